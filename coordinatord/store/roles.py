@@ -41,8 +41,8 @@ async def _one_term(
 ) -> None:
     connection = await database.connect()
     try:
-        while not await connection.fetchval("select pg_try_advisory_lock($1)", key):
-            await anyio.sleep(CLAIM_INTERVAL)  # noqa: ASYNC110 - the lock is in another process
+        while not await connection.fetchval("select pg_try_advisory_lock($1)", key):  # noqa: ASYNC110 - not our event
+            await anyio.sleep(CLAIM_INTERVAL)
         log.info("role taken", role=role)
         async with anyio.create_task_group() as term:
             # An idle holder would not notice that its connection died, and nobody else's work would wait for it.
