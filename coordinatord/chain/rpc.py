@@ -95,7 +95,7 @@ class Rpc:
         if response.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
             raise Retryable("relay_unavailable", f"the RPC endpoint refuses us ({what})", "endpoint_refused")
         # Some nodes put a JSON-RPC error under a 4xx or 5xx: the body decides when it parses, the status when not.
-        if response.is_error and not response.content.lstrip()[:1] in (b"{", b"["):
+        if response.is_error and response.content.lstrip()[:1] not in (b"{", b"["):
             raise _no_answer(what, f"HTTP {response.status_code}")
         return response.content
 
@@ -108,7 +108,7 @@ def decode_result(raw: msgspec.Raw, kind: type[T], what: str) -> T:
 
 
 def trouble_of(error: RpcError, what: str) -> Retryable:
-    """What a caller hears when a node's error is no answer to the question: the classes that the specification names."""
+    """What a caller hears when a node's error is no answer, in the specification's classes."""
     match error.meaning:
         case Meaning.RATE_LIMITED:
             return Retryable("relay_unavailable", f"the RPC endpoint limits our requests ({what})", "rate_limited")
@@ -155,7 +155,8 @@ def _no_answer(what: str, why: str) -> Retryable:
 
 
 @asynccontextmanager
-async def open_rpc(url: str, *, connections: int = 8, timeout: float = 10.0) -> AsyncIterator[Rpc]:
+async def open_rpc(url: str, *, connections: int = 8, patience: float = 10.0) -> AsyncIterator[Rpc]:
+    """`patience`: seconds to connect, and between any two bytes of an answer."""
     limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
-    async with httpx.AsyncClient(limits=limits, timeout=timeout, trust_env=False) as client:
+    async with httpx.AsyncClient(limits=limits, timeout=patience, trust_env=False) as client:
         yield Rpc(client, url)
