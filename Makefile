@@ -58,3 +58,21 @@ lock: $(VENV)/.ready ## renew the pinned dependencies (names, versions and hashe
 .PHONY: clean
 clean: ## remove what set-up and builds made
 	rm -rf $(VENV) .venv-slither build .devnet $(CONTRACTS)/node_modules $(CONTRACTS)/out $(CONTRACTS)/cache tests/node/node_modules
+
+# --- checks -----------------------------------------------------------------------------------------------
+
+.PHONY: test
+test: setup lint contracts-test slither node-check pytest ## every check: style, types, layers, contracts, encodings, services
+
+.PHONY: lint
+lint: $(VENV)/.ready ## ruff, mypy --strict, import-linter
+	@echo "lint: ruff, mypy, import-linter"
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache | tail -n 4
+
+.PHONY: pytest
+pytest: setup ## unit, integration and end-to-end tests
+	@echo "tests: unit, integration, end to end"
+	@$(BIN)/python -m pytest -q
