@@ -1,7 +1,7 @@
 """Keys derived from other secrets: HKDF-SHA256 without salt, one label per purpose.
 
-The label opens the info, so a key for one purpose is never a key for another; what follows the label binds the
-key to one place on one chain. All fields after the label have fixed lengths, so no two infos coincide.
+The label opens the info, so a key for one purpose is never a key for another; what follows the label binds
+the key to one place on one chain. All fields after the label have fixed lengths, so no two infos coincide.
 """
 
 import hashlib

@@ -11,8 +11,8 @@ cut can be told from one that ended.
 
 Both directions take pieces of any size and hold about one MiB, whatever the stream's length.
 
-This module calls libsodium through PyNaCl's cffi handles: PyNaCl's own wrapper takes `bytes` only and allocates
-for each frame, so a piece that arrives as a bytearray or has to be cut would be copied once more.
+This module calls libsodium through PyNaCl's cffi handles: PyNaCl's own wrapper takes `bytes` only, so a piece
+that arrives as a bytearray or has to be cut would be copied once more.
 """
 
 from typing import Any, Final
@@ -44,14 +44,14 @@ def sealed_length(plaintext_length: int) -> int:
 
 def is_sealed_length(length: int) -> bool:
     """Whether some plaintext has a stream of this length. Needs no key, so a carrier can check it."""
-    inner_frames, last = divmod(length - HEADER_BYTES, SEALED_FRAME_BYTES)
-    if inner_frames < 0:
-        return False
-    return last == 0 if inner_frames and last <= OVERHEAD_BYTES else last >= OVERHEAD_BYTES
+    full_frames, last = divmod(length - HEADER_BYTES, SEALED_FRAME_BYTES)
+    if full_frames <= 0:
+        return full_frames == 0 and last >= OVERHEAD_BYTES
+    return last == 0 or last > OVERHEAD_BYTES
 
 
 class Pusher:
-    """Seals pieces into frames. The `header` goes first, then what `push` returns, then what `finish` returns."""
+    """Seals pieces into frames. The stream is `header`, all that `push` returns, and what `finish` returns."""
 
     __slots__ = ("_filled", "_finished", "_held", "_held_at", "_out", "_out_view", "_state", "header")
 
@@ -178,7 +178,7 @@ class Puller:
         if self._frames and self._filled == OVERHEAD_BYTES:
             raise self._refusal("the last frame of several is empty")
         self._open(self._held_at, self._filled)
-        if not self._ended:
+        if self._tag[0] != _FINAL:
             raise self._refusal("the stream ends before its last frame")
         last: bytes = self._out_view[: self._filled - OVERHEAD_BYTES]
         return last
