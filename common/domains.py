@@ -5,7 +5,8 @@ from typing import Generic, Protocol, Self, TypeVar
 import attrs
 
 from common.address_book import AddressBook
-from common.eip712 import Domain, digest
+from common.eip712 import DIGEST_PREFIX, Domain
+from common.keccak import keccak256
 from common.messages.escrow import HandoverAuth, Release
 from common.messages.jobs import Cancel, Claim, Fail, Order, Settle
 from common.messages.payments import ReceiveWithAuthorization
@@ -27,12 +28,14 @@ class SigningDomain(Generic[M_contra]):
 
     domain: Domain
     separator: bytes = attrs.field(init=False, eq=False, repr=False)
+    _prefix: bytes = attrs.field(init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         object.__setattr__(self, "separator", self.domain.separator)
+        object.__setattr__(self, "_prefix", DIGEST_PREFIX + self.separator)
 
     def digest(self, message: M_contra) -> bytes:
-        return digest(self.separator, message.struct_hash())
+        return keccak256(self._prefix + message.struct_hash())
 
 
 @attrs.frozen(slots=True)

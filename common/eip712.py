@@ -4,6 +4,7 @@ digest = keccak256(0x19 ‖ 0x01 ‖ domain separator (32) ‖ struct hash (32))
 """
 
 from functools import cached_property
+from typing import Final
 
 import attrs
 
@@ -35,6 +36,9 @@ class Domain:
         return keccak256(keccak256(f"{type_})".encode("ascii")) + words)
 
 
+DIGEST_PREFIX: Final = b"\x19\x01"
+
+
 def digest(separator: bytes, struct_hash: bytes) -> bytes:
     """What a wallet signs: the struct in its domain."""
-    return keccak256(b"\x19\x01" + separator + struct_hash)
+    return keccak256(DIGEST_PREFIX + separator + struct_hash)

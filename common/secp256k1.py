@@ -19,14 +19,12 @@ from common.refusal import Refused
 
 SIGNATURE_LENGTH: Final = 65
 
-_ORDER: Final = 0xFFFFFFFF_FFFFFFFF_FFFFFFFF_FFFFFFFE_BAAEDCE6_AF48A03B_BFD25E8C_D0364141
-_N: Final = _ORDER.to_bytes(32, "big")
-_HALF_N: Final = (_ORDER // 2).to_bytes(32, "big")
-_ZERO: Final = bytes(32)
+_HALF_ORDER: Final = bytes.fromhex("7fffffffffffffffffffffffffffffff5d576e7357a4501ddfe92f46681b20a0")
 
 # The library only reads the context here, so all threads share it.
 _CONTEXT: Final = GLOBAL_CONTEXT.ctx
 _UNCOMPRESSED: Final = lib.SECP256K1_EC_UNCOMPRESSED
+_NULL: Final = ffi.NULL
 _recover: Final = lib.secp256k1_ecdsa_recover
 _parse: Final = lib.secp256k1_ecdsa_recoverable_signature_parse_compact
 _serialize_key: Final = lib.secp256k1_ec_pubkey_serialize
@@ -38,15 +36,16 @@ class _Scratch(threading.local):
     """The C structures of one thread, overwritten by every call."""
 
     def __init__(self) -> None:
-        self.signature = ffi.new("secp256k1_ecdsa_recoverable_signature *")
-        self.key = ffi.new("secp256k1_pubkey *")
-        self.key_bytes = ffi.new("unsigned char[65]")
-        self.key_length = ffi.new("size_t *", 65)
+        signature = ffi.new("secp256k1_ecdsa_recoverable_signature *")
+        key = ffi.new("secp256k1_pubkey *")
+        key_bytes = ffi.new("unsigned char[65]")
+        key_length = ffi.new("size_t *", 65)
         # All of 0x04 ‖ x ‖ y but its first byte, which the address does not cover.
-        self.point = ffi.buffer(self.key_bytes + 1, 64)
-        self.compact = ffi.new("unsigned char[64]")
-        self.compact_bytes = ffi.buffer(self.compact, 64)
-        self.parity = ffi.new("int *")
+        point = ffi.buffer(key_bytes + 1, 64)
+        # Tuples, because every look-up in a thread-local is paid for.
+        self.for_recovery = signature, key, key_bytes, key_length, point
+        compact = ffi.new("unsigned char[64]")
+        self.for_signing = signature, compact, ffi.buffer(compact, 64), ffi.new("int *")
 
 
 _scratch: Final = _Scratch()
@@ -55,27 +54,22 @@ _scratch: Final = _Scratch()
 def recover(digest: bytes, signature: bytes) -> bytes | None:
     """The 20-byte address whose key signed `digest`, or None when there is no such signature.
 
-    The accepted form is the contracts': 65 bytes, v 27 or 28, r and s in [1, n), s in the lower half. The
-    library itself takes the upper half too, which would give every signature a second spelling.
+    The accepted form is the contracts': 65 bytes, v 27 or 28, r and s in [1, n), s in the lower half.
     """
     if len(digest) != 32:
         raise ValueError("a digest is 32 bytes")
     if len(signature) != SIGNATURE_LENGTH:
         return None
     parity = signature[64] - 27
-    if parity not in {0, 1} or not _ZERO < signature[32:64] <= _HALF_N or not _ZERO < signature[:32] < _N:
+    # The library takes the upper half of s too, which would give every signature a second spelling.
+    if parity not in {0, 1} or signature[32:64] > _HALF_ORDER:
         return None
-    scratch = _scratch
-    # The lengths are checked above: the library reads 64 and 32 bytes whatever it is given.
-    _parse(_CONTEXT, scratch.signature, signature, parity)
-    if not _recover(_CONTEXT, scratch.key, scratch.signature, digest):
-        return None  # r is the x of no point, or the key would be the point at infinity
-    return _address(scratch)
-
-
-def _address(scratch: _Scratch) -> bytes:
-    _serialize_key(_CONTEXT, scratch.key_bytes, scratch.key_length, scratch.key, _UNCOMPRESSED)
-    return keccak256(scratch.point)[12:]
+    parsed, key, key_bytes, key_length, point = _scratch.for_recovery
+    # Parsing refuses r beyond the order; recovery refuses zeros, and an r that is the x of no point.
+    if not _parse(_CONTEXT, parsed, signature, parity) or not _recover(_CONTEXT, key, parsed, digest):
+        return None
+    _serialize_key(_CONTEXT, key_bytes, key_length, key, _UNCOMPRESSED)
+    return keccak256(point)[12:]
 
 
 def _read_secret(secret: bytes) -> bytes:
@@ -96,9 +90,10 @@ class Wallet:
     address: bytes = attrs.field(init=False, eq=False, repr=lambda address: "0x" + address.hex())
 
     def __attrs_post_init__(self) -> None:
-        scratch = _scratch
-        lib.secp256k1_ec_pubkey_create(_CONTEXT, scratch.key, self._secret)
-        object.__setattr__(self, "address", _address(scratch))
+        _, key, key_bytes, key_length, point = _scratch.for_recovery
+        lib.secp256k1_ec_pubkey_create(_CONTEXT, key, self._secret)
+        _serialize_key(_CONTEXT, key_bytes, key_length, key, _UNCOMPRESSED)
+        object.__setattr__(self, "address", keccak256(point)[12:])
 
     def sign(self, digest: bytes) -> bytes:
         """r ‖ s ‖ v with v 27 or 28 and low s; the same digest gives the same bytes (RFC 6979)."""
@@ -109,7 +104,7 @@ class Wallet:
         """(r ‖ s, y parity), as transactions carry them."""
         if len(digest) != 32:
             raise ValueError("a digest is 32 bytes")
-        scratch = _scratch
-        _sign(_CONTEXT, scratch.signature, digest, self._secret, ffi.NULL, ffi.NULL)
-        _serialize(_CONTEXT, scratch.compact, scratch.parity, scratch.signature)
-        return scratch.compact_bytes[:], scratch.parity[0]
+        signature, compact, compact_bytes, parity = _scratch.for_signing
+        _sign(_CONTEXT, signature, digest, self._secret, _NULL, _NULL)
+        _serialize(_CONTEXT, compact, parity, signature)
+        return compact_bytes[:], parity[0]

@@ -6,13 +6,15 @@
 What is signed is the same without the last three.
 """
 
+from typing import Final
+
 import attrs
 
 from common.keccak import keccak256
 from common.secp256k1 import Wallet
 
-_TYPE = b"\x02"
-_EMPTY_LIST = b"\xc0"
+_TYPE: Final = b"\x02"
+_EMPTY_LIST: Final = b"\xc0"
 
 
 @attrs.frozen(slots=True)
@@ -54,31 +56,41 @@ class Transaction:
                 _EMPTY_LIST,
             )
         )
-        compact, parity = wallet.sign_recoverable(keccak256(_TYPE + _header(0xC0, len(fields)) + fields))
-        signature = (
-            (b"\x01" if parity else b"\x80")
-            + _string(compact[:32].lstrip(b"\0"))
-            + _string(compact[32:].lstrip(b"\0"))
-        )
-        raw = _TYPE + _header(0xC0, len(fields) + len(signature)) + fields + signature
+        compact, parity = wallet.sign_recoverable(keccak256(_TYPE + _list_header(len(fields)) + fields))
+        r, s = compact[:32], compact[32:]
+        if not (r[0] and s[0]):  # of 128 signatures one has a shorter scalar
+            r, s = r.lstrip(b"\0"), s.lstrip(b"\0")
+        signature = (b"\x01" if parity else b"\x80") + _string(r) + _string(s)
+        raw = _TYPE + _list_header(len(fields) + len(signature)) + fields + signature
         return SignedTransaction(raw=raw, hash=keccak256(raw))
+
+
+# RLP: a byte below 0x80 is itself; a string of up to 55 bytes has a header of one byte, 0x80 + its length. A
+# longer one, or a list, has 0xb7 or 0xf7 + the length of its length, and its length. Integers are strings
+# without leading zeros.
+_BYTES: Final = [bytes([value]) for value in range(256)]
 
 
 def _integer(value: int) -> bytes:
     if 0 < value < 0x80:
-        return value.to_bytes(1, "big")
-    encoded = value.to_bytes((value.bit_length() + 7) // 8, "big")  # OverflowError below zero
-    return _string(encoded)
+        return _BYTES[value]
+    length = (value.bit_length() + 7) >> 3
+    return _BYTES[0x80 + length] + value.to_bytes(length, "big")  # OverflowError below zero
 
 
 def _string(value: bytes) -> bytes:
-    if len(value) == 1 and value[0] < 0x80:
+    length = len(value)
+    if length == 1 and value[0] < 0x80:
         return value
-    return _header(0x80, len(value)) + value
-
-
-def _header(offset: int, length: int) -> bytes:
     if length < 56:
-        return (offset + length).to_bytes(1, "big")
-    size = length.to_bytes((length.bit_length() + 7) // 8, "big")
-    return (offset + 55 + len(size)).to_bytes(1, "big") + size
+        return _BYTES[0x80 + length] + value
+    return _long_header(0xB7, length) + value
+
+
+def _list_header(length: int) -> bytes:
+    return _BYTES[0xC0 + length] if length < 56 else _long_header(0xF7, length)
+
+
+def _long_header(offset: int, length: int) -> bytes:
+    size = (length.bit_length() + 7) >> 3
+    return _BYTES[offset + size] + length.to_bytes(size, "big")

@@ -51,5 +51,5 @@ def job_payment(
     claim in the order's last second is still paid.
     """
     return ReceiveWithAuthorization(
-        from_=owner, to=registry, value=amount, valid_after=0, valid_before=expires_at + 1, nonce=job_id
+        owner, registry, value=amount, valid_after=0, valid_before=expires_at + 1, nonce=job_id
     )
