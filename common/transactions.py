@@ -56,9 +56,7 @@ class Transaction:
         )
         compact, parity = wallet.sign_recoverable(keccak256(_TYPE + _header(0xC0, len(fields)) + fields))
         signature = (
-            (b"\x01" if parity else b"\x80")
-            + _string(compact[:32].lstrip(b"\0"))
-            + _string(compact[32:].lstrip(b"\0"))
+            (b"\x01" if parity else b"\x80") + _string(compact[:32].lstrip(b"\0")) + _string(compact[32:].lstrip(b"\0"))
         )
         raw = _TYPE + _header(0xC0, len(fields) + len(signature)) + fields + signature
         return SignedTransaction(raw=raw, hash=keccak256(raw))
