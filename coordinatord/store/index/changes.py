@@ -4,6 +4,7 @@ A job, provider or ask that is new and one that is known are kept apart, so that
 new rows are whole, known ones are changed by patches that also say what must have been there before.
 """
 
+import attrs
 import msgspec
 
 from coordinatord.trouble import Retryable
@@ -114,6 +115,10 @@ class Changes(msgspec.Struct):
     allowlist: dict[bytes, tuple[int, str]] = {}
 
 
-def contradiction(what: str) -> Retryable:
-    """The node's logs do not follow from what it told before: some were withheld, or are of another chain."""
-    return Retryable("chain_unreachable", f"the node's logs contradict each other: {what}")
+@attrs.frozen(slots=True)
+class Contradiction(Retryable):
+    """The node's logs do not follow from what it told before: some were withheld, now or then."""
+
+
+def contradiction(what: str) -> Contradiction:
+    return Contradiction("chain_unreachable", f"the node's logs contradict each other: {what}")
