@@ -84,9 +84,7 @@ async def _send_batch(rpc: Rpc, txs: Sequence[tuple[PendingTx, Version]]) -> lis
         # The node may or may not have them: the same bytes again, and the blocks will tell.
         log.warning("broadcast not answered", transactions=len(txs), reason=str(trouble))
         return [Sending(tx, version, Sent.LATER) for tx, version in txs]
-    return [
-        Sending(tx, version, _outcome(tx, answer)) for (tx, version), answer in zip(txs, answers, strict=True)
-    ]
+    return [Sending(tx, version, _outcome(tx, answer)) for (tx, version), answer in zip(txs, answers, strict=True)]
 
 
 def _outcome(tx: PendingTx, answer: object) -> Sent:

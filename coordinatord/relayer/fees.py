@@ -29,7 +29,7 @@ class Market:
 def next_base_fee(base_fee: int, gas_used: int, gas_limit: int) -> int:
     """The base fee of the block after one with these figures (EIP-1559)."""
     target = gas_limit // 2
-    if target == 0 or gas_used == target:
+    if target in (0, gas_used):
         return base_fee
     if gas_used > target:
         return base_fee + max(1, base_fee * (gas_used - target) // target // 8)

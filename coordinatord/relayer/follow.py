@@ -4,6 +4,7 @@ Block by block while each names the one before; anything else (first sight, a fo
 procedure that trusts no memory: check the blocks that hold our mined transactions, then ask for every pending one.
 """
 
+from itertools import pairwise
 from typing import Final
 
 import structlog
@@ -62,7 +63,7 @@ class Follower:
             return
         between = await blocks_by_number(self._rpc, range(head + 1, block.number))
         blocks = [*(b for b in between if b is not None), block]
-        linked = all(child.parent == parent.hash for parent, child in zip(blocks, blocks[1:], strict=False))
+        linked = all(child.parent == parent.hash for parent, child in pairwise(blocks))
         if len(blocks) == block.number - head and linked and self._seen.follows(blocks[0]):
             await self._apply(blocks)
         else:

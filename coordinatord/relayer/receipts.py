@@ -33,7 +33,7 @@ class Receipt:
 
 
 async def receipts_in_block(rpc: Rpc, number: int, block_hash: str, wanted: Collection[bytes]) -> list[Receipt]:
-    """The receipts of `wanted` in this block; those of another block of that number (a reorg meanwhile) are left out."""
+    """The receipts of `wanted` in this block; not those of another block of its number (a reorg meanwhile)."""
     if len(wanted) <= _FEW:
         found = await receipts_of(rpc, list(wanted))
     else:

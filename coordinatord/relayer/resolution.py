@@ -33,11 +33,11 @@ async def resolve(term: Term, rpc: Rpc, account: Account, receipts: Sequence[Rec
             [MinedTx(tx.id, r.tx_hash, r.block_number, r.block_hash, r.succeeded) for tx, r in found],
         )
         await relay_outcomes.requeue(
-            connection, passing + [relay.id for relay in await relay_outcomes.carried(connection, filled)], "rpc_internal"
+            connection,
+            passing + [relay.id for relay in await relay_outcomes.carried(connection, filled)],
+            "rpc_internal",
         )
-        ended = await relay_outcomes.end_carried(
-            connection, [tx.id for tx, _ in carrying], refused + reverted_refused
-        )
+        ended = await relay_outcomes.end_carried(connection, [tx.id for tx, _ in carrying], refused + reverted_refused)
     for tx, _ in found:
         account.pending.remove(tx)
     for relay in ended:

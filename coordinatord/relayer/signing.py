@@ -52,9 +52,7 @@ async def sign_planned(connection: Connection, account: Account, plans: Sequence
         for place, relay in enumerate(plan.relays)
     ]
     await outbox.mark_signed(connection, [b[0] for b in bound], [b[1] for b in bound], [b[2] for b in bound])
-    return [
-        PendingTx(tx_id, tx.nonce, tx.target, tx.gas, [tx.version]) for tx_id, tx in zip(ids, txs, strict=True)
-    ]
+    return [PendingTx(tx_id, tx.nonce, tx.target, tx.gas, [tx.version]) for tx_id, tx in zip(ids, txs, strict=True)]
 
 
 async def sign_fill(connection: Connection, account: Account, gap: Gap) -> PendingTx:

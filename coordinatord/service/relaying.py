@@ -14,6 +14,7 @@ import structlog
 from coordinatord import metrics
 from coordinatord.store import outbox
 from coordinatord.store.database import Connection, Database
+from coordinatord.store.index.position import read_position
 from coordinatord.store.notices import INDEX_MOVED, RELAY_ENDED, Notices
 from coordinatord.store.outbox import NewRelay, Queued, QueueFull, RelayStatus, SubjectBusy, Submitted
 from coordinatord.trouble import Retryable
@@ -79,7 +80,7 @@ class _Waiter:
             self.changed = anyio.Event()
 
 
-@attrs.define(slots=True)
+@attrs.define(slots=True, eq=False)
 class _Submission:
     relay: NewRelay
     outcome: Submitted | Exception | None = None
@@ -94,9 +95,11 @@ class Relaying:
         self._max_depth = max_depth
         self._queue_timeout_ms = queue_timeout_ms
         self._waiters: dict[int, set[_Waiter]] = {}
+        self._news: set[int] = set()  # relays to look at before the next slow poll
         self._to_look = Wake()
         self._submissions: list[_Submission] = []
         self._submitting = anyio.Lock()
+        self._awaiting_index = 0
         self._indexed = -1
         self._index_moved = anyio.Event()
 
@@ -134,14 +137,18 @@ class Relaying:
         one after the other, so each on its own would bound the whole deployment by its disk."""
         mine = _Submission(new)
         self._submissions.append(mine)
-        async with self._submitting:
-            if mine.outcome is None:
-                batch, self._submissions = self._submissions, []
-                try:
-                    await self._write(batch)
-                finally:
-                    # A cancelled writer leaves the others to the next one; what it did commit is joined then.
-                    self._submissions += [one for one in batch if one.outcome is None and one is not mine]
+        try:
+            async with self._submitting:
+                if mine.outcome is None:
+                    batch, self._submissions = self._submissions, []
+                    try:
+                        await self._write(batch)
+                    finally:
+                        # A cancelled writer leaves the others to the next one; what it did commit is joined then.
+                        self._submissions += [one for one in batch if one.outcome is None]
+        finally:
+            if mine in self._submissions:  # cancelled before anybody wrote it
+                self._submissions.remove(mine)
         if isinstance(mine.outcome, Exception):
             raise mine.outcome
         if mine.outcome is None:
@@ -166,7 +173,8 @@ class Relaying:
         waiter = _Waiter()
         self._waiters.setdefault(relay_id, set()).add(waiter)
         try:
-            self._to_look()  # it may have ended before anybody listened for it
+            self._news.add(relay_id)  # it may have ended before anybody listened for it
+            self._to_look()
             while waiter.status is None or waiter.status.state == "queued":
                 await waiter.changed.wait()
             with anyio.move_on_after(RECEIPT_WAIT):
@@ -180,9 +188,13 @@ class Relaying:
                 del self._waiters[relay_id]
 
     async def _wait_for_index(self, block_number: int) -> None:
-        with anyio.move_on_after(INDEX_WAIT):
-            while self._indexed < block_number:
-                await self._index_moved.wait()
+        self._awaiting_index += 1
+        try:
+            with anyio.move_on_after(INDEX_WAIT):
+                while self._indexed < block_number:
+                    await self._index_moved.wait()
+        finally:
+            self._awaiting_index -= 1
 
     # --- the background task -------------------------------------------------------------------------------
 
@@ -192,16 +204,47 @@ class Relaying:
             self._notices.subscribe(INDEX_MOVED, self._hear_index),
         ):
             pause = min(_SLOW_POLL, self._queue_timeout_ms / 4000)
+            slow_poll_at = anyio.current_time()
             while True:
-                woken = await self._to_look.wait(pause)
                 try:
-                    await self._look(drop_overdue=not woken)
+                    if anyio.current_time() >= slow_poll_at:
+                        slow_poll_at = anyio.current_time() + pause
+                        await self._look_at_all()
+                    else:
+                        await self._look_at_news()
                 except Retryable as trouble:
                     log.warning("relays not looked at", reason=str(trouble))
-                    await anyio.sleep(_SLOW_POLL)
+                    await anyio.sleep(pause)
+                await self._to_look.wait(slow_poll_at - anyio.current_time())
+
+    async def _look_at_news(self) -> None:
+        news, self._news = self._news, set()
+        ids = [relay_id for relay_id in news if relay_id in self._waiters]
+        if ids:
+            async with self._database.connection() as connection:
+                self._tell(await outbox.statuses(connection, ids))
+
+    async def _look_at_all(self) -> None:
+        if not self._waiters and not self._awaiting_index:
+            return
+        self._news.clear()
+        async with self._database.connection() as connection:
+            dropped = await outbox.drop_overdue(connection, self._queue_timeout_ms)
+            self._tell(await outbox.statuses(connection, list(self._waiters)))
+            position = await read_position(connection)
+        for kind in dropped:
+            metrics.relay_outcomes.labels(kind.value, "relay_queue_timeout").inc()
+        if position is not None:
+            self._index_is_at(position.block_number)
+
+    def _tell(self, statuses: Iterable[RelayStatus]) -> None:
+        for status in statuses:
+            for waiter in tuple(self._waiters.get(status.id, ())):
+                waiter.hear(status)
 
     def _hear_end(self, payload: str) -> None:
-        if not payload.isdecimal() or int(payload) in self._waiters:
+        if payload.isdecimal() and int(payload) in self._waiters:
+            self._news.add(int(payload))
             self._to_look()
 
     def _hear_index(self, payload: str) -> None:

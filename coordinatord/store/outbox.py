@@ -169,8 +169,9 @@ async def drop_overdue(connection: Connection, timeout_ms: int) -> list[RelayKin
     return [RelayKind(r["kind"]) for r in rows]
 
 
-async def mark_signed(connection: Connection, relay_ids: Sequence[int], tx_ids: Sequence[int],
-                      call_indexes: Sequence[int | None]) -> None:
+async def mark_signed(
+    connection: Connection, relay_ids: Sequence[int], tx_ids: Sequence[int], call_indexes: Sequence[int | None]
+) -> None:
     """Bind taken relays to the transactions that carry them."""
     await connection.execute(
         "update relays set state = 'signed', tx_id = s.tx_id, call_index = s.call_index"
@@ -221,8 +222,6 @@ async def statuses(connection: Connection, relay_ids: Sequence[int]) -> list[Rel
         relay_ids,
     )
     return [
-        RelayStatus(
-            r["id"], RelayKind(r["kind"]), r["state"], r["reason"], r["raw"], r["tx_hash"], r["block_number"]
-        )
+        RelayStatus(r["id"], RelayKind(r["kind"]), r["state"], r["reason"], r["raw"], r["tx_hash"], r["block_number"])
         for r in rows
     ]

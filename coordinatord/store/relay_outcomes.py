@@ -68,9 +68,7 @@ async def carried(connection: Connection, tx_ids: Sequence[int]) -> list[Carried
     return [Carried(r["id"], r["tx_id"], r["call_index"], r["target"], r["calldata"]) for r in rows]
 
 
-async def end_carried(
-    connection: Connection, tx_ids: Sequence[int], refused: Sequence[RefusedCall]
-) -> list[Ended]:
+async def end_carried(connection: Connection, tx_ids: Sequence[int], refused: Sequence[RefusedCall]) -> list[Ended]:
     """End every relay of these transactions: those named in `refused` so, all others as mined.
 
     Also those that ended before and came to be decided anew by a reorg.

@@ -99,9 +99,7 @@ async def insert_foreign(connection: Connection, chain_id: int, account: bytes, 
 
 async def turn_into_fill(connection: Connection, tx_id: int, gas: int, version: Version) -> None:
     """The chain gave a lost nonce back (a reorg): a self-transfer takes it."""
-    await connection.execute(
-        "update relay_txs set lost = false, purpose = 'fill', gas = $2 where id = $1", tx_id, gas
-    )
+    await connection.execute("update relay_txs set lost = false, purpose = 'fill', gas = $2 where id = $1", tx_id, gas)
     await add_versions(connection, [(tx_id, version)])
 
 

@@ -7,7 +7,6 @@ instead of meeting those of its successor.
 
 import hashlib
 from collections.abc import Awaitable, Callable
-from typing import NoReturn
 
 import anyio
 import asyncpg
@@ -23,17 +22,15 @@ CLAIM_INTERVAL = 1.0  # seconds between attempts; with the death of a process it
 
 async def hold_role(
     database: Database, role: str, work: Callable[["asyncpg.Connection[asyncpg.Record]"], Awaitable[None]]
-) -> NoReturn:
+) -> None:
     """Run `work` whenever this process holds `role`, until cancelled. `work` gets the connection with the lock."""
     key = int.from_bytes(hashlib.sha256(role.encode()).digest()[:8], "big", signed=True)
     while True:
         try:
             await _one_term(database, role, key, work)
+        # A group, because the term is a task group and so may the work be.
         except* (Retryable, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as troubles:
-            first: BaseException = troubles
-            while isinstance(first, BaseExceptionGroup):  # `work` may have task groups of its own
-                first = first.exceptions[0]
-            log.warning("role lost", role=role, reason=str(first) or type(first).__name__)
+            log.warning("role lost", role=role, reason="; ".join(str(t) or type(t).__name__ for t in _leaves(troubles)))
         await anyio.sleep(CLAIM_INTERVAL)
 
 
@@ -48,10 +45,15 @@ async def _one_term(
         while not await connection.fetchval("select pg_try_advisory_lock($1)", key):  # noqa: ASYNC110 - not our event
             await anyio.sleep(CLAIM_INTERVAL)
         log.info("role taken", role=role)
-        with anyio.CancelScope() as term:
+        async with anyio.create_task_group() as term:
             # An idle holder would not notice that its connection died, and nobody else's work would wait for it.
-            connection.add_termination_listener(lambda _: term.cancel())
+            connection.add_termination_listener(lambda _: term.cancel_scope.cancel())
             await work(connection)
+            term.cancel_scope.cancel()
     finally:
         with anyio.move_on_after(2, shield=True):
             await connection.close(timeout=1)
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    return [leaf for e in group.exceptions for leaf in (_leaves(e) if isinstance(e, BaseExceptionGroup) else [e])]
