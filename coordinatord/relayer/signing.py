@@ -41,7 +41,7 @@ async def sign_planned(connection: Connection, account: Account, plans: Sequence
             plan.gas,
             plan.priority,
             "relay",
-            _sign(account, nonce, plan.gas, fee, plan.target, plan.calldata),
+            _sign(account, nonce, plan.gas, fee, target=plan.target, calldata=plan.calldata),
         )
         for nonce, plan in enumerate(plans, first)
     ]
@@ -76,15 +76,15 @@ def dearer(account: Account, tx: PendingTx, content: relay_txs.Content) -> Versi
         return None
     if tx.unsendable or tx.latest.fills:
         return _sign_fill(account, tx.nonce, fee)
-    return _sign(account, tx.nonce, tx.gas, fee, content.target, content.calldata)
+    return _sign(account, tx.nonce, tx.gas, fee, target=content.target, calldata=content.calldata)
 
 
 def _sign_fill(account: Account, nonce: int, fee: Fee) -> Version:
-    return _sign(account, nonce, FILL_GAS, fee, account.address, b"", fills=True)
+    return _sign(account, nonce, FILL_GAS, fee, target=account.address, calldata=b"", fills=True)
 
 
 def _sign(
-    account: Account, nonce: int, gas: int, fee: Fee, target: bytes, calldata: bytes, *, fills: bool = False
+    account: Account, nonce: int, gas: int, fee: Fee, *, target: bytes, calldata: bytes, fills: bool = False
 ) -> Version:
     signed = Transaction(
         chain_id=account.chain_id,

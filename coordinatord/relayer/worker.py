@@ -1,7 +1,7 @@
 """The relayer of one account, in whichever process holds its role."""
 
 from collections.abc import Awaitable, Callable
-from typing import Final, NoReturn
+from typing import Final
 
 import anyio
 import asyncpg
@@ -34,8 +34,8 @@ _REFRESH: Final = 1.0  # seconds between readings of the account while the head 
 
 
 async def run_relayer(
-    database: Database, notices: Notices, rpc: Rpc, wallet: Wallet, chain_id: int, settings: RelayerSettings
-) -> NoReturn:
+    database: Database, notices: Notices, rpc: Rpc, wallet: Wallet, *, chain_id: int, settings: RelayerSettings
+) -> None:
     """Relay from `wallet`'s account whenever this process holds its role, until cancelled."""
     role = f"relayer:{chain_id}:0x{wallet.address.hex()}"
 
