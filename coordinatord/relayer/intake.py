@@ -11,7 +11,7 @@ import attrs
 import structlog
 
 from coordinatord import metrics
-from coordinatord.chain.rpc import Rpc
+from coordinatord.chain.rpc import Rpc, trouble_of
 from coordinatord.chain.rpc_errors import RpcError
 from coordinatord.relayer.account import Account
 from coordinatord.relayer.coalesce import Simulated, coalesce
@@ -21,7 +21,7 @@ from coordinatord.relayer.signing import sign_planned
 from coordinatord.relayer.simulate import NoVerdict, WouldPass, WouldRevert, simulate
 from coordinatord.relayer.term import Term
 from coordinatord.store import outbox
-from coordinatord.store.outbox import Ending, WaitingRelay
+from coordinatord.store.outbox import Ending, RelayKind, WaitingRelay
 from coordinatord.trouble import Retryable
 
 log = structlog.get_logger(__name__)
@@ -73,19 +73,16 @@ class Intake:
         return Round(moved=bool(signed or endings), signed=bool(signed))
 
     async def _examine(self, relays: Sequence[WaitingRelay]) -> tuple[list[Simulated], list[Ending]]:
-        unfunded = await self._unfunded(relays)
-        endings = [_dropped(relay, "relayer_funds") for relay in unfunded]
-        ids = {relay.id for relay in unfunded}
-        funded = [relay for relay in relays if relay.id not in ids]
         try:
-            verdicts = await simulate(
-                self._rpc, self._account.address, [(relay.target, relay.calldata) for relay in funded]
-            )
-        except (Retryable, RpcError) as trouble:
-            code = trouble.code if isinstance(trouble, Retryable) else "rpc_internal"
-            if code is None:
+            unfunded = await self._unfunded(relays)
+            funded = list(relays) if not unfunded else [r for r in relays if r.kind is not RelayKind.POST]
+            calls = [(relay.target, relay.calldata) for relay in funded]
+            verdicts = await simulate(self._rpc, self._account.address, calls)
+        except Retryable as trouble:
+            if trouble.code is None:
                 raise  # no answer at all: the relays wait, up to their timeout
-            return [], endings + [_dropped(relay, str(code)) for relay in funded]
+            return [], [_dropped(relay, trouble.code) for relay in relays]
+        endings = [_dropped(relay, "relayer_funds") for relay in unfunded]
         simulated: list[Simulated] = []
         for relay, verdict in zip(funded, verdicts, strict=True):
             match verdict:
@@ -98,13 +95,15 @@ class Intake:
         return simulated, endings
 
     async def _unfunded(self, relays: Sequence[WaitingRelay]) -> list[WaitingRelay]:
-        """The posts among them, when funds are below the reserve."""
-        posts = posts_among(relays)
-        account, reserve = self._account, self._settings.reserve_gas
-        if not posts or not below_reserve(account.spendable, account.market, reserve):
-            return []
-        await account.read_balance(self._rpc)
-        return posts if below_reserve(account.spendable, account.market, reserve) else []
+        """The posts among them, when funds are below the reserve. Funds come and go without a block of ours, and what
+        is signed without them stays stuck: hence a fresh look in every round."""
+        account = self._account
+        try:
+            await account.read_balance(self._rpc)
+        except RpcError as error:
+            raise trouble_of(error, "eth_getBalance") from error
+        poor = below_reserve(account.spendable, account.market, self._settings.reserve_gas)
+        return posts_among(relays) if poor else []
 
 
 def _dropped(relay: WaitingRelay, code: str) -> Ending:

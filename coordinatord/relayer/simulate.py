@@ -70,7 +70,10 @@ async def _all(
     ]
     answers: list[msgspec.Raw | RpcError] = []
     for start in range(0, len(requests), _BATCH):
-        answers += await rpc.batch(requests[start : start + _BATCH])
+        try:
+            answers += await rpc.batch(requests[start : start + _BATCH])
+        except RpcError as error:  # one error for the whole batch
+            raise trouble_of(error, method) from error
     return answers
 
 

@@ -33,6 +33,10 @@ def raw(address: str) -> bytes:
     return bytes.fromhex(address[2:])
 
 
+def hexed(address: bytes) -> str:
+    return "0x" + address.hex()
+
+
 def signer(wallet: DevnetWallet) -> Wallet:
     return Wallet(raw(wallet.private_key))
 

@@ -66,6 +66,7 @@ async def stage(
     coalesce_max: int = 64,
     reserve_gas: int = 30_000_000,
     patience: float = 5.0,
+    receipt_wait: float = 60.0,
 ) -> AsyncIterator[Stage]:
     settings = RelayerSettings(
         coalesce_max=coalesce_max, queue_timeout_ms=queue_timeout_ms, block_time_ms=400, reserve_gas=reserve_gas
@@ -78,7 +79,9 @@ async def stage(
             await migrate(connection)
             await connection.execute(_INDEX_FAR_AHEAD)
         notices = Notices()
-        relaying = Relaying(database, notices, max_depth=max_depth, queue_timeout_ms=queue_timeout_ms)
+        relaying = Relaying(
+            database, notices, max_depth=max_depth, queue_timeout_ms=queue_timeout_ms, receipt_wait=receipt_wait
+        )
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(notices.listen, database)
             tasks.start_soon(relaying.run)
