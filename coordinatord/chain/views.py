@@ -87,7 +87,8 @@ def _text(raw: msgspec.Raw) -> str:
 
 
 def _bytes(text: str, code: str) -> bytes:
+    digits = text.removeprefix("0x")
     try:
-        return bytes.fromhex(text.removeprefix("0x"))
+        return bytes.fromhex(digits if len(digits) % 2 == 0 else "0" + digits)  # quantities have no leading zeros
     except ValueError as broken:
         raise Retryable("relay_unavailable", "the chain's answer is not hex", code) from broken

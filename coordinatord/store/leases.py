@@ -14,11 +14,13 @@ async def lock_provider(connection: Connection, provider_id: int) -> None:
     await connection.execute("select pg_advisory_xact_lock(hashtextextended('poll ' || $1::text, 0))", str(provider_id))
 
 
-async def take(connection: Connection, wanted: JobFilter, provider_id: int, free: int, lease_ms: int) -> None:
+async def take(
+    connection: Connection, wanted: JobFilter, provider_id: int, model_id: int, free: int, lease_ms: int
+) -> None:
     """Lease the oldest matching jobs that nobody holds, until `free` are held (earlier leases count)."""
     conditions, values = conditions_of(wanted)
     n = len(values)
-    values += [provider_id, free, lease_ms, wanted.model_id]
+    values += [provider_id, free, lease_ms, model_id]
     provider, slots, length, model = (f"${n + k}" for k in range(1, 5))
     await connection.execute(
         "with held as (select count(*) as held from leases l join jobs j using (job_id) cross join index_position p"
