@@ -55,9 +55,7 @@ class Domains:
             jobs=SigningDomain(Domain("SVC Jobs", "2", chain, book.job_registry)),
             providers=SigningDomain(Domain("SVC Providers", "2", chain, book.provider_registry)),
             asks=SigningDomain(Domain("SVC Asks", "2", chain, book.ask_registry)),
-            token=SigningDomain(
-                Domain(book.token_domain.name, book.token_domain.version, chain, book.paytoken)
-            ),
+            token=SigningDomain(Domain(book.token_domain.name, book.token_domain.version, chain, book.paytoken)),
             escrow=SigningDomain(Domain("SVC Escrow", "1", chain)),
             session=SigningDomain(Domain("SVC Session", "1", chain)),
             results=SigningDomain(Domain("SVC Results", "1", chain)),

@@ -16,9 +16,7 @@ _HANDOVER_AUTH: Final = Struct(">32s 32s 24xQ")
 class Release:
     """The claiming provider asks for the payload key, sealed to `response_pubkey`."""
 
-    TYPE: ClassVar[str] = (
-        "Release(bytes32 jobId,bytes seedWrap,bytes32 ctHash,bytes32 responsePubkey,uint64 issuedAt)"
-    )
+    TYPE: ClassVar[str] = "Release(bytes32 jobId,bytes seedWrap,bytes32 ctHash,bytes32 responsePubkey,uint64 issuedAt)"
     TYPE_HASH: ClassVar[bytes] = keccak256(TYPE.encode("ascii"))
 
     job_id: bytes = field(validator=bytes32)

@@ -42,9 +42,7 @@ class ReceiveWithAuthorization:
         )
 
 
-def job_payment(
-    owner: bytes, registry: bytes, amount: int, expires_at: int, job_id: bytes
-) -> ReceiveWithAuthorization:
+def job_payment(owner: bytes, registry: bytes, amount: int, expires_at: int, job_id: bytes) -> ReceiveWithAuthorization:
     """The one authorisation that pays for a job.
 
     Its nonce is the job id, so that it pays for no other job; it outlives the order by a second, so that a

@@ -26,9 +26,7 @@ class SetIdentity:
     issued_at: int = field(validator=uint64)
 
     def struct_hash(self) -> bytes:
-        return keccak256(
-            _SET_IDENTITY.pack(self.TYPE_HASH, self.box_key, keccak256(self.evidence), self.issued_at)
-        )
+        return keccak256(_SET_IDENTITY.pack(self.TYPE_HASH, self.box_key, keccak256(self.evidence), self.issued_at))
 
 
 @frozen(slots=True)

@@ -23,9 +23,7 @@ class SvcSession:
     nonce: str
 
     def struct_hash(self) -> bytes:
-        return keccak256(
-            _SVC_SESSION.pack(self.TYPE_HASH, self.address, keccak256(self.nonce.encode("utf-8")))
-        )
+        return keccak256(_SVC_SESSION.pack(self.TYPE_HASH, self.address, keccak256(self.nonce.encode("utf-8"))))
 
 
 @frozen(slots=True)

@@ -22,7 +22,7 @@ _GRACE: Final = 5.0  # seconds before the least rate counts: slow starts are the
 _LARGE: Final = 1 << 16  # parsing more than this is left to a thread
 
 
-class CallerGone(Exception):  # noqa: N818 - not an error of this system
+class CallerGone(Exception):
     """The connection ended before the body did: there is nobody to answer."""
 
 

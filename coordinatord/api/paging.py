@@ -42,7 +42,11 @@ def page(
         encoded.append(item)
         size += len(item) + 1
     body = _encode(
-        {**(extra or {}), name: msgspec.Raw(b"[" + b",".join(encoded) + b"]"), "as_of_block": str(snapshot.block_number)}
+        {
+            **(extra or {}),
+            name: msgspec.Raw(b"[" + b",".join(encoded) + b"]"),
+            "as_of_block": str(snapshot.block_number),
+        }
     )
     headers = [(b"content-type", b"application/json"), (b"x-svc-page-truncated", b"true" if cut else b"false")]
     if cut:

@@ -51,9 +51,7 @@ class Body:
         return cls(limit, lambda values: read_object(shape, values), lambda: object_schema(shape))
 
     @classmethod
-    def any_of(
-        cls, shapes: list[type[Any]], read: Callable[[Mapping[str, object]], Any], limit: int = MIB
-    ) -> "Body":
+    def any_of(cls, shapes: list[type[Any]], read: Callable[[Mapping[str, object]], Any], limit: int = MIB) -> "Body":
         return cls(limit, read, lambda: {"anyOf": [object_schema(shape) for shape in shapes]})
 
 

@@ -107,9 +107,7 @@ def post(order: Order, owner: bytes, amount: int, task_cid: str, order_signature
 
 
 def claim(job_id: bytes, issued_at: int, signature: bytes, payment: bytes) -> bytes:
-    return abi.call(
-        _CLAIM, abi.bytes32(job_id), abi.uint(issued_at), abi.dynamic(signature), abi.dynamic(payment)
-    )
+    return abi.call(_CLAIM, abi.bytes32(job_id), abi.uint(issued_at), abi.dynamic(signature), abi.dynamic(payment))
 
 
 def settle(job_id: bytes, completion_tok: int, issued_at: int, result_cid: str, signature: bytes) -> bytes:

@@ -26,9 +26,12 @@ class Call:
     params: tuple[Json, ...] = ()
 
 
+_NULL = msgspec.Raw(b"null")
+
+
 class _Answer(msgspec.Struct):
     id: int | None = None
-    result: msgspec.Raw | None = None
+    result: msgspec.Raw = _NULL  # never a union: msgspec would validate the bytes instead of leaving them
     error: dict[str, Json] | None = None
 
 
@@ -82,7 +85,7 @@ class Rpc:
             answer = by_id.get(first + n)
             if answer is None:
                 raise _no_answer(what, "it left a call of the batch unanswered")
-            results.append(read_error(answer.error) if answer.error is not None else _raw(answer))
+            results.append(read_error(answer.error) if answer.error is not None else answer.result)
         return results
 
     async def _post(self, body: bytes, what: str) -> bytes:
@@ -132,14 +135,10 @@ def quantity(value: Json) -> int:
         raise _no_answer("a quantity", "its answer has another shape than the method's") from broken
 
 
-def _raw(answer: _Answer) -> msgspec.Raw:
-    return answer.result if answer.result is not None else msgspec.Raw(b"null")
-
-
 def _result(answer: _Answer, kind: type[T], method: str) -> T:
     if answer.error is not None:
         raise read_error(answer.error)
-    return decode_result(_raw(answer), kind, method)
+    return decode_result(answer.result, kind, method)
 
 
 def _refused_batch(raw: bytes, what: str) -> Exception:

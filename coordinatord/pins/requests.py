@@ -21,7 +21,9 @@ _LARGE = 1 << 18  # above it, hashing for the signature would keep the event loo
 class StoreRequests:
     """One bucket, addressed by path."""
 
-    def __init__(self, client: httpx.AsyncClient, endpoint: str, bucket: str, signer: Signer, attempts: int = 3) -> None:
+    def __init__(
+        self, client: httpx.AsyncClient, endpoint: str, bucket: str, signer: Signer, attempts: int = 3
+    ) -> None:
         self._client = client
         self._root = f"{endpoint}/{quote(bucket, safe='')}"
         self._signer = signer

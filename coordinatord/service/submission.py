@@ -220,5 +220,3 @@ def _tell(holding: Holding, outcome: Outcome) -> None:
         holding.took_effect()
     elif isinstance(outcome, RefusedByChain):
         holding.was_refused()
-
-

@@ -26,9 +26,7 @@ class FloorRow:
     rate_out: str
 
 
-async def read_asks(
-    database: Database, model_id: int | None, limit: int, offset: int
-) -> tuple[Snapshot, list[AskRow]]:
+async def read_asks(database: Database, model_id: int | None, limit: int, offset: int) -> tuple[Snapshot, list[AskRow]]:
     async with database.connection() as connection:
         rows = await connection.fetch(
             f"select page.*, {COLUMNS} from index_position p left join lateral (select a.provider_id, a.model_id, a.sla,"

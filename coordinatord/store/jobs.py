@@ -93,9 +93,7 @@ async def read_by_ids(database: Database, job_ids: Sequence[bytes]) -> tuple[Sna
     return snapshot_of(rows), {row["job_id"]: job_row(row) for row in rows if row["job_id"] is not None}
 
 
-async def read_page(
-    database: Database, wanted: JobFilter, limit: int, offset: int
-) -> tuple[Snapshot, list[JobRow]]:
+async def read_page(database: Database, wanted: JobFilter, limit: int, offset: int) -> tuple[Snapshot, list[JobRow]]:
     conditions, values = conditions_of(wanted)
     direction = "desc" if wanted.newest_first else "asc"
     order = f"order by j.posted_block {direction}, j.posted_log {direction}"

@@ -35,9 +35,7 @@ class Candidate:
 _MOST: Final = 1000  # of one market probe; more live asks for one model and window than this are not listed
 
 
-async def read_candidates(
-    database: Database, demand: Demand, liveness_ms: int, most: int | None
-) -> list[Candidate]:
+async def read_candidates(database: Database, demand: Demand, liveness_ms: int, most: int | None) -> list[Candidate]:
     """The cheapest first; all of them when `most` is None."""
     async with database.connection() as connection:
         rows = await connection.fetch(

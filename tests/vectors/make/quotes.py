@@ -50,9 +50,7 @@ def quotes() -> None:
     quoted, settlements = [], []
     for name, rate_in, rate_out, units_in, units_out, fee_bps, gas_fee in orders:
 
-        def price(
-            out: int, rate_in: int = rate_in, rate_out: int = rate_out, units_in: int = units_in
-        ) -> int:
+        def price(out: int, rate_in: int = rate_in, rate_out: int = rate_out, units_in: int = units_in) -> int:
             return max(1, math.ceil(Fraction(rate_in * units_in + rate_out * out, 10**6)))
 
         terms = strings(

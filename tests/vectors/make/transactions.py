@@ -38,9 +38,7 @@ def transactions() -> None:
         listed.append((name, CHAIN_ID, nonce, 1, 2, 21_000, to, 0, b""))
     cases = []
     for name, chain_id, nonce, tip, fee_cap, gas, receiver, value, data in listed:
-        signed = SIGNER.sign_transaction(
-            transaction((chain_id, nonce, tip, fee_cap, gas, receiver, value, data))
-        )
+        signed = SIGNER.sign_transaction(transaction((chain_id, nonce, tip, fee_cap, gas, receiver, value, data)))
         raw = bytes(signed.raw_transaction)
         assert keccak(raw) == bytes(signed.hash)
         long = len(data) > 1_000

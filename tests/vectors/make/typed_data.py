@@ -68,8 +68,7 @@ def value_of(kind: str, name: str, size: str) -> Any:
         return {"least": "", "typical": at(name).hex()[:32], "most": "ключ ‖ 鍵 🔑 " * 16}[size]
     rows = {"least": 0, "typical": 2, "most": 64}[size]  # Ask[]
     return [
-        {f["name"]: value_of(f["type"], f["name"], size) for f in fields(ASK)} | {"modelId": row}
-        for row in range(rows)
+        {f["name"]: value_of(f["type"], f["name"], size) for f in fields(ASK)} | {"modelId": row} for row in range(rows)
     ]
 
 
