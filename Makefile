@@ -77,7 +77,39 @@ pytest: setup ## unit, integration and end-to-end tests
 	@echo "tests: unit, integration, end to end"
 	@$(BIN)/python -m pytest -q
 
-.PHONY: node-check
-node-check: tests/node/node_modules/.ready ## the shared test vectors, read by independent JavaScript implementations
-	@echo "encodings: the test vectors in JavaScript"
-	@$(WITH_NODE) node tests/node/check.mjs
+# --- contracts --------------------------------------------------------------------------------------------
+
+# forge keeps caches under the home folder; given one in build/, it leaves nothing outside the tree.
+FORGE_TEST = mkdir -p build/foundry && (cd $(CONTRACTS) && HOME="$(CURDIR)/build/foundry" $(WITH_NODE) FOUNDRY_PROFILE=$(1) \
+	node_modules/.bin/forge test --use ./solc-shim --offline --no-ansi) >build/forge.log 2>&1 \
+	|| { cat build/forge.log; exit 1; }; tail -n 1 build/forge.log
+
+.PHONY: contracts
+contracts: $(CONTRACTS)/node_modules/.ready ## rebuild the committed contract artifacts
+	@$(WITH_NODE) node $(CONTRACTS)/build.mjs
+
+.PHONY: contracts-test
+contracts-test: $(CONTRACTS)/node_modules/.ready ## the contracts' unit, fuzz and invariant tests
+	@echo "contracts: forge test"
+	@$(call FORGE_TEST,default)
+
+.PHONY: contracts-deep
+contracts-deep: $(CONTRACTS)/node_modules/.ready ## the same with 10,000 fuzz runs and longer invariant runs
+	@echo "contracts: forge test, deep"
+	@$(call FORGE_TEST,deep)
+
+.PHONY: contracts-gas
+contracts-gas: setup ## gas of every operation, sent alone and coalesced, on a real node
+	@$(WITH_NODE) $(BIN)/python tests/bench/contract_gas.py
+
+.venv-slither/.ready: config/requirements-slither.lock
+	@echo "set-up: slither into .venv-slither"
+	@test -x .venv-slither/bin/python || $(PYTHON) -m venv .venv-slither
+	@.venv-slither/bin/python -m pip install --quiet --require-hashes -r config/requirements-slither.lock
+	@touch $@
+
+.PHONY: slither
+slither: .venv-slither/.ready $(CONTRACTS)/node_modules/.ready ## static analysis: no unexplained finding of high or medium
+	@echo "contracts: slither"
+	@cd $(CONTRACTS) && HOME="$(CURDIR)/build/foundry" PATH="$(CURDIR)/.venv-slither/bin:$$PATH" \
+		slither . --config-file slither.config.json

@@ -27,9 +27,7 @@ PORTION = 400
 ROUNDS = 15
 
 OWNER = Wallet(keccak256(b"bench: owner"))
-BOOK = AddressBook(
-    31337, 0, b"\x11" * 20, b"\x22" * 20, b"\x33" * 20, b"\x44" * 20, 6, TokenDomain("Dev Dollar", "1")
-)
+BOOK = AddressBook(31337, 0, b"\x11" * 20, b"\x22" * 20, b"\x33" * 20, b"\x44" * 20, 6, TokenDomain("Dev Dollar", "1"))
 DOMAINS = Domains.of(BOOK)
 TERMS = (keccak256(b"bench: c"), 7, 3600, 150_000, 600_000, 1_200, 800, 0, 1_800_003_600)
 AMOUNT = 123_456_789
@@ -91,9 +89,7 @@ def eth_account_check() -> Callable[[], bool]:
         return (
             keccak(OWNER.address + TERMS[0]) == JOB_ID
             and Account.recover_message(order, signature=ORDER_SIGNATURE) == owner
-            and Account.recover_message(
-                encode_typed_data(token, payment_types, paid), signature=PAYMENT_SIGNATURE
-            )
+            and Account.recover_message(encode_typed_data(token, payment_types, paid), signature=PAYMENT_SIGNATURE)
             == owner
         )
 

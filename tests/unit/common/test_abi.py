@@ -69,9 +69,7 @@ def test_what_eth_abi_encodes_is_decoded(arguments):
 @given(st.lists(st.binary(max_size=100), max_size=5), u32)
 def test_an_array_of_byte_strings_is_encoded_as_eth_abi_does(items, after):
     expected = eth_abi.encode(["bytes[]", "uint32"], [items, after])
-    assert (
-        abi.encode(abi.array_of_dynamic([abi.dynamic(item) for item in items]), abi.uint(after)) == expected
-    )
+    assert abi.encode(abi.array_of_dynamic([abi.dynamic(item) for item in items]), abi.uint(after)) == expected
 
 
 @given(st.tuples(u32, u32, u128, u128), st.binary(max_size=40))
@@ -116,9 +114,7 @@ def words(*values):
     [
         pytest.param(abi.uint_at, b"", id="no word"),
         pytest.param(abi.bytes32_at, bytes(31), id="part of a word"),
-        pytest.param(
-            lambda data, word: abi.uint_at(data, word, 32), words(2**32), id="uint wider than its type"
-        ),
+        pytest.param(lambda data, word: abi.uint_at(data, word, 32), words(2**32), id="uint wider than its type"),
         pytest.param(abi.boolean_at, words(2), id="bool that is 2"),
         pytest.param(abi.address_at, words(2**160), id="address with a dirty upper byte"),
         pytest.param(abi.bytes_at, words(64, 0), id="offset past the data"),
@@ -127,16 +123,10 @@ def words(*values):
         pytest.param(abi.bytes_at, words(32, 33, 0), id="length past the data"),
         pytest.param(abi.bytes_at, words(32, 2**256 - 1, 0), id="length beyond all memory"),
         pytest.param(abi.bytes_at, words(32, 1) + b"\x01", id="padding left off"),
-        pytest.param(
-            abi.bytes_at, words(32, 1, b"\x01" + bytes(30) + b"\x01"), id="padding that is not zero"
-        ),
+        pytest.param(abi.bytes_at, words(32, 1, b"\x01" + bytes(30) + b"\x01"), id="padding that is not zero"),
         pytest.param(abi.text_at, words(32, 1, b"\xff" + bytes(31)), id="string that is not UTF-8"),
-        pytest.param(
-            lambda data, word: abi.rows_at(data, word, 4), words(32, 1, 0, 0, 0), id="rows past the data"
-        ),
-        pytest.param(
-            lambda data, word: abi.rows_at(data, word, 4), words(32, 2**255, 0), id="rows beyond all memory"
-        ),
+        pytest.param(lambda data, word: abi.rows_at(data, word, 4), words(32, 1, 0, 0, 0), id="rows past the data"),
+        pytest.param(lambda data, word: abi.rows_at(data, word, 4), words(32, 2**255, 0), id="rows beyond all memory"),
     ],
 )
 def test_data_that_no_compiler_writes_is_refused(decode, data):

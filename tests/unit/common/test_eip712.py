@@ -31,9 +31,7 @@ def test_a_contract_of_another_length_than_an_address_is_refused():
 def test_a_separator_is_as_in_the_vectors(name):
     described = vectors("eip712")["domains"][name]
     contract = described["verifyingContract"]
-    domain = Domain(
-        described["name"], described["version"], int(described["chainId"]), contract and raw(contract)
-    )
+    domain = Domain(described["name"], described["version"], int(described["chainId"]), contract and raw(contract))
     assert domain.separator == raw(described["separator"])
 
 

@@ -31,9 +31,7 @@ def test_a_malformed_signature_recovers_to_nobody(case):
 @given(digests, st.integers(0, 2**256 - 1), st.integers(0, 2**256 - 1), st.integers(0, 255))
 def test_recovery_agrees_with_another_implementation_on_arbitrary_numbers(digest, r, s, v):
     try:
-        expected = (
-            keys.Signature(vrs=(v - 27, r, s)).recover_public_key_from_msg_hash(digest).to_canonical_address()
-        )
+        expected = keys.Signature(vrs=(v - 27, r, s)).recover_public_key_from_msg_hash(digest).to_canonical_address()
     except (BadSignature, ValidationError):
         expected = None
     if v not in {27, 28} or s > ORDER // 2:

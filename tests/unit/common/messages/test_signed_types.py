@@ -92,11 +92,7 @@ def test_struct_hash_and_digest_are_what_eth_account_computes(kind):
 
 @pytest.mark.parametrize(
     ("kind", "case"),
-    [
-        pytest.param(k, c, id=f"{k.__name__}-{c['name']}")
-        for k in SIGNED
-        for c in VECTORS["cases"][k.__name__]
-    ],
+    [pytest.param(k, c, id=f"{k.__name__}-{c['name']}") for k in SIGNED for c in VECTORS["cases"][k.__name__]],
 )
 def test_a_message_hashes_as_in_the_vectors(kind, case):
     message = read(kind, case["message"])
