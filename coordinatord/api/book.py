@@ -92,12 +92,12 @@ class Book:
         limit, offset = page_of(request)
         if request.session is None:
             snapshot, rows = await read_page(self.database, wanted, limit, offset)
-            return page(request, snapshot, rows, views.job, "jobs")
+            return page(request, snapshot, "jobs", rows, views.job)
         held = await self.polls.poll(request.session, wanted, query["free"], limit, offset)
         if isinstance(held, NotSigned):
             return answers.not_signed(held)
         snapshot, rows = held
-        return page(request, snapshot, rows, views.job, "jobs")
+        return page(request, snapshot, "jobs", rows, views.job)
 
     async def summary(self, request: Request) -> Answer:
         snapshot, rows = await read_summary(self.database, request.query["owner"])

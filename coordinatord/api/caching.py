@@ -58,7 +58,7 @@ class BlockCache:
         self._entries[target] = answer
         self._held += len(answer.body)
         while self._held > self._most:
-            oldest, gone = self._entries.popitem(last=False)
+            _, gone = self._entries.popitem(last=False)
             self._held -= len(gone.body)
 
     def _drop(self, target: bytes) -> None:

@@ -57,7 +57,7 @@ class Models:
 
     async def list(self, request: Request) -> Answer:
         snapshot, rows = await read_models(self.database, *page_of(request))
-        return page(request, snapshot, rows, views.model, "data", {"object": "list"})
+        return page(request, snapshot, "data", rows, views.model, object="list")
 
     async def one(self, request: Request) -> Answer:
         name = request.path["name"]

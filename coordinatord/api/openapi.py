@@ -41,7 +41,7 @@ def openapi_route(routes: Sequence[Route]) -> Route:
 
 def describe(routes: Sequence[Route]) -> Schema:
     shapes = {reply.shape for route in routes for reply in route.replies if reply.shape is not None} | {views.Error}
-    ordered = sorted(shapes, key=lambda shape: str(shape))
+    ordered = sorted(shapes, key=str)
     schemas, components = msgspec.json.schema_components(ordered, ref_template=_REF)
     by_shape = dict(zip(ordered, schemas, strict=True))
     paths: Schema = defaultdict(dict)

@@ -25,10 +25,10 @@ def page_of(request: Request) -> tuple[int, int]:
 def page(
     request: Request,
     snapshot: Snapshot,
+    name: str,
     rows: Iterable[T],
     view: Callable[[T], msgspec.Struct],
-    name: str,
-    extra: dict[str, Any] | None = None,
+    **extra: Any,
 ) -> Answer:
     """The rows under `name`, as many as fit; at least one, so that a reader who goes on gets on."""
     _, offset = page_of(request)

@@ -75,20 +75,20 @@ class Providers:
 
     async def asks(self, request: Request) -> Answer:
         snapshot, rows = await read_asks(self.database, request.query.get("model"), *page_of(request))
-        return page(request, snapshot, rows, views.ask, "asks")
+        return page(request, snapshot, "asks", rows, views.ask)
 
     async def floors(self, request: Request) -> Answer:
         model, sla = request.query.get("model"), request.query.get("sla")
         snapshot, rows = await read_floors(self.database, model, sla, *page_of(request))
-        return page(request, snapshot, rows, views.floor, "floors")
+        return page(request, snapshot, "floors", rows, views.floor)
 
     async def list(self, request: Request) -> Answer:
         snapshot, rows = await read_providers(self.database, *page_of(request))
-        return page(request, snapshot, rows, views.provider, "providers")
+        return page(request, snapshot, "providers", rows, views.provider)
 
     async def allowlist(self, request: Request) -> Answer:
         snapshot, rows = await read_allowlist(self.database, *page_of(request))
-        return page(request, snapshot, rows, views.allowlist_entry, "entries")
+        return page(request, snapshot, "entries", rows, views.allowlist_entry)
 
     async def one(self, request: Request) -> Answer:
         found = await self.reads.provider.get(request.path["id"])

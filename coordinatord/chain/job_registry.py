@@ -81,7 +81,7 @@ def _read_job(data: bytes) -> ChainJob | None:
     return ChainJob(owner=owner, state=abi.uint_at(data, 3, 8), provider_id=abi.uint_at(data, 11, 32))
 
 
-def post(order: Order, owner: bytes, amount: int, task_cid: str, order_signature: bytes, payment: bytes) -> bytes:
+def post(order: Order, owner: bytes, *, amount: int, task_cid: str, order_signature: bytes, payment: bytes) -> bytes:
     """Calldata; so are the others below."""
     return abi.call(
         _POST,

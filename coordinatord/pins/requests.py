@@ -21,11 +21,9 @@ _LARGE = 1 << 18  # above it, hashing for the signature would keep the event loo
 class StoreRequests:
     """One bucket, addressed by path."""
 
-    def __init__(
-        self, client: httpx.AsyncClient, endpoint: str, bucket: str, signer: Signer, attempts: int = 3
-    ) -> None:
+    def __init__(self, client: httpx.AsyncClient, bucket_url: str, signer: Signer, attempts: int = 3) -> None:
         self._client = client
-        self._root = f"{endpoint}/{quote(bucket, safe='')}"
+        self._root = bucket_url
         self._signer = signer
         self._attempts = attempts
 

@@ -30,7 +30,7 @@ _RAW_LEAF_BYTES: Final = 1 << 18  # no store imports so little as more than one 
 @attrs.frozen(slots=True)
 class Pinned:
     cid: str
-    bytes: int
+    size: int
     sha256: bytes
 
 
@@ -120,6 +120,11 @@ async def _pieces(content: bytes) -> AsyncIterator[bytes]:
             yield bytes(view[start : start + PART_BYTES])
 
 
+def bucket_url(endpoint: str, bucket: str) -> str:
+    """By path: a bucket as a host name would need a name server that knows it."""
+    return f"{endpoint}/{quote(bucket, safe='')}"
+
+
 @asynccontextmanager
 async def open_pin_store(
     endpoint: str, bucket: str, access_key: Secret, secret_key: Secret, region: str, *, patience: float = 30.0
@@ -128,4 +133,4 @@ async def open_pin_store(
     limits = httpx.Limits(max_connections=32, max_keepalive_connections=16)
     timeout = httpx.Timeout(patience, connect=patience / 3)
     async with httpx.AsyncClient(limits=limits, timeout=timeout, trust_env=False) as client:
-        yield PinStore(StoreRequests(client, endpoint, bucket, Signer(access_key, secret_key, region)))
+        yield PinStore(StoreRequests(client, bucket_url(endpoint, bucket), Signer(access_key, secret_key, region)))

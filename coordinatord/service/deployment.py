@@ -5,7 +5,7 @@ import attrs
 from common.address_book import AddressBook
 from coordinatord.chain.job_registry import JobRegistry, read_terms
 from coordinatord.chain.rpc import Call
-from coordinatord.chain.views import Reverted, decoded, read_many
+from coordinatord.chain.views import Reverted, View, decoded, read_many
 from coordinatord.trouble import Retryable
 
 
@@ -25,7 +25,7 @@ class Deployment:
     async def now(self) -> ChainNow:
         """One request to the node; Retryable `config_read` when it answers with an error."""
         fees_view = attrs.evolve(self.registry.fees_view(), code="config_read")
-        calls = [Call("eth_gasPrice"), Call("eth_blockNumber"), fees_view]
+        calls: list[View | Call] = [Call("eth_gasPrice"), Call("eth_blockNumber"), fees_view]
         gas_price, head, fees = await read_many(self.registry.rpc, calls, "config_read")
         if isinstance(fees, Reverted):
             raise Retryable("relay_unavailable", "the job registry does not tell its fees", "config_read")

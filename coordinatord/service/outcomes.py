@@ -1,4 +1,7 @@
-"""Expected ends of requests that several services share. Malformed input is `Refused`; outside trouble is `Retryable`."""
+"""Expected ends of requests that several services share.
+
+Malformed input is `Refused`, trouble outside is `Retryable`: neither is here.
+"""
 
 from typing import Literal, TypeAlias
 

@@ -24,7 +24,7 @@ class Polls:
     async def poll(
         self, session: SessionRow, wanted: JobFilter, free: int, limit: int, offset: int
     ) -> Leased | NotSigned:
-        """Record the provider as live with `free` slots, lease it the oldest jobs it may claim, return what it holds."""
+        """Record the provider as live with `free` slots, lease it the oldest jobs it may claim, give what it holds."""
         provider_id, model_id = session.provider_id, wanted.model_id
         if provider_id is None:
             return NotSigned("authentication_error", "not_registered", "free needs a provider session")
@@ -38,7 +38,9 @@ class Polls:
         async def body(connection: Connection) -> Leased:
             await leases.lock_provider(connection, provider_id)
             await market.mark_seen(connection, provider_id, model_id, free)
-            await leases.take(connection, wanted, provider_id, model_id, free, self.lease_ms)
+            await leases.take(
+                connection, wanted, provider_id=provider_id, model_id=model_id, free=free, lease_ms=self.lease_ms
+            )
             return await leases.read_held(connection, provider_id, model_id, limit, offset)
 
         return await self.database.transact(body)

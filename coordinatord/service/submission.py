@@ -22,7 +22,7 @@ from common.secp256k1 import recover
 from coordinatord.chain import job_registry
 from coordinatord.chain.job_registry import JobRegistry
 from coordinatord.chain.rpc import Call
-from coordinatord.chain.views import Reverted, read_many
+from coordinatord.chain.views import Reverted, View, read_many
 from coordinatord.service.containers import Containers, Holding, container_key
 from coordinatord.service.market import Market
 from coordinatord.service.orders import MarketProbe, OrderBody
@@ -149,7 +149,7 @@ class Submissions:
     async def _check_chain(self, paid: _Paid) -> RefusedByChain | None:
         """Model, SLA and payer as the chain has them, and whether it would take the post: one request."""
         body, registry = paid.body, self.registry
-        views = [
+        views: list[View | Call] = [
             registry.model_enabled_view(body.model_id),
             registry.sla_allowed_view(body.sla_secs),
             Call("eth_getCode", (hex_of(body.owner), "latest")),
@@ -200,7 +200,14 @@ def _quote(body: OrderBody, terms: Terms) -> Quote:
 
 def _calldata(paid: _Paid, task_cid: str) -> bytes:
     body = paid.body
-    return job_registry.post(body.order(), body.owner, paid.amount, task_cid, body.signature, paid.payment)
+    return job_registry.post(
+        body.order(),
+        body.owner,
+        amount=paid.amount,
+        task_cid=task_cid,
+        order_signature=body.signature,
+        payment=paid.payment,
+    )
 
 
 def _same_post(paid: _Paid, task_cid: str) -> bytes:

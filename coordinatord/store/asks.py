@@ -29,8 +29,8 @@ class FloorRow:
 async def read_asks(database: Database, model_id: int | None, limit: int, offset: int) -> tuple[Snapshot, list[AskRow]]:
     async with database.connection() as connection:
         rows = await connection.fetch(
-            f"select page.*, {COLUMNS} from index_position p left join lateral (select a.provider_id, a.model_id, a.sla,"
-            " a.rate_in::text, a.rate_out::text from asks a join providers v using (provider_id)"
+            f"select page.*, {COLUMNS} from index_position p left join lateral (select a.provider_id, a.model_id,"
+            " a.sla, a.rate_in::text, a.rate_out::text from asks a join providers v using (provider_id)"
             " where v.listed and ($1::bigint is null or a.model_id = $1)"
             " order by a.provider_id, a.model_id, a.sla limit $2 offset $3) page on true"
             " order by page.provider_id, page.model_id, page.sla",

@@ -15,7 +15,7 @@ async def lock_provider(connection: Connection, provider_id: int) -> None:
 
 
 async def take(
-    connection: Connection, wanted: JobFilter, provider_id: int, model_id: int, free: int, lease_ms: int
+    connection: Connection, wanted: JobFilter, *, provider_id: int, model_id: int, free: int, lease_ms: int
 ) -> None:
     """Lease the oldest matching jobs that nobody holds, until `free` are held (earlier leases count)."""
     conditions, values = conditions_of(wanted)
