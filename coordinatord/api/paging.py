@@ -41,13 +41,8 @@ def page(
             break
         encoded.append(item)
         size += len(item) + 1
-    body = _encode(
-        {
-            **(extra or {}),
-            name: msgspec.Raw(b"[" + b",".join(encoded) + b"]"),
-            "as_of_block": str(snapshot.block_number),
-        }
-    )
+    listed = msgspec.Raw(b"[" + b",".join(encoded) + b"]")
+    body = _encode({**extra, name: listed, "as_of_block": str(snapshot.block_number)})
     headers = [(b"content-type", b"application/json"), (b"x-svc-page-truncated", b"true" if cut else b"false")]
     if cut:
         headers.append((b"x-svc-next-offset", str(offset + len(encoded)).encode()))
