@@ -77,6 +77,11 @@ pytest: setup ## unit, integration and end-to-end tests
 	@echo "tests: unit, integration, end to end"
 	@$(BIN)/python -m pytest -q
 
+.PHONY: node-check
+node-check: tests/node/node_modules/.ready ## the shared test vectors, read by independent JavaScript implementations
+	@echo "encodings: the test vectors in JavaScript"
+	@$(WITH_NODE) node tests/node/check.mjs
+
 # --- contracts --------------------------------------------------------------------------------------------
 
 # forge keeps caches under the home folder; given one in build/, it leaves nothing outside the tree.

@@ -51,7 +51,7 @@ def is_sealed_length(length: int) -> bool:
 
 
 class Pusher:
-    """Seals pieces into frames. The stream is `header`, all that `push` returns, and what `finish` returns."""
+    """Seals pieces into frames: the stream is `header`, all that `push` returns, what `finish` returns."""
 
     __slots__ = ("_filled", "_finished", "_held", "_held_at", "_out", "_out_view", "_state", "header")
 

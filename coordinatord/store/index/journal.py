@@ -81,7 +81,7 @@ async def undo_above(connection: Connection, block_number: int) -> None:
         columns = ", ".join(key)
         # The names are this module's own constants.
         await connection.execute(
-            f"delete from {table} where ({columns}) in ("  # noqa: S608
+            f"delete from {table} where ({columns}) in ("
             f" select {', '.join(f'k.{column}' for column in key)} from undo_journal j,"
             f" jsonb_populate_record(null::{table}, j.key) k"
             " where j.table_name = $1 and j.block_number > $2)",
@@ -90,7 +90,7 @@ async def undo_above(connection: Connection, block_number: int) -> None:
         )
         # The oldest of a row's entries above the block is the row at the block.
         await connection.execute(
-            f"insert into {table} select r.* from ("  # noqa: S608
+            f"insert into {table} select r.* from ("
             " select distinct on (key) old_row from undo_journal"
             " where table_name = $1 and block_number > $2 order by key, seq) j,"
             f" jsonb_populate_record(null::{table}, j.old_row) r where j.old_row is not null",
