@@ -7,26 +7,21 @@ from collections.abc import Iterator
 
 import attrs
 
-from common.abi import Words, bytes32, call, dynamic, join, selector, text, uint
-from common.abi import address as address_word
 from common.address_book import AddressBook, TokenDomain
 from common.domains import Domains
-from common.messages.jobs import Order
+from common.messages.jobs import Claim, Order
 from common.messages.payments import job_payment
 from common.messages.providers import RequestCapacity
 from common.quotes import Terms, job_id, quote
 from common.secp256k1 import Wallet
+from coordinatord.chain import job_registry, provider_registry
 from coordinatord.store.outbox import NewRelay, Priority, RelayKind
 from devnet.accounts import Wallet as DevnetWallet
 from devnet.anvil import CHAIN_ID
 from devnet.catalogue import FEE_BPS, GAS_FEE
 from devnet.market import Market
 
-_POST = selector(
-    "post((bytes32,uint32,uint32,uint128,uint128,uint32,uint32,uint32,uint64),address,uint256,string,bytes,bytes)"
-)
-_REQUEST_CAPACITY = selector("requestCapacity(uint32,uint64,bytes)")
-_RECLAIM = selector("reclaim(bytes32)")
+CID = "bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy"
 
 
 def raw(address: str) -> bytes:
@@ -46,8 +41,10 @@ class Ops:
     """`domains` and addresses of the market; times count up so that no two capacity requests share one."""
 
     market: Market
+    book: AddressBook
     domains: Domains
     times: Iterator[int]
+    payments: dict[bytes, bytes] = attrs.field(factory=dict)
 
     @classmethod
     def of(cls, market: Market) -> "Ops":
@@ -61,7 +58,7 @@ class Ops:
             payment_token_decimals=market.token_decimals,
             token_domain=TokenDomain(market.token_name, market.token_version),
         )
-        return cls(market, Domains.of(book), itertools.count(int(time.time()) + 100))
+        return cls(market, book, Domains.of(book), itertools.count(int(time.time()) + 100))
 
     def post(self, owner: Wallet, *, c: bytes | None = None, sla: int = 300) -> NewRelay:
         order = Order(
@@ -78,24 +75,21 @@ class Ops:
         amount = quote(1000, 1000, 100, 100, Terms(FEE_BPS, GAS_FEE)).amount
         job = job_id(owner.address, order.c)
         payment = job_payment(owner.address, raw(self.market.jobs), amount, order.expires_at, job)
-        calldata = call(
-            _POST,
-            _order_words(order),
-            address_word(owner.address),
-            uint(amount),
-            text("bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy"),
-            dynamic(owner.sign(self.domains.jobs.digest(order))),
-            dynamic(owner.sign(self.domains.token.digest(payment))),
+        self.payments[job] = owner.sign(self.domains.token.digest(payment))
+        calldata = job_registry.post(
+            order,
+            owner.address,
+            amount=amount,
+            task_cid=CID,
+            order_signature=owner.sign(self.domains.jobs.digest(order)),
+            payment=self.payments[job],
         )
         return NewRelay(RelayKind.POST, job, b"post" + job, raw(self.market.jobs), calldata, Priority.POST)
 
     def request_capacity(self, provider: Wallet, n: int = 5, *, issued_at: int | None = None) -> NewRelay:
         message = RequestCapacity(n, issued_at if issued_at is not None else next(self.times))
-        calldata = call(
-            _REQUEST_CAPACITY,
-            uint(message.n),
-            uint(message.issued_at),
-            dynamic(provider.sign(self.domains.providers.digest(message))),
+        calldata = provider_registry.request_capacity(
+            message.n, message.issued_at, provider.sign(self.domains.providers.digest(message))
         )
         subject = provider.address.rjust(32, b"\0")
         return NewRelay(
@@ -109,21 +103,12 @@ class Ops:
 
     def reclaim(self, job: bytes) -> NewRelay:
         """Refused for any job that is not claimed: the cheapest exit that there is."""
-        calldata = call(_RECLAIM, bytes32(job))
+        calldata = job_registry.reclaim(job)
         return NewRelay(RelayKind.RECLAIM, job, b"reclaim" + job, raw(self.market.jobs), calldata, Priority.EXIT)
 
-
-def _order_words(order: Order) -> Words:
-    return join(
-        [
-            bytes32(order.c),
-            uint(order.model_id),
-            uint(order.sla_secs),
-            uint(order.rate_in),
-            uint(order.rate_out),
-            uint(order.units_in),
-            uint(order.units_out),
-            uint(order.designated),
-            uint(order.expires_at),
-        ]
-    )
+    def claim(self, provider: Wallet, job: bytes) -> NewRelay:
+        """Of a job posted through `post`, now."""
+        message = Claim(job, int(time.time()))
+        signature = provider.sign(self.domains.jobs.digest(message))
+        calldata = job_registry.claim(job, message.issued_at, signature, self.payments[job])
+        return NewRelay(RelayKind.CLAIM, job, b"claim" + job, raw(self.market.jobs), calldata, Priority.OP)

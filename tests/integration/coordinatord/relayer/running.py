@@ -6,8 +6,13 @@ from contextlib import asynccontextmanager
 import anyio
 import attrs
 
+from common.address_book import AddressBook
 from common.secp256k1 import Wallet
+from coordinatord.chain.decoding import Decoder
 from coordinatord.chain.rpc import Rpc, open_rpc
+from coordinatord.indexer.fetch import Source
+from coordinatord.indexer.follow import IndexerSettings, run_indexer
+from coordinatord.indexer.follow import Wake as IndexWake
 from coordinatord.relayer.settings import RelayerSettings
 from coordinatord.relayer.worker import run_relayer
 from coordinatord.service.relaying import Relaying
@@ -16,7 +21,7 @@ from coordinatord.store.migrate import migrate
 from coordinatord.store.notices import Notices
 from devnet.anvil import CHAIN_ID
 
-# No index runs beside these tests: they say that it is ahead of every block, so that nobody waits for it.
+# Without an index beside a test: this says that it is ahead of every block, so that nobody waits for it.
 _INDEX_FAR_AHEAD = (
     "insert into index_position (block_number, block_hash, block_time) values (1000000000, '', 0)"
     " on conflict do nothing"
@@ -67,6 +72,7 @@ async def stage(
     reserve_gas: int = 30_000_000,
     patience: float = 5.0,
     receipt_wait: float = 60.0,
+    index: AddressBook | None = None,
 ) -> AsyncIterator[Stage]:
     settings = RelayerSettings(
         coalesce_max=coalesce_max, queue_timeout_ms=queue_timeout_ms, block_time_ms=400, reserve_gas=reserve_gas
@@ -77,7 +83,8 @@ async def stage(
     ):
         async with database.pool.acquire() as connection:
             await migrate(connection)
-            await connection.execute(_INDEX_FAR_AHEAD)
+            if index is None:
+                await connection.execute(_INDEX_FAR_AHEAD)
         notices = Notices()
         relaying = Relaying(
             database, notices, max_depth=max_depth, queue_timeout_ms=queue_timeout_ms, receipt_wait=receipt_wait
@@ -85,5 +92,19 @@ async def stage(
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(notices.listen, database)
             tasks.start_soon(relaying.run)
+            if index is not None:
+                source, settings_of_index = Source(rpc, Decoder(index)), _settings_of_index(index)
+                tasks.start_soon(run_indexer, database, source, settings_of_index, notices, IndexWake())
             yield Stage(database, notices, relaying, rpc, settings, tasks)
             tasks.cancel_scope.cancel()
+
+
+def _settings_of_index(book: AddressBook) -> IndexerSettings:
+    return IndexerSettings(
+        chain_id=book.chain_id,
+        deploy_block=book.deploy_block,
+        getlogs_cap=5000,
+        block_time_ms=400,
+        confirmations=0,
+        journal_blocks=64,
+    )
