@@ -13,7 +13,7 @@ from coordinatord.chain.rpc import Rpc
 from coordinatord.relayer.account import Account
 from coordinatord.relayer.heads import WINDOW, Block, Place, SeenBlocks, blocks_by_number, latest_block
 from coordinatord.relayer.pending import PendingTx, PendingTxs
-from coordinatord.relayer.receipts import Receipt, receipts_in_block, receipts_of
+from coordinatord.relayer.receipts import Wanted, receipts_in_blocks, receipts_of
 from coordinatord.relayer.resolution import resolve
 from coordinatord.relayer.term import Term
 from coordinatord.store import relay_outcomes, relay_txs
@@ -70,20 +70,17 @@ class Follower:
             await self._look_anew(block)
 
     async def _apply(self, blocks: list[Block]) -> None:
-        receipts: list[Receipt] = []
-        for block in blocks:
-            ours = {h for text in block.transactions if self._is_pending(h := bytes.fromhex(text[2:]))}
-            if ours:
-                found = await receipts_in_block(self._rpc, block.number, block.hash, ours)
-                if len(found) != len(ours):
-                    raise Retryable("chain_unreachable", f"the node withholds receipts of block {block.number}")
-                receipts += found
+        ours = [Wanted(b.number, b.hash, hashes) for b in blocks if (hashes := self._pending_in(b))]
+        receipts = await receipts_in_blocks(self._rpc, ours)
+        if len(receipts) != sum(len(wanted.hashes) for wanted in ours):
+            raise Retryable("chain_unreachable", f"the node withholds receipts up to block {blocks[-1].number}")
         await resolve(self._term, self._rpc, self._account, receipts)
         for block in blocks:
             self._seen.add(block)
 
-    def _is_pending(self, tx_hash: bytes) -> bool:
-        return self._account.pending.with_hash(tx_hash) is not None
+    def _pending_in(self, block: Block) -> set[bytes]:
+        pending = self._account.pending
+        return {h for text in block.transactions if pending.with_hash(h := bytes.fromhex(text[2:])) is not None}
 
     async def _look_anew(self, block: Block) -> None:
         await self._undo_vanished(block)

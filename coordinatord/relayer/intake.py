@@ -16,6 +16,7 @@ from coordinatord.chain.rpc_errors import RpcError
 from coordinatord.relayer.account import Account
 from coordinatord.relayer.coalesce import Simulated, coalesce
 from coordinatord.relayer.funds import affordable, below_reserve, posts_among
+from coordinatord.relayer.gas_book import GasBook
 from coordinatord.relayer.settings import RelayerSettings
 from coordinatord.relayer.signing import sign_planned
 from coordinatord.relayer.simulate import NoVerdict, WouldPass, WouldRevert, simulate
@@ -43,6 +44,7 @@ class Intake:
         self._rpc = rpc
         self._account = account
         self._settings = settings
+        self._gas = GasBook()
 
     async def round(self) -> Round:
         """Raises Retryable `chain_unreachable` when the node does not answer: the relays stay queued."""
@@ -77,7 +79,7 @@ class Intake:
             unfunded = await self._unfunded(relays)
             funded = list(relays) if not unfunded else [r for r in relays if r.kind is not RelayKind.POST]
             calls = [(relay.target, relay.calldata) for relay in funded]
-            verdicts = await simulate(self._rpc, self._account.address, calls)
+            verdicts = await simulate(self._rpc, self._account.address, calls, self._gas)
         except Retryable as trouble:
             if trouble.code is None:
                 raise  # no answer at all: the relays wait, up to their timeout

@@ -32,21 +32,31 @@ class Receipt:
     logs: tuple[Log, ...] = attrs.field(repr=False)
 
 
-async def receipts_in_block(rpc: Rpc, number: int, block_hash: str, wanted: Collection[bytes]) -> list[Receipt]:
-    """The receipts of `wanted` in this block; not those of another block of its number (a reorg meanwhile)."""
-    if len(wanted) <= _FEW:
-        found = await receipts_of(rpc, list(wanted))
-    else:
-        try:
-            raw = await rpc.call_as(list[_Receipt], "eth_getBlockReceipts", hex(number))
-        except RpcError as error:
-            if error.meaning is not Meaning.REFUSED:
-                raise
-            found = await receipts_of(rpc, list(wanted))  # an old node does not serve the method
+@attrs.frozen(slots=True)
+class Wanted:
+    """Transactions of ours that this block lists."""
+
+    number: int
+    block_hash: str
+    hashes: Collection[bytes]
+
+
+async def receipts_in_blocks(rpc: Rpc, blocks: Sequence[Wanted]) -> list[Receipt]:
+    """The receipts of what is wanted, all in one request; not those of another block of that number (a reorg)."""
+    whole = [block for block in blocks if len(block.hashes) > _FEW]
+    answers = await rpc.batch([Call("eth_getBlockReceipts", (hex(block.number),)) for block in whole])
+    single = [h for block in blocks if len(block.hashes) <= _FEW for h in block.hashes]
+    found: list[Receipt] = []
+    for block, answer in zip(whole, answers, strict=True):
+        if not isinstance(answer, RpcError):
+            found += map(_read, decode_result(answer, list[_Receipt], "eth_getBlockReceipts"))
+        elif answer.meaning is Meaning.REFUSED:
+            single += block.hashes  # an old node does not serve the method
         else:
-            found = [receipt for receipt in map(_read, raw) if receipt.tx_hash in wanted]
-    block = bytes.fromhex(block_hash[2:])
-    return [receipt for receipt in found if receipt.block_hash == block]
+            raise answer
+    found += await receipts_of(rpc, single)
+    block_of = {h: bytes.fromhex(block.block_hash[2:]) for block in blocks for h in block.hashes}
+    return [receipt for receipt in found if block_of.get(receipt.tx_hash) == receipt.block_hash]
 
 
 async def receipts_of(rpc: Rpc, hashes: Sequence[bytes]) -> list[Receipt]:

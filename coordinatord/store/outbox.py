@@ -80,9 +80,7 @@ async def submit(connection: Connection, relay: NewRelay, *, max_depth: int) -> 
 async def submit_all(connection: Connection, relays: Sequence[NewRelay], *, max_depth: int) -> list[Submitted]:
     """The same for several, in their order: one outcome each."""
     rows = await connection.fetch(
-        "select outcome, relay_id from unnest($1::text[], $2::bytea[], $3::bytea[], $4::bytea[], $5::bytea[],"
-        " $6::smallint[]) with ordinality as new(kind, subject, dedupe, target, calldata, priority, place),"
-        " lateral submit_relay(kind, subject, dedupe, target, calldata, priority, $7, $8) order by place",
+        "select outcome, relay_id from submit_relays($1, $2, $3, $4, $5, $6, $7, $8)",
         [relay.kind.value for relay in relays],
         [relay.subject for relay in relays],
         [relay.dedupe for relay in relays],

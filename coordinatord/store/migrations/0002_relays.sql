@@ -68,7 +68,7 @@ create index relays_subject on relays (subject) where state in ('queued', 'signe
 create index relays_tx on relays (tx_id);
 create index relays_ended on relays (ended_at) where ended_at is not null;
 
--- One call, one decision: join the live relay of the same request, refuse, or insert. The limits are counted, and a
+-- One decision for each: join the live relay of the same request, refuse, or insert. The limits are counted, and a
 -- count is true only while nobody else inserts: hence one submitter at a time. It costs nothing on top of NOTIFY,
 -- which makes committing transactions wait for each other anyway. Whoever brings ended relays back to life (a reorg)
 -- takes the same lock, because that can collide on relays_live.
@@ -76,26 +76,36 @@ create function lock_outbox() returns void language sql as $$
     select pg_advisory_xact_lock(x'52454c4159'::bigint)
 $$;
 
-create function submit_relay(
-    new_kind text, new_subject bytea, new_dedupe bytea, new_target bytea, new_calldata bytea, new_priority smallint,
-    max_depth integer, max_per_subject integer,
-    out relay_id bigint, out outcome text
-) language plpgsql as $$
+create function submit_relays(
+    kinds text[], subjects bytea[], dedupes bytea[], targets bytea[], calldatas bytea[], priorities smallint[],
+    max_depth integer, max_per_subject integer
+) returns table (outcome text, relay_id bigint) language plpgsql as $$
+declare
+    depth integer;
+    inserted boolean := false;
 begin
     perform lock_outbox();
-    select id into relay_id from relays where dedupe = new_dedupe and state in ('queued', 'signed');
-    if found then
-        outcome := 'joined';
-    elsif (select count(*) from relays where subject = new_subject and state in ('queued', 'signed'))
-            >= max_per_subject then
-        outcome := 'subject_busy';
-    elsif (select count(*) from relays where state = 'queued') >= max_depth then
-        outcome := 'queue_full';
-    else
-        insert into relays (kind, subject, dedupe, target, calldata, priority)
-        values (new_kind, new_subject, new_dedupe, new_target, new_calldata, new_priority)
-        returning id into relay_id;
-        outcome := 'queued';
+    select count(*) into depth from relays where state = 'queued';
+    for i in 1 .. cardinality(kinds) loop
+        select id into relay_id from relays where dedupe = dedupes[i] and state in ('queued', 'signed');
+        if found then
+            outcome := 'joined';
+        elsif (select count(*) from relays where subject = subjects[i] and state in ('queued', 'signed'))
+                >= max_per_subject then
+            outcome := 'subject_busy';
+        elsif depth >= max_depth then
+            outcome := 'queue_full';
+        else
+            insert into relays (kind, subject, dedupe, target, calldata, priority)
+            values (kinds[i], subjects[i], dedupes[i], targets[i], calldatas[i], priorities[i])
+            returning id into relay_id;
+            outcome := 'queued';
+            depth := depth + 1;
+            inserted := true;
+        end if;
+        return next;
+    end loop;
+    if inserted then
         perform pg_notify('relay_queued', '');
     end if;
 end
