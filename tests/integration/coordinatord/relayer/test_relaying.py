@@ -6,8 +6,9 @@ import pytest
 from common.secp256k1 import Wallet
 from coordinatord.service.relaying import Busy, Mined, RefusedByChain
 from coordinatord.trouble import Retryable
+from devnet.accounts import Cast
 from devnet.world import World
-from tests.integration.coordinatord.relayer.ops import Ops
+from tests.integration.coordinatord.relayer.ops import Ops, signer
 from tests.integration.coordinatord.relayer.running import stage
 from tests.invariants.relays import relay_violations
 
@@ -118,3 +119,23 @@ async def test_a_relay_that_nobody_takes_times_out_and_is_never_signed(
             await on.relaying.relay(ops.post(client))
         assert late.value.code == "relay_queue_timeout"
         assert await on.fetchval("select state::text from relays") == "dropped"
+
+
+async def test_two_accounts_share_one_outbox(
+    world: World, database_url: str, ops: Ops, client: Wallet, cast: Cast
+) -> None:
+    outcomes: list[object] = []
+    async with stage(database_url, world.anvil.rpc_url, coalesce_max=2) as on:
+
+        async def relay() -> None:
+            outcomes.append(await on.relaying.relay(ops.post(client)))
+
+        async with anyio.create_task_group() as callers:
+            for _ in range(60):
+                callers.start_soon(relay)
+            await on.until("select count(*) = 60 from relays")
+            for wallet in cast.with_role("relayer"):
+                on.start(signer(wallet))
+        assert [type(outcome) for outcome in outcomes] == [Mined] * 60
+        async with on.database.connection() as connection:
+            assert await relay_violations(connection, on.rpc, stuck_after=0) == []

@@ -176,3 +176,22 @@ async def test_a_node_that_counts_too_far_costs_self_transfers_and_no_relay(
         assert await on.fetchval("select count(*) from relay_txs where purpose = 'fill'") == 3
         async with on.database.connection() as connection:
             assert await relay_violations(connection, on.rpc, stuck_after=0) == []
+
+
+async def test_bytes_that_no_node_takes_give_way_to_a_self_transfer_and_the_relay_goes_again(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
+) -> None:
+    outcomes: list[object] = []
+    async with behind_proxy(world, database_url) as (on, proxy), anyio.create_task_group() as callers:
+
+        async def relay() -> None:
+            outcomes.append(await on.relaying.relay(ops.post(client)))
+
+        with proxy.fault(ErrorAnswer("eth_sendRawTransaction", -32000, "exceeds block gas limit")):
+            on.start(relayer_wallet)
+            callers.start_soon(relay)
+            await on.until("select count(*) = 1 from relay_tx_versions where fills")
+        await on.until("select state = 'mined' from relays")
+        assert await on.fetchval("select requeued from relays") == 1
+        async with on.database.connection() as connection:
+            assert await relay_violations(connection, on.rpc, stuck_after=0) == []
