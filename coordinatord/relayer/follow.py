@@ -4,9 +4,11 @@ Block by block while each names the one before; anything else (first sight, a fo
 procedure that trusts no memory: check the blocks that hold our mined transactions, then ask for every pending one.
 """
 
+import math
 from itertools import pairwise
 from typing import Final
 
+import anyio
 import structlog
 
 from coordinatord.chain.rpc import Rpc
@@ -21,6 +23,7 @@ from coordinatord.trouble import Retryable
 
 log = structlog.get_logger(__name__)
 
+_LAG: Final = 5.0  # seconds
 _CATCH_UP: Final = 64  # missed blocks that are read one by one; beyond, asking for our own transactions is less work
 
 
@@ -32,6 +35,7 @@ class Follower:
         self._rpc = rpc
         self._account = account
         self._seen = SeenBlocks()
+        self._behind_since = self._behind_at = -math.inf
 
     @property
     def head(self) -> str | None:
@@ -50,11 +54,22 @@ class Follower:
             case Place.AHEAD:
                 await self._catch_up(block)
             case Place.BEHIND:
-                return None
+                if not self._lags_for_long():
+                    return None
+                log.warning("the chain went back", block=block.number)
+                await self._look_anew(block)
             case Place.FORK:
                 log.warning("the chain was reorganised", block=block.number)
                 await self._look_anew(block)
         return block
+
+    def _lags_for_long(self) -> bool:
+        """A node that lags catches up in a moment; a chain that was set back stays where it is."""
+        now = anyio.current_time()
+        if now > self._behind_at + 2 * _LAG:
+            self._behind_since = now
+        self._behind_at = now
+        return now > self._behind_since + _LAG
 
     async def _catch_up(self, block: Block) -> None:
         head = self._seen.head
@@ -91,7 +106,11 @@ class Follower:
         self._seen.restart(block)
 
     async def _undo_vanished(self, block: Block) -> None:
-        """Transactions whose block is no part of the chain any more become pending again, and are sent again."""
+        """Transactions whose block is no part of the chain any more become pending again, and are sent again.
+
+        Blocks above the head count as gone: if it is only this node that has not got them, the bytes that it is sent
+        are known or used already, and the steps that look at those blocks find them mined.
+        """
         chain_id, address = self._account.chain_id, self._account.address
         async with self._term.transaction() as connection:
             mined = await relay_txs.mined_blocks(connection, chain_id, address, block.number - WINDOW)
@@ -99,7 +118,7 @@ class Follower:
         vanished = [
             block_hash
             for (_, block_hash), there in zip(mined, now, strict=True)
-            if there is not None and there.hash != "0x" + block_hash.hex()
+            if there is None or there.hash != "0x" + block_hash.hex()
         ]
         if not vanished:
             return

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 import pytest
 
+from common.abi import address, boolean, encode, selector
 from common.secp256k1 import Wallet
 from coordinatord.service.relaying import Mined, RefusedByChain
 from coordinatord.store.outbox import NewRelay
@@ -172,3 +173,61 @@ async def test_without_funds_posts_stop_while_other_ops_go_on_until_the_account_
         assert empty.value.code == "relayer_funds"
         await world.anvil.call("anvil_setBalance", account, hex(10**21))
         assert isinstance(await on.relaying.relay(ops.post(client)), Mined)
+
+
+@pytest.mark.parametrize("blocks", [1, 0], ids=["another branch", "no new block"])
+async def test_a_chain_set_back_below_our_blocks_gets_identical_bytes_again(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, blocks: int
+) -> None:
+    async with stage(database_url, world.anvil.rpc_url) as on:
+        on.start(relayer_wallet)
+        snapshot = await world.anvil.call("evm_snapshot")
+        for _ in range(3):
+            assert isinstance(await on.relaying.relay(ops.post(client)), Mined)
+        await world.anvil.call("evm_revert", snapshot)
+        if blocks:
+            await world.anvil.call("anvil_mine", hex(blocks))
+        account = hexed(relayer_wallet.address)
+        while int(await world.anvil.call("eth_getTransactionCount", account, "latest"), 16) < 3:  # noqa: ASYNC110 - the event is in the node
+            await anyio.sleep(0.02)
+        await on.until("select bool_and(state = 'mined') from relays")
+        assert await on.fetchval("select count(*) from relay_tx_versions") == 3
+        async with on.database.connection() as connection:
+            assert await relay_violations(connection, on.rpc, stuck_after=0) == []
+
+
+async def test_a_shared_transaction_that_reverts_as_a_whole_is_taken_apart(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, provider: Wallet
+) -> None:
+    """The account is no relayer any more: nobody may share a transaction, and anybody may send the ops themselves."""
+    outcomes: list[object] = []
+    call = selector("setRelayer(address,bool)") + encode(address(relayer_wallet.address), boolean(False))
+    admin, registry = world.cast.admin.address, world.market.providers
+    await world.anvil.call("eth_sendTransaction", {"from": admin, "to": registry, "data": hexed(call)})
+    async with stage(database_url, world.anvil.rpc_url) as on:
+        async with anyio.create_task_group() as callers:
+            for _ in range(3):
+                callers.start_soon(relay_into(on, outcomes), ops.request_capacity(provider))
+            await on.until("select count(*) = 3 from relays")
+            on.start(relayer_wallet)
+        assert [type(outcome) for outcome in outcomes] == [Mined] * 3
+        assert await on.fetchval("select count(*) from relay_txs where not succeeded") == 1
+        assert await on.fetchval("select count(*) from relay_txs where succeeded") == 3
+
+
+async def test_every_connection_to_the_database_breaks_and_the_relay_ends_all_the_same(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
+) -> None:
+    outcomes: list[object] = []
+    async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url) as on:
+        on.start(relayer_wallet)
+        async with anyio.create_task_group() as callers:
+            callers.start_soon(relay_into(on, outcomes), ops.post(client))
+            await on.until(BROADCAST, 1)
+            await on.fetchval(
+                "select count(pg_terminate_backend(pid)) from pg_stat_activity"
+                " where datname = current_database() and pid <> pg_backend_pid()"
+            )
+            await world.anvil.call("evm_mine")
+        assert isinstance(outcomes[0], Mined)
+        assert await on.fetchval("select count(*) from relay_tx_versions") == 1
