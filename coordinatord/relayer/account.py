@@ -3,6 +3,7 @@
 from typing import Final
 
 import attrs
+import msgspec
 
 from common.secp256k1 import Wallet
 from coordinatord.chain.rpc import Call, Rpc, decode_result, quantity, trouble_of
@@ -13,6 +14,10 @@ from coordinatord.relayer.heads import Block
 from coordinatord.relayer.pending import PendingTxs
 
 _DEFAULT_TIP: Final = 1_000_000_000  # where a node does not advise one
+
+
+class _FeeHistory(msgspec.Struct):
+    baseFeePerGas: list[str]  # noqa: N815 - the node's name
 
 
 @attrs.define(slots=True)
@@ -40,11 +45,12 @@ class Account:
         """Nonce, balance and fees as of `block`, in one request; by its hash, so that no other branch answers."""
         address = "0x" + self.address.hex()
         at = {"blockHash": block.hash}
-        nonce, balance, tip = await rpc.batch(
+        nonce, balance, tip, history = await rpc.batch(
             [
                 Call("eth_getTransactionCount", (address, at)),
                 Call("eth_getBalance", (address, at)),
                 Call("eth_maxPriorityFeePerGas"),
+                Call("eth_feeHistory", ("0x1", "latest", ())),
             ]
         )
         if isinstance(nonce, RpcError):
@@ -53,10 +59,14 @@ class Account:
             raise trouble_of(balance, "eth_getBalance")
         self.nonce_floor = quantity(decode_result(nonce, str, "eth_getTransactionCount"))
         self._has(quantity(decode_result(balance, str, "eth_getBalance")))
-        advised = _DEFAULT_TIP
+        advised, base_fee = _DEFAULT_TIP, block.next_base_fee
         if not isinstance(tip, RpcError):
             advised = quantity(decode_result(tip, str, "eth_maxPriorityFeePerGas"))
-        self.market = Market(block.next_base_fee, advised)
+        if not isinstance(history, RpcError):
+            # The node's own forecast, last in the list: chains differ in how fast their base fee moves.
+            fees = decode_result(history, _FeeHistory, "eth_feeHistory").baseFeePerGas
+            base_fee = max(base_fee, quantity(fees[-1]) if fees else 0)
+        self.market = Market(base_fee, advised)
         self.block_gas_limit = block.gas_limit
 
     async def read_balance(self, rpc: Rpc) -> None:

@@ -48,7 +48,8 @@ def replacement(current: Fee, market: Market, *, refused: bool) -> Fee | None:
     the node's reason is another one.
     """
     wanted = offer(market)
-    enough = current.cap >= market.base_fee + min(current.tip, market.tip)
+    # Half of the tip that others give is worth waiting with: each replacement costs the pool and us another version.
+    enough = current.cap >= market.base_fee + min(current.tip, market.tip) // 2
     if enough and (not refused or current.cap >= _FAR_ABOVE * wanted.cap):
         return None
     return Fee(max(_bumped(current.cap), wanted.cap), max(_bumped(current.tip), wanted.tip))

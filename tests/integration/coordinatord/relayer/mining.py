@@ -11,12 +11,14 @@ from devnet.anvil import Anvil
 @asynccontextmanager
 async def mining_by_hand(anvil: Anvil) -> AsyncIterator[None]:
     """No block but by `evm_mine`, until the block ends; the shared chain then mines each transaction again."""
+    base_fee = (await anvil.call("eth_feeHistory", "0x1", "latest", []))["baseFeePerGas"][-1]
     await anvil.call("evm_setAutomine", False)
     try:
         yield
     finally:
         await anvil.call("evm_setAutomine", True)
         await anvil.call("anvil_dropAllTransactions")
+        await anvil.call("anvil_setNextBlockBaseFeePerGas", base_fee)  # a snapshot does not bring it back
 
 
 async def pooled(anvil: Anvil) -> int:
