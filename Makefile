@@ -76,3 +76,8 @@ lint: $(VENV)/.ready ## ruff, mypy --strict, import-linter
 pytest: setup ## unit, integration and end-to-end tests
 	@echo "tests: unit, integration, end to end"
 	@$(BIN)/python -m pytest -q
+
+.PHONY: node-check
+node-check: tests/node/node_modules/.ready ## the shared test vectors, read by independent JavaScript implementations
+	@echo "encodings: the test vectors in JavaScript"
+	@$(WITH_NODE) node tests/node/check.mjs

@@ -1,0 +1,82 @@
+"""X25519 keys and sealed boxes (libsodium's `crypto_box_seal`).
+
+    sealed box = ephemeral public key (32) ‖ box(plaintext) (16 + length),
+                 nonce = BLAKE2b-192(ephemeral public key ‖ recipient's public key)
+
+Anyone can seal to a public key; a sealed box says nothing about who sealed it.
+"""
+
+import os
+from typing import Final, Self
+
+import attrs
+from nacl import bindings
+from nacl.exceptions import CryptoError
+
+from common.refusal import Refused
+
+KEY_BYTES: Final = 32
+SEAL_OVERHEAD: Final = 48
+
+_P: Final = 2**255 - 19
+# The u-coordinates of the points of order 1, 2, 4 and 8 (of the curve and of its twist). A shared secret with
+# any of them is zero whatever the other side's secret is, so what is sealed to one can be read by everyone.
+_LOW_ORDER: Final = frozenset(
+    {
+        0,
+        1,
+        _P - 1,
+        0x00B8495F16056286FDB1329CEB8D09DA6AC49FF1FAE35616AEB8413B7C7AEBE0,
+        0x57119FD0DD4E22D8868E1C58C45C44045BEF839C55B1D0B1248C50A3BC959C5F,
+    }
+)
+
+
+@attrs.frozen
+class PublicKey:
+    """An X25519 public key that is safe to seal to. Refuses every encoding of a low-order point."""
+
+    raw: bytes
+
+    def __attrs_post_init__(self) -> None:
+        if len(self.raw) != KEY_BYTES:
+            raise Refused(f"an X25519 public key has {KEY_BYTES} bytes")
+        # X25519 ignores the top bit and reduces modulo p, so each point has several encodings.
+        u = (int.from_bytes(self.raw, "little") & (2**255 - 1)) % _P
+        if u in _LOW_ORDER:
+            raise Refused("this X25519 public key is a low-order point")
+
+
+@attrs.frozen(repr=False)
+class SecretKey:
+    """An X25519 secret key. Prints as <SECRET>."""
+
+    raw: bytes
+    public: PublicKey = attrs.field(init=False, eq=False)
+
+    def __attrs_post_init__(self) -> None:
+        if len(self.raw) != KEY_BYTES:
+            raise Refused(f"an X25519 secret key has {KEY_BYTES} bytes")
+        object.__setattr__(self, "public", PublicKey(bindings.crypto_scalarmult_base(self.raw)))
+
+    @classmethod
+    def generate(cls) -> Self:
+        return cls(os.urandom(KEY_BYTES))
+
+    def __repr__(self) -> str:
+        return "<SECRET>"
+
+
+def seal(public: PublicKey, plaintext: bytes) -> bytes:
+    """A sealed box, 48 bytes longer than its plaintext."""
+    return bindings.crypto_box_seal(plaintext, public.raw)
+
+
+def open_sealed(secret: SecretKey, sealed: bytes) -> bytes | None:
+    """What was sealed to this key, or None where it does not open."""
+    if len(sealed) < SEAL_OVERHEAD:
+        return None
+    try:
+        return bindings.crypto_box_seal_open(sealed, secret.public.raw, secret.raw)
+    except CryptoError:
+        return None

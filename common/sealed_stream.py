@@ -1,0 +1,119 @@
+"""What a container and a sealed result have in common: a fresh seed sealed to a recipient, then a stream.
+
+    0x01 ‖ seed_wrap (80) ‖ ciphertext
+
+    seed_wrap     sealed box of a random 32-byte seed, to the recipient's X25519 key
+    ciphertext    the frames of `common.framing`, under a key that is derived from the seed
+
+The two formats differ in how that key is derived, which is what a `derive` or `key_of` argument says here.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Final, Self
+
+import attrs
+
+from common import box
+from common.derivation import SEED_BYTES
+from common.framing import SHORTEST_STREAM, Piece, Puller, Pusher
+from common.refusal import Refused
+
+FORMAT_VERSION: Final = 1
+SEED_WRAP_BYTES: Final = SEED_BYTES + box.SEAL_OVERHEAD
+HEAD_BYTES: Final = 1 + SEED_WRAP_BYTES
+SHORTEST: Final = HEAD_BYTES + SHORTEST_STREAM
+
+
+@attrs.frozen
+class ContainerHead:
+    """The first 81 bytes: the version and the wrapped seed."""
+
+    seed_wrap: bytes
+
+    def __attrs_post_init__(self) -> None:
+        if len(self.seed_wrap) != SEED_WRAP_BYTES:
+            raise Refused(f"a seed wrap has {SEED_WRAP_BYTES} bytes", "seed_wrap", "bad_container")
+
+    @classmethod
+    def parse(cls, raw: Piece) -> Self:
+        """Read from bytes that begin with a head; what follows it is not looked at."""
+        if len(raw) < HEAD_BYTES:
+            raise too_short(len(raw))
+        if raw[0] != FORMAT_VERSION:
+            raise Refused(f"version {raw[0]} is not supported", code="bad_version")
+        return cls(bytes(raw[1:HEAD_BYTES]))
+
+    def encode(self) -> bytes:
+        return bytes((FORMAT_VERSION,)) + self.seed_wrap
+
+    def open_seed(self, secret: box.SecretKey) -> bytes:
+        """The seed; refused as `unseal_failed` where it was not sealed to this key."""
+        seed = box.open_sealed(secret, self.seed_wrap)
+        if seed is None:
+            raise Refused("the seed does not open with this key", "seed_wrap", "unseal_failed")
+        return seed
+
+
+class StreamSealer:
+    """Seals a plaintext of any length, piece by piece, under a fresh seed."""
+
+    __slots__ = ("_ahead", "_pusher", "head")
+
+    def __init__(self, recipient: box.PublicKey, derive: Callable[[bytes], bytes]) -> None:
+        seed = os.urandom(SEED_BYTES)
+        self.head = ContainerHead(box.seal(recipient, seed))
+        self._pusher = Pusher(derive(seed))
+        self._ahead = self.head.encode() + self._pusher.header
+
+    def push(self, piece: Piece) -> bytes:
+        """The sealed bytes that are ready; the first call also yields the head."""
+        return self._with_head(self._pusher.push(piece))
+
+    def finish(self) -> bytes:
+        """The remaining sealed bytes."""
+        return self._with_head(self._pusher.finish())
+
+    def _with_head(self, sealed: bytes) -> bytes:
+        if not self._ahead:
+            return sealed
+        ahead, self._ahead = self._ahead, b""
+        return ahead + sealed
+
+
+class StreamOpener:
+    """Opens sealed bytes piece by piece, from the version byte on.
+
+    The plaintext that `pull` returns is authentic, but only `finish` tells that it was whole. Refuses with
+    `too_short`, `bad_version`, `unseal_failed` (from `key_of`) and `undecryptable`.
+    """
+
+    __slots__ = ("_ahead", "_key_of", "_puller")
+
+    def __init__(self, key_of: Callable[[ContainerHead], bytes]) -> None:
+        self._key_of = key_of
+        self._ahead = bytearray()  # the first bytes, until there are enough to be more than too short
+        self._puller: Puller | None = None
+
+    def pull(self, piece: Piece) -> bytes:
+        """The plaintext that this piece completes; often none."""
+        if self._puller is not None:
+            return self._puller.pull(piece)
+        with memoryview(piece).cast("B") as rest:
+            taken = min(SHORTEST - len(self._ahead), len(rest))
+            self._ahead += rest[:taken]
+            if len(self._ahead) < SHORTEST:
+                return b""
+            self._puller = Puller(self._key_of(ContainerHead.parse(self._ahead)))
+            self._puller.pull(self._ahead[HEAD_BYTES:])
+            return self._puller.pull(rest[taken:])
+
+    def finish(self) -> bytes:
+        """The rest of the plaintext; refuses what did not end here."""
+        if self._puller is None:
+            raise too_short(len(self._ahead))
+        return self._puller.finish()
+
+
+def too_short(length: int) -> Refused:
+    return Refused(f"{length} bytes are fewer than the shortest possible {SHORTEST}", code="too_short")
