@@ -135,9 +135,7 @@ def open_with_dek(dek: bytes, container: Piece) -> bytes:
     return _open_whole(Opener.with_dek(dek), container)
 
 
-def open_with_secret(
-    secret: SecretKey, chain_id: int, job_registry: bytes, owner: bytes, container: Piece
-) -> bytes:
+def open_with_secret(secret: SecretKey, chain_id: int, job_registry: bytes, owner: bytes, container: Piece) -> bytes:
     return _open_whole(Opener.with_secret(secret, chain_id, job_registry, owner), container)
 
 

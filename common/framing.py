@@ -155,11 +155,7 @@ class Puller:
         """The plaintext of the frames that this piece completes; often none."""
         if self._refused:
             raise RuntimeError("a refused stream takes no more pieces")
-        if (
-            isinstance(piece, bytes)
-            and len(piece) == SEALED_FRAME_BYTES
-            and not (self._filled or self._at_header)
-        ):
+        if isinstance(piece, bytes) and len(piece) == SEALED_FRAME_BYTES and not (self._filled or self._at_header):
             return self._open(piece, SEALED_FRAME_BYTES)
         with memoryview(piece).cast("B") as rest:
             at = self._read_header(rest) if self._at_header else 0

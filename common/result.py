@@ -30,9 +30,7 @@ class ResultOpener(StreamOpener):
         return cls(lambda head: result_data_key(head.open_seed(secret), chain_id, job_registry, job_id))
 
 
-def seal_result(
-    result_key: PublicKey, chain_id: int, job_registry: bytes, job_id: bytes, plaintext: Piece
-) -> bytes:
+def seal_result(result_key: PublicKey, chain_id: int, job_registry: bytes, job_id: bytes, plaintext: Piece) -> bytes:
     sealer = ResultSealer(result_key, chain_id, job_registry, job_id)
     return sealer.push(plaintext) + sealer.finish()
 

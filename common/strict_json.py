@@ -75,9 +75,7 @@ def _no_constant(name: str) -> NoReturn:
     raise Refused(f"{name} is not JSON")
 
 
-_DECODER: Final = json.JSONDecoder(
-    object_pairs_hook=_unique, parse_float=_finite, parse_constant=_no_constant
-)
+_DECODER: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_float=_finite, parse_constant=_no_constant)
 
 
 def _check_depth(root: object, param: str | None) -> None:

@@ -19,9 +19,7 @@ IN_FRAMES = [PIECE[at : at + FRAME_BYTES] for at in range(0, len(PIECE), FRAME_B
 FRAMES = len(IN_FRAMES)
 PIECES = 16
 # what has to come before that many pieces to make a length that a container can have
-HEAD = b"\x01" + bytes(
-    HEAD_BYTES - 1 + HEADER_BYTES + SEALED_FRAME_BYTES - PIECES * len(PIECE) % SEALED_FRAME_BYTES
-)
+HEAD = b"\x01" + bytes(HEAD_BYTES - 1 + HEADER_BYTES + SEALED_FRAME_BYTES - PIECES * len(PIECE) % SEALED_FRAME_BYTES)
 ROUNDS = 15
 
 SECRET = SecretKey(bytes(range(32)))
@@ -58,9 +56,7 @@ def _sealed_frames() -> tuple[Any, list[bytes]]:
     state, header = _state()
     out, sealed = ffi.new("unsigned char[]", SEALED_FRAME_BYTES), []
     for _ in range(PIECES * FRAMES):
-        lib.crypto_secretstream_xchacha20poly1305_push(
-            state, out, ffi.NULL, PIECE, FRAME_BYTES, ffi.NULL, 0, 0
-        )
+        lib.crypto_secretstream_xchacha20poly1305_push(state, out, ffi.NULL, PIECE, FRAME_BYTES, ffi.NULL, 0, 0)
         sealed.append(bytes(ffi.buffer(out)))
     return header, sealed
 
@@ -108,9 +104,7 @@ def both_alone() -> int:
     out, tag = ffi.new("unsigned char[]", FRAME_BYTES), ffi.new("unsigned char *")
     for index in range(PIECES * FRAMES):
         at = source + index % FRAMES * FRAME_BYTES
-        lib.crypto_secretstream_xchacha20poly1305_push(
-            pushing, sealed, ffi.NULL, at, FRAME_BYTES, ffi.NULL, 0, 0
-        )
+        lib.crypto_secretstream_xchacha20poly1305_push(pushing, sealed, ffi.NULL, at, FRAME_BYTES, ffi.NULL, 0, 0)
         lib.crypto_secretstream_xchacha20poly1305_pull(
             pulling, out, ffi.NULL, tag, sealed, SEALED_FRAME_BYTES, ffi.NULL, 0
         )
