@@ -188,4 +188,6 @@ interface IJobRegistry {
     function setSla(uint32 slaSecs, bool allowed) external;
     function setFees(uint16 feeBps, uint128 gasFee) external;
     function setTreasury(address treasury) external;
+    function pause() external; // stops post and claim, never an exit
+    function unpause() external;
 }

@@ -31,13 +31,15 @@ interface IProviderRegistry {
     error InvalidSignature();
     error EvidenceTooLong();
     error NotJobRegistry();
+    error JobsActive(); // the job registry is not exchanged while one of its jobs is claimed: it could never end
     error InvalidStatus();
     error ZeroAddress();
 
-    /// The sender becomes a provider, unlisted, with reputation 500 and requested capacity 1. Ids count from 1.
+    /// The sender becomes a provider, unlisted, with reputation 500, requested capacity 1 and ceiling 0. Ids count from 1.
+    /// Also emits ReputationSet.
     function register() external returns (uint32 providerId);
 
-    /// Sender: anyone with the operator's signature, or the operator itself with an empty `sig`.
+    /// Sender: anyone with the operator's signature, or the operator itself with an empty `sig` (`issuedAt` counts then, too).
     function setIdentity(bytes32 boxKey, bytes calldata evidence, uint64 issuedAt, bytes calldata sig) external;
     function requestCapacity(uint32 n, uint64 issuedAt, bytes calldata sig) external;
 
@@ -47,7 +49,7 @@ interface IProviderRegistry {
     function setAllowAllModels(uint32 providerId, bool allowed) external;
     function setModelAllowed(uint32 providerId, uint32 modelId, bool allowed) external;
     function setAllowlist(bytes32 key, uint8 status, string calldata entry) external;
-    function setJobRegistry(address jobRegistry) external;
+    function setJobRegistry(address jobRegistry) external; // only while no job is claimed
 
     // the job registry only; each moves activeJobs by one
     function jobClaimed(uint32 providerId) external;
@@ -59,8 +61,10 @@ interface IProviderRegistry {
     function provider(uint32 providerId) external view returns (Provider memory);
     function operatorOf(uint32 providerId) external view returns (address);
     function providerCount() external view returns (uint32);
+    function jobRegistry() external view returns (address);
+    /// Whether it may claim jobs of this model: by its own entry, or because all models are allowed to it.
     function modelAllowed(uint32 providerId, uint32 modelId) external view returns (bool);
-    /// max(1, reputation * min(requested, ceiling) / 1000)
+    /// max(1, reputation * min(requested, ceiling) / 1000); 0 for an unknown id
     function capacityOf(uint32 providerId) external view returns (uint32);
     function lastIdentityAt(uint32 providerId) external view returns (uint64);
     function lastCapacityAt(uint32 providerId) external view returns (uint64);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
-/// What the three registries share: relayers, coalesced calls, a pause, one signing domain, two-step ownership.
+/// What the three registries share: relayers, coalesced calls, one signing domain, two-step ownership.
 interface IRelayed {
     event RelayerSet(address indexed relayer, bool allowed);
     /// `reason`: the call's revert data. The other calls of the same transaction stand.
@@ -15,7 +15,5 @@ interface IRelayed {
 
     function setRelayer(address relayer, bool allowed) external; // owner only
     function isRelayer(address account) external view returns (bool);
-    function pause() external; // owner only; stops post and claim, never an exit
-    function unpause() external; // owner only
     function DOMAIN_SEPARATOR() external view returns (bytes32);
 }
