@@ -70,7 +70,7 @@ def bind_to_parent(parent: int, death_signal: int) -> None:
 
 
 def watch_over(parent: int, death_signal: int, command: list[str]) -> int:
-    """Run `command` as a child, hand it our signals, and end it when `parent` dies. Returns its exit status."""
+    """Run `command` as a child, hand it our signals, end it when `parent` dies; returns its exit status."""
     child = subprocess.Popen(command)  # noqa: S603 - the supervisor's own command line
 
     def pass_on(number: int, _frame: FrameType | None) -> None:

@@ -59,6 +59,7 @@ class Index:
     def __init__(self, path: Path) -> None:
         # Calls come from whichever worker thread; the caller sees to one at a time.
         self._database = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        self._database.row_factory = sqlite3.Row
         self._database.executescript(_DURABLE)
         self._database.executescript(_SCHEMA)
 
@@ -76,7 +77,7 @@ class Index:
 
     def get(self, key: str) -> StoredObject | None:
         row = self._database.execute("select * from object where key = ?", (key,)).fetchone()
-        return None if row is None else StoredObject(*row[:-1], json.loads(row[-1]))
+        return None if row is None else StoredObject(**{**row, "metadata": json.loads(row["metadata"])})
 
     def delete(self, key: str) -> None:
         self._database.execute("delete from object where key = ?", (key,))
@@ -90,7 +91,7 @@ class Index:
 
     def upload(self, upload_id: str) -> Upload | None:
         row = self._database.execute("select * from upload where id = ?", (upload_id,)).fetchone()
-        return None if row is None else Upload(*row[:-1], json.loads(row[-1]))
+        return None if row is None else Upload(**{**row, "metadata": json.loads(row["metadata"])})
 
     def delete_upload(self, upload_id: str) -> None:
         self._database.execute("delete from upload where id = ?", (upload_id,))

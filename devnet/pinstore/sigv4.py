@@ -104,7 +104,7 @@ def _payload_hash(request: SignedRequest) -> str:
 
 
 def _require_signed(request: SignedRequest, names: list[str]) -> None:
-    """What is not under the signature could be anybody's: the host and every header of the interface must be."""
+    """What is not signed could be anybody's: the host and every header of the interface must be."""
     needed = {key.lower().decode("latin-1") for key, _ in request.headers}
     unsigned = {name for name in needed if name == "host" or name.startswith("x-amz-")} - set(names)
     if unsigned:
@@ -128,9 +128,8 @@ def _canonical_request(request: SignedRequest, names: list[str], payload_hash: s
 
 def _canonical_query(raw: bytes) -> str:
     pairs = (piece.partition(b"=") for piece in raw.split(b"&") if piece)
-    return "&".join(
-        f"{name}={value}" for name, value in sorted((_encoded(n), _encoded(v)) for n, _, v in pairs)
-    )
+    encoded = sorted((_encoded(name), _encoded(value)) for name, _, value in pairs)
+    return "&".join(f"{name}={value}" for name, value in encoded)
 
 
 def _encoded(raw: bytes, also_plain: str = "") -> str:
