@@ -1,0 +1,162 @@
+"""JSON-RPC over HTTP: single calls and batches, on a few kept connections.
+
+Two ways to fail, kept apart: `Retryable` when no answer came (nothing is known of what the node did), `RpcError` when
+the node answered with an error. Each call names the code that a caller of ours would see if it gets no answer.
+"""
+
+import itertools
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+import attrs
+import httpx
+import msgspec
+
+from coordinatord.chain.rpc_errors import Meaning, RpcError, read_error
+from coordinatord.trouble import Retryable
+
+T = TypeVar("T")
+Json = object  # what msgspec.json.decode yields: dict, list, str, int, float, bool, None
+
+
+@attrs.frozen(slots=True)
+class Call:
+    method: str
+    params: tuple[Json, ...] = ()
+
+
+class _Answer(msgspec.Struct):
+    id: int | None = None
+    result: msgspec.Raw | None = None
+    error: dict[str, Json] | None = None
+
+
+_ONE = msgspec.json.Decoder(_Answer)
+_MANY = msgspec.json.Decoder(list[_Answer])
+_ENCODER = msgspec.json.Encoder()
+
+
+class Rpc:
+    """One endpoint. Safe for any number of tasks."""
+
+    def __init__(self, client: httpx.AsyncClient, url: str) -> None:
+        self._client = client
+        self._url = url
+        self._ids = itertools.count(1)
+
+    async def call(self, method: str, *params: Json) -> Json:
+        """The result, decoded. Raises RpcError or Retryable."""
+        return await self.call_as(object, method, *params)
+
+    async def call_as(self, kind: type[T], method: str, *params: Json) -> T:
+        """The result, decoded into `kind`: an answer of another shape is the node's fault."""
+        body = {"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": params}
+        raw = await self._post(_ENCODER.encode(body), method)
+        try:
+            answer = _ONE.decode(raw)
+        except msgspec.DecodeError as broken:
+            raise _no_answer(method, "its answer is not JSON-RPC") from broken
+        return _result(answer, kind, method)
+
+    async def batch(self, calls: Sequence[Call]) -> list[msgspec.Raw | RpcError]:
+        """All calls in one request, answered in order; an error of one is a value. Decode with `decode_result`."""
+        if not calls:
+            return []
+        first = next(self._ids)
+        body = [
+            {"jsonrpc": "2.0", "id": first + n, "method": call.method, "params": call.params}
+            for n, call in enumerate(calls)
+        ]
+        for _ in calls:  # keep later ids above this batch's
+            next(self._ids)
+        what = f"a batch of {calls[0].method}"
+        raw = await self._post(_ENCODER.encode(body), what)
+        try:
+            answers = _MANY.decode(raw)
+        except msgspec.DecodeError as broken:
+            raise _refused_batch(raw, what) from broken
+        by_id = {answer.id: answer for answer in answers}
+        results: list[msgspec.Raw | RpcError] = []
+        for n in range(len(calls)):
+            answer = by_id.get(first + n)
+            if answer is None:
+                raise _no_answer(what, "it left a call of the batch unanswered")
+            results.append(read_error(answer.error) if answer.error is not None else _raw(answer))
+        return results
+
+    async def _post(self, body: bytes, what: str) -> bytes:
+        try:
+            response = await self._client.post(self._url, content=body, headers={"content-type": "application/json"})
+        except httpx.HTTPError as trouble:
+            raise _no_answer(what, type(trouble).__name__) from trouble
+        if response.status_code == httpx.codes.TOO_MANY_REQUESTS:
+            raise Retryable("relay_unavailable", f"the RPC endpoint limits our requests ({what})", "rate_limited")
+        if response.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+            raise Retryable("relay_unavailable", f"the RPC endpoint refuses us ({what})", "endpoint_refused")
+        # Some nodes put a JSON-RPC error under a 4xx or 5xx: the body decides when it parses, the status when not.
+        if response.is_error and response.content.lstrip()[:1] not in (b"{", b"["):
+            raise _no_answer(what, f"HTTP {response.status_code}")
+        return response.content
+
+
+def decode_result(raw: msgspec.Raw, kind: type[T], what: str) -> T:
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.DecodeError as broken:
+        raise _no_answer(what, "its answer has another shape than the method's") from broken
+
+
+def trouble_of(error: RpcError, what: str) -> Retryable:
+    """What a caller hears when a node's error is no answer, in the specification's classes."""
+    match error.meaning:
+        case Meaning.RATE_LIMITED:
+            return Retryable("relay_unavailable", f"the RPC endpoint limits our requests ({what})", "rate_limited")
+        case Meaning.REFUSED:
+            return Retryable("relay_unavailable", f"the RPC endpoint refuses {what}", "endpoint_refused")
+        case Meaning.NO_FUNDS:
+            return Retryable("relay_unavailable", "the relayer is out of native funds", "relayer_funds")
+        case Meaning.NONCE_TOO_LOW | Meaning.NONCE_TOO_HIGH | Meaning.ALREADY_KNOWN | Meaning.UNDERPRICED:
+            return Retryable("relay_unavailable", "the relayer lost a nonce race", "nonce_conflict")
+        case _:
+            return Retryable("relay_unavailable", f"the RPC endpoint failed at {what}", "rpc_internal")
+
+
+def quantity(value: Json) -> int:
+    """A 0x-quantity."""
+    if not isinstance(value, str) or not value.startswith("0x"):
+        raise _no_answer("a quantity", "its answer has another shape than the method's")
+    try:
+        return int(value, 16)
+    except ValueError as broken:
+        raise _no_answer("a quantity", "its answer has another shape than the method's") from broken
+
+
+def _raw(answer: _Answer) -> msgspec.Raw:
+    return answer.result if answer.result is not None else msgspec.Raw(b"null")
+
+
+def _result(answer: _Answer, kind: type[T], method: str) -> T:
+    if answer.error is not None:
+        raise read_error(answer.error)
+    return decode_result(_raw(answer), kind, method)
+
+
+def _refused_batch(raw: bytes, what: str) -> Exception:
+    try:
+        answer = _ONE.decode(raw)
+    except msgspec.DecodeError:
+        return _no_answer(what, "its answer is not JSON-RPC")
+    return read_error(answer.error) if answer.error is not None else _no_answer(what, "it answered one for many")
+
+
+def _no_answer(what: str, why: str) -> Retryable:
+    return Retryable("chain_unreachable", f"the RPC endpoint did not answer {what}: {why}")
+
+
+@asynccontextmanager
+async def open_rpc(url: str, *, connections: int = 8, patience: float = 10.0) -> AsyncIterator[Rpc]:
+    """`patience`: seconds to connect, and between any two bytes of an answer."""
+    limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
+    async with httpx.AsyncClient(limits=limits, timeout=patience, trust_env=False) as client:
+        yield Rpc(client, url)

@@ -1,0 +1,280 @@
+"""Every setting of the coordinator: read once, at the root, into one frozen value.
+
+Each field declares its variable, its default, its range and a sentence for the operator; nothing else reads the
+environment. A variable whose value is wrong stops the boot by name. A secret may come from a systemd credential of
+the variable's name in lower case instead.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar
+
+import attrs
+
+from common.address_book import AddressBook, parse_address_book
+from common.refusal import Refused
+from coordinatord.secret import Secret
+from coordinatord.trouble import Fatal
+
+T = TypeVar("T")
+EscrowMode = Literal["off", "static", "mock"]
+
+_REQUIRED: Final = object()
+_ORIGIN: Final = re.compile(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?", re.ASCII)
+_KEY: Final = re.compile(r"(0x)?[0-9a-fA-F]{64}", re.ASCII)
+
+
+def _variable(
+    name: str, read: Callable[[str], T], about: str, default: object = _REQUIRED, secret: bool = False
+) -> Any:
+    return attrs.field(metadata={"variable": name, "read": read, "about": about, "default": default, "secret": secret})
+
+
+def _integer(low: int, high: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not re.fullmatch(r"0|-?[1-9][0-9]*", text, re.ASCII) or not low <= int(text) <= high:
+            raise ValueError(f"must be an integer in {low}..{high}")
+        return int(text)
+
+    read.__doc__ = f"{low}–{high}"
+    return read
+
+
+def _choice(*choices: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in choices:
+            raise ValueError("must be one of " + ", ".join(choices))
+        return text
+
+    read.__doc__ = ", ".join(choices)
+    return read
+
+
+def _text(text: str) -> str:
+    return text
+
+
+def _url(text: str) -> str:
+    if not re.fullmatch(r"https?://[^\s/]+(/\S*)?", text):
+        raise ValueError("must be an http:// or https:// address")
+    return text.rstrip("/")
+
+
+def _boolean(text: str) -> bool:
+    if text not in ("1", "0", "true", "false"):
+        raise ValueError("must be 1, 0, true or false")
+    return text in ("1", "true")
+
+
+def _origins(text: str) -> tuple[str, ...]:
+    origins = tuple(part.strip() for part in text.split(","))
+    for origin in origins:
+        if not _ORIGIN.fullmatch(origin):
+            raise ValueError(f"must be exact origins (scheme://host[:port]), comma-separated; not {origin!r}")
+    return origins
+
+
+def _private_key(text: str) -> Secret:
+    if not _KEY.fullmatch(text):
+        raise ValueError("must be a private key of 32 bytes in hex")
+    return Secret(text.removeprefix("0x").lower())
+
+
+def _private_keys(text: str) -> tuple[Secret, ...]:
+    return tuple(_private_key(part.strip()) for part in text.split(","))
+
+
+def _secret(text: str) -> Secret:
+    return Secret(text)
+
+
+@attrs.frozen(slots=True, kw_only=True)
+class Config:
+    """The specification's variables first, then those that this implementation adds."""
+
+    addresses: AddressBook
+
+    database_url: Secret = _variable("DATABASE_URL", _secret, "PostgreSQL connection string", secret=True)
+    relayer_key: Secret = _variable(
+        "RELAYER_KEY", _private_key, "private key of the account that signs and pays relayed transactions", secret=True
+    )
+    rpc_url: str = _variable("RPC_URL", _url, "JSON-RPC endpoint", "http://localhost:8545")
+    port: int = _variable("PORT", _integer(1, 65535), "HTTP port; binds 0.0.0.0", 8402)
+    cors_origins: tuple[str, ...] = _variable(
+        "CORS_ORIGINS", _origins, "comma-separated exact origins; unset sends no CORS headers", ()
+    )
+    getlogs_cap: int = _variable("GETLOGS_CAP", _integer(1, 1_000_000), "widest block range per log query", 5000)
+    block_time_ms: int = _variable(
+        "BLOCK_TIME_MS", _integer(1, 3_600_000), "indexer poll interval and readiness cache time", 2000
+    )
+    ready_lag_blocks: int = _variable(
+        "READY_LAG_BLOCKS", _integer(0, 1_000_000), "index lag that still counts as ready", 7
+    )
+    relay_max_depth: int = _variable(
+        "RELAY_MAX_DEPTH", _integer(1, 4096), "relays waiting to be broadcast; beyond it 503 relay_queue_full", 32
+    )
+    relay_queue_timeout_ms: int = _variable(
+        "RELAY_QUEUE_TIMEOUT_MS",
+        _integer(1, 600_000),
+        "longest wait in that queue; beyond it relay_queue_timeout",
+        10000,
+    )
+    pin_store_endpoint: str = _variable("PIN_STORE_ENDPOINT", _url, "object store that pins to IPFS")
+    pin_store_key: Secret = _variable("PIN_STORE_KEY", _secret, "access key", secret=True)
+    pin_store_secret: Secret = _variable("PIN_STORE_SECRET", _secret, "secret key", secret=True)
+    pin_store_bucket: str = _variable("PIN_STORE_BUCKET", _text, "bucket")
+    pin_store_region: str = _variable("PIN_STORE_REGION", _text, "signing region", "us-east-1")
+    max_blob_bytes: int = _variable("MAX_BLOB_BYTES", _integer(1024, 1_073_741_824), "largest file upload", 209_715_200)
+    file_retention_seconds: int = _variable(
+        "FILE_RETENTION_SECONDS",
+        _integer(259_200, 31_536_000),
+        "lifetime of attached files and stored objects",
+        2_592_000,
+    )
+    match_lease_ms: int = _variable(
+        "MATCH_LEASE_MS", _integer(1000, 600_000), "how long a provider poll holds a job", 20000
+    )
+    match_liveness_ms: int = _variable(
+        "MATCH_LIVENESS_MS",
+        _integer(1000, 600_000),
+        "how recently a provider must have polled to be a candidate",
+        15000,
+    )
+    match_candidates: int = _variable("MATCH_CANDIDATES", _integer(1, 100), "candidates named on a 402 quote", 3)
+    escrow_mode: EscrowMode = _variable("ESCROW_MODE", _choice("off", "static", "mock"), "escrow custody", "off")
+    operator_keys: tuple[Secret, ...] = _variable(
+        "OPERATOR_KEY", _private_keys, "escrow keys, comma-separated; the first is announced, all open", (), secret=True
+    )
+    release_ordinal: int = _variable("RELEASE_ORDINAL", _integer(0, 65535), "reported as evidence.release", 1)
+    escrow_rotate_interval_ms: int = _variable(
+        "ESCROW_ROTATE_INTERVAL_MS", _integer(3_600_000, 604_800_000), "mock only: new key generation", 86_400_000
+    )
+    escrow_sweep_interval_ms: int = _variable(
+        "ESCROW_SWEEP_INTERVAL_MS", _integer(1000, 3_600_000), "mock only: erases retired generations", 300_000
+    )
+    peer_url: str | None = _variable("PEER_URL", _url, "mock only: instance to pull keys from", None)
+    peer_required: bool = _variable(
+        "PEER_REQUIRED", _boolean, "mock only: the first pull must succeed before listening", False
+    )
+    peer_sync_s: int = _variable("PEER_SYNC_S", _integer(5, 86400), "mock only: standing pull interval", 300)
+    escrow_clock_offset_ms: int = _variable(
+        "ESCROW_CLOCK_OFFSET_MS", _integer(0, 31_536_000_000), "mock only: runs the retention clock ahead", 0
+    )
+    sentry_dsn: Secret | None = _variable(
+        "SENTRY_DSN", _secret, "error reporting endpoint; needs the extra `sentry`", None, secret=True
+    )
+    sentry_environment: str | None = _variable("SENTRY_ENVIRONMENT", _text, "error reporting: environment tag", None)
+    sentry_release: str | None = _variable("SENTRY_RELEASE", _text, "error reporting: release tag", None)
+
+    metrics_host: str = _variable("METRICS_HOST", _text, "address that metrics are served on", "127.0.0.1")
+    metrics_port: int = _variable("METRICS_PORT", _integer(0, 65535), "port of /metrics; 0 serves none", 9402)
+    relay_coalesce_max: int = _variable(
+        "RELAY_COALESCE_MAX", _integer(1, 500), "ops in one relay(bytes[]) transaction at most", 64
+    )
+    confirmations: int = _variable(
+        "CONFIRMATIONS", _integer(0, 10_000), "blocks below the head that the index follows; 0 is the latest block", 0
+    )
+    journal_blocks: int = _variable(
+        "JOURNAL_BLOCKS", _integer(64, 100_000), "blocks whose changes can be undone after a reorg", 256
+    )
+    database_pool_min: int = _variable("DATABASE_POOL_MIN", _integer(1, 500), "connections kept open", 2)
+    database_pool_max: int = _variable("DATABASE_POOL_MAX", _integer(2, 500), "connections at most", 16)
+    body_memory_bytes: int = _variable(
+        "BODY_MEMORY_BYTES", _integer(33_554_432, 68_719_476_736), "request bodies held in memory at once", 268_435_456
+    )
+    requests_per_second: int = _variable(
+        "REQUESTS_PER_SECOND", _integer(1, 1_000_000), "sustained requests of one caller; beyond it 429 busy", 200
+    )
+    requests_burst: int = _variable(
+        "REQUESTS_BURST", _integer(1, 1_000_000), "requests of one caller at once above that rate", 400
+    )
+    trusted_proxies: tuple[str, ...] = _variable(
+        "TRUSTED_PROXIES",
+        lambda text: tuple(part.strip() for part in text.split(",")),
+        "addresses whose x-forwarded-for names the caller, comma-separated",
+        (),
+    )
+    body_deadline_s: int = _variable("BODY_DEADLINE_S", _integer(1, 3600), "longest time for one request body", 60)
+    body_least_rate: int = _variable(
+        "BODY_LEAST_RATE", _integer(1, 1_073_741_824), "bytes per second a request body must average", 4096
+    )
+    shutdown_grace_s: int = _variable(
+        "SHUTDOWN_GRACE_S", _integer(1, 600), "time that requests in flight get after SIGTERM", 30
+    )
+    log_level: str = _variable("LOG_LEVEL", _choice("debug", "info", "warning", "error"), "least level logged", "info")
+
+
+_MOCK_ONLY: Final = (
+    "ESCROW_ROTATE_INTERVAL_MS",
+    "ESCROW_SWEEP_INTERVAL_MS",
+    "PEER_URL",
+    "PEER_REQUIRED",
+    "PEER_SYNC_S",
+    "ESCROW_CLOCK_OFFSET_MS",
+)
+
+
+def read_config(environ: Mapping[str, str]) -> Config:
+    """The configuration, or Fatal naming the variable at fault. An empty value counts as unset."""
+    present = {name: value for name, value in environ.items() if value != ""}
+    credentials = Path(present["CREDENTIALS_DIRECTORY"]) if "CREDENTIALS_DIRECTORY" in present else None
+    values: dict[str, object] = {"addresses": _read_addresses(present)}
+    for field in variables():
+        name, about = field.metadata["variable"], field.metadata
+        text = present.get(name)
+        if text is None and about["secret"] and credentials is not None:
+            text = _credential(credentials / name.lower())
+        if text is not None:
+            try:
+                values[field.name] = about["read"](text)
+            except ValueError as wrong:
+                raise Fatal(f"{name} {wrong}") from None
+        elif about["default"] is _REQUIRED:
+            raise Fatal(f"{name} is required ({about['about']})")
+        else:
+            values[field.name] = about["default"]
+    config = Config(**values)  # type: ignore[arg-type] # each value was read by its own field's reader
+    _check_together(config, present)
+    return config
+
+
+def variables() -> list["attrs.Attribute[Any]"]:
+    """The fields that are read from a variable each, with their metadata: what documentation and tests list."""
+    return [field for field in attrs.fields(Config) if "variable" in field.metadata]
+
+
+def _check_together(config: Config, present: Mapping[str, str]) -> None:
+    if config.escrow_mode != "off" and not config.operator_keys:
+        raise Fatal(f"OPERATOR_KEY is required when ESCROW_MODE is {config.escrow_mode}")
+    if config.escrow_mode == "static":
+        for name in _MOCK_ONLY:
+            if name in present:
+                raise Fatal(f"{name} is for ESCROW_MODE=mock only; unset it or change the mode")
+    if config.peer_required and config.peer_url is None:
+        raise Fatal("PEER_REQUIRED needs PEER_URL")
+    if config.database_pool_min > config.database_pool_max:
+        raise Fatal("DATABASE_POOL_MIN must not be above DATABASE_POOL_MAX")
+
+
+def _read_addresses(present: Mapping[str, str]) -> AddressBook:
+    inline, path = present.get("ADDRESSES_JSON"), present.get("ADDRESSES_FILE")
+    if (inline is None) == (path is None):
+        raise Fatal("exactly one of ADDRESSES_FILE and ADDRESSES_JSON must be set")
+    name = "ADDRESSES_JSON" if inline is not None else "ADDRESSES_FILE"
+    try:
+        raw = inline.encode() if inline is not None else Path(str(path)).read_bytes()
+        return parse_address_book(raw)
+    except OSError as missing:
+        raise Fatal(f"{name}: {path}: {missing.strerror}") from None
+    except Refused as wrong:
+        raise Fatal(f"{name}: {wrong}") from None
+
+
+def _credential(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8").strip() or None
+    except FileNotFoundError:
+        return None
+    except OSError as broken:
+        raise Fatal(f"the credential {path.name} cannot be read: {broken.strerror}") from None

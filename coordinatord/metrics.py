@@ -1,0 +1,77 @@
+"""Every metric of the coordinator, in one place. Importing modules record; `serve_metrics` in the root exposes them."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+REGISTRY = CollectorRegistry(auto_describe=True)
+
+_LATENCY = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+http_requests = Histogram(
+    "coordinatord_http_request_seconds",
+    "Time from the first byte of a request's head to the last byte of its answer",
+    ["route", "method", "status"],
+    registry=REGISTRY,
+    buckets=_LATENCY,
+)
+http_body_bytes = Gauge(
+    "coordinatord_http_body_bytes_held", "Bytes of request bodies held in memory", registry=REGISTRY
+)
+
+relay_queue_depth = Gauge(
+    "coordinatord_relay_queue_depth", "Relays waiting to be broadcast", ["priority"], registry=REGISTRY
+)
+relay_queue_age = Gauge(
+    "coordinatord_relay_queue_age_seconds", "Age of the oldest relay waiting to be broadcast", registry=REGISTRY
+)
+relay_outcomes = Counter(
+    "coordinatord_relay_outcomes_total", "Relays ended, by kind and outcome", ["kind", "outcome"], registry=REGISTRY
+)
+relay_transactions_pending = Gauge(
+    "coordinatord_relay_transactions_pending", "Transactions broadcast and not mined", registry=REGISTRY
+)
+relay_replacements = Counter(
+    "coordinatord_relay_replacements_total", "Transactions sent again with a higher fee", registry=REGISTRY
+)
+relay_coalesced = Histogram(
+    "coordinatord_relay_coalesced_ops",
+    "Ops in one relay transaction",
+    registry=REGISTRY,
+    buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512),
+)
+relay_mined_seconds = Histogram(
+    "coordinatord_relay_mined_seconds",
+    "Time from a relay's insertion to its receipt",
+    ["kind"],
+    registry=REGISTRY,
+    buckets=_LATENCY,
+)
+relayer_balance = Gauge(
+    "coordinatord_relayer_balance_wei", "Native balance of the relayer account", ["account"], registry=REGISTRY
+)
+
+index_cursor = Gauge("coordinatord_index_cursor_block", "Last block indexed", registry=REGISTRY)
+index_head = Gauge("coordinatord_index_head_block", "Head that the node reports", registry=REGISTRY)
+index_lag = Gauge("coordinatord_index_lag_blocks", "Head less cursor", registry=REGISTRY)
+index_events = Counter("coordinatord_index_events_total", "Events applied to the index", ["event"], registry=REGISTRY)
+index_reorgs = Counter("coordinatord_index_reorgs_total", "Reorganisations undone", registry=REGISTRY)
+index_reorg_depth = Histogram(
+    "coordinatord_index_reorg_depth_blocks",
+    "Blocks undone by a reorganisation",
+    registry=REGISTRY,
+    buckets=(1, 2, 3, 5, 8, 13, 21, 34, 55, 128, 256),
+)
+
+database_connections = Gauge(
+    "coordinatord_database_connections", "Pooled connections, by use", ["use"], registry=REGISTRY
+)
+store_requests = Histogram(
+    "coordinatord_pin_store_request_seconds",
+    "Time of a pin store request",
+    ["operation", "outcome"],
+    registry=REGISTRY,
+    buckets=_LATENCY,
+)
+rpc_requests = Histogram(
+    "coordinatord_rpc_request_seconds", "Time of a JSON-RPC request", ["outcome"], registry=REGISTRY, buckets=_LATENCY
+)
+roles_held = Gauge("coordinatord_role_held", "1 while this process holds the role", ["role"], registry=REGISTRY)

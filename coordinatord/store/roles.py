@@ -1,0 +1,54 @@
+"""Roles that one process at a time may hold: the indexer, a relayer account, the janitor.
+
+A role is a PostgreSQL advisory lock on a connection of its own. The holder does its guarded writes through that very
+connection: a process that lost the lock (paused, cut off) has lost the connection too, and its late writes fail
+instead of meeting those of its successor.
+"""
+
+import hashlib
+from collections.abc import Awaitable, Callable
+
+import anyio
+import asyncpg
+import structlog
+
+from coordinatord.store.database import Database
+from coordinatord.trouble import Retryable
+
+log = structlog.get_logger(__name__)
+
+CLAIM_INTERVAL = 1.0  # seconds between attempts; with the death of a process its lock is free at once
+
+
+async def hold_role(
+    database: Database, role: str, work: Callable[["asyncpg.Connection[asyncpg.Record]"], Awaitable[None]]
+) -> None:
+    """Run `work` whenever this process holds `role`, until cancelled. `work` gets the connection with the lock."""
+    key = int.from_bytes(hashlib.sha256(role.encode()).digest()[:8], "big", signed=True)
+    while True:
+        try:
+            await _one_term(database, role, key, work)
+        except (Retryable, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as trouble:
+            log.warning("role lost", role=role, reason=str(trouble) or type(trouble).__name__)
+        await anyio.sleep(CLAIM_INTERVAL)
+
+
+async def _one_term(
+    database: Database,
+    role: str,
+    key: int,
+    work: Callable[["asyncpg.Connection[asyncpg.Record]"], Awaitable[None]],
+) -> None:
+    connection = await database.connect()
+    try:
+        while not await connection.fetchval("select pg_try_advisory_lock($1)", key):  # noqa: ASYNC110 - not our event
+            await anyio.sleep(CLAIM_INTERVAL)
+        log.info("role taken", role=role)
+        async with anyio.create_task_group() as term:
+            # An idle holder would not notice that its connection died, and nobody else's work would wait for it.
+            connection.add_termination_listener(lambda _: term.cancel_scope.cancel())
+            await work(connection)
+            term.cancel_scope.cancel()
+    finally:
+        with anyio.move_on_after(2, shield=True):
+            await connection.close(timeout=1)
