@@ -21,6 +21,8 @@ MNEMONIC: Final = "test test test test test test test test test test test junk"
 FUNDED_ACCOUNTS: Final = 20
 # Far above what a block of coalesced operations takes, so that what is measured is not this limit.
 BLOCK_GAS_LIMIT: Final = 1_000_000_000
+# How far back calls may read and a reorganisation may reach.
+PAST_STATES: Final = 256
 
 _CONTRACTS: Final = Path(__file__).parent.parent / "common" / "contracts"
 _NODE_ARCHITECTURE: Final = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
@@ -61,7 +63,8 @@ async def running_anvil(port: int, home: Path, logs: Path) -> AsyncIterator[Anvi
         *("--mnemonic", MNEMONIC, "--accounts", str(FUNDED_ACCOUNTS), "--balance", "1000000"),
         *("--gas-limit", str(BLOCK_GAS_LIMIT)),
         "--no-request-size-limit",  # batched calls pass its default of 2 MB
-        "--prune-history",  # else it writes every past state under its home
+        # In memory alone: by default it writes every past state under its home, gigabytes in a long run.
+        *("--prune-history", str(PAST_STATES)),
         "--quiet",
     )
     program = Program("anvil", command, logs / "anvil.log", environment={"HOME": str(home)})

@@ -82,9 +82,7 @@ class Child:
     def _ended(self, how: str) -> Trouble:
         lines = self.program.log.read_text(errors="replace").strip().splitlines()
         said = f": {lines[-1].strip()}" if lines else ""
-        return Trouble(
-            f"{self.program.name} {how} (status {self.process.returncode}){said} (log: {self.program.log})"
-        )
+        return Trouble(f"{self.program.name} {how} (status {self.process.returncode}){said} (log: {self.program.log})")
 
 
 async def start(program: Program) -> Child:

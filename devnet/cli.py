@@ -97,9 +97,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--state-dir", type=Path, default=DEFAULTS.state_dir, help="where the market keeps its state"
-    )
+    command.add_argument("--state-dir", type=Path, default=DEFAULTS.state_dir, help="where the market keeps its state")
     pace = command.add_mutually_exclusive_group()
     pace.add_argument(
         "--block-time", type=_seconds, default=DEFAULTS.block_time, metavar="SECONDS", help="between blocks"

@@ -55,9 +55,7 @@ async def _market(world: World) -> str:
         client = world.cast.with_role("client")[0].address
         balance = await token.balanceOf(client).call() / 10**world.market.token_decimals
     if listed != len(world.market.provider_ids) or not balance:
-        raise Trouble(
-            f"the market is not as it was set up: {listed} providers listed, {balance} with {client}"
-        )
+        raise Trouble(f"the market is not as it was set up: {listed} providers listed, {balance} with {client}")
     return f"market: {listed} providers are listed; a client holds {balance:,.0f} {world.market.token_name}"
 
 
@@ -82,9 +80,7 @@ async def _pin_store(pins: PinStore) -> str:
         stored = await client.send(_signed_put(pins, "demo.json", _CONTENT))
         fetched = await client.get(f"{pins.gateway}/ipfs/{cid}")
     if stored.headers.get("x-amz-meta-cid") != cid or fetched.content != _CONTENT:
-        raise Trouble(
-            f"the pin store answered {stored.status_code} to the PUT, {fetched.status_code} to the GET"
-        )
+        raise Trouble(f"the pin store answered {stored.status_code} to the PUT, {fetched.status_code} to the GET")
     return f"pin store: {len(_CONTENT)} bytes were put, and read back at {fetched.url}"
 
 

@@ -36,9 +36,7 @@ def describe(world: World, settings: Settings) -> dict[str, Any]:
         "metrics_url": settings.metrics_url,
         "database_url": world.postgres.url(),
         "addresses": address_book(world),
-        "models": [
-            {"id": model.name, "model_id": model.model_id, "endpoint": model.endpoint} for model in MODELS
-        ],
+        "models": [{"id": model.name, "model_id": model.model_id, "endpoint": model.endpoint} for model in MODELS],
         "accounts": [_account(world, wallet) for wallet in world.cast.wallets],
         "pin_store": {
             "endpoint": world.pins.endpoint,

@@ -89,9 +89,7 @@ def _require_ours(path: Path) -> None:
     except OSError as error:
         raise Trouble(f"cannot use {path} as state directory: {error.strerror}") from None
     if not (path / _LOCK).exists() and any(path.iterdir()):
-        raise Trouble(
-            f"{path} holds files that are not a devnet's: choose a new or empty directory with --state-dir"
-        )
+        raise Trouble(f"{path} holds files that are not a devnet's: choose a new or empty directory with --state-dir")
 
 
 def _clear(path: Path) -> bool:

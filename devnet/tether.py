@@ -52,9 +52,7 @@ def become(user: str) -> None:
     if libc is not None:
         only = 1 << _CAP_DAC_OVERRIDE
         header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
-        sets = (ctypes.c_uint32 * 6)(
-            only, only, only, 0, 0, 0
-        )  # effective, permitted, inheritable; low, high
+        sets = (ctypes.c_uint32 * 6)(only, only, only, 0, 0, 0)  # effective, permitted, inheritable; low, high
         if libc.capset(header, sets) == 0:
             libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, _CAP_DAC_OVERRIDE, 0, 0)
 

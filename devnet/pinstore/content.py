@@ -108,9 +108,7 @@ class Outgoing(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._file as file:
-            await send(
-                {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
-            )
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             left = self._stretch.stop - self._stretch.start
             await to_thread.run_sync(file.seek, self._stretch.start)
             while left:

@@ -31,9 +31,7 @@ async def find(objects: Objects, key: str, query: Mapping[str, str]) -> Upload:
     return upload
 
 
-async def create(
-    objects: Objects, bucket: str, key: str, content_type: str, metadata: dict[str, str]
-) -> Response:
+async def create(objects: Objects, bucket: str, key: str, content_type: str, metadata: dict[str, str]) -> Response:
     upload = await to_thread.run_sync(objects.create_upload, key, content_type, metadata)
     return _xml(s3_documents.initiated(bucket, upload))
 

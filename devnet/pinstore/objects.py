@@ -39,12 +39,8 @@ class Objects:
         """A name of its own for content to be written to."""
         return self._incoming / secrets.token_hex(16)
 
-    def put(
-        self, key: str, received: Received, etag: str, content_type: str, metadata: dict[str, str]
-    ) -> StoredObject:
-        stored = StoredObject(
-            key, received.cid, received.size, etag, int(time.time()), content_type, metadata
-        )
+    def put(self, key: str, received: Received, etag: str, content_type: str, metadata: dict[str, str]) -> StoredObject:
+        stored = StoredObject(key, received.cid, received.size, etag, int(time.time()), content_type, metadata)
         with self._lock:
             before = self._index.get(key)
             _move(received.path, self._blobs / stored.cid)

@@ -27,9 +27,7 @@ class NamedPart:
 
 
 def initiated(bucket: str, upload: Upload) -> str:
-    return _document(
-        "InitiateMultipartUploadResult", ("Bucket", bucket), ("Key", upload.key), ("UploadId", upload.id)
-    )
+    return _document("InitiateMultipartUploadResult", ("Bucket", bucket), ("Key", upload.key), ("UploadId", upload.id))
 
 
 def completed(location: str, bucket: str, key: str, etag: str) -> str:
