@@ -76,3 +76,13 @@ lint: $(VENV)/.ready ## ruff, mypy --strict, import-linter
 pytest: setup ## unit, integration and end-to-end tests
 	@echo "tests: unit, integration, end to end"
 	@$(BIN)/python -m pytest -q
+
+# --- the local world --------------------------------------------------------------------------------------
+
+.PHONY: demo
+demo: setup ## bring a whole local market up, use every part of it once, take it down
+	@$(BIN)/devnet demo
+
+.PHONY: devnet
+devnet: setup ## bring a whole local market up and keep it until Ctrl-C
+	@exec $(BIN)/devnet up
