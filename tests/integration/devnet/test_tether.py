@@ -11,7 +11,7 @@ import pytest
 
 from devnet import tether
 
-# Both write the id of the sleeping command's process on a pipe that stays open for as long as it lives.
+# Both write the id of the sleeping command's process.
 REPLACED = f"""
 import os, subprocess, sys
 command = [sys.executable, "-I", "-S", {tether.__file__!r}, str(os.getpid()), "9", "-", "/bin/sh", "-c"]
@@ -40,7 +40,6 @@ def test_command_ends_when_its_parent_is_killed(parent: subprocess.Popen[str]) -
     command = int(parent.stdout.readline())
     assert alive(command)
     parent.kill()
-    assert parent.stdout.read() == ""  # the end of the pipe: nobody holds it any more
     wait_gone(command)
 
 
