@@ -77,6 +77,49 @@ pytest: setup ## unit, integration and end-to-end tests
 	@echo "tests: unit, integration, end to end"
 	@$(BIN)/python -m pytest -q
 
+# --- contracts --------------------------------------------------------------------------------------------
+
+# forge keeps caches under the home folder; given one in build/, it leaves nothing outside the tree.
+IN_CONTRACTS = mkdir -p build/foundry && export HOME="$(CURDIR)/build/foundry" $(WITH_NODE) && cd $(CONTRACTS)
+# $(call QUIETLY,name,command): everything when it fails, the last line when it does not.
+QUIETLY = ($(2)) >build/$(1).log 2>&1 || { cat build/$(1).log; exit 1; }; tail -n 1 build/$(1).log
+FORGE_TEST = $(call QUIETLY,forge,$(IN_CONTRACTS) && FOUNDRY_PROFILE=$(1) node_modules/.bin/forge test --color never)
+
+.PHONY: contracts
+contracts: $(CONTRACTS)/node_modules/.ready ## rebuild the committed contract artifacts
+	@$(WITH_NODE) node $(CONTRACTS)/build.mjs
+
+.PHONY: contracts-test
+contracts-test: $(CONTRACTS)/node_modules/.ready ## the contracts' unit, fuzz and invariant tests
+	@echo "contracts: forge test"
+	@mkdir -p build
+	@$(call FORGE_TEST,default)
+
+.PHONY: contracts-deep
+contracts-deep: $(CONTRACTS)/node_modules/.ready ## the same with 10,000 fuzz runs and longer invariant runs
+	@echo "contracts: forge test, deep"
+	@mkdir -p build
+	@$(call FORGE_TEST,deep)
+
+.PHONY: contracts-gas
+contracts-gas: setup ## gas of every operation, sent alone and coalesced, on a real node
+	@$(WITH_NODE) $(BIN)/python tests/bench/contract_gas.py
+
+.venv-slither/.ready: config/requirements-slither.lock
+	@echo "set-up: slither into .venv-slither"
+	@test -x .venv-slither/bin/python || $(PYTHON) -m venv .venv-slither
+	@.venv-slither/bin/python -m pip install --quiet --require-hashes -r config/requirements-slither.lock
+	@touch $@
+
+# Its complaints about the inside of OpenZeppelin's transient guard are its own: it knows `nonReentrant` by name.
+.PHONY: slither
+slither: .venv-slither/.ready $(CONTRACTS)/node_modules/.ready ## static analysis: no unexplained finding of high or medium
+	@echo "contracts: slither"
+	@mkdir -p build
+	@$(call QUIETLY,slither,$(IN_CONTRACTS) \
+		&& export FOUNDRY_OUT=$(CURDIR)/build/slither/out FOUNDRY_CACHE_PATH=$(CURDIR)/build/slither/cache \
+		&& PATH="$(CURDIR)/.venv-slither/bin:$$PWD/node_modules/.bin:$$PATH" slither . --config-file slither.config.json)
+
 # --- the local world --------------------------------------------------------------------------------------
 
 .PHONY: demo
