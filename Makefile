@@ -82,7 +82,6 @@ node-check: tests/node/node_modules/.ready ## the shared test vectors, read by i
 	@echo "encodings: the test vectors in JavaScript"
 	@$(WITH_NODE) node tests/node/check.mjs
 
-
 # --- contracts --------------------------------------------------------------------------------------------
 
 # forge keeps caches under the home folder; given one in build/, it leaves nothing outside the tree.
@@ -125,3 +124,13 @@ slither: .venv-slither/.ready $(CONTRACTS)/node_modules/.ready ## static analysi
 	@$(call QUIETLY,slither,$(IN_CONTRACTS) \
 		&& export FOUNDRY_OUT=$(CURDIR)/build/slither/out FOUNDRY_CACHE_PATH=$(CURDIR)/build/slither/cache \
 		&& PATH="$(CURDIR)/.venv-slither/bin:$$PWD/node_modules/.bin:$$PATH" slither . --config-file slither.config.json)
+
+# --- the local world --------------------------------------------------------------------------------------
+
+.PHONY: demo
+demo: setup ## bring a whole local market up, use every part of it once, take it down
+	@$(BIN)/devnet demo
+
+.PHONY: devnet
+devnet: setup ## bring a whole local market up and keep it until Ctrl-C
+	@exec $(BIN)/devnet up

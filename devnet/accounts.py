@@ -1,0 +1,65 @@
+"""Who takes part in the local world: the same wallets in every run, derived from anvil's phrase.
+
+Their keys are public knowledge. Nothing of value may ever be sent to them on another chain.
+"""
+
+import hashlib
+from typing import Final
+
+import attrs
+from eth_account import Account
+from nacl.public import PrivateKey
+
+from devnet.anvil import FUNDED_ACCOUNTS, MNEMONIC
+
+_ROLES: Final = (
+    *("admin", "treasury"),
+    *("relayer", "relayer"),  # two share the outbox
+    *("client",) * 4,
+    *("provider",) * 3,
+)
+
+
+@attrs.frozen
+class Wallet:
+    role: str
+    address: str
+    private_key: str = attrs.field(repr=False)
+
+    @property
+    def box_secret(self) -> bytes:
+        """The X25519 secret that a provider opens designated orders with, the same in every run."""
+        return hashlib.sha256(b"devnet box key" + bytes.fromhex(self.private_key[2:])).digest()
+
+    @property
+    def box_key(self) -> bytes:
+        return bytes(PrivateKey(self.box_secret).public_key)
+
+
+@attrs.frozen
+class Cast:
+    """All wallets, in the order of their derivation."""
+
+    wallets: tuple[Wallet, ...]
+
+    def with_role(self, role: str) -> list[Wallet]:
+        return [wallet for wallet in self.wallets if wallet.role == role]
+
+    @property
+    def admin(self) -> Wallet:
+        return self.with_role("admin")[0]
+
+    @property
+    def treasury(self) -> Wallet:
+        return self.with_role("treasury")[0]
+
+
+def derive() -> Cast:
+    assert len(_ROLES) <= FUNDED_ACCOUNTS  # noqa: S101 - two constants that must fit each other
+    Account.enable_unaudited_hdwallet_features()  # fit for keys that everybody knows
+    return Cast(tuple(_derived(index, role) for index, role in enumerate(_ROLES)))
+
+
+def _derived(index: int, role: str) -> Wallet:
+    account = Account.from_mnemonic(MNEMONIC, account_path=f"m/44'/60'/0'/0/{index}")
+    return Wallet(role, account.address, "0x" + bytes(account.key).hex())

@@ -1,0 +1,53 @@
+"""The local world, put together: what runs, in which order it comes up, and hence in which order it ends."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from anyio import create_task_group
+
+from devnet import accounts, manifest, ports, state_dir
+from devnet.accounts import Cast
+from devnet.anvil import Anvil, running_anvil
+from devnet.contracts import connected, deploy_all
+from devnet.market import Market, open_market
+from devnet.pins import running_pin_store
+from devnet.postgres import running_postgres
+from devnet.settings import Settings
+from devnet.world import World
+
+Say = Callable[[str], None]
+
+
+@asynccontextmanager
+async def local_world(settings: Settings, say: Say) -> AsyncIterator[World]:
+    """Everything up and described in devnet.json; ended when left, and with `Trouble` when a part ends."""
+    with state_dir.claimed(settings.state_dir) as state:
+        if state.left_by_dead_run:
+            say(f"cleared what a run that was killed left in {state.path}")
+        ports.require_distinct_and_free(settings.listening)
+        say("starting the chain, the pin store and the database")
+        async with (
+            running_anvil(settings.rpc_port, state.anvil, state.logs) as anvil,
+            running_pin_store(settings.pin_store_port, state.pins, state.logs) as pins,
+            running_postgres(settings.database_port, state.postgres, state.logs) as postgres,
+            create_task_group() as watches,
+        ):
+            for part in (anvil, pins, postgres):
+                watches.start_soon(part.child.fail_when_it_ends)
+            say("deploying the contracts and opening the market")
+            cast = accounts.derive()
+            market = await deployed_market(anvil, cast)
+            if settings.block_time is not None:
+                await anvil.mine_every(settings.block_time)
+            world = World(anvil, pins, postgres, cast, market)
+            manifest.write(state.manifest, world, settings)
+            try:
+                yield world
+            finally:
+                watches.cancel_scope.cancel()
+
+
+async def deployed_market(anvil: Anvil, cast: Cast) -> Market:
+    """To be called while the chain still mines each transaction: a hundred times faster than by the clock."""
+    async with connected(anvil.rpc_url) as chain:
+        return await open_market(await deploy_all(chain, cast), cast)

@@ -1,0 +1,65 @@
+"""What the local market trades: models, windows, fees."""
+
+from typing import Any, Final
+
+import attrs
+
+FEE_BPS: Final = 250
+GAS_FEE: Final = 2_000  # 0.002 of the payment token
+# The two tiers that clients name, and short ones so that a missed window need not be waited for.
+SLA_SECONDS: Final = (60, 300, 600, 3_600, 86_400)
+
+
+@attrs.frozen
+class Model:
+    model_id: int
+    name: str
+    endpoint: str
+    owned_by: str
+    parameters: dict[str, Any]  # JSON Schema of the input, the client's order parameters among it
+
+
+_TEXT: Final = {
+    "type": "object",
+    "properties": {
+        "input": {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]},
+        "instructions": {"type": "string"},
+        "max_output_tokens": {"type": "integer", "minimum": 1, "maximum": 8192},
+        "min_tokens": {"type": "integer", "minimum": 0, "maximum": 8192},
+        "reasoning_max_tokens": {"type": "integer", "minimum": 0, "maximum": 4096},
+        "temperature": {"type": "number", "minimum": 0, "maximum": 2},
+        "top_p": {"type": "number", "minimum": 0, "maximum": 1},
+        "stop": {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
+        "seed": {"type": "integer", "minimum": 0},
+        "stream": False,
+    },
+}
+_EMBEDDINGS: Final = {
+    "type": "object",
+    "properties": {
+        "input": {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
+        "dimensions": {"type": "integer", "minimum": 1, "maximum": 1024},
+        "encoding_format": {"type": "string", "enum": ["float", "base64"]},
+    },
+}
+_IMAGE: Final = {
+    "type": "object",
+    "properties": {
+        "prompt": {"type": "string"},
+        "negative_prompt": {"type": "string"},
+        "num_images": {"type": "integer", "minimum": 1, "maximum": 4},
+        "width": {"type": "integer", "minimum": 256, "maximum": 2048},
+        "height": {"type": "integer", "minimum": 256, "maximum": 2048},
+        "resolution": {"type": "string", "enum": ["480p", "720p", "1080p"]},
+        "aspect_ratio": {"type": "string", "enum": ["21:9", "16:9", "4:3", "1:1", "3:4", "9:16", "auto"]},
+        "steps": {"type": "integer", "minimum": 1, "maximum": 50},
+        "seed": {"type": "integer", "minimum": 0},
+        "reference_images": {"type": "array", "items": {"type": "object"}},
+    },
+}
+
+MODELS: Final = (
+    Model(1, "demo/text-small", "/v1/responses", "demo", _TEXT),
+    Model(2, "demo/embed-small", "/v1/embeddings", "demo", _EMBEDDINGS),
+    Model(3, "demo/image-small", "/v1/images/generations", "demo", _IMAGE),
+)

@@ -1,0 +1,131 @@
+"""The command `devnet`: a whole local market, up until it is told to stop."""
+
+import argparse
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import anyio
+from anyio import CancelScope, create_task_group, open_signal_receiver
+from anyio.abc import TaskStatus
+
+from devnet import demo
+from devnet.app import local_world
+from devnet.settings import DEFAULTS, Settings
+from devnet.table import overview
+from devnet.trouble import Trouble
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    settings = Settings(
+        state_dir=options.state_dir,
+        block_time=None if options.automine else options.block_time,
+        rpc_port=options.rpc_port,
+        database_port=options.database_port,
+        pin_store_port=options.pin_store_port,
+        api_port=options.api_port,
+        metrics_port=options.metrics_port,
+    )
+    command = {"up": _up, "demo": _demo}[options.command]
+    try:
+        anyio.run(_until_signalled, command, settings)
+    except BaseExceptionGroup as group:
+        troubles, bugs = group.split(Trouble)
+        if bugs is not None:
+            raise
+        for trouble in _leaves(troubles):
+            print(f"devnet: {trouble}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _up(settings: Settings) -> None:
+    async with local_world(settings, _say) as world:
+        _say(overview(world, settings))
+        _say("up: Ctrl-C stops it")
+        await anyio.sleep_forever()
+
+
+async def _demo(settings: Settings) -> None:
+    async with local_world(settings, _say) as world:
+        _say(overview(world, settings))
+        await demo.prove(world, _say)
+        _say("all parts work; stopping")
+
+
+async def _until_signalled(command: Callable[[Settings], Awaitable[None]], settings: Settings) -> None:
+    """Run `command`; the first signal to end cancels it, further ones do not disturb the orderly end."""
+    async with create_task_group() as tasks:
+        with CancelScope() as running:
+            await tasks.start(_cancel_on_signal, running)
+            await command(settings)
+        tasks.cancel_scope.cancel()
+
+
+async def _cancel_on_signal(running: CancelScope, *, task_status: TaskStatus[None]) -> None:
+    with open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+        task_status.started()
+        async for received in signals:
+            _say(f"{received.name}: stopping")
+            running.cancel()
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _leaves(error: BaseException | None) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
+    return [] if error is None else [error]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="devnet", description="A whole local market on this machine.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, what in (
+        ("up", "bring the market up and keep it until Ctrl-C"),
+        ("demo", "bring the market up, use every part of it once, and take it down"),
+    ):
+        command = commands.add_parser(
+            name, help=what, description=what, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+        )
+        _add_options(command)
+    return parser
+
+
+def _add_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--state-dir", type=Path, default=DEFAULTS.state_dir, help="where the market keeps its state")
+    pace = command.add_mutually_exclusive_group()
+    pace.add_argument(
+        "--block-time", type=_seconds, default=DEFAULTS.block_time, metavar="SECONDS", help="between blocks"
+    )
+    pace.add_argument("--automine", action="store_true", help="a block for each transaction, at once")
+    for flag, default, what in (
+        ("--rpc-port", DEFAULTS.rpc_port, "the chain's JSON-RPC"),
+        ("--database-port", DEFAULTS.database_port, "PostgreSQL"),
+        ("--pin-store-port", DEFAULTS.pin_store_port, "the pin store and its gateway"),
+        ("--api-port", DEFAULTS.api_port, "the coordinator (named in devnet.json)"),
+        ("--metrics-port", DEFAULTS.metrics_port, "its metrics (named in devnet.json)"),
+    ):
+        command.add_argument(flag, type=_port, default=default, metavar="PORT", help=what)
+
+
+def _seconds(text: str) -> int:
+    return _between(text, 1, 3600)
+
+
+def _port(text: str) -> int:
+    return _between(text, 1, 65535)
+
+
+def _between(text: str, least: int, most: int) -> int:
+    if not (text.isascii() and text.isdecimal()) or not least <= int(text) <= most:
+        raise argparse.ArgumentTypeError(f"{text} is not a number from {least} to {most}")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""The contracts of the local chain: deployed from the committed artifacts, called from unlocked accounts."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import attrs
+from eth_utils.address import to_checksum_address
+from web3 import AsyncHTTPProvider, AsyncWeb3
+from web3.contract import AsyncContract
+from web3.types import TxReceipt
+
+from common import artifacts
+from devnet.accounts import Cast
+
+_RECEIPT_POLL_SECONDS: Final = 0.01
+
+
+@attrs.frozen
+class Contracts:
+    """The deployed contracts and the block from which their events count."""
+
+    chain: "Chain"
+    deploy_block: int
+    token: AsyncContract
+    providers: AsyncContract
+    jobs: AsyncContract
+    asks: AsyncContract
+
+
+@attrs.frozen
+class Chain:
+    """A node that holds the keys of its accounts, and mines soon enough to wait for every receipt."""
+
+    web3: AsyncWeb3[AsyncHTTPProvider]
+
+    async def deploy(self, name: str, sender: str, *arguments: object) -> tuple[AsyncContract, int]:
+        """The contract and the block that created it."""
+        artifact = artifacts.load(name)
+        factory = self.web3.eth.contract(abi=artifact.abi, bytecode=artifact.bytecode)
+        transaction = await factory.constructor(*arguments).transact({"from": sender})
+        receipt = await self._mined(transaction)
+        return at(self, name, str(receipt["contractAddress"])), receipt["blockNumber"]
+
+    async def send(self, contract: AsyncContract, sender: str, method: str, *arguments: object) -> None:
+        await self._mined(await contract.functions[method](*arguments).transact({"from": sender}))
+
+    async def _mined(self, transaction: Any) -> TxReceipt:
+        receipt = await self.web3.eth.wait_for_transaction_receipt(
+            transaction, timeout=30, poll_latency=_RECEIPT_POLL_SECONDS
+        )
+        if receipt["status"] != 1:
+            raise RuntimeError(f"transaction {receipt['transactionHash'].to_0x_hex()} reverted")
+        return receipt
+
+
+@asynccontextmanager
+async def connected(rpc_url: str) -> AsyncIterator[Chain]:
+    web3 = AsyncWeb3(AsyncHTTPProvider(rpc_url))
+    try:
+        yield Chain(web3)
+    finally:
+        await web3.provider.disconnect()
+
+
+def at(chain: Chain, name: str, address: str) -> AsyncContract:
+    """The contract `name` that was deployed at `address`."""
+    return chain.web3.eth.contract(to_checksum_address(address), abi=artifacts.load(name).abi)
+
+
+async def deploy_all(chain: Chain, wallets: Cast) -> Contracts:
+    """The token and the three registries, knowing each other."""
+    admin = wallets.admin.address
+    token, block = await chain.deploy("DevToken", admin, admin)
+    providers, _ = await chain.deploy("ProviderRegistry", admin, admin)
+    jobs, _ = await chain.deploy(
+        "JobRegistry", admin, admin, token.address, providers.address, wallets.treasury.address
+    )
+    asks, _ = await chain.deploy("AskRegistry", admin, admin, providers.address)
+    await chain.send(providers, admin, "setJobRegistry", jobs.address)
+    return Contracts(chain, block, token, providers, jobs, asks)

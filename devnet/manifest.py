@@ -1,0 +1,76 @@
+"""devnet.json: all that a program needs in order to attach to the local world.
+
+Integers are JSON numbers, keys and addresses 0x-prefixed hex. `addresses` is the coordinator's address book,
+`pin_store` holds its PIN_STORE_* values, and a provider's `box_secret` opens what is sealed to its `box_key`.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from devnet.accounts import Wallet
+from devnet.anvil import CHAIN_ID
+from devnet.catalogue import MODELS
+from devnet.settings import Settings
+from devnet.world import World
+
+
+def write(path: Path, world: World, settings: Settings) -> None:
+    """Whole or not at all, and for nobody else to read: the database's password is in it."""
+    partial = path.with_suffix(".partial")
+    partial.unlink(missing_ok=True)
+    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        json.dump(describe(world, settings), file, indent=2)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def describe(world: World, settings: Settings) -> dict[str, Any]:
+    return {
+        "base_url": settings.base_url,
+        "gateway": world.pins.gateway,
+        "rpc_url": world.anvil.rpc_url,
+        "metrics_url": settings.metrics_url,
+        "database_url": world.postgres.url(),
+        "addresses": address_book(world),
+        "models": [{"id": model.name, "model_id": model.model_id, "endpoint": model.endpoint} for model in MODELS],
+        "accounts": [_account(world, wallet) for wallet in world.cast.wallets],
+        "pin_store": {
+            "endpoint": world.pins.endpoint,
+            "key": world.pins.key,
+            "secret": world.pins.secret,
+            "bucket": world.pins.bucket,
+            "region": world.pins.region,
+        },
+        "processes": {child.program.name: child.pid for child in world.children},
+    }
+
+
+def address_book(world: World) -> dict[str, Any]:
+    market = world.market
+    return {
+        "chainId": CHAIN_ID,
+        "deployBlock": market.deploy_block,
+        "jobRegistry": market.jobs,
+        "providerRegistry": market.providers,
+        "askRegistry": market.asks,
+        "paytoken": market.token,
+        "paymentTokenDecimals": market.token_decimals,
+        "tokenDomain": {"name": market.token_name, "version": market.token_version},
+    }
+
+
+def _account(world: World, wallet: Wallet) -> dict[str, Any]:
+    account: dict[str, Any] = {
+        "role": wallet.role,
+        "address": wallet.address,
+        "private_key": wallet.private_key,
+    }
+    if wallet.role == "provider":
+        account["provider_id"] = world.market.provider_ids[wallet.address]
+        account["box_key"] = "0x" + wallet.box_key.hex()
+        account["box_secret"] = "0x" + wallet.box_secret.hex()
+    return account

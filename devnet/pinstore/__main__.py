@@ -1,0 +1,55 @@
+"""Serves the pin store until SIGINT or SIGTERM.
+
+    PIN_STORE_KEY=... PIN_STORE_SECRET=... python -m devnet.pinstore --port 8480 --data DIRECTORY
+
+The same variables as the coordinator's say who may write, and where: PIN_STORE_KEY, PIN_STORE_SECRET,
+PIN_STORE_BUCKET and PIN_STORE_REGION.
+"""
+
+import argparse
+import os
+import signal
+from pathlib import Path
+
+import anyio
+from hypercorn.asyncio import serve
+from hypercorn.config import Config
+
+from devnet.pinstore.app import build
+from devnet.pinstore.objects import opened
+from devnet.pinstore.sigv4 import Credential
+
+
+async def _until_told() -> None:
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async for _ in signals:
+            return
+
+
+async def _run(port: int, data: Path, bucket: str, credential: Credential) -> None:
+    config = Config()
+    config.bind = [f"127.0.0.1:{port}"]
+    config.include_server_header = False
+    config.graceful_timeout = 3
+    with opened(data) as objects:
+        # hypercorn's own types call for its own protocol classes; any ASGI application is one.
+        await serve(build(objects, bucket, credential), config, shutdown_trigger=_until_told)  # type: ignore[arg-type]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m devnet.pinstore")
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    options = parser.parse_args()
+    environment = os.environ
+    credential = Credential(
+        environment["PIN_STORE_KEY"],
+        environment["PIN_STORE_SECRET"],
+        environment.get("PIN_STORE_REGION", "us-east-1"),
+    )
+    bucket = environment.get("PIN_STORE_BUCKET", "devnet")
+    anyio.run(_run, options.port, options.data, bucket, credential)
+
+
+if __name__ == "__main__":
+    main()

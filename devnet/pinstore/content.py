@@ -1,0 +1,118 @@
+"""Content on its way in and out: hashed while it is written, sent a piece at a time."""
+
+import hashlib
+import os
+import zlib
+from functools import partial
+from pathlib import Path
+from typing import IO, Final
+
+import attrs
+from anyio import to_thread
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from common.cid import UnixFsHasher
+from devnet.pinstore.ranges import Stretch
+from devnet.pinstore.s3_errors import S3Error
+
+# Large enough that the change of threads costs nothing beside the hashing of one piece.
+_PIECE: Final = 1 << 20
+
+
+@attrs.frozen
+class Received:
+    """Content that is on disk under a name of its own, and all that is known of it."""
+
+    path: Path
+    size: int
+    cid: str
+    md5: bytes
+    sha1: bytes
+    sha256: bytes
+    crc32: bytes
+
+
+class Intake:
+    """Writes one file and digests it in the same pass. Blocking: for worker threads, one at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = path.open("xb")
+        self._size = 0
+        self._cid = UnixFsHasher()
+        self._md5 = hashlib.md5(usedforsecurity=False)
+        self._sha1 = hashlib.sha1(usedforsecurity=False)
+        self._sha256 = hashlib.sha256()
+        self._crc32 = 0
+
+    def write(self, piece: bytes) -> None:
+        self._file.write(piece)
+        self._size += len(piece)
+        for digest in (self._cid, self._md5, self._sha1, self._sha256):
+            digest.update(piece)
+        self._crc32 = zlib.crc32(piece, self._crc32)
+
+    def copy_from(self, path: Path) -> None:
+        with path.open("rb") as source:
+            while piece := source.read(_PIECE):
+                self.write(piece)
+
+    def finish(self) -> Received:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        return Received(
+            self._path,
+            self._size,
+            str(self._cid.finish()),
+            self._md5.digest(),
+            self._sha1.digest(),
+            self._sha256.digest(),
+            self._crc32.to_bytes(4, "big"),
+        )
+
+    def discard(self) -> None:
+        self._file.close()
+        self._path.unlink(missing_ok=True)
+
+
+async def receive(request: Request, path: Path) -> Received:
+    """The body of `request` into a new file at `path`; nothing is left there if it does not come whole."""
+    intake = await to_thread.run_sync(Intake, path)
+    waiting = bytearray()
+    try:
+        async for piece in request.stream():
+            waiting += piece
+            if len(waiting) >= _PIECE:
+                await to_thread.run_sync(intake.write, bytes(waiting))
+                waiting.clear()
+        await to_thread.run_sync(intake.write, bytes(waiting))
+        return await to_thread.run_sync(intake.finish)
+    except ClientDisconnect:
+        intake.discard()
+        raise S3Error("IncompleteBody", "The connection ended before the body did.") from None
+    except BaseException:
+        intake.discard()
+        raise
+
+
+class Outgoing(Response):
+    """A stretch of an open file, which is closed when it is sent."""
+
+    def __init__(self, file: IO[bytes], stretch: Stretch, headers: dict[str, str]) -> None:
+        super().__init__(status_code=stretch.status, headers={**headers, **stretch.headers})
+        self._file = file
+        self._stretch = stretch
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._file as file:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            left = self._stretch.stop - self._stretch.start
+            await to_thread.run_sync(file.seek, self._stretch.start)
+            while left:
+                piece = await to_thread.run_sync(partial(file.read, min(left, _PIECE)))
+                left -= len(piece)
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})

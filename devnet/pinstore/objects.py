@@ -1,0 +1,144 @@
+"""The objects of the store, on disk. Blocking and safe to call from any thread.
+
+    index.sqlite   which key holds which content (see devnet.pinstore.index)
+    blobs/<cid>    content, once for all keys that hold it
+    parts/         parts of multipart uploads that have not ended
+    incoming/      what is being received
+
+A file appears in blobs/ whole, by rename, before the index names it, and goes after the last row that names
+it. What lies between the two after a crash is swept at the next start.
+"""
+
+import contextlib
+import os
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from devnet.pinstore.content import Received
+from devnet.pinstore.index import Index, Part, StoredObject, Upload
+
+
+class Objects:
+    """Use `opened`."""
+
+    def __init__(self, directory: Path, index: Index) -> None:
+        self._blobs = directory / "blobs"
+        self._parts = directory / "parts"
+        self._incoming = directory / "incoming"
+        self._index = index
+        # Held over each pair of steps on files and index that belong together.
+        self._lock = threading.Lock()
+        self._sweep()
+
+    def incoming(self) -> Path:
+        """A name of its own for content to be written to."""
+        return self._incoming / secrets.token_hex(16)
+
+    def put(self, key: str, received: Received, etag: str, content_type: str, metadata: dict[str, str]) -> StoredObject:
+        stored = StoredObject(key, received.cid, received.size, etag, int(time.time()), content_type, metadata)
+        with self._lock:
+            before = self._index.get(key)
+            _move(received.path, self._blobs / stored.cid)
+            self._index.put(stored)
+            self._unpin(before)
+        return stored
+
+    def get(self, key: str) -> StoredObject | None:
+        with self._lock:
+            return self._index.get(key)
+
+    def open(self, key: str) -> tuple[StoredObject, IO[bytes]] | None:
+        """The object and its content, which stays readable if the object is deleted meanwhile."""
+        with self._lock:
+            stored = self._index.get(key)
+            return None if stored is None else (stored, (self._blobs / stored.cid).open("rb"))
+
+    def open_content(self, cid: str) -> IO[bytes] | None:
+        """Content by its id; `cid` must have been read strictly."""
+        try:
+            return (self._blobs / cid).open("rb")
+        except FileNotFoundError:
+            return None
+
+    def delete(self, key: str) -> None:
+        with self._lock:
+            before = self._index.get(key)
+            self._index.delete(key)
+            self._unpin(before)
+
+    def create_upload(self, key: str, content_type: str, metadata: dict[str, str]) -> Upload:
+        upload = Upload(secrets.token_urlsafe(24), key, content_type, metadata)
+        with self._lock:
+            self._index.create_upload(upload)
+        return upload
+
+    def upload(self, upload_id: str, key: str) -> Upload | None:
+        with self._lock:
+            upload = self._index.upload(upload_id)
+        return upload if upload is not None and upload.key == key else None
+
+    def put_part(self, upload: Upload, number: int, received: Received) -> bool:
+        """Keeps the part, in place of one with the same number; False if the upload has ended meanwhile."""
+        part = Part(number, received.size, received.md5, received.path.name, int(time.time()))
+        with self._lock:
+            if self._index.upload(upload.id) is None:
+                return False
+            replaced = [old.file for old in self._index.parts(upload.id) if old.number == number]
+            _move(received.path, self._parts / part.file)
+            self._index.put_part(upload.id, part)
+            self._drop_parts(replaced)
+        return True
+
+    def parts(self, upload: Upload) -> list[Part]:
+        with self._lock:
+            return self._index.parts(upload.id)
+
+    def part_content(self, part: Part) -> Path:
+        return self._parts / part.file
+
+    def end_upload(self, upload: Upload) -> None:
+        with self._lock:
+            files = [part.file for part in self._index.parts(upload.id)]
+            self._index.delete_upload(upload.id)
+            self._drop_parts(files)
+
+    def _unpin(self, before: StoredObject | None) -> None:
+        if before is not None and not self._index.holds(before.cid):
+            (self._blobs / before.cid).unlink(missing_ok=True)
+
+    def _drop_parts(self, files: list[str]) -> None:
+        for file in files:
+            (self._parts / file).unlink(missing_ok=True)
+
+    def _sweep(self) -> None:
+        shutil.rmtree(self._incoming, ignore_errors=True)
+        for directory in (self._blobs, self._parts, self._incoming):
+            directory.mkdir(exist_ok=True)
+        wanted = self._index.part_files()
+        for path in self._parts.iterdir():
+            if path.name not in wanted:
+                path.unlink()
+        for path in self._blobs.iterdir():
+            if not self._index.holds(path.name):
+                path.unlink()
+
+
+@contextlib.contextmanager
+def opened(directory: Path) -> Iterator[Objects]:
+    directory.mkdir(parents=True, exist_ok=True)
+    with Index(directory / "index.sqlite") as index:
+        yield Objects(directory, index)
+
+
+def _move(source: Path, target: Path) -> None:
+    source.replace(target)
+    directory = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)  # else the name may be lost with the power, and the index names it already
+    finally:
+        os.close(directory)

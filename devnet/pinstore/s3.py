@@ -1,0 +1,195 @@
+"""The S3 interface, path style: /<bucket>/<key>. Every request is signed; see devnet.pinstore.sigv4."""
+
+import email.utils
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Final
+
+import attrs
+from anyio import to_thread
+from starlette.requests import Request
+from starlette.responses import Response
+
+from devnet.pinstore import multipart
+from devnet.pinstore.checks import require_checkable, require_promised
+from devnet.pinstore.content import Outgoing, Received, receive
+from devnet.pinstore.index import StoredObject
+from devnet.pinstore.objects import Objects
+from devnet.pinstore.ranges import stretch_of
+from devnet.pinstore.s3_errors import S3Error
+from devnet.pinstore.sigv4 import Credential, SignedRequest, authenticate
+
+_LARGEST_PUT: Final = 5 << 30
+_LONGEST_KEY: Final = 1024
+_CID: Final = "x-amz-meta-cid"
+_METADATA: Final = "x-amz-meta-"
+
+Operation = Callable[["S3", "Call"], Awaitable[Response]]
+
+
+@attrs.frozen
+class Call:
+    """An authenticated request on one key."""
+
+    request: Request
+    key: str
+    signed_hash: str
+
+    @property
+    def content_type(self) -> str:
+        return self.request.headers.get("content-type", "binary/octet-stream")
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """What the client says of the object. The content id is not the client's to say."""
+        headers = self.request.headers
+        return {name: headers[name] for name in headers if name.startswith(_METADATA) and name != _CID}
+
+
+@attrs.frozen
+class S3:
+    objects: Objects
+    bucket: str
+    credential: Credential
+
+    async def endpoint(self, request: Request) -> Response:
+        try:
+            return await self._answer(request)
+        except S3Error as error:
+            return error.response(request.url.path, with_body=request.method != "HEAD")
+
+    async def _answer(self, request: Request) -> Response:
+        scope = request.scope
+        signed = SignedRequest(request.method, scope["raw_path"], scope["query_string"], scope["headers"])
+        signed_hash = authenticate(signed, self.credential, datetime.now(UTC))
+        bucket, _, key = scope["path"].removeprefix("/").partition("/")
+        if bucket != self.bucket:
+            raise S3Error("NoSuchBucket", "There is no such bucket.")
+        if len(key.encode()) > _LONGEST_KEY:
+            raise S3Error("KeyTooLongError", f"Keys have at most {_LONGEST_KEY} bytes.")
+        if not key:
+            return await self._bucket(request)
+        call = Call(request, key, signed_hash)
+        return await _operation(request)(self, call)
+
+    async def _bucket(self, request: Request) -> Response:
+        if request.method == "HEAD":
+            return Response(headers={"x-amz-bucket-region": self.credential.region})
+        raise S3Error("NotImplemented", "Of a bucket, only its existence can be asked.")
+
+    async def receive(self, call: Call, largest: int = _LARGEST_PUT) -> Received:
+        """The body, on disk and checked against all that its headers promise."""
+        length = call.request.headers.get("content-length")
+        if length is None:
+            raise S3Error("MissingContentLength", "A content-length header is required.")
+        if int(length) > largest:
+            raise S3Error("EntityTooLarge", f"The body is larger than {largest} bytes.")
+        require_checkable(call.request.headers)
+        received = await receive(call.request, self.objects.incoming())
+        try:
+            require_promised(received, call.signed_hash, call.request.headers)
+        except S3Error:
+            received.path.unlink()
+            raise
+        return received
+
+    async def put(self, call: Call) -> Response:
+        if "x-amz-copy-source" in call.request.headers:
+            raise S3Error("NotImplemented", "Copies are not supported.")
+        received = await self.receive(call)
+        stored = await to_thread.run_sync(
+            self.objects.put, call.key, received, received.md5.hex(), call.content_type, call.metadata
+        )
+        return Response(headers={"etag": f'"{stored.etag}"', _CID: stored.cid})
+
+    async def get(self, call: Call) -> Response:
+        found = await to_thread.run_sync(self.objects.open, call.key)
+        if found is None:
+            raise S3Error("NoSuchKey", "There is no object under this key.")
+        stored, file = found
+        try:
+            unchanged = _precondition(call.request, stored)
+            stretch = stretch_of(call.request.headers.get("range"), stored.size)
+            if stretch is None:
+                raise S3Error("InvalidRange", f"The object has {stored.size} bytes.")
+            headers = _headers(stored)
+            if unchanged or call.request.method == "HEAD":
+                file.close()
+                status = 304 if unchanged else stretch.status
+                return Response(status_code=status, headers=headers | ({} if unchanged else stretch.headers))
+        except BaseException:
+            file.close()
+            raise
+        return Outgoing(file, stretch, headers)
+
+    async def delete(self, call: Call) -> Response:
+        await to_thread.run_sync(self.objects.delete, call.key)
+        return Response(status_code=204)
+
+    async def create_upload(self, call: Call) -> Response:
+        return await multipart.create(self.objects, self.bucket, call.key, call.content_type, call.metadata)
+
+    async def upload_part(self, call: Call) -> Response:
+        target = await multipart.target_part(self.objects, call.key, call.request.query_params)
+        received = await self.receive(call)
+        return await multipart.put_part(self.objects, target, received)
+
+    async def complete_upload(self, call: Call) -> Response:
+        upload = await multipart.find(self.objects, call.key, call.request.query_params)
+        received = await self.receive(call, multipart.LARGEST_COMPLETION)
+        stored = await multipart.complete(self.objects, upload, received)
+        location = str(call.request.url.replace(query=""))
+        return multipart.completion(location, self.bucket, stored, {_CID: stored.cid})
+
+    async def abort_upload(self, call: Call) -> Response:
+        upload = await multipart.find(self.objects, call.key, call.request.query_params)
+        await to_thread.run_sync(self.objects.end_upload, upload)
+        return Response(status_code=204)
+
+    async def list_parts(self, call: Call) -> Response:
+        upload = await multipart.find(self.objects, call.key, call.request.query_params)
+        return await multipart.listing(self.objects, self.bucket, upload)
+
+
+# Method, and those names of the query that change what it means.
+_OPERATIONS: Final[dict[tuple[str, frozenset[str]], Operation]] = {
+    ("PUT", frozenset()): S3.put,
+    ("GET", frozenset()): S3.get,
+    ("HEAD", frozenset()): S3.get,
+    ("DELETE", frozenset()): S3.delete,
+    ("POST", frozenset({"uploads"})): S3.create_upload,
+    ("PUT", frozenset({"partNumber", "uploadId"})): S3.upload_part,
+    ("POST", frozenset({"uploadId"})): S3.complete_upload,
+    ("DELETE", frozenset({"uploadId"})): S3.abort_upload,
+    ("GET", frozenset({"uploadId"})): S3.list_parts,
+}
+_SAYS_NOTHING: Final = {"x-id"}  # some clients name the operation for whoever reads the log
+
+
+def _operation(request: Request) -> Operation:
+    names = frozenset(request.query_params) - _SAYS_NOTHING
+    operation = _OPERATIONS.get((request.method, names))
+    if operation is None:
+        raise S3Error("NotImplemented", f"{request.method} with {sorted(names)} is not supported.")
+    return operation
+
+
+def _precondition(request: Request, stored: StoredObject) -> bool:
+    """True if the caller has this content already (304); raises if it asked for another (412)."""
+    if not _matches(request.headers.get("if-match", "*"), stored.etag):
+        raise S3Error("PreconditionFailed", "The object is another than the one asked for.")
+    return _matches(request.headers.get("if-none-match", ""), stored.etag)
+
+
+def _matches(header: str, etag: str) -> bool:
+    return header.strip() == "*" or etag in (tag.strip().strip('"') for tag in header.split(","))
+
+
+def _headers(stored: StoredObject) -> dict[str, str]:
+    return {
+        "etag": f'"{stored.etag}"',
+        "last-modified": email.utils.formatdate(stored.modified, usegmt=True),
+        "content-type": stored.content_type,
+        **stored.metadata,
+        _CID: stored.cid,
+    }

@@ -1,0 +1,104 @@
+"""The directory of one local world: claimed for as long as it runs, emptied before and after.
+
+    lock          held while a world runs; holds its process id
+    devnet.json   how to attach (see devnet.manifest)
+    anvil/ postgres/ pins/   what the services keep
+    logs/         one file per service; kept until the next start
+
+Chain, database and objects refer to each other, and the chain lives in memory: what an earlier run left is of
+no use, so every start begins empty.
+"""
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+from devnet.trouble import Trouble
+
+_LOCK: Final = "lock"
+_MANIFEST: Final = "devnet.json"
+_SERVICES: Final = ("anvil", "postgres", "pins")
+_LOGS: Final = "logs"
+
+
+@attrs.frozen
+class StateDir:
+    path: Path
+    left_by_dead_run: bool  # something was there to clear
+
+    @property
+    def manifest(self) -> Path:
+        return self.path / _MANIFEST
+
+    @property
+    def logs(self) -> Path:
+        return self.path / _LOGS
+
+    @property
+    def anvil(self) -> Path:
+        return self.path / "anvil"
+
+    @property
+    def postgres(self) -> Path:
+        return self.path / "postgres"
+
+    @property
+    def pins(self) -> Path:
+        return self.path / "pins"
+
+
+@contextmanager
+def claimed(path: Path) -> Iterator[StateDir]:
+    """Hold `path` for this process alone, empty at first and but for the logs emptied at the end."""
+    path = path.absolute()
+    _require_ours(path)
+    # The lock dies with the process that holds it, however that ends; a file with a process id would not.
+    with os.fdopen(os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600), "r+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = lock.read().strip() or "unknown"
+            raise Trouble(
+                f"another devnet (process {holder}) runs in {path}: "
+                "stop it, or choose another directory with --state-dir"
+            ) from None
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        left_over = _clear(path)
+        shutil.rmtree(path / _LOGS, ignore_errors=True)
+        state = StateDir(path, left_by_dead_run=left_over)
+        for directory in (state.logs, state.anvil, state.postgres, state.pins):
+            directory.mkdir()
+        try:
+            yield state
+        finally:
+            _clear(path)
+
+
+def _require_ours(path: Path) -> None:
+    """Nothing is deleted from a directory that a devnet did not make."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Trouble(f"cannot use {path} as state directory: {error.strerror}") from None
+    if not (path / _LOCK).exists() and any(path.iterdir()):
+        raise Trouble(f"{path} holds files that are not a devnet's: choose a new or empty directory with --state-dir")
+
+
+def _clear(path: Path) -> bool:
+    found = False
+    if (path / _MANIFEST).exists():
+        (path / _MANIFEST).unlink()  # first: nobody attaches to what is going away
+        found = True
+    for name in _SERVICES:
+        if (path / name).exists():
+            shutil.rmtree(path / name)
+            found = True
+    return found

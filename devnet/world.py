@@ -1,0 +1,23 @@
+"""The parts of a local world that is up."""
+
+import attrs
+
+from devnet.accounts import Cast
+from devnet.anvil import Anvil
+from devnet.child import Child
+from devnet.market import Market
+from devnet.pins import PinStore
+from devnet.postgres import Postgres
+
+
+@attrs.frozen
+class World:
+    anvil: Anvil
+    pins: PinStore
+    postgres: Postgres
+    cast: Cast
+    market: Market
+
+    @property
+    def children(self) -> tuple[Child, ...]:
+        return self.anvil.child, self.pins.child, self.postgres.child

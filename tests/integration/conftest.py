@@ -1,0 +1,104 @@
+"""One chain, one database server and one pin store for the whole run; a fresh view of them for each test.
+
+The services are the devnet's own, on free ports. They are run from an event loop in a thread of its own which
+lives as long as the run, so that tests may use whichever loop they like.
+"""
+
+import secrets
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import TypeVar
+
+import attrs
+import pytest
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from devnet import accounts
+from devnet.accounts import Cast
+from devnet.anvil import Anvil, running_anvil
+from devnet.app import deployed_market
+from devnet.market import Market
+from devnet.pins import PinStore, running_pin_store
+from devnet.ports import pick_free
+from devnet.postgres import Postgres, running_postgres
+from devnet.world import World
+
+T = TypeVar("T")
+
+
+@attrs.frozen
+class Services:
+    portal: BlockingPortal
+    directory: Path
+
+    def run(self, service: AbstractAsyncContextManager[T]) -> Iterator[T]:
+        with self.portal.wrap_async_context_manager(service) as running:
+            yield running
+
+    def folder(self, name: str) -> Path:
+        path = self.directory / name
+        path.mkdir(exist_ok=True)
+        return path
+
+
+@pytest.fixture(scope="session")
+def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
+    with start_blocking_portal("asyncio") as portal:
+        yield Services(portal, tmp_path_factory.mktemp("services"))
+
+
+@pytest.fixture(scope="session")
+def shared_anvil(services: Services) -> Iterator[Anvil]:
+    yield from services.run(running_anvil(pick_free(), services.folder("anvil"), services.folder("logs")))
+
+
+@pytest.fixture(scope="session")
+def postgres(services: Services) -> Iterator[Postgres]:
+    yield from services.run(running_postgres(pick_free(), services.folder("pg"), services.folder("logs")))
+
+
+@pytest.fixture(scope="session")
+def pin_store(services: Services) -> Iterator[PinStore]:
+    """Shared by all tests: each uses keys of its own."""
+    yield from services.run(running_pin_store(pick_free(), services.folder("pins"), services.folder("logs")))
+
+
+@pytest.fixture(scope="session")
+def cast() -> Cast:
+    return accounts.derive()
+
+
+@pytest.fixture(scope="session")
+def market(services: Services, shared_anvil: Anvil, cast: Cast) -> Market:
+    return services.portal.call(deployed_market, shared_anvil, cast)
+
+
+@pytest.fixture(scope="session")
+def database_template(services: Services, postgres: Postgres) -> str:
+    """The name of the database that each test's own is a copy of."""
+    services.portal.call(postgres.execute, "create database for_tests")
+    return "for_tests"
+
+
+@pytest.fixture
+def database_url(services: Services, postgres: Postgres, database_template: str) -> Iterator[str]:
+    """A database for this test alone."""
+    name = f"test_{secrets.token_hex(6)}"
+    services.portal.call(postgres.execute, f"create database {name} template {database_template}")
+    yield postgres.url(name)
+    services.portal.call(postgres.execute, f"drop database {name} with (force)")
+
+
+@pytest.fixture
+def anvil(services: Services, shared_anvil: Anvil) -> Iterator[Anvil]:
+    """The chain, set back after the test to what it was before."""
+    snapshot = services.portal.call(shared_anvil.call, "evm_snapshot")
+    yield shared_anvil
+    assert services.portal.call(shared_anvil.call, "evm_revert", snapshot)
+
+
+@pytest.fixture
+def world(market: Market, anvil: Anvil, pin_store: PinStore, postgres: Postgres, cast: Cast) -> World:
+    """The open market on the chain, with wallets and services. For a database, use `database_url`."""
+    return World(anvil, pin_store, postgres, cast, market)

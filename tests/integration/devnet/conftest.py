@@ -1,0 +1,27 @@
+from collections.abc import Iterator
+from typing import Any
+
+import botocore.session
+import pytest
+from botocore.config import Config
+
+from devnet.pins import PinStore
+
+
+def client_of(store: PinStore, *, secret: str | None = None) -> Any:
+    """botocore's own S3 client, as any user of the store would have it."""
+    return botocore.session.Session().create_client(
+        "s3",
+        endpoint_url=store.endpoint,
+        region_name=store.region,
+        aws_access_key_id=store.key,
+        aws_secret_access_key=secret or store.secret,
+        config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}),
+    )
+
+
+@pytest.fixture
+def s3(pin_store: PinStore) -> Iterator[Any]:
+    client = client_of(pin_store)
+    yield client
+    client.close()

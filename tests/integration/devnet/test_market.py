@@ -1,0 +1,70 @@
+"""What the local market looks like on the chain, read as any program would."""
+
+import pytest
+
+from devnet import manifest
+from devnet.catalogue import FEE_BPS, GAS_FEE, MODELS, SLA_SECONDS
+from devnet.contracts import at, connected
+from devnet.market import CLIENT_FUNDS
+from devnet.world import World
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_catalogue_holds_models_windows_and_fees(world: World) -> None:
+    async with connected(world.anvil.rpc_url) as chain:
+        jobs = at(chain, "JobRegistry", world.market.jobs).functions
+        assert await jobs.fees().call() == [FEE_BPS, GAS_FEE]
+        assert [await jobs.slaAllowed(seconds).call() for seconds in (*SLA_SECONDS, 61)] == [
+            *(True for _ in SLA_SECONDS),
+            False,
+        ]
+        assert [await jobs.modelEnabled(model.model_id).call() for model in MODELS] == [True] * len(MODELS)
+        assert await jobs.treasury().call() == world.cast.treasury.address
+
+
+async def test_relayers_may_relay_on_every_registry(world: World) -> None:
+    market = world.market
+    relayers = world.cast.with_role("relayer")
+    async with connected(world.anvil.rpc_url) as chain:
+        for name, address in (
+            ("JobRegistry", market.jobs),
+            ("ProviderRegistry", market.providers),
+            ("AskRegistry", market.asks),
+        ):
+            registry = at(chain, name, address).functions
+            assert [await registry.isRelayer(relayer.address).call() for relayer in relayers] == [True, True]
+
+
+async def test_providers_are_listed_for_all_models_with_their_box_keys(world: World) -> None:
+    wallets = world.cast.with_role("provider")
+    assert len(wallets) >= 2
+    async with connected(world.anvil.rpc_url) as chain:
+        providers = at(chain, "ProviderRegistry", world.market.providers).functions
+        for wallet in wallets:
+            provider_id = await providers.providerIdOf(wallet.address).call()
+            assert provider_id == world.market.provider_ids[wallet.address]
+            operator, box_key, listed, all_models, *_ = await providers.provider(provider_id).call()
+            assert (operator, box_key, listed, all_models) == (wallet.address, wallet.box_key, True, True)
+            assert await providers.capacityOf(provider_id).call() > 1
+
+
+async def test_clients_hold_the_payment_token(world: World) -> None:
+    clients = world.cast.with_role("client")
+    assert len(clients) >= 3
+    async with connected(world.anvil.rpc_url) as chain:
+        token = at(chain, "DevToken", world.market.token).functions
+        for client in clients:
+            assert await token.balanceOf(client.address).call() == CLIENT_FUNDS
+
+
+async def test_address_book_names_the_domain_that_the_token_signs_under(world: World) -> None:
+    book = manifest.address_book(world)
+    async with connected(world.anvil.rpc_url) as chain:
+        token = at(chain, "DevToken", book["paytoken"]).functions
+        _, name, version, chain_id, contract, *_ = await token.eip712Domain().call()
+        assert book["tokenDomain"] == {"name": name, "version": version}
+        assert (book["chainId"], book["paytoken"]) == (chain_id, contract)
+        assert book["paymentTokenDecimals"] == await token.decimals().call()
+        code_before = await chain.web3.eth.get_code(contract, book["deployBlock"] - 1)
+    assert code_before == b""

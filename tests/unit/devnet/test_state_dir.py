@@ -1,0 +1,40 @@
+from pathlib import Path
+
+import pytest
+
+from devnet.state_dir import claimed
+from devnet.trouble import Trouble
+
+
+def test_second_claim_names_the_process_that_holds_the_directory(tmp_path: Path) -> None:
+    with claimed(tmp_path / "state"), pytest.raises(Trouble, match=r"process \d+"), claimed(tmp_path / "state"):
+        pass
+
+
+def test_directory_of_a_dead_run_is_emptied_and_said_so(tmp_path: Path) -> None:
+    with claimed(tmp_path) as first:
+        assert not first.left_by_dead_run
+    (tmp_path / "postgres").mkdir()
+    (tmp_path / "postgres" / "stale").touch()
+    (tmp_path / "devnet.json").touch()
+    with claimed(tmp_path) as second:
+        assert second.left_by_dead_run
+        assert list(second.postgres.iterdir()) == []
+        assert not second.manifest.exists()
+
+
+def test_only_logs_are_left_after_a_run(tmp_path: Path) -> None:
+    with claimed(tmp_path) as state:
+        (state.anvil / "chain").touch()
+        state.manifest.touch()
+        (state.logs / "anvil.log").touch()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lock", "logs"]
+    assert (tmp_path / "logs" / "anvil.log").exists()
+
+
+def test_directory_that_holds_foreign_files_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "postgres").mkdir()
+    (tmp_path / "postgres" / "precious").touch()
+    with pytest.raises(Trouble, match="not a devnet's"), claimed(tmp_path):
+        pass
+    assert (tmp_path / "postgres" / "precious").exists()
