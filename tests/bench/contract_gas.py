@@ -66,9 +66,7 @@ class Market:
         w3.provider.make_request(RPCEndpoint("anvil_impersonateAccount"), [self.operator.address])
         self.token = self._deploy("DevToken", self.admin)
         self.providers = self._deploy("ProviderRegistry", self.admin)
-        self.jobs = self._deploy(
-            "JobRegistry", self.admin, self.token.address, self.providers.address, treasury
-        )
+        self.jobs = self._deploy("JobRegistry", self.admin, self.token.address, self.providers.address, treasury)
         self.asks = self._deploy("AskRegistry", self.admin, self.providers.address)
         self._orders = 0
         for registry in (self.jobs, self.providers, self.asks):
