@@ -7,7 +7,7 @@ from eth_utils import keccak
 from tests.vectors.signing.fixed import CHAIN_ID, SECRET, SIGNER, at, hexed
 from tests.vectors.vector_file import Case
 
-# chain id, nonce, tip, fee cap, gas, to, value, data
+# chain id, nonce (JavaScript reads no greater one than 2^53 - 1), tip, fee cap, gas, to, value, data
 Listed = tuple[int, int, int, int, int, bytes | None, int, bytes]
 
 
