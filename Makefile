@@ -76,3 +76,9 @@ lint: $(VENV)/.ready ## ruff, mypy --strict, import-linter
 pytest: setup ## unit, integration and end-to-end tests
 	@echo "tests: unit, integration, end to end"
 	@$(BIN)/python -m pytest -q
+
+# --- measurements -----------------------------------------------------------------------------------------
+
+.PHONY: bench
+bench: setup ## every benchmark beside its limit, in one table and in build/bench.json
+	@$(BIN)/python -m tests.bench
