@@ -6,6 +6,7 @@
 What is signed is the same without the last three.
 """
 
+from functools import lru_cache
 from typing import Final
 
 import attrs
@@ -45,13 +46,13 @@ class Transaction:
         """Deterministic: the same transaction and wallet give the same bytes."""
         fields = b"".join(
             (
-                _integer(self.chain_id),
+                _repeated(self.chain_id),
                 _integer(self.nonce),
-                _integer(self.max_priority_fee_per_gas),
-                _integer(self.max_fee_per_gas),
+                _repeated(self.max_priority_fee_per_gas),
+                _repeated(self.max_fee_per_gas),
                 _integer(self.gas),
                 b"\x80" if self.to is None else b"\x94" + self.to,
-                _integer(self.value),
+                _repeated(self.value),
                 _string(self.data),
                 _EMPTY_LIST,
             )
@@ -76,6 +77,10 @@ def _integer(value: int) -> bytes:
         return _BYTES[value]
     length = (value.bit_length() + 7) >> 3
     return _BYTES[0x80 + length] + value.to_bytes(length, "big")  # OverflowError below zero
+
+
+# What is mostly the same from one relay to the next.
+_repeated: Final = lru_cache(maxsize=64)(_integer)
 
 
 def _string(value: bytes) -> bytes:
