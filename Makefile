@@ -134,3 +134,9 @@ demo: setup ## bring a whole local market up, use every part of it once, take it
 .PHONY: devnet
 devnet: setup ## bring a whole local market up and keep it until Ctrl-C
 	@exec $(BIN)/devnet up
+
+# --- measurements -----------------------------------------------------------------------------------------
+
+.PHONY: bench
+bench: setup ## every benchmark beside its limit, in one table and in build/bench.json
+	@$(BIN)/python -m tests.bench

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import attrs
 
-from common.address_book import AddressBook, parse_address_book
+from common.address_book import AddressBook
 from common.refusal import Refused
 from coordinatord.secret import Secret
 from coordinatord.trouble import Fatal
@@ -264,7 +264,7 @@ def _read_addresses(present: Mapping[str, str]) -> AddressBook:
     name = "ADDRESSES_JSON" if inline is not None else "ADDRESSES_FILE"
     try:
         raw = inline.encode() if inline is not None else Path(str(path)).read_bytes()
-        return parse_address_book(raw)
+        return AddressBook.parse(raw)
     except OSError as missing:
         raise Fatal(f"{name}: {path}: {missing.strerror}") from None
     except Refused as wrong:

@@ -1,0 +1,116 @@
+"""The address book: which contracts, on which chain, one deployment of the market is."""
+
+from typing import Final, Self
+
+import attrs
+
+from common.refusal import Refused
+from common.scalars import hex_of, read_hex, read_uint
+from common.strict_json import parse
+
+MAX_DECIMALS: Final = 36
+
+_KEYS: Final = (
+    "chainId",
+    "deployBlock",
+    "jobRegistry",
+    "providerRegistry",
+    "askRegistry",
+    "paytoken",
+    "paymentTokenDecimals",
+    "tokenDomain",
+)
+_TOKEN_DOMAIN_KEYS: Final = ("name", "version")
+
+
+@attrs.frozen(slots=True)
+class TokenDomain:
+    """The payment token's EIP-712 name and version."""
+
+    name: str
+    version: str
+
+
+@attrs.frozen(slots=True)
+class AddressBook:
+    chain_id: int
+    deploy_block: int
+    job_registry: bytes
+    provider_registry: bytes
+    ask_registry: bytes
+    paytoken: bytes
+    payment_token_decimals: int
+    token_domain: TokenDomain
+
+    @classmethod
+    def parse(cls, raw: bytes) -> Self:
+        """Reads the JSON form. Every key is required and no other taken; Refused names the one at fault."""
+        book = _object(parse(raw), None, _KEYS)
+        token_domain = _object(book["tokenDomain"], "tokenDomain", _TOKEN_DOMAIN_KEYS)
+        return cls(
+            chain_id=_chain_id(book["chainId"]),
+            deploy_block=read_uint(book["deployBlock"], 53, "deployBlock"),
+            job_registry=_contract(book["jobRegistry"], "jobRegistry"),
+            provider_registry=_contract(book["providerRegistry"], "providerRegistry"),
+            ask_registry=_contract(book["askRegistry"], "askRegistry"),
+            paytoken=_contract(book["paytoken"], "paytoken"),
+            payment_token_decimals=_decimals(book["paymentTokenDecimals"]),
+            token_domain=TokenDomain(
+                name=_text(token_domain["name"], "tokenDomain.name"),
+                version=_text(token_domain["version"], "tokenDomain.version"),
+            ),
+        )
+
+    def as_json(self) -> dict[str, object]:
+        """The value whose JSON text `parse` reads back to this book."""
+        return {
+            "chainId": self.chain_id,
+            "deployBlock": self.deploy_block,
+            "jobRegistry": hex_of(self.job_registry),
+            "providerRegistry": hex_of(self.provider_registry),
+            "askRegistry": hex_of(self.ask_registry),
+            "paytoken": hex_of(self.paytoken),
+            "paymentTokenDecimals": self.payment_token_decimals,
+            "tokenDomain": {"name": self.token_domain.name, "version": self.token_domain.version},
+        }
+
+
+def _object(value: object, param: str | None, keys: tuple[str, ...]) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise Refused(f"{param or 'the address book'} must be a JSON object", param)
+    prefix = f"{param}." if param else ""
+    for key in value:
+        if key not in keys:
+            raise Refused(f"{prefix}{key} is not a key of the address book", prefix + key)
+    for key in keys:
+        if key not in value:
+            raise Refused(f"{prefix}{key} is missing from the address book", prefix + key)
+    return value
+
+
+def _chain_id(value: object) -> int:
+    # Answers carry it as a JSON number, hence the bound at 2^53.
+    chain_id = read_uint(value, 53, "chainId")
+    if chain_id == 0:
+        raise Refused("chainId must not be 0", "chainId")
+    return chain_id
+
+
+def _contract(value: object, param: str) -> bytes:
+    address = read_hex(value, 20, param)
+    if not any(address):
+        raise Refused(f"{param} must not be the zero address", param)
+    return address
+
+
+def _decimals(value: object) -> int:
+    decimals = read_uint(value, 53, "paymentTokenDecimals")
+    if decimals > MAX_DECIMALS:
+        raise Refused(f"paymentTokenDecimals must be in 0..{MAX_DECIMALS}", "paymentTokenDecimals")
+    return decimals
+
+
+def _text(value: object, param: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise Refused(f"{param} must be a string that is not empty", param)
+    return value

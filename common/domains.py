@@ -1,0 +1,62 @@
+"""The seven signing domains of one deployment."""
+
+from typing import Generic, Protocol, Self, TypeVar
+
+import attrs
+
+from common.address_book import AddressBook
+from common.eip712 import DIGEST_PREFIX, Domain
+from common.keccak import keccak256
+from common.messages.escrow import HandoverAuth, Release
+from common.messages.jobs import Cancel, Claim, Fail, Order, Settle
+from common.messages.payments import ReceiveWithAuthorization
+from common.messages.providers import AskSnapshot, RequestCapacity, SetIdentity
+from common.messages.sessions import ResultKey, SvcSession
+
+
+class Message(Protocol):
+    def struct_hash(self) -> bytes: ...
+
+
+M_contra = TypeVar("M_contra", bound=Message, contravariant=True)
+
+
+@attrs.frozen(slots=True)
+class SigningDomain(Generic[M_contra]):
+    """A domain with its separator at hand. Its type names the messages that are signed in it, so that signing
+    one in a stranger's domain is a type error."""
+
+    domain: Domain
+    separator: bytes = attrs.field(init=False, eq=False, repr=False)
+    _prefix: bytes = attrs.field(init=False, eq=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "separator", self.domain.separator)
+        object.__setattr__(self, "_prefix", DIGEST_PREFIX + self.separator)
+
+    def digest(self, message: M_contra) -> bytes:
+        return keccak256(self._prefix + message.struct_hash())
+
+
+@attrs.frozen(slots=True)
+class Domains:
+    jobs: SigningDomain[Order | Cancel | Claim | Settle | Fail]
+    providers: SigningDomain[SetIdentity | RequestCapacity]
+    asks: SigningDomain[AskSnapshot]
+    token: SigningDomain[ReceiveWithAuthorization]
+    escrow: SigningDomain[Release | HandoverAuth]
+    session: SigningDomain[SvcSession]
+    results: SigningDomain[ResultKey]
+
+    @classmethod
+    def of(cls, book: AddressBook) -> Self:
+        chain = book.chain_id
+        return cls(
+            jobs=SigningDomain(Domain("SVC Jobs", "2", chain, book.job_registry)),
+            providers=SigningDomain(Domain("SVC Providers", "2", chain, book.provider_registry)),
+            asks=SigningDomain(Domain("SVC Asks", "2", chain, book.ask_registry)),
+            token=SigningDomain(Domain(book.token_domain.name, book.token_domain.version, chain, book.paytoken)),
+            escrow=SigningDomain(Domain("SVC Escrow", "1", chain)),
+            session=SigningDomain(Domain("SVC Session", "1", chain)),
+            results=SigningDomain(Domain("SVC Results", "1", chain)),
+        )

@@ -1,0 +1,113 @@
+"""What owners and providers sign for the job registry (domain `SVC Jobs`).
+
+Structs are packed by one `struct` call each: an integer of n bytes is its big-endian bytes behind 32 − n zero
+bytes, and a uint128 is two words of 64 bits.
+"""
+
+from struct import Struct
+from typing import ClassVar, Final
+
+from attrs import field, frozen
+
+from common.keccak import keccak256
+from common.messages.fields import MASK64, bytes32, uint32, uint64, uint128
+
+_ORDER: Final = Struct(">32s 32s 28xI 28xI 16xQQ 16xQQ 28xI 28xI 28xI 24xQ")
+_JOB_AND_TIME: Final = Struct(">32s 32s 24xQ")
+_SETTLE: Final = Struct(">32s 32s 28xI 24xQ")
+
+
+@frozen(slots=True)
+class Order:
+    """Terms of a job. The container is covered through `c`, the task CID is not."""
+
+    TYPE: ClassVar[str] = (
+        "Order(bytes32 c,uint32 modelId,uint32 slaSecs,uint128 rateIn,uint128 rateOut,"
+        "uint32 unitsIn,uint32 unitsOut,uint32 designated,uint64 expiresAt)"
+    )
+    TYPE_HASH: ClassVar[bytes] = keccak256(TYPE.encode("ascii"))
+
+    c: bytes = field(validator=bytes32)
+    model_id: int = field(validator=uint32)
+    sla_secs: int = field(validator=uint32)
+    rate_in: int = field(validator=uint128)
+    rate_out: int = field(validator=uint128)
+    units_in: int = field(validator=uint32)
+    units_out: int = field(validator=uint32)
+    designated: int = field(validator=uint32)
+    expires_at: int = field(validator=uint64)
+
+    def struct_hash(self) -> bytes:
+        return keccak256(
+            _ORDER.pack(
+                self.TYPE_HASH,
+                self.c,
+                self.model_id,
+                self.sla_secs,
+                self.rate_in >> 64,
+                self.rate_in & MASK64,
+                self.rate_out >> 64,
+                self.rate_out & MASK64,
+                self.units_in,
+                self.units_out,
+                self.designated,
+                self.expires_at,
+            )
+        )
+
+
+@frozen(slots=True)
+class Cancel:
+    """The owner takes an open job back."""
+
+    TYPE: ClassVar[str] = "Cancel(bytes32 jobId,uint64 issuedAt)"
+    TYPE_HASH: ClassVar[bytes] = keccak256(TYPE.encode("ascii"))
+
+    job_id: bytes = field(validator=bytes32)
+    issued_at: int = field(validator=uint64)
+
+    def struct_hash(self) -> bytes:
+        return keccak256(_JOB_AND_TIME.pack(self.TYPE_HASH, self.job_id, self.issued_at))
+
+
+@frozen(slots=True)
+class Claim:
+    """A provider takes an open job on."""
+
+    TYPE: ClassVar[str] = "Claim(bytes32 jobId,uint64 issuedAt)"
+    TYPE_HASH: ClassVar[bytes] = keccak256(TYPE.encode("ascii"))
+
+    job_id: bytes = field(validator=bytes32)
+    issued_at: int = field(validator=uint64)
+
+    def struct_hash(self) -> bytes:
+        return keccak256(_JOB_AND_TIME.pack(self.TYPE_HASH, self.job_id, self.issued_at))
+
+
+@frozen(slots=True)
+class Settle:
+    """The claimer delivers. The result CID is not covered."""
+
+    TYPE: ClassVar[str] = "Settle(bytes32 jobId,uint32 completionTok,uint64 issuedAt)"
+    TYPE_HASH: ClassVar[bytes] = keccak256(TYPE.encode("ascii"))
+
+    job_id: bytes = field(validator=bytes32)
+    completion_tok: int = field(validator=uint32)
+    issued_at: int = field(validator=uint64)
+
+    def struct_hash(self) -> bytes:
+        return keccak256(_SETTLE.pack(self.TYPE_HASH, self.job_id, self.completion_tok, self.issued_at))
+
+
+@frozen(slots=True)
+class Fail:
+    """The claimer gives up, and the owner is refunded."""
+
+    TYPE: ClassVar[str] = "Fail(bytes32 jobId,uint64 issuedAt)"
+    TYPE_HASH: ClassVar[bytes] = keccak256(TYPE.encode("ascii"))
+
+    job_id: bytes = field(validator=bytes32)
+    issued_at: int = field(validator=uint64)
+
+    def struct_hash(self) -> bytes:
+        return keccak256(_JOB_AND_TIME.pack(self.TYPE_HASH, self.job_id, self.issued_at))

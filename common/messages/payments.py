@@ -1,0 +1,52 @@
+"""What an owner signs for the payment token (EIP-3009)."""
+
+from struct import Struct
+from typing import ClassVar, Final
+
+from attrs import field, frozen
+
+from common.keccak import keccak256
+from common.messages.fields import address, bytes32, uint256
+
+_AUTHORIZATION: Final = Struct(">32s 12x20s 12x20s 32s 32s 32s 32s")
+
+
+@frozen(slots=True)
+class ReceiveWithAuthorization:
+    """Lets `to`, and nobody else, collect exactly `value` once, strictly between the two times."""
+
+    TYPE: ClassVar[str] = (
+        "ReceiveWithAuthorization(address from,address to,uint256 value,"
+        "uint256 validAfter,uint256 validBefore,bytes32 nonce)"
+    )
+    TYPE_HASH: ClassVar[bytes] = keccak256(TYPE.encode("ascii"))
+
+    from_: bytes = field(validator=address)
+    to: bytes = field(validator=address)
+    value: int = field(validator=uint256)
+    valid_after: int = field(validator=uint256)
+    valid_before: int = field(validator=uint256)
+    nonce: bytes = field(validator=bytes32)
+
+    def struct_hash(self) -> bytes:
+        return keccak256(
+            _AUTHORIZATION.pack(
+                self.TYPE_HASH,
+                self.from_,
+                self.to,
+                self.value.to_bytes(32, "big"),
+                self.valid_after.to_bytes(32, "big"),
+                self.valid_before.to_bytes(32, "big"),
+                self.nonce,
+            )
+        )
+
+
+def job_payment(owner: bytes, registry: bytes, amount: int, expires_at: int, job_id: bytes) -> ReceiveWithAuthorization:
+    """The one authorisation that pays for a job.
+
+    Its nonce is the job id, so that it pays for no other job; it outlives the order by a second, so that a
+    claim in the order's last second is still paid.
+    """
+    valid_after, valid_before = 0, expires_at + 1
+    return ReceiveWithAuthorization(owner, registry, amount, valid_after, valid_before, job_id)

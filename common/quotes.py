@@ -1,0 +1,99 @@
+"""What a job costs, and how the payment is shared out when it ends.
+
+Rates are prices per 10^6 units. All of it is exact integer arithmetic, the same as the job registry's:
+
+    cap    = max(1, ⌈(rate_in · units_in + rate_out · units_out) / 10^6⌉), at most 2^128 − 1
+    fee    = ⌊cap · fee_bps / 10^4⌋
+    amount = cap + fee + gas_fee
+    cost   = cap with completion_tok in the place of units_out
+
+Nothing but `cap` can overflow. The sum under it is below 2 · 2^128 · 2^32 = 2^161. With fee_bps below 2^16
+and 10^4 above 2^13, fee is below 2^128 · 2^16 / 2^13 = 2^131; gas_fee is below 2^128, so amount is below
+2^132: far inside a uint256 wherever it is computed.
+"""
+
+from typing import Final
+
+import attrs
+
+from common.keccak import keccak256
+from common.messages.fields import uint128
+from common.refusal import Refused
+
+_UNITS_PER_RATE: Final = 10**6
+_BASIS_POINTS: Final = 10**4
+
+
+def job_id(owner: bytes, c: bytes) -> bytes:
+    """keccak256(owner (20) ‖ c (32)): one owner can post one container once."""
+    if len(owner) != 20 or len(c) != 32:
+        raise ValueError("a job id is made of an address of 20 bytes and a commitment of 32")
+    return keccak256(owner + c)
+
+
+def _fee_bps(_: object, __: object, value: int) -> None:
+    if value >> 16:
+        raise ValueError("fee_bps does not fit a uint16")
+
+
+@attrs.frozen(slots=True)
+class Terms:
+    """The registry's charges at the time of the post; a job keeps the ones it was posted under."""
+
+    fee_bps: int = attrs.field(validator=_fee_bps)
+    gas_fee: int = attrs.field(validator=uint128)
+
+
+@attrs.frozen(slots=True)
+class Quote:
+    cap: int
+    fee: int
+    gas_fee: int
+    amount: int
+
+
+@attrs.frozen(slots=True)
+class Settlement:
+    """The three shares of the amount collected; they add up to it to the unit."""
+
+    provider: int
+    treasury: int
+    owner: int
+
+
+def _price(rate_in: int, rate_out: int, units_in: int, units_out: int) -> int:
+    return max(1, -(-(rate_in * units_in + rate_out * units_out) // _UNITS_PER_RATE))
+
+
+def quote(rate_in: int, rate_out: int, units_in: int, units_out: int, terms: Terms) -> Quote:
+    """Raises Refused (`cap_overflow`) when the cap does not fit a uint128."""
+    cap = _price(rate_in, rate_out, units_in, units_out)
+    if cap >> 128:
+        raise Refused("the order's cap does not fit a uint128", code="cap_overflow")
+    fee = cap * terms.fee_bps // _BASIS_POINTS
+    return Quote(cap=cap, fee=fee, gas_fee=terms.gas_fee, amount=cap + fee + terms.gas_fee)
+
+
+def cost(rate_in: int, rate_out: int, units_in: int, units_out: int, *, completion_tok: int) -> int:
+    """What the provider is paid for `completion_tok` units of output; never above the cap.
+
+    The bound needs no clamp of its own: the price does not fall as units grow, and more than `units_out` are
+    refused.
+    """
+    if completion_tok > units_out:
+        raise Refused("completion_tok is above the units_out that the order pays for", "completion_tok")
+    return _price(rate_in, rate_out, units_in, completion_tok)
+
+
+def settlement(
+    rate_in: int, rate_out: int, units_in: int, units_out: int, terms: Terms, *, completion_tok: int
+) -> Settlement:
+    """How the amount collected at the claim is shared out by a settle.
+
+    The fee is taken on the cost, not on the cap; since the cost is at most the cap, the owner's share is
+    never below zero.
+    """
+    collected = quote(rate_in, rate_out, units_in, units_out, terms).amount
+    provider = cost(rate_in, rate_out, units_in, units_out, completion_tok=completion_tok)
+    treasury = provider * terms.fee_bps // _BASIS_POINTS + terms.gas_fee
+    return Settlement(provider=provider, treasury=treasury, owner=collected - provider - treasury)

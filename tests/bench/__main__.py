@@ -1,0 +1,66 @@
+"""Runs every benchmark, prints one table and writes build/bench.json.
+
+    python -m tests.bench [name ...]
+
+Exits with 1 when a figure misses its target.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import attrs
+
+from tests.bench import checking, sealing, signing
+from tests.bench.row import Row
+
+# The one place that knows the benchmarks: each module measures in its `rows()`.
+BENCHMARKS = {"checking": checking.rows, "signing": signing.rows, "sealing": sealing.rows}
+REPORT = Path("build/bench.json")
+
+
+def table(rows: list[Row]) -> str:
+    lines = [("what", "value", "unit", "× against", "target", "", "against")]
+    lines += [
+        (
+            row.name,
+            f"{row.value:,.0f}",
+            row.unit,
+            f"{row.ratio:.2f}",
+            f"{row.target:g}",
+            "holds" if row.holds else "MISSED",
+            row.against,
+        )
+        for row in rows
+    ]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    numbers = {1, 3, 4}
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if column in numbers else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench")
+    parser.add_argument("names", nargs="*", metavar="name", help=f"some of: {', '.join(BENCHMARKS)}")
+    chosen = parser.parse_args().names or list(BENCHMARKS)
+    unknown = [name for name in chosen if name not in BENCHMARKS]
+    if unknown:
+        parser.error(f"no such benchmark: {', '.join(unknown)}")
+    rows: list[Row] = []
+    for name in chosen:
+        print(f"measuring: {name}", file=sys.stderr)
+        rows += BENCHMARKS[name]()
+    print(table(rows))
+    REPORT.parent.mkdir(exist_ok=True)
+    REPORT.write_text(json.dumps([attrs.asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")
+    return 0 if all(row.holds for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,146 @@
+"""Checking one submission: two signatures over typed data, and the job id. It starts from the order as the
+request's reader made it.
+
+The limit is what the curve alone costs: two `secp256k1_ecdsa_recover` with everything around them left out.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import attrs
+from coincurve import PublicKey
+from coincurve._libsecp256k1 import ffi, lib
+from coincurve.context import GLOBAL_CONTEXT
+from eth_account import Account
+from eth_account.messages import encode_typed_data
+from eth_utils import keccak
+
+from common.address_book import AddressBook, TokenDomain
+from common.domains import Domains
+from common.keccak import keccak256
+from common.messages.jobs import Order
+from common.messages.payments import job_payment
+from common.quotes import job_id
+from common.secp256k1 import Wallet, recover
+from tests.bench.row import Row, interleaved
+
+PORTION = 400
+ROUNDS = 15
+
+OWNER = Wallet(keccak256(b"bench: owner"))
+BOOK = AddressBook(31337, 0, b"\x11" * 20, b"\x22" * 20, b"\x33" * 20, b"\x44" * 20, 6, TokenDomain("Dev Dollar", "1"))
+DOMAINS = Domains.of(BOOK)
+TERMS = (keccak256(b"bench: c"), 7, 3600, 150_000, 600_000, 1_200, 800, 0, 1_800_003_600)
+AMOUNT = 123_456_789
+ORDER = Order(*TERMS)
+JOB_ID = job_id(OWNER.address, ORDER.c)
+ORDER_SIGNATURE = OWNER.sign(DOMAINS.jobs.digest(ORDER))
+PAYMENT_SIGNATURE = OWNER.sign(
+    DOMAINS.token.digest(job_payment(OWNER.address, BOOK.job_registry, AMOUNT, ORDER.expires_at, JOB_ID))
+)
+
+
+def by_this_house() -> bool:
+    expected = job_id(OWNER.address, ORDER.c)
+    payment = job_payment(OWNER.address, BOOK.job_registry, AMOUNT, ORDER.expires_at, expected)
+    return (
+        expected == JOB_ID
+        and recover(DOMAINS.jobs.digest(ORDER), ORDER_SIGNATURE) == OWNER.address
+        and recover(DOMAINS.token.digest(payment), PAYMENT_SIGNATURE) == OWNER.address
+    )
+
+
+def by_coincurve_api() -> bool:
+    """The same hashes, recovered through coincurve's public classes."""
+
+    def signer(digest: bytes, signature: bytes) -> bytes:
+        compact = signature[:64] + bytes([signature[64] - 27])
+        key = PublicKey.from_signature_and_message(compact, digest, hasher=None)
+        return keccak256(key.format(compressed=False)[1:])[12:]
+
+    expected = job_id(OWNER.address, ORDER.c)
+    payment = job_payment(OWNER.address, BOOK.job_registry, AMOUNT, ORDER.expires_at, expected)
+    return (
+        expected == JOB_ID
+        and signer(DOMAINS.jobs.digest(ORDER), ORDER_SIGNATURE) == OWNER.address
+        and signer(DOMAINS.token.digest(payment), PAYMENT_SIGNATURE) == OWNER.address
+    )
+
+
+def _eth_account_types(type_: str) -> dict[str, list[dict[str, str]]]:
+    name, _, listing = type_.rstrip(")").partition("(")
+    return {name: [dict(zip(("type", "name"), one.split(" "), strict=True)) for one in listing.split(",")]}
+
+
+def _eth_account_domain(name: str, version: str, contract: bytes) -> dict[str, object]:
+    return {"name": name, "version": version, "chainId": BOOK.chain_id, "verifyingContract": contract}
+
+
+def eth_account_check() -> Callable[[], bool]:
+    payment = job_payment(OWNER.address, BOOK.job_registry, AMOUNT, ORDER.expires_at, JOB_ID)
+    order_types, payment_types = _eth_account_types(Order.TYPE), _eth_account_types(payment.TYPE)
+    jobs = _eth_account_domain("SVC Jobs", "2", BOOK.job_registry)
+    token = _eth_account_domain("Dev Dollar", "1", BOOK.paytoken)
+    order_names = [field["name"] for field in order_types["Order"]]
+    payment_names = [field["name"] for field in payment_types["ReceiveWithAuthorization"]]
+    owner = Account.from_key(keccak256(b"bench: owner")).address
+
+    def check() -> bool:
+        order = encode_typed_data(jobs, order_types, dict(zip(order_names, TERMS, strict=True)))
+        paid = dict(zip(payment_names, attrs.astuple(payment), strict=True))
+        return (
+            keccak(OWNER.address + TERMS[0]) == JOB_ID
+            and Account.recover_message(order, signature=ORDER_SIGNATURE) == owner
+            and Account.recover_message(encode_typed_data(token, payment_types, paid), signature=PAYMENT_SIGNATURE)
+            == owner
+        )
+
+    return check
+
+
+def bare_recover() -> Callable[[], bool]:
+    context = GLOBAL_CONTEXT.ctx
+    key = ffi.new("secp256k1_pubkey *")
+    signature = ffi.new("secp256k1_ecdsa_recoverable_signature *")
+    lib.secp256k1_ecdsa_recoverable_signature_parse_compact(
+        context, signature, ORDER_SIGNATURE[:64], ORDER_SIGNATURE[64] - 27
+    )
+    digest = DOMAINS.jobs.digest(ORDER)
+    curve = lib.secp256k1_ecdsa_recover
+    return lambda: bool(curve(context, key, signature, digest) and curve(context, key, signature, digest))
+
+
+def _portion(check: Callable[[], bool]) -> Callable[[], int]:
+    def run() -> int:
+        for _ in range(PORTION):
+            if not check():
+                raise AssertionError("a good submission was refused")
+        return PORTION
+
+    return run
+
+
+def rows() -> list[Row]:
+    with ThreadPoolExecutor(2) as pool:
+        ours = _portion(by_this_house)
+        rates = interleaved(
+            {
+                "bare": _portion(bare_recover()),
+                "ours": ours,
+                "api": _portion(by_coincurve_api),
+                "eth-account": _portion(eth_account_check()),
+                "two threads": lambda: sum(pool.map(lambda _: ours(), range(2))),
+            },
+            ROUNDS,
+        )
+
+    def row(name: str, value: str, against: str, label: str, target: float) -> Row:
+        ratio = rates[value] / rates[against]
+        return Row(name, rates[value], "checks/s", label, ratio, target, ratio >= target)
+
+    return [
+        row("check a submission", "ours", "bare", "two bare secp256k1_ecdsa_recover", 0.85),
+        row("check a submission", "ours", "eth-account", "eth-account", 5),
+        row("check a submission", "ours", "api", "the same through coincurve's classes", 1),
+        row("check a submission, two threads", "two threads", "ours", "one thread", 1.8),
+    ]

@@ -1,0 +1,69 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.refusal import Refused
+from common.scalars import (
+    base64_of,
+    hex_of,
+    read_bare_hex,
+    read_base64,
+    read_decimal,
+    read_hex,
+    read_hex_upto,
+    read_uint,
+)
+from tests.vectors.vector_file import cases
+
+READERS = {
+    "uint": lambda value, bits: str(read_uint(value, bits, "field")),
+    "hex": lambda value, length: read_hex(value, length, "field").hex(),
+    "bare_hex": lambda value, length: read_bare_hex(value, length, "field").hex(),
+    "hex_upto": lambda value, longest: read_hex_upto(value, longest, "field").hex(),
+    "base64": lambda value, longest: read_base64(value, longest, "field").hex(),
+}
+CASES = cases("scalars.json")
+
+
+def read(case):
+    return READERS[case["reader"]](json.loads(case["json"]), int(case["limit"]))
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if "read" in case], ids=lambda case: case["name"])
+def test_the_one_spelling_of_a_value_is_read(case):
+    assert read(case) == case["read"]
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if "refused" in case], ids=lambda case: case["name"])
+def test_any_other_spelling_is_refused_and_names_the_field(case):
+    with pytest.raises(Refused) as refusal:
+        read(case)
+    assert refusal.value.param == "field"
+
+
+@given(st.text(max_size=80))
+def test_a_decimal_is_read_exactly_when_it_is_what_the_number_prints_as(text):
+    try:
+        number = read_decimal(text, 256, "field")
+    except Refused:
+        assert not (text.isascii() and text.isdecimal() and str(int(text)) == text and int(text) < 2**256)
+    else:
+        assert str(number) == text
+
+
+@given(st.binary(max_size=64))
+def test_bytes_survive_writing_and_reading(value):
+    assert read_hex(hex_of(value), len(value), "field") == value
+    assert read_hex_upto(hex_of(value), 64, "field") == value
+    assert read_base64(base64_of(value), 64, "field") == value
+
+
+@given(st.text(alphabet="ABZaz019+/=-_ \n", max_size=12))
+def test_no_two_base64_texts_are_read_as_the_same_bytes(text):
+    try:
+        value = read_base64(text, 64, "field")
+    except Refused:
+        return
+    assert base64_of(value) == text
