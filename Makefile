@@ -85,10 +85,13 @@ node-check: tests/node/node_modules/.ready ## the shared test vectors, read by i
 # --- contracts --------------------------------------------------------------------------------------------
 
 # forge keeps caches under the home folder; given one in build/, it leaves nothing outside the tree.
-IN_CONTRACTS = mkdir -p build/foundry && export HOME="$(CURDIR)/build/foundry" $(WITH_NODE) && cd $(CONTRACTS)
+# The binary itself, not npm's wrapper of it: the wrapper exits with 0 when tests fail.
+FORGE_BIN = $(firstword $(wildcard $(CURDIR)/$(CONTRACTS)/node_modules/@foundry-rs/forge-*/bin))
+IN_CONTRACTS = mkdir -p build/foundry && export HOME="$(CURDIR)/build/foundry" $(WITH_NODE) \
+	&& export PATH="$(FORGE_BIN):$$PATH" && cd $(CONTRACTS)
 # $(call QUIETLY,name,command): everything when it fails, the last line when it does not.
 QUIETLY = ($(2)) >build/$(1).log 2>&1 || { cat build/$(1).log; exit 1; }; tail -n 1 build/$(1).log
-FORGE_TEST = $(call QUIETLY,forge,$(IN_CONTRACTS) && FOUNDRY_PROFILE=$(1) node_modules/.bin/forge test --color never)
+FORGE_TEST = $(call QUIETLY,forge,$(IN_CONTRACTS) && FOUNDRY_PROFILE=$(1) forge test --color never)
 
 .PHONY: contracts
 contracts: $(CONTRACTS)/node_modules/.ready ## rebuild the committed contract artifacts
@@ -123,7 +126,7 @@ slither: .venv-slither/.ready $(CONTRACTS)/node_modules/.ready ## static analysi
 	@mkdir -p build
 	@$(call QUIETLY,slither,$(IN_CONTRACTS) \
 		&& export FOUNDRY_OUT=$(CURDIR)/build/slither/out FOUNDRY_CACHE_PATH=$(CURDIR)/build/slither/cache \
-		&& PATH="$(CURDIR)/.venv-slither/bin:$$PWD/node_modules/.bin:$$PATH" slither . --config-file slither.config.json)
+		&& PATH="$(CURDIR)/.venv-slither/bin:$$PATH" slither . --config-file slither.config.json)
 
 # --- the local world --------------------------------------------------------------------------------------
 
