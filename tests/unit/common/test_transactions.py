@@ -63,7 +63,7 @@ def test_a_transaction_is_signed_as_eth_account_does(transaction):
 @pytest.mark.parametrize("length", [0, 19, 21, 32])
 def test_a_receiver_that_is_no_address_makes_no_transaction(length):
     with pytest.raises(ValueError, match="to must be 20 bytes"):
-        Transaction(1, 0, 0, 0, 21_000, bytes(length), 0, b"")
+        Transaction(1, 0, 0, 0, 21_000, bytes(length), 0, b"").sign(Wallet(SECRET))
 
 
 def test_a_negative_integer_is_never_signed():
