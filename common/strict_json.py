@@ -19,29 +19,29 @@ from common.scalars import MAX_SAFE_INTEGER
 
 MAX_DEPTH: Final = 32
 
-_CONTAINERS: Final = frozenset({dict, list})
+_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 def parse(raw: bytes | bytearray, param: str | None = None) -> object:
     """The value of a JSON text; `Refused` carries `param` and no code."""
+    # Both checks cost about as much as the parse, and few texts need one: without so many brackets nothing is
+    # deep, and after a strict UTF-8 decode only a \u escape can bring a NUL or a lone surrogate.
+    if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH:
+        _check_depth(raw, param)
     try:
         text = raw.decode("utf-8")
         value: object = _DECODER.decode(text)
     except UnicodeDecodeError:
         raise Refused("the JSON is not valid UTF-8", param) from None
-    except RecursionError:  # the scanner's own limit is far above ours
-        raise Refused(f"the JSON nests deeper than {MAX_DEPTH}", param) from None
     except json.JSONDecodeError as error:
         raise Refused(f"not valid JSON: {error.msg} at character {error.pos}", param) from None
     except Refused as refusal:
         raise Refused(refusal.message, param) from None
     except ValueError:  # int() of more digits than the interpreter converts
         raise Refused("the JSON holds a number that is too long", param) from None
-    # Both walks cost about as much as the parse, and few texts need one: without so many brackets nothing is
-    # deep, and after a strict UTF-8 decode only a \u escape can bring a NUL or a lone surrogate.
-    if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH:
-        _check_depth(value, param)
     if b"\\u" in raw:
         _check_texts(value, param)
     return value
@@ -78,23 +78,25 @@ def _no_constant(name: str) -> NoReturn:
 _DECODER: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_float=_finite, parse_constant=_no_constant)
 
 
-def _check_depth(root: object, param: str | None) -> None:
-    """Level by level, so that no input makes this recurse."""
-    level = [root] if type(root) in _CONTAINERS else []
+def _check_depth(raw: bytes | bytearray, param: str | None) -> None:
+    """Before the parse, on the bytes alone: the stdlib's scanner recurses, and where a library has raised the
+    interpreter's recursion limit (one that eth-account brings does), deep input ends the process.
+
+    Each round takes away every innermost pair of brackets, so that a text of depth d is empty after d rounds.
+    """
+    brackets = _STRING.sub(b"", raw).translate(_ONE_KIND, _NO_BRACKETS)
     for _ in range(MAX_DEPTH):
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer)  # type: ignore[attr-defined]  # a list
-            if type(inner) in _CONTAINERS
-        ]
-        if not level:
+        if not brackets:
             return
-    raise Refused(f"the JSON nests deeper than {MAX_DEPTH}", param)
+        brackets = brackets.replace(b"[]", b"")
+    # A pair that is left is too deep; brackets without a partner are what the parser says best, unless they open
+    # so deep themselves.
+    if b"[]" in brackets or brackets.count(b"[") > MAX_DEPTH:
+        raise Refused(f"the JSON nests deeper than {MAX_DEPTH}", param)
 
 
 def _check_texts(root: object, param: str | None) -> None:
-    """Every string and key; comes after the depth check, so it may walk without looking at depth."""
+    """Every string and key."""
     waiting = [root]
     while waiting:
         node = waiting.pop()

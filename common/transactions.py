@@ -7,9 +7,7 @@ What is signed is the same without the last three.
 """
 
 from functools import lru_cache
-from typing import Final
-
-import attrs
+from typing import Final, NamedTuple
 
 from common.keccak import keccak256
 from common.secp256k1 import Wallet
@@ -18,52 +16,50 @@ _TYPE: Final = b"\x02"
 _EMPTY_LIST: Final = b"\xc0"
 
 
-@attrs.frozen(slots=True)
-class SignedTransaction:
+class SignedTransaction(NamedTuple):
     raw: bytes
     hash: bytes
 
 
-def _to(_: object, __: object, value: bytes | None) -> None:
-    if value is not None and len(value) != 20:
-        raise ValueError("to must be 20 bytes, or None for a deployment")
-
-
-@attrs.frozen(slots=True)
-class Transaction:
-    """`to` is None for a deployment. Amounts are in wei."""
+class Transaction(NamedTuple):
+    """`to` is None for a deployment. Amounts are in wei. (A tuple, because a relayer makes one per signature, and a
+    frozen class costs as much again as the encoding of its integers.)"""
 
     chain_id: int
     nonce: int
     max_priority_fee_per_gas: int
     max_fee_per_gas: int
     gas: int
-    to: bytes | None = attrs.field(validator=_to)
+    to: bytes | None
     value: int
-    data: bytes = attrs.field(repr=False)
+    data: bytes
 
     def sign(self, wallet: Wallet) -> SignedTransaction:
         """Deterministic: the same transaction and wallet give the same bytes."""
+        chain_id, nonce, tip, fee_cap, gas, to, value, data = self
+        if to is not None and len(to) != 20:
+            raise ValueError("to must be 20 bytes, or None for a deployment")
         fields = b"".join(
             (
-                _repeated(self.chain_id),
-                _integer(self.nonce),
-                _repeated(self.max_priority_fee_per_gas),
-                _repeated(self.max_fee_per_gas),
-                _integer(self.gas),
-                b"\x80" if self.to is None else b"\x94" + self.to,
-                _repeated(self.value),
-                _string(self.data),
+                _repeated(chain_id),
+                _integer(nonce),
+                _repeated(tip),
+                _repeated(fee_cap),
+                _integer(gas),
+                b"\x80" if to is None else b"\x94" + to,
+                _repeated(value),
+                _string(data),
                 _EMPTY_LIST,
             )
         )
         compact, parity = wallet.sign_recoverable(keccak256(_TYPE + _list_header(len(fields)) + fields))
-        r, s = compact[:32], compact[32:]
-        if not (r[0] and s[0]):  # of 128 signatures one has a shorter scalar
-            r, s = r.lstrip(b"\0"), s.lstrip(b"\0")
-        signature = (b"\x01" if parity else b"\x80") + _string(r) + _string(s)
+        y_parity = b"\x01" if parity else b"\x80"
+        if compact[0] and compact[32]:
+            signature = y_parity + b"\xa0" + compact[:32] + b"\xa0" + compact[32:]
+        else:  # of 128 signatures one has a shorter scalar
+            signature = y_parity + _string(compact[:32].lstrip(b"\0")) + _string(compact[32:].lstrip(b"\0"))
         raw = _TYPE + _list_header(len(fields) + len(signature)) + fields + signature
-        return SignedTransaction(raw=raw, hash=keccak256(raw))
+        return SignedTransaction(raw, keccak256(raw))
 
 
 # RLP: a byte below 0x80 is itself; a string of up to 55 bytes has a header of one byte, 0x80 + its length. A
@@ -92,6 +88,8 @@ def _string(value: bytes) -> bytes:
     return _long_header(0xB7, length) + value
 
 
+# Transactions of the same op have few lengths.
+@lru_cache(maxsize=1024)
 def _list_header(length: int) -> bytes:
     return _BYTES[0xC0 + length] if length < 56 else _long_header(0xF7, length)
 

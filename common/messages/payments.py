@@ -48,6 +48,5 @@ def job_payment(owner: bytes, registry: bytes, amount: int, expires_at: int, job
     Its nonce is the job id, so that it pays for no other job; it outlives the order by a second, so that a
     claim in the order's last second is still paid.
     """
-    return ReceiveWithAuthorization(
-        owner, registry, value=amount, valid_after=0, valid_before=expires_at + 1, nonce=job_id
-    )
+    valid_after, valid_before = 0, expires_at + 1
+    return ReceiveWithAuthorization(owner, registry, amount, valid_after, valid_before, job_id)

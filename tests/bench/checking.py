@@ -1,4 +1,5 @@
-"""Checking one submission: two signatures over typed data, and the job id.
+"""Checking one submission: two signatures over typed data, and the job id. It starts from the order as the
+request's reader made it.
 
 The limit is what the curve alone costs: two `secp256k1_ecdsa_recover` with everything around them left out.
 """
@@ -31,19 +32,20 @@ BOOK = AddressBook(31337, 0, b"\x11" * 20, b"\x22" * 20, b"\x33" * 20, b"\x44" *
 DOMAINS = Domains.of(BOOK)
 TERMS = (keccak256(b"bench: c"), 7, 3600, 150_000, 600_000, 1_200, 800, 0, 1_800_003_600)
 AMOUNT = 123_456_789
-JOB_ID = job_id(OWNER.address, TERMS[0])
-ORDER_SIGNATURE = OWNER.sign(DOMAINS.jobs.digest(Order(*TERMS)))
+ORDER = Order(*TERMS)
+JOB_ID = job_id(OWNER.address, ORDER.c)
+ORDER_SIGNATURE = OWNER.sign(DOMAINS.jobs.digest(ORDER))
 PAYMENT_SIGNATURE = OWNER.sign(
-    DOMAINS.token.digest(job_payment(OWNER.address, BOOK.job_registry, AMOUNT, TERMS[8], JOB_ID))
+    DOMAINS.token.digest(job_payment(OWNER.address, BOOK.job_registry, AMOUNT, ORDER.expires_at, JOB_ID))
 )
 
 
 def by_this_house() -> bool:
-    expected = job_id(OWNER.address, TERMS[0])
-    payment = job_payment(OWNER.address, BOOK.job_registry, AMOUNT, TERMS[8], expected)
+    expected = job_id(OWNER.address, ORDER.c)
+    payment = job_payment(OWNER.address, BOOK.job_registry, AMOUNT, ORDER.expires_at, expected)
     return (
         expected == JOB_ID
-        and recover(DOMAINS.jobs.digest(Order(*TERMS)), ORDER_SIGNATURE) == OWNER.address
+        and recover(DOMAINS.jobs.digest(ORDER), ORDER_SIGNATURE) == OWNER.address
         and recover(DOMAINS.token.digest(payment), PAYMENT_SIGNATURE) == OWNER.address
     )
 
@@ -56,11 +58,11 @@ def by_coincurve_api() -> bool:
         key = PublicKey.from_signature_and_message(compact, digest, hasher=None)
         return keccak256(key.format(compressed=False)[1:])[12:]
 
-    expected = job_id(OWNER.address, TERMS[0])
-    payment = job_payment(OWNER.address, BOOK.job_registry, AMOUNT, TERMS[8], expected)
+    expected = job_id(OWNER.address, ORDER.c)
+    payment = job_payment(OWNER.address, BOOK.job_registry, AMOUNT, ORDER.expires_at, expected)
     return (
         expected == JOB_ID
-        and signer(DOMAINS.jobs.digest(Order(*TERMS)), ORDER_SIGNATURE) == OWNER.address
+        and signer(DOMAINS.jobs.digest(ORDER), ORDER_SIGNATURE) == OWNER.address
         and signer(DOMAINS.token.digest(payment), PAYMENT_SIGNATURE) == OWNER.address
     )
 
@@ -75,7 +77,7 @@ def _eth_account_domain(name: str, version: str, contract: bytes) -> dict[str, o
 
 
 def eth_account_check() -> Callable[[], bool]:
-    payment = job_payment(OWNER.address, BOOK.job_registry, AMOUNT, TERMS[8], JOB_ID)
+    payment = job_payment(OWNER.address, BOOK.job_registry, AMOUNT, ORDER.expires_at, JOB_ID)
     order_types, payment_types = _eth_account_types(Order.TYPE), _eth_account_types(payment.TYPE)
     jobs = _eth_account_domain("SVC Jobs", "2", BOOK.job_registry)
     token = _eth_account_domain("Dev Dollar", "1", BOOK.paytoken)
@@ -103,7 +105,7 @@ def bare_recover() -> Callable[[], bool]:
     lib.secp256k1_ecdsa_recoverable_signature_parse_compact(
         context, signature, ORDER_SIGNATURE[:64], ORDER_SIGNATURE[64] - 27
     )
-    digest = DOMAINS.jobs.digest(Order(*TERMS))
+    digest = DOMAINS.jobs.digest(ORDER)
     curve = lib.secp256k1_ecdsa_recover
     return lambda: bool(curve(context, key, signature, digest) and curve(context, key, signature, digest))
 

@@ -44,7 +44,8 @@ Call = Any  # web3 builds a class of its own for each contract function
 
 @contextmanager
 def anvil() -> Iterator[Web3]:
-    command = [str(CONTRACTS_DIR / "node_modules/.bin/anvil"), "--port", "0", "--gas-limit", "60000000"]
+    [binary] = CONTRACTS_DIR.glob("node_modules/@foundry-rs/anvil-*/bin/anvil")  # of this platform
+    command = [str(binary), "--port", "0", "--gas-limit", "60000000"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

@@ -1,14 +1,17 @@
 import json
 
 import pytest
+from eth_utils import decode_hex as raw
 from hypothesis import given
 from hypothesis import strategies as st
 
 from common.address_book import MAX_DECIMALS, AddressBook, TokenDomain
 from common.refusal import Refused
-from tests.vectors.read import raw, vectors
+from tests.vectors.vector_file import cases
 
-VECTORS = vectors("address_book")
+VECTORS = cases("address_book.json")
+REFUSED = [case for case in VECTORS if "refused" in case]
+ACCEPTED = [case for case in VECTORS if "refused" not in case]
 
 contracts = st.binary(min_size=20, max_size=20).filter(any)
 names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
@@ -25,7 +28,7 @@ books = st.builds(
 )
 
 
-@pytest.mark.parametrize("case", VECTORS["accepted"], ids=lambda case: case["name"])
+@pytest.mark.parametrize("case", ACCEPTED, ids=lambda case: case["name"])
 def test_an_address_book_is_read(case):
     book, given_book = AddressBook.parse(case["text"].encode()), json.loads(case["text"])
     assert book.chain_id == int(given_book["chainId"])
@@ -38,7 +41,7 @@ def test_an_address_book_is_read(case):
     assert book.token_domain == TokenDomain(**given_book["tokenDomain"])
 
 
-@pytest.mark.parametrize("case", VECTORS["refused"], ids=lambda case: case["name"])
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case["name"])
 def test_a_faulty_address_book_is_refused_by_the_key_at_fault(case):
     with pytest.raises(Refused) as refusal:
         AddressBook.parse(case["text"].encode())

@@ -15,38 +15,31 @@ from common.scalars import (
     read_hex_upto,
     read_uint,
 )
-from tests.vectors.read import vectors
+from tests.vectors.vector_file import cases
 
 READERS = {
-    "uint": (lambda value, bits: str(read_uint(value, bits, "field")), "bits"),
-    "hex": (lambda value, length: read_hex(value, length, "field").hex(), "length"),
-    "bare_hex": (lambda value, length: read_bare_hex(value, length, "field").hex(), "length"),
-    "hex_upto": (lambda value, longest: read_hex_upto(value, longest, "field").hex(), "longest"),
-    "base64": (lambda value, longest: read_base64(value, longest, "field").hex(), "longest"),
+    "uint": lambda value, bits: str(read_uint(value, bits, "field")),
+    "hex": lambda value, length: read_hex(value, length, "field").hex(),
+    "bare_hex": lambda value, length: read_bare_hex(value, length, "field").hex(),
+    "hex_upto": lambda value, longest: read_hex_upto(value, longest, "field").hex(),
+    "base64": lambda value, longest: read_base64(value, longest, "field").hex(),
 }
-CASES = [(reader, case) for reader in READERS for case in vectors("scalars")[reader]]
+CASES = cases("scalars.json")
 
 
-def named(case: dict[str, object]) -> str:
-    return json.dumps(case["value"])[:24]
+def read(case):
+    return READERS[case["reader"]](json.loads(case["json"]), int(case["limit"]))
 
 
-@pytest.mark.parametrize(
-    ("reader", "case"), [pytest.param(r, c, id=f"{r}-{named(c)}") for r, c in CASES if "read" in c]
-)
-def test_the_one_spelling_of_a_value_is_read(reader, case):
-    read, limit = READERS[reader]
-    assert read(case["value"], int(case[limit])) == case["read"]
+@pytest.mark.parametrize("case", [case for case in CASES if "read" in case], ids=lambda case: case["name"])
+def test_the_one_spelling_of_a_value_is_read(case):
+    assert read(case) == case["read"]
 
 
-@pytest.mark.parametrize(
-    ("reader", "case"),
-    [pytest.param(r, c, id=f"{r}-{c['refused']}-{named(c)}") for r, c in CASES if "refused" in c],
-)
-def test_any_other_spelling_is_refused_and_names_the_field(reader, case):
-    read, limit = READERS[reader]
+@pytest.mark.parametrize("case", [case for case in CASES if "refused" in case], ids=lambda case: case["name"])
+def test_any_other_spelling_is_refused_and_names_the_field(case):
     with pytest.raises(Refused) as refusal:
-        read(case["value"], int(case[limit]))
+        read(case)
     assert refusal.value.param == "field"
 
 

@@ -4,26 +4,33 @@ import pytest
 from eth_account import Account
 from eth_keys import keys
 from eth_keys.exceptions import BadSignature, ValidationError
+from eth_utils import decode_hex as raw
 from hypothesis import given
 from hypothesis import strategies as st
 
 from common.refusal import Refused
 from common.secp256k1 import Wallet, recover
-from tests.vectors.read import raw, vectors
+from tests.vectors.vector_file import cases
 
 ORDER = 0xFFFFFFFF_FFFFFFFF_FFFFFFFF_FFFFFFFE_BAAEDCE6_AF48A03B_BFD25E8C_D0364141
-SIGNATURES = vectors("signatures")
+SIGNATURES = cases("signatures.json")
+ACCEPTED = [case for case in SIGNATURES if "signer" in case]
+REFUSED = [case for case in SIGNATURES if "refused" in case]
 
 digests = st.binary(min_size=32, max_size=32)
 secrets = st.integers(1, ORDER - 1).map(lambda number: number.to_bytes(32, "big"))
 
 
-@pytest.mark.parametrize("case", SIGNATURES["accepted"], ids=lambda case: case["name"])
+@pytest.mark.parametrize("case", ACCEPTED, ids=lambda case: case["name"])
 def test_a_signature_recovers_to_its_signer(case):
     assert recover(raw(case["digest"]), raw(case["signature"])) == raw(case["signer"])
 
 
-@pytest.mark.parametrize("case", SIGNATURES["refused"], ids=lambda case: f"{case['refused']}: {case['name']}")
+@pytest.mark.parametrize(
+    "case",
+    REFUSED,
+    ids=lambda case: f"{case['refused']}: {case['name']}",
+)
 def test_a_malformed_signature_recovers_to_nobody(case):
     assert recover(raw(case["digest"]), raw(case["signature"])) is None
 

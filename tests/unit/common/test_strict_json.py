@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -67,11 +68,26 @@ def test_bytes_are_read_or_refused_and_nothing_else(raw: bytes) -> None:
         return
 
 
-@pytest.mark.parametrize("opening", ["[", '{"a":', '[{"a":'])
+@pytest.fixture
+def _recursion_limit_raised() -> Iterator[None]:
+    """As libraries do: then the stdlib's scanner recurses until the stack ends, and the process with it."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(200_000)
+    yield
+    sys.setrecursionlimit(limit)
+
+
+@pytest.mark.usefixtures("_recursion_limit_raised")
+@pytest.mark.parametrize("opening", ["[", '{"a":', '[{"a":', '["\\"",{"[":'])
 def test_nesting_a_hundred_thousand_deep_is_refused_like_any_other(opening: str) -> None:
     for text in (opening * 100_000, opening * 100_000 + "1" + "]" * 100_000):
         with pytest.raises(Refused, match="deeper than 32"):
             parse(text.encode())
+
+
+def test_brackets_inside_strings_are_no_depth() -> None:
+    text = json.dumps(["[" * 100, '\\"' + "{" * 100, {"}" * 100: "]" * 100}, "\\"])
+    assert parse(text.encode()) == json.loads(text)
 
 
 def test_depth_is_counted_along_the_deepest_branch_only() -> None:

@@ -1,19 +1,19 @@
 import pytest
 from eth_account import Account
+from eth_utils import decode_hex as raw
 from hypothesis import given
 from hypothesis import strategies as st
 
 from common.keccak import keccak256
 from common.secp256k1 import Wallet
 from common.transactions import Transaction
-from tests.vectors.read import raw, vectors
+from tests.vectors.vector_file import cases
 
-VECTORS = vectors("transactions")
-SECRET = raw(VECTORS["secret"])
+SECRET = b"\x17" * 32
 U64, U256 = 2**64 - 1, 2**256 - 1
 
 
-@pytest.mark.parametrize("case", VECTORS["cases"], ids=lambda case: case["name"])
+@pytest.mark.parametrize("case", cases("transactions.json"), ids=lambda case: case["name"])
 def test_a_signed_transaction_is_as_in_the_vectors(case):
     signed = Transaction(
         chain_id=int(case["chain_id"]),
@@ -24,7 +24,7 @@ def test_a_signed_transaction_is_as_in_the_vectors(case):
         to=case["to"] and raw(case["to"]),
         value=int(case["value"]),
         data=raw(case["data"]) * int(case["data_repeated"]),
-    ).sign(Wallet(SECRET))
+    ).sign(Wallet(raw(case["secret"])))
     assert signed.hash == raw(case["hash"])
     assert case["raw"] is None or signed.raw == raw(case["raw"])
 
@@ -63,7 +63,7 @@ def test_a_transaction_is_signed_as_eth_account_does(transaction):
 @pytest.mark.parametrize("length", [0, 19, 21, 32])
 def test_a_receiver_that_is_no_address_makes_no_transaction(length):
     with pytest.raises(ValueError, match="to must be 20 bytes"):
-        Transaction(1, 0, 0, 0, 21_000, bytes(length), 0, b"")
+        Transaction(1, 0, 0, 0, 21_000, bytes(length), 0, b"").sign(Wallet(SECRET))
 
 
 def test_a_negative_integer_is_never_signed():

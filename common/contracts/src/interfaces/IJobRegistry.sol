@@ -2,6 +2,9 @@
 pragma solidity ^0.8.28;
 
 /// The life of a sealed job: posted by its owner, claimed and paid for, then ended exactly once.
+///
+/// An owner or operator that sends an op itself gives an empty `sig`, and `issuedAt` is then not looked at. `settle`,
+/// `fail` and `reclaim` of a job that was never posted are refused with UnknownJob.
 interface IJobRegistry {
     enum State {
         Open, // 0
@@ -115,7 +118,7 @@ interface IJobRegistry {
     error ModelNotAllowed();
     error NotDesignated();
     error AtCapacity();
-    error PaymentRefused(); // the token refused the transfer, or fewer than `amount` arrived
+    error PaymentRefused(); // the token refused the transfer, or not exactly `amount` arrived; withdraw: it refused again
     // every signed op
     error StaleOp(); // issuedAt outside ±600 s of the block
     error InvalidSignature(); // malformed, high s, v not 27/28, or nobody

@@ -1,16 +1,17 @@
-"""transactions.json: EIP-1559 transactions signed by eth-account."""
+"""EIP-1559 transactions signed by eth-account."""
 
 from typing import Any
 
 from eth_utils import keccak
 
-from tests.vectors.make.vector_file import CHAIN_ID, SECRET, SIGNER, at, hexed, write
+from tests.vectors.signing.fixed import CHAIN_ID, SECRET, SIGNER, at, hexed
+from tests.vectors.vector_file import Case
 
-# chain id, nonce, tip, fee cap, gas, to, value, data
+# chain id, nonce (JavaScript reads no greater one than 2^53 - 1), tip, fee cap, gas, to, value, data
 Listed = tuple[int, int, int, int, int, bytes | None, int, bytes]
 
 
-def transactions() -> None:
+def cases() -> list[Case]:
     to = at("to")[:20]
     listed = [
         ("typical relay", CHAIN_ID, 41, 10**9, 3 * 10**9, 250_000, to, 0, at("data") * 10),
@@ -24,7 +25,7 @@ def transactions() -> None:
         (
             "greatest values",
             2**53 - 1,
-            2**64 - 2,
+            2**53 - 1,
             2**128,
             2**256 - 1,
             2**64 - 1,
@@ -36,15 +37,17 @@ def transactions() -> None:
     # Signatures whose r or s begins with a zero byte are one in 128: they must lose it.
     for name, nonce in short_scalars(to).items():
         listed.append((name, CHAIN_ID, nonce, 1, 2, 21_000, to, 0, b""))
-    cases = []
+    made = []
     for name, chain_id, nonce, tip, fee_cap, gas, receiver, value, data in listed:
         signed = SIGNER.sign_transaction(transaction((chain_id, nonce, tip, fee_cap, gas, receiver, value, data)))
         raw = bytes(signed.raw_transaction)
         assert keccak(raw) == bytes(signed.hash)
         long = len(data) > 1_000
-        cases.append(
+        made.append(
             {
                 "name": name,
+                "secret": hexed(SECRET),
+                "sender": SIGNER.address.lower(),
                 "chain_id": str(chain_id),
                 "nonce": str(nonce),
                 "max_priority_fee_per_gas": str(tip),
@@ -58,14 +61,7 @@ def transactions() -> None:
                 "hash": hexed(bytes(signed.hash)),
             }
         )
-    write(
-        "transactions",
-        "EIP-1559 transactions signed by one key (RFC 6979). data_repeated: how often data stands in a row;"
-        " raw is null where it would be long, and the hash tells.",
-        secret=hexed(SECRET),
-        sender=hexed(bytes.fromhex(SIGNER.address[2:])),
-        cases=cases,
-    )
+    return made
 
 
 def transaction(listed: Listed) -> dict[str, Any]:

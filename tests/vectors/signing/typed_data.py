@@ -1,11 +1,12 @@
-"""eip712.json: every signed type in its domain, hashed and signed by eth-account."""
+"""Every signed type in its domain, hashed and signed by eth-account."""
 
 from typing import Any
 
 from eth_account.messages import encode_typed_data
 from eth_utils import keccak
 
-from tests.vectors.make.vector_file import CHAIN_ID, SECRET, SIGNER, at, hexed, write
+from tests.vectors.signing.fixed import CHAIN_ID, SECRET, SIGNER, at, hexed
+from tests.vectors.vector_file import Case
 
 CONTRACTS = {name: at(name)[:20] for name in ("job registry", "provider registry", "ask registry", "token")}
 DOMAINS: dict[str, dict[str, Any]] = {
@@ -88,22 +89,23 @@ def domain_of(name: str) -> dict[str, Any]:
     return domain
 
 
-def typed_data() -> None:
-    separators: dict[str, bytes] = {}
-    cases: dict[str, list[dict[str, Any]]] = {}
+def cases() -> list[Case]:
+    made = []
     for type_name, (domain_name, listing) in TYPES.items():
         types = {type_name: fields(listing)} | ({"Ask": fields(ASK)} if "Ask[]" in listing else {})
         encoded = f"{type_name}({listing})" + (f"Ask({ASK})" if "Ask[]" in listing else "")
-        cases[type_name] = []
+        domain = domain_of(domain_name)
         for size in ("least", "typical", "most"):
             message = {f["name"]: value_of(f["type"], f["name"], size) for f in fields(listing)}
-            signable = encode_typed_data(domain_of(domain_name), types, message)
+            signable = encode_typed_data(domain, types, message)
             signed = SIGNER.sign_message(signable)
-            separators[domain_name] = bytes(signable.header)
-            cases[type_name].append(
+            made.append(
                 {
-                    "name": size,
-                    "domain": domain_name,
+                    "name": f"{type_name}, {size}",
+                    "primary_type": type_name,
+                    "domain_name": domain_name,
+                    "domain": domain | {"chainId": str(CHAIN_ID)},
+                    "separator": hexed(bytes(signable.header)),
                     "type": encoded,
                     "type_hash": hexed(keccak(text=encoded)),
                     "types": types,
@@ -111,22 +113,8 @@ def typed_data() -> None:
                     "struct_hash": hexed(bytes(signable.body)),
                     "digest": hexed(bytes(signed.message_hash)),
                     "signature": hexed(bytes(signed.signature)),
+                    "secret": hexed(SECRET),
+                    "signer": SIGNER.address.lower(),
                 }
             )
-    write(
-        "eip712",
-        "Every signed type in its domain, by type name. The signatures are RFC 6979 and the signer's.",
-        signer=hexed(bytes.fromhex(SIGNER.address[2:])),
-        secret=hexed(SECRET),
-        domains={
-            name: {
-                "name": DOMAINS[name]["name"],
-                "version": DOMAINS[name]["version"],
-                "chainId": str(CHAIN_ID),
-                "verifyingContract": domain_of(name).get("verifyingContract"),
-                "separator": hexed(separators[name]),
-            }
-            for name in DOMAINS
-        },
-        cases=cases,
-    )
+    return made

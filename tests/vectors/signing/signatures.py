@@ -1,13 +1,14 @@
-"""signatures.json: signatures made with eth-keys, and such as must be refused."""
+"""Signatures made with eth-keys, and such as must be refused."""
 
 from eth_keys import keys
 
-from tests.vectors.make.vector_file import at, hexed, write
+from tests.vectors.signing.fixed import at, hexed
+from tests.vectors.vector_file import Case
 
 ORDER = 0xFFFFFFFF_FFFFFFFF_FFFFFFFF_FFFFFFFE_BAAEDCE6_AF48A03B_BFD25E8C_D0364141
 
 
-def signatures() -> None:
+def cases() -> list[Case]:
     accepted = []
     by_v: dict[int, tuple[bytes, bytes]] = {}
     for number in range(8):
@@ -63,12 +64,7 @@ def signatures() -> None:
         ("high_s", "s n", r + order + b"\x1b"),
         ("no_point", "r is the x of no point", (5).to_bytes(32, "big") + s + b"\x1b"),
     ]
-    write(
-        "signatures",
-        "Signatures and who made them; and such as must be refused, each with the reason.",
-        accepted=accepted,
-        refused=[
-            {"name": name, "refused": reason, "digest": hexed(digest), "signature": hexed(raw)}
-            for reason, name, raw in refused
-        ],
-    )
+    return accepted + [
+        {"name": name, "digest": hexed(digest), "signature": hexed(raw), "refused": reason}
+        for reason, name, raw in refused
+    ]

@@ -1,0 +1,13 @@
+"""The committed vector files of signing are what their generator makes."""
+
+import pytest
+
+from tests.vectors.generate_signing import files
+from tests.vectors.vector_file import FOLDER
+
+FILES = files()
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_committed_vectors_reproduce(name):
+    assert (FOLDER / name).read_text("utf-8") == FILES[name]
