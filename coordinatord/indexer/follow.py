@@ -83,7 +83,7 @@ class Follower:
             try:
                 await self.catch_up(connection)
             except Retryable as trouble:
-                await self._stall(connection, trouble)
+                await self.stall(connection, trouble)
             else:
                 self._contradictions = 0
                 if self._stalled is not None:
@@ -199,7 +199,8 @@ class Follower:
         metrics.index_reorgs.inc()
         metrics.index_reorg_depth.observe(depth)
 
-    async def _stall(self, connection: Connection, trouble: Retryable) -> None:
+    async def stall(self, connection: Connection, trouble: Retryable) -> None:
+        """What to do about trouble in `catch_up`: mostly to say so once, and wait."""
         if self._stalled != trouble.message:
             log.warning("index stalls", reason=trouble.message, code=trouble.code)
             self._stalled = trouble.message

@@ -62,7 +62,18 @@ class Moves:
         moves += [self.register] if self.newcomers else []
         await self.random.choice(moves)()
 
-    async def post(self, task_cid: str = "bafkreitask") -> None:
+    async def post(self) -> None:
+        owner, arguments = await self._order()
+        await self._jobs(owner.address, "post", *arguments)
+
+    async def sent_post(self) -> bytes:
+        """A post that nobody waits for to be mined; its transaction's hash."""
+        owner, arguments = await self._order()
+        contract = at(self.chain, "JobRegistry", self.world.market.jobs)
+        sent = await contract.functions.post(*arguments).transact({"from": owner.address, "gas": 1_000_000})
+        return bytes(sent)
+
+    async def _order(self) -> tuple[Account, tuple[object, ...]]:
         owner = self.random.choice(self.world.cast.with_role("client"))
         wallet, domains = Wallet(bytes.fromhex(owner.private_key[2:])), Domains.of(address_book(self.world))
         order = Order(
@@ -87,10 +98,10 @@ class Moves:
             nonce=job,
         )
         signatures = wallet.sign(domains.jobs.digest(order)), wallet.sign(domains.token.digest(payment))
-        await self._jobs(owner.address, "post", attrs.astuple(order), owner.address, amount, task_cid, *signatures)
         self.jobs.append(job)
         self.open.append(job)
         self.pay_sigs[job] = signatures[1]
+        return owner, (attrs.astuple(order), owner.address, amount, "bafkreitask", *signatures)
 
     async def claim(self) -> None:
         job, provider = self._taken(self.open), self.random.choice(self.world.cast.with_role("provider"))
