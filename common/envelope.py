@@ -3,8 +3,8 @@
     envelope     {"custom_id"?, "input", "model", "owner", "result_key", "v": 1}
     result body  {"job_id", "output", "usage", "v": 1}
 
-Both are canonical JSON (`common.strict_json`) and both readers take the canonical spelling only, so a value has
-one plaintext: what was paid for can be counted in bytes, and nothing is said twice in two ways.
+Both are canonical JSON (`common.strict_json`) and both readers take the canonical spelling only, so a value
+has one plaintext: what was paid for can be counted in bytes, and nothing is said twice in two ways.
 """
 
 from typing import Final, Self
@@ -22,7 +22,7 @@ VERSION: Final = 1
 
 @attrs.frozen
 class Envelope:
-    """A job's payload. `input` is the model's own input object; `result_key` is what the result is sealed to."""
+    """A job's payload: the model's own `input` object, and the `result_key` that the result is sealed to."""
 
     owner: bytes
     model: str

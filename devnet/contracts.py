@@ -1,9 +1,7 @@
 """The contracts of the local chain: deployed from the committed artifacts, called from unlocked accounts."""
 
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, Final
 
 import attrs
@@ -12,9 +10,9 @@ from web3 import AsyncHTTPProvider, AsyncWeb3
 from web3.contract import AsyncContract
 from web3.types import TxReceipt
 
+from common import artifacts
 from devnet.accounts import Cast
 
-_ARTIFACTS: Final = Path(__file__).parent.parent / "common" / "contracts" / "artifacts"
 _RECEIPT_POLL_SECONDS: Final = 0.01
 
 
@@ -38,8 +36,8 @@ class Chain:
 
     async def deploy(self, name: str, sender: str, *arguments: object) -> tuple[AsyncContract, int]:
         """The contract and the block that created it."""
-        abi, bytecode = _artifact(name)
-        factory = self.web3.eth.contract(abi=abi, bytecode=bytecode)
+        artifact = artifacts.load(name)
+        factory = self.web3.eth.contract(abi=artifact.abi, bytecode=artifact.bytecode)
         transaction = await factory.constructor(*arguments).transact({"from": sender})
         receipt = await self._mined(transaction)
         return at(self, name, str(receipt["contractAddress"])), receipt["blockNumber"]
@@ -67,7 +65,7 @@ async def connected(rpc_url: str) -> AsyncIterator[Chain]:
 
 def at(chain: Chain, name: str, address: str) -> AsyncContract:
     """The contract `name` that was deployed at `address`."""
-    return chain.web3.eth.contract(to_checksum_address(address), abi=_artifact(name)[0])
+    return chain.web3.eth.contract(to_checksum_address(address), abi=artifacts.load(name).abi)
 
 
 async def deploy_all(chain: Chain, wallets: Cast) -> Contracts:
@@ -81,8 +79,3 @@ async def deploy_all(chain: Chain, wallets: Cast) -> Contracts:
     asks, _ = await chain.deploy("AskRegistry", admin, admin, providers.address)
     await chain.send(providers, admin, "setJobRegistry", jobs.address)
     return Contracts(chain, block, token, providers, jobs, asks)
-
-
-def _artifact(name: str) -> tuple[list[dict[str, Any]], str]:
-    artifact = json.loads((_ARTIFACTS / f"{name}.json").read_text())
-    return artifact["abi"], artifact["bytecode"]

@@ -43,7 +43,7 @@ contract DevToken is ERC3009, Ownable, Pausable {
         return 6;
     }
 
-    function _update(address from, address to, uint256 value) internal override whenNotPaused {
+    function _update(address from, address to, uint256 value) internal virtual override whenNotPaused {
         if (blacklisted[from]) revert AccountBlacklisted(from);
         if (blacklisted[to]) revert AccountBlacklisted(to);
         super._update(from, to, value);

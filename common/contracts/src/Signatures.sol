@@ -8,7 +8,7 @@ library Signatures {
     /// The account behind a signature of exactly 65 bytes with v 27 or 28 and s in the lower half of the group
     /// order; address(0) for everything else, so that no caller has to know the ways a signature can be wrong.
     function signerOf(bytes32 digest, bytes calldata signature) internal pure returns (address signer) {
-        // ecrecover itself yields nobody for any other v; the error argument adds nothing to address(0).
+        // ecrecover itself yields nobody for any other v; why a signature is bad changes nothing here.
         // slither-disable-next-line unused-return
         (signer,,) = ECDSA.tryRecoverCalldata(digest, signature);
     }

@@ -3,9 +3,13 @@
 import os
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
 from common.cid import cid_of
@@ -116,6 +120,25 @@ def test_body_without_the_digest_it_promises_is_refused(
     name = {"Bucket": pin_store.bucket, "Key": "promised"}
     assert code_of(s3.put_object, **name, Body=b"body", **promise) == code
     assert code_of(s3.head_object, **name) == "404"
+
+
+class UnsignedPayload(S3SigV4Auth):
+    def payload(self, request: AWSRequest) -> str:
+        return "UNSIGNED-PAYLOAD"
+
+
+@pytest.mark.parametrize(
+    ("signer", "status"), [(UnsignedPayload, 200), (S3SigV4Auth, 400)], ids=["unsigned payload", "signed payload"]
+)
+def test_body_other_than_the_signed_one_passes_only_if_its_payload_was_not_signed(
+    pin_store: PinStore, signer: type[S3SigV4Auth], status: int
+) -> None:
+    url = f"{pin_store.endpoint}/{pin_store.bucket}/streamed"
+    request = AWSRequest("PUT", url, {"host": urlsplit(url).netloc}, b"what was signed")
+    signer(Credentials(pin_store.key, pin_store.secret), "s3", pin_store.region).add_auth(request)
+    answer = httpx.put(url, headers=dict(request.headers), content=b"what was sent", trust_env=False)
+    assert answer.status_code == status
+    assert ("XAmzContentSHA256Mismatch" in answer.text) == (status == 400)
 
 
 def code_of(operation: Any, **arguments: Any) -> str:

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.28;
+
+import {IJobRegistry} from "../src/interfaces/IJobRegistry.sol";
+import {IRelayed} from "../src/interfaces/IRelayed.sol";
+import {Vm} from "./Check.sol";
+import {World} from "./World.sol";
+
+contract RelayTest is World {
+    function test_relay_by_anyone_else_is_refused() public {
+        vm.expectRevert(IRelayed.SenderNotRelayer.selector);
+        jobs.relay(new bytes[](0));
+        jobs.setRelayer(relayer, false);
+        vm.prank(relayer);
+        vm.expectRevert(IRelayed.SenderNotRelayer.selector);
+        jobs.relay(new bytes[](0));
+    }
+
+    function test_relay_carries_a_whole_life_in_one_transaction() public {
+        Draft memory d = draft();
+        bytes32 jobId = idOf(client, d.order.c);
+        bytes[] memory calls = new bytes[](3);
+        calls[0] = postCall(d);
+        calls[1] = claimCall(jobId, d.paySig);
+        bytes memory sig = settleSig(PROVIDER_KEY, jobId, 1, uint64(START));
+        calls[2] = abi.encodeCall(jobs.settle, (jobId, 1, uint64(START), CID, sig));
+        vm.prank(relayer);
+        jobs.relay(calls);
+        assertState(jobId, IJobRegistry.State.Settled, IJobRegistry.EndedBecause.Settled);
+    }
+
+    function test_refused_calls_are_reported_by_index_and_harm_no_other() public {
+        Draft memory wrong = draftOf("wrong");
+        wrong.amount += 1;
+        bytes[] memory calls = new bytes[](6);
+        calls[0] = postCall(wrong);
+        calls[1] = postCall(draftOf("one"));
+        calls[2] = hex"deadbeef"; // no such function
+        calls[3] = hex"";
+        calls[4] = postCall(draftOf("two"));
+        calls[5] = postCall(draftOf("one"));
+
+        vm.recordLogs();
+        vm.prank(relayer);
+        jobs.relay(calls);
+        Vm.Log[] memory logs = vm.getRecordedLogs();
+        vm.assertEq(logs.length, 6);
+        assertRefused(logs[0], 0, abi.encodePacked(IJobRegistry.WrongAmount.selector));
+        assertRefused(logs[2], 2, "");
+        assertRefused(logs[3], 3, "");
+        assertRefused(logs[5], 5, abi.encodePacked(IJobRegistry.DuplicateJob.selector));
+        assertState(idOf(client, "two"), IJobRegistry.State.Open, IJobRegistry.EndedBecause.NotEnded);
+        vm.assertEq(jobs.job(idOf(client, "two")).owner, client);
+    }
+
+    function test_refused_claim_inside_a_relay_leaves_no_trace_of_itself() public {
+        Draft memory d = draft();
+        cancelAuthorization(CLIENT_KEY, "unrelated");
+        bytes32 jobId = post(d);
+        cancelAuthorization(CLIENT_KEY, jobId);
+        bytes[] memory calls = new bytes[](1);
+        calls[0] = claimCall(jobId, d.paySig);
+        vm.recordLogs();
+        vm.prank(relayer);
+        jobs.relay(calls);
+        Vm.Log[] memory logs = vm.getRecordedLogs();
+        assertRefused(logs[logs.length - 1], 0, abi.encodePacked(IJobRegistry.PaymentRefused.selector));
+        vm.assertEq(jobs.escrowed(), 0);
+        vm.assertEq(providers.provider(providerId).activeJobs, 0);
+    }
+
+    function test_relay_gives_its_calls_no_power_that_the_relayer_lacks() public {
+        (bytes32 jobId,) = posted();
+        bytes[] memory calls = new bytes[](3);
+        calls[0] = abi.encodeCall(jobs.setFees, (2000, 0));
+        calls[1] = abi.encodeCall(jobs.setRelayer, (stranger, true));
+        calls[2] = abi.encodeCall(jobs.cancel, (jobId, uint64(START), ""));
+        vm.prank(relayer);
+        jobs.relay(calls);
+        (uint16 feeBps,) = jobs.fees();
+        vm.assertEq(feeBps, FEE_BPS);
+        vm.assertEq(jobs.isRelayer(stranger), false);
+        assertState(jobId, IJobRegistry.State.Open, IJobRegistry.EndedBecause.NotEnded);
+    }
+
+    /// At no gas limit is a good call reported as refused: all are done, or the transaction reverts.
+    function test_starved_relay_reverts_and_never_reports_a_refusal(uint32 gasLimit) public {
+        bytes[] memory calls = new bytes[](4);
+        for (uint256 i = 0; i < 2; ++i) {
+            Draft memory d = draftOf(bytes32(i));
+            calls[2 * i] = postCall(d);
+            calls[2 * i + 1] = claimCall(idOf(client, bytes32(i)), d.paySig);
+        }
+        vm.recordLogs();
+        vm.prank(relayer);
+        try jobs.relay{gas: bound(gasLimit, 30_000, 1_000_000)}(calls) {
+            vm.assertEq(jobs.escrowed(), 2 * draft().amount);
+        } catch {
+            vm.assertEq(jobs.escrowed(), 0);
+        }
+        Vm.Log[] memory logs = vm.getRecordedLogs();
+        for (uint256 i = 0; i < logs.length; ++i) {
+            vm.assertTrue(logs[i].topics[0] != IRelayed.CallRefused.selector, "a good call was refused");
+        }
+    }
+
+    function test_starved_relay_says_so_by_name() public {
+        bytes[] memory calls = new bytes[](1);
+        calls[0] = postCall(draft());
+        vm.prank(relayer);
+        vm.expectRevert(IRelayed.CallStarved.selector);
+        jobs.relay{gas: 70_000}(calls);
+    }
+
+    function test_refused_call_with_gas_to_spare_is_not_taken_for_a_starved_one() public {
+        bytes[] memory calls = new bytes[](1);
+        Draft memory d = draft();
+        d.taskCid = ""; // refused last, after all that a post costs but its storage
+        calls[0] = postCall(d);
+        vm.recordLogs();
+        vm.prank(relayer);
+        jobs.relay{gas: 100_000}(calls);
+        assertRefused(vm.getRecordedLogs()[0], 0, abi.encodePacked(IJobRegistry.InvalidCid.selector));
+    }
+
+    function postCall(Draft memory d) private view returns (bytes memory) {
+        return abi.encodeCall(jobs.post, (d.order, d.owner, d.amount, d.taskCid, d.orderSig, d.paySig));
+    }
+
+    function claimCall(bytes32 jobId, bytes memory paySig) private view returns (bytes memory) {
+        bytes memory sig = opSig(PROVIDER_KEY, "Claim", jobId, uint64(START));
+        return abi.encodeCall(jobs.claim, (jobId, uint64(START), sig, paySig));
+    }
+
+    function assertRefused(Vm.Log memory log, uint256 index, bytes memory reason) private pure {
+        vm.assertEq(log.topics[0], IRelayed.CallRefused.selector);
+        vm.assertEq(uint256(log.topics[1]), index);
+        vm.assertEq(abi.decode(log.data, (bytes)), reason);
+    }
+}

@@ -1,0 +1,29 @@
+"""The client's key file: one wallet key in hex, readable by its owner alone."""
+
+import os
+import secrets
+from pathlib import Path
+
+from common.refusal import Refused
+from common.secp256k1 import Wallet
+
+
+def create_wallet(path: Path) -> Wallet:
+    """A fresh wallet, its key stored at `path`. Never overwrites: a lost key is lost money."""
+    secret = secrets.token_bytes(32)
+    wallet = Wallet(secret)  # refuses the few values that are no key
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+        file.write("0x" + secret.hex() + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    return wallet
+
+
+def read_wallet(path: Path) -> Wallet:
+    """The wallet of a key file. Raises Refused, naming what is wrong with it."""
+    text = path.read_text(encoding="ascii", errors="replace").strip().removeprefix("0x")
+    try:
+        secret = bytes.fromhex(text)
+    except ValueError:
+        raise Refused(f"{path} does not hold a private key in hex", param=str(path)) from None
+    return Wallet(secret)

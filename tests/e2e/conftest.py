@@ -1,0 +1,93 @@
+"""The devnet as a person starts it: a process of its own, on free ports, in a directory of the test."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from devnet.ports import pick_free
+
+PORT_FLAGS = ("--rpc-port", "--database-port", "--pin-store-port", "--api-port", "--metrics-port")
+
+
+@attrs.frozen
+class Devnet:
+    process: subprocess.Popen[str]
+    state: Path
+
+    def wait_up(self) -> dict[str, Any]:
+        """Read what it says until it is up; the content of devnet.json."""
+        assert self.process.stdout is not None
+        said = []
+        for line in self.process.stdout:
+            said.append(line)
+            if line.startswith("up:"):
+                return dict(json.loads((self.state / "devnet.json").read_text()))
+        raise AssertionError(f"it ended before it was up: {''.join(said)}{self.errors()}")
+
+    def end(self, number: signal.Signals) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(60)
+
+    def errors(self) -> str:
+        assert self.process.stderr is not None
+        return self.process.stderr.read()
+
+
+Start = Callable[..., Devnet]
+
+
+def free_ports() -> list[str]:
+    return [part for flag in PORT_FLAGS for part in (flag, str(pick_free()))]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts a devnet; its arguments come after those for free ports, and win."""
+    started: list[subprocess.Popen[str]] = []
+
+    def _start(*arguments: str, command: str = "up", state: Path | None = None) -> Devnet:
+        state = state or tmp_path / "state"
+        line = [sys.executable, "-m", "devnet.cli", command, "--state-dir", str(state), *free_ports(), *arguments]
+        pipe = subprocess.PIPE
+        started.append(subprocess.Popen(line, stdout=pipe, stderr=pipe, text=True))
+        return Devnet(started[-1], state)
+
+    yield _start
+    for process in started:
+        with process:
+            process.kill()
+
+
+def descendants(pid: int) -> set[int]:
+    """All processes below `pid`, whatever their names."""
+    listing = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True)
+    parents = {int(child): int(parent) for child, parent in map(str.split, listing.stdout.splitlines())}
+    found: set[int] = set()
+    while more := {child for child, parent in parents.items() if parent in {pid, *found}} - found:
+        found |= more
+    return found
+
+
+def wait_gone(pids: set[int]) -> None:
+    """Until none of `pids` is left: processes that were not our children end without telling us."""
+    deadline = time.monotonic() + 30
+    while left := {pid for pid in pids if _alive(pid)}:
+        assert time.monotonic() < deadline, f"still there: {left}"
+        time.sleep(0.05)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

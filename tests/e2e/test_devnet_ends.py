@@ -1,0 +1,69 @@
+"""Whatever ends a devnet, no process of it stays."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Start, descendants, wait_gone
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signal_to_end_is_obeyed_in_order(start: Start, number: signal.Signals) -> None:
+    devnet = start()
+    manifest = devnet.wait_up()
+    below = descendants(devnet.process.pid)
+    assert below >= set(manifest["processes"].values())
+    assert devnet.end(number) == 0
+    assert devnet.errors() == ""
+    wait_gone(below)
+    assert not devnet.state.joinpath("devnet.json").exists()
+
+
+def test_killed_devnet_leaves_no_process_and_the_next_one_starts_afresh(start: Start) -> None:
+    devnet = start()
+    devnet.wait_up()
+    below = descendants(devnet.process.pid)
+    assert len(below) > 3  # the database has processes of its own
+    devnet.end(signal.SIGKILL)
+    wait_gone(below)
+    following = start()
+    following.wait_up()
+    assert following.end(signal.SIGTERM) == 0
+
+
+def test_devnet_killed_while_it_starts_leaves_no_process(start: Start) -> None:
+    devnet = start()
+    assert devnet.process.stdout is not None
+    devnet.process.stdout.readline()  # it starts its services now
+    while not (below := descendants(devnet.process.pid)):
+        pass
+    devnet.end(signal.SIGKILL)
+    wait_gone(below)
+
+
+@pytest.mark.parametrize("service", ["anvil", "postgres", "pin store"])
+def test_service_that_dies_takes_the_devnet_down_with_one_line(start: Start, service: str) -> None:
+    devnet = start()
+    manifest = devnet.wait_up()
+    below = descendants(devnet.process.pid)
+    os.kill(manifest["processes"][service], signal.SIGKILL)
+    assert devnet.process.wait(60) == 1
+    (line,) = devnet.errors().splitlines()
+    assert line.startswith(f"devnet: {service} ended by itself")
+    wait_gone(below)
+
+
+def test_second_devnet_in_the_same_directory_is_refused_and_harms_nobody(start: Start, tmp_path: Path) -> None:
+    first = start()
+    first.wait_up()
+    second = start()
+    assert second.process.wait(60) == 1
+    (line,) = second.errors().splitlines()
+    assert f"another devnet (process {first.process.pid})" in line
+    assert "--state-dir" in line
+    other = start(state=tmp_path / "other")
+    other.wait_up()
+    assert other.end(signal.SIGTERM) == 0
+    assert first.end(signal.SIGTERM) == 0

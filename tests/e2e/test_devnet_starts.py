@@ -1,0 +1,101 @@
+"""What a devnet offers once it is up, and what it says when it cannot come up."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+from eth_account import Account
+from nacl.public import PrivateKey
+
+import devnet
+from tests.e2e.conftest import Start, free_ports
+
+
+def test_manifest_holds_all_that_a_program_needs_to_attach(start: Start) -> None:
+    running = start("--api-port", "18402")
+    manifest = running.wait_up()
+    assert manifest["base_url"] == "http://127.0.0.1:18402"
+    assert {"gateway", "rpc_url", "metrics_url", "database_url"} < manifest.keys()
+    assert manifest["pin_store"].keys() == {"endpoint", "key", "secret", "bucket", "region"}
+    assert manifest["addresses"].keys() == {
+        *("chainId", "deployBlock", "jobRegistry", "providerRegistry", "askRegistry"),
+        *("paytoken", "paymentTokenDecimals", "tokenDomain"),
+    }
+    assert [model.keys() for model in manifest["models"]] == [{"id", "model_id", "endpoint"}] * 3
+    roles = [account["role"] for account in manifest["accounts"]]
+    assert {role: roles.count(role) for role in ("admin", "relayer", "client", "provider")} == {
+        **{"admin": 1, "relayer": 2},
+        **{"client": 4, "provider": 3},
+    }
+    for account in manifest["accounts"]:
+        assert Account.from_key(account["private_key"]).address == account["address"]
+        if account["role"] == "provider":
+            secret = PrivateKey(bytes.fromhex(account["box_secret"][2:]))
+            assert "0x" + bytes(secret.public_key).hex() == account["box_key"]
+    assert (running.state / "devnet.json").stat().st_mode & 0o077 == 0
+    running.end(signal.SIGTERM)
+
+
+@pytest.mark.parametrize(("pace", "mines"), [(("--block-time", "1"), True), (("--automine",), False)])
+def test_blocks_come_by_the_clock_or_with_transactions(start: Start, pace: tuple[str, ...], mines: bool) -> None:
+    running = start(*pace)
+    url = running.wait_up()["rpc_url"]
+    request = {"jsonrpc": "2.0", "id": 1, "method": "anvil_getIntervalMining", "params": []}
+    interval = httpx.post(url, json=request, trust_env=False).json()["result"]
+    assert interval == (1 if mines else None)
+    running.end(signal.SIGTERM)
+
+
+@pytest.mark.parametrize(
+    ("flag", "service"),
+    [("--rpc-port", "chain"), ("--database-port", "database"), ("--pin-store-port", "pin store")],
+)
+def test_taken_port_is_named_with_its_service_and_its_flag(start: Start, flag: str, service: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        number = other.getsockname()[1]
+        refused = start(flag, str(number))
+        assert refused.process.wait(60) == 1
+    (line,) = refused.errors().splitlines()
+    assert line.startswith(f"devnet: port {number} for the {service} is taken")
+    assert flag in line
+
+
+def test_one_port_for_two_services_is_refused(start: Start) -> None:
+    refused = start("--rpc-port", "21000", "--pin-store-port", "21000")
+    assert refused.process.wait(60) == 1
+    (line,) = refused.errors().splitlines()
+    assert line.startswith("devnet: port 21000 is wanted by the chain and the pin store")
+
+
+def test_missing_chain_program_is_answered_with_how_to_get_it(tmp_path: Path) -> None:
+    packages = Path(devnet.__path__[0]).parent
+    for package in ("devnet", "common"):
+        ignored = shutil.ignore_patterns("node_modules", "cache", "out")
+        shutil.copytree(packages / package, tmp_path / package, ignore=ignored)
+    ended = subprocess.run(
+        [sys.executable, "-m", "devnet.cli", "up", *free_ports()],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 1
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("devnet: anvil is not installed")
+    assert "make setup" in line
+
+
+def test_demo_uses_every_part_and_ends_by_itself(start: Start) -> None:
+    demo = start("--automine", command="demo")
+    said, errors = demo.process.communicate(timeout=120)
+    assert (demo.process.returncode, errors) == (0, "")
+    for part in ("chain:", "market:", "database:", "pin store:"):
+        assert f"\n{part}" in said
+    assert not (demo.state / "devnet.json").exists()

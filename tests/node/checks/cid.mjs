@@ -1,0 +1,43 @@
+import { strictEqual } from "node:assert";
+
+import { importBytes } from "ipfs-unixfs-importer";
+import { fixedSize } from "ipfs-unixfs-importer/chunker";
+import { balanced } from "ipfs-unixfs-importer/layout";
+import { CID } from "multiformats/cid";
+
+import { hex, pattern } from "../bytes.mjs";
+import { Refused } from "../refused.mjs";
+
+export const vectors = "cid.json";
+
+const CODECS = { 0x55: "raw", 0x70: "dag-pb" };
+
+function parseCid(text) {
+  let cid;
+  try {
+    cid = CID.parse(text);
+  } catch {
+    throw new Refused("malformed_cid");
+  }
+  const { code, size } = cid.multihash;
+  const known = cid.version === 1 && cid.code in CODECS && code === 0x12 && size === 32;
+  // a parsed CID remembers its text: only one made from the bytes spells itself anew
+  if (!known || CID.decode(cid.bytes).toString() !== text) throw new Refused("malformed_cid");
+  return cid;
+}
+
+export async function accept(one) {
+  if (one.text !== undefined) return void parseCid(one.text);
+  const store = { put: async (cid) => cid };
+  const { cid } = await importBytes(pattern(one.length), store, {
+    cidVersion: 1,
+    rawLeaves: true,
+    reduceSingleLeafToSelf: true,
+    chunker: fixedSize({ chunkSize: one.chunk_size }),
+    layout: balanced({ maxChildrenPerNode: one.width }),
+  });
+  strictEqual(cid.toString(), one.cid);
+  const read = parseCid(one.cid);
+  strictEqual(CODECS[read.code], one.codec);
+  strictEqual(hex(read.multihash.digest), one.digest);
+}

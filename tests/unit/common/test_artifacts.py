@@ -1,0 +1,93 @@
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+import attrs
+import pytest
+from eth_utils.abi import abi_to_signature, event_abi_to_log_topic, function_abi_to_4byte_selector
+from eth_utils.crypto import keccak
+
+from common import artifacts
+
+CONTRACTS_DIR = Path(artifacts.__file__).parent / "contracts"
+
+
+def node() -> str:
+    """The node of this environment when set-up installed one there, else the system's."""
+    found = shutil.which("node", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+    assert found is not None, "node is missing: run `make setup`"
+    return found
+
+
+def test_committed_artifacts_are_what_the_sources_compile_to(tmp_path: Path) -> None:
+    subprocess.run([node(), CONTRACTS_DIR / "build.mjs", tmp_path], check=True)
+    committed = {path.name: path.read_bytes() for path in (CONTRACTS_DIR / "artifacts").iterdir()}
+    rebuilt = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert rebuilt.keys() == committed.keys() == {f"{name}.json" for name in artifacts.CONTRACTS}
+    for name, content in rebuilt.items():
+        assert content == committed[name], f"{name} differs from its sources: run `make contracts`"
+
+
+@pytest.mark.parametrize("name", artifacts.CONTRACTS)
+def test_topics_selectors_and_errors_agree_with_another_implementation(name: str) -> None:
+    artifact = artifacts.load(name)
+    checked = 0
+    for entry in cast("tuple[Any, ...]", artifact.abi):  # the oracle has a type of its own for each kind
+        match entry["type"]:
+            case "event":
+                assert artifacts.event_topic(artifact, entry["name"]) == event_abi_to_log_topic(entry)
+            case "function":
+                assert artifacts.selector(artifact, entry["name"]) == function_abi_to_4byte_selector(entry)
+            case "error":
+                assert artifact.errors[keccak(text=abi_to_signature(entry))[:4]] == entry["name"]
+            case _:
+                continue  # the constructor has no name
+        checked += 1
+    assert checked > 20
+    assert len(artifact.errors) == sum(entry["type"] == "error" for entry in artifact.abi)
+
+
+def test_bytecode_fits_the_chains_limit_on_deployed_code() -> None:
+    for name in artifacts.CONTRACTS:
+        assert 0 < len(artifacts.load(name).bytecode) <= 2 * 24_576
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(KeyError):
+        artifacts.load("../JobRegistry")
+    with pytest.raises(KeyError, match="JobRegistry has no event Posted"):
+        artifacts.event_topic(artifacts.load("JobRegistry"), "Posted")
+    with pytest.raises(KeyError, match="JobRegistry has no function JobPosted"):
+        artifacts.selector(artifacts.load("JobRegistry"), "JobPosted")
+
+
+def test_overloaded_name_has_no_single_selector() -> None:
+    artifact = artifacts.load("DevToken")
+    [transfer] = [e for e in artifact.abi if e["type"] == "function" and e["name"] == "transfer"]
+    with pytest.raises(ValueError, match="several functions named transfer"):
+        artifacts.selector(attrs.evolve(artifact, abi=(*artifact.abi, transfer)), "transfer")
+
+
+@pytest.mark.parametrize(
+    ("signature", "name"),
+    [
+        ("DuplicateJob()", "DuplicateJob"),
+        ("StaleSnapshot()", "StaleSnapshot"),
+        ("JobsActive()", "JobsActive"),
+        ("EnforcedPause()", "EnforcedPause"),
+        ("OwnableUnauthorizedAccount(address)", "OwnableUnauthorizedAccount"),
+        ("AccountBlacklisted(address)", "AccountBlacklisted"),
+        ("Panic(uint256)", "Panic"),
+        ("Error(string)", "Error"),
+    ],
+)
+def test_revert_data_is_named_by_its_first_four_bytes(signature: str, name: str) -> None:
+    assert artifacts.decode_error(keccak(text=signature)[:4] + bytes(32)) == name
+
+
+@pytest.mark.parametrize("data", [b"", b"\x01", b"\xde\xad\xbe\xef"])
+def test_revert_data_of_no_known_error_has_no_name(data: bytes) -> None:
+    assert artifacts.decode_error(data) is None

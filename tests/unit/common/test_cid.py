@@ -1,0 +1,59 @@
+"""Content ids, of files and as text."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.cid import Cid, ImportProfile, UnixFsHasher, cid_of, parse_cid
+from common.refusal import Refused
+from tests.vectors.vector_file import Case, cases, pattern
+
+CIDS = st.builds(Cid, codec=st.sampled_from(["raw", "dag-pb"]), digest=st.binary(min_size=32, max_size=32))
+
+
+@pytest.mark.parametrize("case", cases("cid.json"), ids=lambda case: case["name"])
+def test_cid_vector(case: Case) -> None:
+    if "refused" in case:
+        with pytest.raises(Refused) as caught:
+            parse_cid(case["text"], "container_cid")
+        assert caught.value.param == "container_cid"
+        return
+    cid = cid_of(pattern(case["length"]), ImportProfile(case["chunk_size"], case["width"]))
+    assert str(cid) == case["cid"]
+    assert parse_cid(case["cid"], "container_cid") == cid == Cid(case["codec"], bytes.fromhex(case["digest"]))
+
+
+@given(CIDS)
+def test_a_cid_round_trips_as_text(cid: Cid) -> None:
+    assert parse_cid(str(cid), "cid") == cid
+
+
+@given(CIDS, st.integers(0, 58), st.characters(max_codepoint=0x17F))
+def test_a_text_that_reads_as_a_cid_is_that_cids_one_spelling(cid: Cid, at: int, character: str) -> None:
+    changed = str(cid)[:at] + character + str(cid)[at + 1 :]
+    try:
+        read = parse_cid(changed, "cid")
+    except Refused:
+        return
+    assert str(read) == changed
+
+
+@pytest.mark.parametrize("value", [None, 1, b"b" * 59, ["b"]])
+def test_what_is_no_text_is_no_cid(value: object) -> None:
+    with pytest.raises(Refused):
+        parse_cid(value, "cid")
+
+
+@given(st.integers(0, 300), st.integers(1, 40), st.integers(1, 9), st.integers(2, 4))
+def test_the_pieces_do_not_change_the_cid(length: int, size: int, chunk_size: int, width: int) -> None:
+    profile = ImportProfile(chunk_size, width)
+    hasher = UnixFsHasher(profile)
+    for at in range(0, length, size):
+        hasher.update(memoryview(pattern(length))[at : at + size])
+    assert hasher.finish() == cid_of(pattern(length), profile)
+
+
+@pytest.mark.parametrize(("chunk_size", "width"), [(0, 2), (1, 1)])
+def test_a_profile_that_could_not_end_is_a_bug_of_the_caller(chunk_size: int, width: int) -> None:
+    with pytest.raises(ValueError, match="at least"):
+        ImportProfile(chunk_size, width)

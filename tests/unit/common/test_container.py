@@ -1,0 +1,145 @@
+"""Containers: the vectors, the commitment as bytes pass, and that nothing altered opens."""
+
+import hashlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common import container
+from common.box import SecretKey
+from common.container import Commitment, Opener, Sealer
+from common.derivation import data_key
+from common.keccak import keccak256
+from common.refusal import Refused
+from tests.vectors.generate_sealing import OWNER, REGISTRY, STRANGER, framed, stream
+from tests.vectors.vector_file import Case, cases, pattern
+
+SECRET = SecretKey(b"\x07" * 32)
+PLACE = (31337, REGISTRY, OWNER)
+PLAINTEXT = b'{"v":1,"input":{}}'
+CONTAINER = container.seal(SECRET.public, *PLACE, PLAINTEXT)
+COMMITTED = container.commit(CONTAINER)
+
+
+def sealed_of(case: Case) -> bytes:
+    """The bytes that a case is about: as given, sealed again under the given header, or a pattern."""
+    if "sealed" in case:
+        return bytes.fromhex(case["sealed"])
+    if "sealed_length" in case:
+        return b"\x01" + pattern(case["sealed_length"] - 1)
+    frames = framed(pattern(case["plaintext_length"]))
+    ciphertext = stream(bytes.fromhex(case["dek"]), bytes.fromhex(case["header"]), frames)
+    sealed = b"\x01" + bytes.fromhex(case["seed_wrap"]) + ciphertext
+    assert hashlib.sha256(sealed).hexdigest() == case["sealed_sha256"]
+    return sealed
+
+
+def opened(case: Case) -> bytes:
+    sealed = sealed_of(case)
+    committed = container.check_container(sealed, bytes.fromhex(case.get("c", "")))
+    assert committed.ct_hash.hex() == case["ct_hash"]
+    assert committed.seed_wrap.hex() == case["seed_wrap"]
+    assert committed.length == len(sealed)
+    place = (case["chain_id"], bytes.fromhex(case["job_registry"]), bytes.fromhex(case["owner"]))
+    return container.open_with_secret(SecretKey(bytes.fromhex(case["secret"])), *place, sealed)
+
+
+@pytest.mark.parametrize("case", cases("container.json"), ids=lambda case: case["name"])
+def test_container_vector(case: Case) -> None:
+    if "refused" in case:
+        with pytest.raises(Refused) as caught:
+            opened(case)
+        assert caught.value.code == case["refused"]
+        return
+    expected = pattern(case["plaintext_length"]) if "plaintext_length" in case else bytes.fromhex(case["plaintext"])
+    assert opened(case) == expected
+    assert container.open_with_dek(bytes.fromhex(case["dek"]), sealed_of(case)) == expected
+
+
+@given(st.binary(max_size=200), st.integers(1, 250), st.integers(1, 250))
+def test_any_pieces_round_trip_and_commit_alike(plaintext: bytes, size_in: int, size_out: int) -> None:
+    sealer = Sealer(SECRET.public, *PLACE)
+    sealed = b"".join([sealer.push(plaintext[at : at + size_in]) for at in range(0, len(plaintext), size_in)])
+    sealed += sealer.finish()
+    assert len(sealed) == container.sealed_length(len(plaintext))
+    opener, commitment = Opener.with_secret(SECRET, *PLACE), Commitment()
+    again = b""
+    for at in range(0, len(sealed), size_out):
+        commitment.update(sealed[at : at + size_out])
+        again += opener.pull(sealed[at : at + size_out])
+    assert again + opener.finish() == plaintext
+    assert commitment.finish() == container.commit(sealed)
+
+
+def test_every_flipped_bit_is_refused() -> None:
+    for bit in range(8 * len(CONTAINER)):
+        changed = bytearray(CONTAINER)
+        changed[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(Refused):
+            container.open_with_secret(SECRET, *PLACE, changed)
+        with pytest.raises(Refused):
+            container.check_container(changed, COMMITTED.c)
+
+
+def test_every_truncation_is_refused() -> None:
+    for length in range(len(CONTAINER)):
+        with pytest.raises(Refused):
+            container.open_with_secret(SECRET, *PLACE, CONTAINER[:length])
+        with pytest.raises(Refused):
+            container.check_container(CONTAINER[:length], COMMITTED.c)
+
+
+@given(st.binary(min_size=1, max_size=100))
+def test_anything_appended_is_refused(trailing: bytes) -> None:
+    with pytest.raises(Refused):
+        container.open_with_secret(SECRET, *PLACE, CONTAINER + trailing)
+
+
+def test_the_commitment_is_made_of_the_wrap_and_the_ciphertexts_hash() -> None:
+    assert COMMITTED.c == container.commitment(CONTAINER[1:81], keccak256(CONTAINER[81:]))
+
+
+@pytest.mark.parametrize(("wrap", "ct_hash"), [(79, 32), (81, 32), (80, 31), (80, 33)])
+def test_a_commitment_of_parts_of_other_lengths_is_refused(wrap: int, ct_hash: int) -> None:
+    with pytest.raises(Refused) as caught:
+        container.commitment(bytes(wrap), bytes(ct_hash))
+    assert caught.value.code == "bad_container"
+    assert caught.value.param == ("ct_hash" if wrap == 80 else "seed_wrap")
+
+
+def test_a_wrong_version_is_refused_before_the_rest_has_arrived() -> None:
+    commitment = Commitment()
+    with pytest.raises(Refused) as caught:
+        commitment.update(b"\x02" + bytes(121))
+    assert caught.value.code == "bad_version"
+
+
+def test_what_is_too_short_is_called_that_whatever_its_version() -> None:
+    for refuse in (container.commit, lambda raw: container.open_with_dek(bytes(32), raw)):
+        with pytest.raises(Refused) as caught:
+            refuse(b"\x02" + bytes(120))
+        assert caught.value.code == "too_short"
+
+
+def test_a_key_released_to_a_thief_of_the_container_opens_nothing() -> None:
+    # The thief posts the victim's container under his own order and claims it through a friend. The escrow
+    # unwraps the seed, takes the owner from the chain (the thief) and releases that key.
+    seed = container.ContainerHead.parse(CONTAINER).open_seed(SECRET)
+    released = data_key(seed, 31337, REGISTRY, STRANGER)
+    with pytest.raises(Refused) as caught:
+        container.open_with_dek(released, CONTAINER)
+    assert caught.value.code == "undecryptable"
+    assert container.open_with_dek(data_key(seed, *PLACE), CONTAINER) == PLAINTEXT
+
+
+def test_the_seed_opens_too() -> None:
+    seed = container.ContainerHead.parse(CONTAINER).open_seed(SECRET)
+    opener = Opener.with_seed(seed, *PLACE)
+    assert opener.pull(CONTAINER) + opener.finish() == PLAINTEXT
+
+
+def test_two_seals_of_one_payload_share_nothing() -> None:
+    other = container.seal(SECRET.public, *PLACE, PLAINTEXT)
+    assert other[1:81] != CONTAINER[1:81]
+    assert container.commit(other).c != COMMITTED.c

@@ -1,0 +1,182 @@
+"""Streams of frames: round trips at any piece boundary, and every way that a stream can be wrong."""
+
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nacl import bindings
+
+from common.framing import (
+    FRAME_BYTES,
+    SEALED_FRAME_BYTES,
+    Puller,
+    Pusher,
+    is_sealed_length,
+    sealed_length,
+)
+from common.refusal import Refused
+from tests.vectors.generate_sealing import FINAL, MESSAGE, PUSH, stream
+from tests.vectors.vector_file import pattern
+
+KEY = bytes(range(32))
+HEADER = bytes(24)
+
+# lengths around the frames' edges, and pieces that fall on either side of them
+LENGTHS = st.one_of(
+    st.integers(0, 300),
+    st.builds(lambda n, d: max(0, n * FRAME_BYTES + d), st.integers(0, 3), st.integers(-2, 2)),
+)
+PIECES = st.one_of(
+    st.integers(1_000, 200_000),
+    st.sampled_from([FRAME_BYTES - 1, FRAME_BYTES, FRAME_BYTES + 1, SEALED_FRAME_BYTES, 20 * FRAME_BYTES]),
+)
+KINDS = st.sampled_from([bytes, bytearray, memoryview])
+
+
+def in_pieces(whole: bytes, size: int) -> list[bytes]:
+    return [whole[at : at + size] for at in range(0, len(whole), size)]
+
+
+def pushed(plaintext: bytes, size: int = 1 << 20, kind: type = bytes) -> bytes:
+    pusher = Pusher(KEY)
+    return (
+        pusher.header + b"".join([pusher.push(kind(piece)) for piece in in_pieces(plaintext, size)]) + pusher.finish()
+    )
+
+
+def pulled(sealed: bytes, size: int = 1 << 20, kind: type = bytes) -> bytes:
+    puller = Puller(KEY)
+    return b"".join([puller.pull(kind(piece)) for piece in in_pieces(sealed, size)]) + puller.finish()
+
+
+def refusal(sealed: bytes, size: int = 1 << 20) -> Refused:
+    with pytest.raises(Refused) as caught:
+        pulled(sealed, size)
+    assert caught.value.code == "undecryptable"
+    return caught.value
+
+
+@given(LENGTHS, PIECES, PIECES, KINDS)
+def test_any_pieces_of_any_buffer_kind_round_trip(length: int, size_in: int, size_out: int, kind: type) -> None:
+    plaintext = pattern(length)
+    sealed = pushed(plaintext, size_in, kind)
+    assert len(sealed) == sealed_length(length)
+    assert pulled(sealed, size_out, kind) == plaintext
+
+
+def test_single_bytes_round_trip() -> None:
+    assert pulled(pushed(b"byte by byte", 1), 1) == b"byte by byte"
+
+
+def test_empty_pieces_change_nothing() -> None:
+    pusher = Pusher(KEY)
+    sealed = pusher.header + pusher.push(b"") + pusher.push(b"text") + pusher.push(b"") + pusher.finish()
+    puller = Puller(KEY)
+    assert puller.pull(b"") + puller.pull(sealed) + puller.pull(b"") + puller.finish() == b"text"
+
+
+def test_pushing_yields_what_libsodium_pulls_frame_by_frame() -> None:
+    plaintext = pattern(2 * FRAME_BYTES)
+    sealed = pushed(plaintext, 50_000)
+    state = bindings.crypto_secretstream_xchacha20poly1305_state()
+    bindings.crypto_secretstream_xchacha20poly1305_init_pull(state, sealed[:24], KEY)
+    frames = [
+        bindings.crypto_secretstream_xchacha20poly1305_pull(state, frame)
+        for frame in in_pieces(sealed[24:], SEALED_FRAME_BYTES)
+    ]
+    assert frames == [(plaintext[:FRAME_BYTES], MESSAGE), (plaintext[FRAME_BYTES:], FINAL)]
+
+
+def test_lengths_that_some_plaintext_has_are_exactly_those_that_are_accepted() -> None:
+    real = {sealed_length(length) for length in range(2 * FRAME_BYTES + 40)}
+    assert all(is_sealed_length(length) == (length in real) for length in range(max(real)))
+
+
+@pytest.mark.parametrize("length", [0, 1, 23, 24, 40, 41, 50])
+def test_a_short_stream_that_was_cut_is_refused(length: int) -> None:
+    refusal(pushed(b"ten bytes.")[:length])
+
+
+@pytest.mark.parametrize("size", [1_000, SEALED_FRAME_BYTES, 1 << 20])
+def test_a_stream_cut_at_a_frame_boundary_is_refused(size: int) -> None:
+    sealed = pushed(pattern(2 * FRAME_BYTES + 5))
+    for frames in (0, 1, 2):
+        refusal(sealed[: 24 + frames * SEALED_FRAME_BYTES], size)
+
+
+@pytest.mark.parametrize("size", [1, 7, SEALED_FRAME_BYTES, 1 << 20])
+@pytest.mark.parametrize("trailing", [1, 17, SEALED_FRAME_BYTES])
+def test_bytes_after_a_full_last_frame_are_refused_at_once(trailing: int, size: int) -> None:
+    puller = Puller(KEY)
+    assert puller.pull(pushed(pattern(FRAME_BYTES))) == pattern(FRAME_BYTES)
+    with pytest.raises(Refused, match="bytes follow the last frame"):
+        puller.pull(bytes(trailing)[:size])
+
+
+def test_bytes_after_a_full_last_frame_in_one_piece_are_refused() -> None:
+    for trailing in (1, SEALED_FRAME_BYTES):
+        refusal(pushed(pattern(FRAME_BYTES)) + bytes(trailing))
+
+
+def test_two_streams_end_to_end_are_refused() -> None:
+    refusal(pushed(pattern(FRAME_BYTES)) + pushed(pattern(FRAME_BYTES)))
+
+
+@pytest.mark.parametrize(
+    ("frames", "why"),
+    [
+        ([(b"one", MESSAGE)], "ends before its last frame"),
+        ([(pattern(FRAME_BYTES), MESSAGE)], "ends before its last frame"),
+        ([(pattern(FRAME_BYTES), MESSAGE), (b"", FINAL)], "the last frame of several is empty"),
+        ([(b"short", MESSAGE), (b"rest", FINAL)], "does not open"),
+        ([(pattern(FRAME_BYTES - 1), MESSAGE), (b"rest", FINAL)], "does not open"),
+        ([(pattern(FRAME_BYTES + 1), FINAL)], "does not open"),
+        ([(b"flushed", PUSH)], "a tag that this format does not use"),
+        ([(pattern(FRAME_BYTES), PUSH), (b"rest", FINAL)], "a tag that this format does not use"),
+    ],
+)
+def test_authentic_frames_in_another_shape_are_refused(frames: list[tuple[bytes, int]], why: str) -> None:
+    assert why in str(refusal(stream(KEY, HEADER, frames)))
+
+
+def test_frames_that_changed_places_are_refused() -> None:
+    sealed = pushed(pattern(2 * FRAME_BYTES + 5))
+    first, second = (
+        sealed[24 : 24 + SEALED_FRAME_BYTES],
+        sealed[24 + SEALED_FRAME_BYTES :][:SEALED_FRAME_BYTES],
+    )
+    refusal(sealed[:24] + second + first + sealed[24 + 2 * SEALED_FRAME_BYTES :])
+
+
+def test_another_key_opens_nothing() -> None:
+    with pytest.raises(Refused):
+        Puller(os.urandom(32)).pull(pushed(pattern(FRAME_BYTES)))
+
+
+@pytest.mark.parametrize("length", [0, 31, 33])
+def test_a_key_of_another_length_is_a_bug_of_the_caller(length: int) -> None:
+    for made in (Pusher, Puller):
+        with pytest.raises(ValueError, match="32 bytes"):
+            made(bytes(length))
+
+
+def test_a_finished_stream_takes_nothing_more() -> None:
+    pusher = Pusher(KEY)
+    pusher.finish()
+    with pytest.raises(RuntimeError):
+        pusher.push(b"more")
+    with pytest.raises(RuntimeError):
+        pusher.finish()
+
+
+def test_a_refused_stream_stays_refused() -> None:
+    sealed = bytearray(pushed(pattern(FRAME_BYTES + 1)))
+    sealed[100] ^= 1
+    puller = Puller(KEY)
+    with pytest.raises(Refused):
+        puller.pull(sealed)
+    with pytest.raises(RuntimeError):
+        puller.pull(sealed)
+    with pytest.raises(RuntimeError):
+        puller.finish()

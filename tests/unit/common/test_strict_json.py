@@ -1,0 +1,116 @@
+"""Strict JSON: what is refused and why, and the canonical spelling."""
+
+import json
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.refusal import Refused
+from common.strict_json import canonical, parse
+from tests.vectors.vector_file import Case, cases
+
+WHY = {
+    "syntax": "not valid JSON",
+    "constant": "is not JSON",
+    "infinite": "out of range",
+    "duplicate_key": "duplicate key",
+    "too_deep": "deeper than 32",
+    "nul": "no NUL",
+    "lone_surrogate": "no lone surrogates",
+    "not_utf8": "not valid UTF-8",
+    "unsafe_integer": "must be within",
+}
+
+TEXTS = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\x00"), max_size=20)
+NUMBERS = st.one_of(
+    st.integers(-(2**53) + 1, 2**53 - 1),
+    st.floats(allow_nan=False, allow_infinity=False).filter(
+        lambda number: not (number.is_integer() and 2**53 <= abs(number) < 1e21)
+    ),
+)
+VALUES = st.recursive(
+    st.one_of(st.none(), st.booleans(), NUMBERS, TEXTS),
+    lambda inner: st.one_of(st.lists(inner, max_size=5), st.dictionaries(TEXTS, inner, max_size=5)),
+    max_leaves=30,
+)
+
+
+@pytest.mark.parametrize("case", cases("strict_json.json"), ids=lambda case: case["name"])
+def test_strict_json_vector(case: Case) -> None:
+    raw = bytes.fromhex(case["hex"]) if "hex" in case else case["text"].encode()
+    if "refused" in case:
+        with pytest.raises(Refused, match=WHY[case["refused"]]):
+            canonical(parse(raw))
+    else:
+        assert canonical(parse(raw)).decode() == case["canonical"]
+
+
+@given(VALUES)
+def test_a_canonical_spelling_reads_back_as_the_value_and_spells_alike(value: object) -> None:
+    spelled = canonical(value)
+    assert parse(spelled) == value
+    assert canonical(parse(spelled)) == spelled
+
+
+@given(VALUES)
+def test_other_spellings_of_a_value_have_the_same_canonical_one(value: object) -> None:
+    assert canonical(parse(json.dumps(value, indent=2).encode())) == canonical(value)
+
+
+@given(st.binary(max_size=40))
+def test_bytes_are_read_or_refused_and_nothing_else(raw: bytes) -> None:
+    try:
+        parse(raw)
+    except Refused:
+        return
+
+
+@pytest.mark.parametrize("opening", ["[", '{"a":', '[{"a":'])
+def test_nesting_a_hundred_thousand_deep_is_refused_like_any_other(opening: str) -> None:
+    for text in (opening * 100_000, opening * 100_000 + "1" + "]" * 100_000):
+        with pytest.raises(Refused, match="deeper than 32"):
+            parse(text.encode())
+
+
+def test_depth_is_counted_along_the_deepest_branch_only() -> None:
+    branch = "[" * 31 + "]" * 31
+    assert parse(f"[{branch},{branch},{branch}]".encode()) is not None
+    with pytest.raises(Refused, match="deeper than 32"):
+        parse(f"[{branch},[{branch}]]".encode())
+
+
+def test_an_integer_of_more_digits_than_the_interpreter_converts_is_refused() -> None:
+    with pytest.raises(Refused, match="too long"):
+        parse(b"9" * (sys.get_int_max_str_digits() + 1))
+
+
+def test_a_refusal_names_the_parameter_and_leaves_the_code_to_the_caller() -> None:
+    for raw in (b"{", b"\xff", b'{"a":1,"a":1}', b'"\\u0000"', b"[" * 33 + b"]" * 33, b"9" * 5_000):
+        with pytest.raises(Refused) as caught:
+            parse(raw, "metadata")
+        assert (caught.value.param, caught.value.code) == ("metadata", None)
+
+
+@pytest.mark.parametrize(
+    "value", [float("nan"), float("inf"), 2**53, "a\x00", "\ud800", {"\udfff": 1}, {"\x00": 1}, [1e20]]
+)
+def test_what_no_text_may_hold_is_not_written(value: object) -> None:
+    with pytest.raises(Refused):
+        canonical(value)
+
+
+def test_what_nests_too_deep_to_be_read_is_not_written() -> None:
+    value: list[object] = []
+    for _ in range(31):
+        value = [value]
+    assert parse(canonical(value)) == value
+    with pytest.raises(Refused, match="deeper than 32"):
+        canonical([value])
+
+
+@pytest.mark.parametrize("value", [b"bytes", {1}, object()])
+def test_a_value_that_json_does_not_have_is_a_bug_of_the_caller(value: object) -> None:
+    with pytest.raises(TypeError):
+        canonical(value)

@@ -1,0 +1,35 @@
+"""Reads and writes the vector files that Python, forge and JavaScript share.
+
+    {"description": "…", "cases": [{"name": "…", …, "refused": "<failure class>"?}, …]}
+
+A case with `refused` must be refused, and for that reason; every other case must be accepted as it says.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent
+
+Case = dict[str, Any]
+
+
+def cases(name: str) -> list[Case]:
+    """The cases of one file; a file without any is an error, because it would prove nothing."""
+    read: list[Case] = json.loads((FOLDER / name).read_text("utf-8"))["cases"]
+    if not read:
+        raise ValueError(f"{name} has no cases")
+    names = [case["name"] for case in read]
+    if len(set(names)) != len(names):
+        raise ValueError(f"{name} names two cases alike")
+    return read
+
+
+def text_of(description: str, written: list[Case]) -> str:
+    return json.dumps({"description": description, "cases": written}, indent=1, ensure_ascii=True) + "\n"
+
+
+def pattern(length: int) -> bytes:
+    """The bytes that a case means by a length alone: byte i is (7·i + ⌊i/256⌋) mod 256."""
+    period = bytes((7 * i + i // 256) % 256 for i in range(min(length, 65_536)))
+    return (period * (length // 65_536 + 1))[:length] if period else b""
