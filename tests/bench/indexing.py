@@ -1,0 +1,189 @@
+"""Indexing speed: a chain of posts into the tables, beside the node's own getLogs and web3.py done the plain way.
+
+What our run contains: headers of all blocks with their links and filters checked, every log matched to its block,
+strict decoding, folding, the real `jobs` table with all its indexes, position and notices; the last 64 blocks one
+by one with the undo journal, those before in bulk without. The node's own time is in every figure.
+"""
+
+import http.client
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import anyio
+import asyncpg
+import attrs
+from anyio.from_thread import start_blocking_portal
+from web3 import AsyncHTTPProvider, AsyncWeb3
+
+from common.address_book import AddressBook, TokenDomain
+from common.scalars import hex_of
+from coordinatord.chain.decoding import Decoder
+from coordinatord.chain.rpc import open_rpc
+from coordinatord.indexer.fetch import Source
+from coordinatord.indexer.follow import Follower, IndexerSettings, Wake
+from coordinatord.store.index.changes import NewJob
+from coordinatord.store.index.journal import UNDOABLE
+from coordinatord.store.migrate import migrate
+from devnet import accounts
+from devnet.anvil import CHAIN_ID, running_anvil
+from devnet.ports import pick_free
+from devnet.postgres import running_postgres
+from tests.bench.log_emitter import Filler
+from tests.bench.row import Row, interleaved
+
+JOURNAL_BLOCKS: Final = 64
+DENSE: Final = (480, 100)  # blocks, posts per block
+SPARSE: Final = (6000, 1)
+SAMPLE_BLOCKS: Final = {"dense": 20, "sparse": 600}  # what web3.py is given: it would take minutes
+RANGE: Final = {"dense": 50, "sparse": 500}  # the widths that suit getLogs alone
+ROUNDS: Final = 3
+_ARTIFACT: Final = Path(__file__).parents[2] / "common" / "contracts" / "artifacts" / "JobRegistry.json"
+_REGISTRIES: Final = [bytes([n]) * 20 for n in (0x51, 0x52, 0x53)]
+
+
+@attrs.frozen
+class Chain:
+    """A chain that holds nothing but posts."""
+
+    name: str
+    rpc_url: str
+    database_url: str
+    blocks: int
+    posts: int
+
+    @property
+    def book(self) -> AddressBook:
+        return AddressBook(CHAIN_ID, 1, *_REGISTRIES, b"\x54" * 20, 6, TokenDomain("Token", "1"))
+
+
+def get_logs_alone(chain: Chain) -> int:
+    """The limit: the same logs asked for and read from the socket, by one connection, and thrown away."""
+    address = urlsplit(chain.rpc_url)
+    connection = http.client.HTTPConnection(str(address.hostname), address.port)
+    registries = [hex_of(registry) for registry in _REGISTRIES]
+    for first in range(1, chain.blocks + 1, RANGE[chain.name]):
+        last = min(chain.blocks, first + RANGE[chain.name] - 1)
+        query = {"address": registries, "fromBlock": hex(first), "toBlock": hex(last)}
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "eth_getLogs", "params": [query]})
+        connection.request("POST", "/", body, {"content-type": "application/json"})
+        connection.getresponse().read()
+    connection.close()
+    return chain.posts
+
+
+async def index_all(chain: Chain, connection: "asyncpg.Connection[asyncpg.Record]") -> int:
+    settings = IndexerSettings(
+        chain_id=CHAIN_ID,
+        deploy_block=1,
+        getlogs_cap=5000,
+        block_time_ms=1000,
+        confirmations=0,
+        journal_blocks=JOURNAL_BLOCKS,
+    )
+    async with open_rpc(chain.rpc_url) as rpc:
+        await Follower(Source(rpc, Decoder(chain.book)), settings, Wake()).catch_up(connection)
+    return chain.posts
+
+
+async def by_web3(chain: Chain, connection: "asyncpg.Connection[asyncpg.Record]") -> int:
+    """web3.py as its documentation has it: get_logs of the event, range by range, and executemany."""
+    web3 = AsyncWeb3(AsyncHTTPProvider(chain.rpc_url))
+    contract = web3.eth.contract(web3.to_checksum_address(_REGISTRIES[0]), abi=json.loads(_ARTIFACT.read_text())["abi"])
+    names = NewJob.__struct_fields__[:18]
+    insert = f"insert into jobs ({', '.join(names)}) values ({', '.join(f'${n}' for n in range(1, 19))})"  # noqa: S608
+    posts = 0
+    for first in range(1, SAMPLE_BLOCKS[chain.name] + 1, RANGE[chain.name]):
+        last = min(SAMPLE_BLOCKS[chain.name], first + RANGE[chain.name] - 1)
+        events = await contract.events.JobPosted().get_logs(from_block=first, to_block=last)
+        await connection.executemany(insert, [_row(event) for event in events])
+        posts += len(events)
+    await web3.provider.disconnect()
+    return posts
+
+
+def _row(event: Any) -> tuple[object, ...]:  # web3's own attribute dictionary
+    a = event["args"]
+    cap = max(1, -(-(a["rateIn"] * a["unitsIn"] + a["rateOut"] * a["unitsOut"]) // 10**6))
+    terms = (a["rateIn"], a["rateOut"], a["unitsIn"], a["unitsOut"], a["designated"], a["expiresAt"], cap)
+    place = (a["feeBps"], a["gasFee"], a["taskCid"], a["paySig"], event["blockNumber"], event["logIndex"])
+    return (a["jobId"], bytes.fromhex(a["owner"][2:]), a["c"], a["modelId"], a["slaSecs"], *terms, *place)
+
+
+def on_fresh_tables(chain: Chain, work: Callable[..., Any]) -> Callable[[], int]:
+    """`work` on emptied tables; emptying is not timed by the posts per second that it returns."""
+
+    async def run() -> int:
+        connection = await asyncpg.connect(chain.database_url)
+        try:
+            await connection.execute(f"truncate {', '.join(UNDOABLE)}, undo_journal, index_blocks, index_position")
+            posts: int = await work(chain, connection)
+            if await connection.fetchval("select count(*) from jobs") != posts:
+                raise AssertionError("a post is missing")
+            return posts
+        finally:
+            await connection.close()
+
+    return lambda: anyio.run(run, backend_options={"use_uvloop": True})
+
+
+@contextmanager
+def filled(blocks: int, posts_per_block: int, name: str) -> Iterator[Chain]:
+    """A chain of so many blocks, with a database beside it."""
+    with tempfile.TemporaryDirectory() as folder, start_blocking_portal("asyncio") as portal:
+        place = Path(folder)
+        place.chmod(0o755)
+        for part in ("anvil", "pg", "logs"):
+            (place / part).mkdir()
+        with (
+            portal.wrap_async_context_manager(running_anvil(pick_free(), place / "anvil", place / "logs")) as anvil,
+            portal.wrap_async_context_manager(running_postgres(pick_free(), place / "pg", place / "logs")) as postgres,
+        ):
+            with Filler(anvil.rpc_url, _REGISTRIES[0], accounts.derive().admin.address) as filler:
+                filler.mine(blocks, posts_per_block)
+                if filler.height() != blocks:
+                    raise AssertionError("anvil mined another number of blocks")
+            portal.call(_migrated, postgres.url())
+            yield Chain(name, anvil.rpc_url, postgres.url(), blocks, blocks * posts_per_block)
+
+
+async def _migrated(url: str) -> None:
+    connection = await asyncpg.connect(url)
+    await migrate(connection)
+    await connection.close()
+
+
+def _measured(name: str, blocks: int, posts_per_block: int, against_limit: float) -> list[Row]:
+    with filled(blocks, posts_per_block, name) as chain:
+        rates = interleaved(
+            {
+                "limit": lambda: get_logs_alone(chain),
+                "ours": on_fresh_tables(chain, index_all),
+                "web3": on_fresh_tables(chain, by_web3),
+            },
+            ROUNDS,
+        )
+    what = f"index {chain.posts:,} posts, {posts_per_block} per block"
+    limit, plain = rates["ours"] / rates["limit"], rates["ours"] / rates["web3"]
+    return [
+        Row(
+            what, rates["ours"], "events/s", "getLogs and the socket read", limit, against_limit, limit >= against_limit
+        ),
+        Row(what, rates["ours"], "events/s", "web3.py get_logs and executemany", plain, 25, plain >= 25),
+    ]
+
+
+def rows() -> list[Row]:
+    return _measured("dense", *DENSE, 0.35) + _measured("sparse", *SPARSE, 0.05)
+
+
+if __name__ == "__main__":
+    started = time.perf_counter()
+    for row in rows():
+        print(row)
+    print(f"{time.perf_counter() - started:.0f} s")
