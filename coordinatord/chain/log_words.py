@@ -10,6 +10,7 @@ one mask over all of it finds any bit that does not belong to its value's type.
 """
 
 import struct
+from binascii import unhexlify
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -70,7 +71,7 @@ class Words:
         if len(topics) != self._topics:
             raise Refused(f"it has {len(topics)} topics where its event has {self._topics}")
         try:
-            raw = bytes.fromhex("".join([topic[2:] for topic in topics[1:]]) + log.data[2:])
+            raw = unhexlify("".join([topic[2:] for topic in topics[1:]]) + log.data[2:])
         except ValueError:
             raise Refused("it is not hex") from None
         if len(raw) < self._length:

@@ -7,15 +7,19 @@ by one with the undo journal, those before in bulk without. The node's own time 
 
 import http.client
 import json
+import resource
+import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import anyio
+import anyio.to_thread
 import asyncpg
 import attrs
 from anyio.from_thread import start_blocking_portal
@@ -24,7 +28,7 @@ from web3 import AsyncHTTPProvider, AsyncWeb3
 from common.address_book import AddressBook, TokenDomain
 from common.scalars import hex_of
 from coordinatord.chain.decoding import Decoder
-from coordinatord.chain.rpc import open_rpc
+from coordinatord.chain.rpc import Rpc, open_rpc
 from coordinatord.indexer.fetch import Source
 from coordinatord.indexer.follow import Follower, IndexerSettings, Wake
 from coordinatord.store.index.changes import NewJob
@@ -35,16 +39,20 @@ from devnet.anvil import CHAIN_ID, running_anvil
 from devnet.ports import pick_free
 from devnet.postgres import running_postgres
 from tests.bench.log_emitter import Filler
-from tests.bench.row import Row, interleaved
+from tests.bench.row import Row
 
 JOURNAL_BLOCKS: Final = 64
 DENSE: Final = (480, 100)  # blocks, posts per block
-SPARSE: Final = (6000, 1)
-SAMPLE_BLOCKS: Final = {"dense": 20, "sparse": 600}  # what web3.py is given: it would take minutes
+SPARSE: Final = (4000, 1)
+MANY: Final = (2000, 100)
+SAMPLE_BLOCKS: Final = {"dense": 20, "sparse": 500}  # what web3.py is given: it would take minutes
 RANGE: Final = {"dense": 50, "sparse": 500}  # the widths that suit getLogs alone
 ROUNDS: Final = 3
 _ARTIFACT: Final = Path(__file__).parents[2] / "common" / "contracts" / "artifacts" / "JobRegistry.json"
 _REGISTRIES: Final = [bytes([n]) * 20 for n in (0x51, 0x52, 0x53)]
+
+
+Work = Callable[["Chain", "asyncpg.Connection[asyncpg.Record]"], Awaitable[int]]
 
 
 @attrs.frozen
@@ -77,7 +85,7 @@ def get_logs_alone(chain: Chain) -> int:
     return chain.posts
 
 
-async def index_all(chain: Chain, connection: "asyncpg.Connection[asyncpg.Record]") -> int:
+async def index_all(rpc: Rpc, chain: Chain, connection: "asyncpg.Connection[asyncpg.Record]") -> int:
     settings = IndexerSettings(
         chain_id=CHAIN_ID,
         deploy_block=1,
@@ -86,8 +94,7 @@ async def index_all(chain: Chain, connection: "asyncpg.Connection[asyncpg.Record
         confirmations=0,
         journal_blocks=JOURNAL_BLOCKS,
     )
-    async with open_rpc(chain.rpc_url) as rpc:
-        await Follower(Source(rpc, Decoder(chain.book)), settings, Wake()).catch_up(connection)
+    await Follower(Source(rpc, Decoder(chain.book)), settings, Wake()).catch_up(connection)
     return chain.posts
 
 
@@ -115,21 +122,71 @@ def _row(event: Any) -> tuple[object, ...]:  # web3's own attribute dictionary
     return (a["jobId"], bytes.fromhex(a["owner"][2:]), a["c"], a["modelId"], a["slaSecs"], *terms, *place)
 
 
-def on_fresh_tables(chain: Chain, work: Callable[..., Any]) -> Callable[[], int]:
-    """`work` on emptied tables; emptying is not timed by the posts per second that it returns."""
+async def _timed(chain: Chain, connection: "asyncpg.Connection[asyncpg.Record]", work: Work) -> float:
+    """Posts per second of `work` on emptied tables; emptying and checking are not timed."""
+    await connection.execute(f"truncate {', '.join(UNDOABLE)}, undo_journal, index_blocks, index_position")
+    started = time.perf_counter()
+    posts = await work(chain, connection)
+    elapsed = time.perf_counter() - started
+    if await connection.fetchval("select count(*) from jobs") != posts:
+        raise AssertionError("a post is missing")
+    return posts / elapsed
 
-    async def run() -> int:
-        connection = await asyncpg.connect(chain.database_url)
-        try:
-            await connection.execute(f"truncate {', '.join(UNDOABLE)}, undo_journal, index_blocks, index_position")
-            posts: int = await work(chain, connection)
-            if await connection.fetchval("select count(*) from jobs") != posts:
-                raise AssertionError("a post is missing")
-            return posts
-        finally:
-            await connection.close()
 
-    return lambda: anyio.run(run, backend_options={"use_uvloop": True})
+async def _limit(chain: Chain) -> float:
+    started = time.perf_counter()
+    posts = await anyio.to_thread.run_sync(get_logs_alone, chain)
+    return posts / (time.perf_counter() - started)
+
+
+def _resident() -> float:
+    """MiB of this process in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
+
+
+async def _memory(chain: Chain) -> tuple[float, float]:
+    """The highest resident memory in MiB while the first quarter of the posts is indexed, and after it."""
+    connection, watching = await asyncpg.connect(chain.database_url), await asyncpg.connect(chain.database_url)
+    peaks = {True: 0.0, False: 0.0}
+
+    async def watch() -> None:
+        while True:
+            block = await watching.fetchval("select coalesce(max(block_number), 0) from index_position")
+            resident = _resident()
+            early = block < chain.blocks / 4
+            peaks[early] = max(peaks[early], resident)
+            await anyio.sleep(0.02)
+
+    async with anyio.create_task_group() as tasks:
+        # Once before it counts: an allocator keeps what it first took for the pages in flight.
+        async with open_rpc(chain.rpc_url) as rpc:
+            await _timed(chain, connection, partial(index_all, rpc))
+            tasks.start_soon(watch)
+            await _timed(chain, connection, partial(index_all, rpc))
+        tasks.cancel_scope.cancel()
+    await connection.close()
+    await watching.close()
+    return peaks[True], peaks[False]
+
+
+async def _rates(chain: Chain) -> dict[str, float]:
+    """The median rate of each, in turn, forwards and backwards; a round before the first warms caches."""
+    taken: dict[str, list[float]] = {"limit": [], "ours": [], "web3": []}
+    connection = await asyncpg.connect(chain.database_url)
+    async with open_rpc(chain.rpc_url) as rpc:
+        for turn in range(ROUNDS + 1):
+            for name in taken if turn % 2 else reversed(taken):
+                match name:
+                    case "limit":
+                        rate = await _limit(chain)
+                    case "ours":
+                        rate = await _timed(chain, connection, partial(index_all, rpc))
+                    case _:
+                        rate = await _timed(chain, connection, by_web3)
+                if turn:
+                    taken[name].append(rate)
+    await connection.close()
+    return {name: statistics.median(rates) for name, rates in taken.items()}
 
 
 @contextmanager
@@ -160,14 +217,7 @@ async def _migrated(url: str) -> None:
 
 def _measured(name: str, blocks: int, posts_per_block: int, against_limit: float) -> list[Row]:
     with filled(blocks, posts_per_block, name) as chain:
-        rates = interleaved(
-            {
-                "limit": lambda: get_logs_alone(chain),
-                "ours": on_fresh_tables(chain, index_all),
-                "web3": on_fresh_tables(chain, by_web3),
-            },
-            ROUNDS,
-        )
+        rates = anyio.run(_rates, chain, backend_options={"use_uvloop": True})
     what = f"index {chain.posts:,} posts, {posts_per_block} per block"
     limit, plain = rates["ours"] / rates["limit"], rates["ours"] / rates["web3"]
     return [
@@ -178,8 +228,15 @@ def _measured(name: str, blocks: int, posts_per_block: int, against_limit: float
     ]
 
 
+def _memory_row() -> Row:
+    with filled(*MANY, "dense") as chain:
+        early, late = anyio.run(_memory, chain, backend_options={"use_uvloop": True})
+    what, against = f"memory while {chain.posts:,} posts are indexed", "its peak in the first quarter"
+    return Row(what, late, "MiB", against, late / early, 1.1, late / early <= 1.1)
+
+
 def rows() -> list[Row]:
-    return _measured("dense", *DENSE, 0.35) + _measured("sparse", *SPARSE, 0.05)
+    return _measured("dense", *DENSE, 0.35) + _measured("sparse", *SPARSE, 0.05) + [_memory_row()]
 
 
 if __name__ == "__main__":
