@@ -7,7 +7,7 @@ import msgspec
 Word = Annotated[str, msgspec.Meta(min_length=66, max_length=66)]  # 0x and 32 bytes
 
 
-class Header(msgspec.Struct, frozen=True, rename="camel"):
+class Header(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """A block without its transactions."""
 
     number: str
@@ -25,11 +25,11 @@ class Header(msgspec.Struct, frozen=True, rename="camel"):
         return int(self.timestamp, 16)
 
 
-class Log(msgspec.Struct, frozen=True, rename="camel"):
+class Log(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """A log of a mined block: one of a pending block has no number, and does not decode."""
 
     address: str
-    topics: list[Word]
+    topics: tuple[Word, ...]
     data: str
     block_number: str
     block_hash: Word

@@ -10,6 +10,7 @@ one mask over all of it finds any bit that does not belong to its value's type.
 """
 
 import struct
+from binascii import unhexlify
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -44,18 +45,24 @@ class Words:
         self._data_at = 32 * indexed
         converts = [(place, _STATIC[kind][2]) for place, kind in enumerate(types) if kind in _STATIC]
         self._converts = [(place, convert) for place, convert in converts if convert is not None]
-        self._texts = [place for place, kind in enumerate(types) if kind == "string"]
-        self._bytes = [place for place, kind in enumerate(types) if kind == "bytes"]
+        self._dynamics = [(place, kind == "string") for place, kind in enumerate(types) if kind in ("string", "bytes")]
 
     def read(self, log: Log) -> list[Any]:
         """The values of the event, of the types that its declaration says."""
         values, raw = self.read_head(log)
         for place, convert in self._converts:
             values[place] = convert(values[place])
-        for place in self._texts:
-            values[place] = _text(self._tail(raw, values[place]))
-        for place in self._bytes:
-            values[place] = self._tail(raw, values[place])
+        for place, is_text in self._dynamics:  # written out, not called: half of a post's time is spent here
+            start = self._data_at + 32 + values[place]
+            length = int.from_bytes(raw[start - 32 : start])
+            end = start + length
+            padded = end + (-length & 31)
+            if start & 31 or padded > len(raw):
+                raise Refused("one of its values is not within it")
+            if raw.count(0, end, padded) != padded - end:
+                raise Refused("one of its values has padding that is not zero")
+            value = raw[start:end]
+            values[place] = _text(value) if is_text else value
         return values
 
     def read_head(self, log: Log) -> tuple[list[Any], bytes]:
@@ -64,7 +71,7 @@ class Words:
         if len(topics) != self._topics:
             raise Refused(f"it has {len(topics)} topics where its event has {self._topics}")
         try:
-            raw = bytes.fromhex("".join([topic[2:] for topic in topics[1:]]) + log.data[2:])
+            raw = unhexlify("".join([topic[2:] for topic in topics[1:]]) + log.data[2:])
         except ValueError:
             raise Refused("it is not hex") from None
         if len(raw) < self._length:
@@ -75,31 +82,16 @@ class Words:
 
     def rows(self, raw: bytes, offset: int, row: struct.Struct, unset: int) -> list[tuple[Any, ...]]:
         """The array at `offset`, of static structs: `row` unpacks one, `unset` masks the bits that none may set."""
-        start, count = self._content(raw, offset)
+        start = self._data_at + 32 + offset
+        count = int.from_bytes(raw[start - 32 : start])
         end = start + count * row.size
-        if end > len(raw):
-            raise Refused("its array runs past its end")
+        if start % 32 or end > len(raw):
+            raise Refused("its array is not within it")
         content = raw[start:end]
         for at in range(0, len(content), row.size):
             if int.from_bytes(content[at : at + row.size]) & unset:
                 raise Refused("a value of its array is wider than its type")
         return list(row.iter_unpack(content))
-
-    def _content(self, raw: bytes, offset: int) -> tuple[int, int]:
-        start = self._data_at + 32 + offset
-        if start > len(raw) or start % 32:
-            raise Refused("one of its offsets leads out of it")
-        return start, int.from_bytes(raw[start - 32 : start])
-
-    def _tail(self, raw: bytes, offset: int) -> bytes:
-        start, length = self._content(raw, offset)
-        end = start + length
-        padded = end + (-length % 32)
-        if padded > len(raw):
-            raise Refused("one of its values runs past its end")
-        if raw.count(0, end, padded) != padded - end:
-            raise Refused("one of its values has padding that is not zero")
-        return raw[start:end]
 
 
 def _text(raw: bytes) -> str:

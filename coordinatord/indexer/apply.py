@@ -1,6 +1,7 @@
 """A stretch of blocks into the tables: its rows, the journal, the position and the notice, in one transaction."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 import attrs
 
@@ -13,7 +14,7 @@ from coordinatord.store.index.changes import Changes
 from coordinatord.store.index.journal import (
     KeptBlock,
     empty_index,
-    keep_block,
+    keep_blocks,
     restart_run,
     start_journal,
     undo_above,
@@ -34,17 +35,19 @@ async def apply_range(connection: Connection, stretch: Stretch, *, rebuilding: b
     return position
 
 
-async def apply_block(connection: Connection, block: Stretch, *, window: int, rebuilding: bool) -> Position:
-    """One block near the head: every row it changes is saved first, for the next `window` blocks."""
-    changes = folded(block)
-    position = _position(block.last, rebuilding)
+async def apply_blocks(connection: Connection, blocks: Sequence[Stretch], *, window: int, rebuilding: bool) -> Position:
+    """Consecutive blocks near the head: every row that one changes is saved first, for the next `window` blocks."""
+    changes = [folded(block) for block in blocks]
+    position = _position(blocks[-1].last, rebuilding)
     async with connection.transaction():
-        if block.events:
-            await start_journal(connection, position.block_number)
-            await write_changes(connection, changes)
-        await keep_block(connection, _kept(block.last), window)
+        for block, change in zip(blocks, changes, strict=True):
+            if block.events:
+                await start_journal(connection, block.last.height)
+                await write_changes(connection, change)
+        await keep_blocks(connection, [_kept(block.last) for block in blocks], window)
         await move_position(connection, position)
-    _count(block)
+    for block in blocks:
+        _count(block)
     return position
 
 

@@ -9,7 +9,7 @@ import structlog
 
 from coordinatord import metrics
 from coordinatord.chain.blocks import Header
-from coordinatord.indexer.apply import apply_block, apply_range, finish_rebuilding, go_back, start_over
+from coordinatord.indexer.apply import apply_blocks, apply_range, finish_rebuilding, go_back, start_over
 from coordinatord.indexer.evidence import lied
 from coordinatord.indexer.fetch import Source
 from coordinatord.indexer.prefetch import prefetched
@@ -17,6 +17,7 @@ from coordinatord.indexer.ranges import RangeWidth
 from coordinatord.indexer.reorg import common_ancestor
 from coordinatord.store.database import Connection, Database
 from coordinatord.store.index.changes import Contradiction
+from coordinatord.store.index.job_indexes import build_job_indexes, drop_job_indexes
 from coordinatord.store.index.journal import kept_blocks
 from coordinatord.store.index.position import Position, read_position
 from coordinatord.store.notices import RELAY_ENDED, Notices
@@ -25,7 +26,7 @@ from coordinatord.trouble import Retryable
 
 log = structlog.get_logger(__name__)
 
-_BLOCKS_AT_ONCE: Final = 32  # near the head; fetched together, applied one by one
+_BLOCKS_AT_ONCE: Final = 32  # near the head; fetched together, applied in one transaction
 _CONTRADICTIONS_BELIEVED: Final = 5  # in a row; then it is our rows that are doubted
 
 
@@ -75,6 +76,7 @@ class Follower:
         self._position: Position | None = None
         self._stalled: str | None = None
         self._contradictions = 0
+        self._job_indexes_built = False
 
     async def follow(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
         """Until cancelled, or until the connection is lost. Trouble with the node is waited out."""
@@ -83,7 +85,7 @@ class Follower:
             try:
                 await self.catch_up(connection)
             except Retryable as trouble:
-                await self._stall(connection, trouble)
+                await self.stall(connection, trouble)
             else:
                 self._contradictions = 0
                 if self._stalled is not None:
@@ -122,16 +124,19 @@ class Follower:
         steps = 0
         if self._next <= bulk_upto:
             steps += await self._backfill(connection, bulk_upto)
+        if not self._job_indexes_built:  # also when it was another term that dropped them
+            await build_job_indexes(connection)
+            self._job_indexes_built = True
         while self._next <= target.height:
             first = self._next
-            for block in await self._source.blocks(first, min(first + _BLOCKS_AT_ONCE - 1, target.height)):
-                if not self._continues(block.first):
-                    await self._fork(connection, target)
-                    return 2  # look again at once
-                self._position = await apply_block(
-                    connection, block, window=self._settings.journal_blocks, rebuilding=self._rebuilding
-                )
-                steps += 1
+            blocks = await self._source.blocks(first, min(first + _BLOCKS_AT_ONCE - 1, target.height))
+            if not self._continues(blocks[0].first):
+                await self._fork(connection, target)
+                return 2  # look again at once
+            self._position = await apply_blocks(
+                connection, blocks, window=self._settings.journal_blocks, rebuilding=self._rebuilding
+            )
+            steps += len(blocks)
             self._measure()
         if self._position is not None and self._position.rebuilding:
             self._position = await finish_rebuilding(connection, self._position)
@@ -140,6 +145,9 @@ class Follower:
 
     async def _backfill(self, connection: Connection, last: int) -> int:
         steps = 0
+        if self._next == self._settings.deploy_block:
+            self._job_indexes_built = False
+            await drop_job_indexes(connection)
 
         async with prefetched(
             lambda first, upto: self._source.range(first, upto, self._width), self._next, last, self._width
@@ -199,7 +207,8 @@ class Follower:
         metrics.index_reorgs.inc()
         metrics.index_reorg_depth.observe(depth)
 
-    async def _stall(self, connection: Connection, trouble: Retryable) -> None:
+    async def stall(self, connection: Connection, trouble: Retryable) -> None:
+        """What to do about trouble in `catch_up`: mostly to say so once, and wait."""
         if self._stalled != trouble.message:
             log.warning("index stalls", reason=trouble.message, code=trouble.code)
             self._stalled = trouble.message

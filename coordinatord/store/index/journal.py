@@ -5,6 +5,7 @@ run of blocks that ends at the index's position; all but its lowest are journale
 of them, and no further.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import attrs
@@ -38,17 +39,15 @@ async def start_journal(connection: Connection, block_number: int) -> None:
     await connection.execute("select set_config('svc.journal_block', $1::bigint::text, true)", block_number)
 
 
-async def keep_block(connection: Connection, block: KeptBlock, window: int) -> None:
-    """Extend the run by one journaled block, and drop what lies more than `window` blocks below it."""
+async def keep_blocks(connection: Connection, blocks: Sequence[KeptBlock], window: int) -> None:
+    """Extend the run by journaled blocks, and drop what lies more than `window` below the last."""
     await connection.execute(
         "with dropped as (delete from index_blocks where number < $5),"
         " forgotten as (delete from undo_journal where block_number <= $5)"
-        " insert into index_blocks (number, hash, parent_hash, time) values ($1, $2, $3, $4)",
-        block.number,
-        block.hash,
-        block.parent_hash,
-        block.time,
-        block.number - window,
+        " insert into index_blocks (number, hash, parent_hash, time)"
+        " select * from unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::bigint[])",
+        *zip(*[attrs.astuple(block) for block in blocks], strict=True),
+        blocks[-1].number - window,
     )
 
 

@@ -5,8 +5,10 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from coordinatord.store.database import Database, open_database
+from coordinatord.store.database import Connection, Database, open_database
 from coordinatord.store.migrate import migrate
+from devnet.world import World
+from tests.integration.coordinatord.indexer.scene import Scene, open_scene
 
 
 @pytest.fixture
@@ -23,3 +25,9 @@ async def connection(database: Database) -> AsyncIterator["asyncpg.Connection[as
     opened = await database.connect()
     yield opened
     await opened.close()
+
+
+@pytest.fixture
+async def scene(world: World, connection: Connection) -> AsyncIterator[Scene]:
+    async with open_scene(world, connection) as opened:
+        yield opened

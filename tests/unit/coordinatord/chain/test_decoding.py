@@ -101,9 +101,9 @@ FINE = settled()
         (FINE["topics"], FINE["data"] + "0", "not hex"),
         (FINE["topics"], with_word(FINE["data"], 0, "100000000"), "wider"),
         ([*FINE["topics"][:2], "0x" + "f" * 64], FINE["data"], "wider"),
-        (FINE["topics"], with_word(FINE["data"], 4, "fffff0"), "leads out"),
-        (FINE["topics"], with_word(FINE["data"], 4, "a1"), "leads out"),
-        (FINE["topics"], with_word(FINE["data"], 5, "fff"), "runs past"),
+        (FINE["topics"], with_word(FINE["data"], 4, "fffff0"), "not within"),
+        (FINE["topics"], with_word(FINE["data"], 4, "a1"), "not within"),
+        (FINE["topics"], with_word(FINE["data"], 5, "fff"), "not within"),
         (FINE["topics"], with_word(FINE["data"], 5, "3"), "padding"),
     ],
 )
