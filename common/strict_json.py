@@ -19,29 +19,30 @@ from common.scalars import MAX_SAFE_INTEGER
 
 MAX_DEPTH: Final = 32
 
-_CONTAINERS: Final = frozenset({dict, list})
+_BRACKETS: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|[][{}]', re.DOTALL)  # strings are passed over whole
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 def parse(raw: bytes | bytearray, param: str | None = None) -> object:
     """The value of a JSON text; `Refused` carries `param` and no code."""
+    # Before the scanner sees it: the scanner recurses as deep as the interpreter lets it, and libraries that raise
+    # the interpreter's limit (py_ecc does, on import) turn a deep text into a crash of the process. Few texts have
+    # so many brackets that anything can be deep.
+    if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH:
+        _check_depth(raw, param)
     try:
         text = raw.decode("utf-8")
         value: object = _DECODER.decode(text)
     except UnicodeDecodeError:
         raise Refused("the JSON is not valid UTF-8", param) from None
-    except RecursionError:  # the scanner's own limit is far above ours
-        raise Refused(f"the JSON nests deeper than {MAX_DEPTH}", param) from None
     except json.JSONDecodeError as error:
         raise Refused(f"not valid JSON: {error.msg} at character {error.pos}", param) from None
     except Refused as refusal:
         raise Refused(refusal.message, param) from None
     except ValueError:  # int() of more digits than the interpreter converts
         raise Refused("the JSON holds a number that is too long", param) from None
-    # Both walks cost about as much as the parse, and few texts need one: without so many brackets nothing is
-    # deep, and after a strict UTF-8 decode only a \u escape can bring a NUL or a lone surrogate.
-    if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH:
-        _check_depth(value, param)
+    # The walk costs about as much as the parse, and few texts need it: after a strict UTF-8 decode only a \u escape
+    # can bring a NUL or a lone surrogate.
     if b"\\u" in raw:
         _check_texts(value, param)
     return value
@@ -78,19 +79,17 @@ def _no_constant(name: str) -> NoReturn:
 _DECODER: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_float=_finite, parse_constant=_no_constant)
 
 
-def _check_depth(root: object, param: str | None) -> None:
-    """Level by level, so that no input makes this recurse."""
-    level = [root] if type(root) in _CONTAINERS else []
-    for _ in range(MAX_DEPTH):
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer)  # type: ignore[attr-defined]  # a list
-            if type(inner) in _CONTAINERS
-        ]
-        if not level:
-            return
-    raise Refused(f"the JSON nests deeper than {MAX_DEPTH}", param)
+def _check_depth(raw: bytes | bytearray, param: str | None) -> None:
+    """Counts brackets outside of strings; what is no JSON at all may pass, and fails in the scanner."""
+    depth = 0
+    for token in _BRACKETS.finditer(raw):
+        first = token[0][0]
+        if first in b"[{":
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise Refused(f"the JSON nests deeper than {MAX_DEPTH}", param)
+        elif first in b"]}":
+            depth -= 1
 
 
 def _check_texts(root: object, param: str | None) -> None:

@@ -174,8 +174,8 @@ def start_background(tasks: TaskGroup, ground: Ground, relaying: Relaying) -> No
     """What moves relays to the chain and the chain into the index."""
     tasks.start_soon(ground.notices.listen, ground.database)
     tasks.start_soon(relaying.run)
-    tasks.start_soon(_index, ground)
-    tasks.start_soon(_relay, ground)
+    tasks.start_soon(index, ground)
+    tasks.start_soon(relay, ground)
 
 
 def compose(ground: Ground, relaying: Relaying, containers: Containers, stopping: Stopping) -> ASGIApp:
@@ -223,7 +223,7 @@ def compose(ground: Ground, relaying: Relaying, containers: Containers, stopping
     return build_application(config, endpoints, readiness, sessions, reads)
 
 
-async def _index(ground: Ground) -> None:
+async def index(ground: Ground) -> None:
     config, book = ground.config, ground.config.addresses
     settings = IndexerSettings(
         chain_id=book.chain_id,
@@ -237,7 +237,7 @@ async def _index(ground: Ground) -> None:
     await run_indexer(ground.database, Source(ground.rpc, decoder), settings, ground.notices, Wake())
 
 
-async def _relay(ground: Ground) -> None:
+async def relay(ground: Ground) -> None:
     await run_relayer(
         ground.database,
         ground.notices,

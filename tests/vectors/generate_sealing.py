@@ -213,9 +213,7 @@ def derivation_cases() -> list[Case]:
             | {"refused": "signature_v"}
         )
     short = fixed("a signature", 64).hex()
-    cases.append(
-        {"name": "result key, 64 bytes", "kind": "result_key", "signature": short, "refused": "length"}
-    )
+    cases.append({"name": "result key, 64 bytes", "kind": "result_key", "signature": short, "refused": "length"})
     return cases
 
 

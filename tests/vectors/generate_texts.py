@@ -83,9 +83,7 @@ REFUSED_BYTES = (
 
 
 def json_cases() -> list[Case]:
-    cases: list[Case] = [
-        {"name": name, "text": text, "canonical": spelling} for name, text, spelling in ACCEPTED_JSON
-    ]
+    cases: list[Case] = [{"name": name, "text": text, "canonical": spelling} for name, text, spelling in ACCEPTED_JSON]
     cases += [{"name": name, "text": text, "refused": failure} for name, text, failure in REFUSED_JSON]
     cases += [{"name": name, "hex": raw.hex(), "refused": failure} for name, raw, failure in REFUSED_BYTES]
     return cases
@@ -145,9 +143,7 @@ def envelope_cases() -> list[Case]:
     refused("an envelope with a final newline", "envelope", spelled + "\n")
     refused("an envelope with 0.7 as 0.70", "envelope", spelled.replace("0.7", "0.70"))
     refused("an envelope with an escape that is not needed", "envelope", spelled.replace("é", "\\u00e9"))
-    refused(
-        "an envelope with its keys out of order", "envelope", '{"v":1,' + spelled[1:].replace(',"v":1', "")
-    )
+    refused("an envelope with its keys out of order", "envelope", '{"v":1,' + spelled[1:].replace(',"v":1', ""))
     refused("an envelope with a key twice", "envelope", spelled.replace('"v":1', '"v":1,"v":1'))
     refused("an envelope that is an array", "envelope", "[]")
     for name, change in (
@@ -208,9 +204,7 @@ def cid_cases() -> list[Case]:
         ("a digest of 31 bytes", base32(raw[:3] + b"\x1f" + raw[4:-1])),
         ("version 2", base32(b"\x02" + raw[1:])),
     ):
-        cases.append(
-            {"name": f"a text that is no accepted CID: {name}", "text": text, "refused": "malformed_cid"}
-        )
+        cases.append({"name": f"a text that is no accepted CID: {name}", "text": text, "refused": "malformed_cid"})
     return cases
 
 
@@ -219,9 +213,7 @@ def files() -> dict[str, str]:
     return {
         "strict_json.json": text_of("JSON texts, and the canonical spelling of each.", json_cases()),
         "envelope.json": text_of("Plaintexts of containers and results.", envelope_cases()),
-        "cid.json": text_of(
-            "Content ids of files (the pattern of vector_file.py), and of texts.", cid_cases()
-        ),
+        "cid.json": text_of("Content ids of files (the pattern of vector_file.py), and of texts.", cid_cases()),
     }
 
 

@@ -15,9 +15,7 @@ def named(case: Case) -> str:
     return str(case["name"])
 
 
-@pytest.mark.parametrize(
-    "case", [case for case in cases("sealed_box_keys.json") if "public" in case], ids=named
-)
+@pytest.mark.parametrize("case", [case for case in cases("sealed_box_keys.json") if "public" in case], ids=named)
 def test_public_key_vector(case: Case) -> None:
     raw = bytes.fromhex(case["public"])
     if "refused" in case:
@@ -27,9 +25,7 @@ def test_public_key_vector(case: Case) -> None:
         assert SecretKey(bytes.fromhex(case["secret"])).public == PublicKey(raw)
 
 
-@pytest.mark.parametrize(
-    "case", [case for case in cases("sealed_box_keys.json") if "sealed" in case], ids=named
-)
+@pytest.mark.parametrize("case", [case for case in cases("sealed_box_keys.json") if "sealed" in case], ids=named)
 def test_sealed_box_vector(case: Case) -> None:
     opened = open_sealed(SecretKey(bytes.fromhex(case["secret"])), bytes.fromhex(case["sealed"]))
     assert opened == (None if "refused" in case else bytes.fromhex(case["plaintext"]))

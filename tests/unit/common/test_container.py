@@ -52,9 +52,7 @@ def test_container_vector(case: Case) -> None:
             opened(case)
         assert caught.value.code == case["refused"]
         return
-    expected = (
-        pattern(case["plaintext_length"]) if "plaintext_length" in case else bytes.fromhex(case["plaintext"])
-    )
+    expected = pattern(case["plaintext_length"]) if "plaintext_length" in case else bytes.fromhex(case["plaintext"])
     assert opened(case) == expected
     assert container.open_with_dek(bytes.fromhex(case["dek"]), sealed_of(case)) == expected
 

@@ -41,9 +41,7 @@ def in_pieces(whole: bytes, size: int) -> list[bytes]:
 def pushed(plaintext: bytes, size: int = 1 << 20, kind: type = bytes) -> bytes:
     pusher = Pusher(KEY)
     return (
-        pusher.header
-        + b"".join([pusher.push(kind(piece)) for piece in in_pieces(plaintext, size)])
-        + pusher.finish()
+        pusher.header + b"".join([pusher.push(kind(piece)) for piece in in_pieces(plaintext, size)]) + pusher.finish()
     )
 
 
@@ -60,9 +58,7 @@ def refusal(sealed: bytes, size: int = 1 << 20) -> Refused:
 
 
 @given(LENGTHS, PIECES, PIECES, KINDS)
-def test_any_pieces_of_any_buffer_kind_round_trip(
-    length: int, size_in: int, size_out: int, kind: type
-) -> None:
+def test_any_pieces_of_any_buffer_kind_round_trip(length: int, size_in: int, size_out: int, kind: type) -> None:
     plaintext = pattern(length)
     sealed = pushed(plaintext, size_in, kind)
     assert len(sealed) == sealed_length(length)

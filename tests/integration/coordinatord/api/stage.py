@@ -1,8 +1,9 @@
 """A whole coordinator in this process, without a socket: the application over a real database, chain and store."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import anyio
 import attrs
@@ -85,10 +86,8 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(
-    world: World, config: Config, seen: list[Seen], *, background: bool = True
-) -> AsyncIterator[Stage]:
-    """`background=False`: nothing relays, nothing indexes."""
+async def staged(world: World, config: Config, seen: list[Seen], *, relayer: bool = True) -> AsyncIterator[Stage]:
+    """`relayer=False`: what is queued stays queued."""
     node, store = Faults(), Faults()
     async with (
         httpx.AsyncClient(transport=node, timeout=5) as node_client,
@@ -128,17 +127,22 @@ async def staged(
             ) as http,
             anyio.create_task_group() as tasks,
         ):
-            if background:
+            if relayer:
                 app.start_background(tasks, ground, relaying)
-                await _until_ready(http)
+            else:
+                for part in (relaying.run, partial(app.index, ground), partial(ground.notices.listen, database)):
+                    tasks.start_soon(part)
+            await until(lambda: http.get("/readyz"), 200)
             yield Stage(http, ground, world, node, store, stopping, janitor)
             tasks.cancel_scope.cancel()
 
 
-async def _until_ready(http: httpx.AsyncClient) -> None:
+async def until(ask: Callable[[], Awaitable[httpx.Response]], status: int) -> httpx.Response:
+    """Ask until the answer has this status: the index tells nobody but those who ask."""
     with anyio.fail_after(20):
-        while (await http.get("/readyz")).status_code != 200:  # noqa: ASYNC110 - the index tells nobody but readers
+        while (answer := await ask()).status_code != status:
             await anyio.sleep(0.02)
+    return answer
 
 
 def _code(response: httpx.Response) -> str | None:
