@@ -9,8 +9,8 @@ from typing import Any
 import attrs
 import httpx
 
-from common.container import commit, seal
 from common.box import PublicKey
+from common.container import commit, seal
 from common.domains import Domains
 from common.messages.jobs import Cancel, Claim, Fail, Order, Settle
 from common.messages.payments import job_payment
