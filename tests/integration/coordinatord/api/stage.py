@@ -140,7 +140,7 @@ async def staged(world: World, config: Config, seen: list[Seen], *, relayer: boo
 async def until(ask: Callable[[], Awaitable[httpx.Response]], status: int) -> httpx.Response:
     """Ask until the answer has this status: the index tells nobody but those who ask."""
     with anyio.fail_after(20):
-        while (answer := await ask()).status_code != status:
+        while (answer := await ask()).status_code != status:  # noqa: ASYNC110 - there is no event to wait for
             await anyio.sleep(0.02)
     return answer
 
