@@ -13,6 +13,7 @@ from typing import Final
 import anyio
 import attrs
 import structlog
+from anyio.abc import TaskGroup
 from starlette.types import ASGIApp
 
 from common.domains import Domains
@@ -88,19 +89,11 @@ async def run(config: Config) -> None:
     async with AsyncExitStack() as stack:
         ground = await open_ground(config, stack)
         await prepare(ground)
-        relaying = Relaying(
-            ground.database,
-            ground.notices,
-            max_depth=config.relay_max_depth,
-            queue_timeout_ms=config.relay_queue_timeout_ms,
-        )
+        relaying = relaying_of(ground)
         containers = Containers(ground.database, ground.pins, config.file_retention_seconds)
         async with anyio.create_task_group() as background:
             background.start_soon(systemd.keep_alive)
-            background.start_soon(ground.notices.listen, ground.database)
-            background.start_soon(relaying.run)
-            background.start_soon(_index, ground)
-            background.start_soon(_relay, ground)
+            start_background(background, ground, relaying)
             background.start_soon(Janitor(ground.database, containers, config.file_retention_seconds).run)
             if config.metrics_port:
                 refresh = _pool_metrics(ground.database)
@@ -167,6 +160,24 @@ async def prepare(ground: Ground) -> None:
             await anyio.sleep(1)
 
 
+def relaying_of(ground: Ground) -> Relaying:
+    config = ground.config
+    return Relaying(
+        ground.database,
+        ground.notices,
+        max_depth=config.relay_max_depth,
+        queue_timeout_ms=config.relay_queue_timeout_ms,
+    )
+
+
+def start_background(tasks: TaskGroup, ground: Ground, relaying: Relaying) -> None:
+    """What moves relays to the chain and the chain into the index."""
+    tasks.start_soon(ground.notices.listen, ground.database)
+    tasks.start_soon(relaying.run)
+    tasks.start_soon(index, ground)
+    tasks.start_soon(relay, ground)
+
+
 def compose(ground: Ground, relaying: Relaying, containers: Containers, stopping: Stopping) -> ASGIApp:
     """Services, and the routes over them."""
     config, database, domains = ground.config, ground.database, ground.domains
@@ -212,7 +223,7 @@ def compose(ground: Ground, relaying: Relaying, containers: Containers, stopping
     return build_application(config, endpoints, readiness, sessions, reads)
 
 
-async def _index(ground: Ground) -> None:
+async def index(ground: Ground) -> None:
     config, book = ground.config, ground.config.addresses
     settings = IndexerSettings(
         chain_id=book.chain_id,
@@ -226,7 +237,7 @@ async def _index(ground: Ground) -> None:
     await run_indexer(ground.database, Source(ground.rpc, decoder), settings, ground.notices, Wake())
 
 
-async def _relay(ground: Ground) -> None:
+async def relay(ground: Ground) -> None:
     await run_relayer(
         ground.database,
         ground.notices,

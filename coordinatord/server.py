@@ -4,6 +4,7 @@ It is stopped by its own trigger and shielded from cancellation: cancelling the 
 in flight. Several processes may listen on one port (SO_REUSEPORT); the kernel shares connections out among them.
 """
 
+import logging
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -39,5 +40,13 @@ async def serve_until(
     config.keep_alive_max_requests = 1_000_000  # clients are limited by caller, not by connection
     config.h11_max_incomplete_size = _LONGEST_HEAD
     config.include_server_header = False
-    with anyio.CancelScope(shield=True):
+    config.errorlog = logging.getLogger("hypercorn")  # its own handler would print beside our log
+
+    async def serving() -> None:
         await serve(app, config, shutdown_trigger=stop)  # type: ignore[arg-type] # its own type of ASGI applications
+
+    # A task of its own: asyncio.TaskGroup, which hypercorn ends by an exception, leaves a cancellation pending on the
+    # task that ran it (CPython 3.11), and that would be taken for ours.
+    with anyio.CancelScope(shield=True):
+        async with anyio.create_task_group() as own:
+            own.start_soon(serving)

@@ -44,7 +44,7 @@ class Models:
                 path="/v1/models/{name...}",
                 about="One model by its name, which may contain slashes",
                 handler=self.one,
-                segments={"name": Text(1024)},
+                segments={"name": Text(16384)},
                 replies=(
                     Reply(200, shape=views.ModelAsOf),
                     *malformed(),

@@ -21,6 +21,7 @@ from common.refusal import Refused
 from coordinatord.pins.requests import StoreRequests, cid_header, rejected
 from coordinatord.pins.signing import Signer
 from coordinatord.secret import Secret
+from coordinatord.trouble import Retryable
 
 PART_BYTES: Final = 8 << 20  # the store's least is 5 MiB; this much of an upload is in memory at a time
 _UPLOAD_ID: Final = re.compile(rb"<UploadId>([^<]+)</UploadId>")
@@ -93,6 +94,15 @@ class PinStore:
     async def cid_of(self, key: str) -> str | None:
         """Under which content id the store holds `key`; Retryable `object_missing` when it does not."""
         return cid_header((await self._requests.send("head", "HEAD", key)).headers)
+
+    async def holds(self, key: str) -> bool:
+        try:
+            await self.cid_of(key)
+        except Retryable as trouble:
+            if trouble.code == "object_missing":
+                return False
+            raise
+        return True
 
     async def get(self, key: str) -> bytes:
         return (await self._requests.send("get", "GET", key)).content

@@ -74,20 +74,12 @@ class Containers:
             await anyio.sleep(0.1)
 
     async def _stored(self, key: str, content: bytes, known: objects.HeldObject) -> str:
-        if known.cid is not None and await self._still_there(key, known.cid):
+        if known.cid is not None and await self._pins.holds(key):
             return known.cid
         pinned = await self._pins.put(key, content)
         async with self._database.connection() as connection:
             await objects.set_cid(connection, key, pinned.cid)
         return pinned.cid
-
-    async def _still_there(self, key: str, cid: str) -> bool:
-        try:
-            return await self._pins.cid_of(key) == cid
-        except Retryable as trouble:
-            if trouble.code == "object_missing":
-                return False
-            raise
 
     async def _let_go(self, holding: Holding) -> None:
         try:
