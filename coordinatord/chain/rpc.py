@@ -7,7 +7,7 @@ the node answered with an error. Each call names the code that a caller of ours 
 import itertools
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import attrs
 import httpx
@@ -26,10 +26,18 @@ class Call:
     params: tuple[Json, ...] = ()
 
 
+_NULL = msgspec.Raw(b"null")
+
+
 class _Answer(msgspec.Struct):
     id: int | None = None
-    result: msgspec.Raw | None = None
+    result: msgspec.Raw = _NULL  # never a union: msgspec would validate the bytes instead of leaving them
     error: dict[str, Json] | None = None
+
+
+class _Result(msgspec.Struct, Generic[T]):
+    result: T
+    error: dict[str, Json] | None = None  # some nodes send a null result beside it
 
 
 _ONE = msgspec.json.Decoder(_Answer)
@@ -54,10 +62,13 @@ class Rpc:
         body = {"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": params}
         raw = await self._post(_ENCODER.encode(body), method)
         try:
-            answer = _ONE.decode(raw)
-        except msgspec.DecodeError as broken:
-            raise _no_answer(method, "its answer is not JSON-RPC") from broken
-        return _result(answer, kind, method)
+            # A page of logs is megabytes: read once, straight into its type.
+            direct = msgspec.json.decode(raw, type=_Result[kind])  # type: ignore[valid-type] # kind is a value
+        except msgspec.DecodeError:
+            return _result(_answer(raw, method), kind, method)
+        if direct.error is not None:
+            raise read_error(direct.error)
+        return direct.result
 
     async def batch(self, calls: Sequence[Call]) -> list[msgspec.Raw | RpcError]:
         """All calls in one request, answered in order; an error of one is a value. Decode with `decode_result`."""
@@ -82,7 +93,7 @@ class Rpc:
             answer = by_id.get(first + n)
             if answer is None:
                 raise _no_answer(what, "it left a call of the batch unanswered")
-            results.append(read_error(answer.error) if answer.error is not None else _raw(answer))
+            results.append(read_error(answer.error) if answer.error is not None else answer.result)
         return results
 
     async def _post(self, body: bytes, what: str) -> bytes:
@@ -132,14 +143,17 @@ def quantity(value: Json) -> int:
         raise _no_answer("a quantity", "its answer has another shape than the method's") from broken
 
 
-def _raw(answer: _Answer) -> msgspec.Raw:
-    return answer.result if answer.result is not None else msgspec.Raw(b"null")
+def _answer(raw: bytes, method: str) -> _Answer:
+    try:
+        return _ONE.decode(raw)
+    except msgspec.DecodeError as broken:
+        raise _no_answer(method, "its answer is not JSON-RPC") from broken
 
 
 def _result(answer: _Answer, kind: type[T], method: str) -> T:
     if answer.error is not None:
         raise read_error(answer.error)
-    return decode_result(_raw(answer), kind, method)
+    return decode_result(answer.result, kind, method)
 
 
 def _refused_batch(raw: bytes, what: str) -> Exception:

@@ -41,7 +41,8 @@ _MESSAGES: tuple[tuple[Meaning, re.Pattern[str]], ...] = tuple(
         (
             Meaning.RANGE_TOO_WIDE,
             r"block range|range (is )?too (large|wide)|too many (blocks|results|logs)|more than \d+ (results|logs)"
-            r"|response size|query returned more|limit(ed)? to (a )?\d+ ?(k|,)?\d* ?block"
+            r"|response (size|too large)|query returned more|query exceeds|limit(ed)? to (a )?\d[\d, k-]*(block|range)"
+            r"|max(imum)? range|ranges? over|range \d+ is too"
             r"|exceed(s|ed)? max.*(block|range|results)",
         ),
         (Meaning.RATE_LIMITED, r"rate.?limit|too many requests|request limit|capacity exceeded|quota|throttl"),

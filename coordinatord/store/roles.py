@@ -28,8 +28,9 @@ async def hold_role(
     while True:
         try:
             await _one_term(database, role, key, work)
-        except (Retryable, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as trouble:
-            log.warning("role lost", role=role, reason=str(trouble) or type(trouble).__name__)
+        # A group, because the term is a task group and so may the work be.
+        except* (Retryable, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as troubles:
+            log.warning("role lost", role=role, reason="; ".join(str(t) or type(t).__name__ for t in _leaves(troubles)))
         await anyio.sleep(CLAIM_INTERVAL)
 
 
@@ -52,3 +53,7 @@ async def _one_term(
     finally:
         with anyio.move_on_after(2, shield=True):
             await connection.close(timeout=1)
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    return [leaf for e in group.exceptions for leaf in (_leaves(e) if isinstance(e, BaseExceptionGroup) else [e])]

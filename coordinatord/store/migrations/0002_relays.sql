@@ -18,7 +18,9 @@ create table relay_txs (
     calldata bytea not null,
     gas bigint not null,
     priority smallint not null,
-    purpose text not null,               -- 'relay', or 'fill' for a self-transfer that closes a gap
+    -- 'relay'; 'fill' for a self-transfer that closes a gap; 'foreign' for a nonce that somebody else used before we
+    -- gave it out (a row all the same, so that the account's nonces are contiguous here)
+    purpose text not null,
     created_at timestamptz not null default clock_timestamp(),
     broadcast_at timestamptz,            -- the last time a node took it
     mined_hash bytea,                    -- the version that was mined
@@ -37,6 +39,7 @@ create table relay_tx_versions (
     raw bytea not null,
     max_fee numeric(39) not null,
     max_tip numeric(39) not null,
+    fills boolean not null default false, -- a self-transfer: this version carries none of the relays
     created_at timestamptz not null default clock_timestamp()
 );
 create index relay_tx_versions_tx on relay_tx_versions (tx_id);
@@ -55,6 +58,8 @@ create table relays (
     reason text,                         -- refused: the contract error's name; dropped: the code for the caller
     raw bytea,                           -- refused with an unknown error: the revert data
     created_at timestamptz not null default clock_timestamp(),
+    queued_at timestamptz not null default clock_timestamp(),  -- its wait in the queue counts from here
+    requeued integer not null default 0, -- times that it came back to the queue; then it rides alone, with more gas
     ended_at timestamptz
 );
 create unique index relays_live on relays (dedupe) where state in ('queued', 'signed');
@@ -62,3 +67,46 @@ create index relays_queue on relays (priority, id) where state = 'queued';
 create index relays_subject on relays (subject) where state in ('queued', 'signed');
 create index relays_tx on relays (tx_id);
 create index relays_ended on relays (ended_at) where ended_at is not null;
+
+-- One decision for each: join the live relay of the same request, refuse, or insert. The limits are counted, and a
+-- count is true only while nobody else inserts: hence one submitter at a time. It costs nothing on top of NOTIFY,
+-- which makes committing transactions wait for each other anyway. Whoever brings ended relays back to life (a reorg)
+-- takes the same lock, because that can collide on relays_live.
+create function lock_outbox() returns void language sql as $$
+    select pg_advisory_xact_lock(x'52454c4159'::bigint)
+$$;
+
+create function submit_relays(
+    kinds text[], subjects bytea[], dedupes bytea[], targets bytea[], calldatas bytea[], priorities smallint[],
+    max_depth integer, max_per_subject integer
+) returns table (outcome text, relay_id bigint) language plpgsql as $$
+declare
+    depth integer;
+    inserted boolean := false;
+begin
+    perform lock_outbox();
+    select count(*) into depth from relays where state = 'queued';
+    for i in 1 .. cardinality(kinds) loop
+        select id into relay_id from relays where dedupe = dedupes[i] and state in ('queued', 'signed');
+        if found then
+            outcome := 'joined';
+        elsif (select count(*) from relays where subject = subjects[i] and state in ('queued', 'signed'))
+                >= max_per_subject then
+            outcome := 'subject_busy';
+        elsif depth >= max_depth then
+            outcome := 'queue_full';
+        else
+            insert into relays (kind, subject, dedupe, target, calldata, priority)
+            values (kinds[i], subjects[i], dedupes[i], targets[i], calldatas[i], priorities[i])
+            returning id into relay_id;
+            outcome := 'queued';
+            depth := depth + 1;
+            inserted := true;
+        end if;
+        return next;
+    end loop;
+    if inserted then
+        perform pg_notify('relay_queued', '');
+    end if;
+end
+$$;

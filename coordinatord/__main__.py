@@ -1,0 +1,3 @@
+from coordinatord.cli import main
+
+main()

@@ -1,0 +1,60 @@
+"""The ASGI application: every route, behind the layers that every request passes."""
+
+import attrs
+from starlette.types import ASGIApp
+
+from coordinatord.api.bodies import BodyBudget, BodyReader
+from coordinatord.api.book import Book
+from coordinatord.api.caching import BlockCache
+from coordinatord.api.callers import CallerLimits, TokenBuckets
+from coordinatord.api.cors import Cors
+from coordinatord.api.dispatch import Dispatcher, Gates
+from coordinatord.api.frame import Frame
+from coordinatord.api.handshake import Handshake
+from coordinatord.api.jobs import Jobs
+from coordinatord.api.models import Models
+from coordinatord.api.openapi import openapi_route
+from coordinatord.api.operations import Operations
+from coordinatord.api.providers import Providers
+from coordinatord.api.routes import Route
+from coordinatord.api.system import System
+from coordinatord.config import Config
+from coordinatord.indexer.readiness import Readiness
+from coordinatord.service.index_reads import IndexReads
+from coordinatord.service.sessions import Sessions
+
+
+@attrs.frozen(slots=True)
+class Endpoints:
+    """Handlers by topic, with the services under them."""
+
+    system: System
+    handshake: Handshake
+    models: Models
+    jobs: Jobs
+    book: Book
+    operations: Operations
+    providers: Providers
+
+    def routes(self) -> list[Route]:
+        topics = (self.system, self.handshake, self.models, self.jobs, self.book, self.operations, self.providers)
+        routes = [route for topic in topics for route in topic.routes()]
+        return [*routes, openapi_route(routes)]
+
+
+def build_application(
+    config: Config, endpoints: Endpoints, readiness: Readiness, sessions: Sessions, reads: IndexReads
+) -> ASGIApp:
+    gates = Gates(
+        is_ready=readiness.is_ready,
+        find_session=sessions.find,
+        bodies=BodyReader(config.body_deadline_s, config.body_least_rate),
+        budget=BodyBudget(config.body_memory_bytes),
+        cache=BlockCache(lambda: reads.position.get(None)),
+    )
+    buckets = TokenBuckets(config.requests_per_second, config.requests_burst)
+    app: ASGIApp = Dispatcher(endpoints.routes(), gates)
+    app = CallerLimits(app, buckets, frozenset(config.trusted_proxies))
+    if config.cors_origins:
+        app = Cors(app, config.cors_origins)
+    return Frame(app)

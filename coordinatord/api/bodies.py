@@ -1,0 +1,114 @@
+"""Request bodies: never more than the route's limit, never slower than allowed, never more at once than fits memory."""
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import anyio
+import attrs
+from anyio import to_thread
+from starlette.datastructures import Headers
+from starlette.types import Receive
+
+from common import strict_json
+from common.refusal import Refused
+from coordinatord.api import answers
+from coordinatord.api.answers import Answer
+from coordinatord.metrics import http_body_bytes
+from coordinatord.trouble import Retryable
+
+_GRACE: Final = 5.0  # seconds before the least rate counts: slow starts are the network's
+_LARGE: Final = 1 << 16  # parsing more than this is left to a thread
+
+
+class CallerGone(Exception):
+    """The connection ended before the body did: there is nobody to answer."""
+
+
+@attrs.frozen(slots=True)
+class Unacceptable(Exception):
+    """The body is refused for its size or its pace."""
+
+    answer: Answer
+
+
+class BodyBudget:
+    """How many bytes of bodies this process holds at once, over all requests."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._held = 0
+
+    @asynccontextmanager
+    async def share(self) -> "AsyncIterator[Share]":
+        share = Share(self)
+        try:
+            yield share
+        finally:
+            self._held -= share.held
+            http_body_bytes.set(self._held)
+
+    def take(self, size: int) -> None:
+        if self._held + size > self._most:
+            raise Retryable("busy", "too many request bodies are being held; try again", retry_after=1)
+        self._held += size
+        http_body_bytes.set(self._held)
+
+
+class Share:
+    """What one request holds of the budget; it is given back when the request ends."""
+
+    def __init__(self, budget: BodyBudget) -> None:
+        self._budget = budget
+        self.held = 0
+
+    def take(self, size: int) -> None:
+        self._budget.take(size)
+        self.held += size
+
+
+@attrs.frozen(slots=True)
+class BodyReader:
+    deadline_s: float
+    least_rate: int  # bytes per second
+
+    async def read(self, receive: Receive, headers: Headers, limit: int, share: Share) -> bytes:
+        """The whole body. Raises Unacceptable, Refused, CallerGone, or Retryable when memory is short."""
+        if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+            raise Refused("request bodies must not be encoded (content-encoding)")
+        declared = headers.get("content-length", "")
+        if declared.isdecimal() and int(declared) > limit:
+            raise Unacceptable(answers.body_too_large(limit))
+        try:
+            with anyio.fail_after(self.deadline_s):
+                return await self._pieces(receive, limit, share)
+        except TimeoutError:
+            raise Unacceptable(answers.body_too_slow()) from None
+
+    async def _pieces(self, receive: Receive, limit: int, share: Share) -> bytes:
+        pieces: list[bytes] = []
+        size, started = 0, time.monotonic()
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise CallerGone
+            piece: bytes = message.get("body", b"")
+            size += len(piece)
+            if size > limit:
+                raise Unacceptable(answers.body_too_large(limit))
+            share.take(len(piece))
+            pieces.append(piece)
+            if not message.get("more_body", False):
+                return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            elapsed = time.monotonic() - started
+            if elapsed > _GRACE and size < (elapsed - _GRACE) * self.least_rate:
+                raise Unacceptable(answers.body_too_slow())
+
+
+async def parse_body(raw: bytes) -> dict[str, object]:
+    """The JSON object that every body is."""
+    value = await to_thread.run_sync(strict_json.parse, raw) if len(raw) > _LARGE else strict_json.parse(raw)
+    if not isinstance(value, dict):
+        raise Refused("the body must be a JSON object")
+    return value

@@ -1,0 +1,94 @@
+"""Who calls, and how often they may: one token bucket per caller."""
+
+import ipaddress
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+import attrs
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from coordinatord.api import answers
+from coordinatord.api.sending import send_answer
+from coordinatord.trouble import Retryable
+
+_MOST_CALLERS: Final = 65_536  # beyond it the one unseen for longest is forgotten, with a full bucket
+CALLER_KEY: Final = "svc.caller"
+
+
+def caller_of(scope: Scope, trusted: frozenset[str]) -> str:
+    """The peer's address, or the nearest one in x-forwarded-for that is no proxy of ours. IPv6 counts by /64."""
+    client = scope.get("client")
+    address = client[0] if client else "unknown"
+    if address in trusted:
+        for name, value in scope["headers"]:
+            if name == b"x-forwarded-for":
+                for hop in reversed(value.decode("latin-1").split(",")):
+                    address = hop.strip()
+                    if address not in trusted:
+                        break
+    return _network(address)
+
+
+def _network(address: str) -> str:
+    if ":" not in address:
+        return address
+    try:
+        parsed = ipaddress.IPv6Address(address)
+    except ValueError:
+        return address
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.IPv6Network((parsed, 64), strict=False))
+
+
+@attrs.define(slots=True)
+class _Bucket:
+    tokens: float
+    seen: float
+
+
+class TokenBuckets:
+    """`per_second` sustained, `burst` at once."""
+
+    def __init__(self, per_second: float, burst: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate = per_second
+        self._burst = burst
+        self._clock = clock
+        self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
+
+    def wait(self, caller: str) -> float:
+        """Take a token: 0.0, or the seconds after which there will be one."""
+        now = self._clock()
+        bucket = self._buckets.get(caller)
+        if bucket is None:
+            bucket = self._buckets[caller] = _Bucket(self._burst, now)
+            if len(self._buckets) > _MOST_CALLERS:
+                self._buckets.popitem(last=False)
+        else:
+            self._buckets.move_to_end(caller)
+            bucket.tokens = min(self._burst, bucket.tokens + (now - bucket.seen) * self._rate)
+            bucket.seen = now
+        if bucket.tokens >= 1:
+            bucket.tokens -= 1
+            return 0.0
+        return (1 - bucket.tokens) / self._rate
+
+
+class CallerLimits:
+    """Refuses callers that ask too often, before anything is done for them."""
+
+    def __init__(self, app: ASGIApp, buckets: TokenBuckets, trusted_proxies: frozenset[str]) -> None:
+        self._app = app
+        self._buckets = buckets
+        self._trusted = trusted_proxies
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        caller = scope[CALLER_KEY] = caller_of(scope, self._trusted)
+        wait = self._buckets.wait(caller)
+        if wait > 0:
+            too_often = Retryable("busy", "too many requests from this caller", retry_after=max(1, round(wait)))
+            await send_answer(send, answers.trouble(too_often))
+            return
+        await self._app(scope, receive, send)

@@ -1,0 +1,115 @@
+"""From a request to its route's answer: match, gate, session, query, body, handler, and the ETag on the way out."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import attrs
+from starlette.datastructures import Headers
+from starlette.types import Receive, Scope, Send
+
+from common.refusal import Refused
+from coordinatord.api import answers
+from coordinatord.api.answers import Answer
+from coordinatord.api.bodies import BodyBudget, BodyReader, Unacceptable, parse_body
+from coordinatord.api.caching import BlockCache, etag_of, names_etag, not_modified
+from coordinatord.api.callers import CALLER_KEY
+from coordinatord.api.frame import ROUTE_KEY
+from coordinatord.api.matching import Matcher
+from coordinatord.api.queries import read_query
+from coordinatord.api.routes import Request, Route
+from coordinatord.api.sending import send_answer
+from coordinatord.service.outcomes import NotFound
+from coordinatord.store.sessions import SessionRow
+from coordinatord.trouble import Retryable
+
+_BEARER: Final = "Bearer "
+
+
+@attrs.frozen(slots=True)
+class Gates:
+    """What stands before handlers: the index's readiness, sessions, and memory for bodies."""
+
+    is_ready: Callable[[], Awaitable[bool]]
+    find_session: Callable[[str], Awaitable[SessionRow | None]]
+    bodies: BodyReader
+    budget: BodyBudget
+    cache: BlockCache
+
+
+class Dispatcher:
+    def __init__(self, routes: list[Route], gates: Gates) -> None:
+        self._matcher = Matcher(routes)
+        self._gates = gates
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            answer = await self._answer(scope, receive)
+        except Refused as refusal:
+            answer = answers.refused(refusal)
+        except Retryable as cause:
+            answer = answers.trouble(cause)
+        except Unacceptable as body:
+            answer = body.answer
+        await send_answer(send, answer, with_body=scope["method"] != "HEAD")
+
+    async def _answer(self, scope: Scope, receive: Receive) -> Answer:
+        match = self._matcher.match(scope["raw_path"])
+        if match is None:
+            return answers.not_found(NotFound("route"))
+        method = scope["method"]
+        route = match.routes.get("GET" if method == "HEAD" else method)
+        if route is None:
+            allowed = ", ".join(sorted({*match.routes, *(["HEAD"] if "GET" in match.routes else []), "OPTIONS"}))
+            if method == "OPTIONS":
+                return Answer(204, b"", ((b"allow", allowed.encode()),))
+            return answers.method_not_allowed(allowed)
+        scope[ROUTE_KEY] = route.path
+        if route.index_backed and not await self._gates.is_ready():
+            raise Retryable("not_ready", "the index is catching up with the chain", retry_after=1)
+        return await self._run(route, match.texts, scope, receive)
+
+    async def _run(self, route: Route, texts: dict[str, str], scope: Scope, receive: Receive) -> Answer:
+        headers = Headers(scope=scope)
+        path: dict[str, Any] = {name: kind.read(texts[name], name) for name, kind in route.segments.items()}
+        query = read_query(scope["query_string"], route.query)
+        session = None
+        if route.session or (route.session_with is not None and route.session_with in query):
+            session = await self._session(headers)
+            if session is None:
+                return answers.invalid_session()
+        caller: str = scope[CALLER_KEY]
+        if route.body is None:
+            request = Request(caller, path, query, None, session)
+            if route.index_backed and session is None:
+                return await self._of_index(route, request, scope, headers)
+            return await route.handler(request)
+        async with self._gates.budget.share() as share:
+            raw = await self._gates.bodies.read(receive, headers, route.body.limit, share)
+            body = route.body.read(await parse_body(raw))
+            del raw  # what was read from it is held from here on
+            return await route.handler(Request(caller, path, query, body, session))
+
+    async def _session(self, headers: Headers) -> SessionRow | None:
+        authorization = headers.get("authorization", "")
+        if not authorization.startswith(_BEARER):
+            return None
+        return await self._gates.find_session(authorization.removeprefix(_BEARER))
+
+    async def _of_index(self, route: Route, request: Request, scope: Scope, headers: Headers) -> Answer:
+        """An answer that is the index's alone: kept for the block when it is a page, and with an ETag."""
+        target: bytes = scope["raw_path"] + b"?" + scope["query_string"]
+        answer = await self._gates.cache.get(target) if route.paged else None
+        if answer is None:
+            answer = await route.handler(request)
+            if answer.status != 200 or answer.snapshot is None:
+                return answer
+            if route.paged:
+                self._gates.cache.put(target, answer)
+        if answer.snapshot is None:
+            return answer
+        etag = etag_of(answer.snapshot, target)
+        tagged = attrs.evolve(answer, headers=(*answer.headers, (b"etag", etag), (b"cache-control", b"no-cache")))
+        wanted = headers.get("if-none-match")
+        if wanted is not None and names_etag(wanted.encode("latin-1"), etag):
+            return not_modified(tagged)
+        return tagged

@@ -1,0 +1,67 @@
+"""The outermost layer: an id for every request, its time and status measured, and an answer whatever happened."""
+
+import os
+import time
+from typing import Final
+
+import structlog
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from coordinatord.api import answers
+from coordinatord.api.bodies import CallerGone
+from coordinatord.api.sending import send_answer
+from coordinatord.metrics import http_requests
+
+log = structlog.get_logger(__name__)
+
+ROUTE_KEY: Final = "svc.route"  # set by the dispatcher: the template, so that ids make no new metric
+
+
+class Frame:
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await _lifespan(receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1000})
+            return
+        await self._http(scope, receive, send)
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request_id = os.urandom(16).hex()
+        started = time.perf_counter()
+        status = 0
+
+        async def sending(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sending)
+        except CallerGone:
+            log.debug("caller gone", request_id=request_id)
+        except Exception:
+            log.exception("request failed", request_id=request_id, method=scope["method"], route=scope.get(ROUTE_KEY))
+            if status == 0:
+                await send_answer(sending, answers.internal_error())
+            else:
+                raise  # half an answer is out: only ending the connection tells the caller
+        finally:
+            http_requests.labels(scope.get(ROUTE_KEY, "none"), scope["method"], str(status)).observe(
+                time.perf_counter() - started
+            )
+
+
+async def _lifespan(receive: Receive, send: Send) -> None:
+    """The server is started and stopped by the composition root; there is nothing to do here."""
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return

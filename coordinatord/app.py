@@ -1,0 +1,268 @@
+"""The composition root. Task groups nest in the order of shutdown: what stands inside ends first.
+
+pool, node, store        closed last
+  background             indexer, relayer, reclaims, janitor, notices: commitments go on while requests end
+    intake               HTTP; told first, ends first
+"""
+
+import signal
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Final
+
+import anyio
+import attrs
+import structlog
+from anyio.abc import TaskGroup
+from starlette.types import ASGIApp
+
+from common.domains import Domains
+from common.secp256k1 import Wallet
+from coordinatord import metrics
+from coordinatord.api.application import Endpoints, build_application
+from coordinatord.api.book import Book
+from coordinatord.api.handshake import Handshake
+from coordinatord.api.jobs import Jobs
+from coordinatord.api.models import Models
+from coordinatord.api.operations import Operations
+from coordinatord.api.providers import Providers
+from coordinatord.api.system import Stopping, System
+from coordinatord.chain.ask_registry import AskRegistry
+from coordinatord.chain.boot import check_chain
+from coordinatord.chain.decoding import Decoder
+from coordinatord.chain.job_registry import JobRegistry
+from coordinatord.chain.provider_registry import ProviderRegistry
+from coordinatord.chain.rpc import Rpc, open_rpc
+from coordinatord.config import Config
+from coordinatord.indexer.fetch import Source
+from coordinatord.indexer.follow import IndexerSettings, Wake, run_indexer
+from coordinatord.indexer.readiness import Readiness
+from coordinatord.metrics_server import serve_metrics
+from coordinatord.notify import Systemd
+from coordinatord.pins.store import PinStore, open_pin_store
+from coordinatord.relayer.settings import RelayerSettings
+from coordinatord.relayer.worker import run_relayer
+from coordinatord.server import listening_socket, serve_until
+from coordinatord.service.asks import Asks
+from coordinatord.service.cancel import Cancels
+from coordinatord.service.containers import Containers
+from coordinatord.service.deployment import Deployment
+from coordinatord.service.index_reads import IndexReads
+from coordinatord.service.market import Market
+from coordinatord.service.ops import Ops
+from coordinatord.service.polls import Polls
+from coordinatord.service.relaying import Relaying
+from coordinatord.service.sessions import Sessions
+from coordinatord.service.submission import Submissions
+from coordinatord.service.uploads import NoUploads
+from coordinatord.service.windows import system_clock
+from coordinatord.store.database import Database, open_database
+from coordinatord.store.migrate import migrate
+from coordinatord.store.notices import Notices
+from coordinatord.trouble import Retryable
+from coordinatord.workers.janitor import Janitor
+
+log = structlog.get_logger(__name__)
+
+_BOOT_PATIENCE: Final = 60.0  # seconds that a boot waits for the node
+_UNREADY_PAUSE: Final = 0.5  # seconds in which balancers may see that this node is not ready, before it stops listening
+
+
+@attrs.frozen(slots=True)
+class Ground:
+    """What everything stands on."""
+
+    config: Config
+    domains: Domains
+    relayer: Wallet
+    database: Database
+    rpc: Rpc
+    pins: PinStore
+    notices: Notices
+
+
+async def run(config: Config) -> None:
+    """The daemon, until SIGTERM or SIGINT."""
+    systemd = Systemd()
+    stopping = Stopping()
+    listening = listening_socket(config.port)
+    async with AsyncExitStack() as stack:
+        ground = await open_ground(config, stack)
+        await prepare(ground)
+        relaying = relaying_of(ground)
+        containers = Containers(ground.database, ground.pins, config.file_retention_seconds)
+        async with anyio.create_task_group() as background:
+            background.start_soon(systemd.keep_alive)
+            start_background(background, ground, relaying)
+            background.start_soon(Janitor(ground.database, containers, config.file_retention_seconds).run)
+            if config.metrics_port:
+                refresh = _pool_metrics(ground.database)
+                background.start_soon(serve_metrics, config.metrics_host, config.metrics_port, refresh)
+            stop = anyio.Event()
+            background.start_soon(_stop_when_told, stop)
+            app = compose(ground, relaying, containers, stopping)
+
+            async def stopped() -> None:
+                await stop.wait()
+                stopping.begun = True
+                systemd.say("STOPPING=1")
+                log.info("stopping", grace_seconds=config.shutdown_grace_s)
+                await anyio.sleep(_UNREADY_PAUSE)
+
+            systemd.say("READY=1")
+            log.info("serving", port=config.port)
+            await serve_until(app, listening, stopped, grace_seconds=config.shutdown_grace_s)
+            background.cancel_scope.cancel()
+    log.info("stopped")
+
+
+async def open_ground(config: Config, stack: AsyncExitStack) -> Ground:
+    """Connections, closed with `stack` in the opposite order."""
+    pins = await stack.enter_async_context(
+        open_pin_store(
+            config.pin_store_endpoint,
+            config.pin_store_bucket,
+            config.pin_store_key,
+            config.pin_store_secret,
+            config.pin_store_region,
+        )
+    )
+    rpc = await stack.enter_async_context(open_rpc(config.rpc_url))
+    database = await stack.enter_async_context(
+        open_database(config.database_url.reveal(), smallest=config.database_pool_min, largest=config.database_pool_max)
+    )
+    return Ground(
+        config=config,
+        domains=Domains.of(config.addresses),
+        relayer=Wallet(bytes.fromhex(config.relayer_key.reveal())),
+        database=database,
+        rpc=rpc,
+        pins=pins,
+        notices=Notices(),
+    )
+
+
+async def prepare(ground: Ground) -> None:
+    """Migrations under their lock, and the chain held against the address book. Waits for what is still starting."""
+    async with ground.database.connection() as connection:
+        applied = await migrate(connection)
+    if applied:
+        log.info("migrated", applied=applied)
+    deadline = anyio.current_time() + _BOOT_PATIENCE
+    while True:
+        try:
+            await check_chain(ground.rpc, ground.config.addresses, ground.domains)
+            return
+        except Retryable as trouble:
+            if anyio.current_time() > deadline:
+                raise
+            log.warning("waiting for the node", reason=trouble.message)
+            await anyio.sleep(1)
+
+
+def relaying_of(ground: Ground) -> Relaying:
+    config = ground.config
+    return Relaying(
+        ground.database,
+        ground.notices,
+        max_depth=config.relay_max_depth,
+        queue_timeout_ms=config.relay_queue_timeout_ms,
+    )
+
+
+def start_background(tasks: TaskGroup, ground: Ground, relaying: Relaying) -> None:
+    """What moves relays to the chain and the chain into the index."""
+    tasks.start_soon(ground.notices.listen, ground.database)
+    tasks.start_soon(relaying.run)
+    tasks.start_soon(index, ground)
+    tasks.start_soon(relay, ground)
+
+
+def compose(ground: Ground, relaying: Relaying, containers: Containers, stopping: Stopping) -> ASGIApp:
+    """Services, and the routes over them."""
+    config, database, domains = ground.config, ground.database, ground.domains
+    book = config.addresses
+    jobs = JobRegistry(ground.rpc, book.job_registry)
+    providers = ProviderRegistry(ground.rpc, book.provider_registry)
+    reads = IndexReads.over(database)
+    readiness = Readiness(
+        database, ground.rpc, block_time_ms=config.block_time_ms, ready_lag_blocks=config.ready_lag_blocks
+    )
+    sessions = Sessions(domains, database, providers, reads.session.get)
+    submissions = Submissions(
+        domains=domains,
+        registry=jobs,
+        relayer=ground.relayer.address,
+        market=Market(database, config.match_liveness_ms, config.match_candidates),
+        containers=containers,
+        uploads=NoUploads(),
+        relaying=relaying,
+        clock=system_clock,
+    )
+    ops = Ops(
+        domains=domains,
+        jobs=jobs,
+        providers=providers,
+        relayer=ground.relayer.address,
+        database=database,
+        containers=containers,
+        uploads=NoUploads(),
+        relaying=relaying,
+        clock=system_clock,
+    )
+    asks = Asks(domains, AskRegistry(ground.rpc, book.ask_registry), providers, relaying, system_clock)
+    endpoints = Endpoints(
+        system=System(readiness, Deployment(book, jobs, config.block_time_ms), stopping),
+        handshake=Handshake(sessions, book.chain_id),
+        models=Models(database, reads),
+        jobs=Jobs(book, submissions, Cancels(domains, jobs, relaying, system_clock), reads),
+        book=Book(database, reads, Polls(database, config.match_lease_ms)),
+        operations=Operations(ops, asks, jobs),
+        providers=Providers(database, reads),
+    )
+    return build_application(config, endpoints, readiness, sessions, reads)
+
+
+async def index(ground: Ground) -> None:
+    config, book = ground.config, ground.config.addresses
+    settings = IndexerSettings(
+        chain_id=book.chain_id,
+        deploy_block=book.deploy_block,
+        getlogs_cap=config.getlogs_cap,
+        block_time_ms=config.block_time_ms,
+        confirmations=config.confirmations,
+        journal_blocks=config.journal_blocks,
+    )
+    decoder = Decoder(book)
+    await run_indexer(ground.database, Source(ground.rpc, decoder), settings, ground.notices, Wake())
+
+
+async def relay(ground: Ground) -> None:
+    await run_relayer(
+        ground.database,
+        ground.notices,
+        ground.rpc,
+        ground.relayer,
+        chain_id=ground.config.addresses.chain_id,
+        settings=RelayerSettings.of(ground.config),
+    )
+
+
+async def _stop_when_told(stop: anyio.Event) -> None:
+    """By a signal, or by the failure of what runs beside this task: serving is shielded from cancellation, so it has
+    to be told."""
+    try:
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async for _ in signals:
+                return
+    finally:
+        stop.set()
+
+
+def _pool_metrics(database: Database) -> Callable[[], None]:
+    def refresh() -> None:
+        size, idle = database.pool.get_size(), database.pool.get_idle_size()
+        metrics.database_connections.labels("idle").set(idle)
+        metrics.database_connections.labels("used").set(size - idle)
+
+    return refresh

@@ -1,0 +1,212 @@
+"""What the three registries tell, as values.
+
+These are msgspec structs and not attrs classes: a dense range makes them by the ten thousand, and a frozen attrs
+value of seventeen fields takes as long to make as its log takes to decode.
+"""
+
+import msgspec
+
+
+class _Event(msgspec.Struct, frozen=True, gc=False):
+    pass
+
+
+# --- job registry ------------------------------------------------------------------------------------------
+
+
+class JobPosted(_Event, frozen=True, gc=False):
+    job_id: bytes
+    owner: bytes
+    model_id: int
+    c: bytes
+    sla_secs: int
+    rate_in: int
+    rate_out: int
+    units_in: int
+    units_out: int
+    designated: int
+    expires_at: int
+    fee_bps: int
+    gas_fee: int
+    task_cid: str
+    pay_sig: bytes
+
+
+class JobClaimed(_Event, frozen=True, gc=False):
+    job_id: bytes
+    provider_id: int
+    claimed_at: int
+
+
+class JobSettled(_Event, frozen=True, gc=False):
+    job_id: bytes
+    provider_id: int
+    completion_tok: int
+    cost: int
+    treasury_share: int
+    refund: int
+    result_cid: str
+
+
+class JobCancelled(_Event, frozen=True, gc=False):
+    job_id: bytes
+
+
+class JobFailed(_Event, frozen=True, gc=False):
+    job_id: bytes
+    provider_id: int
+
+
+class JobReclaimed(_Event, frozen=True, gc=False):
+    job_id: bytes
+    provider_id: int
+
+
+class PayoutCredited(_Event, frozen=True, gc=False):
+    party: bytes
+    amount: int
+
+
+class CreditWithdrawn(_Event, frozen=True, gc=False):
+    party: bytes
+    to: bytes
+    amount: int
+
+
+class ModelSet(_Event, frozen=True, gc=False):
+    model_id: int
+    name: str
+    enabled: bool
+    owned_by: str
+    params_schema: str
+
+
+class SlaSet(_Event, frozen=True, gc=False):
+    sla_secs: int
+    allowed: bool
+
+
+class FeesSet(_Event, frozen=True, gc=False):
+    fee_bps: int
+    gas_fee: int
+
+
+class TreasurySet(_Event, frozen=True, gc=False):
+    treasury: bytes
+
+
+# --- provider registry -------------------------------------------------------------------------------------
+
+
+class ProviderRegistered(_Event, frozen=True, gc=False):
+    provider_id: int
+    operator: bytes
+
+
+class IdentitySet(_Event, frozen=True, gc=False):
+    provider_id: int
+    box_key: bytes
+    evidence: bytes
+    issued_at: int
+
+
+class CapacityRequested(_Event, frozen=True, gc=False):
+    provider_id: int
+    n: int
+    issued_at: int
+
+
+class ProviderListed(_Event, frozen=True, gc=False):
+    provider_id: int
+    listed: bool
+
+
+class CeilingSet(_Event, frozen=True, gc=False):
+    provider_id: int
+    ceiling: int
+
+
+class AllModelsAllowed(_Event, frozen=True, gc=False):
+    provider_id: int
+    allowed: bool
+
+
+class ModelAllowed(_Event, frozen=True, gc=False):
+    provider_id: int
+    model_id: int
+    allowed: bool
+
+
+class ReputationSet(_Event, frozen=True, gc=False):
+    provider_id: int
+    reputation: int
+
+
+class AllowlistSet(_Event, frozen=True, gc=False):
+    key: bytes
+    status: int
+    entry: str
+
+
+class JobRegistrySet(_Event, frozen=True, gc=False):
+    job_registry: bytes
+
+
+# --- ask registry ------------------------------------------------------------------------------------------
+
+
+class Ask(_Event, frozen=True, gc=False):
+    model_id: int
+    sla: int
+    rate_in: int
+    rate_out: int
+
+
+class AsksPublished(_Event, frozen=True, gc=False):
+    provider_id: int
+    signed_at: int
+    quotes: tuple[Ask, ...]
+
+
+# --- every registry ----------------------------------------------------------------------------------------
+
+
+class RelayerSet(_Event, frozen=True, gc=False):
+    relayer: bytes
+    allowed: bool
+
+
+class CallRefused(_Event, frozen=True, gc=False):
+    """`reason` is the revert data of the call at `index` of a `relay(bytes[])`."""
+
+    index: int
+    reason: bytes
+
+
+JobEvent = (
+    JobPosted
+    | JobClaimed
+    | JobSettled
+    | JobCancelled
+    | JobFailed
+    | JobReclaimed
+    | PayoutCredited
+    | CreditWithdrawn
+    | ModelSet
+    | SlaSet
+    | FeesSet
+    | TreasurySet
+)
+ProviderEvent = (
+    ProviderRegistered
+    | IdentitySet
+    | CapacityRequested
+    | ProviderListed
+    | CeilingSet
+    | AllModelsAllowed
+    | ModelAllowed
+    | ReputationSet
+    | AllowlistSet
+    | JobRegistrySet
+)
+Event = JobEvent | ProviderEvent | AsksPublished | RelayerSet | CallRefused

@@ -1,0 +1,34 @@
+"""The provider registry: its reads, typed, and the calldata of its writes."""
+
+from typing import Final
+
+import attrs
+
+from common import abi
+from coordinatord.chain.rpc import Rpc
+from coordinatord.chain.views import View, read_view
+
+_PROVIDER_ID_OF: Final = abi.selector("providerIdOf(address)")
+_SET_IDENTITY: Final = abi.selector("setIdentity(bytes32,bytes,uint64,bytes)")
+_REQUEST_CAPACITY: Final = abi.selector("requestCapacity(uint32,uint64,bytes)")
+
+
+@attrs.frozen(slots=True)
+class ProviderRegistry:
+    rpc: Rpc
+    address: bytes
+
+    async def provider_id_of(self, operator: bytes) -> int | None:
+        """The registry id of a wallet; None when it is not registered."""
+        view = View(self.address, abi.call(_PROVIDER_ID_OF, abi.address(operator)), "provider_id_read")
+        return await read_view(self.rpc, view, lambda data: abi.uint_at(data, 0, 32)) or None
+
+
+def set_identity(box_key: bytes, evidence: bytes, issued_at: int, signature: bytes) -> bytes:
+    return abi.call(
+        _SET_IDENTITY, abi.bytes32(box_key), abi.dynamic(evidence), abi.uint(issued_at), abi.dynamic(signature)
+    )
+
+
+def request_capacity(n: int, issued_at: int, signature: bytes) -> bytes:
+    return abi.call(_REQUEST_CAPACITY, abi.uint(n), abi.uint(issued_at), abi.dynamic(signature))

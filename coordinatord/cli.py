@@ -1,0 +1,75 @@
+"""The command line: `coordinatord serve`, `migrate`, `check`. Settings come from the environment alone."""
+
+import argparse
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+
+import anyio
+
+from coordinatord import app
+from coordinatord.chain.boot import check_chain
+from coordinatord.config import Config, read_config, variables
+from coordinatord.logs import set_up_logging
+from coordinatord.store.migrate import migrate
+from coordinatord.trouble import Fatal, Retryable
+
+
+async def _migrate(config: Config) -> None:
+    async with AsyncExitStack() as stack:
+        ground = await app.open_ground(config, stack)
+        async with ground.database.connection() as connection:
+            applied = await migrate(connection)
+    print("\n".join(applied) if applied else "nothing to apply")
+
+
+async def _check(config: Config) -> None:
+    """The configuration, the database and the chain, without serving."""
+    async with AsyncExitStack() as stack:
+        ground = await app.open_ground(config, stack)
+        await check_chain(ground.rpc, config.addresses, ground.domains)
+    print("the configuration holds: the database answers, and the chain is the address book's")
+
+
+_COMMANDS: dict[str, tuple[str, Callable[[Config], Awaitable[None]]]] = {
+    "serve": ("run the coordinator until SIGTERM", app.run),
+    "migrate": ("bring the database up to date, then exit", _migrate),
+    "check": ("check the configuration against the database and the chain, then exit", _check),
+}
+
+
+def main() -> None:
+    """The exit status is 0 after an orderly stop, 1 when the daemon cannot run, 2 for a wrong command line."""
+    arguments = _parser().parse_args()
+    _, command = _COMMANDS[arguments.command]
+    try:
+        config = read_config(os.environ)
+        set_up_logging(config.log_level)
+        anyio.run(command, config, backend="asyncio", backend_options={"use_uvloop": True})
+    except* (Fatal, Retryable, OSError) as troubles:
+        for trouble in _leaves(troubles):
+            print(f"coordinatord: {trouble}", file=sys.stderr)
+        sys.exit(1)
+
+
+def _parser() -> argparse.ArgumentParser:
+    settings = "\n".join(f"  {field.metadata['variable']:26} {field.metadata['about']}" for field in variables())
+    parser = argparse.ArgumentParser(
+        prog="coordinatord",
+        description="A coordinator for sealed compute jobs.",
+        epilog=f"environment variables (besides ADDRESSES_FILE or ADDRESSES_JSON):\n{settings}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    for name, (about, _) in _COMMANDS.items():
+        commands.add_parser(name, help=about, description=about)
+    return parser
+
+
+def _leaves(group: BaseExceptionGroup[Exception]) -> list[BaseException]:
+    """The exceptions themselves, out of however many task groups they came through."""
+    leaves: list[BaseException] = []
+    for inner in group.exceptions:
+        leaves += _leaves(inner) if isinstance(inner, BaseExceptionGroup) else [inner]
+    return leaves

@@ -1,0 +1,220 @@
+"""What a request may carry. A field is declared once; the declaration reads the value and describes it.
+
+A body is an attrs class whose fields are made by `wire(...)`; `read_object` reads it, naming the field at fault, and
+`object_schema` writes the JSON Schema of the same class. Query parameters and path segments use the kinds directly.
+`null` counts as absent, as an empty value does in a query.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Generic, Protocol, TypeVar
+
+import attrs
+
+from common import scalars
+from common.refusal import Refused
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+Schema = dict[str, Any]  # a JSON Schema
+
+
+class Kind(Protocol[T_co]):
+    """One way to write a value."""
+
+    def read(self, value: object, param: str) -> T_co: ...
+    def schema(self) -> Schema: ...
+
+
+@attrs.frozen(slots=True)
+class Uint:
+    """A JSON number in the safe range or a decimal string. `least` and `most` narrow it further."""
+
+    bits: int
+    least: int = 0
+    most: int | None = None
+
+    def read(self, value: object, param: str) -> int:
+        number = scalars.read_uint(value, self.bits, param)
+        if number < self.least or (self.most is not None and number > self.most):
+            raise Refused(f"{param} must be in {self.least}..{self._top()}", param)
+        return number
+
+    def _top(self) -> int:
+        return self.most if self.most is not None else 2**self.bits - 1
+
+    def schema(self) -> Schema:
+        number = {"type": "integer", "minimum": self.least, "maximum": min(self._top(), scalars.MAX_SAFE_INTEGER)}
+        return {"anyOf": [number, {"type": "string", "pattern": r"^(0|[1-9][0-9]*)$", "maxLength": 78}]}
+
+
+@attrs.frozen(slots=True)
+class Decimal:
+    """The same as a query parameter or path segment, which has no JSON numbers."""
+
+    bits: int
+    least: int = 0
+    most: int | None = None
+
+    def read(self, value: object, param: str) -> int:
+        if not isinstance(value, str):
+            raise Refused(f"{param} must be a decimal string", param)
+        return Uint(self.bits, self.least, self.most).read(value, param)
+
+    def schema(self) -> Schema:
+        return {
+            "type": "integer",
+            "minimum": self.least,
+            "maximum": self.most if self.most is not None else 2**self.bits - 1,
+        }
+
+
+@attrs.frozen(slots=True)
+class Hex:
+    """Exactly `length` bytes, with 0x."""
+
+    length: int
+
+    def read(self, value: object, param: str) -> bytes:
+        return scalars.read_hex(value, self.length, param)
+
+    def schema(self) -> Schema:
+        return {"type": "string", "pattern": f"^0x[0-9a-fA-F]{{{2 * self.length}}}$"}
+
+
+@attrs.frozen(slots=True)
+class HexUpTo:
+    """At most `longest` bytes, with 0x."""
+
+    longest: int
+
+    def read(self, value: object, param: str) -> bytes:
+        return scalars.read_hex_upto(value, self.longest, param)
+
+    def schema(self) -> Schema:
+        return {"type": "string", "pattern": "^0x([0-9a-fA-F]{2})*$", "maxLength": 2 + 2 * self.longest}
+
+
+@attrs.frozen(slots=True)
+class Base64:
+    """At most `longest` bytes of canonical padded base64."""
+
+    longest: int
+
+    def read(self, value: object, param: str) -> bytes:
+        return scalars.read_base64(value, self.longest, param)
+
+    def schema(self) -> Schema:
+        return {"type": "string", "contentEncoding": "base64", "maxLength": 4 * ((self.longest + 2) // 3)}
+
+
+@attrs.frozen(slots=True)
+class Text:
+    """A string of up to `longest` characters."""
+
+    longest: int
+
+    def read(self, value: object, param: str) -> str:
+        if not isinstance(value, str):
+            raise Refused(f"{param} must be a string", param)
+        if len(value) > self.longest:
+            raise Refused(f"{param} must be at most {self.longest} characters", param)
+        return value
+
+    def schema(self) -> Schema:
+        return {"type": "string", "maxLength": self.longest}
+
+
+@attrs.frozen(slots=True)
+class Choice:
+    """One of a few words."""
+
+    choices: tuple[str, ...]
+
+    def read(self, value: object, param: str) -> str:
+        if not isinstance(value, str) or value not in self.choices:
+            raise Refused(f"{param} must be one of {', '.join(self.choices)}", param)
+        return value
+
+    def schema(self) -> Schema:
+        return {"type": "string", "enum": list(self.choices)}
+
+
+@attrs.frozen(slots=True)
+class Nested(Generic[T]):
+    """An object inside an object."""
+
+    shape: type[T]
+
+    def read(self, value: object, param: str) -> T:
+        if not isinstance(value, dict):
+            raise Refused(f"{param} must be an object", param)
+        return read_object(self.shape, value, f"{param}.")
+
+    def schema(self) -> Schema:
+        return object_schema(self.shape)
+
+
+@attrs.frozen(slots=True)
+class Several(Generic[T]):
+    """An array of at most `most` items."""
+
+    item: Kind[T]
+    most: int
+
+    def read(self, value: object, param: str) -> tuple[T, ...]:
+        if not isinstance(value, list):
+            raise Refused(f"{param} must be an array", param)
+        if len(value) > self.most:
+            raise Refused(f"{param} must have at most {self.most} items", param)
+        return tuple(self.item.read(item, f"{param}[{n}]") for n, item in enumerate(value))
+
+    def schema(self) -> Schema:
+        return {"type": "array", "items": self.item.schema(), "maxItems": self.most}
+
+
+def wire(kind: Kind[Any], about: str = "", *, optional: bool = False, default: object = None) -> Any:
+    """A field of a body. An optional one that is absent takes `default`."""
+    if optional:
+        return attrs.field(default=default, kw_only=True, metadata={"kind": kind, "about": about})
+    return attrs.field(kw_only=True, metadata={"kind": kind, "about": about})
+
+
+def read_object(shape: type[T], values: Mapping[str, object], prefix: str = "") -> T:
+    """The body as `shape`, or Refused naming the first field at fault. Members it does not know are left alone."""
+    read: dict[str, object] = {}
+    for field in _fields(shape):
+        value = values.get(field.name)
+        param = prefix + field.name
+        if value is not None:
+            read[field.name] = field.metadata["kind"].read(value, param)
+        elif field.default is attrs.NOTHING:
+            raise Refused(f"{param} is required", param)
+    return shape(**read)
+
+
+def object_schema(shape: type[object]) -> Schema:
+    properties: Schema = {}
+    required: list[str] = []
+    for field in _fields(shape):
+        schema = field.metadata["kind"].schema()
+        if field.default is attrs.NOTHING:
+            required.append(field.name)
+        else:
+            schema = {"anyOf": [schema, {"type": "null"}]}
+        if field.metadata["about"]:
+            schema = {**schema, "description": field.metadata["about"]}
+        properties[field.name] = schema
+    return {"type": "object", "properties": properties, "required": required}
+
+
+def _fields(shape: type[Any]) -> Iterable["attrs.Attribute[Any]"]:
+    return [field for field in attrs.fields(shape) if "kind" in field.metadata]
+
+
+ADDRESS = Hex(20)
+BYTES32 = Hex(32)
+SIGNATURE = Hex(65)
+UINT32 = Uint(32)
+UINT64 = Uint(64)
+UINT128 = Uint(128)
+UINT256 = Uint(256)

@@ -1,0 +1,96 @@
+"""A stretch of blocks into the tables: its rows, the journal, the position and the notice, in one transaction."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import attrs
+
+from coordinatord import metrics
+from coordinatord.chain.blocks import Header
+from coordinatord.indexer.evidence import Stretch
+from coordinatord.indexer.fold import Fold
+from coordinatord.store.database import Connection
+from coordinatord.store.index.changes import Changes
+from coordinatord.store.index.journal import (
+    KeptBlock,
+    empty_index,
+    keep_blocks,
+    restart_run,
+    start_journal,
+    undo_above,
+)
+from coordinatord.store.index.position import Position, move_position
+from coordinatord.store.index.writer import write_changes
+
+
+async def apply_range(connection: Connection, stretch: Stretch, *, rebuilding: bool) -> Position:
+    """Blocks far below the head: written in bulk, and not to be undone."""
+    changes = folded(stretch)
+    position = _position(stretch.last, rebuilding)
+    async with connection.transaction():
+        await write_changes(connection, changes)
+        await restart_run(connection, _kept(stretch.last))
+        await move_position(connection, position)
+    _count(stretch)
+    return position
+
+
+async def apply_blocks(connection: Connection, blocks: Sequence[Stretch], *, window: int, rebuilding: bool) -> Position:
+    """Consecutive blocks near the head: every row that one changes is saved first, for the next `window` blocks."""
+    changes = [folded(block) for block in blocks]
+    position = _position(blocks[-1].last, rebuilding)
+    async with connection.transaction():
+        for block, change in zip(blocks, changes, strict=True):
+            if block.events:
+                await start_journal(connection, block.last.height)
+                await write_changes(connection, change)
+        await keep_blocks(connection, [_kept(block.last) for block in blocks], window)
+        await move_position(connection, position)
+    for block in blocks:
+        _count(block)
+    return position
+
+
+async def go_back(connection: Connection, ancestor: KeptBlock, *, rebuilding: bool) -> Position:
+    """Undo every block above `ancestor`."""
+    position = Position(ancestor.number, ancestor.hash, ancestor.time, rebuilding)
+    async with connection.transaction():
+        await undo_above(connection, ancestor.number)
+        await move_position(connection, position)
+    return position
+
+
+async def start_over(connection: Connection, deploy_block: int) -> Position:
+    """Forget everything; the next block to index is `deploy_block`, and nothing is readable until the head."""
+    position = Position(deploy_block - 1, bytes(32), 0, rebuilding=True)
+    async with connection.transaction():
+        await empty_index(connection)
+        await move_position(connection, position)
+    return position
+
+
+async def finish_rebuilding(connection: Connection, position: Position) -> Position:
+    rebuilt = attrs.evolve(position, rebuilding=False)
+    await move_position(connection, rebuilt)
+    return rebuilt
+
+
+def folded(stretch: Stretch) -> Changes:
+    fold = Fold()
+    add = fold.add
+    for block, log, event in stretch.events:
+        add(event, block, log)
+    return fold.changes
+
+
+def _kept(header: Header) -> KeptBlock:
+    return KeptBlock(header.height, bytes.fromhex(header.hash[2:]), bytes.fromhex(header.parent_hash[2:]), header.time)
+
+
+def _position(header: Header, rebuilding: bool) -> Position:
+    return Position(header.height, bytes.fromhex(header.hash[2:]), header.time, rebuilding)
+
+
+def _count(stretch: Stretch) -> None:
+    for kind, times in Counter([type(event) for _, _, event in stretch.events]).items():
+        metrics.index_events.labels(event=kind.__name__).inc(times)

@@ -1,0 +1,226 @@
+"""The indexer: backfill in bulk, then block by block, for as long as this process holds the role."""
+
+from typing import Final
+
+import anyio
+import asyncpg
+import attrs
+import structlog
+
+from coordinatord import metrics
+from coordinatord.chain.blocks import Header
+from coordinatord.indexer.apply import apply_blocks, apply_range, finish_rebuilding, go_back, start_over
+from coordinatord.indexer.evidence import lied
+from coordinatord.indexer.fetch import Source
+from coordinatord.indexer.prefetch import prefetched
+from coordinatord.indexer.ranges import RangeWidth
+from coordinatord.indexer.reorg import common_ancestor
+from coordinatord.store.database import Connection, Database
+from coordinatord.store.index.changes import Contradiction
+from coordinatord.store.index.job_indexes import build_job_indexes, drop_job_indexes
+from coordinatord.store.index.journal import kept_blocks
+from coordinatord.store.index.position import Position, read_position
+from coordinatord.store.notices import RELAY_ENDED, Notices
+from coordinatord.store.roles import hold_role
+from coordinatord.trouble import Retryable
+
+log = structlog.get_logger(__name__)
+
+_BLOCKS_AT_ONCE: Final = 32  # near the head; fetched together, applied in one transaction
+_CONTRADICTIONS_BELIEVED: Final = 5  # in a row; then it is our rows that are doubted
+
+
+@attrs.frozen(slots=True, kw_only=True)
+class IndexerSettings:
+    chain_id: int
+    deploy_block: int
+    getlogs_cap: int
+    block_time_ms: int
+    confirmations: int
+    journal_blocks: int
+
+
+class Wake:
+    """A hint that there may be a new block: from the relayer of this process, or by notice from another's."""
+
+    def __init__(self) -> None:
+        self._hinted = anyio.Event()
+
+    def hint(self) -> None:
+        self._hinted.set()
+
+    async def wait(self, seconds: float) -> None:
+        """Until hinted, or as long as the poll interval. A hint given before the call counts."""
+        with anyio.move_on_after(seconds):
+            await self._hinted.wait()
+        self._hinted = anyio.Event()
+
+
+async def run_indexer(
+    database: Database, source: Source, settings: IndexerSettings, notices: Notices, wake: Wake
+) -> None:
+    """Index whenever this process holds the role, until cancelled."""
+    role = f"indexer:{settings.chain_id}"
+    async with notices.subscribe(RELAY_ENDED, lambda _: wake.hint()):
+        await hold_role(database, role, lambda connection: Follower(source, settings, wake).follow(connection))
+
+
+class Follower:
+    """One term of the role. Its only state is what the position row holds, read when the term begins."""
+
+    def __init__(self, source: Source, settings: IndexerSettings, wake: Wake) -> None:
+        self._source = source
+        self._settings = settings
+        self._wake = wake
+        self._width = RangeWidth(settings.getlogs_cap)
+        self._position: Position | None = None
+        self._stalled: str | None = None
+        self._contradictions = 0
+        self._job_indexes_built = False
+
+    async def follow(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+        """Until cancelled, or until the connection is lost. Trouble with the node is waited out."""
+        self._position = await read_position(connection)
+        while True:
+            try:
+                await self.catch_up(connection)
+            except Retryable as trouble:
+                await self.stall(connection, trouble)
+            else:
+                self._contradictions = 0
+                if self._stalled is not None:
+                    log.info("index goes on", block=self._position and self._position.block_number)
+                    self._stalled = None
+            await self._wake.wait(self._settings.block_time_ms / 1000)
+
+    async def catch_up(self, connection: Connection) -> None:
+        """Index up to the block that is the target now, and on while that was more than one step."""
+        while True:
+            target = await self._target()
+            position = await self._leave_fork(connection, target)
+            if target.height >= self._settings.deploy_block and (
+                position is None or target.height > position.block_number
+            ):
+                steps = await self._go_to(connection, target)
+            else:
+                steps = 0
+            self._measure()
+            if steps <= 1:
+                return
+
+    # --- forward ---
+
+    async def _target(self) -> Header:
+        head = await self._source.head()
+        metrics.index_head.set(head.height)
+        depth = self._settings.confirmations
+        if depth == 0 or head.height == 0:
+            return head
+        number = max(0, head.height - depth)
+        return (await self._source.headers(number, number))[0]
+
+    async def _go_to(self, connection: Connection, target: Header) -> int:
+        bulk_upto = target.height - self._settings.journal_blocks
+        steps = 0
+        if self._next <= bulk_upto:
+            steps += await self._backfill(connection, bulk_upto)
+        if not self._job_indexes_built:  # also when it was another term that dropped them
+            await build_job_indexes(connection)
+            self._job_indexes_built = True
+        while self._next <= target.height:
+            first = self._next
+            blocks = await self._source.blocks(first, min(first + _BLOCKS_AT_ONCE - 1, target.height))
+            if not self._continues(blocks[0].first):
+                await self._fork(connection, target)
+                return 2  # look again at once
+            self._position = await apply_blocks(
+                connection, blocks, window=self._settings.journal_blocks, rebuilding=self._rebuilding
+            )
+            steps += len(blocks)
+            self._measure()
+        if self._position is not None and self._position.rebuilding:
+            self._position = await finish_rebuilding(connection, self._position)
+            log.info("index rebuilt", block=self._position.block_number)
+        return steps
+
+    async def _backfill(self, connection: Connection, last: int) -> int:
+        steps = 0
+        if self._next == self._settings.deploy_block:
+            self._job_indexes_built = False
+            await drop_job_indexes(connection)
+
+        async with prefetched(
+            lambda first, upto: self._source.range(first, upto, self._width), self._next, last, self._width
+        ) as following:
+            while (stretch := await following()) is not None:
+                if not self._continues(stretch.first):
+                    break  # the step by step that follows finds the fork
+                self._position = await apply_range(connection, stretch, rebuilding=self._rebuilding)
+                steps += 1
+                self._measure()
+        return steps
+
+    @property
+    def _next(self) -> int:
+        return self._settings.deploy_block if self._position is None else self._position.block_number + 1
+
+    @property
+    def _rebuilding(self) -> bool:
+        return self._position is not None and self._position.rebuilding
+
+    def _continues(self, header: Header) -> bool:
+        """True where nothing is indexed yet: the first block's parent is not ours to know."""
+        position = self._position
+        if position is None or position.block_number < self._settings.deploy_block:
+            return True
+        return bytes.fromhex(header.parent_hash[2:]) == position.block_hash
+
+    # --- back ---
+
+    async def _leave_fork(self, connection: Connection, target: Header) -> Position | None:
+        """A target at or below the position is either a node that is behind (left alone) or another chain."""
+        position = self._position
+        if position is not None and target.height <= position.block_number:
+            kept = await kept_blocks(connection, target.height, 1)
+            if kept and kept[0].number == target.height and kept[0].hash != bytes.fromhex(target.hash[2:]):
+                await self._fork(connection, target)
+        return self._position
+
+    async def _fork(self, connection: Connection, target: Header) -> None:
+        position = self._position
+        if position is None:
+            return
+        ancestor = await common_ancestor(connection, self._source, min(position.block_number, target.height))
+        if ancestor is not None and ancestor.number == position.block_number:
+            raise lied(f"the child of block {ancestor.number} is not its child")
+        if ancestor is None:
+            # All is thrown away next: make sure that it is a reorg, and not an endpoint of another chain.
+            if await self._source.chain_id() != self._settings.chain_id:
+                raise lied("it serves another chain than it did")
+            log.warning("reorg below the journal: rebuilding the index", block=position.block_number)
+            self._position = await start_over(connection, self._settings.deploy_block)
+            depth = position.block_number - self._settings.deploy_block + 1
+        else:
+            depth = position.block_number - ancestor.number
+            log.info("reorg undone", block=position.block_number, ancestor=ancestor.number, depth=depth)
+            self._position = await go_back(connection, ancestor, rebuilding=position.rebuilding)
+        metrics.index_reorgs.inc()
+        metrics.index_reorg_depth.observe(depth)
+
+    async def stall(self, connection: Connection, trouble: Retryable) -> None:
+        """What to do about trouble in `catch_up`: mostly to say so once, and wait."""
+        if self._stalled != trouble.message:
+            log.warning("index stalls", reason=trouble.message, code=trouble.code)
+            self._stalled = trouble.message
+        if not isinstance(trouble, Contradiction):
+            return
+        self._contradictions += 1
+        if self._contradictions >= _CONTRADICTIONS_BELIEVED:
+            # The node sticks to its story, so some of what it told before, and we wrote, was not true.
+            log.warning("the chain contradicts the index: rebuilding it")
+            self._position = await start_over(connection, self._settings.deploy_block)
+            self._contradictions = 0
+
+    def _measure(self) -> None:
+        if self._position is not None:
+            metrics.index_cursor.set(self._position.block_number)

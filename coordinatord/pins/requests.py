@@ -1,0 +1,95 @@
+"""Requests to the pin store: signed, retried while it may help, and its failures named.
+
+`store_unavailable`: no answer, or a 5xx. `store_rejected`: it refuses us. `object_missing`: it does not hold the key.
+"""
+
+import time
+from collections.abc import Mapping
+from urllib.parse import quote
+
+import httpx
+import tenacity
+from anyio import to_thread
+
+from coordinatord.metrics import store_requests
+from coordinatord.pins.signing import Signer
+from coordinatord.trouble import Retryable
+
+_LARGE = 1 << 18  # above it, hashing for the signature would keep the event loop for more than a millisecond
+
+
+class StoreRequests:
+    """One bucket, addressed by path."""
+
+    def __init__(self, client: httpx.AsyncClient, bucket_url: str, signer: Signer, attempts: int = 3) -> None:
+        self._client = client
+        self._root = bucket_url
+        self._signer = signer
+        self._attempts = attempts
+
+    async def send(
+        self, operation: str, method: str, key: str, *, query: str = "", content: bytes = b""
+    ) -> httpx.Response:
+        """The answer, whole; it is a 2xx. `operation` is the metric's label."""
+        url = f"{self._root}/{quote(key, safe='/')}{'?' + query if query else ''}"
+        async for attempt in self._again():
+            with attempt:
+                return await self._once(operation, method, url, content)
+        raise AssertionError("tenacity returns or raises")
+
+    async def _once(self, operation: str, method: str, url: str, content: bytes) -> httpx.Response:
+        if len(content) > _LARGE:
+            headers = await to_thread.run_sync(self._signer.headers, method, url, content)
+        else:
+            headers = self._signer.headers(method, url, content)
+        started = time.perf_counter()
+        outcome = "unavailable"
+        try:
+            response = await self._client.request(method, url, headers=headers, content=content)
+            trouble = _trouble(response)
+            outcome = "ok" if trouble is None else str(trouble.code)
+        except httpx.HTTPError as cause:
+            raise unavailable(type(cause).__name__) from cause
+        finally:
+            store_requests.labels(operation, outcome).observe(time.perf_counter() - started)
+        if trouble is not None:
+            raise trouble
+        return response
+
+    def _again(self) -> tenacity.AsyncRetrying:
+        return tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception(_may_help),
+            stop=tenacity.stop_after_attempt(self._attempts),
+            wait=tenacity.wait_random_exponential(multiplier=0.1, max=2.0),
+            reraise=True,
+        )
+
+
+def unavailable(why: str) -> Retryable:
+    return Retryable("pinner_unavailable", f"the object store did not answer ({why})", "store_unavailable")
+
+
+def rejected(why: str) -> Retryable:
+    return Retryable("pinner_unavailable", f"the object store refused ({why})", "store_rejected")
+
+
+def missing(key: str) -> Retryable:
+    return Retryable("pinner_unavailable", f"the object store does not hold {key}", "object_missing")
+
+
+def _trouble(response: httpx.Response) -> Retryable | None:
+    if response.is_success:
+        return None
+    if response.status_code == httpx.codes.NOT_FOUND and response.request.method in ("GET", "HEAD"):
+        return missing(response.request.url.path)
+    if response.is_server_error or response.status_code == httpx.codes.TOO_MANY_REQUESTS:
+        return unavailable(f"HTTP {response.status_code}")
+    return rejected(f"HTTP {response.status_code}")
+
+
+def _may_help(trouble: BaseException) -> bool:
+    return isinstance(trouble, Retryable) and trouble.code == "store_unavailable"
+
+
+def cid_header(headers: Mapping[str, str]) -> str | None:
+    return headers.get("x-amz-meta-cid")

@@ -1,0 +1,96 @@
+"""Sending stored bytes: JSON-RPC batches over a few connections, each answer classified by its message.
+
+No answer ever leads to a second nonce: a transaction is stored with its nonce, and only its fate is open.
+"""
+
+import enum
+from collections.abc import Sequence
+from typing import Final
+
+import anyio
+import attrs
+import structlog
+
+from coordinatord.chain.rpc import Call, Rpc
+from coordinatord.chain.rpc_errors import Meaning, RpcError
+from coordinatord.relayer.pending import PendingTx
+from coordinatord.store.relay_txs import Version
+from coordinatord.trouble import Retryable
+
+log = structlog.get_logger(__name__)
+
+_BATCH: Final = 100
+_BATCH_BYTES: Final = 1_000_000  # below the request limits of common nodes
+_CONNECTIONS: Final = 4
+
+
+class Sent(enum.Enum):
+    TAKEN = "a node has it"
+    NONCE_USED = "its nonce is used: by itself, mined already, or by a transaction that is not ours"
+    UNDERPRICED = "it has to offer more"
+    UNSENDABLE = "no node will ever take these bytes"
+    LATER = "nobody knows; the same bytes again later"
+
+
+_MEANINGS: Final = {
+    Meaning.ALREADY_KNOWN: Sent.TAKEN,
+    Meaning.NONCE_TOO_LOW: Sent.NONCE_USED,
+    Meaning.UNDERPRICED: Sent.UNDERPRICED,
+    Meaning.GAS: Sent.UNSENDABLE,
+}
+
+
+@attrs.frozen(slots=True)
+class Sending:
+    """What came of sending one version."""
+
+    tx: PendingTx
+    version: Version
+    outcome: Sent
+
+
+async def broadcast(rpc: Rpc, txs: Sequence[PendingTx]) -> list[Sending]:
+    """Send the latest version of each, in nonce order."""
+    outcomes: list[Sending] = []
+    turns = anyio.CapacityLimiter(_CONNECTIONS)
+
+    async def send(some: Sequence[PendingTx]) -> None:
+        async with turns:
+            outcomes.extend(await _send_batch(rpc, [(tx, tx.latest) for tx in some]))
+
+    async with anyio.create_task_group() as tasks:
+        for some in _batches(txs):
+            tasks.start_soon(send, some)
+    return outcomes
+
+
+def _batches(txs: Sequence[PendingTx]) -> list[list[PendingTx]]:
+    batches: list[list[PendingTx]] = []
+    size = 0
+    for tx in txs:
+        if not batches or len(batches[-1]) == _BATCH or size + len(tx.latest.raw) > _BATCH_BYTES:
+            batches.append([])
+            size = 0
+        batches[-1].append(tx)
+        size += len(tx.latest.raw)
+    return batches
+
+
+async def _send_batch(rpc: Rpc, txs: Sequence[tuple[PendingTx, Version]]) -> list[Sending]:
+    calls = [Call("eth_sendRawTransaction", ("0x" + version.raw.hex(),)) for _, version in txs]
+    try:
+        answers = await rpc.batch(calls)
+    except (Retryable, RpcError) as trouble:
+        # The node may or may not have them: the same bytes again, and the blocks will tell.
+        log.warning("broadcast not answered", transactions=len(txs), reason=str(trouble))
+        return [Sending(tx, version, Sent.LATER) for tx, version in txs]
+    return [Sending(tx, version, _outcome(tx, answer)) for (tx, version), answer in zip(txs, answers, strict=True)]
+
+
+def _outcome(tx: PendingTx, answer: object) -> Sent:
+    if not isinstance(answer, RpcError):
+        return Sent.TAKEN
+    outcome = _MEANINGS.get(answer.meaning, Sent.LATER)
+    if outcome is not Sent.TAKEN:
+        log.warning("broadcast refused", nonce=tx.nonce, meaning=answer.meaning.value, reason=str(answer))
+    return outcome

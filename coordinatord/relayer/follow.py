@@ -1,0 +1,129 @@
+"""From blocks to resolved relays: one watcher for all pending transactions of an account.
+
+Block by block while each names the one before; anything else (first sight, a fork, blocks missed) is answered by one
+procedure that trusts no memory: check the blocks that hold our mined transactions, then ask for every pending one.
+"""
+
+import math
+from itertools import pairwise
+from typing import Final
+
+import anyio
+import structlog
+
+from coordinatord.chain.rpc import Rpc
+from coordinatord.relayer.account import Account
+from coordinatord.relayer.heads import WINDOW, Block, Place, SeenBlocks, blocks_by_number, latest_block
+from coordinatord.relayer.pending import PendingTx, PendingTxs
+from coordinatord.relayer.receipts import Wanted, receipts_in_blocks, receipts_of
+from coordinatord.relayer.resolution import resolve
+from coordinatord.relayer.term import Term
+from coordinatord.store import relay_outcomes, relay_txs
+from coordinatord.trouble import Retryable
+
+log = structlog.get_logger(__name__)
+
+_LAG: Final = 5.0  # seconds
+_CATCH_UP: Final = 64  # missed blocks that are read one by one; beyond, asking for our own transactions is less work
+
+
+class Follower:
+    """Keeps `account.pending` to what is pending as of the head."""
+
+    def __init__(self, term: Term, rpc: Rpc, account: Account) -> None:
+        self._term = term
+        self._rpc = rpc
+        self._account = account
+        self._seen = SeenBlocks()
+        self._behind_since = self._behind_at = -math.inf
+
+    @property
+    def head(self) -> str | None:
+        """The hash of the block last gone by."""
+        return self._seen.head_hash
+
+    async def step(self) -> Block | None:
+        """Look at the head. The block when it is the head to go by (new or the same), None when this node lags behind
+        what another answered. Raises Retryable or RpcError; nothing is skipped by that, the next step looks again."""
+        block = await latest_block(self._rpc)
+        match self._seen.place(block):
+            case Place.SAME:
+                pass
+            case Place.NEXT:
+                await self._apply([block])
+            case Place.AHEAD:
+                await self._catch_up(block)
+            case Place.BEHIND:
+                if not self._lags_for_long():
+                    return None
+                log.warning("the chain went back", block=block.number)
+                await self._look_anew(block)
+            case Place.FORK:
+                log.warning("the chain was reorganised", block=block.number)
+                await self._look_anew(block)
+        return block
+
+    def _lags_for_long(self) -> bool:
+        """A node that lags catches up in a moment; a chain that was set back stays where it is."""
+        now = anyio.current_time()
+        if now > self._behind_at + 2 * _LAG:
+            self._behind_since = now
+        self._behind_at = now
+        return now > self._behind_since + _LAG
+
+    async def _catch_up(self, block: Block) -> None:
+        head = self._seen.head
+        if head is None or block.number - head > _CATCH_UP:
+            await self._look_anew(block)
+            return
+        between = await blocks_by_number(self._rpc, range(head + 1, block.number))
+        blocks = [*(b for b in between if b is not None), block]
+        linked = all(child.parent == parent.hash for parent, child in pairwise(blocks))
+        if len(blocks) == block.number - head and linked and self._seen.follows(blocks[0]):
+            await self._apply(blocks)
+        else:
+            await self._look_anew(block)
+
+    async def _apply(self, blocks: list[Block]) -> None:
+        ours = [Wanted(b.number, b.hash, hashes) for b in blocks if (hashes := self._pending_in(b))]
+        receipts = await receipts_in_blocks(self._rpc, ours)
+        if len(receipts) != sum(len(wanted.hashes) for wanted in ours):
+            raise Retryable("chain_unreachable", f"the node withholds receipts up to block {blocks[-1].number}")
+        await resolve(self._term, self._rpc, self._account, receipts)
+        for block in blocks:
+            self._seen.add(block)
+
+    def _pending_in(self, block: Block) -> set[bytes]:
+        pending = self._account.pending
+        return {h for text in block.transactions if pending.with_hash(h := bytes.fromhex(text[2:])) is not None}
+
+    async def _look_anew(self, block: Block) -> None:
+        await self._undo_vanished(block)
+        hashes = [version.hash for tx in self._account.pending for version in tx.versions]
+        receipts = await receipts_of(self._rpc, hashes)
+        # What was mined above this block is left to the steps that look at the blocks above it.
+        await resolve(self._term, self._rpc, self._account, [r for r in receipts if r.block_number <= block.number])
+        self._seen.restart(block)
+
+    async def _undo_vanished(self, block: Block) -> None:
+        """Transactions whose block is no part of the chain any more become pending again, and are sent again.
+
+        Blocks above the head count as gone: if it is only this node that has not got them, the bytes that it is sent
+        are known or used already, and the steps that look at those blocks find them mined.
+        """
+        chain_id, address = self._account.chain_id, self._account.address
+        async with self._term.transaction() as connection:
+            mined = await relay_txs.mined_blocks(connection, chain_id, address, block.number - WINDOW)
+        now = await blocks_by_number(self._rpc, [number for number, _ in mined])
+        vanished = [
+            block_hash
+            for (_, block_hash), there in zip(mined, now, strict=True)
+            if there is None or there.hash != "0x" + block_hash.hex()
+        ]
+        if not vanished:
+            return
+        async with self._term.transaction() as connection:
+            count = await relay_outcomes.unmine(connection, chain_id, address, vanished)
+            stored = await relay_txs.pending(connection, chain_id, address)
+        self._account.pending = PendingTxs(PendingTx.of(tx) for tx in stored)
+        log.warning("transactions unmade by a reorganisation", blocks=len(vanished), transactions=count)

@@ -1,0 +1,100 @@
+"""The transactions of one account whose nonces are not known to be used: as stored, plus how their sending goes."""
+
+from collections.abc import Iterable, Iterator
+from typing import Final, Self
+
+import attrs
+
+from coordinatord.relayer.fees import Fee
+from coordinatord.store.relay_txs import StoredTx, Version
+
+_FIRST_RETRY: Final = 0.25  # seconds
+_LAST_RETRY: Final = 5.0
+# A node may forget a transaction that it took (a restart, a full pool): identical bytes remind it.
+_REMIND_AFTER: Final = 10.0
+
+
+@attrs.define(slots=True)
+class PendingTx:
+    """All versions are watched; the last one is what is sent."""
+
+    id: int
+    nonce: int
+    target: bytes
+    gas: int
+    versions: list[Version]
+    due: float = 0.0  # when it is to be sent (again), by the event loop's clock
+    failures: int = 0  # sendings in a row that nobody took
+    underpriced: bool = False  # a node refused it for its fee
+    unsendable: bool = False  # a node refused it for good: its nonce needs another transaction
+
+    @classmethod
+    def of(cls, stored: StoredTx) -> Self:
+        return cls(stored.id, stored.nonce, stored.target, stored.gas, list(stored.versions))
+
+    @property
+    def latest(self) -> Version:
+        return self.versions[-1]
+
+    @property
+    def fee(self) -> Fee:
+        return Fee(self.latest.max_fee, self.latest.max_tip)
+
+    @property
+    def cost(self) -> int:
+        """What a node sets aside for it, at most."""
+        return self.gas * self.latest.max_fee
+
+    def replaced_by(self, version: Version) -> None:
+        self.versions.append(version)
+        self.due, self.failures, self.underpriced, self.unsendable = 0.0, 0, False, False
+
+    def was_taken(self, now: float) -> None:
+        self.failures, self.due = 0, now + _REMIND_AFTER
+
+    def was_not_taken(self, now: float) -> None:
+        self.due = now + min(_FIRST_RETRY * 2**self.failures, _LAST_RETRY)
+        self.failures = min(self.failures + 1, 10)
+
+
+class PendingTxs:
+    """By id, by any version's hash, in nonce order."""
+
+    def __init__(self, txs: Iterable[PendingTx] = ()) -> None:
+        self._by_id: dict[int, PendingTx] = {}
+        self._by_hash: dict[bytes, PendingTx] = {}
+        for tx in txs:
+            self.add(tx)
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[PendingTx]:
+        return iter(sorted(self._by_id.values(), key=lambda tx: tx.nonce))
+
+    def add(self, tx: PendingTx) -> None:
+        self._by_id[tx.id] = tx
+        for version in tx.versions:
+            self._by_hash[version.hash] = tx
+
+    def replace(self, tx: PendingTx, version: Version) -> None:
+        tx.replaced_by(version)
+        self._by_hash[version.hash] = tx
+
+    def remove(self, tx: PendingTx) -> None:
+        del self._by_id[tx.id]
+        for version in tx.versions:
+            del self._by_hash[version.hash]
+
+    def with_hash(self, tx_hash: bytes) -> PendingTx | None:
+        return self._by_hash.get(tx_hash)
+
+    def due(self, now: float) -> list[PendingTx]:
+        return [tx for tx in self if tx.due <= now]
+
+    def next_due(self) -> float | None:
+        return min((tx.due for tx in self._by_id.values()), default=None)
+
+    @property
+    def cost(self) -> int:
+        return sum(tx.cost for tx in self._by_id.values())

@@ -1,0 +1,83 @@
+"""Receipts: of a whole block at once, or of single hashes."""
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+import attrs
+import msgspec
+
+from coordinatord.chain.relayed import Log
+from coordinatord.chain.rpc import Call, Rpc, decode_result, quantity
+from coordinatord.chain.rpc_errors import Meaning, RpcError
+
+# Up to so many, asking for each is less work for the node and for us than the block's receipts.
+_FEW: Final = 4
+_BATCH: Final = 200
+
+
+class _Receipt(msgspec.Struct):
+    transactionHash: str  # noqa: N815 - the node's names
+    blockNumber: str  # noqa: N815
+    blockHash: str  # noqa: N815
+    status: str
+    logs: list[Log]
+
+
+@attrs.frozen(slots=True)
+class Receipt:
+    tx_hash: bytes
+    block_number: int
+    block_hash: bytes
+    succeeded: bool
+    logs: tuple[Log, ...] = attrs.field(repr=False)
+
+
+@attrs.frozen(slots=True)
+class Wanted:
+    """Transactions of ours that this block lists."""
+
+    number: int
+    block_hash: str
+    hashes: Collection[bytes]
+
+
+async def receipts_in_blocks(rpc: Rpc, blocks: Sequence[Wanted]) -> list[Receipt]:
+    """The receipts of what is wanted, all in one request; not those of another block of that number (a reorg)."""
+    whole = [block for block in blocks if len(block.hashes) > _FEW]
+    answers = await rpc.batch([Call("eth_getBlockReceipts", (hex(block.number),)) for block in whole])
+    single = [h for block in blocks if len(block.hashes) <= _FEW for h in block.hashes]
+    found: list[Receipt] = []
+    for block, answer in zip(whole, answers, strict=True):
+        if not isinstance(answer, RpcError):
+            found += map(_read, decode_result(answer, list[_Receipt], "eth_getBlockReceipts"))
+        elif answer.meaning is Meaning.REFUSED:
+            single += block.hashes  # an old node does not serve the method
+        else:
+            raise answer
+    found += await receipts_of(rpc, single)
+    block_of = {h: bytes.fromhex(block.block_hash[2:]) for block in blocks for h in block.hashes}
+    return [receipt for receipt in found if block_of.get(receipt.tx_hash) == receipt.block_hash]
+
+
+async def receipts_of(rpc: Rpc, hashes: Sequence[bytes]) -> list[Receipt]:
+    """The receipts of those transactions that are mined."""
+    found = []
+    for start in range(0, len(hashes), _BATCH):
+        some = hashes[start : start + _BATCH]
+        for answer in await rpc.batch([Call("eth_getTransactionReceipt", ("0x" + h.hex(),)) for h in some]):
+            if isinstance(answer, RpcError):
+                raise answer
+            raw = decode_result(answer, _Receipt | None, "eth_getTransactionReceipt")  # type: ignore[arg-type] # a union is a type to msgspec
+            if raw is not None:
+                found.append(_read(raw))
+    return found
+
+
+def _read(raw: _Receipt) -> Receipt:
+    return Receipt(
+        bytes.fromhex(raw.transactionHash[2:]),
+        quantity(raw.blockNumber),
+        bytes.fromhex(raw.blockHash[2:]),
+        quantity(raw.status) == 1,
+        tuple(raw.logs),
+    )

@@ -1,0 +1,77 @@
+"""Keeping an account's nonces moving: lost ones given up, gaps closed, fees raised. Run after each look at the head."""
+
+from collections.abc import Sequence
+
+import structlog
+
+from coordinatord import metrics
+from coordinatord.chain.rpc import Rpc, quantity
+from coordinatord.relayer.account import Account
+from coordinatord.relayer.fees import replacement
+from coordinatord.relayer.heads import Block
+from coordinatord.relayer.nonces import examine
+from coordinatord.relayer.pending import PendingTx
+from coordinatord.relayer.receipts import receipts_of
+from coordinatord.relayer.resolution import resolve
+from coordinatord.relayer.signing import dearer, sign_fill
+from coordinatord.relayer.term import Term
+from coordinatord.store import relay_outcomes, relay_txs
+
+log = structlog.get_logger(__name__)
+
+
+async def repair_nonces(term: Term, rpc: Rpc, account: Account, block: Block) -> bool:
+    """`account` as read at `block`. True when there is something new to send or to sign."""
+    async with term.transaction() as connection:
+        stored_next = await relay_txs.next_nonce(connection, account.chain_id, account.address)
+    findings = examine(account.nonce_floor, stored_next, [tx.nonce for tx in account.pending])
+    lost = await _give_up_lost(term, rpc, account, block, findings.used) if findings.used else 0
+    filled = await _close_gaps(term, account, findings.suspects) if findings.suspects else 0
+    return lost + filled > 0
+
+
+async def _give_up_lost(term: Term, rpc: Rpc, account: Account, block: Block, used: Sequence[int]) -> int:
+    """Nonces of ours that the chain counts as used: mined in a block that we did not see, or not by us."""
+    candidates = [tx for tx in account.pending if tx.nonce in used]
+    receipts = await receipts_of(rpc, [version.hash for tx in candidates for version in tx.versions])
+    # Asked for after the receipts: a node that lags behind in both cannot make a mined transaction look lost.
+    count = quantity(await rpc.call("eth_getTransactionCount", "0x" + account.address.hex(), "latest"))
+    mined = {receipt.tx_hash for receipt in receipts}
+    await resolve(term, rpc, account, [receipt for receipt in receipts if receipt.block_number <= block.number])
+    lost = [tx for tx in candidates if tx.nonce < count and not any(v.hash in mined for v in tx.versions)]
+    if lost:
+        log.warning("nonces lost to somebody else", nonces=[tx.nonce for tx in lost])
+        async with term.transaction() as connection:
+            await relay_outcomes.mark_lost(connection, [tx.id for tx in lost])
+        for tx in lost:
+            account.pending.remove(tx)
+    return len(lost)
+
+
+async def _close_gaps(term: Term, account: Account, suspects: Sequence[int]) -> int:
+    fills: list[PendingTx] = []
+    async with term.transaction() as connection:
+        for gap in await relay_txs.gaps_among(connection, account.chain_id, account.address, suspects):
+            log.warning("gap in the nonces closed", nonce=gap.nonce)
+            fills.append(await sign_fill(connection, account, gap))
+    for fill in fills:
+        account.pending.add(fill)
+    return len(fills)
+
+
+async def raise_fees(term: Term, account: Account) -> bool:
+    """New versions where the market or a node demands more. True when there is something to send."""
+    cheap = [
+        tx for tx in account.pending if replacement(tx.fee, account.market, refused=tx.underpriced or tx.unsendable)
+    ]
+    if not cheap:
+        return False
+    async with term.transaction() as connection:
+        contents = await relay_txs.contents(connection, [tx.id for tx in cheap])
+        versions = [(tx, version) for tx in cheap if (version := dearer(account, tx, contents[tx.id]))]
+        await relay_txs.add_versions(connection, [(tx.id, version) for tx, version in versions])
+    for tx, version in versions:
+        account.pending.replace(tx, version)
+        metrics.relay_replacements.inc()
+        log.info("transaction replaced", nonce=tx.nonce, max_fee=version.max_fee, max_tip=version.max_tip)
+    return True

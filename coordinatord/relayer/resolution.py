@@ -1,0 +1,80 @@
+"""From receipts to the ends of relays."""
+
+from collections.abc import Sequence
+
+import structlog
+
+from coordinatord import metrics
+from coordinatord.chain.relayed import refused_calls
+from coordinatord.chain.rpc import Rpc
+from coordinatord.relayer.account import Account
+from coordinatord.relayer.pending import PendingTx
+from coordinatord.relayer.receipts import Receipt
+from coordinatord.relayer.simulate import replay, reverted
+from coordinatord.relayer.term import Term
+from coordinatord.store import relay_outcomes
+from coordinatord.store.relay_outcomes import MinedTx, RefusedCall
+
+log = structlog.get_logger(__name__)
+
+
+async def resolve(term: Term, rpc: Rpc, account: Account, receipts: Sequence[Receipt]) -> None:
+    """End all relays of these mined transactions, in one database transaction."""
+    found = [(tx, r) for r in receipts if (tx := account.pending.with_hash(r.tx_hash)) is not None]
+    if not found:
+        return
+    filled = [tx.id for tx, r in found if _is_fill(tx, r.tx_hash)]
+    carrying = [(tx, r) for tx, r in found if not _is_fill(tx, r.tx_hash)]
+    refused = [call for tx, r in carrying if r.succeeded for call in _refused_calls(tx, r)]
+    reverted_refused, passing = await _reverted(term, rpc, account, [(tx, r) for tx, r in carrying if not r.succeeded])
+    async with term.transaction() as connection:
+        await relay_outcomes.record_mined(
+            connection,
+            [MinedTx(tx.id, r.tx_hash, r.block_number, r.block_hash, r.succeeded) for tx, r in found],
+        )
+        await relay_outcomes.requeue(
+            connection,
+            passing + [relay.id for relay in await relay_outcomes.carried(connection, filled)],
+            "rpc_internal",
+        )
+        ended = await relay_outcomes.end_carried(connection, [tx.id for tx, _ in carrying], refused + reverted_refused)
+    for tx, _ in found:
+        account.pending.remove(tx)
+    for relay in ended:
+        metrics.relay_outcomes.labels(relay.kind.value, relay.state).inc()
+        metrics.relay_mined_seconds.labels(relay.kind.value).observe(relay.seconds)
+    log.debug("transactions mined", transactions=len(found), relays=len(ended))
+
+
+def _is_fill(tx: PendingTx, mined_hash: bytes) -> bool:
+    return any(version.fills and version.hash == mined_hash for version in tx.versions)
+
+
+def _refused_calls(tx: PendingTx, receipt: Receipt) -> list[RefusedCall]:
+    return [
+        RefusedCall(tx.id, index, reason.name, reason.raw)
+        for index, data in refused_calls(receipt.logs, tx.target).items()
+        if (reason := reverted(data))
+    ]
+
+
+async def _reverted(
+    term: Term, rpc: Rpc, account: Account, found: Sequence[tuple[PendingTx, Receipt]]
+) -> tuple[list[RefusedCall], list[int]]:
+    """For relays of transactions that reverted as a whole: (why the chain refuses them, the ids of those that it would
+    take: they ran out of gas, or shared a transaction that did).
+
+    A receipt does not say why; the state after its block does, as far as anything can."""
+    refused: list[RefusedCall] = []
+    passing: list[int] = []
+    for tx, receipt in found:
+        async with term.transaction() as connection:
+            relays = await relay_outcomes.carried(connection, [tx.id])
+        calls = [(relay.target, relay.calldata) for relay in relays]
+        reasons = await replay(rpc, account.address, calls, receipt.block_number)
+        for relay, reason in zip(relays, reasons, strict=True):
+            if reason is None:
+                passing.append(relay.id)
+            else:
+                refused.append(RefusedCall(tx.id, relay.call_index, reason.name, reason.raw))
+    return refused, passing

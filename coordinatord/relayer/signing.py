@@ -1,0 +1,99 @@
+"""From plans to stored, signed bytes. Nothing here is sent anywhere; nothing is sent that did not pass here.
+
+The nonce is given out and the bytes are stored in one database transaction, on the connection that carries the
+account's lock: a death before its commit leaves queued relays, a death after it leaves bytes to be sent again.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import structlog
+
+from common.transactions import Transaction
+from coordinatord.relayer.account import Account
+from coordinatord.relayer.coalesce import Planned
+from coordinatord.relayer.fees import Fee, offer, replacement
+from coordinatord.relayer.pending import PendingTx
+from coordinatord.store import outbox, relay_txs
+from coordinatord.store.database import Connection
+from coordinatord.store.relay_txs import Gap, NewTx, Version
+
+log = structlog.get_logger(__name__)
+
+FILL_GAS: Final = 21_000
+_FILL_PRIORITY: Final = 0
+
+
+async def sign_planned(connection: Connection, account: Account, plans: Sequence[Planned]) -> list[PendingTx]:
+    """Give out contiguous nonces, store the signed bytes and bind the relays to them."""
+    stored_next = await relay_txs.next_nonce(connection, account.chain_id, account.address)
+    first = max(account.nonce_floor, stored_next or 0)
+    if stored_next is not None and first > stored_next:
+        foreign = range(stored_next, first)
+        log.warning("nonces used by somebody else", first=foreign.start, count=len(foreign))
+        await relay_txs.insert_foreign(connection, account.chain_id, account.address, foreign)
+    fee = offer(account.market)
+    txs = [
+        NewTx(
+            nonce,
+            plan.target,
+            plan.calldata,
+            plan.gas,
+            plan.priority,
+            "relay",
+            _sign(account, nonce, plan.gas, fee, target=plan.target, calldata=plan.calldata),
+        )
+        for nonce, plan in enumerate(plans, first)
+    ]
+    ids = await relay_txs.insert(connection, account.chain_id, account.address, txs)
+    bound = [
+        (relay.id, tx_id, plan.call_index(place))
+        for tx_id, plan in zip(ids, plans, strict=True)
+        for place, relay in enumerate(plan.relays)
+    ]
+    await outbox.mark_signed(connection, [b[0] for b in bound], [b[1] for b in bound], [b[2] for b in bound])
+    return [PendingTx(tx_id, tx.nonce, tx.target, tx.gas, [tx.version]) for tx_id, tx in zip(ids, txs, strict=True)]
+
+
+async def sign_fill(connection: Connection, account: Account, gap: Gap) -> PendingTx:
+    """A self-transfer of nothing for a nonce that the chain waits for."""
+    version = _sign_fill(account, gap.nonce, offer(account.market))
+    if gap.lost_id is not None:
+        await relay_txs.turn_into_fill(connection, gap.lost_id, FILL_GAS, version)
+        return PendingTx(gap.lost_id, gap.nonce, account.address, FILL_GAS, [version])
+    fill = NewTx(gap.nonce, account.address, b"", FILL_GAS, _FILL_PRIORITY, "fill", version)
+    (tx_id,) = await relay_txs.insert(connection, account.chain_id, account.address, [fill])
+    return PendingTx(tx_id, gap.nonce, account.address, FILL_GAS, [version])
+
+
+def dearer(account: Account, tx: PendingTx, content: relay_txs.Content) -> Version | None:
+    """The next version of a pending transaction, or None while the present one will do.
+
+    One that no node takes for good becomes a self-transfer: its nonce must not hold up those behind it.
+    """
+    fee = replacement(tx.fee, account.market, refused=tx.underpriced or tx.unsendable)
+    if fee is None:
+        return None
+    if tx.unsendable or tx.latest.fills:
+        return _sign_fill(account, tx.nonce, fee)
+    return _sign(account, tx.nonce, tx.gas, fee, target=content.target, calldata=content.calldata)
+
+
+def _sign_fill(account: Account, nonce: int, fee: Fee) -> Version:
+    return _sign(account, nonce, FILL_GAS, fee, target=account.address, calldata=b"", fills=True)
+
+
+def _sign(
+    account: Account, nonce: int, gas: int, fee: Fee, *, target: bytes, calldata: bytes, fills: bool = False
+) -> Version:
+    signed = Transaction(
+        chain_id=account.chain_id,
+        nonce=nonce,
+        max_priority_fee_per_gas=fee.tip,
+        max_fee_per_gas=fee.cap,
+        gas=gas,
+        to=target,
+        value=0,
+        data=calldata,
+    ).sign(account.wallet)
+    return Version(signed.hash, signed.raw, fee.cap, fee.tip, fills)

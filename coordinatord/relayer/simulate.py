@@ -1,0 +1,105 @@
+"""Each relay alone against the latest state, from the relayer's account, in batches.
+
+A call under a gas limit that its like has needed settles most of them. What fails so, or is of a new kind, is
+estimated: without a limit of ours, so that no refusal is ever an artefact of it.
+"""
+
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+import attrs
+import msgspec
+
+from common.artifacts import decode_error
+from coordinatord.chain.rpc import Call, Json, Rpc, decode_result, quantity, trouble_of
+from coordinatord.chain.rpc_errors import Meaning, RpcError
+from coordinatord.relayer.gas_book import GasBook
+
+_BATCH: Final = 200
+
+
+@attrs.frozen(slots=True)
+class WouldPass:
+    gas: int
+
+
+@attrs.frozen(slots=True)
+class WouldRevert:
+    """The contract error's name, or None and the revert data when no contract of ours has it."""
+
+    name: str | None
+    raw: bytes
+
+
+@attrs.frozen(slots=True)
+class NoVerdict:
+    """The node answered something else than a verdict; `code` tells the caller."""
+
+    code: str
+
+
+Verdict: TypeAlias = WouldPass | WouldRevert | NoVerdict
+CallData: TypeAlias = tuple[bytes, bytes]  # target, calldata
+
+
+async def simulate(rpc: Rpc, account: bytes, calls: Sequence[CallData], book: GasBook) -> list[Verdict]:
+    """A verdict for each (target, calldata). Retryable when the node does not answer at all."""
+    limits = [book.limit(target, calldata) for target, calldata in calls]
+    verdicts: dict[int, Verdict] = {}
+    known = [(place, limit) for place, limit in enumerate(limits) if limit is not None]
+    requests = [_request("eth_call", account, calls[place], "latest", gas=limit) for place, limit in known]
+    for (place, limit), answer in zip(known, await _all(rpc, requests), strict=True):
+        if not isinstance(answer, RpcError):
+            verdicts[place] = WouldPass(limit)
+    others = [place for place in range(len(calls)) if place not in verdicts]
+    requests = [_request("eth_estimateGas", account, calls[place], "latest") for place in others]
+    for place, answer in zip(others, await _all(rpc, requests), strict=True):
+        verdicts[place] = verdict = _verdict(answer)
+        if isinstance(verdict, WouldPass):
+            book.learn(*calls[place], verdict.gas)
+    return [verdicts[place] for place in range(len(calls))]
+
+
+async def replay(rpc: Rpc, account: bytes, calls: Sequence[CallData], block_number: int) -> list[WouldRevert | None]:
+    """Why each call reverts on the state of that block, or None where it would pass now."""
+    reasons: list[WouldRevert | None] = []
+    requests = [_request("eth_call", account, call, hex(block_number)) for call in calls]
+    for answer in await _all(rpc, requests):
+        if isinstance(answer, RpcError) and answer.meaning not in (Meaning.REVERTED, Meaning.GAS):
+            raise trouble_of(answer, "eth_call")
+        reasons.append(reverted(answer.data) if isinstance(answer, RpcError) else None)
+    return reasons
+
+
+def reverted(data: bytes) -> WouldRevert:
+    return WouldRevert(decode_error(data), data)
+
+
+def _request(method: str, account: bytes, call: CallData, block: str, *, gas: int | None = None) -> Call:
+    target, calldata = call
+    request: dict[str, Json] = {
+        "from": "0x" + account.hex(),
+        "to": "0x" + target.hex(),
+        "data": "0x" + calldata.hex(),
+    }
+    if gas is not None:
+        request["gas"] = hex(gas)
+    return Call(method, (request, block))
+
+
+async def _all(rpc: Rpc, requests: Sequence[Call]) -> list[msgspec.Raw | RpcError]:
+    answers: list[msgspec.Raw | RpcError] = []
+    for start in range(0, len(requests), _BATCH):
+        try:
+            answers += await rpc.batch(requests[start : start + _BATCH])
+        except RpcError as error:  # one error for the whole batch
+            raise trouble_of(error, requests[start].method) from error
+    return answers
+
+
+def _verdict(answer: msgspec.Raw | RpcError) -> Verdict:
+    if isinstance(answer, RpcError):
+        if answer.meaning is Meaning.REVERTED:
+            return reverted(answer.data)
+        return NoVerdict(trouble_of(answer, "eth_estimateGas").code or "rpc_internal")
+    return WouldPass(quantity(decode_result(answer, str, "eth_estimateGas")))

@@ -1,0 +1,180 @@
+"""The relayer of one account, in whichever process holds its role."""
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import anyio
+import asyncpg
+import structlog
+
+from common.secp256k1 import Wallet
+from coordinatord import metrics
+from coordinatord.chain.rpc import Rpc
+from coordinatord.chain.rpc_errors import RpcError
+from coordinatord.relayer.account import Account
+from coordinatord.relayer.broadcast import Sending, Sent, broadcast
+from coordinatord.relayer.follow import Follower
+from coordinatord.relayer.intake import Intake
+from coordinatord.relayer.pending import PendingTx, PendingTxs
+from coordinatord.relayer.repair import raise_fees, repair_nonces
+from coordinatord.relayer.settings import RelayerSettings
+from coordinatord.relayer.term import Term
+from coordinatord.store import outbox, relay_txs
+from coordinatord.store.database import Database
+from coordinatord.store.notices import RELAY_QUEUED, Notices
+from coordinatord.store.roles import hold_role
+from coordinatord.trouble import Retryable
+from coordinatord.wake import Wake
+
+log = structlog.get_logger(__name__)
+
+_RETRY: Final = 0.25  # seconds after a node did not answer
+_OBSERVE: Final = 2.0  # seconds between looks at the queue for metrics and overdue relays
+_REFRESH: Final = 1.0  # seconds between readings of the account while the head stays
+
+
+async def run_relayer(
+    database: Database, notices: Notices, rpc: Rpc, wallet: Wallet, *, chain_id: int, settings: RelayerSettings
+) -> None:
+    """Relay from `wallet`'s account whenever this process holds its role, until cancelled."""
+    role = f"relayer:{chain_id}:0x{wallet.address.hex()}"
+
+    async def work(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+        term = Term(connection)
+        async with term.transaction() as inside:
+            stored = await relay_txs.pending(inside, chain_id, wallet.address)
+        account = Account(chain_id, wallet, PendingTxs(PendingTx.of(tx) for tx in stored))
+        log.info("relaying", account="0x" + wallet.address.hex(), pending=len(stored))
+        await _Worker(term, rpc, account, notices, settings).run()
+
+    await hold_role(database, role, work)
+
+
+class _Worker:
+    """One term's tasks: the queue is drained, bytes are sent and blocks are followed side by side, so that no nonce
+    waits for another's receipt."""
+
+    def __init__(self, term: Term, rpc: Rpc, account: Account, notices: Notices, settings: RelayerSettings) -> None:
+        self._term = term
+        self._rpc = rpc
+        self._account = account
+        self._notices = notices
+        self._settings = settings
+        self._follower = Follower(term, rpc, account)
+        self._intake = Intake(term, rpc, account, settings)
+        self._caught_up = anyio.Event()
+        self._to_sign, self._to_send, self._to_look = Wake(), Wake(), Wake()
+        self._read_at = 0.0
+
+    async def run(self) -> None:
+        async with (
+            self._notices.subscribe(RELAY_QUEUED, lambda _: self._to_sign()),
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(self._follow)
+            tasks.start_soon(self._send)
+            tasks.start_soon(self._drain)
+            tasks.start_soon(self._observe)
+
+    async def _follow(self) -> None:
+        """The head, and all that follows from it."""
+        while True:
+            looked = await self._try("follow the chain", self._look)
+            busy = len(self._account.pending) > 0
+            pause = self._settings.busy_poll if busy else self._settings.idle_poll
+            await self._to_look.wait(pause if looked else max(pause, _RETRY))
+
+    async def _look(self) -> None:
+        pending_before = len(self._account.pending)
+        new_head = self._follower.head
+        block = await self._follower.step()
+        if block is None:
+            return
+        if block.hash != new_head or anyio.current_time() >= self._read_at + _REFRESH:
+            await self._account.read(self._rpc, block)
+            self._read_at = anyio.current_time()
+            if await repair_nonces(self._term, self._rpc, self._account, block):
+                self._to_sign()
+        await raise_fees(self._term, self._account)
+        if not self._caught_up.is_set():
+            self._caught_up.set()
+        if len(self._account.pending) < pending_before:
+            self._to_sign()  # there is room again
+        self._to_send()
+
+    async def _drain(self) -> None:
+        """The queue, as fast as it fills."""
+        await self._caught_up.wait()
+        while True:
+            if not await self._try("sign relays", self._drain_once):
+                await anyio.sleep(_RETRY)
+            await self._to_sign.wait(_OBSERVE)
+
+    async def _drain_once(self) -> None:
+        moved = True
+        while moved:
+            done = await self._intake.round()
+            moved = done.moved
+            if done.signed:
+                self._to_send()
+                self._to_look()
+
+    async def _send(self) -> None:
+        """Stored bytes that are due, in nonce order."""
+        await self._caught_up.wait()
+        while True:
+            due = self._account.pending.due(anyio.current_time())
+            if due:
+                await self._note(await broadcast(self._rpc, due))
+            following = self._account.pending.next_due()
+            pause = 60.0 if following is None else following - anyio.current_time()
+            await self._to_send.wait(max(pause, 0.0))
+
+    async def _note(self, sendings: list[Sending]) -> None:
+        now = anyio.current_time()
+        for sending in sendings:
+            tx = sending.tx
+            if tx.latest is not sending.version:
+                continue  # replaced meanwhile: the new version is due by itself
+            match sending.outcome:
+                case Sent.TAKEN:
+                    tx.was_taken(now)
+                case Sent.NONCE_USED:
+                    tx.was_not_taken(now)
+                    self._read_at = 0.0  # look the nonce up now, not only with the next block
+                case Sent.UNDERPRICED:
+                    tx.was_not_taken(now)
+                    tx.underpriced = True
+                case Sent.UNSENDABLE:
+                    tx.was_not_taken(now)
+                    tx.unsendable = not tx.latest.fills
+                case Sent.LATER:
+                    tx.was_not_taken(now)
+        self._to_look()
+        taken = [sending.tx.id for sending in sendings if sending.outcome is Sent.TAKEN]
+        if taken:
+            async with self._term.transaction() as connection:
+                await relay_txs.mark_broadcast(connection, taken)
+
+    async def _observe(self) -> None:
+        """What nobody else would see: relays whose waiter died with its process, and figures for the operator."""
+        while True:
+            async with self._term.transaction() as connection:
+                dropped = await outbox.drop_overdue(connection, self._settings.queue_timeout_ms)
+                waiting, age = await outbox.queue_lengths(connection)
+            for kind in dropped:
+                metrics.relay_outcomes.labels(kind.value, "relay_queue_timeout").inc()
+            for priority in outbox.Priority:
+                metrics.relay_queue_depth.labels(priority.name.lower()).set(waiting.get(priority, 0))
+            metrics.relay_queue_age.set(age)
+            metrics.relay_transactions_pending.set(len(self._account.pending))
+            await anyio.sleep(_OBSERVE)
+
+    async def _try(self, what: str, do: Callable[[], Awaitable[None]]) -> bool:
+        """Trouble with the node is met by trying again; trouble with the database ends the term."""
+        try:
+            await do()
+        except (Retryable, RpcError) as trouble:
+            log.warning("the node does not let us " + what, reason=str(trouble))
+            return False
+        return True

@@ -1,0 +1,198 @@
+"""POST /evm/ops: one signed op of a provider, from its signature to its receipt."""
+
+import hashlib
+from typing import TypeAlias, assert_never
+
+import attrs
+
+from common.artifacts import decode_error
+from common.cid import Cid
+from common.domains import Domains
+from common.messages.jobs import Claim, Fail, Settle
+from common.messages.providers import RequestCapacity, SetIdentity
+from common.refusal import Refused
+from common.secp256k1 import recover
+from coordinatord.chain import job_registry, provider_registry
+from coordinatord.chain.job_registry import JobRegistry
+from coordinatord.chain.provider_registry import ProviderRegistry
+from coordinatord.chain.views import Reverted, read_many
+from coordinatord.service.containers import Containers, result_key
+from coordinatord.service.op_bodies import (
+    ClaimOp,
+    FailOp,
+    ProviderOp,
+    RequestCapacityOp,
+    SetIdentityOp,
+    SettleOp,
+)
+from coordinatord.service.outcomes import NotSigned, WouldRefuse
+from coordinatord.service.relaying import Busy, Mined, NoReceipt, RefusedByChain, Relaying
+from coordinatord.service.uploads import Uploads
+from coordinatord.service.windows import ISSUED_WITHIN, Clock, is_fresh
+from coordinatord.store.database import Database
+from coordinatord.store.jobs import read_payment
+from coordinatord.store.outbox import NewRelay, Priority, RelayKind
+from coordinatord.trouble import Retryable
+
+# Stands in for a content id while the chain is asked whether it would take the settle at all.
+_ANY_CID = str(Cid("raw", hashlib.sha256(b"").digest()))
+
+
+@attrs.frozen(slots=True)
+class OpDone:
+    mined: Mined
+    result_cid: str | None = None
+
+
+@attrs.frozen(slots=True)
+class StillPending:
+    """No receipt yet; `poll` names the route that will tell."""
+
+    tx_hash: bytes
+    poll: str
+
+
+Ended: TypeAlias = OpDone | RefusedByChain | Busy | StillPending
+Outcome: TypeAlias = Ended | NotSigned | WouldRefuse
+
+
+@attrs.frozen(slots=True)
+class Ops:
+    domains: Domains
+    jobs: JobRegistry
+    providers: ProviderRegistry
+    relayer: bytes
+    database: Database
+    containers: Containers
+    uploads: Uploads
+    relaying: Relaying
+    clock: Clock
+
+    async def run(self, op: ProviderOp, session_address: bytes) -> Outcome:
+        """`session_address` decides on `result_cid` alone; the op's signature decides on the op."""
+        digest, struct_hash = self._signed(op)
+        signer = recover(digest, op.signature)
+        provider_id = await self.providers.provider_id_of(signer) if signer is not None else None
+        if signer is None or provider_id is None:
+            return NotSigned(
+                "invalid_op_signature", None, "the signature does not recover to a registered provider's wallet"
+            )
+        # What makes two requests one op: what was signed and by whom; not the signature's bytes.
+        same = op.op.encode() + signer + struct_hash
+        match op:
+            case ClaimOp() | SettleOp() | FailOp():
+                if not is_fresh(op.issued_at, self.clock()):
+                    return WouldRefuse("StaleOp", f"issued_at is not within ±{ISSUED_WITHIN} seconds of now")
+                return await self._run_job_op(op, signer, session_address, same)
+            case SetIdentityOp():
+                calldata = provider_registry.set_identity(op.box_key, op.evidence, op.issued_at, op.signature)
+                return await self._run_provider_op(RelayKind.SET_IDENTITY, calldata, signer, provider_id, same)
+            case RequestCapacityOp():
+                calldata = provider_registry.request_capacity(op.n, op.issued_at, op.signature)
+                return await self._run_provider_op(RelayKind.REQUEST_CAPACITY, calldata, signer, provider_id, same)
+            case _:
+                assert_never(op)
+
+    def _signed(self, op: ProviderOp) -> tuple[bytes, bytes]:
+        """The digest that the provider signed, and the struct's own hash."""
+        jobs, providers = self.domains.jobs, self.domains.providers
+        job_message: Claim | Settle | Fail
+        provider_message: SetIdentity | RequestCapacity
+        match op:
+            case ClaimOp():
+                job_message = Claim(op.job_id, op.issued_at)
+            case SettleOp():
+                job_message = Settle(op.job_id, op.completion_tok, op.issued_at)
+            case FailOp():
+                job_message = Fail(op.job_id, op.issued_at)
+            case SetIdentityOp():
+                provider_message = SetIdentity(op.box_key, op.evidence, op.issued_at)
+                return providers.digest(provider_message), provider_message.struct_hash()
+            case RequestCapacityOp():
+                provider_message = RequestCapacity(op.n, op.issued_at)
+                return providers.digest(provider_message), provider_message.struct_hash()
+            case _:
+                assert_never(op)
+        return jobs.digest(job_message), job_message.struct_hash()
+
+    async def _run_job_op(
+        self, op: ClaimOp | SettleOp | FailOp, signer: bytes, session_address: bytes, same: bytes
+    ) -> Outcome:
+        match op:
+            case ClaimOp():
+                return await self._claim(op, signer, same)
+            case SettleOp():
+                return await self._settle(op, session_address, same)
+            case FailOp():
+                calldata = job_registry.fail(op.job_id, op.issued_at, op.signature)
+                return await self._relay_job_op(RelayKind.FAIL, Priority.EXIT, op.job_id, calldata, same)
+            case _:
+                assert_never(op)
+
+    async def _claim(self, op: ClaimOp, signer: bytes, same: bytes) -> Outcome:
+        payment = await read_payment(self.database, op.job_id)
+        if payment is None:
+            name = decode_error(await self.jobs.claim_refusal(op.job_id, signer))
+            if name is not None:
+                return WouldRefuse(name, "the chain would refuse the claim")
+            raise Retryable("not_ready", "the index does not know the job yet", retry_after=1)
+        calldata = job_registry.claim(op.job_id, op.issued_at, op.signature, payment)
+        return await self._relay_job_op(RelayKind.CLAIM, Priority.OP, op.job_id, calldata, same)
+
+    async def _settle(self, op: SettleOp, session_address: bytes, same: bytes) -> Outcome:
+        """The chain is asked first: a result that it would refuse is not stored."""
+        if op.result_cid is not None:
+            upload = await self.uploads.find_result(session_address, op.result_cid)
+            if upload is None:
+                raise Refused("result_cid names no live upload of this session", "result_cid", "unknown_result")
+            outcome = await self._relay_settle(op, upload.cid, same)
+            if isinstance(outcome, OpDone):
+                await self.uploads.attach(upload)
+            return outcome
+        view = self.jobs.would_accept(_settle_calldata(op, _ANY_CID), self.relayer)
+        (answer,) = await read_many(self.jobs.rpc, [view], "rpc_internal")
+        if isinstance(answer, Reverted):
+            return RefusedByChain(decode_error(answer.data), answer.data)
+        result = op.result if op.result is not None else b""
+        async with self.containers.holding(result_key(op.job_id, result), op.job_id, result) as holding:
+            outcome = await self._relay_settle(op, holding.cid, same)
+            if isinstance(outcome, OpDone):
+                holding.took_effect()
+            elif isinstance(outcome, RefusedByChain):
+                holding.was_refused()
+        return outcome
+
+    async def _relay_settle(self, op: SettleOp, cid: str, same: bytes) -> Ended:
+        calldata = _settle_calldata(op, cid)  # the content id is not signed, so it is added to what makes it one op
+        outcome = await self._relay_job_op(RelayKind.SETTLE, Priority.EXIT, op.job_id, calldata, same + cid.encode())
+        return attrs.evolve(outcome, result_cid=cid) if isinstance(outcome, OpDone) else outcome
+
+    async def _relay_job_op(
+        self, kind: RelayKind, priority: Priority, job_id: bytes, calldata: bytes, same: bytes
+    ) -> Ended:
+        dedupe = hashlib.sha256(same).digest()
+        relay = NewRelay(kind, job_id, dedupe, self.jobs.address, calldata, priority)
+        return _ended(await self.relaying.relay(relay), f"GET /evm/jobs/0x{job_id.hex()}")
+
+    async def _run_provider_op(
+        self, kind: RelayKind, calldata: bytes, signer: bytes, provider_id: int, same: bytes
+    ) -> Ended:
+        subject, dedupe = bytes(12) + signer, hashlib.sha256(same).digest()
+        relay = NewRelay(kind, subject, dedupe, self.providers.address, calldata, Priority.OP)
+        return _ended(await self.relaying.relay(relay), f"GET /evm/providers/{provider_id}")
+
+
+def _settle_calldata(op: SettleOp, cid: str) -> bytes:
+    return job_registry.settle(op.job_id, op.completion_tok, op.issued_at, cid, op.signature)
+
+
+def _ended(outcome: Mined | RefusedByChain | Busy | NoReceipt, poll: str) -> Ended:
+    match outcome:
+        case Mined():
+            return OpDone(outcome)
+        case NoReceipt():
+            return StillPending(outcome.tx_hash, poll)
+        case RefusedByChain() | Busy():
+            return outcome
+        case _:
+            assert_never(outcome)

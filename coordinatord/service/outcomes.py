@@ -1,0 +1,35 @@
+"""Expected ends of requests that several services share.
+
+Malformed input is `Refused`, trouble outside is `Retryable`: neither is here.
+"""
+
+from typing import Literal, TypeAlias
+
+import attrs
+
+
+@attrs.frozen(slots=True)
+class NotFound:
+    """`what` there is no such one of."""
+
+    what: str
+
+
+@attrs.frozen(slots=True)
+class NotSigned:
+    """The signature is not of who it must be of; `kind` is the error type of the answer."""
+
+    kind: Literal["authentication_error", "invalid_op_signature"]
+    code: str | None
+    message: str
+
+
+@attrs.frozen(slots=True)
+class WouldRefuse:
+    """The chain would refuse, and we know the contract error's name without asking it."""
+
+    name: str
+    message: str
+
+
+NoSession: TypeAlias = Literal["missing", "malformed", "expired"]

@@ -1,0 +1,82 @@
+"""Reads by key, gathered: all that wait while one query runs are answered together by the next.
+
+Under load the cost of a query is shared by everybody waiting; alone, a read waits for nobody.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+import attrs
+
+from coordinatord.store.database import Database
+from coordinatord.store.snapshot import Snapshot
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@attrs.frozen(slots=True)
+class Found(Generic[V]):
+    """What a key of the index names, if anything, and when it was so."""
+
+    snapshot: Snapshot
+    value: V | None
+
+
+def with_snapshot(
+    read: Callable[[Database, list[K]], Awaitable[tuple[Snapshot, dict[K, V]]]],
+) -> Callable[[Database, list[K]], Awaitable[dict[K, Found[V]]]]:
+    """A reader of index rows as `PointReads` takes it: every key gets an answer, all of one snapshot."""
+
+    async def read_all(database: Database, keys: list[K]) -> dict[K, Found[V]]:
+        snapshot, values = await read(database, keys)
+        return {key: Found(snapshot, values.get(key)) for key in keys}
+
+    return read_all
+
+
+class PointReads(Generic[K, V]):
+    """`get` from any task. The loop under it must be asyncio: a future per waiter is the cheapest that there is."""
+
+    def __init__(self, database: Database, read: Callable[[Database, list[K]], Awaitable[dict[K, V]]]) -> None:
+        """`read` answers for every key that it is given."""
+        self._database = database
+        self._read = read
+        self._waiting: dict[K, list[asyncio.Future[V]]] = {}
+        self._running: asyncio.Task[None] | None = None
+
+    async def get(self, key: K) -> V:
+        """Raises what the read raises, to everybody whose key was in it."""
+        future: asyncio.Future[V] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(key, []).append(future)
+        if self._running is None:
+            self._running = asyncio.create_task(self._run())
+        return await future
+
+    async def _run(self) -> None:
+        """Lives as long as somebody waits."""
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting, {}
+                await self._answer(batch)
+        finally:
+            self._running = None
+
+    async def _answer(self, batch: dict[K, list["asyncio.Future[V]"]]) -> None:
+        try:
+            values = await self._read(self._database, list(batch))
+        except BaseException as trouble:
+            for future in _live(batch):
+                future.set_exception(trouble)
+            if not isinstance(trouble, Exception):
+                raise
+            return
+        for key, futures in batch.items():
+            for future in futures:
+                if not future.done():  # its request was cancelled
+                    future.set_result(values[key])
+
+
+def _live(batch: "dict[K, list[asyncio.Future[V]]]") -> "list[asyncio.Future[V]]":
+    return [future for futures in batch.values() for future in futures if not future.done()]

@@ -1,0 +1,266 @@
+"""Relaying, as services see it: hand over an op, hear how it ended.
+
+One background task per process learns of ends for all who wait here: woken by notices, looking at the table for all
+of them at once, and by a slow poll in case a notice was lost.
+"""
+
+from collections.abc import Iterable
+from typing import Final, NoReturn, TypeAlias
+
+import anyio
+import attrs
+import structlog
+
+from coordinatord import metrics
+from coordinatord.store import outbox
+from coordinatord.store.database import Connection, Database
+from coordinatord.store.index.position import read_position
+from coordinatord.store.notices import INDEX_MOVED, RELAY_ENDED, Notices
+from coordinatord.store.outbox import NewRelay, Queued, QueueFull, RelayStatus, SubjectBusy, Submitted
+from coordinatord.trouble import Retryable
+from coordinatord.wake import Wake
+
+log = structlog.get_logger(__name__)
+
+RECEIPT_WAIT: Final = 60.0  # seconds from signing
+INDEX_WAIT: Final = 5.0
+_SLOW_POLL: Final = 1.0
+
+
+@attrs.frozen(slots=True)
+class Mined:
+    """The op took effect, and the index of this deployment shows it (unless it lags by more than a few seconds)."""
+
+    tx_hash: bytes
+    block_number: int
+
+
+@attrs.frozen(slots=True)
+class RefusedByChain:
+    """Nothing took effect. `name` is the contract error's, or None for an unknown one, whose data is in `raw`."""
+
+    name: str | None
+    raw: bytes
+
+
+@attrs.frozen(slots=True)
+class Busy:
+    """Too many relays of this subject are under way."""
+
+
+@attrs.frozen(slots=True)
+class NoReceipt:
+    """Signed, and perhaps broadcast, but not mined within the wait. It stays watched and may still take effect."""
+
+    tx_hash: bytes
+
+
+Outcome: TypeAlias = Mined | RefusedByChain | Busy | NoReceipt
+
+_DROPPED: Final = {
+    "relay_queue_timeout": "the relay queue did not move in time; try again",
+    "relayer_funds": "the relayer is out of native funds",
+    "nonce_conflict": "the relayer lost a nonce race; try again",
+    "rate_limited": "the RPC endpoint limits our requests; try again",
+    "endpoint_refused": "the RPC endpoint refuses our requests",
+}
+
+
+class _Waiter:
+    """One caller's view of its relay."""
+
+    def __init__(self) -> None:
+        self.status: RelayStatus | None = None
+        self.changed = anyio.Event()
+
+    def hear(self, status: RelayStatus) -> None:
+        if self.status is None or status.state != self.status.state:
+            self.status = status
+            self.changed.set()
+            self.changed = anyio.Event()
+
+
+@attrs.define(slots=True, eq=False)
+class _Submission:
+    relay: NewRelay
+    outcome: Submitted | Exception | None = None
+
+
+class Relaying:
+    """`run` must be running in a task group of the application."""
+
+    def __init__(
+        self,
+        database: Database,
+        notices: Notices,
+        *,
+        max_depth: int,
+        queue_timeout_ms: int,
+        receipt_wait: float = RECEIPT_WAIT,
+    ) -> None:
+        self._database = database
+        self._notices = notices
+        self._max_depth = max_depth
+        self._queue_timeout_ms = queue_timeout_ms
+        self._receipt_wait = receipt_wait
+        self._waiters: dict[int, set[_Waiter]] = {}
+        self._news: set[int] = set()  # relays to look at before the next slow poll
+        self._to_look = Wake()
+        self._submissions: list[_Submission] = []
+        self._submitting = anyio.Lock()
+        self._awaiting_index = 0
+        self._indexed = -1
+        self._index_moved = anyio.Event()
+
+    async def relay(self, new: NewRelay) -> Outcome:
+        """Submit or join, and wait. Raises Retryable `relay_unavailable` when nothing was signed and nothing will be.
+
+        A caller that goes away changes nothing for the relay.
+        """
+        submitted = await self._submit(new)
+        match submitted:
+            case SubjectBusy():
+                return Busy()
+            case QueueFull():
+                raise Retryable("relay_unavailable", "the relay queue is full; try again", "relay_queue_full", 1)
+            case Queued(id=relay_id):
+                status = await self._ended(relay_id)
+        match status.state:
+            case "mined" if status.tx_hash is not None and status.block_number is not None:
+                await self._wait_for_index(status.block_number)
+                return Mined(status.tx_hash, status.block_number)
+            case "refused":
+                return RefusedByChain(status.reason, status.raw or b"")
+            case "dropped":
+                code = status.reason or "rpc_internal"
+                message = _DROPPED.get(code, "the RPC endpoint failed; try again")
+                raise Retryable("relay_unavailable", message, code)
+            case _ if status.tx_hash is not None:
+                return NoReceipt(status.tx_hash)
+        raise AssertionError(f"relay {relay_id} is {status.state} without a transaction")
+
+    # --- submitting ---------------------------------------------------------------------------------------
+
+    async def _submit(self, new: NewRelay) -> Submitted:
+        """Callers that come while a transaction is being written share the next one: notifying transactions commit
+        one after the other, so each on its own would bound the whole deployment by its disk."""
+        mine = _Submission(new)
+        self._submissions.append(mine)
+        try:
+            async with self._submitting:
+                if mine.outcome is None:
+                    batch, self._submissions = self._submissions, []
+                    try:
+                        await self._write(batch)
+                    finally:
+                        # A cancelled writer leaves the others to the next one; what it did commit is joined then.
+                        self._submissions += [one for one in batch if one.outcome is None]
+        finally:
+            if mine in self._submissions:  # cancelled before anybody wrote it
+                self._submissions.remove(mine)
+        if isinstance(mine.outcome, Exception):
+            raise mine.outcome
+        if mine.outcome is None:
+            raise AssertionError("a submission was neither written nor refused")
+        return mine.outcome
+
+    async def _write(self, batch: list[_Submission]) -> None:
+        async def body(connection: Connection) -> list[Submitted]:
+            return await outbox.submit_all(connection, [one.relay for one in batch], max_depth=self._max_depth)
+
+        try:
+            for one, outcome in zip(batch, await self._database.transact(body), strict=True):
+                one.outcome = outcome
+        except Retryable as trouble:
+            for one in batch:
+                one.outcome = trouble
+
+    # --- waiting ------------------------------------------------------------------------------------------
+
+    async def _ended(self, relay_id: int) -> RelayStatus:
+        """Its final status, or the signed one when the receipt wait is over."""
+        waiter = _Waiter()
+        self._waiters.setdefault(relay_id, set()).add(waiter)
+        try:
+            self._news.add(relay_id)  # it may have ended before anybody listened for it
+            self._to_look()
+            while waiter.status is None or waiter.status.state == "queued":
+                await waiter.changed.wait()
+            with anyio.move_on_after(self._receipt_wait):
+                while waiter.status.live:
+                    await waiter.changed.wait()
+            return waiter.status
+        finally:
+            waiters = self._waiters[relay_id]
+            waiters.discard(waiter)
+            if not waiters:
+                del self._waiters[relay_id]
+
+    async def _wait_for_index(self, block_number: int) -> None:
+        self._awaiting_index += 1
+        try:
+            with anyio.move_on_after(INDEX_WAIT):
+                while self._indexed < block_number:
+                    await self._index_moved.wait()
+        finally:
+            self._awaiting_index -= 1
+
+    # --- the background task -------------------------------------------------------------------------------
+
+    async def run(self) -> NoReturn:
+        async with (
+            self._notices.subscribe(RELAY_ENDED, self._hear_end),
+            self._notices.subscribe(INDEX_MOVED, self._hear_index),
+        ):
+            pause = min(_SLOW_POLL, self._queue_timeout_ms / 4000)
+            slow_poll_at = anyio.current_time()
+            while True:
+                try:
+                    if anyio.current_time() >= slow_poll_at:
+                        slow_poll_at = anyio.current_time() + pause
+                        await self._look_at_all()
+                    else:
+                        await self._look_at_news()
+                except Retryable as trouble:
+                    log.warning("relays not looked at", reason=str(trouble))
+                    await anyio.sleep(pause)
+                await self._to_look.wait(slow_poll_at - anyio.current_time())
+
+    async def _look_at_news(self) -> None:
+        news, self._news = self._news, set()
+        ids = [relay_id for relay_id in news if relay_id in self._waiters]
+        if ids:
+            async with self._database.connection() as connection:
+                self._tell(await outbox.statuses(connection, ids))
+
+    async def _look_at_all(self) -> None:
+        if not self._waiters and not self._awaiting_index:
+            return
+        self._news.clear()
+        async with self._database.connection() as connection:
+            dropped = await outbox.drop_overdue(connection, self._queue_timeout_ms)
+            self._tell(await outbox.statuses(connection, list(self._waiters)))
+            position = await read_position(connection)
+        for kind in dropped:
+            metrics.relay_outcomes.labels(kind.value, "relay_queue_timeout").inc()
+        if position is not None:
+            self._index_is_at(position.block_number)
+
+    def _tell(self, statuses: Iterable[RelayStatus]) -> None:
+        for status in statuses:
+            for waiter in tuple(self._waiters.get(status.id, ())):
+                waiter.hear(status)
+
+    def _hear_end(self, payload: str) -> None:
+        if payload.isdecimal() and int(payload) in self._waiters:
+            self._news.add(int(payload))
+            self._to_look()
+
+    def _hear_index(self, payload: str) -> None:
+        if payload.isdecimal():
+            self._index_is_at(int(payload))
+
+    def _index_is_at(self, block_number: int) -> None:
+        self._indexed = block_number
+        self._index_moved.set()
+        self._index_moved = anyio.Event()

@@ -1,0 +1,22 @@
+"""Time windows of signed messages, by this machine's clock."""
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+Clock = Callable[[], float]  # Unix seconds
+
+ISSUED_WITHIN: Final = 600
+AHEAD_AT_MOST: Final = 3600
+ORDER_LIFE: Final = 86_400
+
+system_clock: Clock = time.time
+
+
+def is_fresh(issued_at: int, now: float) -> bool:
+    """Whether a claim, settle, fail, cancel or release was signed within the ±600 seconds that the chain allows."""
+    return abs(issued_at - now) <= ISSUED_WITHIN
+
+
+def is_too_far_ahead(signed_at: int, now: float) -> bool:
+    return signed_at > now + AHEAD_AT_MOST

@@ -1,0 +1,225 @@
+"""The outbox: a relay is a row before anything is signed.
+
+Who inserts, and who ends a row, does so in a transaction that also notifies: waiters hear of nothing that was rolled
+back.
+"""
+
+import enum
+from collections.abc import Iterable, Sequence
+from typing import Final, TypeAlias
+
+import attrs
+
+from coordinatord.store.database import Connection
+
+MAX_PER_SUBJECT: Final = 8
+MAX_REQUEUES: Final = 3
+
+
+class RelayKind(enum.StrEnum):
+    POST = "post"
+    CLAIM = "claim"
+    SETTLE = "settle"
+    FAIL = "fail"
+    CANCEL = "cancel"
+    RECLAIM = "reclaim"
+    SET_IDENTITY = "set_identity"
+    REQUEST_CAPACITY = "request_capacity"
+    PUBLISH = "publish"
+
+
+class Priority(enum.IntEnum):
+    """Lower goes first."""
+
+    EXIT = 0  # settle, fail, cancel, reclaim: somebody's money waits for it
+    OP = 1
+    POST = 2
+    BATCH_POST = 3
+
+
+@attrs.frozen(slots=True)
+class NewRelay:
+    """`dedupe` names the request, never by signature bytes: the same request again joins the relay under way.
+
+    `subject` is what requests queue on: a job id, or an op's signer padded to 32 bytes.
+    """
+
+    kind: RelayKind
+    subject: bytes
+    dedupe: bytes
+    target: bytes
+    calldata: bytes = attrs.field(repr=False)
+    priority: int
+
+
+@attrs.frozen(slots=True)
+class Queued:
+    id: int
+    joined: bool
+
+
+@attrs.frozen(slots=True)
+class SubjectBusy:
+    """Eight relays of this subject are under way."""
+
+
+@attrs.frozen(slots=True)
+class QueueFull:
+    """As many relays wait to be signed as may."""
+
+
+Submitted: TypeAlias = Queued | SubjectBusy | QueueFull
+
+
+async def submit(connection: Connection, relay: NewRelay, *, max_depth: int) -> Submitted:
+    """Insert or join, within the caller's transaction; make it the transaction's last statement, because submitters
+    wait for each other until it ends."""
+    return (await submit_all(connection, [relay], max_depth=max_depth))[0]
+
+
+async def submit_all(connection: Connection, relays: Sequence[NewRelay], *, max_depth: int) -> list[Submitted]:
+    """The same for several, in their order: one outcome each."""
+    rows = await connection.fetch(
+        "select outcome, relay_id from submit_relays($1, $2, $3, $4, $5, $6, $7, $8)",
+        [relay.kind.value for relay in relays],
+        [relay.subject for relay in relays],
+        [relay.dedupe for relay in relays],
+        [relay.target for relay in relays],
+        [relay.calldata for relay in relays],
+        [int(relay.priority) for relay in relays],
+        max_depth,
+        MAX_PER_SUBJECT,
+    )
+    return [_submitted(row["outcome"], row["relay_id"]) for row in rows]
+
+
+def _submitted(outcome: str, relay_id: int | None) -> Submitted:
+    if relay_id is not None:
+        return Queued(relay_id, outcome == "joined")
+    return SubjectBusy() if outcome == "subject_busy" else QueueFull()
+
+
+# --- the relayer's side --------------------------------------------------------------------------------------
+
+
+@attrs.frozen(slots=True)
+class WaitingRelay:
+    """A queued relay, as the relayer takes it."""
+
+    id: int
+    kind: RelayKind
+    target: bytes
+    calldata: bytes = attrs.field(repr=False)
+    priority: int
+    requeued: int
+
+
+async def take(connection: Connection, limit: int) -> list[WaitingRelay]:
+    """The next relays to sign, locked until the transaction ends; those that another account holds are passed by."""
+    rows = await connection.fetch(
+        "select id, kind, target, calldata, priority, requeued from relays where state = 'queued'"
+        " order by priority, id limit $1 for update skip locked",
+        limit,
+    )
+    return [
+        WaitingRelay(r["id"], RelayKind(r["kind"]), r["target"], r["calldata"], r["priority"], r["requeued"])
+        for r in rows
+    ]
+
+
+@attrs.frozen(slots=True)
+class Ending:
+    """How a queued relay ends: refused by the chain (name or raw) or dropped with a code."""
+
+    id: int
+    state: str
+    reason: str | None
+    raw: bytes | None = None
+
+
+async def end(connection: Connection, endings: Iterable[Ending]) -> None:
+    """End queued relays and tell who waits for them. A relay that is not queued any more stays as it is."""
+    ends = list(endings)
+    if ends:
+        await connection.execute(
+            "with ended as (update relays set state = e.state::relay_state, reason = e.reason, raw = e.raw,"
+            " ended_at = clock_timestamp()"
+            " from unnest($1::bigint[], $2::text[], $3::text[], $4::bytea[]) as e(id, state, reason, raw)"
+            " where relays.id = e.id and relays.state = 'queued' returning relays.id)"
+            " select count(pg_notify('relay_ended', id::text)) from ended",
+            [e.id for e in ends],
+            [e.state for e in ends],
+            [e.reason for e in ends],
+            [e.raw for e in ends],
+        )
+
+
+async def drop_overdue(connection: Connection, timeout_ms: int) -> list[RelayKind]:
+    """Drop what waited in the queue for too long; relays that the relayer is just signing are left to it."""
+    rows = await connection.fetch(
+        "with overdue as (select id from relays where state = 'queued'"
+        " and queued_at < clock_timestamp() - $1 * interval '1 millisecond' for update skip locked),"
+        " dropped as (update relays set state = 'dropped', reason = 'relay_queue_timeout',"
+        " ended_at = clock_timestamp() from overdue where relays.id = overdue.id returning relays.id, relays.kind)"
+        " select kind, pg_notify('relay_ended', id::text) from dropped",
+        timeout_ms,
+    )
+    return [RelayKind(r["kind"]) for r in rows]
+
+
+async def mark_signed(
+    connection: Connection, relay_ids: Sequence[int], tx_ids: Sequence[int], call_indexes: Sequence[int | None]
+) -> None:
+    """Bind taken relays to the transactions that carry them."""
+    await connection.execute(
+        "update relays set state = 'signed', tx_id = s.tx_id, call_index = s.call_index"
+        " from unnest($1::bigint[], $2::bigint[], $3::integer[]) as s(id, tx_id, call_index)"
+        " where relays.id = s.id",
+        relay_ids,
+        tx_ids,
+        call_indexes,
+    )
+
+
+async def queue_lengths(connection: Connection) -> tuple[dict[int, int], float]:
+    """(waiting relays by priority, age of the oldest in seconds)."""
+    rows = await connection.fetch(
+        "select priority, count(*) as waiting,"
+        " extract(epoch from clock_timestamp() - min(queued_at))::float8 as age"
+        " from relays where state = 'queued' group by priority"
+    )
+    return {r["priority"]: r["waiting"] for r in rows}, max((r["age"] for r in rows), default=0.0)
+
+
+# --- the waiter's side ---------------------------------------------------------------------------------------
+
+
+@attrs.frozen(slots=True)
+class RelayStatus:
+    """Where a relay stands. `tx_hash`: the mined version, else the latest one; None before signing."""
+
+    id: int
+    kind: RelayKind
+    state: str
+    reason: str | None
+    raw: bytes | None
+    tx_hash: bytes | None
+    block_number: int | None
+
+    @property
+    def live(self) -> bool:
+        return self.state in ("queued", "signed")
+
+
+async def statuses(connection: Connection, relay_ids: Sequence[int]) -> list[RelayStatus]:
+    rows = await connection.fetch(
+        "select r.id, r.kind, r.state::text as state, r.reason, r.raw, t.block_number,"
+        " coalesce(t.mined_hash, (select v.hash from relay_tx_versions v where v.tx_id = t.id"
+        " order by v.created_at desc limit 1)) as tx_hash"
+        " from relays r left join relay_txs t on t.id = r.tx_id where r.id = any($1::bigint[])",
+        relay_ids,
+    )
+    return [
+        RelayStatus(r["id"], RelayKind(r["kind"]), r["state"], r["reason"], r["raw"], r["tx_hash"], r["block_number"])
+        for r in rows
+    ]

@@ -1,0 +1,55 @@
+"""Providers as the index holds them, with the capacity that their reputation leaves them."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import asyncpg
+import attrs
+
+from coordinatord.store.database import Database
+from coordinatord.store.snapshot import COLUMNS, Snapshot, snapshot_of
+
+
+@attrs.frozen(slots=True)
+class ProviderRow:
+    provider_id: int
+    operator: bytes
+    box_key: bytes | None
+    evidence: bytes | None
+    listed: bool
+    reputation: int
+    allow_all_models: bool
+    allowed_models: list[int]
+    capacity: int
+    active_jobs: int
+
+
+_PROVIDER: Final = (
+    "v.provider_id, v.operator, v.box_key, v.evidence, v.listed, v.reputation, v.allow_all_models,"
+    " array(select a.model_id from provider_models a where a.provider_id = v.provider_id order by a.model_id)"
+    " as allowed_models, greatest(1, v.reputation * least(v.requested, v.ceiling) / 1000) as capacity, v.active_jobs"
+)
+
+
+async def read_providers(database: Database, limit: int, offset: int) -> tuple[Snapshot, list[ProviderRow]]:
+    async with database.connection() as connection:
+        rows = await connection.fetch(
+            f"select v.*, {COLUMNS} from index_position p left join lateral (select {_PROVIDER} from providers v"
+            " order by v.provider_id limit $1 offset $2) v on true order by v.provider_id",
+            limit,
+            offset,
+        )
+    return snapshot_of(rows), [_provider(row) for row in rows if row["provider_id"] is not None]
+
+
+async def read_by_ids(database: Database, provider_ids: Sequence[int]) -> tuple[Snapshot, dict[int, ProviderRow]]:
+    async with database.connection() as connection:
+        rows = await connection.fetch(
+            f"select {_PROVIDER}, {COLUMNS} from index_position p left join providers v on v.provider_id = any($1)",
+            provider_ids,
+        )
+    return snapshot_of(rows), {row["provider_id"]: _provider(row) for row in rows if row["provider_id"] is not None}
+
+
+def _provider(row: asyncpg.Record) -> ProviderRow:
+    return ProviderRow(*row[:10])

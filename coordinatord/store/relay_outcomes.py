@@ -1,0 +1,145 @@
+"""What became of signed relays: mined, refused, back in the queue, or alive again after a reorg."""
+
+from collections.abc import Sequence
+
+import attrs
+
+from coordinatord.store.database import Connection
+from coordinatord.store.outbox import MAX_REQUEUES, RelayKind
+
+
+@attrs.frozen(slots=True)
+class MinedTx:
+    """A transaction found in a block, by the version that got there."""
+
+    tx_id: int
+    mined_hash: bytes
+    block_number: int
+    block_hash: bytes
+    succeeded: bool
+
+
+@attrs.frozen(slots=True)
+class RefusedCall:
+    """One relay of a mined transaction that the chain refused. `call_index` is None for a whole transaction."""
+
+    tx_id: int
+    call_index: int | None
+    name: str | None
+    raw: bytes | None
+
+
+@attrs.frozen(slots=True)
+class Carried:
+    """A relay that rides in a transaction."""
+
+    id: int
+    tx_id: int
+    call_index: int | None
+    target: bytes
+    calldata: bytes = attrs.field(repr=False)
+
+
+@attrs.frozen(slots=True)
+class Ended:
+    kind: RelayKind
+    state: str
+    seconds: float  # since it was inserted
+
+
+async def record_mined(connection: Connection, txs: Sequence[MinedTx]) -> None:
+    await connection.execute(
+        "update relay_txs set mined_hash = m.hash, block_number = m.number, block_hash = m.block,"
+        " succeeded = m.succeeded"
+        " from unnest($1::bigint[], $2::bytea[], $3::bigint[], $4::bytea[], $5::boolean[])"
+        " as m(id, hash, number, block, succeeded) where relay_txs.id = m.id",
+        [tx.tx_id for tx in txs],
+        [tx.mined_hash for tx in txs],
+        [tx.block_number for tx in txs],
+        [tx.block_hash for tx in txs],
+        [tx.succeeded for tx in txs],
+    )
+
+
+async def carried(connection: Connection, tx_ids: Sequence[int]) -> list[Carried]:
+    rows = await connection.fetch(
+        "select id, tx_id, call_index, target, calldata from relays where tx_id = any($1::bigint[]) order by id", tx_ids
+    )
+    return [Carried(r["id"], r["tx_id"], r["call_index"], r["target"], r["calldata"]) for r in rows]
+
+
+async def end_carried(connection: Connection, tx_ids: Sequence[int], refused: Sequence[RefusedCall]) -> list[Ended]:
+    """End every relay of these transactions: those named in `refused` so, all others as mined.
+
+    Also those that ended before and came to be decided anew by a reorg.
+    """
+    rows = await connection.fetch(
+        "with ended as (update relays set"
+        " state = case when f.tx_id is null then 'mined' else 'refused' end::relay_state,"
+        " reason = f.name, raw = f.raw, ended_at = clock_timestamp()"
+        " from relays as r left join unnest($2::bigint[], $3::integer[], $4::text[], $5::bytea[])"
+        " as f(tx_id, call_index, name, raw)"
+        " on f.tx_id = r.tx_id and f.call_index is not distinct from r.call_index"
+        " where r.tx_id = any($1::bigint[]) and relays.id = r.id"
+        " returning relays.id, relays.kind, relays.state::text as state, relays.created_at)"
+        " select kind, state, extract(epoch from clock_timestamp() - created_at)::float8 as seconds,"
+        " pg_notify('relay_ended', id::text) from ended",
+        tx_ids,
+        [call.tx_id for call in refused],
+        [call.call_index for call in refused],
+        [call.name for call in refused],
+        [call.raw for call in refused],
+    )
+    return [Ended(RelayKind(r["kind"]), r["state"], r["seconds"]) for r in rows]
+
+
+async def requeue(connection: Connection, relay_ids: Sequence[int], code: str) -> None:
+    """Put signed relays, whose transaction can take no effect any more, back into the queue.
+
+    One that came back too often is dropped with `code`; so is one that is not live (it ended, a reorg unmade its
+    block, and the same request is under way anew).
+    """
+    await connection.execute(
+        "with back as (update relays set tx_id = null, call_index = null, raw = null,"
+        " state = case when again then 'queued' else 'dropped' end::relay_state,"
+        " reason = case when again then null else $3 end,"
+        " ended_at = case when again then null else clock_timestamp() end,"
+        " requeued = requeued + 1, queued_at = clock_timestamp()"
+        " from (select id as back_id, state = 'signed' and requeued < $2 as again from relays"
+        " where id = any($1::bigint[])) as chosen where id = back_id returning id, state)"
+        " select count(case when state = 'queued' then pg_notify('relay_queued', '')"
+        " else pg_notify('relay_ended', id::text) end) from back",
+        relay_ids,
+        MAX_REQUEUES,
+        code,
+    )
+
+
+async def mark_lost(connection: Connection, tx_ids: Sequence[int]) -> None:
+    """Somebody else's transaction used these nonces; the relays go back to the queue, to be simulated anew."""
+    await connection.execute("update relay_txs set lost = true where id = any($1::bigint[])", tx_ids)
+    await requeue(connection, [relay.id for relay in await carried(connection, tx_ids)], "nonce_conflict")
+
+
+async def unmine(connection: Connection, chain_id: int, account: bytes, block_hashes: Sequence[bytes]) -> int:
+    """These blocks are not part of the chain any more: their transactions are pending again. Returns how many.
+
+    Their relays live again, except where the same request is under way anew or twice among them: such a relay keeps
+    its ending until its transaction is mined again and decides.
+    """
+    await connection.execute("select lock_outbox()")
+    rows = await connection.fetch(
+        "update relay_txs set mined_hash = null, block_number = null, block_hash = null, succeeded = null"
+        " where chain_id = $1 and account = $2 and block_hash = any($3::bytea[]) returning id",
+        chain_id,
+        account,
+        block_hashes,
+    )
+    await connection.execute(
+        "update relays set state = 'signed', reason = null, raw = null, ended_at = null where id in ("
+        " select min(r.id) from relays r where r.tx_id = any($1::bigint[]) and r.state in ('mined', 'refused')"
+        " and not exists (select 1 from relays o where o.dedupe = r.dedupe and o.state in ('queued', 'signed'))"
+        " group by r.dedupe)",
+        [r["id"] for r in rows],
+    )
+    return len(rows)

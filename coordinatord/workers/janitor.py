@@ -1,0 +1,58 @@
+"""What nobody needs any more: lapsed nonces, sessions and leases, ended relays, objects that no job names.
+
+A role, so that one process at a time does it. Every sweep is safe to cut anywhere: what it did not get to waits for
+the next.
+"""
+
+from typing import Final
+
+import anyio
+import asyncpg
+import attrs
+import structlog
+
+from coordinatord.service.containers import Containers
+from coordinatord.store import ended_relays, leases, objects, sessions
+from coordinatord.store.database import Database
+from coordinatord.store.roles import hold_role
+from coordinatord.trouble import Retryable
+
+log = structlog.get_logger(__name__)
+
+INTERVAL: Final = 60.0
+_RELAYS_KEPT: Final = 7 * 86_400  # seconds: an operator may want to look at last week
+_AT_ONCE: Final = 200
+
+
+@attrs.frozen(slots=True)
+class Janitor:
+    database: Database
+    containers: Containers
+    retention_seconds: int
+
+    async def run(self) -> None:
+        """Sweep whenever this process holds the role, until cancelled."""
+        await hold_role(self.database, "janitor", self._term)
+
+    async def _term(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+        while True:
+            await self.sweep(connection)
+            await anyio.sleep(INTERVAL)
+
+    async def sweep(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+        """All that is due now."""
+        await sessions.drop_expired(connection)
+        await leases.drop_lapsed(connection)
+        while await ended_relays.drop_ended(connection, _RELAYS_KEPT, _AT_ONCE) == _AT_ONCE:
+            pass
+        await objects.settle_expired(connection, self.retention_seconds)
+        while keys := await objects.lease_expired(connection, _AT_ONCE):
+            for key in keys:
+                await self._remove(key)
+
+    async def _remove(self, key: str) -> None:
+        try:
+            await self.containers.remove(key)
+        except Retryable as trouble:
+            # Its lease lapses, and a later sweep takes it again.
+            log.warning("object not removed", key=key, reason=trouble.message)

@@ -1,0 +1,246 @@
+"""Indexing speed: a chain of posts into the tables, beside the node's own getLogs and web3.py done the plain way.
+
+What our run contains: headers of all blocks with their links and filters checked, every log matched to its block,
+strict decoding, folding, the real `jobs` table with all its indexes, position and notices; the last 64 blocks one
+by one with the undo journal, those before in bulk without. The node's own time is in every figure.
+"""
+
+import http.client
+import json
+import resource
+import statistics
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import anyio
+import anyio.to_thread
+import asyncpg
+import attrs
+from anyio.from_thread import start_blocking_portal
+from web3 import AsyncHTTPProvider, AsyncWeb3
+
+from common.address_book import AddressBook, TokenDomain
+from common.scalars import hex_of
+from coordinatord.chain.decoding import Decoder
+from coordinatord.chain.rpc import Rpc, open_rpc
+from coordinatord.indexer.fetch import Source
+from coordinatord.indexer.follow import Follower, IndexerSettings, Wake
+from coordinatord.store.index.changes import NewJob
+from coordinatord.store.index.journal import UNDOABLE
+from coordinatord.store.migrate import migrate
+from devnet import accounts
+from devnet.anvil import CHAIN_ID, running_anvil
+from devnet.ports import pick_free
+from devnet.postgres import running_postgres
+from tests.bench.log_emitter import Filler
+from tests.bench.row import Row
+
+JOURNAL_BLOCKS: Final = 64
+DENSE: Final = (480, 100)  # blocks, posts per block
+SPARSE: Final = (4000, 1)
+MANY: Final = (2000, 100)
+SAMPLE_BLOCKS: Final = {"dense": 20, "sparse": 500}  # what web3.py is given: it would take minutes
+RANGE: Final = {"dense": 50, "sparse": 500}  # the widths that suit getLogs alone
+ROUNDS: Final = 3
+_ARTIFACT: Final = Path(__file__).parents[2] / "common" / "contracts" / "artifacts" / "JobRegistry.json"
+_REGISTRIES: Final = [bytes([n]) * 20 for n in (0x51, 0x52, 0x53)]
+
+
+Work = Callable[["Chain", "asyncpg.Connection[asyncpg.Record]"], Awaitable[int]]
+
+
+@attrs.frozen
+class Chain:
+    """A chain that holds nothing but posts."""
+
+    name: str
+    rpc_url: str
+    database_url: str
+    blocks: int
+    posts: int
+
+    @property
+    def book(self) -> AddressBook:
+        return AddressBook(CHAIN_ID, 1, *_REGISTRIES, b"\x54" * 20, 6, TokenDomain("Token", "1"))
+
+
+def get_logs_alone(chain: Chain) -> int:
+    """The limit: the same logs asked for and read from the socket, by one connection, and thrown away."""
+    address = urlsplit(chain.rpc_url)
+    connection = http.client.HTTPConnection(str(address.hostname), address.port)
+    registries = [hex_of(registry) for registry in _REGISTRIES]
+    for first in range(1, chain.blocks + 1, RANGE[chain.name]):
+        last = min(chain.blocks, first + RANGE[chain.name] - 1)
+        query = {"address": registries, "fromBlock": hex(first), "toBlock": hex(last)}
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "eth_getLogs", "params": [query]})
+        connection.request("POST", "/", body, {"content-type": "application/json"})
+        connection.getresponse().read()
+    connection.close()
+    return chain.posts
+
+
+async def index_all(rpc: Rpc, chain: Chain, connection: "asyncpg.Connection[asyncpg.Record]") -> int:
+    settings = IndexerSettings(
+        chain_id=CHAIN_ID,
+        deploy_block=1,
+        getlogs_cap=5000,
+        block_time_ms=1000,
+        confirmations=0,
+        journal_blocks=JOURNAL_BLOCKS,
+    )
+    await Follower(Source(rpc, Decoder(chain.book)), settings, Wake()).catch_up(connection)
+    return chain.posts
+
+
+async def by_web3(chain: Chain, connection: "asyncpg.Connection[asyncpg.Record]") -> int:
+    """web3.py as its documentation has it: get_logs of the event, range by range, and executemany."""
+    web3 = AsyncWeb3(AsyncHTTPProvider(chain.rpc_url))
+    contract = web3.eth.contract(web3.to_checksum_address(_REGISTRIES[0]), abi=json.loads(_ARTIFACT.read_text())["abi"])
+    names = NewJob.__struct_fields__[:18]
+    insert = f"insert into jobs ({', '.join(names)}) values ({', '.join(f'${n}' for n in range(1, 19))})"  # noqa: S608
+    posts = 0
+    for first in range(1, SAMPLE_BLOCKS[chain.name] + 1, RANGE[chain.name]):
+        last = min(SAMPLE_BLOCKS[chain.name], first + RANGE[chain.name] - 1)
+        events = await contract.events.JobPosted().get_logs(from_block=first, to_block=last)
+        await connection.executemany(insert, [_row(event) for event in events])
+        posts += len(events)
+    await web3.provider.disconnect()
+    return posts
+
+
+def _row(event: Any) -> tuple[object, ...]:  # web3's own attribute dictionary
+    a = event["args"]
+    cap = max(1, -(-(a["rateIn"] * a["unitsIn"] + a["rateOut"] * a["unitsOut"]) // 10**6))
+    terms = (a["rateIn"], a["rateOut"], a["unitsIn"], a["unitsOut"], a["designated"], a["expiresAt"], cap)
+    place = (a["feeBps"], a["gasFee"], a["taskCid"], a["paySig"], event["blockNumber"], event["logIndex"])
+    return (a["jobId"], bytes.fromhex(a["owner"][2:]), a["c"], a["modelId"], a["slaSecs"], *terms, *place)
+
+
+async def _timed(chain: Chain, connection: "asyncpg.Connection[asyncpg.Record]", work: Work) -> float:
+    """Posts per second of `work` on emptied tables; emptying and checking are not timed."""
+    await connection.execute(f"truncate {', '.join(UNDOABLE)}, undo_journal, index_blocks, index_position")
+    started = time.perf_counter()
+    posts = await work(chain, connection)
+    elapsed = time.perf_counter() - started
+    if await connection.fetchval("select count(*) from jobs") != posts:
+        raise AssertionError("a post is missing")
+    return posts / elapsed
+
+
+async def _limit(chain: Chain) -> float:
+    started = time.perf_counter()
+    posts = await anyio.to_thread.run_sync(get_logs_alone, chain)
+    return posts / (time.perf_counter() - started)
+
+
+def _resident() -> float:
+    """MiB of this process in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
+
+
+async def _memory(chain: Chain) -> tuple[float, float]:
+    """The highest resident memory in MiB while the first quarter of the posts is indexed, and after it."""
+    connection, watching = await asyncpg.connect(chain.database_url), await asyncpg.connect(chain.database_url)
+    peaks = {True: 0.0, False: 0.0}
+
+    async def watch() -> None:
+        while True:
+            block = await watching.fetchval("select coalesce(max(block_number), 0) from index_position")
+            resident = _resident()
+            early = block < chain.blocks / 4
+            peaks[early] = max(peaks[early], resident)
+            await anyio.sleep(0.02)
+
+    async with anyio.create_task_group() as tasks:
+        # Once before it counts: an allocator keeps what it first took for the pages in flight.
+        async with open_rpc(chain.rpc_url) as rpc:
+            await _timed(chain, connection, partial(index_all, rpc))
+            tasks.start_soon(watch)
+            await _timed(chain, connection, partial(index_all, rpc))
+        tasks.cancel_scope.cancel()
+    await connection.close()
+    await watching.close()
+    return peaks[True], peaks[False]
+
+
+async def _rates(chain: Chain) -> dict[str, float]:
+    """The median rate of each, in turn, forwards and backwards; a round before the first warms caches."""
+    taken: dict[str, list[float]] = {"limit": [], "ours": [], "web3": []}
+    connection = await asyncpg.connect(chain.database_url)
+    async with open_rpc(chain.rpc_url) as rpc:
+        for turn in range(ROUNDS + 1):
+            for name in taken if turn % 2 else reversed(taken):
+                match name:
+                    case "limit":
+                        rate = await _limit(chain)
+                    case "ours":
+                        rate = await _timed(chain, connection, partial(index_all, rpc))
+                    case _:
+                        rate = await _timed(chain, connection, by_web3)
+                if turn:
+                    taken[name].append(rate)
+    await connection.close()
+    return {name: statistics.median(rates) for name, rates in taken.items()}
+
+
+@contextmanager
+def filled(blocks: int, posts_per_block: int, name: str) -> Iterator[Chain]:
+    """A chain of so many blocks, with a database beside it."""
+    with tempfile.TemporaryDirectory() as folder, start_blocking_portal("asyncio") as portal:
+        place = Path(folder)
+        place.chmod(0o755)
+        for part in ("anvil", "pg", "logs"):
+            (place / part).mkdir()
+        with (
+            portal.wrap_async_context_manager(running_anvil(pick_free(), place / "anvil", place / "logs")) as anvil,
+            portal.wrap_async_context_manager(running_postgres(pick_free(), place / "pg", place / "logs")) as postgres,
+        ):
+            with Filler(anvil.rpc_url, _REGISTRIES[0], accounts.derive().admin.address) as filler:
+                filler.mine(blocks, posts_per_block)
+                if filler.height() != blocks:
+                    raise AssertionError("anvil mined another number of blocks")
+            portal.call(_migrated, postgres.url())
+            yield Chain(name, anvil.rpc_url, postgres.url(), blocks, blocks * posts_per_block)
+
+
+async def _migrated(url: str) -> None:
+    connection = await asyncpg.connect(url)
+    await migrate(connection)
+    await connection.close()
+
+
+def _measured(name: str, blocks: int, posts_per_block: int, against_limit: float) -> list[Row]:
+    with filled(blocks, posts_per_block, name) as chain:
+        rates = anyio.run(_rates, chain, backend_options={"use_uvloop": True})
+    what = f"index {chain.posts:,} posts, {posts_per_block} per block"
+    limit, plain = rates["ours"] / rates["limit"], rates["ours"] / rates["web3"]
+    return [
+        Row(
+            what, rates["ours"], "events/s", "getLogs and the socket read", limit, against_limit, limit >= against_limit
+        ),
+        Row(what, rates["ours"], "events/s", "web3.py get_logs and executemany", plain, 25, plain >= 25),
+    ]
+
+
+def _memory_row() -> Row:
+    with filled(*MANY, "dense") as chain:
+        early, late = anyio.run(_memory, chain, backend_options={"use_uvloop": True})
+    what, against = f"memory while {chain.posts:,} posts are indexed", "its peak in the first quarter"
+    return Row(what, late, "MiB", against, late / early, 1.1, late / early <= 1.1)
+
+
+def rows() -> list[Row]:
+    return _measured("dense", *DENSE, 0.35) + _measured("sparse", *SPARSE, 0.05) + [_memory_row()]
+
+
+if __name__ == "__main__":
+    started = time.perf_counter()
+    for row in rows():
+        print(row)
+    print(f"{time.perf_counter() - started:.0f} s")

@@ -1,0 +1,297 @@
+"""Relaying speed from one account: capacity requests through the outbox to their end, beside the node's own limit and
+AsyncWeb3 done the plain way.
+
+What our run contains: each op's row and its notices, simulation, signing, storing, broadcast, block following,
+receipts, and the caller hearing of it. The node, PostgreSQL, the callers and the relayer share this machine.
+"""
+
+import itertools
+import statistics
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import anyio
+import attrs
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+from web3 import AsyncHTTPProvider, AsyncWeb3
+
+from common.secp256k1 import Wallet
+from common.transactions import Transaction
+from coordinatord.chain.rpc import Call, Rpc, open_rpc, quantity
+from coordinatord.service.relaying import Mined
+from coordinatord.store.outbox import NewRelay
+from devnet import accounts
+from devnet.anvil import CHAIN_ID, Anvil, running_anvil
+from devnet.app import deployed_market
+from devnet.market import Market
+from devnet.ports import pick_free
+from devnet.postgres import Postgres, running_postgres
+from tests.bench.row import Row, interleaved
+from tests.integration.coordinatord.relayer.ops import Ops, hexed, signer
+from tests.integration.coordinatord.relayer.running import Stage, stage
+
+ROUNDS: Final = 3
+LIMIT_OPS: Final = 800  # per round; a provider's times may run an hour ahead, which bounds the sum
+WEB3_OPS: Final = 60
+OPS: Final = {1: 300, 64: 500}  # by RELAY_COALESCE_MAX
+CALLERS: Final = 512
+BLOCK_OPS: Final = 9000
+BLOCK_CALLERS: Final = 3000
+LONE_OPS: Final = 15
+_BATCH: Final = 100
+_CONNECTIONS: Final = 4
+_GAS: Final = 150_000
+_FEE: Final = 100 * 10**9
+
+
+class Feed:
+    """Endless valid ops. Their times count up per provider, so that each candidate has providers of its own; their
+    subjects all differ, as those of many signers would: the limit per subject is not what is measured."""
+
+    def __init__(self, market: Market, providers: Sequence[Wallet]) -> None:
+        self._turns = itertools.cycle([(Ops.of(market), provider) for provider in providers])
+        self._numbers = itertools.count()
+
+    def __next__(self) -> NewRelay:
+        ops, provider = next(self._turns)
+        op = ops.request_capacity(provider)
+        return attrs.evolve(op, subject=op.subject[12:] + next(self._numbers).to_bytes(12, "big"))
+
+
+@attrs.frozen
+class Ground:
+    """A market on a fresh chain, and a database server."""
+
+    anvil: Anvil
+    postgres: Postgres
+    market: Market
+    relayers: list[Wallet]
+    providers: list[Wallet]
+    outsider: Wallet
+
+
+def _rooms(directory: Path) -> Path:
+    directory.chmod(0o755)  # PostgreSQL does not run as root
+    for part in ("anvil", "postgres"):
+        (directory / part).mkdir()
+    return directory
+
+
+@asynccontextmanager
+async def ground() -> AsyncIterator[Ground]:
+    with tempfile.TemporaryDirectory() as name:
+        directory = _rooms(Path(name))
+        async with (
+            running_anvil(pick_free(), directory / "anvil", directory) as anvil,
+            running_postgres(pick_free(), directory / "postgres", directory) as postgres,
+        ):
+            cast = accounts.derive()
+            market = await deployed_market(anvil, cast)
+            relayers, providers, clients = (
+                [signer(wallet) for wallet in cast.with_role(role)] for role in ("relayer", "provider", "client")
+            )
+            yield Ground(anvil, postgres, market, relayers, providers, clients[0])
+
+
+@asynccontextmanager
+async def relayer(on: Ground, account: Wallet, *, coalesce_max: int, indexed: bool = False) -> AsyncIterator[Stage]:
+    """One relayer that has taken its role, on a database of its own; with `indexed`, an op ends when it is indexed."""
+    name = f"bench_{account.address.hex()}"
+    await on.postgres.execute(f"create database {name}")
+    index = Ops.of(on.market).book if indexed else None
+    url = on.postgres.url(name)
+    async with stage(url, on.anvil.rpc_url, coalesce_max=coalesce_max, max_depth=4096, index=index) as running:
+        running.start(account)
+        yield running
+
+
+@asynccontextmanager
+async def awake(anvil: Anvil) -> AsyncIterator[None]:
+    """Under a burst anvil's automatic mining loses a wake-up now and then: transactions stay until somebody asks."""
+
+    async def nudge() -> None:
+        while True:
+            await anyio.sleep(0.1)
+            if quantity((await rpc.call_as(dict[str, str], "txpool_status"))["pending"]):
+                await rpc.call("evm_mine")
+
+    async with open_rpc(anvil.rpc_url) as rpc, anyio.create_task_group() as tasks:
+        tasks.start_soon(nudge)
+        yield
+        tasks.cancel_scope.cancel()
+
+
+# --- the candidates --------------------------------------------------------------------------------------------
+
+
+class Presigned:
+    """The limit: transactions signed beforehand, in batches over a few connections, until the last is mined."""
+
+    def __init__(self, on: Ground, rpc: Rpc, portions: int) -> None:
+        self._anvil = on.anvil
+        self._rpc = rpc
+        self._account = on.outsider
+        self._mined = 0
+        feed = Feed(on.market, on.providers[:1])
+        self._portions = iter(
+            [[self._sign(p * LIMIT_OPS + n, next(feed)) for n in range(LIMIT_OPS)] for p in range(portions)]
+        )
+
+    def _sign(self, nonce: int, op: NewRelay) -> bytes:
+        return (
+            Transaction(
+                chain_id=CHAIN_ID,
+                nonce=nonce,
+                max_priority_fee_per_gas=10**9,
+                max_fee_per_gas=_FEE,
+                gas=_GAS,
+                to=op.target,
+                value=0,
+                data=op.calldata,
+            )
+            .sign(self._account)
+            .raw
+        )
+
+    async def send(self) -> int:
+        raws = next(self._portions)
+        self._mined += len(raws)
+        turns = anyio.CapacityLimiter(_CONNECTIONS)
+
+        async def send_batch(some: list[bytes]) -> None:
+            async with turns:
+                await self._rpc.batch([Call("eth_sendRawTransaction", (hexed(raw),)) for raw in some])
+
+        async with awake(self._anvil):
+            async with anyio.create_task_group() as tasks:
+                for start in range(0, len(raws), _BATCH):
+                    tasks.start_soon(send_batch, raws[start : start + _BATCH])
+            while await self._count() < self._mined:  # noqa: ASYNC110 - the node does not tell
+                await anyio.sleep(0.005)
+        return len(raws)
+
+    async def _count(self) -> int:
+        return quantity(await self._rpc.call("eth_getTransactionCount", hexed(self._account.address), "latest"))
+
+
+async def by_web3(on: Ground, feed: Feed) -> int:
+    """One after another: estimate, sign, send, wait for the receipt."""
+    web3 = AsyncWeb3(AsyncHTTPProvider(on.anvil.rpc_url))
+    account = web3.eth.account.from_key(accounts.derive().with_role("client")[1].private_key)
+    for _ in range(WEB3_OPS):
+        op = next(feed)
+        to, data = web3.to_checksum_address(hexed(op.target)), hexed(op.calldata)
+        block = await web3.eth.get_block("latest")
+        tip = await web3.eth.max_priority_fee
+        signed = account.sign_transaction(
+            {
+                "to": to,
+                "data": data,
+                "chainId": CHAIN_ID,
+                "nonce": await web3.eth.get_transaction_count(account.address),
+                "gas": await web3.eth.estimate_gas({"from": account.address, "to": to, "data": data}),
+                "maxPriorityFeePerGas": tip,
+                "maxFeePerGas": 2 * block["baseFeePerGas"] + tip,
+            }
+        )
+        sent = await web3.eth.send_raw_transaction(signed.raw_transaction)
+        receipt = await web3.eth.wait_for_transaction_receipt(sent, poll_latency=0.001)
+        if receipt["status"] != 1:
+            raise AssertionError("a good op reverted")
+    await web3.provider.disconnect()
+    return WEB3_OPS
+
+
+async def ours(on: Stage, feed: Feed, count: int, callers: int) -> int:
+    """`callers` at a time hand over an op each and wait for its end."""
+    left = iter(range(count))
+
+    async def caller() -> None:
+        for _ in left:
+            await mined(on, next(feed))
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(min(callers, count)):
+            tasks.start_soon(caller)
+    return count
+
+
+async def mined(on: Stage, op: NewRelay) -> None:
+    outcome = await on.relaying.relay(op)
+    if not isinstance(outcome, Mined):
+        raise AssertionError(f"a good op ended as {outcome}")
+
+
+# --- the figures -----------------------------------------------------------------------------------------------
+
+
+async def kept_awake(on: Ground, stage: Stage, feed: Feed, count: int) -> int:
+    async with awake(on.anvil):
+        return await ours(stage, feed, count, CALLERS)
+
+
+def throughput(portal: BlockingPortal) -> dict[str, float]:
+    with (
+        portal.wrap_async_context_manager(ground()) as on,
+        portal.wrap_async_context_manager(open_rpc(on.anvil.rpc_url)) as rpc,
+        portal.wrap_async_context_manager(relayer(on, on.relayers[0], coalesce_max=1)) as alone,
+        portal.wrap_async_context_manager(relayer(on, on.relayers[1], coalesce_max=64)) as together,
+    ):
+        limit = Presigned(on, rpc, ROUNDS + 1)
+        web3_feed, feed = Feed(on.market, on.providers[1:2]), Feed(on.market, on.providers[2:])
+        return interleaved(
+            {
+                "limit": lambda: portal.call(limit.send),
+                "web3": lambda: portal.call(by_web3, on, web3_feed),
+                "alone": lambda: portal.call(kept_awake, on, alone, feed, OPS[1]),
+                "together": lambda: portal.call(kept_awake, on, together, feed, OPS[64]),
+            },
+            ROUNDS,
+        )
+
+
+async def by_the_clock() -> tuple[float, float]:
+    """(ops mined per full block of one second, median seconds of a lone op until it is indexed)."""
+    async with ground() as on, relayer(on, on.relayers[0], coalesce_max=64, indexed=True) as running:
+        feed = Feed(on.market, on.providers)
+        await mined(running, next(feed))
+        await on.anvil.mine_every(1)
+        lone = []
+        for number in range(LONE_OPS):
+            await anyio.sleep(0.61 * (number % 3))  # callers come at any time of a block
+            started = time.perf_counter()
+            await mined(running, next(feed))
+            lone.append(time.perf_counter() - started)
+        first = await running.fetchval("select max(id) from relays")
+        await ours(running, feed, BLOCK_OPS, BLOCK_CALLERS)
+        async with running.database.connection() as connection:
+            blocks = await connection.fetch(
+                "select count(*) as ops from relays r join relay_txs t on t.id = r.tx_id where r.id > $1"
+                " group by t.block_number order by t.block_number",
+                first,
+            )
+        full = [block["ops"] for block in blocks[1:-1]]  # the first and the last are partly filled
+        return statistics.median(full), statistics.median(lone)
+
+
+def rows() -> list[Row]:
+    with start_blocking_portal("asyncio", backend_options={"use_uvloop": True}) as portal:
+        rates = throughput(portal)
+        per_block, lone = portal.call(by_the_clock)
+
+    def row(name: str, value: str, against: str, label: str, target: float) -> Row:
+        ratio = rates[value] / rates[against]
+        return Row(name, rates[value], "ops/s", label, ratio, target, ratio >= target)
+
+    limit = "pre-signed, batched, 4 connections"
+    return [
+        row("relay, each op alone", "alone", "limit", limit, 0.2),
+        row("relay, 64 ops together at most", "together", "limit", limit, 0.4),
+        row("relay, 64 ops together at most", "together", "web3", "AsyncWeb3, one after another", 20),
+        Row("ops mined in a block of 1 s", per_block, "ops", "500 a block", per_block / 500, 1, per_block >= 500),
+        Row("a lone op, blocks of 1 s", lone, "s", "a block and 0.1 s", 1.1 / lone, 1, lone <= 1.1),
+    ]

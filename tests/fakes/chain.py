@@ -1,0 +1,108 @@
+"""A chain in memory that answers JSON-RPC: blocks of events, forks at will, real hashes, links and filters."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import httpx
+
+from common.address_book import AddressBook, TokenDomain
+from common.keccak import keccak256
+from coordinatord.chain.decoding import Decoder
+from coordinatord.chain.events import Event
+from coordinatord.chain.rpc import Rpc
+from coordinatord.indexer.evidence import bloom_mask
+from tests.fakes.event_logs import REGISTRIES, log_of
+
+CHAIN_ID = 31337
+BOOK = AddressBook(
+    chain_id=CHAIN_ID,
+    deploy_block=1,
+    job_registry=b"\x11" * 20,
+    provider_registry=b"\x22" * 20,
+    ask_registry=b"\x33" * 20,
+    paytoken=b"\x44" * 20,
+    payment_token_decimals=6,
+    token_domain=TokenDomain("Token", "1"),
+)
+DECODER = Decoder(BOOK)
+ADDRESSES = dict(zip(REGISTRIES, DECODER.addresses, strict=True))
+
+
+@attrs.frozen
+class Block:
+    header: dict[str, Any]
+    logs: list[dict[str, Any]]
+
+
+@attrs.define
+class FakeChain:
+    blocks: list[Block] = attrs.field(factory=list)
+    asked: list[tuple[str, Any]] = attrs.field(factory=list)
+    salt: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        self.mine()  # the first block, number 0
+
+    @property
+    def height(self) -> int:
+        return len(self.blocks) - 1
+
+    def mine(self, *events: Event) -> None:
+        number = len(self.blocks)
+        parent = self.blocks[-1].header["hash"] if self.blocks else "0x" + "00" * 32
+        logs = [log_of(event, ADDRESSES) for event in events]
+        block_hash = "0x" + keccak256(json.dumps([parent, number, self.salt, logs]).encode()).hex()
+        bloom = 0
+        for index, log in enumerate(logs):
+            log |= {"blockNumber": hex(number), "blockHash": block_hash, "logIndex": hex(index), "removed": False}
+            bloom |= bloom_mask(log["address"])
+        header = {
+            "number": hex(number),
+            "hash": block_hash,
+            "parentHash": parent,
+            "timestamp": hex(1_700_000_000 + number),
+            "logsBloom": f"0x{bloom:0512x}",
+        }
+        self.blocks.append(Block(header, logs))
+
+    def fork(self, height: int) -> None:
+        """Forget the blocks above `height`; those mined from now on differ from them."""
+        del self.blocks[height + 1 :]
+        self.salt += 1
+
+    def answer(self, request: httpx.Request) -> httpx.Response:
+        body = json.loads(request.content)
+        calls = body if isinstance(body, list) else [body]
+        answers = [{"jsonrpc": "2.0", "id": call["id"], **self._result(call)} for call in calls]
+        return httpx.Response(200, json=answers if isinstance(body, list) else answers[0])
+
+    def _result(self, call: dict[str, Any]) -> dict[str, Any]:
+        self.asked.append((call["method"], call["params"]))
+        match call["method"], call["params"]:
+            case "eth_chainId", _:
+                return {"result": hex(CHAIN_ID)}
+            case "eth_blockNumber", _:
+                return {"result": hex(self.height)}
+            case "eth_getBlockByNumber", ["latest", _]:
+                return {"result": self.blocks[-1].header}
+            case "eth_getBlockByNumber", [number, _]:
+                return {"result": self.blocks[int(number, 16)].header if int(number, 16) <= self.height else None}
+            case "eth_getLogs", [{"blockHash": block_hash}]:
+                return {"result": self._block(block_hash).logs}
+            case "eth_getLogs", [{"fromBlock": first, "toBlock": last}]:
+                stretch = self.blocks[int(first, 16) : int(last, 16) + 1]
+                return {"result": [log for block in stretch for log in block.logs]}
+            case "eth_getBlockReceipts", [block_hash]:
+                return {"result": [{"logs": self._block(block_hash).logs}]}
+        return {"error": {"code": -32601, "message": "method not found"}}
+
+    def _block(self, block_hash: str) -> Block:
+        return next(block for block in self.blocks if block.header["hash"] == block_hash)
+
+    @asynccontextmanager
+    async def rpc(self) -> AsyncIterator[Rpc]:
+        async with httpx.AsyncClient(transport=httpx.MockTransport(self.answer)) as client:
+            yield Rpc(client, "http://node")

@@ -1,0 +1,251 @@
+"""A JSON-RPC proxy that misbehaves on demand: a real HTTP server in front of a real node.
+
+    async with rpc_proxy(anvil_url) as proxy:            # proxy.url is what the code under test talks to
+        with proxy.fault(ErrorAnswer("eth_getLogs", -32005, "limit exceeded")):
+            ...                                          # the fault lasts as long as the block
+        assert proxy.seen("eth_getLogs") == 3
+
+Faults act on single calls, also inside a batch; `HttpStatus`, `Hang`, `Truncate` and `SwallowAnswer` act on the
+whole HTTP exchange that holds a call of theirs. When several apply to one call, the latest decides.
+"""
+
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Final
+
+import anyio
+import anyio.abc
+import attrs
+import httpx
+
+Json = Any  # what json.loads gives
+ANY: Final = "*"
+
+
+@attrs.frozen
+class ErrorAnswer:
+    """The node answers with a JSON-RPC error."""
+
+    method: str
+    code: int
+    message: str
+    data: Json = None
+
+
+@attrs.frozen
+class Rewrite:
+    """The node's result is replaced by `change(params, result)`."""
+
+    method: str
+    change: Callable[[Sequence[Json], Json], Json]
+
+
+@attrs.frozen
+class RefuseWideRanges:
+    """eth_getLogs over more than `widest` blocks is refused.
+
+    In `message`, `{first}` and `{last}` become a range that works, `{widest}` its width.
+    """
+
+    widest: int
+    message: str
+    code: int = -32000
+    method: str = attrs.field(default="eth_getLogs", init=False)
+
+    def refusal(self, params: Sequence[Json]) -> str | None:
+        query = params[0]
+        if "fromBlock" not in query:
+            return None
+        first, last = int(query["fromBlock"], 16), int(query["toBlock"], 16)
+        if last - first + 1 <= self.widest:
+            return None
+        return self.message.format(first=hex(first), last=hex(first + self.widest - 1), widest=self.widest)
+
+
+@attrs.frozen
+class HttpStatus:
+    """An HTTP error without a JSON-RPC body."""
+
+    method: str
+    status: int
+    body: bytes = b"upstream trouble"
+
+
+@attrs.frozen
+class Hang:
+    """Nothing is sent, neither to the node nor back."""
+
+    method: str
+
+
+@attrs.frozen
+class SwallowAnswer:
+    """The node gets the request and acts on it; its answer never arrives (the connection closes)."""
+
+    method: str
+
+
+@attrs.frozen
+class Truncate:
+    """The connection closes after `keep` of the answer's bytes."""
+
+    method: str
+    keep: float = 0.5
+
+
+Fault = ErrorAnswer | Rewrite | RefuseWideRanges | HttpStatus | Hang | SwallowAnswer | Truncate
+
+
+def older_head(blocks: int) -> tuple[Rewrite, Rewrite]:
+    """A head that stands `blocks` behind the real one by number: the two ways of asking for it.
+
+    Only the number is changed; use `Rewrite` on "eth_getBlockByNumber" for a whole older header.
+    """
+    return (
+        Rewrite("eth_blockNumber", lambda _, number: hex(max(0, int(number, 16) - blocks))),
+        Rewrite(
+            "eth_getBlockByNumber",
+            lambda params, block: (
+                {**block, "number": hex(max(0, int(block["number"], 16) - blocks))} if params[0] == "latest" else block
+            ),
+        ),
+    )
+
+
+def withheld_logs() -> Rewrite:
+    """The node says that there were no logs."""
+    return Rewrite("eth_getLogs", lambda _params, _logs: [])
+
+
+def logs_of_another_block() -> Rewrite:
+    """Each log names a block that it does not come from."""
+    return Rewrite("eth_getLogs", lambda _, logs: [{**log, "blockHash": "0x" + "ab" * 32} for log in logs])
+
+
+@attrs.define
+class RpcProxy:
+    url: str
+    _upstream: str
+    _faults: list[Fault] = attrs.field(factory=list)
+    _seen: Counter[str] = attrs.field(factory=Counter)
+
+    @contextmanager
+    def fault(self, *faults: Fault) -> Iterator[None]:
+        self._faults.extend(faults)
+        try:
+            yield
+        finally:
+            for fault in faults:
+                self._faults.remove(fault)
+
+    def seen(self, method: str) -> int:
+        """How many calls of `method` came in so far, faulty ones too."""
+        return self._seen[method]
+
+    async def serve(self, stream: anyio.abc.SocketStream) -> None:
+        async with stream, httpx.AsyncClient(trust_env=False, timeout=60) as client:
+            incoming = _Requests(stream)
+            try:
+                while (body := await incoming.next_body()) is not None:
+                    if not await self._exchange(stream, client, body):
+                        return
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream):
+                return
+
+    async def _exchange(self, stream: anyio.abc.SocketStream, client: httpx.AsyncClient, body: bytes) -> bool:
+        """Answer one request; False when the connection is to be closed."""
+        request = json.loads(body)
+        calls = request if isinstance(request, list) else [request]
+        self._seen.update(call["method"] for call in calls)
+        whole = [self._fault_of(call, (HttpStatus, Hang, SwallowAnswer, Truncate)) for call in calls]
+        fault = next((found for found in reversed(whole) if found is not None), None)
+        match fault:
+            case Hang():
+                await stream.receive()  # the caller gives up, and closes
+                return False
+            case HttpStatus(status=status, body=text):
+                await stream.send(_head(status, len(text)) + text)
+                return True
+        answers = await self._answer(client, calls)
+        if isinstance(fault, SwallowAnswer):
+            return False
+        reply = json.dumps(answers if isinstance(request, list) else answers[0]).encode()
+        if isinstance(fault, Truncate):
+            await stream.send(_head(200, len(reply)) + reply[: int(len(reply) * fault.keep)])
+            return False
+        await stream.send(_head(200, len(reply)) + reply)
+        return True
+
+    async def _answer(self, client: httpx.AsyncClient, calls: list[Json]) -> list[Json]:
+        passed = [call for call in calls if self._refusal(call) is None]
+        answers: dict[Json, Json] = {}
+        if passed:
+            response = await client.post(self._upstream, json=passed)
+            answers = {answer["id"]: answer for answer in response.json()}
+        return [self._refusal(call) or self._rewritten(call, answers[call["id"]]) for call in calls]
+
+    def _refusal(self, call: Json) -> Json | None:
+        fault = self._fault_of(call, (ErrorAnswer, RefuseWideRanges))
+        match fault:
+            case ErrorAnswer(code=code, message=message, data=data):
+                return _error(call, code, message, data)
+            case RefuseWideRanges(code=code):
+                refusal = fault.refusal(call["params"])
+                return None if refusal is None else _error(call, code, refusal, None)
+        return None
+
+    def _rewritten(self, call: Json, answer: Json) -> Json:
+        fault = self._fault_of(call, (Rewrite,))
+        if isinstance(fault, Rewrite) and answer.get("result") is not None:
+            return {**answer, "result": fault.change(call["params"], answer["result"])}
+        return answer
+
+    def _fault_of(self, call: Json, kinds: tuple[type, ...]) -> Fault | None:
+        return next(
+            (f for f in reversed(self._faults) if isinstance(f, kinds) and f.method in (ANY, call["method"])), None
+        )
+
+
+def _error(call: Json, code: int, message: str, data: Json) -> Json:
+    error = {"code": code, "message": message} | ({} if data is None else {"data": data})
+    return {"jsonrpc": "2.0", "id": call["id"], "error": error}
+
+
+def _head(status: int, length: int) -> bytes:
+    return (f"HTTP/1.1 {status} Status\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n").encode()
+
+
+class _Requests:
+    """The bodies of the requests of one connection: as much HTTP as a JSON-RPC client speaks."""
+
+    def __init__(self, stream: anyio.abc.SocketStream) -> None:
+        self._stream = stream
+        self._buffer = bytearray()
+
+    async def next_body(self) -> bytes | None:
+        while (end := self._buffer.find(b"\r\n\r\n")) < 0:
+            try:
+                self._buffer += await self._stream.receive()
+            except anyio.EndOfStream:
+                return None
+        head = bytes(self._buffer[:end]).lower().split(b"\r\n")
+        length = next(int(line.split(b":")[1]) for line in head if line.startswith(b"content-length:"))
+        while len(self._buffer) < end + 4 + length:
+            self._buffer += await self._stream.receive()
+        body = bytes(self._buffer[end + 4 : end + 4 + length])
+        del self._buffer[: end + 4 + length]
+        return body
+
+
+@asynccontextmanager
+async def rpc_proxy(upstream: str) -> AsyncIterator[RpcProxy]:
+    """Serves on a free port of the loopback until the block ends."""
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=0)
+    port = listener.extra(anyio.abc.SocketAttribute.local_port)  # noqa: S610 - anyio's, not Django's
+    proxy = RpcProxy(f"http://127.0.0.1:{port}", upstream)
+    async with listener, anyio.create_task_group() as serving:
+        serving.start_soon(listener.serve, proxy.serve)
+        yield proxy
+        serving.cancel_scope.cancel()

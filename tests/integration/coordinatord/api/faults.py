@@ -1,0 +1,44 @@
+"""A transport that stands in front of a service and answers in its place when told to."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import httpx
+
+Rule = Callable[[httpx.Request], httpx.Response | None]
+
+
+class Faults(httpx.AsyncBaseTransport):
+    """Passes requests on, unless a rule answers (or raises) first."""
+
+    def __init__(self) -> None:
+        self._inner = httpx.AsyncHTTPTransport()
+        self._rules: list[Rule] = []
+
+    @contextmanager
+    def answering(self, rule: Rule) -> Iterator[None]:
+        self._rules.append(rule)
+        try:
+            yield
+        finally:
+            self._rules.remove(rule)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        await request.aread()
+        for rule in self._rules:
+            response = rule(request)
+            if response is not None:
+                response.request = request
+                return response
+        return await self._inner.handle_async_request(request)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+def unreachable(request: httpx.Request) -> httpx.Response:
+    raise httpx.ConnectError("refused", request=request)
+
+
+def status(code: int) -> Rule:
+    return lambda _: httpx.Response(code)

@@ -1,0 +1,96 @@
+import time
+
+import pytest
+
+from common.scalars import hex_of
+from tests.integration.coordinatord.api import relay_ends
+from tests.integration.coordinatord.api.faults import unreachable
+from tests.integration.coordinatord.api.node_faults import node_error, view
+from tests.integration.coordinatord.api.party import Party
+from tests.integration.coordinatord.api.shows import shows
+from tests.integration.coordinatord.api.specification import ANY_HASH, CONTRACT_ERROR
+from tests.integration.coordinatord.api.stage import Stage
+
+pytestmark = pytest.mark.anyio
+
+CANCEL = "POST /v1/jobs/{id}/cancel"
+
+
+@shows(CANCEL, 200)
+async def test_cancelled_job_reads_so_and_cancelling_again_changes_nothing(client: Party, stage: Stage) -> None:
+    job = (await client.post())["job_id"]
+    first = await stage.http.post(f"/v1/jobs/{job}/cancel", json=client.cancel(job))
+    assert first.status_code == 200
+    assert first.json()["job_id"] == job
+    read = (await stage.http.get(f"/v1/jobs/{job}")).json()
+    assert (read["status"], read["svc"]["state"], read["svc"]["ended_because"]) == ("cancelled", 3, 2)
+    again = await stage.http.post(f"/v1/jobs/{job}/cancel", json=client.cancel(job, int(time.time()) - 5))
+    assert again.status_code == 200
+
+
+@shows(CANCEL, 400)
+async def test_malformed_cancel_names_the_field(client: Party, stage: Stage) -> None:
+    job = "0x" + "12" * 32
+    for path, changed, param in (
+        ("/v1/jobs/0x12/cancel", {}, "id"),
+        (f"/v1/jobs/{job}/cancel", {"issued_at": "soon"}, "issued_at"),
+        (f"/v1/jobs/{job}/cancel", {"signature": "0x12"}, "signature"),
+    ):
+        answer = await stage.http.post(path, json=client.cancel(job) | changed)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+@shows(CANCEL, 409, "StaleOp")
+@shows(CANCEL, 409, "NotTheOwner")
+async def test_only_the_owner_cancels_and_only_within_the_window(client: Party, stranger: Party, stage: Stage) -> None:
+    job = (await client.post())["job_id"]
+    unknown = "0x" + "12" * 32
+    now = int(time.time())
+    for path, body, code in (
+        (job, client.cancel(job, now - 700), "StaleOp"),
+        (job, client.cancel(job, now + 700), "StaleOp"),
+        (job, stranger.cancel(job), "NotTheOwner"),
+        (unknown, client.cancel(unknown), "NotTheOwner"),
+        (job, client.cancel(job) | {"signature": "0x" + "00" * 65}, "NotTheOwner"),
+    ):
+        answer = await stage.http.post(f"/v1/jobs/{path}/cancel", json=body)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (409, code)
+    assert await stage.fetchval("select count(*) from relays where kind = 'cancel'") == 0
+
+
+@shows(CANCEL, 409, "NotCancellable")
+async def test_claimed_job_is_not_cancellable(client: Party, provider: Party, stage: Stage) -> None:
+    job = (await client.post())["job_id"]
+    assert (await provider.run(provider.claim(job))).status_code == 201
+    answer = await stage.http.post(f"/v1/jobs/{job}/cancel", json=client.cancel(job))
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "NotCancellable")
+    assert (await stage.http.get(f"/v1/jobs/{job}")).json()["status"] == "in_progress"
+
+
+@shows(CANCEL, 409, CONTRACT_ERROR)
+async def test_chain_whose_clock_differs_refuses_by_name(client: Party, stage: Stage) -> None:
+    job = (await client.post())["job_id"]
+    await stage.world.anvil.call("evm_increaseTime", 5000)
+    await stage.world.anvil.call("evm_mine")
+    answer = await stage.http.post(f"/v1/jobs/{job}/cancel", json=client.cancel(job))
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "StaleOp")
+
+
+@shows(CANCEL, 413, "body_too_large")
+@shows(CANCEL, 429)
+@shows(CANCEL, 503)
+@shows(CANCEL, 503, "job_read")
+@shows(CANCEL, 504, ANY_HASH)
+async def test_trouble_on_the_way_of_a_cancel(client: Party, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = (await client.post())["job_id"]
+    path = f"/v1/jobs/{job}/cancel"
+    assert (await stage.http.post(path, content=b" " * 8193)).status_code == 413
+    with stage.node.answering(unreachable):
+        assert (await stage.http.post(path, json=client.cancel(job))).json()["error"]["type"] == "chain_unreachable"
+    with stage.node.answering(node_error(view("job(bytes32)"))):
+        assert (await stage.http.post(path, json=client.cancel(job))).json()["error"]["code"] == "job_read"
+    relay_ends.ending(monkeypatch, relay_ends.busy)
+    assert (await stage.http.post(path, json=client.cancel(job))).status_code == 429
+    relay_ends.ending(monkeypatch, relay_ends.no_receipt)
+    answer = await stage.http.post(path, json=client.cancel(job))
+    assert (answer.status_code, answer.json()["error"]["code"]) == (504, hex_of(relay_ends.TX_HASH))

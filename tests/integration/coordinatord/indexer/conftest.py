@@ -1,0 +1,33 @@
+"""A migrated database of one's own, and the index as values to compare."""
+
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from coordinatord.store.database import Connection, Database, open_database
+from coordinatord.store.migrate import migrate
+from devnet.world import World
+from tests.integration.coordinatord.indexer.scene import Scene, open_scene
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    async with open_database(database_url, smallest=1, largest=4) as opened:
+        async with opened.connection() as connection:
+            await migrate(connection)
+        yield opened
+
+
+@pytest.fixture
+async def connection(database: Database) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
+    """A connection like the one that holds the indexer's role."""
+    opened = await database.connect()
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def scene(world: World, connection: Connection) -> AsyncIterator[Scene]:
+    async with open_scene(world, connection) as opened:
+        yield opened

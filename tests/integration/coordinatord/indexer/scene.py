@@ -1,0 +1,136 @@
+"""The market with someone who moves in it, an index of it, and what the index must agree with."""
+
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import pairwise
+
+import attrs
+
+from coordinatord.chain.decoding import Decoder
+from coordinatord.chain.rpc import open_rpc
+from coordinatord.indexer.fetch import Source
+from coordinatord.indexer.follow import Follower, IndexerSettings, Wake
+from coordinatord.store.database import Connection
+from coordinatord.store.index.position import read_position
+from devnet.anvil import CHAIN_ID
+from devnet.contracts import at, connected
+from devnet.world import World
+from tests.integration.coordinatord.indexer.index_rows import forget, index_rows
+from tests.integration.coordinatord.indexer.moves import Moves, address_book
+
+JOURNAL_BLOCKS = 64
+
+
+@attrs.define
+class Scene:
+    """The market, someone who moves in it, and an index of it."""
+
+    world: World
+    moves: Moves
+    source: Source
+    connection: Connection
+    follower: Follower
+
+    async def head(self) -> int:
+        return await self.moves.chain.web3.eth.block_number
+
+    def fresh_follower(self, journal_blocks: int = JOURNAL_BLOCKS) -> Follower:
+        return follower_of(self.source, self.world, journal_blocks)
+
+    async def play(self, blocks: int, moves: int) -> None:
+        """So many blocks, some of them with a move in them."""
+        moving = sorted(self.moves.random.sample(range(blocks), min(blocks, moves)))
+        for block, after in pairwise([-1, *moving]):
+            if after > block + 1:
+                await self.world.anvil.call("anvil_mine", hex(after - block - 1))
+            await self.moves.move()
+        if moving[-1] < blocks - 1:
+            await self.world.anvil.call("anvil_mine", hex(blocks - 1 - moving[-1]))
+
+    async def check(self) -> None:
+        await self.check_registries()
+        await self.check_replay()
+
+    async def check_replay(self) -> None:
+        """The index stands at the head, row by row as a fresh replay has it."""
+        position = await read_position(self.connection)
+        head = await self.moves.chain.web3.eth.get_block("latest")
+        assert position is not None
+        assert (position.block_number, position.block_hash) == (head["number"], bytes(head["hash"]))
+        indexed = await index_rows(self.connection)
+        await forget(self.connection)
+        await self.fresh_follower().catch_up(self.connection)
+        assert indexed == await index_rows(self.connection)
+
+    async def check_registries(self) -> None:
+        """The index says what the registries say."""
+        chain, market = self.moves.chain, self.world.market
+        jobs = at(chain, "JobRegistry", market.jobs).functions
+        for row in await self.connection.fetch("select * from jobs"):
+            assert await jobs.job(row["job_id"]).call() == (
+                chain.web3.to_checksum_address(row["owner"]),
+                row["model_id"],
+                row["sla_secs"],
+                row["state"],
+                row["ended_because"],
+                row["fee_bps"],
+                int(row["rate_in"]),
+                int(row["rate_out"]),
+                row["units_in"],
+                row["units_out"],
+                row["designated"],
+                row["provider_id"],
+                row["expires_at"],
+                row["claimed_at"],
+                int(row["gas_fee"]),
+            )
+        assert await self.connection.fetchval("select count(*) from jobs") == len(self.moves.jobs)
+        providers = at(chain, "ProviderRegistry", market.providers).functions
+        rows = await self.connection.fetch("select * from providers")
+        assert len(rows) == await providers.providerCount().call()
+        asks = at(chain, "AskRegistry", market.asks).functions
+        for row in rows:
+            assert await providers.provider(row["provider_id"]).call() == (
+                chain.web3.to_checksum_address(row["operator"]),
+                row["box_key"] or bytes(32),
+                row["listed"],
+                row["allow_all_models"],
+                row["reputation"],
+                row["requested"],
+                row["ceiling"],
+                row["active_jobs"],
+            )
+            signed_at = await self.connection.fetchval(
+                "select signed_at from ask_times where provider_id = $1", row["provider_id"]
+            )
+            assert await asks.latestSignedAt(row["provider_id"]).call() == (signed_at or 0)
+            assert await providers.lastIdentityAt(row["provider_id"]).call() == row["identity_at"]
+            assert await providers.lastCapacityAt(row["provider_id"]).call() == row["capacity_at"]
+        fees = await self.connection.fetchrow("select fee_bps, gas_fee from fees")
+        assert fees is not None
+        assert await jobs.fees().call() == [fees["fee_bps"], int(fees["gas_fee"])]
+
+
+def settings_of(world: World, journal_blocks: int = JOURNAL_BLOCKS) -> IndexerSettings:
+    return IndexerSettings(
+        chain_id=CHAIN_ID,
+        deploy_block=world.market.deploy_block,
+        getlogs_cap=5000,
+        block_time_ms=10,
+        confirmations=0,
+        journal_blocks=journal_blocks,
+    )
+
+
+def follower_of(source: Source, world: World, journal_blocks: int) -> Follower:
+    return Follower(source, settings_of(world, journal_blocks), Wake())
+
+
+@asynccontextmanager
+async def open_scene(world: World, connection: Connection) -> AsyncIterator[Scene]:
+    async with connected(world.anvil.rpc_url) as chain, open_rpc(world.anvil.rpc_url) as rpc:
+        accounts = await chain.web3.eth.accounts
+        moves = Moves(chain, world, random.Random(7), newcomers=list(accounts[len(world.cast.wallets) :]))  # noqa: S311 - moves, not keys
+        source = Source(rpc, Decoder(address_book(world)))
+        yield Scene(world, moves, source, connection, follower_of(source, world, JOURNAL_BLOCKS))

@@ -1,0 +1,60 @@
+"""The indexer as it runs: woken by hints, alone in its role, taken over when its holder goes."""
+
+import attrs
+import pytest
+
+from coordinatord.indexer.follow import Follower, Wake
+from coordinatord.store.database import Connection, Database
+from coordinatord.store.index.position import read_position
+from coordinatord.store.notices import RELAY_ENDED
+from tests.integration.coordinatord.indexer.running import indexing
+from tests.integration.coordinatord.indexer.scene import Scene, settings_of
+
+pytestmark = pytest.mark.anyio
+
+NEVER = 3_600_000  # milliseconds: only a hint can wake it
+
+
+async def test_a_hint_wakes_the_indexer_before_its_poll(scene: Scene, database: Database) -> None:
+    async with indexing(database, scene.source, scene.world, block_time_ms=NEVER) as running:
+        await running.until_at(await scene.head())
+        await scene.moves.post()
+        running.wake.hint()
+        await running.until_at(await scene.head())
+
+
+async def test_a_relay_that_ended_anywhere_wakes_the_indexer(scene: Scene, database: Database) -> None:
+    async with indexing(database, scene.source, scene.world, block_time_ms=NEVER) as running:
+        await running.until_at(await scene.head())
+        await scene.moves.post()
+        async with database.connection() as connection:
+            await connection.execute("select pg_notify($1, '1')", RELAY_ENDED)
+        await running.until_at(await scene.head())
+
+
+async def test_another_process_takes_over_when_the_connection_of_the_first_is_cut(
+    scene: Scene, database: Database
+) -> None:
+    async with (
+        indexing(database, scene.source, scene.world) as first,
+        indexing(database, scene.source, scene.world),
+    ):
+        await first.until_at(await scene.head())
+        async with database.connection() as connection:
+            cut = await connection.fetchval(
+                "select count(pg_terminate_backend(pid)) from pg_locks where locktype = 'advisory' and granted"
+                " and database = (select oid from pg_database where datname = current_database())"
+            )
+        assert cut == 1
+        await scene.play(3, 3)
+        await first.until_at(await scene.head())
+    await scene.check()
+
+
+async def test_confirmations_keep_the_index_below_the_head(scene: Scene, connection: Connection) -> None:
+    settings = attrs.evolve(settings_of(scene.world), confirmations=5)
+    await scene.play(8, 8)
+    await Follower(scene.source, settings, Wake()).catch_up(connection)
+    position = await read_position(connection)
+    assert position is not None
+    assert position.block_number == await scene.head() - 5

@@ -1,0 +1,104 @@
+"""The journal is exact: whatever was applied and undone, the tables are those of a fresh replay."""
+
+import random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from coordinatord.indexer.fetch import Source
+from coordinatord.indexer.follow import Follower, IndexerSettings, Wake
+from coordinatord.store.database import Connection
+from coordinatord.store.index.journal import UNDOABLE
+from coordinatord.store.index.position import read_position
+from tests.fakes.chain import CHAIN_ID, DECODER, FakeChain
+from tests.fakes.history import History
+from tests.integration.coordinatord.indexer.index_rows import Rows, forget, index_rows
+
+pytestmark = pytest.mark.anyio
+
+
+def follower(source: Source, journal_blocks: int) -> Follower:
+    limits = IndexerSettings(
+        chain_id=CHAIN_ID,
+        deploy_block=1,
+        getlogs_cap=5000,
+        block_time_ms=10,
+        confirmations=0,
+        journal_blocks=journal_blocks,
+    )
+    return Follower(source, limits, Wake())
+
+
+async def replayed(connection: Connection, source: Source, journal_blocks: int) -> Rows:
+    await forget(connection)
+    await follower(source, journal_blocks).catch_up(connection)
+    return await index_rows(connection)
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    journal_blocks=st.sampled_from((1, 3, 8, 40)),
+    forks=st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20), st.booleans()), min_size=1, max_size=4),
+)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+async def test_index_after_any_forks_equals_a_fresh_replay(
+    connection: Connection,
+    seed: int,
+    journal_blocks: int,
+    forks: list[tuple[int, int, bool]],
+) -> None:
+    """Forks shallower and deeper than the journal, to longer and to shorter chains, some never seen by the index."""
+    await forget(connection)
+    chain, histories = FakeChain(), [History(random.Random(seed))]  # noqa: S311 - histories, not keys
+    async with chain.rpc() as rpc:
+        source = Source(rpc, DECODER)
+        indexer = follower(source, journal_blocks)
+        for depth, growth, seen in [(0, 20, True), *forks]:
+            height = max(0, chain.height - depth)
+            chain.fork(height)
+            del histories[height + 1 :]
+            for _ in range(growth):
+                history = histories[-1].branch()
+                chain.mine(*history.block())
+                histories.append(history)
+            if seen:
+                await indexer.catch_up(connection)
+        # A chain that ends below all that the journal holds looks like a node that is behind, until it has grown.
+        while chain.height <= 20 + sum(growth for _, growth, _ in forks):
+            chain.mine()
+        await indexer.catch_up(connection)
+        position = await read_position(connection)
+        assert position is not None
+        assert position.block_hash.hex() == chain.blocks[-1].header["hash"][2:]
+        indexed = await index_rows(connection)
+        assert indexed == await replayed(connection, source, journal_blocks=1000)
+        assert indexed == await replayed(connection, source, journal_blocks=0)
+
+
+async def test_what_can_be_undone_is_what_the_triggers_journal(connection: Connection) -> None:
+    journaled = await connection.fetch(
+        "select c.relname, count(*) from pg_trigger t join pg_class c on c.oid = t.tgrelid"
+        " where t.tgname in ('journal_insert', 'journal_update', 'journal_delete') group by 1"
+    )
+    assert {row["relname"]: row["count"] for row in journaled} == dict.fromkeys(UNDOABLE, 3)
+    keys = await connection.fetch(
+        "select c.relname, array_agg(a.attname::text order by array_position(i.indkey::int[], a.attnum::int)) as key"
+        " from pg_index i join pg_class c on c.oid = i.indrelid"
+        " join pg_attribute a on a.attrelid = c.oid and a.attnum = any(i.indkey)"
+        " where i.indisprimary and c.relname = any($1) group by 1",
+        list(UNDOABLE),
+    )
+    assert {row["relname"]: tuple(row["key"]) for row in keys} == UNDOABLE
+
+
+async def test_a_first_backfill_leaves_every_index_of_the_tables(connection: Connection) -> None:
+    indexes = "select indexdef from pg_indexes where tablename = 'jobs' order by 1"
+    before = await connection.fetch(indexes)
+    chain, history = FakeChain(), History(random.Random(1))  # noqa: S311 - histories, not keys
+    for _ in range(5):
+        chain.mine(*history.block())
+    async with chain.rpc() as rpc:
+        await follower(Source(rpc, DECODER), journal_blocks=0).catch_up(connection)
+    assert await connection.fetch(indexes) == before
+    assert len(before) > 1

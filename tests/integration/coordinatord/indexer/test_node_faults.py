@@ -1,0 +1,201 @@
+"""A node that fails or lies, through the proxy: the index stops where it is, and goes on when the node is well.
+
+Each fault is applied to a market that moves on meanwhile. The index must not move past what it could check, must
+not change, and must end equal to the registries' own account.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import attrs
+import pytest
+
+from coordinatord.chain.decoding import Decoder
+from coordinatord.chain.rpc import open_rpc
+from coordinatord.indexer.fetch import Source
+from coordinatord.indexer.follow import Follower
+from coordinatord.indexer.readiness import Readiness
+from coordinatord.store.database import Connection, Database
+from coordinatord.trouble import Retryable
+from devnet.world import World
+from tests.faults.rpc_proxy import (
+    ErrorAnswer,
+    Fault,
+    Hang,
+    HttpStatus,
+    RefuseWideRanges,
+    Rewrite,
+    RpcProxy,
+    Truncate,
+    logs_of_another_block,
+    rpc_proxy,
+    withheld_logs,
+)
+from tests.integration.coordinatord.indexer.index_rows import index_rows
+from tests.integration.coordinatord.indexer.moves import address_book
+from tests.integration.coordinatord.indexer.running import indexing
+from tests.integration.coordinatord.indexer.scene import JOURNAL_BLOCKS, Scene, follower_of
+
+pytestmark = pytest.mark.anyio
+
+
+@attrs.frozen
+class Behind:
+    """An index that sees the node through a proxy, and how ready it looks."""
+
+    proxy: RpcProxy
+    source: Source
+    follower: Follower
+    readiness: Readiness
+
+
+@pytest.fixture
+async def behind(scene: Scene, world: World, database: Database) -> AsyncIterator[Behind]:
+    async with rpc_proxy(world.anvil.rpc_url) as proxy, open_rpc(proxy.url, patience=0.3) as rpc:
+        source = Source(rpc, Decoder(address_book(world)))
+        readiness = Readiness(database, rpc, block_time_ms=0, ready_lag_blocks=2)
+        yield Behind(proxy, source, follower_of(source, world, JOURNAL_BLOCKS), readiness)
+
+
+def other_header(params: Any, block: Any) -> Any:
+    return block if params[0] == "latest" else {**block, "parentHash": "0x" + "cd" * 32}
+
+
+def half_of(_params: Any, logs: Any) -> Any:
+    return logs[: len(logs) // 2]
+
+
+def spoilt(_params: Any, logs: Any) -> Any:
+    return [{**log, "data": log["data"][:-2]} for log in logs]
+
+
+LIES_AND_FAILURES: list[tuple[str, Fault]] = [
+    ("limit", ErrorAnswer("eth_getLogs", -32005, "daily request count exceeded, request rate limited")),
+    ("internal", ErrorAnswer("eth_getLogs", -32603, "internal error")),
+    ("no method", ErrorAnswer("eth_getBlockByNumber", -32601, "method not found")),
+    ("head fails", ErrorAnswer("eth_getBlockByNumber", -32603, "internal error")),
+    ("5xx", HttpStatus("eth_getLogs", 503)),
+    ("429", HttpStatus("eth_getBlockByNumber", 429)),
+    ("hang", Hang("eth_getLogs")),
+    ("truncated", Truncate("eth_getLogs")),
+    ("withheld logs", withheld_logs()),
+    ("logs of another block", logs_of_another_block()),
+    ("unlinked headers", Rewrite("eth_getBlockByNumber", other_header)),
+    ("no such block", Rewrite("eth_getBlockByNumber", lambda params, block: block if params[0] == "latest" else None)),
+    ("malformed logs", Rewrite("eth_getLogs", spoilt)),
+    ("not JSON-RPC", HttpStatus("eth_getLogs", 200, b"<html>")),
+]
+
+
+@pytest.mark.parametrize(
+    "fault", [fault for _, fault in LIES_AND_FAILURES], ids=[name for name, _ in LIES_AND_FAILURES]
+)
+@pytest.mark.parametrize("backfill", [False, True], ids=["near the head", "in backfill"])
+async def test_a_failing_or_lying_node_stops_the_index_and_changes_nothing(
+    scene: Scene, behind: Behind, connection: Connection, fault: Fault, backfill: bool
+) -> None:
+    await behind.follower.catch_up(connection)
+    assert (await behind.readiness.report()).reason == "ready"
+    before = await index_rows(connection)
+    await scene.play(4, 4)
+    if backfill:
+        await scene.world.anvil.call("anvil_mine", hex(JOURNAL_BLOCKS + 1))
+    with behind.proxy.fault(fault):
+        with pytest.raises(Retryable):
+            await behind.follower.catch_up(connection)
+        assert await index_rows(connection) == before
+        assert (await behind.readiness.report()).ready is False
+    await behind.follower.catch_up(connection)
+    assert (await behind.readiness.report()).reason == "ready"
+    await scene.check()
+
+
+async def test_an_older_head_is_left_alone(scene: Scene, behind: Behind, connection: Connection) -> None:
+    await scene.play(4, 4)
+    await behind.follower.catch_up(connection)
+    before = await index_rows(connection)
+    chain = scene.moves.chain.web3
+    old = await chain.provider.make_request("eth_getBlockByNumber", [hex(await chain.eth.block_number - 3), False])
+    older = Rewrite("eth_getBlockByNumber", lambda params, block: old["result"] if params[0] == "latest" else block)
+    number = Rewrite("eth_blockNumber", lambda _params, _number: old["result"]["number"])
+    with behind.proxy.fault(older, number):
+        await behind.follower.catch_up(connection)
+        assert await index_rows(connection) == before
+        report = await behind.readiness.report()
+        assert (report.reason, report.lag) == ("trailing", -3)
+    await behind.follower.catch_up(connection)
+    await scene.check()
+
+
+@pytest.mark.parametrize(
+    ("message", "widest"),
+    [
+        ("query returned more than 10000 results. Try with this block range [{first}, {last}].", 7),
+        ("eth_getLogs is limited to a {widest} range", 9),
+        ("block range is too wide", 3),
+    ],
+)
+async def test_ranges_adapt_to_what_the_node_takes(
+    scene: Scene, behind: Behind, connection: Connection, message: str, widest: int
+) -> None:
+    await scene.play(20, 20)
+    await scene.world.anvil.call("anvil_mine", hex(JOURNAL_BLOCKS))
+    with behind.proxy.fault(RefuseWideRanges(widest, message)):
+        await behind.follower.catch_up(connection)
+    await scene.check()
+
+
+async def test_a_node_that_keeps_part_of_the_logs_to_itself_is_found_out_and_outlived(
+    scene: Scene, behind: Behind, connection: Connection, database: Database
+) -> None:
+    """Part of a block's logs can be withheld unseen. The events that follow contradict the index: it is rebuilt."""
+    await behind.follower.catch_up(connection)
+    await scene.world.anvil.call("evm_setAutomine", False)
+    posts = [await scene.moves.sent_post() for _ in range(2)]
+    await scene.world.anvil.call("evm_mine")
+    await scene.world.anvil.call("evm_setAutomine", True)
+    with behind.proxy.fault(Rewrite("eth_getLogs", half_of)):
+        await behind.follower.catch_up(connection)
+    assert await connection.fetchval("select count(*) from jobs") == len(posts) - 1
+    while scene.moves.open:
+        await scene.moves.claim()
+    async with indexing(database, behind.source, scene.world) as running:
+        await running.until_at(await scene.moves.chain.web3.eth.block_number)
+    await scene.check()
+
+
+async def test_readiness_without_a_node_is_chain_unreachable(behind: Behind, connection: Connection) -> None:
+    with behind.proxy.fault(HttpStatus("*", 502)):
+        report = await behind.readiness.report()
+    assert (report.reason, report.cursor, report.head_block, report.lag) == ("chain_unreachable", None, None, None)
+
+
+async def test_readiness_names_cold_start_then_trailing_then_ready(
+    scene: Scene, behind: Behind, connection: Connection
+) -> None:
+    assert (await behind.readiness.report()).reason == "cold_start"
+    await behind.follower.catch_up(connection)
+    assert (await behind.readiness.report()).reason == "ready"
+    await scene.play(3, 1)
+    report = await behind.readiness.report()
+    assert (report.reason, report.lag) == ("trailing", 3)
+
+
+async def test_readiness_during_a_rebuild_is_reorg_until_the_head_is_reached(
+    scene: Scene, behind: Behind, connection: Connection
+) -> None:
+    anvil = scene.world.anvil
+    follower = follower_of(behind.source, scene.world, journal_blocks=2)
+    snapshot, moves = await anvil.call("evm_snapshot"), scene.moves.branch()
+    await scene.play(6, 2)
+    await follower.catch_up(connection)
+    await anvil.call("evm_revert", snapshot)
+    scene.moves = moves
+    await scene.play(7, 2)
+    with behind.proxy.fault(RefuseWideRanges(0, "block range is too wide")):  # no ranges: no replay
+        with pytest.raises(Retryable):
+            await follower.catch_up(connection)
+        assert (await behind.readiness.report()).reason == "reorg"
+    await follower.catch_up(connection)
+    assert (await behind.readiness.report()).reason == "ready"
+    await scene.check()

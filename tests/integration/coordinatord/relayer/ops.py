@@ -1,0 +1,114 @@
+"""Real ops of the open market, ready to be relayed: posts by clients, capacity requests by providers."""
+
+import itertools
+import secrets
+import time
+from collections.abc import Iterator
+
+import attrs
+
+from common.address_book import AddressBook, TokenDomain
+from common.domains import Domains
+from common.messages.jobs import Claim, Order
+from common.messages.payments import job_payment
+from common.messages.providers import RequestCapacity
+from common.quotes import Terms, job_id, quote
+from common.secp256k1 import Wallet
+from coordinatord.chain import job_registry, provider_registry
+from coordinatord.store.outbox import NewRelay, Priority, RelayKind
+from devnet.accounts import Wallet as DevnetWallet
+from devnet.anvil import CHAIN_ID
+from devnet.catalogue import FEE_BPS, GAS_FEE
+from devnet.market import Market
+
+CID = "bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy"
+
+
+def raw(address: str) -> bytes:
+    return bytes.fromhex(address[2:])
+
+
+def hexed(address: bytes) -> str:
+    return "0x" + address.hex()
+
+
+def signer(wallet: DevnetWallet) -> Wallet:
+    return Wallet(raw(wallet.private_key))
+
+
+@attrs.define
+class Ops:
+    """`domains` and addresses of the market; times count up so that no two capacity requests share one."""
+
+    market: Market
+    book: AddressBook
+    domains: Domains
+    times: Iterator[int]
+    payments: dict[bytes, bytes] = attrs.field(factory=dict)
+
+    @classmethod
+    def of(cls, market: Market) -> "Ops":
+        book = AddressBook(
+            chain_id=CHAIN_ID,
+            deploy_block=market.deploy_block,
+            job_registry=raw(market.jobs),
+            provider_registry=raw(market.providers),
+            ask_registry=raw(market.asks),
+            paytoken=raw(market.token),
+            payment_token_decimals=market.token_decimals,
+            token_domain=TokenDomain(market.token_name, market.token_version),
+        )
+        return cls(market, book, Domains.of(book), itertools.count(int(time.time()) + 100))
+
+    def post(self, owner: Wallet, *, c: bytes | None = None, sla: int = 300) -> NewRelay:
+        order = Order(
+            c if c is not None else secrets.token_bytes(32),
+            model_id=1,
+            sla_secs=sla,
+            rate_in=1000,
+            rate_out=1000,
+            units_in=100,
+            units_out=100,
+            designated=0,
+            expires_at=int(time.time()) + 3000,
+        )
+        amount = quote(1000, 1000, 100, 100, Terms(FEE_BPS, GAS_FEE)).amount
+        job = job_id(owner.address, order.c)
+        payment = job_payment(owner.address, raw(self.market.jobs), amount, order.expires_at, job)
+        self.payments[job] = owner.sign(self.domains.token.digest(payment))
+        calldata = job_registry.post(
+            order,
+            owner.address,
+            amount=amount,
+            task_cid=CID,
+            order_signature=owner.sign(self.domains.jobs.digest(order)),
+            payment=self.payments[job],
+        )
+        return NewRelay(RelayKind.POST, job, b"post" + job, raw(self.market.jobs), calldata, Priority.POST)
+
+    def request_capacity(self, provider: Wallet, n: int = 5, *, issued_at: int | None = None) -> NewRelay:
+        message = RequestCapacity(n, issued_at if issued_at is not None else next(self.times))
+        calldata = provider_registry.request_capacity(
+            message.n, message.issued_at, provider.sign(self.domains.providers.digest(message))
+        )
+        subject = provider.address.rjust(32, b"\0")
+        return NewRelay(
+            RelayKind.REQUEST_CAPACITY,
+            subject,
+            b"capacity" + subject + message.struct_hash(),
+            raw(self.market.providers),
+            calldata,
+            Priority.OP,
+        )
+
+    def reclaim(self, job: bytes) -> NewRelay:
+        """Refused for any job that is not claimed: the cheapest exit that there is."""
+        calldata = job_registry.reclaim(job)
+        return NewRelay(RelayKind.RECLAIM, job, b"reclaim" + job, raw(self.market.jobs), calldata, Priority.EXIT)
+
+    def claim(self, provider: Wallet, job: bytes) -> NewRelay:
+        """Of a job posted through `post`, now."""
+        message = Claim(job, int(time.time()))
+        signature = provider.sign(self.domains.jobs.digest(message))
+        calldata = job_registry.claim(job, message.issued_at, signature, self.payments[job])
+        return NewRelay(RelayKind.CLAIM, job, b"claim" + job, raw(self.market.jobs), calldata, Priority.OP)

@@ -1,0 +1,110 @@
+"""A relayer with all that it stands on, and the services' face of it, in this process."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import attrs
+
+from common.address_book import AddressBook
+from common.secp256k1 import Wallet
+from coordinatord.chain.decoding import Decoder
+from coordinatord.chain.rpc import Rpc, open_rpc
+from coordinatord.indexer.fetch import Source
+from coordinatord.indexer.follow import IndexerSettings, run_indexer
+from coordinatord.indexer.follow import Wake as IndexWake
+from coordinatord.relayer.settings import RelayerSettings
+from coordinatord.relayer.worker import run_relayer
+from coordinatord.service.relaying import Relaying
+from coordinatord.store.database import Database, open_database
+from coordinatord.store.migrate import migrate
+from coordinatord.store.notices import Notices
+from devnet.anvil import CHAIN_ID
+
+# Without an index beside a test: this says that it is ahead of every block, so that nobody waits for it.
+_INDEX_FAR_AHEAD = (
+    "insert into index_position (block_number, block_hash, block_time) values (1000000000, '', 0)"
+    " on conflict do nothing"
+)
+
+
+@attrs.frozen
+class Stage:
+    """`relaying` hands over ops; `start(wallet)` adds a relayer for that account, which ends with the stage."""
+
+    database: Database
+    notices: Notices
+    relaying: Relaying
+    rpc: Rpc
+    settings: RelayerSettings
+    tasks: anyio.abc.TaskGroup
+
+    def start(self, wallet: Wallet) -> anyio.CancelScope:
+        scope = anyio.CancelScope()
+
+        async def run() -> None:
+            with scope:
+                await run_relayer(
+                    self.database, self.notices, self.rpc, wallet, chain_id=CHAIN_ID, settings=self.settings
+                )
+
+        self.tasks.start_soon(run)
+        return scope
+
+    async def fetchval(self, query: str, *arguments: object) -> object:
+        async with self.database.connection() as connection:
+            return await connection.fetchval(query, *arguments)
+
+    async def until(self, query: str, *arguments: object) -> None:
+        """Wait until the query's value is true."""
+        while not await self.fetchval(query, *arguments):  # noqa: ASYNC110 - the event is in another process's hands
+            await anyio.sleep(0.02)
+
+
+@asynccontextmanager
+async def stage(
+    database_url: str,
+    rpc_url: str,
+    *,
+    max_depth: int = 4096,
+    queue_timeout_ms: int = 30_000,
+    coalesce_max: int = 64,
+    reserve_gas: int = 30_000_000,
+    patience: float = 5.0,
+    receipt_wait: float = 60.0,
+    index: AddressBook | None = None,
+) -> AsyncIterator[Stage]:
+    settings = RelayerSettings(
+        coalesce_max=coalesce_max, queue_timeout_ms=queue_timeout_ms, block_time_ms=400, reserve_gas=reserve_gas
+    )
+    async with (
+        open_database(database_url, smallest=1, largest=8) as database,
+        open_rpc(rpc_url, patience=patience) as rpc,
+    ):
+        async with database.pool.acquire() as connection:
+            await migrate(connection)
+            if index is None:
+                await connection.execute(_INDEX_FAR_AHEAD)
+        notices = Notices()
+        relaying = Relaying(
+            database, notices, max_depth=max_depth, queue_timeout_ms=queue_timeout_ms, receipt_wait=receipt_wait
+        )
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(notices.listen, database)
+            tasks.start_soon(relaying.run)
+            if index is not None:
+                source, settings_of_index = Source(rpc, Decoder(index)), _settings_of_index(index)
+                tasks.start_soon(run_indexer, database, source, settings_of_index, notices, IndexWake())
+            yield Stage(database, notices, relaying, rpc, settings, tasks)
+            tasks.cancel_scope.cancel()
+
+
+def _settings_of_index(book: AddressBook) -> IndexerSettings:
+    return IndexerSettings(
+        chain_id=book.chain_id,
+        deploy_block=book.deploy_block,
+        getlogs_cap=5000,
+        block_time_ms=400,
+        confirmations=0,
+        journal_blocks=64,
+    )

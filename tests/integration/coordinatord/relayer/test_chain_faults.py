@@ -1,0 +1,233 @@
+"""What the chain does to transactions that are already signed."""
+
+from collections.abc import Awaitable, Callable
+
+import anyio
+import pytest
+
+from common.abi import address, boolean, encode, selector
+from common.secp256k1 import Wallet
+from coordinatord.service.relaying import Mined, RefusedByChain
+from coordinatord.store.outbox import NewRelay
+from coordinatord.trouble import Retryable
+from devnet.anvil import Anvil
+from devnet.world import World
+from tests.integration.coordinatord.relayer.mining import mining_by_hand
+from tests.integration.coordinatord.relayer.ops import Ops, hexed
+from tests.integration.coordinatord.relayer.running import Stage, stage
+from tests.invariants.relays import relay_violations
+
+pytestmark = pytest.mark.anyio
+
+SIGNED = "select count(*) = $1 from relays where state = 'signed'"
+BROADCAST = "select count(*) = $1 from relay_txs where broadcast_at is not null"
+
+
+def relay_into(on: Stage, outcomes: list[object]) -> Callable[[NewRelay], Awaitable[None]]:
+    async def relay(op: NewRelay) -> None:
+        outcomes.append(await on.relaying.relay(op))
+
+    return relay
+
+
+async def mine_until_ended(on: Stage, anvil: Anvil) -> None:
+    while await on.fetchval("select count(*) from relays where state in ('queued', 'signed')"):
+        await anvil.call("evm_mine")
+        await anyio.sleep(0.05)
+
+
+async def test_two_conflicting_ops_in_one_block_end_with_one_winner(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, provider: Wallet
+) -> None:
+    time = next(ops.times)
+    outcomes: list[object] = []
+    async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url, coalesce_max=1) as on:
+        on.start(relayer_wallet)
+        async with anyio.create_task_group() as callers:
+            for n in (3, 4):
+                callers.start_soon(relay_into(on, outcomes), ops.request_capacity(provider, n, issued_at=time))
+            await on.until(BROADCAST, 2)
+            await world.anvil.call("evm_mine")
+        assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Mined", "RefusedByChain"]
+        (refused,) = (outcome for outcome in outcomes if isinstance(outcome, RefusedByChain))
+        assert refused.name == "StaleOp"
+        assert await on.fetchval("select count(distinct block_number) from relay_txs") == 1
+
+
+async def test_a_transaction_stuck_below_the_base_fee_is_replaced_at_its_nonce(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
+) -> None:
+    outcomes: list[object] = []
+    async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url) as on:
+        on.start(relayer_wallet)
+        async with anyio.create_task_group() as callers:
+            callers.start_soon(relay_into(on, outcomes), ops.post(client))
+            await on.until(BROADCAST, 1)
+            offered = int(str(await on.fetchval("select max(max_fee) from relay_tx_versions")))
+            await world.anvil.call("anvil_setNextBlockBaseFeePerGas", hex(3 * offered))
+            await world.anvil.call("evm_mine")
+            await on.until("select count(*) = 2 from relay_tx_versions")
+            await mine_until_ended(on, world.anvil)
+        assert isinstance(outcomes[0], Mined)
+        assert await on.fetchval("select count(*) from relay_txs") == 1
+        bumps = await on.fetchval(
+            "select bool_and(max_fee >= before_fee * 1.125 and max_tip >= before_tip * 1.125) from"
+            " (select max_fee, max_tip, lag(max_fee) over w as before_fee, lag(max_tip) over w as before_tip"
+            " from relay_tx_versions window w as (order by created_at)) as v where before_fee is not null"
+        )
+        assert bumps is True
+
+
+async def test_an_outside_transaction_takes_our_nonce_and_the_relay_gets_another(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
+) -> None:
+    outcomes: list[object] = []
+    account = hexed(relayer_wallet.address)
+    async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url) as on:
+        on.start(relayer_wallet)
+        async with anyio.create_task_group() as callers:
+            callers.start_soon(relay_into(on, outcomes), ops.post(client))
+            await on.until(BROADCAST, 1)
+            await world.anvil.call("anvil_dropAllTransactions")
+            nonce = await world.anvil.call("eth_getTransactionCount", account, "latest")
+            await world.anvil.call("eth_sendTransaction", {"from": account, "to": account, "nonce": nonce})
+            await world.anvil.call("evm_mine")
+            await on.until("select count(*) = 1 from relay_txs where lost")
+            await on.until(BROADCAST, 2)
+            await mine_until_ended(on, world.anvil)
+        assert isinstance(outcomes[0], Mined)
+        assert await on.fetchval("select requeued from relays") == 1
+        async with on.database.connection() as connection:
+            assert await relay_violations(connection, on.rpc, stuck_after=0) == []
+
+
+async def test_nonces_used_outside_before_they_were_given_out_are_passed_over(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
+) -> None:
+    account = hexed(relayer_wallet.address)
+    async with stage(database_url, world.anvil.rpc_url) as on:
+        on.start(relayer_wallet)
+        assert isinstance(await on.relaying.relay(ops.post(client)), Mined)
+        for _ in range(3):
+            await world.anvil.call("eth_sendTransaction", {"from": account, "to": account})
+        assert isinstance(await on.relaying.relay(ops.post(client)), Mined)
+        async with on.database.connection() as connection:
+            assert await relay_violations(connection, on.rpc, stuck_after=0) == []
+
+
+async def test_a_nonce_that_the_chain_gave_back_is_closed_by_a_self_transfer(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
+) -> None:
+    """An outside transaction that ours was built upon is reorganised away for good."""
+    account = hexed(relayer_wallet.address)
+    async with stage(database_url, world.anvil.rpc_url) as on:
+        on.start(relayer_wallet)
+        assert isinstance(await on.relaying.relay(ops.post(client)), Mined)
+        await world.anvil.call("eth_sendTransaction", {"from": account, "to": account})
+        assert isinstance(await on.relaying.relay(ops.post(client)), Mined)
+        await world.anvil.call("anvil_reorg", 2, [])
+        await on.until("select count(*) = 1 from relay_txs where purpose = 'fill' and block_number is not null")
+        await on.until("select bool_and(state = 'mined') from relays")
+        async with on.database.connection() as connection:
+            assert await relay_violations(connection, on.rpc, stuck_after=0) == []
+
+
+@pytest.mark.parametrize("depth", [1, 5, 50])
+async def test_after_a_reorg_identical_bytes_are_mined_again(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, depth: int
+) -> None:
+    async with stage(database_url, world.anvil.rpc_url) as on:
+        on.start(relayer_wallet)
+        for _ in range(3):
+            assert isinstance(await on.relaying.relay(ops.post(client)), Mined)
+        await world.anvil.call("anvil_mine", hex(depth - 1))
+        before = await on.fetchval(
+            "select max(block_hash) from relay_txs where nonce = (select max(nonce) from relay_txs)"
+        )
+        await world.anvil.call("anvil_reorg", depth, [])
+        await on.until(
+            "select count(*) = 0 from relay_txs where nonce = (select max(nonce) from relay_txs) and block_hash = $1",
+            before,
+        )
+        await on.until("select bool_and(state = 'mined') from relays")
+        assert await on.fetchval("select count(*) from relay_tx_versions") == 3
+        async with on.database.connection() as connection:
+            assert await relay_violations(connection, on.rpc, stuck_after=0) == []
+
+
+async def test_without_funds_posts_stop_while_other_ops_go_on_until_the_account_is_filled_up(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
+) -> None:
+    account = hexed(relayer_wallet.address)
+    async with stage(database_url, world.anvil.rpc_url) as on:
+        on.start(relayer_wallet)
+        await world.anvil.call("anvil_setBalance", account, hex(10**16))
+        with pytest.raises(Retryable) as poor:
+            await on.relaying.relay(ops.post(client))
+        assert poor.value.code == "relayer_funds"
+        assert isinstance(await on.relaying.relay(ops.request_capacity(provider)), Mined)
+        await world.anvil.call("anvil_setBalance", account, "0x0")
+        await world.anvil.call("evm_mine")
+        with pytest.raises(Retryable) as empty:
+            await on.relaying.relay(ops.request_capacity(provider))
+        assert empty.value.code == "relayer_funds"
+        await world.anvil.call("anvil_setBalance", account, hex(10**21))
+        assert isinstance(await on.relaying.relay(ops.post(client)), Mined)
+
+
+@pytest.mark.parametrize("blocks", [1, 0], ids=["another branch", "no new block"])
+async def test_a_chain_set_back_below_our_blocks_gets_identical_bytes_again(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, blocks: int
+) -> None:
+    async with stage(database_url, world.anvil.rpc_url) as on:
+        on.start(relayer_wallet)
+        snapshot = await world.anvil.call("evm_snapshot")
+        for _ in range(3):
+            assert isinstance(await on.relaying.relay(ops.post(client)), Mined)
+        await world.anvil.call("evm_revert", snapshot)
+        if blocks:
+            await world.anvil.call("anvil_mine", hex(blocks))
+        account = hexed(relayer_wallet.address)
+        while int(await world.anvil.call("eth_getTransactionCount", account, "latest"), 16) < 3:  # noqa: ASYNC110 - the event is in the node
+            await anyio.sleep(0.02)
+        await on.until("select bool_and(state = 'mined') from relays")
+        assert await on.fetchval("select count(*) from relay_tx_versions") == 3
+        async with on.database.connection() as connection:
+            assert await relay_violations(connection, on.rpc, stuck_after=0) == []
+
+
+async def test_a_shared_transaction_that_reverts_as_a_whole_is_taken_apart(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, provider: Wallet
+) -> None:
+    """The account is no relayer any more: nobody may share a transaction, and anybody may send the ops themselves."""
+    outcomes: list[object] = []
+    call = selector("setRelayer(address,bool)") + encode(address(relayer_wallet.address), boolean(False))
+    admin, registry = world.cast.admin.address, world.market.providers
+    await world.anvil.call("eth_sendTransaction", {"from": admin, "to": registry, "data": hexed(call)})
+    async with stage(database_url, world.anvil.rpc_url) as on:
+        async with anyio.create_task_group() as callers:
+            for _ in range(3):
+                callers.start_soon(relay_into(on, outcomes), ops.request_capacity(provider))
+            await on.until("select count(*) = 3 from relays")
+            on.start(relayer_wallet)
+        assert [type(outcome) for outcome in outcomes] == [Mined] * 3
+        assert await on.fetchval("select count(*) from relay_txs where not succeeded") == 1
+        assert await on.fetchval("select count(*) from relay_txs where succeeded") == 3
+
+
+async def test_every_connection_to_the_database_breaks_and_the_relay_ends_all_the_same(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
+) -> None:
+    outcomes: list[object] = []
+    async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url) as on:
+        on.start(relayer_wallet)
+        async with anyio.create_task_group() as callers:
+            callers.start_soon(relay_into(on, outcomes), ops.post(client))
+            await on.until(BROADCAST, 1)
+            await on.fetchval(
+                "select count(pg_terminate_backend(pid)) from pg_stat_activity"
+                " where datname = current_database() and pid <> pg_backend_pid()"
+            )
+            await world.anvil.call("evm_mine")
+        assert isinstance(outcomes[0], Mined)
+        assert await on.fetchval("select count(*) from relay_tx_versions") == 1

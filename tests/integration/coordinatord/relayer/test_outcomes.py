@@ -1,0 +1,123 @@
+"""Ends of signed relays, in the tables alone."""
+
+from collections.abc import AsyncIterator
+
+import attrs
+import pytest
+
+from coordinatord.store import outbox, relay_outcomes, relay_txs
+from coordinatord.store.database import Connection, open_database
+from coordinatord.store.migrate import migrate
+from coordinatord.store.outbox import MAX_REQUEUES, NewRelay, Priority, Queued, RelayKind
+from coordinatord.store.relay_outcomes import MinedTx, RefusedCall
+from coordinatord.store.relay_txs import NewTx, Version
+
+pytestmark = pytest.mark.anyio
+
+CHAIN, ACCOUNT, TARGET = 1, b"\xaa" * 20, b"\x01" * 20
+BLOCK = b"\xbb" * 32
+
+
+@pytest.fixture
+async def connection(database_url: str) -> AsyncIterator[Connection]:
+    async with open_database(database_url, smallest=1, largest=2) as database, database.connection() as opened:
+        await migrate(opened)
+        yield opened
+
+
+def new(name: bytes, *, subject: bytes = b"") -> NewRelay:
+    return NewRelay(RelayKind.POST, subject or name, name, TARGET, b"call " + name, Priority.POST)
+
+
+async def queued(connection: Connection, name: bytes) -> int:
+    submitted = await outbox.submit(connection, new(name), max_depth=100)
+    assert isinstance(submitted, Queued)
+    assert not submitted.joined
+    return submitted.id
+
+
+async def signed(connection: Connection, nonce: int, *names: bytes) -> int:
+    """One transaction that carries a relay of each name; its id."""
+    relays = [await queued(connection, name) for name in names]
+    version = Version(nonce.to_bytes(32, "big"), b"raw", 10, 1, fills=False)
+    tx = NewTx(nonce, TARGET, b"data", 100_000, 2, "relay", version)
+    (tx_id,) = await relay_txs.insert(connection, CHAIN, ACCOUNT, [tx])
+    places = [None] if len(relays) == 1 else list(range(len(relays)))
+    await outbox.mark_signed(connection, relays, [tx_id] * len(relays), places)
+    return tx_id
+
+
+async def mine(connection: Connection, tx_id: int, *refused: RefusedCall) -> None:
+    await relay_outcomes.record_mined(connection, [MinedTx(tx_id, bytes(32), 7, BLOCK, succeeded=True)])
+    await relay_outcomes.end_carried(connection, [tx_id], refused)
+
+
+async def states(connection: Connection) -> list[str]:
+    return [row[0] for row in await connection.fetch("select state::text from relays order by id")]
+
+
+async def test_one_submission_of_many_counts_its_own_rows(connection: Connection) -> None:
+    relays = [new(b"a"), new(b"a"), new(b"b", subject=b"s"), new(b"c"), new(b"d")]
+    outcomes = await outbox.submit_all(connection, relays, max_depth=3)
+    assert [attrs.asdict(o).get("joined", type(o).__name__) for o in outcomes] == [
+        False,
+        True,
+        False,
+        False,
+        "QueueFull",
+    ]
+
+
+async def test_a_refused_call_ends_refused_and_its_neighbours_mined(connection: Connection) -> None:
+    tx_id = await signed(connection, 0, b"a", b"b", b"c")
+    await mine(connection, tx_id, RefusedCall(tx_id, 1, "StaleOp", b"\x01"))
+    assert await states(connection) == ["mined", "refused", "mined"]
+
+
+async def test_an_unmade_block_brings_mined_and_refused_relays_back(connection: Connection) -> None:
+    tx_id = await signed(connection, 0, b"a", b"b")
+    await mine(connection, tx_id, RefusedCall(tx_id, 1, "StaleOp", b"\x01"))
+    assert await relay_outcomes.unmine(connection, CHAIN, ACCOUNT, [BLOCK]) == 1
+    assert await states(connection) == ["signed", "signed"]
+    assert [tx.id for tx in await relay_txs.pending(connection, CHAIN, ACCOUNT)] == [tx_id]
+
+
+async def test_an_unmade_relay_whose_request_is_under_way_anew_keeps_its_end_until_it_is_mined_again(
+    connection: Connection,
+) -> None:
+    tx_id = await signed(connection, 0, b"a")
+    await mine(connection, tx_id)
+    await queued(connection, b"a")
+    await relay_outcomes.unmine(connection, CHAIN, ACCOUNT, [BLOCK])
+    assert await states(connection) == ["mined", "queued"]
+    await mine(connection, tx_id, RefusedCall(tx_id, None, "OrderExpired", b"\x02"))
+    assert await states(connection) == ["refused", "queued"]
+
+
+async def test_a_lost_nonce_sends_its_relays_back_to_the_queue_and_at_last_drops_them(connection: Connection) -> None:
+    tx_id = await signed(connection, 0, b"a")
+    await relay_outcomes.mark_lost(connection, [tx_id])
+    (again,) = await outbox.take(connection, 10)
+    assert again.requeued == 1
+    await connection.execute("update relays set state = 'signed', requeued = $1", MAX_REQUEUES)
+    await relay_outcomes.requeue(connection, [again.id], "nonce_conflict")
+    (status,) = await outbox.statuses(connection, [again.id])
+    assert (status.state, status.reason, status.tx_hash) == ("dropped", "nonce_conflict", None)
+    assert await relay_txs.pending(connection, CHAIN, ACCOUNT) == []
+
+
+async def test_gaps_are_nonces_lost_or_never_stored_and_not_mined_ones(connection: Connection) -> None:
+    mined, lost = await signed(connection, 4, b"a"), await signed(connection, 5, b"b")
+    await mine(connection, mined)
+    await relay_outcomes.mark_lost(connection, [lost])
+    gaps = await relay_txs.gaps_among(connection, CHAIN, ACCOUNT, [4, 5, 6])
+    assert [(gap.nonce, gap.lost_id) for gap in gaps] == [(5, lost), (6, None)]
+
+
+async def test_what_waits_too_long_is_dropped_and_what_is_signed_is_not(connection: Connection) -> None:
+    await signed(connection, 0, b"a")
+    await queued(connection, b"b")
+    await queued(connection, b"c")
+    await connection.execute("update relays set queued_at = queued_at - interval '1 minute' where dedupe <> 'c'")
+    assert await outbox.drop_overdue(connection, 30_000) == [RelayKind.POST]
+    assert await states(connection) == ["signed", "dropped", "queued"]

@@ -1,0 +1,141 @@
+"""Ops through the outbox to the chain, and what each caller hears."""
+
+import anyio
+import pytest
+
+from common.secp256k1 import Wallet
+from coordinatord.service.relaying import Busy, Mined, RefusedByChain
+from coordinatord.trouble import Retryable
+from devnet.accounts import Cast
+from devnet.world import World
+from tests.integration.coordinatord.relayer.ops import Ops, signer
+from tests.integration.coordinatord.relayer.running import stage
+from tests.invariants.relays import relay_violations
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_post_is_mined_and_its_hash_is_the_chains(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
+) -> None:
+    async with stage(database_url, world.anvil.rpc_url) as on:
+        on.start(relayer_wallet)
+        outcome = await on.relaying.relay(ops.post(client))
+        assert isinstance(outcome, Mined)
+        receipt = await world.anvil.call("eth_getTransactionReceipt", "0x" + outcome.tx_hash.hex())
+        assert int(receipt["blockNumber"], 16) == outcome.block_number
+        assert int(receipt["status"], 16) == 1
+        async with on.database.connection() as connection:
+            assert await relay_violations(connection, on.rpc, stuck_after=0) == []
+
+
+async def test_an_op_that_the_chain_would_refuse_is_refused_by_name_and_costs_no_nonce(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet
+) -> None:
+    async with stage(database_url, world.anvil.rpc_url) as on:
+        on.start(relayer_wallet)
+        outcome = await on.relaying.relay(ops.reclaim(bytes(32)))
+        assert isinstance(outcome, RefusedByChain)
+        assert outcome.name == "UnknownJob"
+        assert await on.fetchval("select count(*) from relay_txs") == 0
+
+
+async def test_refused_inside_a_shared_transaction_one_op_harms_no_other(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, provider: Wallet
+) -> None:
+    """Two requests with one time: each passes alone, and the second is stale once the first has been run."""
+    first, second = (ops.request_capacity(provider, n, issued_at=next(ops.times)) for n in (3, 4))
+    same_time = ops.request_capacity(provider, 7, issued_at=next(ops.times) - 2)
+    outcomes: dict[int, object] = {}
+    async with stage(database_url, world.anvil.rpc_url) as on:
+
+        async def relay(number: int, op: object) -> None:
+            outcomes[number] = await on.relaying.relay(op)  # type: ignore[arg-type] # built above
+
+        async with anyio.create_task_group() as callers:
+            for number, op in enumerate((first, same_time, second)):
+                callers.start_soon(relay, number, op)
+                await on.until("select count(*) = $1 from relays", number + 1)
+            on.start(relayer_wallet)
+        assert isinstance(outcomes[0], Mined)
+        assert outcomes[1] == RefusedByChain("StaleOp", outcomes[1].raw)  # type: ignore[attr-defined] # checked by ==
+        assert isinstance(outcomes[2], Mined)
+        assert outcomes[2].tx_hash == outcomes[0].tx_hash
+        assert await on.fetchval("select count(*) from relay_txs") == 1
+
+
+async def test_the_same_request_again_joins_the_one_under_way(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
+) -> None:
+    post = ops.post(client)
+    outcomes: list[object] = []
+    async with stage(database_url, world.anvil.rpc_url) as on:
+
+        async def relay() -> None:
+            outcomes.append(await on.relaying.relay(post))
+
+        async with anyio.create_task_group() as callers:
+            for _ in range(20):
+                callers.start_soon(relay)
+            await on.until("select count(*) = 1 from relays")
+            on.start(relayer_wallet)
+        assert isinstance(outcomes[0], Mined)
+        assert outcomes == [outcomes[0]] * 20
+        again = await on.relaying.relay(post)
+        assert isinstance(again, RefusedByChain)
+        assert again.name == "DuplicateJob"
+        assert await on.fetchval("select count(*) from relay_txs") == 1
+
+
+async def test_the_ninth_op_of_a_subject_is_busy(world: World, database_url: str, ops: Ops, provider: Wallet) -> None:
+    async with stage(database_url, world.anvil.rpc_url) as on, anyio.create_task_group() as callers:
+        for n in range(8):
+            callers.start_soon(on.relaying.relay, ops.request_capacity(provider, n + 1))
+        await on.until("select count(*) = 8 from relays")
+        assert await on.relaying.relay(ops.request_capacity(provider, 9)) == Busy()
+        callers.cancel_scope.cancel()
+
+
+async def test_beyond_the_depth_the_queue_is_full(world: World, database_url: str, ops: Ops, client: Wallet) -> None:
+    async with (
+        stage(database_url, world.anvil.rpc_url, max_depth=3) as on,
+        anyio.create_task_group() as callers,
+    ):
+        for _ in range(3):
+            callers.start_soon(on.relaying.relay, ops.post(client))
+        await on.until("select count(*) = 3 from relays")
+        with pytest.raises(Retryable) as full:
+            await on.relaying.relay(ops.post(client))
+        assert full.value.code == "relay_queue_full"
+        assert await on.fetchval("select count(*) from relays") == 3
+        callers.cancel_scope.cancel()
+
+
+async def test_a_relay_that_nobody_takes_times_out_and_is_never_signed(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
+) -> None:
+    async with stage(database_url, world.anvil.rpc_url, queue_timeout_ms=100) as on:
+        with pytest.raises(Retryable) as late:
+            await on.relaying.relay(ops.post(client))
+        assert late.value.code == "relay_queue_timeout"
+        assert await on.fetchval("select state::text from relays") == "dropped"
+
+
+async def test_two_accounts_share_one_outbox(
+    world: World, database_url: str, ops: Ops, client: Wallet, cast: Cast
+) -> None:
+    outcomes: list[object] = []
+    async with stage(database_url, world.anvil.rpc_url, coalesce_max=2) as on:
+
+        async def relay() -> None:
+            outcomes.append(await on.relaying.relay(ops.post(client)))
+
+        async with anyio.create_task_group() as callers:
+            for _ in range(60):
+                callers.start_soon(relay)
+            await on.until("select count(*) = 60 from relays")
+            for wallet in cast.with_role("relayer"):
+                on.start(signer(wallet))
+        assert [type(outcome) for outcome in outcomes] == [Mined] * 60
+        async with on.database.connection() as connection:
+            assert await relay_violations(connection, on.rpc, stuck_after=0) == []

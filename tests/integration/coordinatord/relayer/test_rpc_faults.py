@@ -1,0 +1,197 @@
+"""What the endpoint does to us: no answers, errors, lies. Before broadcast callers may try again; after it nothing
+but the one stored transaction is ever sent."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from common.secp256k1 import Wallet
+from coordinatord.service.relaying import Mined, NoReceipt
+from coordinatord.trouble import Retryable
+from devnet.world import World
+from tests.faults.rpc_proxy import (
+    ErrorAnswer,
+    Fault,
+    HttpStatus,
+    Rewrite,
+    RpcProxy,
+    SwallowAnswer,
+    Truncate,
+    older_head,
+    rpc_proxy,
+)
+from tests.integration.coordinatord.relayer.mining import mining_by_hand
+from tests.integration.coordinatord.relayer.ops import Ops
+from tests.integration.coordinatord.relayer.running import Stage, stage
+from tests.invariants.relays import relay_violations
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def behind_proxy(
+    world: World, database_url: str, *, queue_timeout_ms: int = 30_000, receipt_wait: float = 60.0
+) -> AsyncIterator[tuple[Stage, RpcProxy]]:
+    async with (
+        rpc_proxy(world.anvil.rpc_url) as proxy,
+        stage(
+            database_url, proxy.url, queue_timeout_ms=queue_timeout_ms, receipt_wait=receipt_wait, patience=0.5
+        ) as on,
+    ):
+        yield on, proxy
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        (ErrorAnswer("eth_estimateGas", -32603, "Internal error"), "rpc_internal"),
+        (ErrorAnswer("eth_estimateGas", -32005, "limit exceeded"), "rate_limited"),
+        (ErrorAnswer("eth_estimateGas", -32000, "too many requests"), "rate_limited"),
+        (ErrorAnswer("eth_estimateGas", -32601, "method not found"), "endpoint_refused"),
+        (HttpStatus("eth_estimateGas", 429), "rate_limited"),
+        (HttpStatus("eth_estimateGas", 403), "endpoint_refused"),
+    ],
+)
+async def test_trouble_in_simulation_drops_the_relay_with_its_code(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, fault: Fault, code: str
+) -> None:
+    async with behind_proxy(world, database_url) as (on, proxy):
+        on.start(relayer_wallet)
+        with proxy.fault(fault), pytest.raises(Retryable) as dropped:
+            await on.relaying.relay(ops.post(client))
+        assert (dropped.value.kind, dropped.value.code) == ("relay_unavailable", code)
+        assert await on.fetchval("select count(*) from relay_txs") == 0
+
+
+@pytest.mark.parametrize("method", ["eth_estimateGas", "eth_getBlockByNumber"])
+async def test_an_endpoint_that_does_not_answer_leaves_relays_queued_until_their_timeout(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, method: str
+) -> None:
+    async with behind_proxy(world, database_url, queue_timeout_ms=1000) as (on, proxy):
+        with proxy.fault(HttpStatus(method, 503)):
+            on.start(relayer_wallet)
+            with pytest.raises(Retryable) as dropped:
+                await on.relaying.relay(ops.post(client))
+        assert dropped.value.code == "relay_queue_timeout"
+        assert isinstance(await on.relaying.relay(ops.post(client)), Mined)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        SwallowAnswer("eth_sendRawTransaction"),
+        Truncate("eth_sendRawTransaction"),
+        HttpStatus("eth_sendRawTransaction", 502),
+        ErrorAnswer("eth_sendRawTransaction", -32603, "Internal error"),
+        ErrorAnswer("eth_sendRawTransaction", -32603, "nonce too low"),
+        ErrorAnswer("eth_sendRawTransaction", -32000, "already known"),
+    ],
+)
+async def test_a_broadcast_without_a_true_answer_never_leads_to_a_second_nonce(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, fault: Fault
+) -> None:
+    outcomes: list[object] = []
+    async with behind_proxy(world, database_url) as (on, proxy):
+        on.start(relayer_wallet)
+
+        async def relay() -> None:
+            outcomes.append(await on.relaying.relay(ops.post(client)))
+
+        async with anyio.create_task_group() as callers:
+            with proxy.fault(fault):
+                callers.start_soon(relay)
+                await on.until("select count(*) = 1 from relays where state <> 'queued'")
+                while not proxy.seen("eth_sendRawTransaction"):  # noqa: ASYNC110 - the proxy counts, it does not tell
+                    await anyio.sleep(0.02)
+        assert isinstance(outcomes[0], Mined)
+        assert await on.fetchval("select count(*) from relay_txs") == 1
+        assert await on.fetchval("select count(*) from relay_tx_versions") == 1
+        async with on.database.connection() as connection:
+            assert await relay_violations(connection, on.rpc, stuck_after=0) == []
+
+
+async def test_without_a_receipt_the_caller_gets_the_hash_and_the_relay_stays_watched(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
+) -> None:
+    post = ops.post(client)
+    async with mining_by_hand(world.anvil), behind_proxy(world, database_url, receipt_wait=0.5) as (on, _):
+        on.start(relayer_wallet)
+        outcome = await on.relaying.relay(post)
+        assert isinstance(outcome, NoReceipt)
+        assert await on.relaying.relay(post) == outcome  # the same submission joins the same transaction
+        await on.until("select count(*) = 1 from relay_txs where broadcast_at is not null")
+        await world.anvil.call("evm_mine")
+        await on.until("select state = 'mined' from relays")
+        assert await on.fetchval("select mined_hash from relay_txs") == outcome.tx_hash
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        older_head(3),
+        (Truncate("eth_getBlockByNumber"),),
+        (Rewrite("eth_getTransactionReceipt", lambda _params, _receipt: None),),
+    ],
+    ids=["head goes back", "truncated", "receipts withheld"],
+)
+async def test_lies_about_the_chain_end_no_relay_wrongly(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, faults: tuple[Fault, ...]
+) -> None:
+    outcomes: list[object] = []
+    async with behind_proxy(world, database_url) as (on, proxy):
+        on.start(relayer_wallet)
+        assert isinstance(await on.relaying.relay(ops.post(client)), Mined)
+
+        async def relay() -> None:
+            outcomes.append(await on.relaying.relay(ops.post(client)))
+
+        async with anyio.create_task_group() as callers:
+            with proxy.fault(*faults):
+                callers.start_soon(relay)
+                with anyio.move_on_after(1.5):
+                    await on.until("select count(*) = 2 from relays where state = 'mined'")
+        assert isinstance(outcomes[0], Mined)
+        async with on.database.connection() as connection:
+            assert await relay_violations(connection, on.rpc, stuck_after=0) == []
+
+
+async def test_a_node_that_counts_too_far_costs_self_transfers_and_no_relay(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
+) -> None:
+    outcomes: list[object] = []
+    async with behind_proxy(world, database_url) as (on, proxy), anyio.create_task_group() as callers:
+
+        async def relay() -> None:
+            outcomes.append(await on.relaying.relay(ops.post(client)))
+            callers.cancel_scope.cancel()
+
+        with proxy.fault(Rewrite("eth_getTransactionCount", lambda _params, count: hex(int(count, 16) + 3))):
+            on.start(relayer_wallet)
+            callers.start_soon(relay)
+            await on.until("select count(*) = 1 from relay_txs where broadcast_at is not null")
+        await on.until("select count(*) = 4 from relay_txs where block_number is not null")
+        await on.until("select state = 'mined' from relays")
+        assert await on.fetchval("select count(*) from relay_txs where purpose = 'fill'") == 3
+        async with on.database.connection() as connection:
+            assert await relay_violations(connection, on.rpc, stuck_after=0) == []
+
+
+async def test_bytes_that_no_node_takes_give_way_to_a_self_transfer_and_the_relay_goes_again(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
+) -> None:
+    outcomes: list[object] = []
+    async with behind_proxy(world, database_url) as (on, proxy), anyio.create_task_group() as callers:
+
+        async def relay() -> None:
+            outcomes.append(await on.relaying.relay(ops.post(client)))
+
+        with proxy.fault(ErrorAnswer("eth_sendRawTransaction", -32000, "exceeds block gas limit")):
+            on.start(relayer_wallet)
+            callers.start_soon(relay)
+            await on.until("select count(*) = 1 from relay_tx_versions where fills")
+        await on.until("select state = 'mined' from relays")
+        assert await on.fetchval("select requeued from relays") == 1
+        async with on.database.connection() as connection:
+            assert await relay_violations(connection, on.rpc, stuck_after=0) == []

@@ -1,0 +1,68 @@
+"""I1–I3 as queries: what must hold of the outbox and of the chain after any run, however it was disturbed.
+
+violations = await relay_violations(connection, chain, stuck_after=600)
+assert violations == []
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import asyncpg
+
+from coordinatord.chain.rpc import Rpc, quantity
+
+_STUCK: Final = (
+    "select 'I1: relay ' || id || ' (' || kind || ') is ' || state || ' since ' || created_at from relays"
+    " where state in ('queued', 'signed') and created_at < clock_timestamp() - $1 * interval '1 second'"
+)
+_ENDED_WITHOUT_REASON: Final = (
+    "select 'I1: relay ' || r.id || ' is mined in a transaction that is not' from relays r"
+    " left join relay_txs t on t.id = r.tx_id where r.state = 'mined' and t.block_number is null"
+)
+# Of one request, one relay at most took effect: the others joined it, or came later and were refused.
+_DOUBLED: Final = (
+    "select 'I2: request ' || encode(dedupe, 'hex') || ' was mined ' || count(*) || ' times' from relays"
+    " where state = 'mined' group by dedupe having count(*) > 1"
+)
+_TWO_TRANSACTIONS: Final = (
+    "select 'I2: relay ' || id || ' is signed without a transaction' from relays"
+    " where state = 'signed' and tx_id is null"
+)
+_GAPS: Final = (
+    "select 'I3: account ' || encode(account, 'hex') || ' has ' || count(*) || ' transactions for nonces '"
+    " || min(nonce) || '..' || max(nonce) from relay_txs group by chain_id, account"
+    " having count(*) <> max(nonce) - min(nonce) + 1"
+)
+_WITHOUT_BYTES: Final = (
+    "select 'I3: transaction ' || id || ' has no signed bytes' from relay_txs t where purpose <> 'foreign'"
+    " and not exists (select 1 from relay_tx_versions v where v.tx_id = t.id)"
+)
+_ABOVE_THE_CHAIN: Final = (
+    "select nonce, mined_hash from relay_txs where account = $1 and block_number is not null order by nonce"
+)
+
+
+async def relay_violations(
+    connection: "asyncpg.Connection[asyncpg.Record]", rpc: Rpc, *, stuck_after: float = 600
+) -> list[str]:
+    """What is broken, in words; empty when all holds. `stuck_after`: seconds that a relay may take to end."""
+    found = [row[0] for row in await connection.fetch(_STUCK, stuck_after)]
+    for query in (_ENDED_WITHOUT_REASON, _DOUBLED, _TWO_TRANSACTIONS, _GAPS, _WITHOUT_BYTES):
+        found += [row[0] for row in await connection.fetch(query)]
+    for row in await connection.fetch("select distinct account from relay_txs"):
+        found += await _chain_disagrees(connection, rpc, row["account"])
+    return found
+
+
+async def _chain_disagrees(connection: "asyncpg.Connection[asyncpg.Record]", rpc: Rpc, account: bytes) -> list[str]:
+    """Every nonce that the outbox calls mined is used on the chain by that very transaction."""
+    found = []
+    used = quantity(await rpc.call("eth_getTransactionCount", "0x" + account.hex(), "latest"))
+    for row in await connection.fetch(_ABOVE_THE_CHAIN, account):
+        if row["nonce"] >= used:
+            found.append(f"I3: nonce {row['nonce']} is mined here, and the chain is at {used}")
+            continue
+        there = await rpc.call("eth_getTransactionByHash", "0x" + row["mined_hash"].hex())
+        if not isinstance(there, Mapping) or quantity(there["nonce"]) != row["nonce"]:
+            found.append(f"I3: nonce {row['nonce']} is mined here by a transaction that the chain has not")
+    return found

@@ -1,0 +1,61 @@
+import anyio
+import pytest
+from starlette.datastructures import Headers
+from starlette.types import Message
+
+from common.refusal import Refused
+from coordinatord.api.bodies import BodyBudget, BodyReader, CallerGone, Unacceptable
+from coordinatord.trouble import Retryable
+from tests.unit.coordinatord.api.asgi import receiving
+
+pytestmark = pytest.mark.anyio
+READER = BodyReader(deadline_s=60, least_rate=1000)
+
+
+async def read(pieces: list[bytes | None], budget: BodyBudget, limit: int = 100, **headers: str) -> bytes:
+    async with budget.share() as share:
+        sent = Headers({name.replace("_", "-"): value for name, value in headers.items()})
+        return await READER.read(receiving(pieces), sent, limit, share)
+
+
+async def test_body_up_to_the_limit_is_read_whole() -> None:
+    assert await read([b"a" * 60, b"b" * 40], BodyBudget(1000)) == b"a" * 60 + b"b" * 40
+
+
+@pytest.mark.parametrize("declared", ["101", "99999999999999999999", None])
+async def test_body_over_the_limit_is_413_whether_declared_or_not(declared: str | None) -> None:
+    headers = {"content_length": declared} if declared else {}
+    with pytest.raises(Unacceptable) as refused:
+        await read([b"a" * 60, b"b" * 41], BodyBudget(1000), **headers)
+    assert refused.value.answer.status == 413
+
+
+async def test_bodies_beyond_the_budget_are_busy_and_what_ended_is_given_back() -> None:
+    budget = BodyBudget(100)
+    async with budget.share() as first:
+        await READER.read(receiving([b"a" * 60]), Headers(), 100, first)
+        with pytest.raises(Retryable) as busy:
+            await read([b"b" * 41], budget)
+        assert busy.value.kind == "busy"
+    assert await read([b"b" * 100], budget) == b"b" * 100
+
+
+async def test_encoded_body_is_refused_unread() -> None:
+    with pytest.raises(Refused):
+        await read([], BodyBudget(100), content_encoding="gzip")
+
+
+async def test_caller_who_goes_away_midway_is_noticed() -> None:
+    with pytest.raises(CallerGone):
+        await read([b"a", None], BodyBudget(100))
+
+
+async def test_body_that_never_ends_is_given_up_at_the_deadline() -> None:
+    async def never() -> Message:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async with BodyBudget(100).share() as share:
+        with pytest.raises(Unacceptable) as slow:
+            await BodyReader(deadline_s=0.01, least_rate=1).read(never, Headers(), 100, share)
+    assert slow.value.answer.status == 408

@@ -1,0 +1,59 @@
+import json
+
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from coordinatord.api.frame import Frame
+from tests.unit.coordinatord.api.asgi import ask, scope
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_unexpected_failure_is_a_500_envelope_that_tells_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    async def broken(_: Scope, __: Receive, ___: Send) -> None:
+        raise KeyError("the secret of the house")
+
+    answer = await ask(Frame(broken), scope())
+    assert answer.status == 500
+    assert answer.headers["x-svc-retryable"] == "false"
+    assert answer.headers["x-request-id"]
+    assert json.loads(answer.body)["error"]["type"] == "internal_error"
+    assert b"secret" not in answer.body
+    assert answer.headers["x-request-id"] in capsys.readouterr().out
+
+
+async def test_failure_after_the_head_ends_the_connection() -> None:
+    async def broken(_: Scope, __: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        await ask(Frame(broken), scope())
+
+
+async def test_websocket_is_turned_away() -> None:
+    closed = []
+
+    async def send(message: dict[str, object]) -> None:
+        closed.append(message["type"])
+
+    await Frame(broken_app)({"type": "websocket"}, None, send)  # type: ignore[arg-type] # never received from
+    assert closed == ["websocket.close"]
+
+
+async def broken_app(_: Scope, __: Receive, ___: Send) -> None:
+    raise AssertionError("not for this application")
+
+
+async def test_lifespan_is_completed() -> None:
+    messages = iter(["lifespan.startup", "lifespan.shutdown"])
+    said = []
+
+    async def receive() -> dict[str, str]:
+        return {"type": next(messages)}
+
+    async def send(message: dict[str, object]) -> None:
+        said.append(message["type"])
+
+    await Frame(broken_app)({"type": "lifespan"}, receive, send)
+    assert said == ["lifespan.startup.complete", "lifespan.shutdown.complete"]

@@ -1,0 +1,33 @@
+from common.abi import dynamic, encode, selector, topic
+from common.artifacts import load
+from common.artifacts import selector as artifact_selector
+from coordinatord.chain.relayed import Log, refused_calls, relay
+
+REGISTRY, STRANGER = b"\x0a" * 20, b"\x0b" * 20
+REFUSED = "0x" + topic("CallRefused(uint256,bytes)").hex()
+REASON = selector("StaleOp()")
+
+
+def log(index: int, reason: bytes = REASON, *, address: bytes = REGISTRY, first_topic: str = REFUSED) -> Log:
+    topics = [first_topic, "0x" + index.to_bytes(32, "big").hex()]
+    return Log(address="0x" + address.hex(), topics=topics, data="0x" + encode(dynamic(reason)).hex())
+
+
+def test_calls_are_wrapped_for_the_registries_own_function() -> None:
+    calldata = relay([b"\x01\x02", b""])
+    assert calldata[:4] == artifact_selector(load("JobRegistry"), "relay")
+    assert (len(calldata) - 4) % 32 == 0
+
+
+def test_refused_calls_are_told_by_their_place() -> None:
+    assert refused_calls([log(2), log(5, b"")], REGISTRY) == {2: REASON, 5: b""}
+
+
+def test_logs_of_other_events_and_other_contracts_refuse_nothing() -> None:
+    other_event = log(1, first_topic="0x" + topic("JobCancelled(bytes32)").hex())
+    assert refused_calls([log(1, address=STRANGER), other_event], REGISTRY) == {}
+
+
+def test_a_garbled_reason_still_counts_as_refused() -> None:
+    garbled = Log(address="0x" + REGISTRY.hex(), topics=log(3).topics, data="0x1234")
+    assert refused_calls([garbled], REGISTRY) == {3: b""}

@@ -1,0 +1,74 @@
+"""What a node's answers are checked for before one event is believed."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from coordinatord.chain import events as ev
+from coordinatord.chain.blocks import Header, Log
+from coordinatord.indexer.evidence import bloom_mask, check_linked, read_logs, suspects
+from coordinatord.trouble import Retryable
+from tests.fakes.chain import DECODER, FakeChain
+
+MASKS = [bloom_mask(address) for address in DECODER.addresses]
+
+
+def told(*blocks: tuple[ev.Event, ...]) -> tuple[list[Header], list[Log]]:
+    """What an honest node tells of blocks 1 and up."""
+    chain = FakeChain()
+    for events in blocks:
+        chain.mine(*events)
+    headers = msgspec.convert([block.header for block in chain.blocks[1:]], list[Header])
+    return headers, msgspec.convert([log for block in chain.blocks for log in block.logs], list[Log])
+
+
+SLA, FEES = ev.SlaSet(60, True), ev.FeesSet(250, 1)
+
+
+def test_events_are_placed_by_block_and_log() -> None:
+    headers, logs = told((SLA, FEES), (), (ev.TreasurySet(b"\1" * 20),))
+    stretch, silent = read_logs(headers, logs, DECODER)
+    assert stretch.events == [(1, 0, SLA), (1, 1, FEES), (3, 0, ev.TreasurySet(b"\1" * 20))]
+    assert silent == [headers[1]]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"block_hash": "0x" + "ab" * 32}, "another block"),
+        ({"removed": True}, "another block"),
+        ({"block_number": "0x9"}, "out of place"),
+        ({"block_number": "0x0"}, "out of place"),
+        ({"log_index": "0x0"}, "out of place"),
+        ({"log_index": "zz"}, "invalid literal"),
+        ({"data": "0x"}, "malformed"),
+        ({"address": "0x" + "99" * 20}, "not asked for"),
+    ],
+)
+def test_a_log_that_does_not_fit_its_block_is_not_believed(change: dict[str, Any], why: str) -> None:
+    headers, logs = told((SLA, FEES))
+    logs[1] = msgspec.structs.replace(logs[1], **change)
+    with pytest.raises(Retryable, match=why):
+        read_logs(headers, logs, DECODER)
+
+
+def test_logs_out_of_the_order_of_the_chain_are_not_believed() -> None:
+    headers, logs = told((SLA,), (FEES,))
+    with pytest.raises(Retryable, match="out of place"):
+        read_logs(headers, logs[::-1], DECODER)
+
+
+def test_headers_must_be_the_numbers_asked_for_and_hang_together() -> None:
+    headers, _ = told((), (), ())
+    check_linked(headers, 1)
+    with pytest.raises(Retryable, match="asked for block 2"):
+        check_linked(headers, 2)
+    stranger = msgspec.structs.replace(headers[1], hash="0x" + "ab" * 32)
+    with pytest.raises(Retryable, match="block 3 is not the child"):
+        check_linked([headers[0], stranger, headers[2]], 1)
+
+
+def test_a_silent_block_whose_filter_holds_a_registry_is_suspect() -> None:
+    headers, _ = told((SLA,), ())
+    assert suspects(headers, MASKS) == [headers[0]]

@@ -1,0 +1,67 @@
+import pytest
+
+from coordinatord.chain import events as ev
+from coordinatord.indexer.fold import Fold
+from coordinatord.store.index.changes import BY_SETTLE, OPEN, SETTLED, Changes, Contradiction
+
+JOB = b"\x07" * 32
+
+
+def posted(job_id: bytes = JOB, **terms: int) -> ev.JobPosted:
+    values = {"rate_in": 10, "rate_out": 20, "units_in": 1_000_000, "units_out": 500_001} | terms
+    return ev.JobPosted(
+        job_id, b"\xaa" * 20, 1, b"\xcc" * 32, 60, **values, designated=0, expires_at=9, fee_bps=250, gas_fee=3,
+        task_cid="bafk", pay_sig=b"\1" * 65,
+    )  # fmt: skip
+
+
+def folded(*events: ev.Event) -> Changes:
+    fold = Fold()
+    for log, event in enumerate(events):
+        fold.add(event, 5, log)
+    return fold.changes
+
+
+def test_a_life_within_one_stretch_is_one_new_row() -> None:
+    changes = folded(posted(), ev.JobClaimed(JOB, 4, 8), ev.JobSettled(JOB, 4, 17, 15, 1, 2, "bafkr"))
+    (job,) = changes.new_jobs.values()
+    assert (job.state, job.ended_because, job.provider_id, job.claimed_at) == (SETTLED, BY_SETTLE, 4, 8)
+    assert (job.completion_tok, job.cost, job.result_cid) == (17, 15, "bafkr")
+    assert (job.posted_block, job.posted_log) == (5, 0)
+    assert changes.jobs == {}
+    assert changes.providers[4].active_jobs == 0
+
+
+def test_events_of_an_earlier_job_are_one_patch_that_names_the_state_before() -> None:
+    changes = folded(ev.JobClaimed(JOB, 4, 8), ev.JobSettled(JOB, 4, 17, 15, 1, 2, "bafkr"))
+    (patch,) = changes.jobs.values()
+    assert (patch.was, patch.state, patch.provider_id, patch.cost) == (OPEN, SETTLED, 4, 15)
+
+
+@pytest.mark.parametrize(
+    ("terms", "cap"),
+    [({}, 21), ({"units_out": 500_000}, 20), ({"rate_in": 0, "rate_out": 0}, 1), ({"units_in": 0, "units_out": 1}, 1)],
+)
+def test_cap_is_rounded_up_and_at_least_one(terms: dict[str, int], cap: int) -> None:
+    assert folded(posted(**terms)).new_jobs[JOB].cap == cap
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        (posted(), posted()),
+        (posted(), ev.JobSettled(JOB, 4, 17, 15, 1, 2, "bafkr")),
+        (posted(), ev.JobClaimed(JOB, 4, 8), ev.JobClaimed(JOB, 5, 8)),
+        (ev.JobClaimed(JOB, 4, 8), ev.JobCancelled(JOB)),
+        (ev.JobCancelled(JOB), posted()),
+        (ev.ProviderRegistered(1, b"\1" * 20), ev.ProviderRegistered(1, b"\2" * 20)),
+    ],
+)
+def test_events_that_cannot_follow_each_other_are_a_contradiction(events: tuple[ev.Event, ...]) -> None:
+    with pytest.raises(Contradiction):
+        folded(*events)
+
+
+def test_an_ask_with_both_rates_zero_is_withdrawn() -> None:
+    quotes = (ev.Ask(1, 60, 0, 0), ev.Ask(2, 60, 0, 5))
+    assert folded(ev.AsksPublished(3, 77, quotes)).asks == {(3, 1, 60): None, (3, 2, 60): (0, 5)}

@@ -1,0 +1,87 @@
+import pytest
+
+from coordinatord.chain.rpc_errors import Meaning, read_error
+from coordinatord.indexer.ranges import EVENTS_PER_RANGE, FIRST_WIDTH, RangeWidth, hinted_width
+
+# How providers refuse, and the width that they name to one who asked for 5001 blocks.
+REFUSALS = [
+    ("query returned more than 10000 results. Try with this block range [0x1000000, 0x10001F3].", 500),
+    ("Log response size exceeded. You can make eth_getLogs requests with up to a 2K block range and no limit on the"
+     " response size. Based on your parameters, this block range should work: [0x0, 0x63]", 100),
+    ("query exceeds max results 20000, retry with the range 17000000-17000099", 100),
+    ("eth_getLogs is limited to a 1,000 range", 1000),
+    ("eth_getLogs and eth_newFilter are limited to a 1,000 blocks range", 1000),
+    ("requested too many blocks from 16772215 to 16777216, maximum is set to 2048", 2048),
+    ("exceed maximum block range: 5000", 5000),
+    ("block range is too wide", None),
+    ("Block range limit exceeded. See more details at https://docs.example.com", None),
+    ("eth_getLogs is limited to 0 - 1000 blocks range", 1000),
+    ("Max range: 800", 800),
+    ("block range exceeds 1k", 1000),
+    ("invalid block range params: range 5001 exceeds the limit of 3000", 3000),
+    ("query returned more than 10000 results", None),
+    ("logs matched by query exceeds limit of 10000", None),
+    ("backend response too large", None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("message", "width"), REFUSALS)
+def test_a_refusal_is_recognised_and_its_hint_read(message: str, width: int | None) -> None:
+    assert read_error({"code": -32000, "message": message}).meaning is Meaning.RANGE_TOO_WIDE
+    assert hinted_width(message, 5001) == width
+
+
+def grown(cap: int) -> RangeWidth:
+    width = RangeWidth(cap)
+    for _ in range(20):
+        width.took(width.blocks, 0)
+    return width
+
+
+def test_width_grows_to_the_cap_where_events_are_rare() -> None:
+    width = RangeWidth(5000)
+    assert width.blocks == FIRST_WIDTH
+    assert grown(5000).blocks == 5000
+
+
+def test_width_follows_the_density_of_events() -> None:
+    width = grown(5000)
+    width.took(5000, 5000 * 100)
+    assert width.blocks == EVENTS_PER_RANGE // 100
+    width.took(width.blocks, 0)
+    assert width.blocks == 2 * (EVENTS_PER_RANGE // 100)
+
+
+def test_a_refused_range_is_narrowed_to_the_hint_or_halved_and_the_limit_remembered() -> None:
+    width = grown(5000)
+    width.refused(5000, "limited to a 2,000 blocks range")
+    assert width.blocks == 2000
+    width.refused(2000, "block range is too wide")
+    assert width.blocks == 1000
+    for _ in range(10):
+        width.took(1000, 0)
+    assert width.blocks == 1000
+
+
+def test_after_a_long_run_at_the_limit_a_wider_range_is_tried() -> None:
+    width = grown(5000)
+    width.refused(5000, "limited to a 1,000 blocks range")
+    for _ in range(64):
+        width.took(1000, 0)
+    assert width.blocks == 1250
+
+
+def test_a_range_without_answer_narrows_the_next_and_is_not_remembered() -> None:
+    width = grown(5000)
+    width.struggled(5000)
+    assert width.blocks == 2500
+    width.took(2500, 0)
+    assert width.blocks == 5000
+
+
+def test_width_never_falls_below_one_block() -> None:
+    width = RangeWidth(1)
+    width.refused(1, "block range is too wide")
+    width.struggled(1)
+    width.took(1, 10**6)
+    assert width.blocks == 1

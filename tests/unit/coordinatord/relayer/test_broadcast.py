@@ -1,0 +1,72 @@
+"""What a node's answer to raw bytes means for them."""
+
+import json
+
+import httpx
+import pytest
+
+from coordinatord.chain.rpc import Rpc
+from coordinatord.relayer.broadcast import Sent, broadcast
+from coordinatord.relayer.pending import PendingTx
+from coordinatord.store.relay_txs import Version
+
+pytestmark = pytest.mark.anyio
+
+
+def tx(nonce: int, size: int = 10) -> PendingTx:
+    version = Version(nonce.to_bytes(32, "big"), bytes(size), max_fee=10, max_tip=1, fills=False)
+    return PendingTx(nonce, nonce, b"\x01" * 20, 1000, [version])
+
+
+class Node:
+    """Answers every call of a batch with one error, or a result when there is none."""
+
+    def __init__(self, error: dict[str, object] | None = None) -> None:
+        self._error = error
+        self.batches: list[int] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        calls = json.loads(request.content)
+        self.batches.append(len(calls))
+        answer = {"error": self._error} if self._error else {"result": "0x"}
+        return httpx.Response(200, json=[{"jsonrpc": "2.0", "id": call["id"], **answer} for call in calls])
+
+
+async def outcomes(node: Node, txs: list[PendingTx]) -> list[Sent]:
+    async with httpx.AsyncClient(transport=httpx.MockTransport(node)) as client:
+        return [sending.outcome for sending in await broadcast(Rpc(client, "http://node"), txs)]
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "outcome"),
+    [
+        (-32000, "already known", Sent.TAKEN),
+        (-32603, "nonce too low", Sent.NONCE_USED),
+        (-32000, "replacement transaction underpriced", Sent.UNDERPRICED),
+        (-32003, "max fee per gas less than block base fee", Sent.UNDERPRICED),
+        (-32000, "intrinsic gas too low", Sent.UNSENDABLE),
+        (-32000, "insufficient funds for gas * price + value", Sent.LATER),
+        (-32603, "Internal error", Sent.LATER),
+        (-32005, "limit exceeded", Sent.LATER),
+    ],
+)
+async def test_an_error_is_classified_by_its_message(code: int, message: str, outcome: Sent) -> None:
+    assert await outcomes(Node({"code": code, "message": message}), [tx(1)]) == [outcome]
+
+
+async def test_many_go_in_batches_bounded_in_number_and_size() -> None:
+    node = Node()
+    assert await outcomes(node, [tx(n) for n in range(250)]) == [Sent.TAKEN] * 250
+    assert sorted(node.batches) == [50, 100, 100]
+    large = Node()
+    await outcomes(large, [tx(n, size=400_000) for n in range(4)])
+    assert large.batches == [2, 2]
+
+
+async def test_no_answer_means_the_same_bytes_later() -> None:
+    def unreachable(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused", request=request)
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(unreachable)) as client:
+        (sending,) = await broadcast(Rpc(client, "http://node"), [tx(1)])
+    assert sending.outcome is Sent.LATER

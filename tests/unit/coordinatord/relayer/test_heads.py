@@ -1,0 +1,51 @@
+import pytest
+
+from coordinatord.relayer.heads import WINDOW, Block, Place, SeenBlocks
+
+
+def block(number: int, branch: str = "a", parent_branch: str | None = None) -> Block:
+    return Block(number, f"{branch}{number}", f"{parent_branch or branch}{number - 1}", 30_000_000, 1, ())
+
+
+@pytest.fixture
+def seen() -> SeenBlocks:
+    blocks = SeenBlocks()
+    for number in (10, 11, 12):
+        blocks.add(block(number))
+    return blocks
+
+
+def test_before_anything_was_seen_every_block_lies_ahead() -> None:
+    assert SeenBlocks().place(block(10)) is Place.AHEAD
+
+
+@pytest.mark.parametrize(
+    ("there", "place"),
+    [
+        (block(12), Place.SAME),
+        (block(13), Place.NEXT),
+        (block(15), Place.AHEAD),
+        (block(11), Place.BEHIND),
+        (block(12, "b", "a"), Place.FORK),
+        (block(13, "b"), Place.FORK),
+        (block(11, "b"), Place.FORK),
+        (block(3), Place.FORK),
+    ],
+    ids=["same", "child", "gap", "lagging node", "sibling", "child of another", "shorter branch", "never seen"],
+)
+def test_a_block_is_placed_by_what_was_seen(seen: SeenBlocks, there: Block, place: Place) -> None:
+    assert seen.place(there) is place
+
+
+def test_after_a_restart_only_that_block_is_known(seen: SeenBlocks) -> None:
+    seen.restart(block(12, "b"))
+    assert seen.place(block(11)) is Place.FORK
+    assert seen.place(block(13, "b")) is Place.NEXT
+
+
+def test_only_the_window_is_remembered() -> None:
+    blocks = SeenBlocks()
+    for number in range(WINDOW + 10):
+        blocks.add(block(number))
+    assert blocks.place(block(5)) is Place.FORK
+    assert blocks.place(block(20)) is Place.BEHIND

@@ -1,0 +1,52 @@
+import pytest
+
+from coordinatord.relayer.pending import PendingTx, PendingTxs
+from coordinatord.store.relay_txs import Version
+
+
+def version(name: bytes) -> Version:
+    return Version(name.ljust(32, b"\0"), name, max_fee=10, max_tip=1, fills=False)
+
+
+def tx(nonce: int) -> PendingTx:
+    return PendingTx(100 + nonce, nonce, b"\x01" * 20, 1000, [version(b"first %d" % nonce)])
+
+
+def test_every_version_of_a_transaction_is_found_and_all_go_with_it() -> None:
+    pending, one = PendingTxs([tx(3)]), None
+    one = next(iter(pending))
+    pending.replace(one, version(b"second"))
+    assert [pending.with_hash(v.hash) for v in one.versions] == [one, one]
+    pending.remove(one)
+    assert [pending.with_hash(v.hash) for v in one.versions] == [None, None]
+    assert len(pending) == 0
+
+
+def test_what_is_due_comes_in_nonce_order() -> None:
+    pending = PendingTxs([tx(5), tx(3), tx(4)])
+    assert [one.nonce for one in pending.due(now=0.0)] == [3, 4, 5]
+
+
+def test_sent_ones_are_due_again_later_and_refused_ones_ever_less_often() -> None:
+    one = tx(1)
+    one.was_taken(now=100.0)
+    assert one.due == pytest.approx(110.0)
+    waits = []
+    for _ in range(8):
+        one.was_not_taken(now=0.0)
+        waits.append(one.due)
+    assert waits == sorted(waits)
+    assert waits[-1] == pytest.approx(5.0)
+
+
+def test_a_replacement_is_due_at_once_whatever_was_said_of_the_version_before() -> None:
+    one = tx(1)
+    one.was_not_taken(now=50.0)
+    one.underpriced = True
+    one.replaced_by(version(b"second"))
+    assert one.due == pytest.approx(0.0)
+    assert not one.underpriced
+
+
+def test_the_cost_is_what_nodes_set_aside() -> None:
+    assert PendingTxs([tx(1), tx(2)]).cost == 2 * 1000 * 10

@@ -1,0 +1,72 @@
+import anyio
+import pytest
+
+from coordinatord.service.point_reads import PointReads
+from coordinatord.store.database import Database
+
+pytestmark = pytest.mark.anyio
+
+
+class Table:
+    """Answers reads when told to, and counts them."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+        self.open = anyio.Event()
+
+    async def read(self, _: Database, keys: list[int]) -> dict[int, str]:
+        self.batches.append(keys)
+        await self.open.wait()
+        if 13 in keys:
+            raise RuntimeError("unlucky")
+        return {key: str(key) for key in keys}
+
+
+async def _gathered(table: Table, reads: PointReads[int, str], keys: list[int]) -> list[str | Exception]:
+    answers: list[str | Exception] = []
+
+    async def get(key: int) -> None:
+        try:
+            answers.append(await reads.get(key))
+        except RuntimeError as trouble:
+            answers.append(trouble)
+
+    async with anyio.create_task_group() as tasks:
+        for key in keys:
+            tasks.start_soon(get, key)
+            await anyio.wait_all_tasks_blocked()
+        table.open.set()
+    return answers
+
+
+@pytest.fixture
+def table() -> Table:
+    return Table()
+
+
+async def test_keys_that_come_while_a_read_runs_share_the_next_one(database: Database, table: Table) -> None:
+    reads = PointReads(database, table.read)
+    assert await _gathered(table, reads, [1, 2, 3, 2]) == ["1", "2", "2", "3"]
+    assert table.batches == [[1], [2, 3]]
+
+
+async def test_failed_read_fails_for_those_in_it_and_the_next_goes_on(database: Database, table: Table) -> None:
+    reads = PointReads(database, table.read)
+    answers = await _gathered(table, reads, [13])
+    assert isinstance(answers[0], RuntimeError)
+    assert await reads.get(1) == "1"
+
+
+async def test_caller_who_is_cancelled_takes_nobody_along(database: Database, table: Table) -> None:
+    reads = PointReads(database, table.read)
+    async with anyio.create_task_group() as tasks:
+        with anyio.move_on_after(0.01):
+            await reads.get(1)
+        tasks.start_soon(reads.get, 1)
+        await anyio.wait_all_tasks_blocked()
+        table.open.set()
+
+
+@pytest.fixture
+def database() -> Database:
+    return None  # type: ignore[return-value] # handed through and never looked at
