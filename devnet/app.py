@@ -9,17 +9,18 @@ from devnet import accounts, manifest, ports, state_dir
 from devnet.accounts import Cast
 from devnet.anvil import Anvil, running_anvil
 from devnet.contracts import connected, deploy_all
+from devnet.coordinator import running_coordinator
 from devnet.market import Market, open_market
 from devnet.pins import running_pin_store
 from devnet.postgres import running_postgres
 from devnet.settings import Settings
-from devnet.world import World
+from devnet.world import Devnet, World
 
 Say = Callable[[str], None]
 
 
 @asynccontextmanager
-async def local_world(settings: Settings, say: Say) -> AsyncIterator[World]:
+async def local_world(settings: Settings, say: Say) -> AsyncIterator[Devnet]:
     """Everything up and described in devnet.json; ended when left, and with `Trouble` when a part ends."""
     with state_dir.claimed(settings.state_dir) as state:
         if state.left_by_dead_run:
@@ -39,12 +40,24 @@ async def local_world(settings: Settings, say: Say) -> AsyncIterator[World]:
             market = await deployed_market(anvil, cast)
             if settings.block_time is not None:
                 await anvil.mine_every(settings.block_time)
-            world = World(anvil, pins, postgres, cast, market)
-            manifest.write(state.manifest, world, settings)
-            try:
-                yield world
-            finally:
-                watches.cancel_scope.cancel()
+            say("starting the coordinator")
+            async with running_coordinator(
+                port=settings.api_port,
+                metrics_port=settings.metrics_port,
+                rpc_url=anvil.rpc_url,
+                database_url=postgres.url(),
+                pins=pins,
+                address_book=market.address_book,
+                relayer_key=cast.with_role("relayer")[0].private_key,
+                logs=state.logs,
+            ) as coordinator:
+                watches.start_soon(coordinator.child.fail_when_it_ends)
+                up = Devnet(World(anvil, pins, postgres, cast, market), coordinator)
+                manifest.write(state.manifest, up)
+                try:
+                    yield up
+                finally:
+                    watches.cancel_scope.cancel()
 
 
 async def deployed_market(anvil: Anvil, cast: Cast) -> Market:

@@ -42,16 +42,16 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 async def _up(settings: Settings) -> None:
-    async with local_world(settings, _say) as world:
-        _say(overview(world, settings))
+    async with local_world(settings, _say) as up:
+        _say(overview(up, settings))
         _say("up: Ctrl-C stops it")
         await anyio.sleep_forever()
 
 
 async def _demo(settings: Settings) -> None:
-    async with local_world(settings, _say) as world:
-        _say(overview(world, settings))
-        await demo.prove(world, _say)
+    async with local_world(settings, _say) as up:
+        _say(overview(up, settings))
+        await demo.prove(up, _say)
         _say("all parts work; stopping")
 
 
@@ -107,8 +107,8 @@ def _add_options(command: argparse.ArgumentParser) -> None:
         ("--rpc-port", DEFAULTS.rpc_port, "the chain's JSON-RPC"),
         ("--database-port", DEFAULTS.database_port, "PostgreSQL"),
         ("--pin-store-port", DEFAULTS.pin_store_port, "the pin store and its gateway"),
-        ("--api-port", DEFAULTS.api_port, "the coordinator (named in devnet.json)"),
-        ("--metrics-port", DEFAULTS.metrics_port, "its metrics (named in devnet.json)"),
+        ("--api-port", DEFAULTS.api_port, "the coordinator"),
+        ("--metrics-port", DEFAULTS.metrics_port, "its metrics"),
     ):
         command.add_argument(flag, type=_port, default=default, metavar="PORT", help=what)
 

@@ -16,22 +16,25 @@ from botocore.credentials import Credentials
 from common.cid import cid_of
 from devnet.anvil import Anvil
 from devnet.contracts import at, connected
+from devnet.demo_job import run_one_job
 from devnet.pins import PinStore
 from devnet.postgres import Postgres
 from devnet.trouble import Trouble
-from devnet.world import World
+from devnet.world import Devnet, World
 
 _BLOCK_SECONDS: Final = 0.1  # between looks for the next block
 _BLOCK_WAIT_SECONDS: Final = 1.5  # a block by the usual clock comes within; for a slower one nobody waits
 _CONTENT: Final = json.dumps({"written": datetime.now(UTC).isoformat()}).encode()
 
 
-async def prove(world: World, say: Callable[[str], None]) -> None:
+async def prove(up: Devnet, say: Callable[[str], None]) -> None:
     """Says what each part answered; raises `Trouble` when one answers wrongly."""
+    world = up.world
     say(await _chain(world.anvil))
     say(await _market(world))
     say(await _database(world.postgres))
     say(await _pin_store(world.pins))
+    await run_one_job(up, say)
 
 
 async def _chain(anvil: Anvil) -> str:

@@ -10,32 +10,31 @@ from pathlib import Path
 from typing import Any
 
 from devnet.accounts import Wallet
-from devnet.anvil import CHAIN_ID
 from devnet.catalogue import MODELS
-from devnet.settings import Settings
-from devnet.world import World
+from devnet.world import Devnet, World
 
 
-def write(path: Path, world: World, settings: Settings) -> None:
+def write(path: Path, up: Devnet) -> None:
     """Whole or not at all, and for nobody else to read: the database's password is in it."""
     partial = path.with_suffix(".partial")
     partial.unlink(missing_ok=True)
     with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        json.dump(describe(world, settings), file, indent=2)
+        json.dump(describe(up), file, indent=2)
         file.write("\n")
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
 
 
-def describe(world: World, settings: Settings) -> dict[str, Any]:
+def describe(up: Devnet) -> dict[str, Any]:
+    world = up.world
     return {
-        "base_url": settings.base_url,
+        "base_url": up.coordinator.base_url,
         "gateway": world.pins.gateway,
         "rpc_url": world.anvil.rpc_url,
-        "metrics_url": settings.metrics_url,
+        "metrics_url": up.coordinator.metrics_url,
         "database_url": world.postgres.url(),
-        "addresses": address_book(world),
+        "addresses": world.market.address_book,
         "models": [{"id": model.name, "model_id": model.model_id, "endpoint": model.endpoint} for model in MODELS],
         "accounts": [_account(world, wallet) for wallet in world.cast.wallets],
         "pin_store": {
@@ -45,21 +44,7 @@ def describe(world: World, settings: Settings) -> dict[str, Any]:
             "bucket": world.pins.bucket,
             "region": world.pins.region,
         },
-        "processes": {child.program.name: child.pid for child in world.children},
-    }
-
-
-def address_book(world: World) -> dict[str, Any]:
-    market = world.market
-    return {
-        "chainId": CHAIN_ID,
-        "deployBlock": market.deploy_block,
-        "jobRegistry": market.jobs,
-        "providerRegistry": market.providers,
-        "askRegistry": market.asks,
-        "paytoken": market.token,
-        "paymentTokenDecimals": market.token_decimals,
-        "tokenDomain": {"name": market.token_name, "version": market.token_version},
+        "processes": {child.program.name: child.pid for child in up.children},
     }
 
 

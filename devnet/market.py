@@ -1,11 +1,12 @@
 """Turns freshly deployed contracts into a market: terms, relayers, money, providers."""
 
 import json
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
 from devnet.accounts import Cast, Wallet
+from devnet.anvil import CHAIN_ID
 from devnet.catalogue import FEE_BPS, GAS_FEE, MODELS, SLA_SECONDS
 from devnet.contracts import Contracts
 
@@ -27,6 +28,20 @@ class Market:
     jobs: str
     asks: str
     provider_ids: dict[str, int]  # by operator
+
+    @property
+    def address_book(self) -> dict[str, Any]:
+        """What a coordinator takes as its address book."""
+        return {
+            "chainId": CHAIN_ID,
+            "deployBlock": self.deploy_block,
+            "jobRegistry": self.jobs,
+            "providerRegistry": self.providers,
+            "askRegistry": self.asks,
+            "paytoken": self.token,
+            "paymentTokenDecimals": self.token_decimals,
+            "tokenDomain": {"name": self.token_name, "version": self.token_version},
+        }
 
 
 async def open_market(contracts: Contracts, cast: Cast) -> Market:

@@ -5,7 +5,7 @@ from typing import Final
 
 import attrs
 
-from devnet.ports import LOOPBACK, Port
+from devnet.ports import Port
 
 
 @attrs.frozen
@@ -25,15 +25,9 @@ class Settings:
             Port(self.rpc_port, "chain", "--rpc-port"),
             Port(self.database_port, "database", "--database-port"),
             Port(self.pin_store_port, "pin store", "--pin-store-port"),
+            Port(self.api_port, "coordinator", "--api-port"),
+            Port(self.metrics_port, "coordinator's metrics", "--metrics-port"),
         )
-
-    @property
-    def base_url(self) -> str:
-        return f"http://{LOOPBACK}:{self.api_port}"
-
-    @property
-    def metrics_url(self) -> str:
-        return f"http://{LOOPBACK}:{self.metrics_port}/metrics"
 
 
 DEFAULTS: Final = Settings()

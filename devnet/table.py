@@ -2,12 +2,15 @@
 
 from devnet.catalogue import MODELS
 from devnet.settings import Settings
-from devnet.world import World
+from devnet.world import Devnet
 
 
-def overview(world: World, settings: Settings) -> str:
+def overview(up: Devnet, settings: Settings) -> str:
+    world = up.world
     market = world.market
     rows = [
+        ("coordinator", up.coordinator.base_url),
+        ("its metrics", up.coordinator.metrics_url),
         ("chain", world.anvil.rpc_url),
         ("database", world.postgres.url().replace(world.postgres.password, "***")),
         ("pin store", f"{world.pins.endpoint}/{world.pins.bucket}"),

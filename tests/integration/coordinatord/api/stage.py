@@ -24,7 +24,6 @@ from coordinatord.store.database import open_database
 from coordinatord.store.migrate import migrate
 from coordinatord.store.notices import Notices
 from coordinatord.workers.janitor import Janitor
-from devnet.manifest import address_book
 from devnet.world import World
 from tests.integration.coordinatord.api.faults import Faults
 
@@ -32,7 +31,7 @@ from tests.integration.coordinatord.api.faults import Faults
 def environment(world: World, database_url: str, **settings: object) -> dict[str, str]:
     relayer = world.cast.with_role("relayer")[0]
     return {
-        "ADDRESSES_JSON": json.dumps(address_book(world)),
+        "ADDRESSES_JSON": json.dumps(world.market.address_book),
         "DATABASE_URL": database_url,
         "RELAYER_KEY": relayer.private_key,
         "RPC_URL": world.anvil.rpc_url,
