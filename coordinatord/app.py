@@ -61,6 +61,7 @@ from coordinatord.store.migrate import migrate
 from coordinatord.store.notices import Notices
 from coordinatord.trouble import Retryable
 from coordinatord.workers.janitor import Janitor
+from coordinatord.workers.reclaim import ReclaimWorker
 
 log = structlog.get_logger(__name__)
 
@@ -176,6 +177,8 @@ def start_background(tasks: TaskGroup, ground: Ground, relaying: Relaying) -> No
     tasks.start_soon(relaying.run)
     tasks.start_soon(index, ground)
     tasks.start_soon(relay, ground)
+    registry, depth = ground.config.addresses.job_registry, ground.config.relay_max_depth
+    tasks.start_soon(ReclaimWorker(ground.database, ground.notices, registry, max_depth=depth).run)
 
 
 def compose(ground: Ground, relaying: Relaying, containers: Containers, stopping: Stopping) -> ASGIApp:

@@ -73,7 +73,3 @@ def _leaves(group: BaseExceptionGroup[Exception]) -> list[BaseException]:
     for inner in group.exceptions:
         leaves += _leaves(inner) if isinstance(inner, BaseExceptionGroup) else [inner]
     return leaves
-
-
-if __name__ == "__main__":
-    main()

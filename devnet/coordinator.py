@@ -40,7 +40,7 @@ async def running_coordinator(
     """Up when it is ready: its index has caught up with the chain."""
     program = Program(
         "coordinator",
-        (sys.executable, "-m", "coordinatord.cli", "serve"),
+        (sys.executable, "-m", "coordinatord", "serve"),
         logs / "coordinatord.log",
         environment={
             "ADDRESSES_JSON": json.dumps(address_book),
