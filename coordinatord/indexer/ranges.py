@@ -10,7 +10,7 @@ import re
 from typing import Final
 
 EVENTS_PER_RANGE: Final = 4000
-FIRST_WIDTH: Final = 64
+FIRST_WIDTH: Final = 16
 _PATIENCE: Final = 64  # successes at the limit before a wider range is tried
 
 _HEX_RANGE: Final = re.compile(r"\[?\s*(0x[0-9a-f]+)\s*(?:,|-|to|and|\.\.)\s*(0x[0-9a-f]+)", re.IGNORECASE)

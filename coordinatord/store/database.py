@@ -24,6 +24,7 @@ _AGAIN = (
     asyncpg.CannotConnectNowError,
     asyncpg.AdminShutdownError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # a statement between the server's farewell and the end of the connection
     ConnectionError,
 )
 _EXHAUSTED = (asyncpg.TooManyConnectionsError, TimeoutError, asyncpg.DiskFullError)

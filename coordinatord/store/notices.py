@@ -46,7 +46,13 @@ class Notices:
         while True:
             try:
                 await self._one_connection(database)
-            except (Retryable, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as trouble:
+            except (
+                Retryable,
+                asyncpg.PostgresError,
+                asyncpg.InterfaceError,
+                asyncpg.InternalClientError,
+                OSError,
+            ) as trouble:
                 log.warning("notices lost", reason=str(trouble) or type(trouble).__name__)
             await anyio.sleep(0.5)
 

@@ -20,6 +20,15 @@ log = structlog.get_logger(__name__)
 CLAIM_INTERVAL = 1.0  # seconds between attempts; with the death of a process its lock is free at once
 
 
+_TERM_ENDERS = (
+    Retryable,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # a statement between the server's farewell and the end of the connection
+    OSError,
+)
+
+
 async def hold_role(
     database: Database, role: str, work: Callable[["asyncpg.Connection[asyncpg.Record]"], Awaitable[None]]
 ) -> None:
@@ -29,7 +38,7 @@ async def hold_role(
         try:
             await _one_term(database, role, key, work)
         # A group, because the term is a task group and so may the work be.
-        except* (Retryable, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as troubles:
+        except* _TERM_ENDERS as troubles:
             log.warning("role lost", role=role, reason="; ".join(str(t) or type(t).__name__ for t in _leaves(troubles)))
         await anyio.sleep(CLAIM_INTERVAL)
 

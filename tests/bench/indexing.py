@@ -67,7 +67,8 @@ class Chain:
 
     @property
     def book(self) -> AddressBook:
-        return AddressBook(CHAIN_ID, 1, *_REGISTRIES, b"\x54" * 20, 6, TokenDomain("Token", "1"))
+        jobs, providers, asks = _REGISTRIES
+        return AddressBook(CHAIN_ID, 1, jobs, providers, asks, b"\x54" * 20, 6, TokenDomain("Token", "1"))
 
 
 def get_logs_alone(chain: Chain) -> int:

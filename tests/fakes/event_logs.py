@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec.structs
-from eth_abi import encode
+from eth_abi.abi import encode
 from eth_utils.abi import event_abi_to_log_topic
 
 from coordinatord.chain import events as ev

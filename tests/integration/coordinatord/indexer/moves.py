@@ -52,8 +52,13 @@ class Moves:
     clock: "itertools.count[int]" = attrs.field(factory=lambda: itertools.count(1))
 
     def branch(self) -> "Moves":
-        lists = {name: list(getattr(self, name)) for name in ("open", "claimed", "jobs", "newcomers")}
-        return attrs.evolve(self, **lists)
+        return attrs.evolve(
+            self,
+            open=list(self.open),
+            claimed=list(self.claimed),
+            jobs=list(self.jobs),
+            newcomers=list(self.newcomers),
+        )
 
     async def move(self) -> None:
         moves: list[Callable[[], Awaitable[None]]] = [self.post, self.publish, self.administer, self.equip]

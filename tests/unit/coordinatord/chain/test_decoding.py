@@ -5,7 +5,7 @@ from typing import Any
 import attrs
 import msgspec
 import pytest
-from eth_abi import encode
+from eth_abi.abi import encode
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,7 +22,7 @@ EVENTS = [(registry, name) for registry in REGISTRIES for name in declared_event
 
 
 def log(registry: str, topics: list[str], data: str) -> Log:
-    return Log(ADDRESSES[registry], topics, data, "0x5", "0x" + "77" * 32, "0x0")
+    return Log(ADDRESSES[registry], tuple(topics), data, "0x5", "0x" + "77" * 32, "0x0")
 
 
 def values_of(entry: dict[str, Any]) -> st.SearchStrategy[list[Any]]:
@@ -55,6 +55,7 @@ def test_every_declared_event_decodes_to_what_was_encoded(registry: str, name: s
     def comes_back(values: list[Any]) -> None:
         event = DECODER.decode(log(registry, **encoded(entry, values)))
         assert type(event) is getattr(ev, name)
+        assert event is not None
         fields = msgspec.structs.astuple(event)
         plain = [[msgspec.structs.astuple(q) for q in f] if isinstance(f, tuple) else f for f in fields]
         assert plain == values
