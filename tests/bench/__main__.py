@@ -12,11 +12,17 @@ from pathlib import Path
 
 import attrs
 
-from tests.bench import checking, sealing, signing
+from tests.bench import checking, indexing, relaying, sealing, signing
 from tests.bench.row import Row
 
 # The one place that knows the benchmarks: each module measures in its `rows()`.
-BENCHMARKS = {"checking": checking.rows, "signing": signing.rows, "sealing": sealing.rows}
+BENCHMARKS = {
+    "checking": checking.rows,
+    "signing": signing.rows,
+    "sealing": sealing.rows,
+    "indexing": indexing.rows,
+    "relaying": relaying.rows,
+}
 REPORT = Path("build/bench.json")
 
 
