@@ -12,11 +12,11 @@ from pathlib import Path
 
 import attrs
 
-from tests.bench import checking, signing
+from tests.bench import checking, http, signing
 from tests.bench.row import Row
 
 # The one place that knows the benchmarks: each module measures in its `rows()`.
-BENCHMARKS = {"checking": checking.rows, "signing": signing.rows}
+BENCHMARKS = {"checking": checking.rows, "signing": signing.rows, "http": http.rows}
 REPORT = Path("build/bench.json")
 
 
