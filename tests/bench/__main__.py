@@ -12,7 +12,7 @@ from pathlib import Path
 
 import attrs
 
-from tests.bench import checking, indexing, relaying, sealing, signing
+from tests.bench import checking, http, indexing, relaying, sealing, signing
 from tests.bench.row import Row
 
 # The one place that knows the benchmarks: each module measures in its `rows()`.
@@ -22,6 +22,7 @@ BENCHMARKS = {
     "sealing": sealing.rows,
     "indexing": indexing.rows,
     "relaying": relaying.rows,
+    "http": http.rows,
 }
 REPORT = Path("build/bench.json")
 

@@ -1,0 +1,85 @@
+"""A load client: a fixed number of connections, one request in flight on each, in a process of its own.
+
+It speaks over standard input and output: a line `host port path requests` in, the number of answers out. `{id}` in a
+path is the sha256 of another number in each request. It reads no more of an answer than where it ends, so that it costs
+a fraction of what any server does.
+"""
+
+import asyncio
+import hashlib
+import itertools
+import sys
+from typing import Final, cast
+
+import uvloop
+
+CONNECTIONS: Final = 16
+IDS: Final = 1_000
+
+
+class _Connection(asyncio.Protocol):
+    def __init__(self, run: "_Run") -> None:
+        self._run = run
+        self._buffer = b""
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's own class is no subclass of it
+        self._ask()
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        head, separator, rest = self._buffer.partition(b"\r\n\r\n")
+        if not separator:
+            return
+        length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
+        if len(rest) >= length:
+            if not head.startswith(b"HTTP/1.1 200"):
+                self._run.failed.append(head.partition(b"\r\n")[0])
+            self._buffer = b""
+            self._run.answered += 1
+            self._ask()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        if not self._run.done.is_set():
+            self._run.failed.append(b"connection lost")
+            self._run.done.set()
+
+    def _ask(self) -> None:
+        assert self._transport is not None
+        if self._run.asked < self._run.wanted:
+            self._run.asked += 1
+            self._transport.write(next(self._run.requests))
+        elif self._run.answered >= self._run.wanted:
+            self._run.done.set()
+
+
+class _Run:
+    def __init__(self, wanted: int, requests: list[bytes]) -> None:
+        self.wanted, self.requests = wanted, itertools.cycle(requests)
+        self.asked = self.answered = 0
+        self.failed: list[bytes] = []
+        self.done = asyncio.Event()
+
+
+async def _load(host: str, port: int, path: str, requests: int) -> int:
+    paths = [path.replace("{id}", hashlib.sha256(b"%d" % n).hexdigest()) for n in range(1, IDS + 1)]
+    run = _Run(requests, [f"GET {one} HTTP/1.1\r\nhost: {host}\r\n\r\n".encode() for one in paths])
+    loop = asyncio.get_running_loop()
+    transports = [(await loop.create_connection(lambda: _Connection(run), host, port))[0] for _ in range(CONNECTIONS)]
+    await run.done.wait()
+    for transport in transports:
+        transport.close()
+    if run.failed:
+        raise RuntimeError(f"{len(run.failed)} failures, the first: {run.failed[0]!r}")
+    return run.answered
+
+
+def main() -> None:
+    for line in sys.stdin:
+        host, port, path, requests = line.split()
+        print(uvloop.run(_load(host, int(port), path, int(requests))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""The servers that the HTTP benchmark asks, each in a process of its own: `python -m tests.bench.http_servers name`."""
+
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+from starlette.applications import Starlette
+from starlette.requests import Request as StarletteRequest
+from starlette.responses import Response
+from starlette.routing import Route as StarletteRoute
+from starlette.types import ASGIApp
+
+from coordinatord.api.answers import Answer
+from coordinatord.api.bodies import BodyBudget, BodyReader
+from coordinatord.api.caching import BlockCache
+from coordinatord.api.callers import CallerLimits, TokenBuckets
+from coordinatord.api.dispatch import Dispatcher, Gates
+from coordinatord.api.frame import Frame
+from coordinatord.api.jobs import Jobs
+from coordinatord.api.routes import Request, Route
+from coordinatord.server import listening_socket, serve_until
+from coordinatord.service.index_reads import IndexReads
+from coordinatord.store.database import open_database
+from coordinatord.store.sessions import SessionRow
+from coordinatord.store.snapshot import Snapshot
+
+HELLO = b'{"hello":"world"}'
+
+
+def starlette_hello() -> ASGIApp:
+    async def hello(_: StarletteRequest) -> Response:
+        return Response(HELLO, media_type="application/json")
+
+    return Starlette(routes=[StarletteRoute("/", hello)])
+
+
+def our_stack(routes: list[Route], position: Callable[[], Awaitable[Snapshot]]) -> ASGIApp:
+    """Every layer that a request of the coordinator passes."""
+
+    async def is_ready() -> bool:
+        return True
+
+    async def no_session(_: str) -> SessionRow | None:
+        return None
+
+    gates = Gates(is_ready, no_session, BodyReader(60, 4096), BodyBudget(1 << 28), BlockCache(position))
+    buckets = TokenBuckets(1e9, 1e9)
+    return Frame(CallerLimits(Dispatcher(routes, gates), buckets, frozenset()))
+
+
+def stack_hello() -> ASGIApp:
+    async def hello(_: Request) -> Answer:
+        return Answer(200, HELLO)
+
+    async def nowhere() -> Snapshot:
+        raise AssertionError("nothing is kept")
+
+    return our_stack([Route(method="GET", path="/", about="", handler=hello, replies=())], nowhere)
+
+
+async def _serve(name: str, port: int) -> None:
+    listening = listening_socket(port, "127.0.0.1")
+    print("listening", flush=True)
+
+    async def serve(app: ASGIApp) -> None:
+        await serve_until(app, listening, anyio.sleep_forever, grace_seconds=1)
+
+    if name == "points":
+        unused: Any = None  # of the job routes only the read is asked for
+        async with open_database(os.environ["DATABASE_URL"], smallest=2, largest=8) as database:
+            reads = IndexReads.over(database)
+            routes = Jobs(unused, unused, unused, reads).routes()
+            await serve(our_stack(routes, lambda: reads.position.get(None)))
+    else:
+        await serve({"starlette": starlette_hello, "stack": stack_hello}[name]())
+
+
+def main() -> None:
+    anyio.run(_serve, sys.argv[1], int(sys.argv[2]), backend_options={"use_uvloop": True})
+
+
+if __name__ == "__main__":
+    main()
