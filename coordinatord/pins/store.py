@@ -41,7 +41,7 @@ class PinStore:
 
     async def put(self, key: str, content: bytes) -> Pinned:
         """Store content that is at hand; large content goes in parts."""
-        if len(content) > 2 * PART_BYTES:
+        if len(content) > PART_BYTES:
             return await self.put_pieces(key, _pieces(content))
         response = await self._requests.send("put", "PUT", key, content=content)
         return await self._pinned(response, key, len(content), hashlib.sha256(content).digest())

@@ -3,7 +3,7 @@
 Malformed input is `Refused`, trouble outside is `Retryable`: neither is here.
 """
 
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import attrs
 
@@ -30,6 +30,3 @@ class WouldRefuse:
 
     name: str
     message: str
-
-
-NoSession: TypeAlias = Literal["missing", "malformed", "expired"]

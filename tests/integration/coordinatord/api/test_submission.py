@@ -3,6 +3,7 @@ import time
 from typing import Any
 
 import anyio
+import httpx
 import pytest
 
 from common.container import commit
@@ -252,7 +253,15 @@ async def test_largest_inline_container_is_posted_through_parts(client: Party, s
     overhead = len(client.container(b"")) + 17 * (15_679_488 // 65536 + 1)
     container = client.container(bytes(15_679_488 - overhead))
     assert 15_600_000 < len(container) <= 15_679_488
-    posted = await client.post(container=container)
+    parts: list[str] = []
+
+    def note(request: httpx.Request) -> None:
+        if "partNumber" in request.url.params:
+            parts.append(request.url.params["partNumber"])
+
+    with stage.store.answering(note):
+        posted = await client.post(container=container)
+    assert parts == ["1", "2"]
     assert await stage.ground.pins.get(f"containers/{posted['job_id'][2:]}") == container
     assert commit(container).length == len(container)
 
