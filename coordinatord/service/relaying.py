@@ -102,7 +102,7 @@ class Relaying:
         self._notices = notices
         self._max_depth = max_depth
         self._queue_timeout_ms = queue_timeout_ms
-        self._receipt_wait = receipt_wait
+        self.receipt_wait = receipt_wait
         self._waiters: dict[int, set[_Waiter]] = {}
         self._news: set[int] = set()  # relays to look at before the next slow poll
         self._to_look = Wake()
@@ -186,7 +186,7 @@ class Relaying:
             self._to_look()
             while waiter.status is None or waiter.status.state == "queued":
                 await waiter.changed.wait()
-            with anyio.move_on_after(self._receipt_wait):
+            with anyio.move_on_after(self.receipt_wait):
                 while waiter.status.live:
                     await waiter.changed.wait()
             return waiter.status

@@ -2,7 +2,6 @@
 
 import pytest
 
-from devnet import manifest
 from devnet.catalogue import FEE_BPS, GAS_FEE, MODELS, SLA_SECONDS
 from devnet.contracts import at, connected
 from devnet.market import CLIENT_FUNDS
@@ -59,7 +58,7 @@ async def test_clients_hold_the_payment_token(world: World) -> None:
 
 
 async def test_address_book_names_the_domain_that_the_token_signs_under(world: World) -> None:
-    book = manifest.address_book(world)
+    book = world.market.address_book
     async with connected(world.anvil.rpc_url) as chain:
         token = at(chain, "DevToken", book["paytoken"]).functions
         _, name, version, chain_id, contract, *_ = await token.eip712Domain().call()

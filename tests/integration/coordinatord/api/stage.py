@@ -20,6 +20,7 @@ from coordinatord.pins.requests import StoreRequests
 from coordinatord.pins.signing import Signer
 from coordinatord.pins.store import PinStore, bucket_url
 from coordinatord.service.containers import Containers
+from coordinatord.service.relaying import Relaying
 from coordinatord.store.database import open_database
 from coordinatord.store.migrate import migrate
 from coordinatord.store.notices import Notices
@@ -65,6 +66,7 @@ class Stage:
     store: Faults
     stopping: Stopping
     janitor: Janitor
+    relaying: Relaying
 
     async def fetchval(self, query: str, *arguments: object) -> object:
         async with self.ground.database.connection() as connection:
@@ -132,7 +134,7 @@ async def staged(world: World, config: Config, seen: list[Seen], *, relayer: boo
                 for part in (relaying.run, partial(app.index, ground), partial(ground.notices.listen, database)):
                     tasks.start_soon(part)
             await until(lambda: http.get("/readyz"), 200)
-            yield Stage(http, ground, world, node, store, stopping, janitor)
+            yield Stage(http, ground, world, node, store, stopping, janitor, relaying)
             tasks.cancel_scope.cancel()
 
 
