@@ -9,7 +9,7 @@ What is signed is the same without the last three.
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from common.keccak import keccak256
+from common.keccak import Keccak256
 from common.secp256k1 import Wallet
 
 _TYPE: Final = b"\x02"
@@ -52,14 +52,14 @@ class Transaction(NamedTuple):
                 _EMPTY_LIST,
             )
         )
-        compact, parity = wallet.sign_recoverable(keccak256(_TYPE + _list_header(len(fields)) + fields))
+        compact, parity = wallet.sign_recoverable(Keccak256(_head(len(fields)) + fields).digest())
         y_parity = b"\x01" if parity else b"\x80"
         if compact[0] and compact[32]:
             signature = y_parity + b"\xa0" + compact[:32] + b"\xa0" + compact[32:]
         else:  # of 128 signatures one has a shorter scalar
             signature = y_parity + _string(compact[:32].lstrip(b"\0")) + _string(compact[32:].lstrip(b"\0"))
-        raw = _TYPE + _list_header(len(fields) + len(signature)) + fields + signature
-        return SignedTransaction(raw, keccak256(raw))
+        raw = _head(len(fields) + len(signature)) + fields + signature
+        return SignedTransaction(raw, Keccak256(raw).digest())
 
 
 # RLP: a byte below 0x80 is itself; a string of up to 55 bytes has a header of one byte, 0x80 + its length. A
@@ -83,17 +83,18 @@ def _string(value: bytes) -> bytes:
     length = len(value)
     if length == 1 and value[0] < 0x80:
         return value
-    if length < 56:
-        return _BYTES[0x80 + length] + value
-    return _long_header(0xB7, length) + value
+    return _header(0x80, length) + value
+
+
+@lru_cache(maxsize=1024)
+def _head(list_length: int) -> bytes:
+    return _TYPE + _header(0xC0, list_length)
 
 
 # Transactions of the same op have few lengths.
 @lru_cache(maxsize=1024)
-def _list_header(length: int) -> bytes:
-    return _BYTES[0xC0 + length] if length < 56 else _long_header(0xF7, length)
-
-
-def _long_header(offset: int, length: int) -> bytes:
+def _header(kind: int, length: int) -> bytes:
+    if length < 56:
+        return _BYTES[kind + length]
     size = (length.bit_length() + 7) >> 3
-    return _BYTES[offset + size] + length.to_bytes(size, "big")
+    return _BYTES[kind + 55 + size] + length.to_bytes(size, "big")
