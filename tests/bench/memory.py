@@ -1,7 +1,6 @@
 """Resident memory: of a coordinator with nothing to do, and of an index that reads a long chain.
 
-That the index holds no more at the end of the chain than at its beginning shows in the peaks of its quarters: the
-second is what the last is held against, because in the first an allocator takes what the pages in flight need.
+That the index holds no more at the end of the chain than at its beginning shows in its peaks over the two halves.
 """
 
 import re
@@ -32,15 +31,15 @@ def _resident(pid: int | str) -> float:
     return int(found[1]) / 1024
 
 
-async def _peaks_of_quarters(chain: Chain) -> list[float]:
+async def _peaks_of_halves(chain: Chain) -> list[float]:
     connection, watching = await asyncpg.connect(chain.database_url), await asyncpg.connect(chain.database_url)
-    peaks = [0.0] * 4
+    peaks = [0.0, 0.0]
 
     async def watch() -> None:
         while True:
             block = await watching.fetchval("select coalesce(max(block_number), 0) from index_position")
-            quarter = min(3, 4 * block // chain.blocks)
-            peaks[quarter] = max(peaks[quarter], _resident("self"))
+            half = int(block > chain.blocks // 2)
+            peaks[half] = max(peaks[half], _resident("self"))
             await anyio.sleep(0.01)
 
     async with anyio.create_task_group() as tasks, open_rpc(chain.rpc_url) as rpc:
@@ -54,9 +53,9 @@ async def _peaks_of_quarters(chain: Chain) -> list[float]:
 
 def _index_row() -> Row:
     with filled(*LONG, "dense") as chain:
-        _, second, _, last = anyio.run(_peaks_of_quarters, chain, backend_options={"use_uvloop": True})
-    what, against = f"memory while {chain.posts:,} posts are indexed", "its peak in the second quarter"
-    return Row(what, last, "MiB", against, last / second, 1.1, last / second <= 1.1)
+        first, last = anyio.run(_peaks_of_halves, chain, backend_options={"use_uvloop": True})
+    what, against = f"memory while {chain.posts:,} posts are indexed", "its peak in the first half"
+    return Row(what, last, "MiB", against, last / first, 1.1, last / first <= 1.1)
 
 
 async def _idle(settings: Settings) -> float:
