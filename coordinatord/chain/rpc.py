@@ -1,19 +1,22 @@
-"""JSON-RPC over HTTP: single calls and batches, on a few kept connections.
+"""JSON-RPC over HTTP: single calls and batches.
 
 Two ways to fail, kept apart: `Retryable` when no answer came (nothing is known of what the node did), `RpcError` when
 the node answered with an error. Each call names the code that a caller of ours would see if it gets no answer.
 """
 
 import itertools
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from typing import Generic, TypeVar
 
 import attrs
-import httpx
 import msgspec
 
 from coordinatord.chain.rpc_errors import Meaning, RpcError, read_error
+from coordinatord.chain.transport import NoAnswer, Transport, open_transport
+from coordinatord.metrics import rpc_requests
 from coordinatord.trouble import Retryable
 
 T = TypeVar("T")
@@ -48,9 +51,8 @@ _ENCODER = msgspec.json.Encoder()
 class Rpc:
     """One endpoint. Safe for any number of tasks."""
 
-    def __init__(self, client: httpx.AsyncClient, url: str) -> None:
-        self._client = client
-        self._url = url
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
         self._ids = itertools.count(1)
 
     async def call(self, method: str, *params: Json) -> Json:
@@ -97,18 +99,31 @@ class Rpc:
         return results
 
     async def _post(self, body: bytes, what: str) -> bytes:
+        started = time.perf_counter()
+        outcome = "given_up"  # a cancelled request
         try:
-            response = await self._client.post(self._url, content=body, headers={"content-type": "application/json"})
-        except httpx.HTTPError as trouble:
-            raise _no_answer(what, type(trouble).__name__) from trouble
-        if response.status_code == httpx.codes.TOO_MANY_REQUESTS:
+            answer = await self._exchange(body, what)
+            outcome = "answered"
+        except Retryable as trouble:
+            outcome = trouble.code or trouble.kind
+            raise
+        finally:
+            rpc_requests.labels(outcome).observe(time.perf_counter() - started)
+        return answer
+
+    async def _exchange(self, body: bytes, what: str) -> bytes:
+        try:
+            status, answer = await self._transport(body)
+        except NoAnswer as trouble:
+            raise _no_answer(what, str(trouble)) from trouble
+        if status == HTTPStatus.TOO_MANY_REQUESTS:
             raise Retryable("relay_unavailable", f"the RPC endpoint limits our requests ({what})", "rate_limited")
-        if response.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+        if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             raise Retryable("relay_unavailable", f"the RPC endpoint refuses us ({what})", "endpoint_refused")
         # Some nodes put a JSON-RPC error under a 4xx or 5xx: the body decides when it parses, the status when not.
-        if response.is_error and response.content.lstrip()[:1] not in (b"{", b"["):
-            raise _no_answer(what, f"HTTP {response.status_code}")
-        return response.content
+        if status >= HTTPStatus.BAD_REQUEST and answer.lstrip()[:1] not in (b"{", b"["):
+            raise _no_answer(what, f"HTTP {status}")
+        return answer
 
 
 def decode_result(raw: msgspec.Raw, kind: type[T], what: str) -> T:
@@ -170,7 +185,6 @@ def _no_answer(what: str, why: str) -> Retryable:
 
 @asynccontextmanager
 async def open_rpc(url: str, *, connections: int = 8, patience: float = 10.0) -> AsyncIterator[Rpc]:
-    """`patience`: seconds to connect, and between any two bytes of an answer."""
-    limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
-    async with httpx.AsyncClient(limits=limits, timeout=patience, trust_env=False) as client:
-        yield Rpc(client, url)
+    """`patience`: seconds to get a connection, to send a request, and between any two reads of an answer."""
+    async with open_transport(url, connections=connections, patience=patience) as transport:
+        yield Rpc(transport)

@@ -124,20 +124,24 @@ class Follower:
         steps = 0
         if self._next <= bulk_upto:
             steps += await self._backfill(connection, bulk_upto)
-        if not self._job_indexes_built:  # also when it was another term that dropped them
-            await build_job_indexes(connection)
-            self._job_indexes_built = True
-        while self._next <= target.height:
-            first = self._next
-            blocks = await self._source.blocks(first, min(first + _BLOCKS_AT_ONCE - 1, target.height))
-            if not self._continues(blocks[0].first):
-                await self._fork(connection, target)
-                return 2  # look again at once
-            self._position = await apply_blocks(
-                connection, blocks, window=self._settings.journal_blocks, rebuilding=self._rebuilding
-            )
-            steps += len(blocks)
-            self._measure()
+        forked = False
+        async with prefetched(
+            self._source.blocks, self._next, target.height, lambda: _BLOCKS_AT_ONCE
+        ) as following:  # while the indexes are built, too
+            if not self._job_indexes_built:  # also when it was another term that dropped them
+                await build_job_indexes(connection)
+                self._job_indexes_built = True
+            while (blocks := await following()) is not None:
+                if forked := not self._continues(blocks[0].first):
+                    break
+                self._position = await apply_blocks(
+                    connection, blocks, window=self._settings.journal_blocks, rebuilding=self._rebuilding
+                )
+                steps += len(blocks)
+                self._measure()
+        if forked:
+            await self._fork(connection, target)
+            return 2  # look again at once
         if self._position is not None and self._position.rebuilding:
             self._position = await finish_rebuilding(connection, self._position)
             log.info("index rebuilt", block=self._position.block_number)
@@ -150,7 +154,10 @@ class Follower:
             await drop_job_indexes(connection)
 
         async with prefetched(
-            lambda first, upto: self._source.range(first, upto, self._width), self._next, last, self._width
+            lambda first, upto: self._source.range(first, upto, self._width),
+            self._next,
+            last,
+            lambda: self._width.blocks,
         ) as following:
             while (stretch := await following()) is not None:
                 if not self._continues(stretch.first):

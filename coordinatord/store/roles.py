@@ -12,6 +12,7 @@ import anyio
 import asyncpg
 import structlog
 
+from coordinatord import metrics
 from coordinatord.store.database import Database
 from coordinatord.trouble import Retryable
 
@@ -54,12 +55,14 @@ async def _one_term(
         while not await connection.fetchval("select pg_try_advisory_lock($1)", key):  # noqa: ASYNC110 - not our event
             await anyio.sleep(CLAIM_INTERVAL)
         log.info("role taken", role=role)
+        metrics.roles_held.labels(role).set(1)
         async with anyio.create_task_group() as term:
             # An idle holder would not notice that its connection died, and nobody else's work would wait for it.
             connection.add_termination_listener(lambda _: term.cancel_scope.cancel())
             await work(connection)
             term.cancel_scope.cancel()
     finally:
+        metrics.roles_held.labels(role).set(0)
         with anyio.move_on_after(2, shield=True):
             await connection.close(timeout=1)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import attrs
 
-from tests.bench import checking, http, indexing, relaying, sealing, signing
+from tests.bench import checking, http, indexing, memory, relaying, sealing, signing
 from tests.bench.row import Row
 
 # The one place that knows the benchmarks: each module measures in its `rows()`.
@@ -21,6 +21,7 @@ BENCHMARKS = {
     "signing": signing.rows,
     "sealing": sealing.rows,
     "indexing": indexing.rows,
+    "memory": memory.rows,
     "relaying": relaying.rows,
     "http": http.rows,
 }

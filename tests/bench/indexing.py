@@ -7,7 +7,6 @@ by one with the undo journal, those before in bulk without. The node's own time 
 
 import http.client
 import json
-import resource
 import statistics
 import tempfile
 import time
@@ -44,7 +43,6 @@ from tests.bench.row import Row
 JOURNAL_BLOCKS: Final = 64
 DENSE: Final = (480, 100)  # blocks, posts per block
 SPARSE: Final = (4000, 1)
-MANY: Final = (2000, 100)
 SAMPLE_BLOCKS: Final = {"dense": 20, "sparse": 500}  # what web3.py is given: it would take minutes
 RANGE: Final = {"dense": 50, "sparse": 500}  # the widths that suit getLogs alone
 ROUNDS: Final = 3
@@ -123,7 +121,7 @@ def _row(event: Any) -> tuple[object, ...]:  # web3's own attribute dictionary
     return (a["jobId"], bytes.fromhex(a["owner"][2:]), a["c"], a["modelId"], a["slaSecs"], *terms, *place)
 
 
-async def _timed(chain: Chain, connection: "asyncpg.Connection[asyncpg.Record]", work: Work) -> float:
+async def timed(chain: Chain, connection: "asyncpg.Connection[asyncpg.Record]", work: Work) -> float:
     """Posts per second of `work` on emptied tables; emptying and checking are not timed."""
     await connection.execute(f"truncate {', '.join(UNDOABLE)}, undo_journal, index_blocks, index_position")
     started = time.perf_counter()
@@ -140,36 +138,6 @@ async def _limit(chain: Chain) -> float:
     return posts / (time.perf_counter() - started)
 
 
-def _resident() -> float:
-    """MiB of this process in memory."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
-
-
-async def _memory(chain: Chain) -> tuple[float, float]:
-    """The highest resident memory in MiB while the first quarter of the posts is indexed, and after it."""
-    connection, watching = await asyncpg.connect(chain.database_url), await asyncpg.connect(chain.database_url)
-    peaks = {True: 0.0, False: 0.0}
-
-    async def watch() -> None:
-        while True:
-            block = await watching.fetchval("select coalesce(max(block_number), 0) from index_position")
-            resident = _resident()
-            early = block < chain.blocks / 4
-            peaks[early] = max(peaks[early], resident)
-            await anyio.sleep(0.02)
-
-    async with anyio.create_task_group() as tasks:
-        # Once before it counts: an allocator keeps what it first took for the pages in flight.
-        async with open_rpc(chain.rpc_url) as rpc:
-            await _timed(chain, connection, partial(index_all, rpc))
-            tasks.start_soon(watch)
-            await _timed(chain, connection, partial(index_all, rpc))
-        tasks.cancel_scope.cancel()
-    await connection.close()
-    await watching.close()
-    return peaks[True], peaks[False]
-
-
 async def _rates(chain: Chain) -> dict[str, float]:
     """The median rate of each, in turn, forwards and backwards; a round before the first warms caches."""
     taken: dict[str, list[float]] = {"limit": [], "ours": [], "web3": []}
@@ -181,9 +149,9 @@ async def _rates(chain: Chain) -> dict[str, float]:
                     case "limit":
                         rate = await _limit(chain)
                     case "ours":
-                        rate = await _timed(chain, connection, partial(index_all, rpc))
+                        rate = await timed(chain, connection, partial(index_all, rpc))
                     case _:
-                        rate = await _timed(chain, connection, by_web3)
+                        rate = await timed(chain, connection, by_web3)
                 if turn:
                     taken[name].append(rate)
     await connection.close()
@@ -229,15 +197,8 @@ def _measured(name: str, blocks: int, posts_per_block: int, against_limit: float
     ]
 
 
-def _memory_row() -> Row:
-    with filled(*MANY, "dense") as chain:
-        early, late = anyio.run(_memory, chain, backend_options={"use_uvloop": True})
-    what, against = f"memory while {chain.posts:,} posts are indexed", "its peak in the first quarter"
-    return Row(what, late, "MiB", against, late / early, 1.1, late / early <= 1.1)
-
-
 def rows() -> list[Row]:
-    return _measured("dense", *DENSE, 0.35) + _measured("sparse", *SPARSE, 0.05) + [_memory_row()]
+    return _measured("dense", *DENSE, 0.35) + _measured("sparse", *SPARSE, 0.05)
 
 
 if __name__ == "__main__":

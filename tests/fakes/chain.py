@@ -1,12 +1,9 @@
 """A chain in memory that answers JSON-RPC: blocks of events, forks at will, real hashes, links and filters."""
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import attrs
-import httpx
 
 from common.address_book import AddressBook, TokenDomain
 from common.keccak import keccak256
@@ -73,11 +70,12 @@ class FakeChain:
         del self.blocks[height + 1 :]
         self.salt += 1
 
-    def answer(self, request: httpx.Request) -> httpx.Response:
-        body = json.loads(request.content)
+    async def answer(self, request: bytes) -> tuple[int, bytes]:
+        """What the node's transport would give."""
+        body = json.loads(request)
         calls = body if isinstance(body, list) else [body]
         answers = [{"jsonrpc": "2.0", "id": call["id"], **self._result(call)} for call in calls]
-        return httpx.Response(200, json=answers if isinstance(body, list) else answers[0])
+        return 200, json.dumps(answers if isinstance(body, list) else answers[0]).encode()
 
     def _result(self, call: dict[str, Any]) -> dict[str, Any]:
         self.asked.append((call["method"], call["params"]))
@@ -102,7 +100,5 @@ class FakeChain:
     def _block(self, block_hash: str) -> Block:
         return next(block for block in self.blocks if block.header["hash"] == block_hash)
 
-    @asynccontextmanager
-    async def rpc(self) -> AsyncIterator[Rpc]:
-        async with httpx.AsyncClient(transport=httpx.MockTransport(self.answer)) as client:
-            yield Rpc(client, "http://node")
+    def rpc(self) -> Rpc:
+        return Rpc(self.answer)

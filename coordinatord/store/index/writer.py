@@ -4,7 +4,6 @@ Patches name the state that their rows must be in; a row that is missing, or in 
 told two stories, and the transaction is given up.
 """
 
-import io
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
@@ -27,7 +26,8 @@ async def write_changes(connection: Connection, changes: Changes) -> None:
 
 
 async def _new_jobs(connection: Connection, changes: Changes) -> None:
-    lines = io.BytesIO(job_lines(changes.new_jobs.values()))
+    # A view, because asyncpg takes bytes for a path, and reads files in a thread.
+    lines = memoryview(job_lines(changes.new_jobs.values()))
     await connection.copy_to_table("jobs", source=lines, columns=COLUMNS, format="text")
 
 

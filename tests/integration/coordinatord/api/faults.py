@@ -5,6 +5,8 @@ from contextlib import contextmanager
 
 import httpx
 
+from coordinatord.chain.transport import NoAnswer, Transport
+
 Rule = Callable[[httpx.Request], httpx.Response | None]
 
 
@@ -34,6 +36,19 @@ class Faults(httpx.AsyncBaseTransport):
 
     async def aclose(self) -> None:
         await self._inner.aclose()
+
+
+def node_transport(client: httpx.AsyncClient, url: str) -> Transport:
+    """What the chain's client speaks through, over a client that has `Faults`."""
+
+    async def post(body: bytes) -> tuple[int, bytes]:
+        try:
+            response = await client.post(url, content=body, headers={"content-type": "application/json"})
+        except httpx.HTTPError as trouble:
+            raise NoAnswer(type(trouble).__name__) from trouble
+        return response.status_code, response.content
+
+    return post
 
 
 def unreachable(request: httpx.Request) -> httpx.Response:

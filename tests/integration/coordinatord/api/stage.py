@@ -26,7 +26,7 @@ from coordinatord.store.migrate import migrate
 from coordinatord.store.notices import Notices
 from coordinatord.workers.janitor import Janitor
 from devnet.world import World
-from tests.integration.coordinatord.api.faults import Faults
+from tests.integration.coordinatord.api.faults import Faults, node_transport
 
 
 def environment(world: World, database_url: str, **settings: object) -> dict[str, str]:
@@ -102,7 +102,7 @@ async def staged(world: World, config: Config, seen: list[Seen], *, relayer: boo
             domains=Domains.of(config.addresses),
             relayer=Wallet(bytes.fromhex(config.relayer_key.reveal())),
             database=database,
-            rpc=Rpc(node_client, config.rpc_url),
+            rpc=Rpc(node_transport(node_client, config.rpc_url)),
             pins=PinStore(StoreRequests(store_client, url, signer, attempts=1)),
             notices=Notices(),
         )

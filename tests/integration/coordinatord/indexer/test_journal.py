@@ -51,29 +51,28 @@ async def test_index_after_any_forks_equals_a_fresh_replay(
     """Forks shallower and deeper than the journal, to longer and to shorter chains, some never seen by the index."""
     await forget(connection)
     chain, histories = FakeChain(), [History(random.Random(seed))]  # noqa: S311 - histories, not keys
-    async with chain.rpc() as rpc:
-        source = Source(rpc, DECODER)
-        indexer = follower(source, journal_blocks)
-        for depth, growth, seen in [(0, 20, True), *forks]:
-            height = max(0, chain.height - depth)
-            chain.fork(height)
-            del histories[height + 1 :]
-            for _ in range(growth):
-                history = histories[-1].branch()
-                chain.mine(*history.block())
-                histories.append(history)
-            if seen:
-                await indexer.catch_up(connection)
-        # A chain that ends below all that the journal holds looks like a node that is behind, until it has grown.
-        while chain.height <= 20 + sum(growth for _, growth, _ in forks):
-            chain.mine()
-        await indexer.catch_up(connection)
-        position = await read_position(connection)
-        assert position is not None
-        assert position.block_hash.hex() == chain.blocks[-1].header["hash"][2:]
-        indexed = await index_rows(connection)
-        assert indexed == await replayed(connection, source, journal_blocks=1000)
-        assert indexed == await replayed(connection, source, journal_blocks=0)
+    source = Source(chain.rpc(), DECODER)
+    indexer = follower(source, journal_blocks)
+    for depth, growth, seen in [(0, 20, True), *forks]:
+        height = max(0, chain.height - depth)
+        chain.fork(height)
+        del histories[height + 1 :]
+        for _ in range(growth):
+            history = histories[-1].branch()
+            chain.mine(*history.block())
+            histories.append(history)
+        if seen:
+            await indexer.catch_up(connection)
+    # A chain that ends below all that the journal holds looks like a node that is behind, until it has grown.
+    while chain.height <= 20 + sum(growth for _, growth, _ in forks):
+        chain.mine()
+    await indexer.catch_up(connection)
+    position = await read_position(connection)
+    assert position is not None
+    assert position.block_hash.hex() == chain.blocks[-1].header["hash"][2:]
+    indexed = await index_rows(connection)
+    assert indexed == await replayed(connection, source, journal_blocks=1000)
+    assert indexed == await replayed(connection, source, journal_blocks=0)
 
 
 async def test_what_can_be_undone_is_what_the_triggers_journal(connection: Connection) -> None:
@@ -98,7 +97,6 @@ async def test_a_first_backfill_leaves_every_index_of_the_tables(connection: Con
     chain, history = FakeChain(), History(random.Random(1))  # noqa: S311 - histories, not keys
     for _ in range(5):
         chain.mine(*history.block())
-    async with chain.rpc() as rpc:
-        await follower(Source(rpc, DECODER), journal_blocks=0).catch_up(connection)
+    await follower(Source(chain.rpc(), DECODER), journal_blocks=0).catch_up(connection)
     assert await connection.fetch(indexes) == before
     assert len(before) > 1

@@ -2,10 +2,10 @@
 
 import json
 
-import httpx
 import pytest
 
 from coordinatord.chain.rpc import Rpc
+from coordinatord.chain.transport import NoAnswer
 from coordinatord.relayer.broadcast import Sent, broadcast
 from coordinatord.relayer.pending import PendingTx
 from coordinatord.store.relay_txs import Version
@@ -25,16 +25,15 @@ class Node:
         self._error = error
         self.batches: list[int] = []
 
-    def __call__(self, request: httpx.Request) -> httpx.Response:
-        calls = json.loads(request.content)
+    async def __call__(self, request: bytes) -> tuple[int, bytes]:
+        calls = json.loads(request)
         self.batches.append(len(calls))
         answer = {"error": self._error} if self._error else {"result": "0x"}
-        return httpx.Response(200, json=[{"jsonrpc": "2.0", "id": call["id"], **answer} for call in calls])
+        return 200, json.dumps([{"jsonrpc": "2.0", "id": call["id"], **answer} for call in calls]).encode()
 
 
 async def outcomes(node: Node, txs: list[PendingTx]) -> list[Sent]:
-    async with httpx.AsyncClient(transport=httpx.MockTransport(node)) as client:
-        return [sending.outcome for sending in await broadcast(Rpc(client, "http://node"), txs)]
+    return [sending.outcome for sending in await broadcast(Rpc(node), txs)]
 
 
 @pytest.mark.parametrize(
@@ -64,9 +63,8 @@ async def test_many_go_in_batches_bounded_in_number_and_size() -> None:
 
 
 async def test_no_answer_means_the_same_bytes_later() -> None:
-    def unreachable(request: httpx.Request) -> httpx.Response:
-        raise httpx.ConnectError("refused", request=request)
+    async def unreachable(request: bytes) -> tuple[int, bytes]:
+        raise NoAnswer("refused")
 
-    async with httpx.AsyncClient(transport=httpx.MockTransport(unreachable)) as client:
-        (sending,) = await broadcast(Rpc(client, "http://node"), [tx(1)])
+    (sending,) = await broadcast(Rpc(unreachable), [tx(1)])
     assert sending.outcome is Sent.LATER

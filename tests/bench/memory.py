@@ -1,0 +1,77 @@
+"""Resident memory: of a coordinator with nothing to do, and of an index that reads a long chain.
+
+That the index holds no more at the end of the chain than at its beginning shows in its peaks over the two halves.
+"""
+
+import re
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import anyio
+import asyncpg
+
+from coordinatord.chain.rpc import open_rpc
+from devnet.app import local_world
+from devnet.ports import pick_free
+from devnet.settings import Settings
+from tests.bench.indexing import Chain, filled, index_all, timed
+from tests.bench.row import Row
+
+LONG: Final = (2000, 100)  # blocks, posts per block
+IDLE_LIMIT: Final = 150  # MiB
+
+
+def _resident(pid: int | str) -> float:
+    """MiB of a process in memory."""
+    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    if found is None:
+        raise AssertionError(f"process {pid} is no more")
+    return int(found[1]) / 1024
+
+
+async def _peaks_of_halves(chain: Chain) -> list[float]:
+    connection, watching = await asyncpg.connect(chain.database_url), await asyncpg.connect(chain.database_url)
+    peaks = [0.0, 0.0]
+
+    async def watch() -> None:
+        while True:
+            block = await watching.fetchval("select coalesce(max(block_number), 0) from index_position")
+            half = int(block > chain.blocks // 2)
+            peaks[half] = max(peaks[half], _resident("self"))
+            await anyio.sleep(0.01)
+
+    async with anyio.create_task_group() as tasks, open_rpc(chain.rpc_url) as rpc:
+        tasks.start_soon(watch)
+        await timed(chain, connection, partial(index_all, rpc))
+        tasks.cancel_scope.cancel()
+    await connection.close()
+    await watching.close()
+    return peaks
+
+
+def _index_row() -> Row:
+    with filled(*LONG, "dense") as chain:
+        first, last = anyio.run(_peaks_of_halves, chain, backend_options={"use_uvloop": True})
+    what, against = f"memory while {chain.posts:,} posts are indexed", "its peak in the first half"
+    return Row(what, last, "MiB", against, last / first, 1.1, last / first <= 1.1)
+
+
+async def _idle(settings: Settings) -> float:
+    async with local_world(settings, lambda _: None) as up:
+        return _resident(up.coordinator.child.pid)
+
+
+def _idle_row() -> Row:
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        place.chmod(0o755)  # PostgreSQL's account has to pass
+        ports = {name: pick_free() for name in ("rpc_port", "pin_store_port", "database_port", "api_port")}
+        used = anyio.run(_idle, Settings(state_dir=place / "world", metrics_port=pick_free(), **ports))
+    what, against = "memory of an idle coordinator", f"{IDLE_LIMIT} MiB"
+    return Row(what, used, "MiB", against, used / IDLE_LIMIT, 1, used <= IDLE_LIMIT)
+
+
+def rows() -> list[Row]:
+    return [_idle_row(), _index_row()]
