@@ -21,7 +21,7 @@ class Load:
     answers: list[tuple[int, str | None]] = attrs.field(factory=list)
     _grown: anyio.Event = attrs.field(factory=anyio.Event)
 
-    async def submit(self, bodies: Sequence[Body], *, first: int = 0) -> None:
+    async def submit(self, bodies: Sequence[Body], first: int = 0) -> None:
         """One client: each body again and again, at one address after the other, until it is posted."""
         async with httpx.AsyncClient(trust_env=False, timeout=70) as http:
             for body in bodies:
