@@ -93,7 +93,7 @@ async def job_state(on: Stage, job: bytes) -> object:
 
 @pytest.mark.parametrize("claim_first", [True, False])
 async def test_claim_and_cancel_in_one_block_end_with_the_first(
-    on: Stage, world: World, database_url: str, ops: Ops, owner: Wallet, provider: Wallet, claim_first: bool
+    *, on: Stage, world: World, database_url: str, ops: Ops, owner: Wallet, provider: Wallet, claim_first: bool
 ) -> None:
     job = await posted(on, ops, owner)
     both = [ops.claim(provider, job), cancel(ops, owner, job)]
@@ -110,7 +110,7 @@ async def test_claim_and_cancel_in_one_block_end_with_the_first(
 
 @pytest.mark.parametrize("late", [0, 1], ids=["in the last second", "a second too late"])
 async def test_settle_and_anothers_reclaim_in_one_block_end_by_its_time(
-    on: Stage, world: World, database_url: str, ops: Ops, owner: Wallet, provider: Wallet, late: int
+    *, on: Stage, world: World, database_url: str, ops: Ops, owner: Wallet, provider: Wallet, late: int
 ) -> None:
     job = await posted(on, ops, owner)
     assert isinstance(await on.relaying.relay(ops.claim(provider, job)), Mined)
