@@ -1,0 +1,35 @@
+"""All that the system promises of relays, jobs, index and funds, in one check."""
+
+from collections.abc import Collection
+
+import anyio
+import asyncpg
+
+from common.address_book import AddressBook
+from coordinatord.chain.rpc import open_rpc, quantity
+from coordinatord.store.index.position import read_position
+from tests.invariants.funds import fund_violations
+from tests.invariants.index import index_violations
+from tests.invariants.jobs import job_violations
+from tests.invariants.relays import relay_violations
+
+
+async def all_violations(
+    database_url: str, rpc_url: str, book: AddressBook, *, promised: Collection[bytes] = (), donations: int = 0
+) -> list[str]:
+    """I1–I5, once the indexer that works on this database has reached the head. Nothing may be under way."""
+    connection = await asyncpg.connect(database_url)
+    try:
+        async with open_rpc(rpc_url) as rpc:
+            head = quantity(await rpc.call("eth_blockNumber"))
+            with anyio.fail_after(15):
+                while (position := await read_position(connection)) is None or position.block_number < head:  # noqa: ASYNC110 - the event is in another process
+                    await anyio.sleep(0.02)
+            return [
+                *await relay_violations(connection, rpc, stuck_after=0),
+                *await job_violations(rpc, book, promised=promised),
+                *await index_violations(connection, rpc, book),
+                *await fund_violations(rpc, book, donations=donations),
+            ]
+    finally:
+        await connection.close()

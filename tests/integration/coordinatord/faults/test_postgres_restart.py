@@ -1,0 +1,99 @@
+"""The whole database server goes away under a working coordinator, and comes back."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import asyncpg
+import httpx
+import pytest
+
+from common.address_book import AddressBook
+from devnet.accounts import Wallet as DevnetWallet
+from devnet.child import running as running_child
+from devnet.ports import pick_free
+from devnet.postgres import Postgres, running_postgres
+from devnet.world import World
+from tests.integration.coordinatord.api.party import Party
+from tests.integration.coordinatord.api.running import running
+from tests.integration.coordinatord.api.stage import environment, until
+from tests.integration.coordinatord.faults.invariants import all_violations
+from tests.integration.coordinatord.faults.load import Load, submissions
+
+pytestmark = pytest.mark.anyio
+
+CLIENTS, JOBS_EACH = 4, 4
+ROLES_HELD = (
+    "select count(*) from pg_locks where locktype = 'advisory' and granted"
+    " and database = (select oid from pg_database where datname = current_database())"
+)
+
+
+@pytest.fixture
+async def own_postgres(tmp_path: Path) -> AsyncIterator[Postgres]:
+    directory = tmp_path / "pg"
+    directory.mkdir()
+    async with running_postgres(pick_free(), directory, tmp_path) as server:
+        yield server
+
+
+@asynccontextmanager
+async def started_again(server: Postgres) -> AsyncIterator[None]:
+    async def answers() -> bool:
+        try:
+            await server.execute("select 1")
+        except (OSError, asyncpg.CannotConnectNowError):
+            return False
+        return True
+
+    async with running_child(server.child.program) as process:
+        await process.wait_until(answers)
+        yield
+
+
+async def roles_held(url: str) -> int:
+    connection = await asyncpg.connect(url)
+    try:
+        return int(await connection.fetchval(ROLES_HELD))
+    finally:
+        await connection.close()
+
+
+async def test_postgres_restarts_under_load_and_nothing_is_lost_or_doubled(
+    world: World,
+    own_postgres: Postgres,
+    book: AddressBook,
+    party_at: Callable[[DevnetWallet, httpx.AsyncClient], Party],
+) -> None:
+    url = own_postgres.url()
+    async with (
+        running(environment(world, url), pick_free(), pick_free()) as coordinator,
+        httpx.AsyncClient(base_url=coordinator.base_url, trust_env=False, timeout=30) as http,
+    ):
+        roles = await roles_held(url)
+        bodies = await submissions(party_at(world.cast.with_role("client")[0], http), CLIENTS * JOBS_EACH)
+        load = Load([coordinator.base_url])
+        async with anyio.create_task_group() as clients:
+            for n in range(CLIENTS):
+                clients.start_soon(load.submit, bodies[n::CLIENTS])
+            await load.until_posted(2)
+            await own_postgres.child.stop()
+            refused = await until(lambda: http.get("/v1/models"), 503)
+            assert refused.json()["error"]["type"] == "not_ready"
+            assert refused.headers["x-svc-retryable"] == "true"
+            assert (await until(lambda: http.get("/readyz"), 503)).json()["ready"] is False
+            assert (await http.get("/healthz")).status_code == 200
+            async with started_again(own_postgres):
+                await until(lambda: http.get("/readyz"), 200)
+                with anyio.fail_after(60):
+                    await load.until_posted(len(bodies))
+                assert coordinator.process.poll() is None
+                with anyio.fail_after(10):
+                    while await roles_held(url) != roles:  # noqa: ASYNC110 - the event is in another process
+                        await anyio.sleep(0.05)
+                assert load.unspecified() == []
+                assert (503, "not_ready") in load.answers
+                assert await all_violations(url, world.anvil.rpc_url, book, promised=load.posted) == []
+                coordinator.terminate()
+                assert await coordinator.exit_status() == 0

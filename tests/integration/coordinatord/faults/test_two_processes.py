@@ -1,0 +1,51 @@
+"""Two coordinators on one database: the one that holds all roles is killed while clients submit to both."""
+
+from collections.abc import Callable
+
+import anyio
+import httpx
+import pytest
+
+from common.address_book import AddressBook
+from devnet.accounts import Wallet as DevnetWallet
+from devnet.ports import pick_free
+from devnet.world import World
+from tests.integration.coordinatord.api.party import Party
+from tests.integration.coordinatord.api.running import running
+from tests.integration.coordinatord.api.stage import environment
+from tests.integration.coordinatord.faults.invariants import all_violations
+from tests.integration.coordinatord.faults.load import Load, submissions
+
+pytestmark = pytest.mark.anyio
+
+CLIENTS, JOBS_EACH = 6, 5
+
+
+async def test_leader_is_killed_under_load_and_the_other_takes_over_within_10_s(
+    world: World,
+    database_url: str,
+    book: AddressBook,
+    party_at: Callable[[DevnetWallet, httpx.AsyncClient], Party],
+) -> None:
+    settings = environment(world, database_url)
+    async with (
+        running(settings, pick_free(), pick_free()) as leader,  # ready: its index runs, so it holds the role
+        running(settings, pick_free(), pick_free()) as other,
+        httpx.AsyncClient(base_url=other.base_url, trust_env=False, timeout=30) as http,
+    ):
+        bodies = await submissions(party_at(world.cast.with_role("client")[0], http), CLIENTS * JOBS_EACH)
+        load = Load([leader.base_url, other.base_url])
+        async with anyio.create_task_group() as clients:
+            for n in range(CLIENTS):
+                clients.start_soon(load.submit, bodies[n::CLIENTS], n)
+            await load.until_posted(3)
+            leader.process.kill()
+            leader.process.wait()
+            before = len(load.posted)
+            with anyio.fail_after(10):
+                await load.until_posted(before + 1)
+            with anyio.fail_after(40):
+                await load.until_posted(len(bodies))
+        assert before < len(bodies) - CLIENTS  # the kill came in the midst of the load
+        assert load.unspecified() == []
+        assert await all_violations(database_url, world.anvil.rpc_url, book, promised=load.posted) == []

@@ -1,0 +1,79 @@
+"""I5 by reads of the chain: every unit that the registry holds is some claimed job's or somebody's credit.
+
+violations = await fund_violations(rpc, address_book)
+assert violations == []
+"""
+
+from collections import Counter
+
+import attrs
+
+from common import abi
+from common.address_book import AddressBook
+from common.quotes import Terms, quote
+from common.scalars import hex_of
+from coordinatord.chain import events as ev
+from coordinatord.chain.rpc import Rpc
+from tests.invariants.jobs import job_events
+
+
+@attrs.define
+class _Ledger:
+    """What the registry's events add up to."""
+
+    amounts: dict[bytes, int] = attrs.field(factory=dict)  # of every job posted
+    held: dict[bytes, int] = attrs.field(factory=dict)  # of every job claimed and not ended
+    owed: Counter[bytes] = attrs.field(factory=Counter)  # credits by party
+    wrong: list[str] = attrs.field(factory=list)
+
+    def enter(self, event: ev.Event) -> None:
+        match event:
+            case ev.JobPosted():
+                terms = Terms(event.fee_bps, event.gas_fee)
+                quoted = quote(event.rate_in, event.rate_out, event.units_in, event.units_out, terms)
+                self.amounts[event.job_id] = quoted.amount
+            case ev.JobClaimed():
+                self.held[event.job_id] = self.amounts[event.job_id]
+            case ev.JobSettled():
+                collected, split = self.held.pop(event.job_id), event.cost + event.treasury_share + event.refund
+                if split != collected:
+                    self.wrong.append(f"I5: job {event.job_id.hex()} collected {collected} and paid {split}")
+            case ev.JobFailed() | ev.JobReclaimed():
+                del self.held[event.job_id]
+            case ev.PayoutCredited():
+                self.owed[event.party] += event.amount
+            case ev.CreditWithdrawn():
+                self.owed[event.party] -= event.amount
+
+
+async def fund_violations(rpc: Rpc, book: AddressBook, *, donations: int = 0) -> list[str]:
+    """What is broken, in words; empty when all holds. `donations`: tokens that were sent to the registry unasked.
+
+    To be read while the chain stands still: the reads are one after the other.
+    """
+    registry = book.job_registry
+    balance = await read_uint(rpc, book.paytoken, "balanceOf(address)", registry)
+    escrowed = await read_uint(rpc, registry, "escrowed()")
+    credited = await read_uint(rpc, registry, "totalCredits()")
+    ledger = _Ledger()
+    for event in await job_events(rpc, book):
+        ledger.enter(event)
+    found = ledger.wrong
+    if balance != escrowed + credited + donations:
+        found.append(f"I5: the registry holds {balance}, and owes {escrowed} + {credited} + {donations}")
+    if escrowed != sum(ledger.held.values()):
+        found.append(f"I5: {escrowed} is escrowed, and claimed jobs paid {sum(ledger.held.values())}")
+    if credited != ledger.owed.total():
+        found.append(f"I5: credits are {credited} in all, and {ledger.owed.total()} were told of")
+    for party, amount in ledger.owed.items():
+        credit = await read_uint(rpc, registry, "credit(address)", party)
+        if credit != amount:
+            found.append(f"I5: {hex_of(party)} has a credit of {credit}, and was told of {amount}")
+    return found
+
+
+async def read_uint(rpc: Rpc, contract: bytes, function: str, *addresses: bytes) -> int:
+    """What a view of one number says at the latest block."""
+    calldata = abi.call(abi.selector(function), *map(abi.address, addresses))
+    answer = await rpc.call_as(str, "eth_call", {"to": hex_of(contract), "data": hex_of(calldata)}, "latest")
+    return int(answer, 16)

@@ -1,0 +1,48 @@
+"""I2 of jobs, from the registry's own logs: at most one Posted, one Claimed, one final event for each.
+
+violations = await job_violations(rpc, address_book)
+assert violations == []
+"""
+
+from collections import Counter
+from collections.abc import Collection
+
+from common.address_book import AddressBook
+from coordinatord.chain import events as ev
+from coordinatord.chain.blocks import Log
+from coordinatord.chain.decoding import Decoder
+from coordinatord.chain.rpc import Rpc
+
+
+async def job_violations(rpc: Rpc, book: AddressBook, *, promised: Collection[bytes] = ()) -> list[str]:
+    """What is broken, in words; empty when all holds. `promised`: jobs that were answered 201, each posted (I1)."""
+    counts: dict[str, Counter[bytes]] = {"posted": Counter(), "claimed": Counter(), "ended": Counter()}
+    for event in await job_events(rpc, book):
+        match event:
+            case ev.JobPosted():
+                counts["posted"][event.job_id] += 1
+            case ev.JobClaimed():
+                counts["claimed"][event.job_id] += 1
+            case ev.JobSettled() | ev.JobCancelled() | ev.JobFailed() | ev.JobReclaimed():
+                counts["ended"][event.job_id] += 1
+    found = [
+        f"I2: job {job.hex()} was {what} {times} times"
+        for what, jobs in counts.items()
+        for job, times in jobs.items()
+        if times > 1
+    ]
+    for what in ("claimed", "ended"):
+        found += [f"I2: job {job.hex()} was {what} and never posted" for job in counts[what] - counts["posted"]]
+    return found + [f"I1: job {job.hex()} was promised and not posted" for job in set(promised) - set(counts["posted"])]
+
+
+async def job_events(rpc: Rpc, book: AddressBook, first: int | None = None) -> list[ev.Event]:
+    """What the job registry told from block `first` (or its deployment) on, in the order of the chain."""
+    decoder = Decoder(book)
+    query = {
+        "fromBlock": hex(book.deploy_block if first is None else first),
+        "toBlock": "latest",
+        "address": "0x" + book.job_registry.hex(),
+    }
+    logs = await rpc.call_as(list[Log], "eth_getLogs", query)
+    return [event for event in map(decoder.decode, logs) if event is not None]
