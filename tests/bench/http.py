@@ -1,7 +1,7 @@
 """HTTP: what the layers of the coordinator cost, and what a read by key costs, beside a bare starlette hello.
 
-All under hypercorn with uvloop, 16 connections to each process, one process a server (two for the last row), the client in a
-process of its own. The reads go to PostgreSQL, over a thousand jobs of 20,000.
+All under hypercorn with uvloop, 16 connections to each process, one process a server (two for the last row), the client
+in a process of its own. The reads go to PostgreSQL, over a thousand jobs of 20,000.
 
 What a second process adds cannot be seen in requests per second where client, PostgreSQL and servers share two cores.
 The last row is what it can be on cores of their own: requests per second of the servers' CPU time, times the number of

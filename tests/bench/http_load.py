@@ -1,8 +1,8 @@
 """A load client: some connections, one request in flight on each, in a process of its own.
 
-It speaks over standard input and output: a line `host port path requests connections` in, the number of answers out. `{id}` in a
-path is the sha256 of another number in each request. It reads no more of an answer than where it ends, so that it costs
-a fraction of what any server does.
+It speaks over standard input and output: a line `host port path requests connections` in, the number of answers out.
+`{id}` in a path is the sha256 of another number in each request. It reads no more of an answer than where it ends, so
+that it costs a fraction of what any server does.
 """
 
 import asyncio
