@@ -7,10 +7,12 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
 import anyio
+from structlog.typing import Processor
 
 from coordinatord import app
 from coordinatord.chain.boot import check_chain
 from coordinatord.config import Config, read_config, variables
+from coordinatord.error_reporting import error_reporting
 from coordinatord.logs import set_up_logging
 from coordinatord.store.migrate import migrate
 from coordinatord.trouble import Fatal, Retryable
@@ -45,12 +47,18 @@ def main() -> None:
     _, command = _COMMANDS[arguments.command]
     try:
         config = read_config(os.environ)
-        set_up_logging(config.log_level)
+        set_up_logging(config.log_level, *_reporting(config))
         anyio.run(command, config, backend="asyncio", backend_options={"use_uvloop": True})
     except* (Fatal, Retryable, OSError) as troubles:
         for trouble in _leaves(troubles):
             print(f"coordinatord: {trouble}", file=sys.stderr)
         sys.exit(1)
+
+
+def _reporting(config: Config) -> list[Processor]:
+    if config.sentry_dsn is None:
+        return []
+    return [error_reporting(config.sentry_dsn.reveal(), config.sentry_environment, config.sentry_release)]
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -12,12 +12,16 @@ import structlog
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
-def set_up_logging(level: str) -> None:
-    """Readable lines on a terminal, JSON lines for a journal. Libraries' own logs go the same way."""
+def set_up_logging(level: str, *also: structlog.typing.Processor) -> None:
+    """Readable lines on a terminal, JSON lines for a journal. Libraries' own logs go the same way.
+
+    `also`: what else sees every event, while its exception is still one.
+    """
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
+        *also,
         structlog.processors.format_exc_info,
     ]
     renderer: structlog.typing.Processor = (

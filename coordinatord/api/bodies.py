@@ -1,7 +1,7 @@
 """Request bodies: never more than the route's limit, never slower than allowed, never more at once than fits memory."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -72,6 +72,7 @@ class Share:
 class BodyReader:
     deadline_s: float
     least_rate: int  # bytes per second
+    clock: Callable[[], float] = time.monotonic
 
     async def read(self, receive: Receive, headers: Headers, limit: int, share: Share) -> bytes:
         """The whole body. Raises Unacceptable, Refused, CallerGone, or Retryable when memory is short."""
@@ -88,7 +89,7 @@ class BodyReader:
 
     async def _pieces(self, receive: Receive, limit: int, share: Share) -> bytes:
         pieces: list[bytes] = []
-        size, started = 0, time.monotonic()
+        size, started = 0, self.clock()
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
@@ -101,7 +102,7 @@ class BodyReader:
             pieces.append(piece)
             if not message.get("more_body", False):
                 return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-            elapsed = time.monotonic() - started
+            elapsed = self.clock() - started
             if elapsed > _GRACE and size < (elapsed - _GRACE) * self.least_rate:
                 raise Unacceptable(answers.body_too_slow())
 

@@ -22,7 +22,8 @@ from coordinatord.service.outcomes import NotFound
 from coordinatord.store.sessions import SessionRow
 from coordinatord.trouble import Retryable
 
-_BEARER: Final = "Bearer "
+_BEARER: Final = b"Bearer "
+_REVALIDATE: Final = (b"cache-control", b"no-cache")
 
 
 @attrs.frozen(slots=True)
@@ -69,33 +70,32 @@ class Dispatcher:
         return await self._run(route, match.texts, scope, receive)
 
     async def _run(self, route: Route, texts: dict[str, str], scope: Scope, receive: Receive) -> Answer:
-        headers = Headers(scope=scope)
         path: dict[str, Any] = {name: kind.read(texts[name], name) for name, kind in route.segments.items()}
         query = read_query(scope["query_string"], route.query)
         session = None
         if route.session or (route.session_with is not None and route.session_with in query):
-            session = await self._session(headers)
+            session = await self._session(scope)
             if session is None:
                 return answers.invalid_session()
         caller: str = scope[CALLER_KEY]
         if route.body is None:
             request = Request(caller, path, query, None, session)
             if route.index_backed and session is None:
-                return await self._of_index(route, request, scope, headers)
+                return await self._of_index(route, request, scope)
             return await route.handler(request)
         async with self._gates.budget.share() as share:
-            raw = await self._gates.bodies.read(receive, headers, route.body.limit, share)
+            raw = await self._gates.bodies.read(receive, Headers(scope=scope), route.body.limit, share)
             body = route.body.read(await parse_body(raw))
             del raw  # what was read from it is held from here on
             return await route.handler(Request(caller, path, query, body, session))
 
-    async def _session(self, headers: Headers) -> SessionRow | None:
-        authorization = headers.get("authorization", "")
-        if not authorization.startswith(_BEARER):
-            return None
-        return await self._gates.find_session(authorization.removeprefix(_BEARER))
+    async def _session(self, scope: Scope) -> SessionRow | None:
+        for name, value in scope["headers"]:
+            if name == b"authorization" and value.startswith(_BEARER):
+                return await self._gates.find_session(value.removeprefix(_BEARER).decode("latin-1"))
+        return None
 
-    async def _of_index(self, route: Route, request: Request, scope: Scope, headers: Headers) -> Answer:
+    async def _of_index(self, route: Route, request: Request, scope: Scope) -> Answer:
         """An answer that is the index's alone: kept for the block when it is a page, and with an ETag."""
         target: bytes = scope["raw_path"] + b"?" + scope["query_string"]
         answer = await self._gates.cache.get(target) if route.paged else None
@@ -108,8 +108,8 @@ class Dispatcher:
         if answer.snapshot is None:
             return answer
         etag = etag_of(answer.snapshot, target)
-        tagged = attrs.evolve(answer, headers=(*answer.headers, (b"etag", etag), (b"cache-control", b"no-cache")))
-        wanted = headers.get("if-none-match")
-        if wanted is not None and names_etag(wanted.encode("latin-1"), etag):
-            return not_modified(tagged)
+        tagged = Answer(answer.status, answer.body, (*answer.headers, (b"etag", etag), _REVALIDATE))
+        for name, value in scope["headers"]:
+            if name == b"if-none-match" and names_etag(value, etag):
+                return not_modified(tagged)
         return tagged

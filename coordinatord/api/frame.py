@@ -5,6 +5,7 @@ import time
 from typing import Final
 
 import structlog
+from prometheus_client import Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coordinatord.api import answers
@@ -20,6 +21,8 @@ ROUTE_KEY: Final = "svc.route"  # set by the dispatcher: the template, so that i
 class Frame:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
+        # Looked up here: `labels` takes a lock and makes texts of its arguments each time.
+        self._series: dict[tuple[str, str, int], Histogram] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -53,9 +56,13 @@ class Frame:
             else:
                 raise  # half an answer is out: only ending the connection tells the caller
         finally:
-            http_requests.labels(scope.get(ROUTE_KEY, "none"), scope["method"], str(status)).observe(
-                time.perf_counter() - started
-            )
+            self._observe(scope.get(ROUTE_KEY, "none"), scope["method"], status, time.perf_counter() - started)
+
+    def _observe(self, route: str, method: str, status: int, seconds: float) -> None:
+        series = self._series.get((route, method, status))
+        if series is None:
+            series = self._series[route, method, status] = http_requests.labels(route, method, str(status))
+        series.observe(seconds)
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:

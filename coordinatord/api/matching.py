@@ -27,6 +27,12 @@ class _Template:
     segments: tuple[str, ...]
     routes: dict[str, Route]
 
+    def may_begin(self, beginning: tuple[str, ...]) -> bool:
+        return all(
+            mine.startswith("{") or mine == theirs
+            for mine, theirs in zip(self.segments, beginning, strict=False)  # a rest may be all that there is
+        )
+
     def match(self, raw: list[bytes]) -> dict[str, str] | None:
         texts: dict[str, str] = {}
         for n, segment in enumerate(self.segments):
@@ -57,13 +63,19 @@ class Matcher:
         self._templates = sorted(
             templates.values(), key=lambda t: [(s.endswith("...}"), s.startswith("{"), s) for s in t.segments]
         )
+        # Most requests find the few templates that begin as they do; a path spelt another way tries them all.
+        self._by_beginning = {
+            beginning: [t for t in self._templates if t.may_begin(beginning)]
+            for beginning in {t.segments[:2] for t in self._templates}
+        }
 
     def match(self, raw_path: bytes) -> Match | None:
         exact = self._exact.get(raw_path)
         if exact is not None:
             return Match(exact, {})
         raw = raw_path.split(_SLASH)[1:]
-        for template in self._templates:
+        beginning = tuple(segment.decode("latin-1") for segment in raw[:2])
+        for template in self._by_beginning.get(beginning, self._templates):
             texts = template.match(raw)
             if texts is not None:
                 return Match(template.routes, texts)

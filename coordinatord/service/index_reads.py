@@ -1,4 +1,5 @@
-"""Reads of the index by key, gathered; one reader per kind, shared by all requests of this process."""
+"""Reads of the index by key, gathered; one reader per kind, with a connection of its own, shared by all requests of
+this process."""
 
 import attrs
 
@@ -7,6 +8,7 @@ from coordinatord.store import catalog, jobs, providers, sessions, snapshot
 from coordinatord.store.catalog import ModelRow
 from coordinatord.store.database import Database
 from coordinatord.store.jobs import JobRow
+from coordinatord.store.lines import Line
 from coordinatord.store.providers import ProviderRow
 from coordinatord.store.sessions import SessionRow
 from coordinatord.store.snapshot import Snapshot
@@ -23,19 +25,18 @@ class IndexReads:
     @classmethod
     def over(cls, database: Database) -> "IndexReads":
         return cls(
-            job=PointReads(database, with_snapshot(jobs.read_by_ids)),
-            model=PointReads(database, with_snapshot(catalog.read_by_names)),
-            provider=PointReads(database, with_snapshot(providers.read_by_ids)),
-            session=PointReads(database, _read_sessions),
-            position=PointReads(database, _read_position),
+            job=PointReads(database.line(), with_snapshot(jobs.read_by_ids)),
+            model=PointReads(database.line(), with_snapshot(catalog.read_by_names)),
+            provider=PointReads(database.line(), with_snapshot(providers.read_by_ids)),
+            session=PointReads(database.line(), _read_sessions),
+            position=PointReads(database.line(), _read_position),
         )
 
 
-async def _read_sessions(database: Database, hashes: list[bytes]) -> dict[bytes, SessionRow | None]:
-    async with database.connection() as connection:
-        found = await sessions.read_sessions(connection, hashes)
+async def _read_sessions(line: Line, hashes: list[bytes]) -> dict[bytes, SessionRow | None]:
+    found = await sessions.read_sessions(line, hashes)
     return {token_hash: found.get(token_hash) for token_hash in hashes}
 
 
-async def _read_position(database: Database, _: list[None]) -> dict[None, Snapshot]:
-    return {None: await snapshot.read_snapshot(database)}
+async def _read_position(line: Line, _: list[None]) -> dict[None, Snapshot]:
+    return {None: await snapshot.read_snapshot(line)}

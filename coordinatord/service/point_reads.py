@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 import attrs
 
-from coordinatord.store.database import Database
+from coordinatord.store.lines import Line
 from coordinatord.store.snapshot import Snapshot
 
 K = TypeVar("K")
@@ -25,12 +25,12 @@ class Found(Generic[V]):
 
 
 def with_snapshot(
-    read: Callable[[Database, list[K]], Awaitable[tuple[Snapshot, dict[K, V]]]],
-) -> Callable[[Database, list[K]], Awaitable[dict[K, Found[V]]]]:
+    read: Callable[[Line, list[K]], Awaitable[tuple[Snapshot, dict[K, V]]]],
+) -> Callable[[Line, list[K]], Awaitable[dict[K, Found[V]]]]:
     """A reader of index rows as `PointReads` takes it: every key gets an answer, all of one snapshot."""
 
-    async def read_all(database: Database, keys: list[K]) -> dict[K, Found[V]]:
-        snapshot, values = await read(database, keys)
+    async def read_all(line: Line, keys: list[K]) -> dict[K, Found[V]]:
+        snapshot, values = await read(line, keys)
         return {key: Found(snapshot, values.get(key)) for key in keys}
 
     return read_all
@@ -39,9 +39,9 @@ def with_snapshot(
 class PointReads(Generic[K, V]):
     """`get` from any task. The loop under it must be asyncio: a future per waiter is the cheapest that there is."""
 
-    def __init__(self, database: Database, read: Callable[[Database, list[K]], Awaitable[dict[K, V]]]) -> None:
+    def __init__(self, line: Line, read: Callable[[Line, list[K]], Awaitable[dict[K, V]]]) -> None:
         """`read` answers for every key that it is given."""
-        self._database = database
+        self._line = line
         self._read = read
         self._waiting: dict[K, list[asyncio.Future[V]]] = {}
         self._running: asyncio.Task[None] | None = None
@@ -65,7 +65,7 @@ class PointReads(Generic[K, V]):
 
     async def _answer(self, batch: dict[K, list["asyncio.Future[V]"]]) -> None:
         try:
-            values = await self._read(self._database, list(batch))
+            values = await self._read(self._line, list(batch))
         except BaseException as trouble:
             for future in _live(batch):
                 future.set_exception(trouble)

@@ -11,6 +11,7 @@ from typing import TypeAlias, TypeVar
 import asyncpg
 import tenacity
 
+from coordinatord.store.lines import Line
 from coordinatord.trouble import Retryable
 
 T = TypeVar("T")
@@ -37,6 +38,7 @@ class Database:
         self.pool = pool
         self.dsn = dsn
         self._acquire_timeout = acquire_timeout
+        self._lines: list[Line] = []
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
@@ -60,6 +62,16 @@ class Database:
         except (*_AGAIN, *_EXHAUSTED) as trouble:
             raise database_trouble(trouble) from trouble
         raise AssertionError("tenacity returns or raises")
+
+    def line(self) -> Line:
+        """A connection for one kind of read by key, beside the pool; it ends with the pool."""
+        line = Line(self.connect)
+        self._lines.append(line)
+        return line
+
+    def drop_lines(self) -> None:
+        for line in self._lines:
+            line.drop()
 
     async def connect(self) -> "asyncpg.Connection[asyncpg.Record]":
         """A connection outside the pool, whose life is its owner's: it carries a lock or listens."""
@@ -93,9 +105,11 @@ async def open_database(
     the reset costs a third of the throughput of point reads.
     """
     pool = await asyncpg.create_pool(dsn, min_size=smallest, max_size=largest, reset=_no_reset)
+    database = Database(pool, dsn, acquire_timeout)
     try:
-        yield Database(pool, dsn, acquire_timeout)
+        yield database
     finally:
+        database.drop_lines()
         await pool.close()
 
 

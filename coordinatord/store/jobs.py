@@ -11,6 +11,7 @@ import asyncpg
 import attrs
 
 from coordinatord.store.database import Database
+from coordinatord.store.lines import Line
 from coordinatord.store.snapshot import COLUMNS, Snapshot, snapshot_of
 
 StateName = Literal["Open", "Claimed", "Settled", "Cancelled"]
@@ -85,11 +86,11 @@ def job_row(record: asyncpg.Record) -> JobRow:
     return JobRow(*record[:20])
 
 
-async def read_by_ids(database: Database, job_ids: Sequence[bytes]) -> tuple[Snapshot, dict[bytes, JobRow]]:
-    async with database.connection() as connection:
-        rows = await connection.fetch(
-            f"select {JOB_COLUMNS}, {COLUMNS} from index_position p left join jobs j on j.job_id = any($1)", job_ids
-        )
+_BY_IDS: Final = f"select {JOB_COLUMNS}, {COLUMNS} from index_position p left join jobs j on j.job_id = any($1)"
+
+
+async def read_by_ids(line: Line, job_ids: Sequence[bytes]) -> tuple[Snapshot, dict[bytes, JobRow]]:
+    rows = await line.fetch(_BY_IDS, job_ids)
     return snapshot_of(rows), {row["job_id"]: job_row(row) for row in rows if row["job_id"] is not None}
 
 

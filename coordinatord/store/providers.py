@@ -7,6 +7,7 @@ import asyncpg
 import attrs
 
 from coordinatord.store.database import Database
+from coordinatord.store.lines import Line
 from coordinatord.store.snapshot import COLUMNS, Snapshot, snapshot_of
 
 
@@ -42,12 +43,11 @@ async def read_providers(database: Database, limit: int, offset: int) -> tuple[S
     return snapshot_of(rows), [_provider(row) for row in rows if row["provider_id"] is not None]
 
 
-async def read_by_ids(database: Database, provider_ids: Sequence[int]) -> tuple[Snapshot, dict[int, ProviderRow]]:
-    async with database.connection() as connection:
-        rows = await connection.fetch(
-            f"select {_PROVIDER}, {COLUMNS} from index_position p left join providers v on v.provider_id = any($1)",
-            provider_ids,
-        )
+_BY_IDS: Final = f"select {_PROVIDER}, {COLUMNS} from index_position p left join providers v on v.provider_id = any($1)"
+
+
+async def read_by_ids(line: Line, provider_ids: Sequence[int]) -> tuple[Snapshot, dict[int, ProviderRow]]:
+    rows = await line.fetch(_BY_IDS, provider_ids)
     return snapshot_of(rows), {row["provider_id"]: _provider(row) for row in rows if row["provider_id"] is not None}
 
 

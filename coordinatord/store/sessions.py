@@ -6,6 +6,7 @@ from typing import Final
 import attrs
 
 from coordinatord.store.database import Connection
+from coordinatord.store.lines import Line
 
 NONCE_LIFE: Final = timedelta(seconds=300)
 SESSION_LIFE: Final = timedelta(hours=24)
@@ -85,12 +86,14 @@ async def open_session(
     return expires_at
 
 
-async def read_sessions(connection: Connection, token_hashes: list[bytes]) -> dict[bytes, SessionRow]:
-    rows = await connection.fetch(
-        "select token_hash, address, provider_id from sessions"
-        " where token_hash = any($1) and expires_at > clock_timestamp()",
-        token_hashes,
-    )
+_LIVE: Final = (
+    "select token_hash, address, provider_id from sessions"
+    " where token_hash = any($1) and expires_at > clock_timestamp()"
+)
+
+
+async def read_sessions(line: Line, token_hashes: list[bytes]) -> dict[bytes, SessionRow]:
+    rows = await line.fetch(_LIVE, token_hashes)
     return {row["token_hash"]: SessionRow(row["address"], row["provider_id"]) for row in rows}
 
 

@@ -3,7 +3,7 @@
 import asyncpg
 import attrs
 
-from coordinatord.store.database import Database
+from coordinatord.store.lines import Line
 from coordinatord.trouble import Retryable
 
 
@@ -17,10 +17,9 @@ class Snapshot:
 COLUMNS = "p.block_number as as_of_number, p.block_hash as as_of_hash, p.block_time as as_of_time, p.rebuilding"
 
 
-async def read_snapshot(database: Database) -> Snapshot:
+async def read_snapshot(line: Line) -> Snapshot:
     """Where the index stands now."""
-    async with database.connection() as connection:
-        return snapshot_of(await connection.fetch(f"select {COLUMNS} from index_position p"))
+    return snapshot_of(await line.fetch(f"select {COLUMNS} from index_position p"))
 
 
 def snapshot_of(rows: "list[asyncpg.Record]") -> Snapshot:

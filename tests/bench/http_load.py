@@ -1,8 +1,8 @@
-"""A load client: a fixed number of connections, one request in flight on each, in a process of its own.
+"""A load client: some connections, one request in flight on each, in a process of its own.
 
-It speaks over standard input and output: a line `host port path requests` in, the number of answers out. `{id}` in a
-path is the sha256 of another number in each request. It reads no more of an answer than where it ends, so that it costs
-a fraction of what any server does.
+It speaks over standard input and output: a line `host port path requests connections` in, the number of answers out.
+`{id}` in a path is the sha256 of another number in each request. It reads no more of an answer than where it ends, so
+that it costs a fraction of what any server does.
 """
 
 import asyncio
@@ -13,7 +13,6 @@ from typing import Final, cast
 
 import uvloop
 
-CONNECTIONS: Final = 16
 IDS: Final = 1_000
 
 
@@ -62,11 +61,11 @@ class _Run:
         self.done = asyncio.Event()
 
 
-async def _load(host: str, port: int, path: str, requests: int) -> int:
+async def _load(host: str, port: int, path: str, requests: int, connections: int) -> int:
     paths = [path.replace("{id}", hashlib.sha256(b"%d" % n).hexdigest()) for n in range(1, IDS + 1)]
     run = _Run(requests, [f"GET {one} HTTP/1.1\r\nhost: {host}\r\n\r\n".encode() for one in paths])
     loop = asyncio.get_running_loop()
-    transports = [(await loop.create_connection(lambda: _Connection(run), host, port))[0] for _ in range(CONNECTIONS)]
+    transports = [(await loop.create_connection(lambda: _Connection(run), host, port))[0] for _ in range(connections)]
     await run.done.wait()
     for transport in transports:
         transport.close()
@@ -77,8 +76,8 @@ async def _load(host: str, port: int, path: str, requests: int) -> int:
 
 def main() -> None:
     for line in sys.stdin:
-        host, port, path, requests = line.split()
-        print(uvloop.run(_load(host, int(port), path, int(requests))), flush=True)
+        host, port, path, requests, connections = line.split()
+        print(uvloop.run(_load(host, int(port), path, int(requests), int(connections))), flush=True)
 
 
 if __name__ == "__main__":

@@ -62,6 +62,7 @@ def stack_hello() -> ASGIApp:
 
 async def _serve(name: str, port: int) -> None:
     listening = listening_socket(port, "127.0.0.1")
+    listening.listen()  # what connects before the server is up waits for it
     print("listening", flush=True)
 
     async def serve(app: ASGIApp) -> None:

@@ -1,15 +1,30 @@
 """`@shows(route, status, code)`: what a test demonstrates, checked against the answers that it got."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import pytest
 
+from tests.integration.coordinatord.api import relay_ends
 from tests.integration.coordinatord.api.specification import ANY_HASH, CONTRACT_ERROR
 from tests.integration.coordinatord.api.stage import Seen
 
+T = TypeVar("T", bound=Callable[..., object])
+
 _HASH = re.compile("0x[0-9a-f]{64}")
 _ERROR_NAME = re.compile("[A-Z][A-Za-z]+")
+
+
+def shows_relay_codes(route: str) -> Callable[[T], T]:
+    """Every way in which a relay is given up."""
+
+    def mark(test: T) -> T:
+        for code in relay_ends.CODES:
+            test = shows(route, 503, code)(test)
+        return test
+
+    return mark
 
 
 def shows(route: str, status: int, code: str | None = None) -> pytest.MarkDecorator:

@@ -50,7 +50,7 @@ def environment(world: World, database_url: str, **settings: object) -> dict[str
 
 @attrs.frozen
 class Seen:
-    """One answer that the coordinator gave."""
+    """One answer that the coordinator gave. `code`: of an error, or its type when that is null."""
 
     route: str
     status: int
@@ -153,7 +153,7 @@ def _code(response: httpx.Response) -> str | None:
         return None
     if isinstance(body, dict) and isinstance(body.get("error"), dict):
         code = body["error"].get("code")
-        return code if isinstance(code, str) else None
+        return str(body["error"].get("type") if code is None else code)
     return None
 
 

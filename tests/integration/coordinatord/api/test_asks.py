@@ -6,8 +6,9 @@ from coordinatord.service.relaying import Mined, Outcome, RefusedByChain, Relayi
 from coordinatord.store.outbox import NewRelay
 from tests.integration.coordinatord.api import relay_ends
 from tests.integration.coordinatord.api.faults import unreachable
+from tests.integration.coordinatord.api.node_faults import node_error, view
 from tests.integration.coordinatord.api.party import Party
-from tests.integration.coordinatord.api.shows import shows
+from tests.integration.coordinatord.api.shows import shows, shows_relay_codes
 from tests.integration.coordinatord.api.specification import ANY_HASH
 from tests.integration.coordinatord.api.stage import Stage
 
@@ -44,7 +45,7 @@ async def test_published_asks_are_on_the_book_and_make_floors(provider: Party, s
     assert (await stage.http.get("/evm/asks?model=1")).json()["asks"] == []
 
 
-@shows(PUT, 400)
+@shows(PUT, 400, "invalid_request_error")
 async def test_malformed_snapshot_is_refused(provider: Party, provider_id: int) -> None:
     for body, param in (
         ({}, "snapshot"),
@@ -115,8 +116,11 @@ async def test_transaction_that_published_nothing_is_retryable(
 
 
 @shows(PUT, 413, "body_too_large")
-@shows(PUT, 429)
-@shows(PUT, 503)
+@shows(PUT, 503, "provider_id_read")
+@shows(PUT, 503, "registry_floor_read")
+@shows_relay_codes(PUT)
+@shows(PUT, 429, "busy")
+@shows(PUT, 503, "chain_unreachable")
 @shows(PUT, 504, ANY_HASH)
 async def test_trouble_on_the_way_of_a_snapshot(
     provider: Party, stage: Stage, provider_id: int, monkeypatch: pytest.MonkeyPatch
@@ -126,6 +130,17 @@ async def test_trouble_on_the_way_of_a_snapshot(
     assert large.status_code == 413
     with stage.node.answering(unreachable):
         assert (await provider.publish(body)).json()["error"]["type"] == "chain_unreachable"
+    for read, code in (
+        ("providerIdOf(address)", "provider_id_read"),
+        ("latestSignedAt(uint32)", "registry_floor_read"),
+    ):
+        with stage.node.answering(node_error(view(read))):
+            assert (await provider.publish(body)).json()["error"]["code"] == code
+    for code in relay_ends.CODES:
+        relay_ends.ending(monkeypatch, relay_ends.dropped(code))
+        answer = await provider.publish(body)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, code)
+        assert answer.headers["x-svc-retryable"] == "true"
     relay_ends.ending(monkeypatch, relay_ends.busy)
     assert (await provider.publish(body)).status_code == 429
     relay_ends.ending(monkeypatch, relay_ends.no_receipt)

@@ -7,7 +7,7 @@ from tests.integration.coordinatord.api import relay_ends
 from tests.integration.coordinatord.api.faults import unreachable
 from tests.integration.coordinatord.api.node_faults import node_error, view
 from tests.integration.coordinatord.api.party import Party
-from tests.integration.coordinatord.api.shows import shows
+from tests.integration.coordinatord.api.shows import shows, shows_relay_codes
 from tests.integration.coordinatord.api.specification import ANY_HASH, CONTRACT_ERROR
 from tests.integration.coordinatord.api.stage import Stage
 
@@ -28,7 +28,7 @@ async def test_cancelled_job_reads_so_and_cancelling_again_changes_nothing(clien
     assert again.status_code == 200
 
 
-@shows(CANCEL, 400)
+@shows(CANCEL, 400, "invalid_request_error")
 async def test_malformed_cancel_names_the_field(client: Party, stage: Stage) -> None:
     job = "0x" + "12" * 32
     for path, changed, param in (
@@ -77,8 +77,9 @@ async def test_chain_whose_clock_differs_refuses_by_name(client: Party, stage: S
 
 
 @shows(CANCEL, 413, "body_too_large")
-@shows(CANCEL, 429)
-@shows(CANCEL, 503)
+@shows_relay_codes(CANCEL)
+@shows(CANCEL, 429, "busy")
+@shows(CANCEL, 503, "chain_unreachable")
 @shows(CANCEL, 503, "job_read")
 @shows(CANCEL, 504, ANY_HASH)
 async def test_trouble_on_the_way_of_a_cancel(client: Party, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,6 +90,11 @@ async def test_trouble_on_the_way_of_a_cancel(client: Party, stage: Stage, monke
         assert (await stage.http.post(path, json=client.cancel(job))).json()["error"]["type"] == "chain_unreachable"
     with stage.node.answering(node_error(view("job(bytes32)"))):
         assert (await stage.http.post(path, json=client.cancel(job))).json()["error"]["code"] == "job_read"
+    for code in relay_ends.CODES:
+        relay_ends.ending(monkeypatch, relay_ends.dropped(code))
+        answer = await stage.http.post(path, json=client.cancel(job))
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, code)
+        assert answer.headers["x-svc-retryable"] == "true"
     relay_ends.ending(monkeypatch, relay_ends.busy)
     assert (await stage.http.post(path, json=client.cancel(job))).status_code == 429
     relay_ends.ending(monkeypatch, relay_ends.no_receipt)

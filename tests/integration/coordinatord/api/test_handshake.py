@@ -45,14 +45,14 @@ async def test_of_many_requests_with_one_nonce_one_gets_a_session(stage: Stage, 
     assert sorted(statuses) == [200] + [400] * 11
 
 
-@shows("GET /auth/nonce", 400)
+@shows("GET /auth/nonce", 400, "invalid_request_error")
 @pytest.mark.parametrize("query", ["", "address=", "address=0x12", "address=0x" + "zz" * 20])
 async def test_nonce_needs_an_address(stage: Stage, query: str) -> None:
     answer = await stage.http.get(f"/auth/nonce?{query}")
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "address")
 
 
-@shows("POST /auth/session", 400)
+@shows("POST /auth/session", 400, "invalid_request_error")
 @pytest.mark.parametrize(
     ("changed", "param"),
     [
@@ -95,14 +95,17 @@ async def test_provider_role_needs_a_registered_wallet(stage: Stage, client: Par
     assert (answer.status_code, answer.json()["error"]["type"]) == (403, "authentication_error")
 
 
-@shows("POST /auth/session", 503)
+@shows("POST /auth/session", 503, "chain_unreachable")
+@shows("POST /auth/session", 503, "rate_limited")
 @shows("POST /auth/session", 503, "provider_id_read")
 async def test_trouble_with_the_chain_leaves_the_nonce_for_the_retry(stage: Stage, provider: Party) -> None:
     body = await provider.session_body(role="provider")
     with stage.node.answering(unreachable):
         assert (await stage.http.post("/auth/session", json=body)).json()["error"]["type"] == "chain_unreachable"
-    with stage.node.answering(node_error(view("providerIdOf(address)"))):
-        answer = await stage.http.post("/auth/session", json=body)
+    for number, code in ((-32603, "provider_id_read"), (-32005, "rate_limited")):
+        with stage.node.answering(node_error(view("providerIdOf(address)"), number)):
+            answer = await stage.http.post("/auth/session", json=body)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, code)
         assert answer.headers["x-svc-retryable"] == "true"
     assert (await stage.http.post("/auth/session", json=body)).status_code == 200
 

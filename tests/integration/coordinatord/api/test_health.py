@@ -91,6 +91,15 @@ async def test_escrow_routes_answer_that_there_is_none(stage: Stage) -> None:
     assert (await stage.http.get("/key")).json()["error"]["code"] == "escrow_unavailable"
 
 
+@shows("POST /auth/session", 413, "body_too_large")
+@shows("POST /evm/simulate/claim", 413, "body_too_large")
+async def test_body_of_a_route_without_a_limit_of_its_own_is_at_most_1_mib(stage: Stage) -> None:
+    for path in ("/auth/session", "/evm/simulate/claim"):
+        at_limit = await stage.http.post(path, content=b" " * 2**20)
+        over = await stage.http.post(path, content=b" " * (2**20 + 1))
+        assert (at_limit.status_code, over.status_code) == (400, 413)
+
+
 @shows("GET /evm/chain", 200)
 async def test_deployment_tells_contracts_token_and_chain(stage: Stage) -> None:
     deployment = (await stage.http.get("/evm/chain")).json()

@@ -11,6 +11,7 @@ pytestmark = pytest.mark.anyio
 JOB = "0x" + "12" * 32
 INDEX_BACKED = (
     "/v1/models",
+    "/evm/models",
     "/v1/models/demo",
     f"/v1/jobs/{JOB}",
     "/evm/jobs",
@@ -24,18 +25,19 @@ INDEX_BACKED = (
 )
 
 
-@shows("GET /v1/models", 503)
-@shows("GET /v1/models/{name...}", 503)
-@shows("GET /v1/jobs/{id}", 503)
-@shows("GET /evm/jobs", 503)
-@shows("GET /evm/jobs/summary", 503)
-@shows("GET /evm/jobs/{job_id}", 503)
-@shows("GET /evm/asks", 503)
-@shows("GET /evm/asks/floors", 503)
-@shows("GET /evm/providers", 503)
-@shows("GET /evm/providers/{id}", 503)
-@shows("GET /evm/allowlist", 503)
-@shows("GET /evm/chain", 503)
+@shows("GET /v1/models", 503, "not_ready")
+@shows("GET /evm/models", 503, "not_ready")
+@shows("GET /v1/models/{name...}", 503, "not_ready")
+@shows("GET /v1/jobs/{id}", 503, "not_ready")
+@shows("GET /evm/jobs", 503, "not_ready")
+@shows("GET /evm/jobs/summary", 503, "not_ready")
+@shows("GET /evm/jobs/{job_id}", 503, "not_ready")
+@shows("GET /evm/asks", 503, "not_ready")
+@shows("GET /evm/asks/floors", 503, "not_ready")
+@shows("GET /evm/providers", 503, "not_ready")
+@shows("GET /evm/providers/{id}", 503, "not_ready")
+@shows("GET /evm/allowlist", 503, "not_ready")
+@shows("GET /evm/chain", 503, "chain_unreachable")
 async def test_index_behind_the_chain_holds_back_index_backed_routes_alone(client: Party, stage: Stage) -> None:
     order = client.order()
     with stage.node.answering(unreachable):
@@ -50,20 +52,22 @@ async def test_index_behind_the_chain_holds_back_index_backed_routes_alone(clien
     assert (await stage.http.post("/v1/jobs", json=order)).status_code == 402
 
 
-@shows("GET /v1/models", 400)
-@shows("GET /evm/jobs", 400)
-@shows("GET /evm/jobs/summary", 400)
-@shows("GET /evm/jobs/{job_id}", 400)
-@shows("GET /v1/jobs/{id}", 400)
-@shows("GET /evm/asks", 400)
-@shows("GET /evm/asks/floors", 400)
-@shows("GET /evm/providers", 400)
-@shows("GET /evm/providers/{id}", 400)
-@shows("GET /evm/allowlist", 400)
+@shows("GET /v1/models", 400, "invalid_request_error")
+@shows("GET /evm/models", 400, "invalid_request_error")
+@shows("GET /evm/jobs", 400, "invalid_request_error")
+@shows("GET /evm/jobs/summary", 400, "invalid_request_error")
+@shows("GET /evm/jobs/{job_id}", 400, "invalid_request_error")
+@shows("GET /v1/jobs/{id}", 400, "invalid_request_error")
+@shows("GET /evm/asks", 400, "invalid_request_error")
+@shows("GET /evm/asks/floors", 400, "invalid_request_error")
+@shows("GET /evm/providers", 400, "invalid_request_error")
+@shows("GET /evm/providers/{id}", 400, "invalid_request_error")
+@shows("GET /evm/allowlist", 400, "invalid_request_error")
 async def test_malformed_query_or_id_names_the_parameter(stage: Stage) -> None:
     for path, param in (
         ("/v1/models?limit=0", "limit"),
         ("/v1/models?limit=1001", "limit"),
+        ("/evm/models?limit=1001", "limit"),
         ("/v1/models?offset=1000001", "offset"),
         ("/v1/models?limit=5&limit=5", "limit"),
         ("/v1/models?other=1&other=2", "other"),
@@ -92,9 +96,9 @@ async def test_empty_query_value_counts_as_absent(stage: Stage) -> None:
     assert (await stage.http.get("/evm/jobs?state=&model=&limit=")).status_code == 200
 
 
-@shows("GET /v1/jobs/{id}", 404)
-@shows("GET /evm/jobs/{job_id}", 404)
-@shows("GET /evm/providers/{id}", 404)
+@shows("GET /v1/jobs/{id}", 404, "not_found")
+@shows("GET /evm/jobs/{job_id}", 404, "not_found")
+@shows("GET /evm/providers/{id}", 404, "not_found")
 async def test_unknown_things_are_404(stage: Stage) -> None:
     for path in (f"/v1/jobs/{JOB}", f"/evm/jobs/{JOB}", "/evm/providers/99", "/evm/providers/0"):
         answer = await stage.http.get(path)
@@ -234,7 +238,9 @@ async def test_page_is_cut_at_4_mib_and_says_where_to_go_on(stage: Stage) -> Non
 
 
 @shows("GET /evm/chain", 503, "config_read")
+@shows("GET /evm/chain", 503, "rate_limited")
 async def test_deployment_that_cannot_be_read_is_503(stage: Stage) -> None:
-    with stage.node.answering(node_error(method("eth_gasPrice"))):
-        answer = await stage.http.get("/evm/chain")
-    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "config_read")
+    for number, code in ((-32603, "config_read"), (-32005, "rate_limited")):
+        with stage.node.answering(node_error(method("eth_gasPrice"), number)):
+            answer = await stage.http.get("/evm/chain")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, code)

@@ -30,6 +30,13 @@ async def client(world: World, database_url: str, coordinator: Coordinator) -> A
         yield Party(wallet_of(wallet), Domains.of(book), book.job_registry, http, wallet.box_key)
 
 
+async def _until_broadcast(world: World) -> None:
+    """A transaction waits to be mined: the request behind it is in flight."""
+    with anyio.fail_after(10):
+        while (await world.anvil.call("txpool_status"))["pending"] == "0x0":  # noqa: ASYNC110 - anvil tells nobody
+            await anyio.sleep(0.05)
+
+
 async def test_sigterm_makes_unready_finishes_what_is_in_flight_and_exits_0(
     world: World, coordinator: Coordinator, client: Party
 ) -> None:
@@ -49,7 +56,7 @@ async def test_sigterm_makes_unready_finishes_what_is_in_flight_and_exits_0(
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(post)
-            await anyio.sleep(0.5)
+            await _until_broadcast(world)
             coordinator.terminate()
             with anyio.fail_after(5):
                 await until_stopping()
@@ -87,9 +94,7 @@ async def test_killed_coordinator_finds_its_relay_again_and_posts_once(
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(post_in_vain)
-            with anyio.fail_after(10):
-                while (await world.anvil.call("txpool_status"))["pending"] == "0x0":  # noqa: ASYNC110 - anvil tells nobody
-                    await anyio.sleep(0.05)
+            await _until_broadcast(world)
             coordinator.process.kill()
     finally:
         await world.anvil.call("evm_setAutomine", True)

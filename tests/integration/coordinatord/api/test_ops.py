@@ -6,10 +6,10 @@ import pytest
 
 from common.scalars import base64_of, hex_of
 from tests.integration.coordinatord.api import relay_ends
-from tests.integration.coordinatord.api.faults import unreachable
+from tests.integration.coordinatord.api.faults import status, unreachable
 from tests.integration.coordinatord.api.node_faults import node_error, view
 from tests.integration.coordinatord.api.party import Party
-from tests.integration.coordinatord.api.shows import shows
+from tests.integration.coordinatord.api.shows import shows, shows_relay_codes
 from tests.integration.coordinatord.api.specification import ANY_HASH
 from tests.integration.coordinatord.api.stage import Stage
 
@@ -79,7 +79,7 @@ async def test_malformed_op_names_the_field(
     assert (error["param"], error["code"]) == (param, code)
 
 
-@shows(OPS, 400)
+@shows(OPS, 400, "invalid_request_error")
 @shows(OPS, 400, "result_required")
 @shows(OPS, 400, "result_ambiguous")
 @shows(OPS, 400, "unknown_result")
@@ -103,7 +103,7 @@ async def test_op_needs_a_live_session_and_says_so_before_reading_it(provider: P
         assert (answer.status_code, answer.json()["error"]["type"]) == (401, "authentication_error")
 
 
-@shows(OPS, 403)
+@shows(OPS, 403, "invalid_op_signature")
 async def test_op_of_a_wallet_that_is_no_provider_is_refused(client: Party, provider: Party) -> None:
     job = "0x" + "12" * 32
     for op in (client.claim(job), provider.claim(job) | {"signature": "0x" + "00" * 65}):
@@ -140,24 +140,29 @@ async def test_simulated_claim_names_the_first_failing_check(client: Party, prov
     assert await simulate(job, client.address) == {"ok": False, "reason": "UnknownProvider"}
 
 
-@shows("POST /evm/simulate/claim", 400)
-@shows("POST /evm/simulate/claim", 503)
+@shows("POST /evm/simulate/claim", 400, "invalid_request_error")
+@shows("POST /evm/simulate/claim", 503, "chain_unreachable")
+@shows("POST /evm/simulate/claim", 503, "rate_limited")
 @shows("POST /evm/simulate/claim", 503, "claim_simulate_read")
 async def test_simulated_claim_that_cannot_be(stage: Stage) -> None:
     path, body = "/evm/simulate/claim", {"job_id": "0x" + "12" * 32, "address": "0x" + "34" * 20}
     assert (await stage.http.post(path, json=body | {"address": "me"})).json()["error"]["param"] == "address"
     with stage.node.answering(unreachable):
         assert (await stage.http.post(path, json=body)).json()["error"]["type"] == "chain_unreachable"
+    with stage.node.answering(node_error(view("claimRefusal(bytes32,address)"), -32005)):
+        assert (await stage.http.post(path, json=body)).json()["error"]["code"] == "rate_limited"
     with stage.node.answering(node_error(view("claimRefusal(bytes32,address)"))):
         assert (await stage.http.post(path, json=body)).json()["error"]["code"] == "claim_simulate_read"
 
 
 @shows(OPS, 413, "body_too_large")
-@shows(OPS, 429)
-@shows(OPS, 503)
+@shows_relay_codes(OPS)
+@shows(OPS, 429, "busy")
+@shows(OPS, 503, "chain_unreachable")
 @shows(OPS, 503, "provider_id_read")
 @shows(OPS, 503, "claim_simulate_read")
 @shows(OPS, 503, "store_unavailable")
+@shows(OPS, 503, "store_rejected")
 @shows(OPS, 504, ANY_HASH)
 async def test_trouble_on_the_way_of_an_op(
     client: Party, provider: Party, stage: Stage, monkeypatch: pytest.MonkeyPatch
@@ -173,9 +178,15 @@ async def test_trouble_on_the_way_of_an_op(
         unknown = hex_of(secrets.token_bytes(32))
         assert (await provider.run(provider.claim(unknown))).json()["error"]["code"] == "claim_simulate_read"
     assert (await provider.run(provider.claim(job))).status_code == 201
-    with stage.store.answering(unreachable):
-        answer = await provider.run(provider.settle(job, result="AAAA"))
-        assert answer.json()["error"]["code"] == "store_unavailable"
+    for rule, code in ((unreachable, "store_unavailable"), (status(403), "store_rejected")):
+        with stage.store.answering(rule):
+            answer = await provider.run(provider.settle(job, result="AAAA"))
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, code)
+    for code in relay_ends.CODES:
+        relay_ends.ending(monkeypatch, relay_ends.dropped(code))
+        answer = await provider.run(provider.fail(job))
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, code)
+        assert answer.headers["x-svc-retryable"] == "true"
     relay_ends.ending(monkeypatch, relay_ends.busy)
     assert (await provider.run(provider.fail(job))).status_code == 429
     relay_ends.ending(monkeypatch, relay_ends.no_receipt)

@@ -44,7 +44,7 @@ async def test_poll_gives_no_job_that_is_designated_to_another(client: Party, pr
 
 @shows("GET /evm/jobs", 401, "invalid_session")
 @shows("GET /evm/jobs", 403, "not_registered")
-@shows("GET /evm/jobs", 400)
+@shows("GET /evm/jobs", 400, "invalid_request_error")
 async def test_poll_needs_a_provider_session_state_and_model(client: Party, provider: Party, stage: Stage) -> None:
     await client.sign_in()
     whole = "state=Open&model=1&free=1"

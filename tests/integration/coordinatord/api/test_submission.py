@@ -100,7 +100,7 @@ async def test_same_submission_sent_at_once_shares_one_relay(client: Party, stag
         ({"auth_sig": "0x12"}, "auth_sig"),
     ],
 )
-@shows("POST /v1/jobs", 400)
+@shows("POST /v1/jobs", 400, "invalid_request_error")
 async def test_malformed_field_is_named(client: Party, stage: Stage, changed: Body, param: str) -> None:
     answer = await stage.http.post("/v1/jobs", json=client.order() | changed)
     assert (answer.status_code, answer.json()["error"]["param"], answer.json()["error"]["code"]) == (400, param, None)

@@ -11,7 +11,7 @@ from tests.integration.coordinatord.api.stage import Stage, until
 pytestmark = pytest.mark.anyio
 
 
-@shows("POST /v1/jobs", 503)
+@shows("POST /v1/jobs", 503, "chain_unreachable")
 @shows("POST /v1/jobs", 503, "registry_floor_read")
 @shows("POST /v1/jobs", 503, "payer_code_read")
 @shows("POST /v1/jobs", 503, "rate_limited")
@@ -47,7 +47,7 @@ async def test_relay_that_was_given_up_is_retryable(
     assert (await stage.http.post("/v1/jobs", json=body)).status_code == 201
 
 
-@shows("POST /v1/jobs", 429)
+@shows("POST /v1/jobs", 429, "busy")
 async def test_busy_subject_is_429_with_a_time_to_retry_after(
     client: Party, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,3 +59,21 @@ async def test_body_that_never_ends_is_given_up_at_the_deadline() -> None:
         with pytest.raises(Unacceptable) as slow:
             await BodyReader(deadline_s=0.01, least_rate=1).read(never, Headers(), 100, share)
     assert slow.value.answer.status == 408
+
+
+@pytest.mark.parametrize(
+    ("second_piece_at", "is_slow"),
+    [(4.9, False), (5.1, True), (5.0 + 0.01, False)],
+    ids=["within the grace", "behind the rate", "at the rate"],
+)
+async def test_body_slower_than_the_least_rate_after_the_grace_is_408(second_piece_at: float, is_slow: bool) -> None:
+    times = iter([0.0, 0.0, second_piece_at])  # the start, and after each piece that is not the last
+    reader = BodyReader(deadline_s=60, least_rate=1000, clock=lambda: next(times))
+    pieces = receiving([b"a" * 10, b"b" * 10, b"c"])
+    async with BodyBudget(100).share() as share:
+        if is_slow:
+            with pytest.raises(Unacceptable) as slow:
+                await reader.read(pieces, Headers(), 100, share)
+            assert slow.value.answer.status == 408
+        else:
+            assert len(await reader.read(pieces, Headers(), 100, share)) == 21

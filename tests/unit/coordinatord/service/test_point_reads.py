@@ -2,7 +2,7 @@ import anyio
 import pytest
 
 from coordinatord.service.point_reads import PointReads
-from coordinatord.store.database import Database
+from coordinatord.store.lines import Line
 
 pytestmark = pytest.mark.anyio
 
@@ -14,7 +14,7 @@ class Table:
         self.batches: list[list[int]] = []
         self.open = anyio.Event()
 
-    async def read(self, _: Database, keys: list[int]) -> dict[int, str]:
+    async def read(self, _: Line, keys: list[int]) -> dict[int, str]:
         self.batches.append(keys)
         await self.open.wait()
         if 13 in keys:
@@ -44,21 +44,21 @@ def table() -> Table:
     return Table()
 
 
-async def test_keys_that_come_while_a_read_runs_share_the_next_one(database: Database, table: Table) -> None:
-    reads = PointReads(database, table.read)
+async def test_keys_that_come_while_a_read_runs_share_the_next_one(line: Line, table: Table) -> None:
+    reads = PointReads(line, table.read)
     assert await _gathered(table, reads, [1, 2, 3, 2]) == ["1", "2", "2", "3"]
     assert table.batches == [[1], [2, 3]]
 
 
-async def test_failed_read_fails_for_those_in_it_and_the_next_goes_on(database: Database, table: Table) -> None:
-    reads = PointReads(database, table.read)
+async def test_failed_read_fails_for_those_in_it_and_the_next_goes_on(line: Line, table: Table) -> None:
+    reads = PointReads(line, table.read)
     answers = await _gathered(table, reads, [13])
     assert isinstance(answers[0], RuntimeError)
     assert await reads.get(1) == "1"
 
 
-async def test_caller_who_is_cancelled_takes_nobody_along(database: Database, table: Table) -> None:
-    reads = PointReads(database, table.read)
+async def test_caller_who_is_cancelled_takes_nobody_along(line: Line, table: Table) -> None:
+    reads = PointReads(line, table.read)
     async with anyio.create_task_group() as tasks:
         with anyio.move_on_after(0.01):
             await reads.get(1)
@@ -68,5 +68,5 @@ async def test_caller_who_is_cancelled_takes_nobody_along(database: Database, ta
 
 
 @pytest.fixture
-def database() -> Database:
+def line() -> Line:
     return None  # type: ignore[return-value] # handed through and never looked at
