@@ -24,6 +24,7 @@ _AGAIN = (
     asyncpg.PostgresConnectionError,
     asyncpg.CannotConnectNowError,
     asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,  # a statement between the server's farewell and the end of the connection
     ConnectionError,
