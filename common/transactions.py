@@ -41,13 +41,12 @@ class Transaction(NamedTuple):
             raise ValueError("to must be 20 bytes, or None for a deployment")
         fields = b"".join(
             (
-                _repeated(chain_id),
+                _integers(chain_id),
                 _integer(nonce),
-                _repeated(tip),
-                _repeated(fee_cap),
+                _integers(tip, fee_cap),
                 _integer(gas),
                 b"\x80" if to is None else b"\x94" + to,
-                _repeated(value),
+                _integers(value),
                 _string(data),
                 _EMPTY_LIST,
             )
@@ -75,8 +74,10 @@ def _integer(value: int) -> bytes:
     return _BYTES[0x80 + length] + value.to_bytes(length, "big")  # OverflowError below zero
 
 
-# What is mostly the same from one relay to the next.
-_repeated: Final = lru_cache(maxsize=64)(_integer)
+@lru_cache(maxsize=64)
+def _integers(*values: int) -> bytes:
+    """Those that are mostly the same from one relay to the next."""
+    return b"".join(map(_integer, values))
 
 
 def _string(value: bytes) -> bytes:
