@@ -59,7 +59,7 @@ from coordinatord.service.windows import system_clock
 from coordinatord.store.database import Database, open_database
 from coordinatord.store.migrate import migrate
 from coordinatord.store.notices import Notices
-from coordinatord.trouble import Retryable
+from coordinatord.trouble import Fatal, Retryable
 from coordinatord.workers.janitor import Janitor
 from coordinatord.workers.reclaim import ReclaimWorker
 
@@ -84,6 +84,9 @@ class Ground:
 
 async def run(config: Config) -> None:
     """The daemon, until SIGTERM or SIGINT."""
+    if config.escrow_mode != "off":
+        # Answering 403 while its operator believes that it holds keys would cost jobs.
+        raise Fatal(f"ESCROW_MODE={config.escrow_mode}: this version hosts no escrow yet; set it to off")
     systemd = Systemd()
     stopping = Stopping()
     listening = listening_socket(config.port)
