@@ -4,7 +4,8 @@
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from urllib.parse import quote
 
 import httpx
@@ -53,6 +54,42 @@ class StoreRequests:
         finally:
             store_requests.labels(operation, outcome).observe(time.perf_counter() - started)
         if trouble is not None:
+            raise trouble
+        return response
+
+    @asynccontextmanager
+    async def stream(
+        self, operation: str, key: str, *, first: int = 0, last: int | None = None
+    ) -> AsyncIterator[httpx.Response]:
+        """The object, or its bytes from `first` to `last` inclusive, unread. Retried until the answer's head is
+        there; what breaks while it is read is told as the same trouble."""
+        url = f"{self._root}/{quote(key, safe='/')}"
+        wanted = {} if first == 0 and last is None else {"range": f"bytes={first}-{'' if last is None else last}"}
+        async with AsyncExitStack() as stack:
+            async for attempt in self._again():
+                with attempt:
+                    response = await self._opened(operation, url, wanted, stack)
+            try:
+                yield response
+            except httpx.HTTPError as cause:
+                raise unavailable(type(cause).__name__) from cause
+
+    async def _opened(
+        self, operation: str, url: str, wanted: Mapping[str, str], stack: AsyncExitStack
+    ) -> httpx.Response:
+        headers = {**self._signer.headers("GET", url, b""), **wanted}
+        started = time.perf_counter()
+        outcome = "unavailable"
+        try:
+            response = await stack.enter_async_context(self._client.stream("GET", url, headers=headers))
+            trouble = _trouble(response)
+            outcome = "ok" if trouble is None else str(trouble.code)
+        except httpx.HTTPError as cause:
+            raise unavailable(type(cause).__name__) from cause
+        finally:
+            store_requests.labels(operation, outcome).observe(time.perf_counter() - started)
+        if trouble is not None:
+            await response.aclose()
             raise trouble
         return response
 

@@ -24,6 +24,7 @@ from coordinatord.secret import Secret
 from coordinatord.trouble import Retryable
 
 PART_BYTES: Final = 8 << 20  # the store's least is 5 MiB; this much of an upload is in memory at a time
+_READ_BYTES: Final = 1 << 16
 _UPLOAD_ID: Final = re.compile(rb"<UploadId>([^<]+)</UploadId>")
 _RAW_LEAF_BYTES: Final = 1 << 18  # no store imports so little as more than one block
 
@@ -106,6 +107,12 @@ class PinStore:
 
     async def get(self, key: str) -> bytes:
         return (await self._requests.send("get", "GET", key)).content
+
+    @asynccontextmanager
+    async def read(self, key: str, *, first: int = 0, last: int | None = None) -> AsyncIterator[AsyncIterator[bytes]]:
+        """The object piece by piece, or its bytes from `first` to `last` inclusive."""
+        async with self._requests.stream("read", key, first=first, last=last) as response:
+            yield response.aiter_raw(_READ_BYTES)
 
     async def delete(self, key: str) -> None:
         """Remove the object; removing what is not there succeeds."""

@@ -1,0 +1,28 @@
+"""Why a job ended without a settle: the reasons that /metrics counts and the log names.
+
+A stage ends a job by raising `JobFailed`. Who is to blame decides two things: whether a signed `fail` refunds the client
+at once, and whether the backend's circuit breaker counts it.
+"""
+
+from typing import Final
+
+import attrs
+
+# Reasons under which no `fail` is sent: the job is left to be reclaimed, or the chain has ended it already.
+_WITHOUT_FAIL: Final = frozenset({"sla_abandon", "internal_error"})
+
+
+@attrs.frozen(slots=True)
+class JobFailed(Exception):  # noqa: N818 - it says what happened
+    """This job will not be settled by us. `reason` is one of the specification's, `detail` is for the log."""
+
+    reason: str
+    detail: str = ""
+    backend_fault: bool = False  # counts against the backend's circuit breaker
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.detail}" if self.detail else self.reason
+
+    @property
+    def sends_fail(self) -> bool:
+        return self.reason not in _WITHOUT_FAIL and not self.reason.startswith("settle_")

@@ -1,0 +1,39 @@
+"""What /metrics serves: the specification's series, all there from the start."""
+
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+REGISTRY: Final = CollectorRegistry()
+
+jobs_claimed = Counter("svcd_jobs_claimed_total", "Jobs claimed", registry=REGISTRY)
+jobs_settled = Counter("svcd_jobs_settled_total", "Jobs settled", registry=REGISTRY)
+jobs_failed = Counter("svcd_jobs_failed_total", "Jobs ended without settle", ["reason"], registry=REGISTRY)
+job_duration = Histogram(
+    "svcd_job_duration_seconds",
+    "Start of run to settle",
+    buckets=(0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 14400, 86400),
+    registry=REGISTRY,
+)
+backend_latency = Histogram(
+    "svcd_backend_latency_seconds",
+    "Backend phase time including waits and retries",
+    ["model"],
+    buckets=(0.01, 0.05, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600),
+    registry=REGISTRY,
+)
+capacity_free = Gauge("svcd_capacity_free", "Slots (capacity or grant) minus jobs held", registry=REGISTRY)
+capacity_granted = Gauge("svcd_capacity_granted", "Slots the network grants", registry=REGISTRY)
+asks_published = Gauge("svcd_asks_published", "Asks on the book", registry=REGISTRY)
+model_free = Gauge("svcd_model_free", "`free` sent on the model's last poll", ["model"], registry=REGISTRY)
+backend_load = Gauge("svcd_backend_load", "Last load reading, 0 to 1", ["model"], registry=REGISTRY)
+bid_floor_discount = Gauge(
+    "svcd_bid_floor_discount_pct",
+    "Discount under the published ask, percent; 0 claims only at configured rates",
+    ["model"],
+    registry=REGISTRY,
+)
+load_probe_failures = Counter(
+    "svcd_load_probe_failures_total", "Load probes without a reading", ["model"], registry=REGISTRY
+)
+backend_retries = Counter("svcd_backend_retries_total", "Backend attempts retried", ["model"], registry=REGISTRY)

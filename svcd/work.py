@@ -1,0 +1,31 @@
+"""What a backend is given and what it gives back."""
+
+from typing import Literal
+
+import attrs
+
+Modality = Literal["text", "embeddings", "image", "video"]
+
+
+@attrs.frozen(slots=True)
+class Work:
+    """One job, opened and checked. `deadline` is in the event loop's clock (`trio.current_time()`): the moment by which
+    the output must be there so that it can still be sealed, uploaded and settled within the SLA."""
+
+    job_id: bytes
+    model: str  # the market's name; the backend maps it to its own
+    modality: Modality
+    input: dict[str, object]
+    units_in: int
+    units_out: int
+    deadline: float
+
+
+@attrs.frozen(slots=True)
+class Output:
+    """`completion_tok` is what is charged: units produced, at most the order's `units_out`. `usage` is what the sealed
+    result tells the client about it."""
+
+    output: object
+    completion_tok: int
+    usage: dict[str, object] = attrs.field(factory=dict)
