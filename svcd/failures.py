@@ -1,7 +1,7 @@
 """Why a job ended without a settle: the reasons that /metrics counts and the log names.
 
-A stage ends a job by raising `JobFailed`. Who is to blame decides two things: whether a signed `fail` refunds the client
-at once, and whether the backend's circuit breaker counts it.
+A stage ends a job by raising `JobFailed`. Its reason decides whether a signed `fail` refunds the client at once, and it
+says whether the backend's circuit breaker counts it.
 """
 
 from typing import Final
@@ -13,7 +13,7 @@ _WITHOUT_FAIL: Final = frozenset({"sla_abandon", "internal_error"})
 
 
 @attrs.frozen(slots=True)
-class JobFailed(Exception):  # noqa: N818 - it says what happened
+class JobFailed(Exception):
     """This job will not be settled by us. `reason` is one of the specification's, `detail` is for the log."""
 
     reason: str
