@@ -8,10 +8,14 @@ from svcd.work import Output, Work
 class Backend(Protocol):
     """One model's way to its outputs. Its slots are counted above it: `run` is called at most that often at a time.
 
-    `run` returns in time or raises `JobFailed`: `backend_error` (refused, and no attempt would help; `backend_fault`
-    says whether it is the backend's fault or the request's), `backend_exhausted` (every attempt failed), `deadline_wait`
-    (the next wait or attempt would end past `work.deadline`), `media_input_refused`. It may be cancelled at any point
-    and then leaves nothing running.
+    `run` returns in time or raises `JobFailed`:
+
+    - `backend_error`: refused, and no attempt would help; `backend_fault` says whose fault it is
+    - `backend_exhausted`: every attempt failed
+    - `deadline_wait`: the next wait or attempt would end past `work.deadline`
+    - `media_input_refused`: the request does not fit the backend or what was paid
+
+    It may be cancelled at any point and then leaves nothing running.
     """
 
     async def run(self, work: Work) -> Output: ...
