@@ -19,7 +19,7 @@ _DEEPEST: Final = MAX_DEPTH - 1  # the result's own object is round it
 def sealable(value: object, depth: int = 0) -> object:
     """A value that `common.strict_json.canonical` takes inside of a result. `Refused` where it nests too deep."""
     if isinstance(value, str):
-        return value if value.isascii() and "\x00" not in value else _NOT_IN_TEXTS.sub("\ufffd", value)
+        return _whole_text(value) if _NOT_IN_TEXTS.search(value) else value
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, int):
@@ -33,3 +33,8 @@ def sealable(value: object, depth: int = 0) -> object:
     if isinstance(value, list):
         return [sealable(inner, depth + 1) for inner in value]
     raise TypeError(f"{type(value).__name__} is no JSON type")
+
+
+def _whole_text(text: str) -> str:
+    """Streams may part a pair of surrogates: those that meet again are one character."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").replace("\x00", "\ufffd")

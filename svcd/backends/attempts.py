@@ -59,5 +59,5 @@ class Attempts:
     def _wait(self, number: int, failed: TryAgain) -> float:
         if failed.after is not None:
             return failed.after
-        wait = min(self.backoff_seconds * 2 ** (number - 1), self.longest_backoff_seconds)
+        wait = min(self.backoff_seconds * float(2 ** (number - 1)), self.longest_backoff_seconds)
         return wait * (1 + _JITTER.random() * _JITTER_SHARE)

@@ -91,13 +91,19 @@ def check_length(length: int, longest: int) -> None:
 
 
 def read_object(raw: bytes) -> dict[str, object]:
-    """A JSON object that can go into a sealed result; anything else is an attempt that failed."""
+    """A JSON object; anything else is an attempt that failed."""
     try:
-        value = sealable(json.loads(raw))
+        value: object = json.loads(raw)
     except (ValueError, RecursionError):
         raise TryAgain("the answer is not JSON") from None
-    except Refused as refusal:
-        raise JobFailed("backend_error", f"the answer cannot be sealed: {refusal}", True) from None
     if not isinstance(value, dict):
         raise TryAgain("the answer is not a JSON object")
     return value
+
+
+def for_the_seal(value: object) -> object:
+    """What goes into a sealed result of it."""
+    try:
+        return sealable(value)
+    except Refused as refusal:
+        raise JobFailed("backend_error", f"the answer cannot be sealed: {refusal}", True) from None

@@ -7,21 +7,16 @@ because a provider is paid for `units_out` at most.
 from collections.abc import Mapping
 from typing import Final
 
+from common.pricing.counts import read_count
+from common.pricing.frames import MISSING_SIDE, RATIOS, TIERS, WIDE, frame_of
+from common.pricing.request_shape import OUTPUT_CAPS, carries_assets
+from common.refusal import Refused
 from svcd.backends.settings import OpenAISettings
 from svcd.failures import JobFailed
 from svcd.work import Work
 
 # They change how an answer travels or what is kept of it, not what it is: this side decides them.
 _TRANSPORT: Final = frozenset({"stream", "stream_options", "background", "store", "service_tier"})
-_CAPS: Final = ("max_output_tokens", "max_tokens", "max_completion_tokens")
-_REFERENCES: Final = (
-    "image",
-    "end_image",
-    "video",
-    "reference_images",
-    "reference_videos",
-    "reference_audios",
-)
 _MODALITY: Final = {"responses": "text", "chat": "text", "embeddings": "embeddings", "images": "image"}
 
 
@@ -34,7 +29,7 @@ def request_body(settings: OpenAISettings, work: Work) -> dict[str, object]:
             _cap(body, work, "max_output_tokens", 1)
         case "chat":
             _as_messages(body)
-            _cap(body, work, settings.cap_name, _whole(body, "n"))
+            _cap(body, work, settings.cap_name, _whole(body, "n") or 1)
             if settings.stream:
                 body["stream_options"] = {"include_usage": True}
         case "images":
@@ -54,7 +49,7 @@ def _check(settings: OpenAISettings, work: Work) -> None:
     for key in settings.refuse:
         if work.input.get(key) is not None:
             raise _unfit(work, f"the input names {key}, which this provider refuses")
-    if settings.api == "images" and any(work.input.get(key) for key in _REFERENCES):
+    if settings.api == "images" and carries_assets(work.input):
         raise _unfit(work, "the images route takes no reference assets")
 
 
@@ -64,23 +59,22 @@ def _unfit(work: Work, detail: str) -> JobFailed:
 
 def _cap(body: dict[str, object], work: Work, name: str, answers: int) -> None:
     """The lowest of the client's limits and the order's, under the name that the route knows."""
-    given = [_whole(body, key) for key in _CAPS if body.get(key) is not None]
-    for key in _CAPS:
+    given = [_whole(body, key) for key in OUTPUT_CAPS]
+    for key in OUTPUT_CAPS:
         body.pop(key, None)
-    cap = min([work.units_out // answers, *given])
+    cap = min([work.units_out // answers, *filter(None, given)])
     if cap < 1:
         raise JobFailed("backend_error", f"{answers} answers do not fit into {work.units_out} units")
     body[name] = cap
 
 
 def _whole(body: Mapping[str, object], key: str) -> int:
-    """A number of at least one; absent is one."""
-    number = body.get(key)
-    if number is None:
-        return 1
-    if type(number) is not int or number < 1:
-        raise JobFailed("backend_error", f"{key} is not a whole number above zero")
-    return number
+    """A whole number; absent is zero, which is how a limit says that it is none."""
+    value = body.get(key)
+    try:
+        return 0 if value is None else read_count(value, key)
+    except Refused as refusal:
+        raise JobFailed("backend_error", str(refusal)) from None
 
 
 def _as_messages(body: dict[str, object]) -> None:
@@ -111,7 +105,21 @@ def _as_image_request(body: dict[str, object]) -> None:
         body["prompt"] = body.pop("input")
     if (number := body.pop("num_images", None)) is not None:
         body["n"] = number
-    width, height = body.pop("width", None), body.pop("height", None)
-    if "size" not in body and (width is not None or height is not None):
-        body["size"] = f"{width or 1024}x{height or 1024}"
+    size = _size(body)
+    for key in ("width", "height", "resolution", "aspect_ratio"):
+        body.pop(key, None)
+    if size is not None:
+        body.setdefault("size", size)
     body.setdefault("response_format", "b64_json")
+
+
+def _size(body: Mapping[str, object]) -> str | None:
+    """The frame that the order is priced at; where the client leaves the ratio open, the wide one."""
+    width, height, tier = body.get("width"), body.get("height"), body.get("resolution")
+    if width is not None or height is not None:
+        return f"{_whole(body, 'width') or MISSING_SIDE}x{_whole(body, 'height') or MISSING_SIDE}"
+    if not isinstance(tier, str) or tier not in TIERS:
+        return None
+    ratio = body.get("aspect_ratio")
+    width, height = frame_of(tier, ratio if isinstance(ratio, str) and ratio in RATIOS else WIDE)
+    return f"{width}x{height}"

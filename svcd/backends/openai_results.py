@@ -4,35 +4,39 @@ The server's own count is taken where it gives one; else the pieces of its strea
 input, one unit per four bytes. Never more than the order pays for.
 """
 
-from collections.abc import Mapping
+from typing import Final
 
+from common.pricing.units import text_units
 from common.strict_json import canonical
+from svcd.backends.http_answers import for_the_seal
 from svcd.failures import JobFailed
 from svcd.json_path import JsonPath
 from svcd.work import Output, Work
 
-_TEXTS = {
+_TEXTS: Final = {
     "responses": JsonPath.parse("output", "output"),
     "chat": JsonPath.parse("choices[*].message", "choices"),
 }
-_COUNTS = {"responses": "output_tokens", "chat": "completion_tokens"}
-_IMAGES = JsonPath.parse("data[*].b64_json", "data")
+_COUNTS: Final = {"responses": "output_tokens", "chat": "completion_tokens"}
+_IMAGES: Final = JsonPath.parse("data[*].b64_json", "data")
 
 
 def output_of(api: str, work: Work, answer: dict[str, object], counted: int) -> Output:
-    usage = answer.get("usage")
-    usage = dict(usage) if isinstance(usage, Mapping) else {}
     if "model" in answer:
         answer = answer | {"model": work.model}  # what a provider calls it inside is nobody's concern
-    if api == "embeddings":
-        return Output(answer, 0, usage)
-    if api == "images":
-        return Output(answer, _image_units(work, answer), usage)
+    output = for_the_seal(answer)
+    usage = for_the_seal(answer.get("usage"))
+    usage = usage if isinstance(usage, dict) else {}
+    match api:
+        case "embeddings":
+            return Output(output, 0, usage)
+        case "images":
+            return Output(output, _image_units(work, answer), usage)
     units = usage.get(_COUNTS[api])
     if type(units) is not int or units < 0:
-        units = counted or -(-len(canonical(_TEXTS[api].find(answer))) // 4)
+        units = counted or text_units(len(canonical(_TEXTS[api].find(output))))
         usage |= {_COUNTS[api]: units}
-    return Output(answer, min(units, work.units_out), usage)
+    return Output(output, min(units, work.units_out), usage)
 
 
 def _image_units(work: Work, answer: dict[str, object]) -> int:
