@@ -125,6 +125,22 @@ class Text:
 
 
 @attrs.frozen(slots=True)
+class Visible:
+    """1 to `longest` visible ASCII characters: what a header can carry."""
+
+    longest: int
+
+    def read(self, value: object, param: str) -> str:
+        text = Text(self.longest).read(value, param)
+        if not text or any(not "!" <= character <= "~" for character in text):
+            raise Refused(f"{param} must be visible ASCII characters", param)
+        return text
+
+    def schema(self) -> Schema:
+        return {"type": "string", "pattern": "^[!-~]+$", "maxLength": self.longest}
+
+
+@attrs.frozen(slots=True)
 class Choice:
     """One of a few words. `code`: the specification's name for any other."""
 

@@ -3,6 +3,7 @@
 import attrs
 from starlette.types import ASGIApp
 
+from coordinatord.api.batches import BatchRoutes
 from coordinatord.api.bodies import BodyBudget, BodyReader
 from coordinatord.api.book import Book
 from coordinatord.api.caching import BlockCache
@@ -35,9 +36,19 @@ class Endpoints:
     book: Book
     operations: Operations
     providers: Providers
+    batches: BatchRoutes
 
     def routes(self) -> list[Route]:
-        topics = (self.system, self.handshake, self.models, self.jobs, self.book, self.operations, self.providers)
+        topics = (
+            self.system,
+            self.handshake,
+            self.models,
+            self.jobs,
+            self.book,
+            self.operations,
+            self.providers,
+            self.batches,
+        )
         routes = [route for topic in topics for route in topic.routes()]
         return [*routes, openapi_route(routes)]
 

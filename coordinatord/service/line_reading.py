@@ -10,6 +10,7 @@ from typing import Final
 
 import attrs
 
+from coordinatord.service.inspection import BLANK
 from coordinatord.trouble import Retryable
 
 WINDOW: Final = 1 << 20
@@ -87,7 +88,7 @@ class LineReader:
             text = held[offset:] if newline < 0 else held[offset:newline]
             offset = len(held) if newline < 0 else newline + 1
             number += 1
-            if text.strip():
+            if text.strip(BLANK):
                 lines.append(Line(number, text if len(text) <= self.longest_line else None))
         return Stretch(tuple(lines), Cursor(start.offset + offset, number))
 

@@ -16,7 +16,7 @@ from common.refusal import Refused
 from common.scalars import hex_of
 from coordinatord.chain.job_registry import JobRegistry
 from coordinatord.chain.rpc import Call
-from coordinatord.chain.views import Reverted, View, read_many
+from coordinatord.chain.views import Reverted, View, is_true, read_many
 from coordinatord.service.containers import Containers, Holding, container_key
 from coordinatord.service.market import Market
 from coordinatord.service.order_checks import (
@@ -134,9 +134,9 @@ class Submissions:
             registry.would_accept(post_calldata(paid, _ANY_CID), self.relayer),
         ]
         model, sla, code, post = await read_many(registry.rpc, views, "payer_code_read")
-        if not _is_true(model):
+        if not is_true(model):
             raise Refused("model_id is not an enabled model", "model_id")
-        if not _is_true(sla):
+        if not is_true(sla):
             raise Refused("sla_secs is not an SLA that the chain allows", "sla_secs")
         if code != b"":
             raise Refused("owner has contract code; pay from an account without code", "owner", "payer_has_code")
@@ -174,12 +174,8 @@ class Submissions:
         return Posted(body.job_id, task_cid, outcome.tx_hash) if isinstance(outcome, Mined) else outcome
 
 
-def _is_true(answer: bytes | Reverted) -> bool:
-    return not isinstance(answer, Reverted) and len(answer) == 32 and answer[31] == 1
-
-
 def _unknown_container() -> Refused:
-    return Refused("container_cid names no live upload of the owner", "container_cid", "unknown_container")
+    return Refused("container_cid names no live upload", "container_cid", "unknown_container")
 
 
 def _tell(holding: Holding, outcome: Outcome) -> None:

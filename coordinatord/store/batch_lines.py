@@ -56,6 +56,11 @@ async def record(connection: Connection, batch_id: str, records: Iterable[LineRe
     )
 
 
+async def recorded(connection: Connection, batch_id: str) -> int:
+    count: int = await connection.fetchval("select count(*) from batch_lines where batch_id = $1", batch_id)
+    return count
+
+
 async def end_dropped(connection: Connection, batch_id: str, code: str, message: str) -> None:
     """Posts that were given up before they were signed, and are not to be tried again."""
     await connection.execute(

@@ -1,6 +1,5 @@
 """The workers' side of batches: which one is due, and how far it is. A row stays locked while a worker moves it."""
 
-
 import attrs
 
 from coordinatord.store.database import Connection

@@ -235,6 +235,12 @@ async def settle_counts(connection: Connection, batch_id: str, *, expired: bool)
     )
 
 
+async def settled_counts(connection: Connection, batch_id: str) -> tuple[int, int]:
+    """(completed, failed)."""
+    row = await connection.fetchrow("select completed, failed from batches where id = $1", batch_id)
+    return row["completed"], row["failed"]
+
+
 async def finish(connection: Connection, batch_id: str, output_file_id: str | None, error_file_id: str | None) -> None:
     """The files are stored: the batch is done, and no worker looks at it any more."""
     await connection.execute(
