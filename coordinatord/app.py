@@ -54,6 +54,7 @@ from coordinatord.service.index_reads import IndexReads
 from coordinatord.service.line_containers import LineContainers
 from coordinatord.service.market import Market
 from coordinatord.service.ops import Ops
+from coordinatord.service.plan import Plans
 from coordinatord.service.polls import Polls
 from coordinatord.service.relaying import Relaying
 from coordinatord.service.sessions import Sessions
@@ -234,7 +235,9 @@ def compose(ground: Ground, relaying: Relaying, containers: Containers, stopping
         book=Book(database, reads, Polls(database, config.match_lease_ms)),
         operations=Operations(ops, asks, jobs),
         providers=Providers(database, reads),
-        batches=BatchRoutes(Batches(database, config.file_retention_seconds)),
+        batches=BatchRoutes(
+            Batches(database, config.file_retention_seconds), Plans(database, config.match_liveness_ms)
+        ),
     )
     return build_application(config, endpoints, readiness, sessions, reads)
 

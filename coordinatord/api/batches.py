@@ -4,12 +4,13 @@ from typing import Final
 
 import attrs
 
-from coordinatord.api import answers, batch_views
+from coordinatord.api import answers, batch_views, plan_views
 from coordinatord.api.answers import Answer
 from coordinatord.api.routes import INDEX, Body, Parameter, Reply, Request, Route, malformed
 from coordinatord.fields import Decimal, Text, Visible
 from coordinatord.service.batches import BatchBody, Batches, read_batch
 from coordinatord.service.outcomes import NotFound
+from coordinatord.service.plan import PlanBody, Plans
 from coordinatord.store.sessions import SessionRow
 
 _ID: Final = Text(64)
@@ -20,19 +21,21 @@ _KEY: Final = "idempotency-key"
 @attrs.frozen(slots=True)
 class BatchRoutes:
     batches: Batches
+    plans: Plans
 
     def routes(self) -> list[Route]:
         return [
             Route(
                 method="POST",
                 path="/v1/batches",
-                about="Post every line of an uploaded file as a job, and follow them together",
+                about="Post every line of an uploaded file as a job, and follow them together; without a file, a plan",
                 handler=self.create,
                 headers={_KEY: Parameter(Visible(255), "the same key and body answer with the same batch")},
-                body=Body.any_of([BatchBody], read_batch),
+                body=Body.any_of([BatchBody, PlanBody], read_batch),
                 session=True,
                 replies=(
                     Reply(200, shape=batch_views.Batch),
+                    Reply(402, shape=plan_views.Plan),
                     *malformed(
                         "invalid_endpoint", "invalid_completion_window", "invalid_input_file", "idempotency_key_reused"
                     ),
@@ -91,7 +94,10 @@ class BatchRoutes:
         ]
 
     async def create(self, request: Request) -> Answer:
-        created = await self.batches.create(_owner(request), request.body, request.headers.get(_KEY))
+        body: BatchBody | PlanBody = request.body
+        if isinstance(body, PlanBody):
+            return answers.planned(await self.plans.plan(body))
+        created = await self.batches.create(_owner(request), body, request.headers.get(_KEY))
         return answers.ok(batch_views.batch(created))
 
     async def page(self, request: Request) -> Answer:

@@ -12,12 +12,12 @@ from common import strict_json
 from common.refusal import Refused
 from coordinatord.fields import Choice, StringPairs, Text, read_object, wire
 from coordinatord.service.batch_status import is_cancellable
+from coordinatord.service.plan import WINDOWS, PlanBody, read_plan
 from coordinatord.store import batches, files
 from coordinatord.store.batches import BatchRow, NewBatch
 from coordinatord.store.database import Connection, Database
 from coordinatord.store.snapshot import Snapshot
 
-WINDOWS: Final = {"1h": 3600, "24h": 86_400}
 ENDPOINTS: Final = ("/v1/responses", "/v1/embeddings")
 _ID_CHARACTERS: Final = 64
 _METADATA: Final = StringPairs(most=16, longest_key=64, longest_value=512)
@@ -56,8 +56,9 @@ class NotCancellable:
 CancelOutcome: TypeAlias = Found | NotCancellable | None
 
 
-def read_batch(values: Mapping[str, object]) -> BatchBody:
-    return read_object(BatchBody, values)
+def read_batch(values: Mapping[str, object]) -> BatchBody | PlanBody:
+    """A body without an input file asks for a plan."""
+    return read_plan(values) if values.get("input_file_id") is None else read_object(BatchBody, values)
 
 
 @attrs.frozen(slots=True)

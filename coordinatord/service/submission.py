@@ -175,7 +175,7 @@ class Submissions:
 
 
 def _unknown_container() -> Refused:
-    return Refused("container_cid names no live upload", "container_cid", "unknown_container")
+    return Refused("container_cid names no live upload of the owner", "container_cid", "unknown_container")
 
 
 def _tell(holding: Holding, outcome: Outcome) -> None:

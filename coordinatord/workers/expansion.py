@@ -219,7 +219,9 @@ def _with_upload(good: Good, uploads: dict[Named, FileRow]) -> Checked:
 
 
 def _unknown(good: Good) -> Skipped:
-    return Skipped(good.line, good.paid.body.job_id, "unknown_container", "container_cid names no live upload")
+    return Skipped(
+        good.line, good.paid.body.job_id, "unknown_container", "container_cid names no live upload of the owner"
+    )
 
 
 def _record_of(one: Skipped) -> LineRecord:
