@@ -21,6 +21,7 @@ from common.secp256k1 import Wallet
 from coordinatord import metrics
 from coordinatord.api.application import Endpoints, build_application
 from coordinatord.api.book import Book
+from coordinatord.api.escrow import EscrowRoutes, Hosted
 from coordinatord.api.handshake import Handshake
 from coordinatord.api.jobs import Jobs
 from coordinatord.api.models import Models
@@ -47,6 +48,9 @@ from coordinatord.service.asks import Asks
 from coordinatord.service.cancel import Cancels
 from coordinatord.service.containers import Containers
 from coordinatord.service.deployment import Deployment
+from coordinatord.service.escrow.claims import Claims
+from coordinatord.service.escrow.hosting import Escrow, host_escrow
+from coordinatord.service.escrow.release import Releases
 from coordinatord.service.index_reads import IndexReads
 from coordinatord.service.market import Market
 from coordinatord.service.ops import Ops
@@ -84,9 +88,8 @@ class Ground:
 
 async def run(config: Config) -> None:
     """The daemon, until SIGTERM or SIGINT."""
-    if config.escrow_mode != "off":
-        # Answering 403 while its operator believes that it holds keys would cost jobs.
-        raise Fatal(f"ESCROW_MODE={config.escrow_mode}: this version hosts no escrow yet; set it to off")
+    if config.escrow_mode == "mock":
+        raise Fatal("ESCROW_MODE=mock: this version hosts no such escrow yet")
     systemd = Systemd()
     stopping = Stopping()
     listening = listening_socket(config.port)
@@ -104,7 +107,7 @@ async def run(config: Config) -> None:
                 background.start_soon(serve_metrics, config.metrics_host, config.metrics_port, refresh)
             stop = anyio.Event()
             background.start_soon(_stop_when_told, stop)
-            app = compose(ground, relaying, containers, stopping)
+            app = compose(ground, relaying, containers, host_escrow(config, system_clock), stopping)
 
             async def stopped() -> None:
                 await stop.wait()
@@ -184,7 +187,9 @@ def start_background(tasks: TaskGroup, ground: Ground, relaying: Relaying) -> No
     tasks.start_soon(ReclaimWorker(ground.database, ground.notices, registry, max_depth=depth).run)
 
 
-def compose(ground: Ground, relaying: Relaying, containers: Containers, stopping: Stopping) -> ASGIApp:
+def compose(
+    ground: Ground, relaying: Relaying, containers: Containers, escrow: Escrow | None, stopping: Stopping
+) -> ASGIApp:
     """Services, and the routes over them."""
     config, database, domains = ground.config, ground.database, ground.domains
     book = config.addresses
@@ -225,8 +230,26 @@ def compose(ground: Ground, relaying: Relaying, containers: Containers, stopping
         book=Book(database, reads, Polls(database, config.match_lease_ms)),
         operations=Operations(ops, asks, jobs),
         providers=Providers(database, reads),
+        escrow=EscrowRoutes(hosted_escrow(ground, escrow, jobs, providers)),
     )
     return build_application(config, endpoints, readiness, sessions, reads)
+
+
+def hosted_escrow(
+    ground: Ground, escrow: Escrow | None, jobs: JobRegistry, providers: ProviderRegistry
+) -> Hosted | None:
+    if escrow is None:
+        return None
+    book = ground.config.addresses
+    releases = Releases(
+        domains=ground.domains,
+        chain_id=book.chain_id,
+        registry=book.job_registry,
+        custody=escrow.custody,
+        claims=Claims(jobs, providers, ground.config.confirmations),
+        clock=system_clock,
+    )
+    return Hosted(escrow, releases)
 
 
 async def index(ground: Ground) -> None:

@@ -9,6 +9,7 @@ from coordinatord.api.caching import BlockCache
 from coordinatord.api.callers import CallerLimits, TokenBuckets
 from coordinatord.api.cors import Cors
 from coordinatord.api.dispatch import Dispatcher, Gates
+from coordinatord.api.escrow import EscrowRoutes
 from coordinatord.api.frame import Frame
 from coordinatord.api.handshake import Handshake
 from coordinatord.api.jobs import Jobs
@@ -35,9 +36,19 @@ class Endpoints:
     book: Book
     operations: Operations
     providers: Providers
+    escrow: EscrowRoutes
 
     def routes(self) -> list[Route]:
-        topics = (self.system, self.handshake, self.models, self.jobs, self.book, self.operations, self.providers)
+        topics = (
+            self.system,
+            self.handshake,
+            self.models,
+            self.jobs,
+            self.book,
+            self.operations,
+            self.providers,
+            self.escrow,
+        )
         routes = [route for topic in topics for route in topic.routes()]
         return [*routes, openapi_route(routes)]
 
