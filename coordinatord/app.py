@@ -58,7 +58,7 @@ from coordinatord.service.polls import Polls
 from coordinatord.service.relaying import Relaying
 from coordinatord.service.sessions import Sessions
 from coordinatord.service.submission import Submissions
-from coordinatord.service.uploads import NoUploads
+from coordinatord.service.uploads import StoredUploads
 from coordinatord.service.windows import system_clock
 from coordinatord.store.database import Database, open_database
 from coordinatord.store.migrate import migrate
@@ -200,13 +200,14 @@ def compose(
         database, ground.rpc, block_time_ms=config.block_time_ms, ready_lag_blocks=config.ready_lag_blocks
     )
     sessions = Sessions(domains, database, providers, reads.session.get)
+    uploads = StoredUploads(database, config.file_retention_seconds)
     submissions = Submissions(
         domains=domains,
         registry=jobs,
         relayer=ground.relayer.address,
         market=Market(database, config.match_liveness_ms, config.match_candidates),
         containers=containers,
-        uploads=NoUploads(),
+        uploads=uploads,
         relaying=relaying,
         clock=system_clock,
     )
@@ -217,7 +218,7 @@ def compose(
         relayer=ground.relayer.address,
         database=database,
         containers=containers,
-        uploads=NoUploads(),
+        uploads=uploads,
         relaying=relaying,
         clock=system_clock,
     )

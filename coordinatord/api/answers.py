@@ -12,12 +12,13 @@ import msgspec
 from common.address_book import AddressBook
 from common.refusal import Refused
 from common.scalars import base64_of, hex_of
-from coordinatord.api import escrow_views, views, write_views
+from coordinatord.api import escrow_views, plan_views, views, write_views
 from coordinatord.api.views import ErrorType
 from coordinatord.indexer.readiness import ReadinessReport
 from coordinatord.service import asks, cancel, ops, sessions, submission
 from coordinatord.service.escrow import release
 from coordinatord.service.outcomes import NotFound, NotSigned, WouldRefuse
+from coordinatord.service.plan import ModelPlan
 from coordinatord.service.relaying import Busy, Mined, NoReceipt, RefusedByChain
 from coordinatord.store.snapshot import Snapshot
 from coordinatord.trouble import Retryable
@@ -191,6 +192,11 @@ def relayed(outcome: RefusedByChain | Busy | NoReceipt | WouldRefuse, poll: str)
             return receipt_timeout(outcome.tx_hash, poll)
         case _:
             assert_never(outcome)
+
+
+def planned(plans: list[ModelPlan]) -> Answer:
+    """What a batch would meet: not an error, and nothing that a repetition would change."""
+    return Answer(402, _encode(plan_views.plan(plans)), (_JSON, _FINAL))
 
 
 def cancelled(job_id: bytes, outcome: cancel.Outcome) -> Answer:

@@ -130,7 +130,7 @@ class Submissions:
         if body.container_cid is not None:
             upload = await self.uploads.find_input(body.owner, body.container_cid)
             if upload is None:
-                raise Refused("container_cid names no live upload", "container_cid", "unknown_container")
+                raise _unknown_container()
             if upload.commitment != body.c:
                 raise Refused("the upload does not reproduce c", "container_cid", "commitment_mismatch")
             return upload
@@ -167,6 +167,8 @@ class Submissions:
     async def _post(self, paid: _Paid, upload: Upload | None) -> Outcome:
         body = paid.body
         if upload is not None:
+            if not await self.uploads.hold(upload, body.job_id):
+                raise _unknown_container()
             outcome = await self._relay(paid, upload.cid)
             if isinstance(outcome, Posted):
                 await self.uploads.attach(upload)
@@ -220,6 +222,10 @@ def _same_post(paid: _Paid, task_cid: str) -> bytes:
 
 def _is_true(answer: bytes | Reverted) -> bool:
     return not isinstance(answer, Reverted) and len(answer) == 32 and answer[31] == 1
+
+
+def _unknown_container() -> Refused:
+    return Refused("container_cid names no live upload of the owner", "container_cid", "unknown_container")
 
 
 def _tell(holding: Holding, outcome: Outcome) -> None:
