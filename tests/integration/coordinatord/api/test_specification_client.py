@@ -12,6 +12,11 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
+def settings() -> dict[str, object]:
+    return {"ESCROW_MODE": "static", "OPERATOR_KEY": "0a" * 32}
+
+
+@pytest.fixture
 async def reader(stage: Stage) -> SpecificationClient:
     """Who has read the specification."""
     account = stage.world.cast.with_role("client")[0]
@@ -28,7 +33,6 @@ async def test_designated_job_is_bought_at_the_asked_price_and_its_result_opened
     published = await provider.publish(provider.asks(provider_id, (1, 3600, 150_000, 600_000)))
     assert published.status_code == 200, published.text
     await stage.http.get("/evm/jobs?free=1&state=Open&model=1", headers=provider.authorization)
-    await reader.sign_in()
     terms = Terms("demo/text-small", 3600, rate_in=0, rate_out=0, units_in=100, units_out=200)
     (candidate,) = await reader.candidates(terms)
     asked = {name: int(candidate[name]) for name in ("rate_in", "rate_out")}
@@ -47,13 +51,26 @@ async def test_designated_job_is_bought_at_the_asked_price_and_its_result_opened
     assert body["usage"] == {"output_tokens": 17}
 
 
-async def test_job_of_two_frames_and_more_opens_at_both_ends(
+async def test_open_job_is_sealed_to_the_verified_escrow_and_its_result_opened(
+    reader: SpecificationClient, stage: Stage, provider: Party
+) -> None:
+    account = stage.world.cast.with_role("provider")[0]
+    terms = Terms("demo/text-small", 600, rate_in=200_000, rate_out=800_000, units_in=100, units_out=200)
+    prepared = await reader.prepare(terms, {"input": "whoever comes first"})
+    await reader.submit(prepared, await reader.quote(prepared))
+    await fulfil(stage, provider, account, prepared.job_id)
+    body = await reader.result(await reader.wait(prepared.job_id))
+    assert body["output"] == "tsrif semoc reveohw"
+
+
+async def test_container_of_several_frames_that_was_uploaded_opens_at_both_ends(
     reader: SpecificationClient, stage: Stage, provider: Party
 ) -> None:
     account = stage.world.cast.with_role("provider")[0]
     provider_id = stage.world.market.provider_ids[account.address]
     text = "0123456789abcdef" * 10_000  # 160,000 bytes: two full frames and a part of one
     terms = Terms("demo/text-small", 600, 1, 1, units_in=50_000, units_out=200_000, provider=provider_id)
+    await reader.sign_in()
     prepared = await reader.prepare(terms, {"input": text})
     await reader.submit(prepared, await reader.quote(prepared))
     await fulfil(stage, provider, account, prepared.job_id)
