@@ -44,7 +44,8 @@ from coordinatord.notify import Systemd
 from coordinatord.pins.store import PinStore, open_pin_store
 from coordinatord.relayer.settings import RelayerSettings
 from coordinatord.relayer.worker import run_relayer
-from coordinatord.server import listening_socket, serve_until
+from coordinatord.server.listening import listening_socket
+from coordinatord.server.serving import serve_until
 from coordinatord.service.asks import Asks
 from coordinatord.service.batches import Batches
 from coordinatord.service.cancel import Cancels

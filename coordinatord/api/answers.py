@@ -76,6 +76,11 @@ def trouble(cause: Retryable) -> Answer:
     return error(status, cause.kind, cause.message, code=cause.code, retryable=True, headers=headers)
 
 
+def malformed_http(status: int) -> Answer:
+    """What is no request at all: the server answers, before any route is known."""
+    return error(status, "invalid_request_error", "this is no HTTP/1.1 message that can be read in one way only")
+
+
 def internal_error() -> Answer:
     return error(500, "internal_error", "this request met an unexpected failure")
 
