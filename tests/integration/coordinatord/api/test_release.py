@@ -14,8 +14,6 @@ from common.refusal import Refused
 from common.scalars import base64_of
 from coordinatord import app
 from coordinatord.service.containers import Containers
-from coordinatord.service.escrow.hosting import host_escrow
-from coordinatord.service.windows import system_clock
 from tests.integration.coordinatord.api.faults import status, unreachable
 from tests.integration.coordinatord.api.node_faults import node_error, view
 from tests.integration.coordinatord.api.party import Body, Party
@@ -189,8 +187,7 @@ async def test_claim_that_is_not_as_deep_as_the_operator_wants_is_retryable(
     job = await claimed(client, provider, container)
     ground = attrs.evolve(stage.ground, config=attrs.evolve(stage.ground.config, confirmations=2))
     containers = Containers(ground.database, ground.pins, ground.config.file_retention_seconds)
-    escrow = host_escrow(ground.config, system_clock)
-    careful = app.compose(ground, stage.relaying, containers, escrow, stage.stopping)
+    careful = app.compose(ground, stage.relaying, containers, stage.escrow, stage.stopping)
     request = provider.release(job, container, RESPONSE.public)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(careful), base_url="http://careful") as http:
         for _ in range(2):
