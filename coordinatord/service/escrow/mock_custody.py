@@ -6,7 +6,6 @@ or waits for us as we for it). What an instance that begins does not get is lost
 deployment announced.
 """
 
-import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -138,7 +137,7 @@ class MockCustody:
             raise AssertionError("there is no peer to pull from")
         async with self._pulling:
             pulled = await self._peer.pull()
-            self._pulled_at = time.monotonic()
+            self._pulled_at = self._clock()
             if isinstance(pulled, NoKeys):
                 log.warning("escrow keys not pulled", reason=pulled.reason)
                 return pulled
@@ -204,7 +203,7 @@ class MockCustody:
             await anyio.sleep(self._settings.sync_every_s if self._generations else _JOINING)
 
     async def _pull_if_worth_it(self) -> bool:
-        if self._peer is None or time.monotonic() - self._pulled_at < _PULL_AGAIN:
+        if self._peer is None or self._clock() - self._pulled_at < _PULL_AGAIN:
             return False
         return await self.pull() is None
 

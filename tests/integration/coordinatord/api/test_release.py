@@ -1,4 +1,3 @@
-import base64
 import secrets
 import time
 
@@ -6,14 +5,14 @@ import attrs
 import httpx
 import pytest
 
-from common.box import SecretKey, open_sealed
-from common.container import open_with_dek
+from common.box import SecretKey
 from common.derivation import escrow_key
 from common.escrow_evidence import report_data
 from common.refusal import Refused
 from common.scalars import base64_of
 from coordinatord import app
 from coordinatord.service.containers import Containers
+from tests.integration.coordinatord.api.escrows import RESPONSE, claimed, code, opened, released
 from tests.integration.coordinatord.api.faults import status, unreachable
 from tests.integration.coordinatord.api.node_faults import node_error, view
 from tests.integration.coordinatord.api.party import Body, Party
@@ -26,28 +25,11 @@ RELEASE = "POST /release"
 ANNOUNCED, RETIRED = bytes.fromhex("0a" * 32), bytes.fromhex("0b" * 32)
 ESCROW = escrow_key(ANNOUNCED).public
 PAYLOAD = b"sealed to the escrow"
-RESPONSE = SecretKey.generate()
 
 
 @pytest.fixture
 def settings() -> dict[str, object]:
     return {"ESCROW_MODE": "static", "OPERATOR_KEY": f"{ANNOUNCED.hex()},0x{RETIRED.hex()}", "RELEASE_ORDINAL": 7}
-
-
-async def claimed(client: Party, provider: Party, container: bytes) -> str:
-    job: str = (await client.post(container=container))["job_id"]
-    assert (await provider.run(provider.claim(job))).status_code == 201
-    return job
-
-
-def opened(answer: httpx.Response, container: bytes) -> bytes:
-    dek = open_sealed(RESPONSE, base64.b64decode(answer.json()["dek_sealed"]))
-    assert dek is not None
-    return open_with_dek(dek, container)
-
-
-def code(answer: httpx.Response) -> tuple[int, str | None]:
-    return answer.status_code, answer.json()["error"]["code"]
 
 
 @shows("GET /key", 200)
@@ -64,13 +46,13 @@ async def test_static_escrow_announces_the_key_of_the_first_operator_key(stage: 
 
 
 @shows(RELEASE, 200)
-@pytest.mark.parametrize("operator_key", [ANNOUNCED, RETIRED])
+@pytest.mark.parametrize("operator_key", [ANNOUNCED, RETIRED], ids=["announced", "retired"])
 async def test_claiming_provider_gets_the_key_that_opens_the_payload(
     client: Party, provider: Party, stage: Stage, operator_key: bytes
 ) -> None:
     container = client.container(PAYLOAD, escrow_key(operator_key).public)
     job = await claimed(client, provider, container)
-    answer = await stage.http.post("/release", json=provider.release(job, container, RESPONSE.public))
+    answer = await released(stage.http, provider, job, container)
     assert answer.status_code == 200
     assert answer.headers["cache-control"] == "no-store"
     assert opened(answer, container) == PAYLOAD
@@ -82,7 +64,7 @@ async def test_container_that_a_stranger_posted_as_his_own_does_not_open_with_wh
     container = client.container(PAYLOAD, ESCROW)
     await client.post(container=container)
     stolen = await claimed(stranger, provider, container)
-    answer = await stage.http.post("/release", json=provider.release(stolen, container, RESPONSE.public))
+    answer = await released(stage.http, provider, stolen, container)
     assert answer.status_code == 200
     with pytest.raises(Refused) as refused:
         opened(answer, container)
@@ -122,7 +104,7 @@ async def test_release_is_for_the_claimed_container_the_claiming_wallet_and_a_ke
         (stranger, job, container, (403, "wrong_wallet")),
         (provider, elsewhere, sealed_elsewhere, (400, "unseal_failed")),
     ):
-        answer = await stage.http.post("/release", json=who.release(target, shown, RESPONSE.public))
+        answer = await released(stage.http, who, target, shown)
         assert code(answer) == expected
         assert answer.headers["x-svc-retryable"] == "false"
 
