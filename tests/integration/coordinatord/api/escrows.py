@@ -93,12 +93,16 @@ async def released(http: httpx.AsyncClient, provider: Party, job: str, container
     return await http.post("/release", json=provider.release(job, container, RESPONSE.public))
 
 
+def released_key(answer: httpx.Response) -> bytes:
+    assert answer.status_code == 200, answer.text
+    key = open_sealed(RESPONSE, base64.b64decode(answer.json()["dek_sealed"]))
+    assert key is not None
+    return key
+
+
 def opened(answer: httpx.Response, container: bytes) -> bytes:
     """The payload, with the key that was released."""
-    assert answer.status_code == 200, answer.text
-    dek = open_sealed(RESPONSE, base64.b64decode(answer.json()["dek_sealed"]))
-    assert dek is not None
-    return open_with_dek(dek, container)
+    return open_with_dek(released_key(answer), container)
 
 
 def code(answer: httpx.Response) -> tuple[int, str | None]:

@@ -33,7 +33,7 @@ OPERATOR = Wallet(bytes.fromhex(OPERATOR_KEY))
 
 
 @pytest.fixture
-def settings() -> dict[str, object]:
+def stage_settings() -> dict[str, object]:
     return MOCK
 
 
