@@ -1,5 +1,5 @@
-"""What nobody needs any more: lapsed nonces, sessions and leases, ended relays, objects that no job names, files past
-their time and uploads that died on the way.
+"""What nobody needs any more: lapsed nonces, sessions and leases, ended relays, old batches' lines, objects that no
+job names, files past their time and uploads that died on the way.
 
 A role, so that one process at a time does it. Every sweep is safe to cut anywhere: what it did not get to waits for
 the next.
@@ -15,7 +15,7 @@ import structlog
 
 from coordinatord.service.containers import Containers
 from coordinatord.service.files import Files
-from coordinatord.store import ended_relays, files, leases, objects, sessions
+from coordinatord.store import batch_lines, ended_relays, files, leases, objects, sessions
 from coordinatord.store.database import Database
 from coordinatord.store.roles import hold_role
 from coordinatord.trouble import Retryable
@@ -49,6 +49,7 @@ class Janitor:
         await leases.drop_lapsed(connection)
         while await ended_relays.drop_ended(connection, _RELAYS_KEPT, _AT_ONCE) == _AT_ONCE:
             pass
+        await batch_lines.drop_finished(connection, self.retention_seconds)
         await objects.settle_expired(connection, self.retention_seconds)
         while keys := await objects.lease_expired(connection, _AT_ONCE):
             for key in keys:
