@@ -34,6 +34,7 @@ from coordinatord.chain.ask_registry import AskRegistry
 from coordinatord.chain.boot import check_chain
 from coordinatord.chain.decoding import Decoder
 from coordinatord.chain.job_registry import JobRegistry
+from coordinatord.chain.payment_token import PaymentToken
 from coordinatord.chain.provider_registry import ProviderRegistry
 from coordinatord.chain.rpc import Rpc, open_rpc
 from coordinatord.config import Config
@@ -56,6 +57,7 @@ from coordinatord.service.escrow.claims import Claims
 from coordinatord.service.escrow.hosting import Escrow, host_escrow
 from coordinatord.service.escrow.release import Releases
 from coordinatord.service.files import Files
+from coordinatord.service.funding import Funding
 from coordinatord.service.index_reads import IndexReads
 from coordinatord.service.line_containers import LineContainers
 from coordinatord.service.market import Market
@@ -242,13 +244,19 @@ def compose(
         clock=system_clock,
     )
     asks = Asks(domains, AskRegistry(ground.rpc, book.ask_registry), providers, relaying, system_clock)
+    polls = Polls(
+        database,
+        Funding(PaymentToken(ground.rpc, book.paytoken), database),
+        lease_ms=config.match_lease_ms,
+        liveness_ms=config.match_liveness_ms,
+    )
     endpoints = Endpoints(
         system=System(readiness, Deployment(book, jobs, config.block_time_ms), stopping),
         handshake=Handshake(sessions, book.chain_id),
         models=Models(database, reads),
         jobs=Jobs(book, submissions, Cancels(domains, jobs, relaying, system_clock), reads),
         files=FileRoutes(files_of(ground)),
-        book=Book(database, reads, Polls(database, config.match_lease_ms)),
+        book=Book(database, reads, polls),
         operations=Operations(ops, asks, jobs),
         providers=Providers(database, reads),
         escrow=EscrowRoutes(hosted_escrow(ground, escrow, jobs, providers)),
