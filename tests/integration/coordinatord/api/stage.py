@@ -124,7 +124,7 @@ async def staged(
             await migrate(connection)
         relaying = app.relaying_of(ground)
         containers = Containers(database, ground.pins, config.file_retention_seconds)
-        janitor = Janitor(database, containers, config.file_retention_seconds)
+        janitor = app.janitor_of(ground, containers)
         stopping = Stopping()
         escrow = await stack.enter_async_context((make_escrow or configured_escrow)(ground))
         if escrow is not None:
