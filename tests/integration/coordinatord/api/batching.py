@@ -1,28 +1,37 @@
 """An owner of batches: uploads, creates, waits, reads what came of it."""
 
 import json
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
 import attrs
 import httpx
 
+from coordinatord.chain.job_registry import JobRegistry
 from coordinatord.service.files import Files
+from tests.fakes.submissions import Submitter, jsonl
 from tests.integration.coordinatord.api.party import Body, Party
 from tests.integration.coordinatord.api.stage import Stage
 
 CREATE = {"endpoint": "/v1/responses", "completion_window": "24h"}
 
 
-def jsonl(lines: Iterable[Body | bytes]) -> bytes:
-    return b"".join((line if isinstance(line, bytes) else json.dumps(line).encode()) + b"\n" for line in lines)
-
-
 @attrs.frozen
 class Batching:
     stage: Stage
     owner: Party
+    submitter: Submitter
+
+    @classmethod
+    async def of(cls, stage: Stage, owner: Party) -> "Batching":
+        """`owner` must be signed in."""
+        book = stage.ground.config.addresses
+        terms = await JobRegistry(stage.ground.rpc, book.job_registry).fees()
+        submitter = Submitter(
+            owner.wallet, stage.ground.domains, book.chain_id, book.job_registry, terms, owner.box_key
+        )
+        return cls(stage, owner, submitter)
 
     async def upload(self, *lines: Body | bytes) -> str:
         async def pieces() -> AsyncIterator[bytes]:
