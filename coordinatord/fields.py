@@ -229,7 +229,7 @@ def wire(kind: Kind[Any], about: str = "", *, optional: bool = False, default: o
 def read_object(shape: type[T], values: Mapping[str, object], prefix: str = "") -> T:
     """The body as `shape`, or Refused naming the first field at fault. Members it does not know are left alone."""
     read: dict[str, object] = {}
-    for name, read_value, required in _readers(shape):
+    for name, read_value, required in _readers(shape):  # type: ignore[arg-type] # every class is hashable
         value = values.get(name)
         if value is not None:
             read[name] = read_value(value, prefix + name)

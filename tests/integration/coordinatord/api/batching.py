@@ -18,6 +18,12 @@ CREATE = {"endpoint": "/v1/responses", "completion_window": "24h"}
 
 
 @attrs.frozen
+class UploadedContainer:
+    content: bytes
+    cid: str
+
+
+@attrs.frozen
 class Batching:
     stage: Stage
     owner: Party
@@ -33,13 +39,19 @@ class Batching:
         )
         return cls(stage, owner, submitter)
 
-    async def upload(self, *lines: Body | bytes) -> str:
-        async def pieces() -> AsyncIterator[bytes]:
-            yield jsonl(lines)
-
+    @property
+    def files(self) -> Files:
         ground = self.stage.ground
-        files = Files(ground.database, ground.pins, ground.config.file_retention_seconds)
-        return (await files.upload(self.owner.wallet.address, "batch", "batch.jsonl", pieces())).id
+        return Files(ground.database, ground.pins, ground.config.file_retention_seconds)
+
+    async def upload(self, *lines: Body | bytes) -> str:
+        content = _pieces(jsonl(lines))
+        return (await self.files.upload(self.owner.wallet.address, "batch", "batch.jsonl", content)).id
+
+    async def upload_container(self) -> UploadedContainer:
+        content = self.owner.container()
+        row = await self.files.upload(self.owner.wallet.address, "input", "container", _pieces(content))
+        return UploadedContainer(content, row.cid)
 
     async def post(self, body: Body, **headers: str) -> httpx.Response:
         return await self.owner.http.post("/v1/batches", json=body, headers={**self.owner.authorization, **headers})
@@ -69,10 +81,12 @@ class Batching:
     async def lines(self, file_id: str | None) -> list[Body]:
         if file_id is None:
             return []
-        ground = self.stage.ground
-        files = Files(ground.database, ground.pins, ground.config.file_retention_seconds)
-        row = await files.find(file_id, self.owner.wallet.address)
+        row = await self.files.find(file_id, self.owner.wallet.address)
         assert row is not None
         assert row.purpose == "batch_output"
-        async with files.open(row) as pieces:
+        async with self.files.open(row) as pieces:
             return [json.loads(line) for line in b"".join([piece async for piece in pieces]).splitlines()]
+
+
+async def _pieces(content: bytes) -> AsyncIterator[bytes]:
+    yield content
