@@ -80,6 +80,24 @@ SPECIFICATION: Final[dict[str, set[Answer]]] = {
         (503, "job_read"),
         *RELAYED,
     },
+    "POST /v1/files": {
+        (200, None),
+        MALFORMED,
+        (400, "invalid_purpose"),
+        (400, "empty_file"),
+        (400, "too_many_lines"),
+        (400, "bad_container"),
+        (401, "invalid_session"),
+        (413, "file_too_large"),
+        *STORED,
+    },
+    "GET /v1/files/{id}": {(200, None), (401, "invalid_session"), (404, "not_found")},
+    "GET /v1/files/{id}/content": {
+        (200, None),
+        (401, "invalid_session"),
+        (404, "not_found"),
+        (503, "object_missing"),
+    },
     "POST /v1/batches": {
         (200, None),
         (402, None),  # a plan
