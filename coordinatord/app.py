@@ -305,7 +305,7 @@ def batch_worker_of(ground: Ground) -> BatchWorker:
         retention_seconds=retention,
         clock=system_clock,
     )
-    return BatchWorker(database, ground.notices, expansion, Finalising(Files(database, ground.pins, retention)))
+    return BatchWorker(database, ground.notices, expansion, Finalising(files_of(ground)))
 
 
 async def index(ground: Ground) -> None:

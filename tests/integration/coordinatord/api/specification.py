@@ -98,6 +98,26 @@ SPECIFICATION: Final[dict[str, set[Answer]]] = {
         (404, "not_found"),
         (503, "object_missing"),
     },
+    "POST /v1/batches": {
+        (200, None),
+        (402, None),  # a plan
+        MALFORMED,
+        (400, "invalid_endpoint"),
+        (400, "invalid_completion_window"),
+        (400, "invalid_input_file"),
+        (400, "idempotency_key_reused"),
+        (401, "invalid_session"),
+        TOO_LARGE,
+    },
+    "GET /v1/batches": {(200, None), MALFORMED, (401, "invalid_session"), INDEX_TRAILS},
+    "GET /v1/batches/{id}": {(200, None), (401, "invalid_session"), (404, "not_found"), INDEX_TRAILS},
+    "POST /v1/batches/{id}/cancel": {
+        (200, None),
+        (400, "batch_not_cancellable"),
+        (401, "invalid_session"),
+        (404, "not_found"),
+        INDEX_TRAILS,
+    },
     "GET /evm/jobs": {
         (200, None),
         MALFORMED,
