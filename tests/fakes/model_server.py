@@ -24,12 +24,13 @@ class Asked:
 
 @attrs.frozen
 class Reply:
-    """`pieces` are sent one by one; with `cut` the connection ends before the answer does."""
+    """`pieces` are sent one by one. With `cut` the connection ends before the answer does; with `held` neither ends."""
 
     status: int = 200
     pieces: tuple[bytes, ...] = ()
     headers: dict[str, str] = attrs.field(factory=lambda: {"content-type": "application/json"})
     cut: bool = False
+    held: bool = False
 
     @classmethod
     def of(cls, value: object, status: int = 200, **headers: str) -> "Reply":
@@ -37,10 +38,10 @@ class Reply:
         return cls(status, (json.dumps(value).encode(),), {"content-type": "application/json"} | named)
 
     @classmethod
-    def events(cls, *events: object, cut: bool = False) -> "Reply":
+    def events(cls, *events: object, cut: bool = False, held: bool = False) -> "Reply":
         texts = [event if isinstance(event, str) else json.dumps(event) for event in events]
         pieces = tuple(f"data: {text}\n\n".encode() for text in texts)
-        return cls(200, pieces, {"content-type": "text/event-stream"}, cut)
+        return cls(200, pieces, {"content-type": "text/event-stream"}, cut, held)
 
 
 # None: no answer ever comes.
@@ -92,12 +93,14 @@ async def _read(connection: h11.Connection, stream: trio.SocketStream) -> Asked 
 async def _write(connection: h11.Connection, stream: trio.SocketStream, reply: Reply) -> bool:
     """Whether the connection can go on."""
     length = sum(len(piece) for piece in reply.pieces)
-    headers = reply.headers if reply.cut else reply.headers | {"content-length": str(length)}
+    headers = reply.headers if reply.cut or reply.held else reply.headers | {"content-length": str(length)}
     head = h11.Response(status_code=reply.status, headers=list(headers.items()))
     events = [head, *(h11.Data(data=piece) for piece in reply.pieces)]
     for event in events:
         await stream.send_all(connection.send(event) or b"")
-    if reply.cut:
+    if reply.held:
+        await stream.receive_some(1)
+    if reply.cut or reply.held:
         return False
     await stream.send_all(connection.send(h11.EndOfMessage()) or b"")
     return connection.our_state is h11.DONE

@@ -137,6 +137,13 @@ async def test_an_answer_without_end_is_given_up_at_its_limit(stream: bool) -> N
     assert (failed.value.reason, failed.value.backend_fault, len(server.asked)) == ("backend_error", True, 1)
 
 
+async def test_a_stream_that_says_its_end_and_stays_open_is_whole() -> None:
+    held = Reply.events(chunk("hi"), "[DONE]", held=True)
+    async with backend(held, read_seconds=30) as (openai, _):
+        with trio.fail_after(5):
+            assert (await openai.run(work_on())).completion_tok == 1
+
+
 @pytest.mark.parametrize(("status", "up"), [(200, True), (404, True), (401, False), (503, False)])
 async def test_a_look_tells_whether_jobs_would_be_taken(status: int, up: bool) -> None:
     async with backend(Reply.of({}, status)) as (openai, server):
