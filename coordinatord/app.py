@@ -1,6 +1,6 @@
 """The composition root. Task groups nest in the order of shutdown: what stands inside ends first.
 
-pool, node, store        closed last
+pool, node, store, keys  closed last
   background             indexer, relayer, reclaims, batches, janitor, notices: commitments go on while requests end
     intake               HTTP; told first, ends first
 """
@@ -52,7 +52,7 @@ from coordinatord.service.cancel import Cancels
 from coordinatord.service.containers import Containers
 from coordinatord.service.deployment import Deployment
 from coordinatord.service.escrow.claims import Claims
-from coordinatord.service.escrow.hosting import Escrow, host_escrow
+from coordinatord.service.escrow.hosting import Escrow, EscrowGround, open_escrow
 from coordinatord.service.escrow.release import Releases
 from coordinatord.service.files import Files
 from coordinatord.service.index_reads import IndexReads
@@ -69,7 +69,7 @@ from coordinatord.service.windows import system_clock
 from coordinatord.store.database import Database, open_database
 from coordinatord.store.migrate import migrate
 from coordinatord.store.notices import Notices
-from coordinatord.trouble import Fatal, Retryable
+from coordinatord.trouble import Retryable
 from coordinatord.workers.batches import BatchWorker
 from coordinatord.workers.expansion import Expansion
 from coordinatord.workers.finalising import Finalising
@@ -97,26 +97,29 @@ class Ground:
 
 async def run(config: Config) -> None:
     """The daemon, until SIGTERM or SIGINT."""
-    if config.escrow_mode == "mock":
-        raise Fatal("ESCROW_MODE=mock: this version hosts no such escrow yet")
     systemd = Systemd()
     stopping = Stopping()
     listening = listening_socket(config.port)
     async with AsyncExitStack() as stack:
         ground = await open_ground(config, stack)
         await prepare(ground)
+        escrow = await stack.enter_async_context(open_escrow(config, escrow_ground(ground), system_clock))
+        if escrow is not None:
+            await escrow.custody.begin()
         relaying = relaying_of(ground)
         containers = Containers(ground.database, ground.pins, config.file_retention_seconds)
         async with anyio.create_task_group() as background:
             background.start_soon(systemd.keep_alive)
             start_background(background, ground, relaying)
+            if escrow is not None:
+                background.start_soon(escrow.custody.run)
             background.start_soon(Janitor(ground.database, containers, config.file_retention_seconds).run)
             if config.metrics_port:
                 refresh = _pool_metrics(ground.database)
                 background.start_soon(serve_metrics, config.metrics_host, config.metrics_port, refresh)
             stop = anyio.Event()
             background.start_soon(_stop_when_told, stop)
-            app = compose(ground, relaying, containers, host_escrow(config, system_clock), stopping)
+            app = compose(ground, relaying, containers, escrow, stopping)
 
             async def stopped() -> None:
                 await stop.wait()
@@ -174,6 +177,11 @@ async def prepare(ground: Ground) -> None:
                 raise
             log.warning("waiting for the node", reason=trouble.message)
             await anyio.sleep(1)
+
+
+def escrow_ground(ground: Ground) -> EscrowGround:
+    providers = ProviderRegistry(ground.rpc, ground.config.addresses.provider_registry)
+    return EscrowGround(ground.domains, ground.database, ground.rpc, providers)
 
 
 def relaying_of(ground: Ground) -> Relaying:
@@ -238,7 +246,7 @@ def compose(
         handshake=Handshake(sessions, book.chain_id),
         models=Models(database, reads),
         jobs=Jobs(book, submissions, Cancels(domains, jobs, relaying, system_clock), reads),
-        book=Book(database, reads, Polls(database, config.match_lease_ms)),
+        book=Book(database, reads, Polls(database, config.match_lease_ms, config.escrow_mode == "mock")),
         operations=Operations(ops, asks, jobs),
         providers=Providers(database, reads),
         escrow=EscrowRoutes(hosted_escrow(ground, escrow, jobs, providers)),
@@ -263,7 +271,7 @@ def hosted_escrow(
         claims=Claims(jobs, providers, ground.config.confirmations),
         clock=system_clock,
     )
-    return Hosted(escrow, releases)
+    return Hosted(escrow, releases, system_clock)
 
 
 def batch_worker_of(ground: Ground) -> BatchWorker:

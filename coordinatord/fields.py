@@ -170,6 +170,19 @@ class Choice:
 
 
 @attrs.frozen(slots=True)
+class Boolean:
+    """true or false."""
+
+    def read(self, value: object, param: str) -> bool:
+        if not isinstance(value, bool):
+            raise Refused(f"{param} must be true or false", param)
+        return value
+
+    def schema(self) -> Schema:
+        return {"type": "boolean"}
+
+
+@attrs.frozen(slots=True)
 class Coded(Generic[T]):
     """A kind whose malformed values have a code of their own."""
 

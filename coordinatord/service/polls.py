@@ -6,7 +6,7 @@ import attrs
 
 from common.refusal import Refused
 from coordinatord.service.outcomes import NotSigned
-from coordinatord.store import leases, market
+from coordinatord.store import escrow_generations, leases, market
 from coordinatord.store.catalog import has_model
 from coordinatord.store.database import Connection, Database
 from coordinatord.store.jobs import JobFilter, JobRow
@@ -20,6 +20,7 @@ Leased: TypeAlias = tuple[Snapshot, list[JobRow]]
 class Polls:
     database: Database
     lease_ms: int
+    keys_may_be_lost: bool  # with an escrow whose keys live in memory
 
     async def poll(
         self, session: SessionRow, wanted: JobFilter, free: int, limit: int, offset: int
@@ -38,9 +39,16 @@ class Polls:
         async def body(connection: Connection) -> Leased:
             await leases.lock_provider(connection, provider_id)
             await market.mark_seen(connection, provider_id, model_id, free)
+            custody = await escrow_generations.read_custody(connection) if self.keys_may_be_lost else None
             await leases.take(
-                connection, wanted, provider_id=provider_id, model_id=model_id, free=free, lease_ms=self.lease_ms
+                connection,
+                wanted,
+                provider_id=provider_id,
+                model_id=model_id,
+                free=free,
+                lease_ms=self.lease_ms,
+                custody=custody,
             )
-            return await leases.read_held(connection, provider_id, model_id, limit, offset)
+            return await leases.read_held(connection, provider_id, model_id, limit, offset, custody=custody)
 
         return await self.database.transact(body)

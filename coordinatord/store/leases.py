@@ -15,10 +15,23 @@ async def lock_provider(connection: Connection, provider_id: int) -> None:
 
 
 async def take(
-    connection: Connection, wanted: JobFilter, *, provider_id: int, model_id: int, free: int, lease_ms: int
+    connection: Connection,
+    wanted: JobFilter,
+    *,
+    provider_id: int,
+    model_id: int,
+    free: int,
+    lease_ms: int,
+    custody: int | None,
 ) -> None:
-    """Lease the oldest matching jobs that nobody holds, until `free` are held (earlier leases count)."""
+    """Lease the oldest matching jobs that nobody holds, until `free` are held (earlier leases count).
+
+    `custody`: open bids that were posted at or before this block are left out.
+    """
     conditions, values = conditions_of(wanted)
+    if custody is not None:
+        values.append(custody)
+        conditions += _opens_since(f"${len(values)}")
     n = len(values)
     values += [provider_id, free, lease_ms, model_id]
     provider, slots, length, model = (f"${n + k}" for k in range(1, 5))
@@ -40,21 +53,28 @@ async def take(
 
 
 async def read_held(
-    connection: Connection, provider_id: int, model_id: int, limit: int, offset: int
+    connection: Connection, provider_id: int, model_id: int, limit: int, offset: int, *, custody: int | None
 ) -> tuple[Snapshot, list[JobRow]]:
-    """The open jobs that the provider holds, oldest first."""
+    """The open jobs that the provider holds, oldest first; `custody` as above."""
+    values: list[object] = [provider_id, model_id, limit, offset]
+    condition = ""
+    if custody is not None:
+        values.append(custody)
+        condition = _opens_since("$5")
     rows = await connection.fetch(
         f"select page.*, {COLUMNS} from index_position p left join lateral (select {JOB_COLUMNS}, j.posted_log"
         " from leases l join jobs j using (job_id) where l.provider_id = $1 and l.model_id = $2"
-        " and l.expires_at > clock_timestamp() and j.state = 0 and j.expires_at >= p.block_time"
+        f" and l.expires_at > clock_timestamp() and j.state = 0 and j.expires_at >= p.block_time{condition}"
         " order by j.posted_block, j.posted_log limit $3 offset $4) page on true"
         " order by page.posted_block, page.posted_log",
-        provider_id,
-        model_id,
-        limit,
-        offset,
+        *values,
     )
     return snapshot_of(rows), [job_row(row) for row in rows if row["job_id"] is not None]
+
+
+def _opens_since(block: str) -> str:
+    """Only bids whose payload the escrow can still open: the designated ones are not sealed to it."""
+    return f" and (j.designated <> 0 or j.posted_block > {block})"
 
 
 async def drop_lapsed(connection: Connection) -> None:

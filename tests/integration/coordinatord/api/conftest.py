@@ -20,14 +20,16 @@ def seen(request: pytest.FixtureRequest) -> Iterator[list[Seen]]:
 
 
 @pytest.fixture
-def settings() -> dict[str, object]:
+def stage_settings() -> dict[str, object]:
     """Of the coordinator; a module that needs others overrides this."""
     return {}
 
 
 @pytest.fixture
-async def stage(world: World, database_url: str, seen: list[Seen], settings: dict[str, object]) -> AsyncIterator[Stage]:
-    async with staged(world, configured(world, database_url, **settings), seen) as stage:
+async def stage(
+    world: World, database_url: str, seen: list[Seen], stage_settings: dict[str, object]
+) -> AsyncIterator[Stage]:
+    async with staged(world, configured(world, database_url, **stage_settings), seen) as stage:
         yield stage
 
 
