@@ -8,11 +8,13 @@ from typing import Any, Final
 
 import click
 
-from svc.cli.commands import keys
+from svc.cli.commands import jobs, keys, market
 from svc.cli.completion import completion
 from svc.cli.exits import MEANINGS, Exit
 
 _SECTIONS: Final[dict[str, tuple[click.Command, ...]]] = {
+    "One job": (jobs.run, jobs.quote, jobs.submit, jobs.status, jobs.wait, jobs.result, jobs.cancel, jobs.jobs),
+    "The market": (market.models, market.asks, market.providers, market.escrow),
     "Set-up": (keys.keygen, keys.address, completion),
 }
 _ENVIRONMENT: Final = (
