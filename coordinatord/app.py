@@ -1,7 +1,7 @@
 """The composition root. Task groups nest in the order of shutdown: what stands inside ends first.
 
 pool, node, store        closed last
-  background             indexer, relayer, reclaims, janitor, notices: commitments go on while requests end
+  background             indexer, relayer, reclaims, batches, janitor, notices: commitments go on while requests end
     intake               HTTP; told first, ends first
 """
 
@@ -20,6 +20,7 @@ from common.domains import Domains
 from common.secp256k1 import Wallet
 from coordinatord import metrics
 from coordinatord.api.application import Endpoints, build_application
+from coordinatord.api.batches import BatchRoutes
 from coordinatord.api.book import Book
 from coordinatord.api.escrow import EscrowRoutes, Hosted
 from coordinatord.api.handshake import Handshake
@@ -43,17 +44,22 @@ from coordinatord.notify import Systemd
 from coordinatord.pins.store import PinStore, open_pin_store
 from coordinatord.relayer.settings import RelayerSettings
 from coordinatord.relayer.worker import run_relayer
-from coordinatord.server import listening_socket, serve_until
+from coordinatord.server.listening import listening_socket
+from coordinatord.server.serving import serve_until
 from coordinatord.service.asks import Asks
+from coordinatord.service.batches import Batches
 from coordinatord.service.cancel import Cancels
 from coordinatord.service.containers import Containers
 from coordinatord.service.deployment import Deployment
 from coordinatord.service.escrow.claims import Claims
 from coordinatord.service.escrow.hosting import Escrow, host_escrow
 from coordinatord.service.escrow.release import Releases
+from coordinatord.service.files import Files
 from coordinatord.service.index_reads import IndexReads
+from coordinatord.service.line_containers import LineContainers
 from coordinatord.service.market import Market
 from coordinatord.service.ops import Ops
+from coordinatord.service.plan import Plans
 from coordinatord.service.polls import Polls
 from coordinatord.service.relaying import Relaying
 from coordinatord.service.sessions import Sessions
@@ -64,6 +70,9 @@ from coordinatord.store.database import Database, open_database
 from coordinatord.store.migrate import migrate
 from coordinatord.store.notices import Notices
 from coordinatord.trouble import Fatal, Retryable
+from coordinatord.workers.batches import BatchWorker
+from coordinatord.workers.expansion import Expansion
+from coordinatord.workers.finalising import Finalising
 from coordinatord.workers.janitor import Janitor
 from coordinatord.workers.reclaim import ReclaimWorker
 
@@ -185,6 +194,7 @@ def start_background(tasks: TaskGroup, ground: Ground, relaying: Relaying) -> No
     tasks.start_soon(relay, ground)
     registry, depth = ground.config.addresses.job_registry, ground.config.relay_max_depth
     tasks.start_soon(ReclaimWorker(ground.database, ground.notices, registry, max_depth=depth).run)
+    tasks.start_soon(batch_worker_of(ground).run)
 
 
 def compose(
@@ -232,6 +242,9 @@ def compose(
         operations=Operations(ops, asks, jobs),
         providers=Providers(database, reads),
         escrow=EscrowRoutes(hosted_escrow(ground, escrow, jobs, providers)),
+        batches=BatchRoutes(
+            Batches(database, config.file_retention_seconds), Plans(database, config.match_liveness_ms)
+        ),
     )
     return build_application(config, endpoints, readiness, sessions, reads)
 
@@ -251,6 +264,19 @@ def hosted_escrow(
         clock=system_clock,
     )
     return Hosted(escrow, releases)
+
+
+def batch_worker_of(ground: Ground) -> BatchWorker:
+    database, retention = ground.database, ground.config.file_retention_seconds
+    expansion = Expansion(
+        domains=ground.domains,
+        registry=JobRegistry(ground.rpc, ground.config.addresses.job_registry),
+        pins=ground.pins,
+        containers=LineContainers(database, ground.pins),
+        retention_seconds=retention,
+        clock=system_clock,
+    )
+    return BatchWorker(database, ground.notices, expansion, Finalising(Files(database, ground.pins, retention)))
 
 
 async def index(ground: Ground) -> None:

@@ -12,10 +12,10 @@ import msgspec
 from common.address_book import AddressBook
 from common.refusal import Refused
 from common.scalars import base64_of, hex_of
-from coordinatord.api import escrow_views, plan_views, views, write_views
+from coordinatord.api import batch_views, escrow_views, plan_views, views, write_views
 from coordinatord.api.views import ErrorType
 from coordinatord.indexer.readiness import ReadinessReport
-from coordinatord.service import asks, cancel, ops, sessions, submission
+from coordinatord.service import asks, batches, cancel, ops, sessions, submission
 from coordinatord.service.escrow import release
 from coordinatord.service.outcomes import NotFound, NotSigned, WouldRefuse
 from coordinatord.service.plan import ModelPlan
@@ -74,6 +74,11 @@ def trouble(cause: Retryable) -> Answer:
     if cause.retry_after is not None or cause.kind == "busy":
         headers = ((b"retry-after", str(cause.retry_after or 1).encode()),)
     return error(status, cause.kind, cause.message, code=cause.code, retryable=True, headers=headers)
+
+
+def malformed_http(status: int) -> Answer:
+    """What is no request at all: the server answers, before any route is known."""
+    return error(status, "invalid_request_error", "this is no HTTP/1.1 message that can be read in one way only")
 
 
 def internal_error() -> Answer:
@@ -249,6 +254,19 @@ def asks_published(outcome: asks.Outcome) -> Answer:
             return not_signed(outcome)
         case RefusedByChain() | Busy() | NoReceipt():
             return relayed(outcome, "GET /evm/asks")
+        case _:
+            assert_never(outcome)
+
+
+def batch_cancelled(outcome: batches.CancelOutcome) -> Answer:
+    match outcome:
+        case batches.Found():
+            return ok(batch_views.batch_as_of(outcome.batch, outcome.snapshot.block_number))
+        case batches.NotCancellable():
+            message = "the batch has ended, or every line of it has"
+            return error(400, "invalid_request_error", message, code="batch_not_cancellable")
+        case None:
+            return not_found(NotFound("batch"))
         case _:
             assert_never(outcome)
 

@@ -3,6 +3,7 @@
 import attrs
 from starlette.types import ASGIApp
 
+from coordinatord.api.batches import BatchRoutes
 from coordinatord.api.bodies import BodyBudget, BodyReader
 from coordinatord.api.book import Book
 from coordinatord.api.caching import BlockCache
@@ -37,6 +38,7 @@ class Endpoints:
     operations: Operations
     providers: Providers
     escrow: EscrowRoutes
+    batches: BatchRoutes
 
     def routes(self) -> list[Route]:
         topics = (
@@ -48,6 +50,7 @@ class Endpoints:
             self.operations,
             self.providers,
             self.escrow,
+            self.batches,
         )
         routes = [route for topic in topics for route in topic.routes()]
         return [*routes, openapi_route(routes)]

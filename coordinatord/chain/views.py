@@ -79,6 +79,11 @@ def decoded(data: bytes, decode: Callable[[bytes], T], code: str) -> T:
         raise Retryable("relay_unavailable", f"the chain's answer is not the contract's: {broken}", code) from broken
 
 
+def is_true(answer: bytes | Reverted) -> bool:
+    """Whether a view answered with the boolean true."""
+    return not isinstance(answer, Reverted) and len(answer) == 32 and answer[31] == 1
+
+
 def read_trouble(error: RpcError, code: str) -> Retryable:
     """A node that answers a read with an error."""
     if error.meaning is Meaning.RATE_LIMITED:
