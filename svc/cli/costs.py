@@ -4,7 +4,7 @@ import attrs
 
 from common import quotes
 from common.quotes import Terms
-from svc.cli.tables import token
+from svc.cli.money import in_token
 from svc.records import Deployment, Job, Quote
 
 
@@ -32,7 +32,6 @@ def cost_of(job: Job, quote: Quote) -> Cost:
 
 
 def in_words(cost: Cost, chain: Deployment) -> str:
-    name, decimals = chain.token_domain.name, chain.decimals
     shares = (cost.paid, cost.provider, cost.fees, cost.returned)
-    paid, provider, fees, returned = (token(share, decimals, name) for share in shares)
-    return f"paid {paid} (provider {provider}, fees {fees}); {returned} came back"
+    paid, provider, fees, returned = (in_token(share, chain.decimals) for share in shares)
+    return f"paid {paid} {chain.token_domain.name} (provider {provider}, fees {fees}); {returned} came back"
