@@ -23,6 +23,7 @@ from coordinatord.api.application import Endpoints, build_application
 from coordinatord.api.batches import BatchRoutes
 from coordinatord.api.book import Book
 from coordinatord.api.escrow import EscrowRoutes, Hosted
+from coordinatord.api.files import FileRoutes
 from coordinatord.api.handshake import Handshake
 from coordinatord.api.jobs import Jobs
 from coordinatord.api.models import Models
@@ -110,7 +111,7 @@ async def run(config: Config) -> None:
         async with anyio.create_task_group() as background:
             background.start_soon(systemd.keep_alive)
             start_background(background, ground, relaying)
-            background.start_soon(Janitor(ground.database, containers, config.file_retention_seconds).run)
+            background.start_soon(janitor_of(ground, containers).run)
             if config.metrics_port:
                 refresh = _pool_metrics(ground.database)
                 background.start_soon(serve_metrics, config.metrics_host, config.metrics_port, refresh)
@@ -186,6 +187,14 @@ def relaying_of(ground: Ground) -> Relaying:
     )
 
 
+def files_of(ground: Ground) -> Files:
+    return Files(ground.database, ground.pins, ground.config.file_retention_seconds)
+
+
+def janitor_of(ground: Ground, containers: Containers) -> Janitor:
+    return Janitor(ground.database, containers, files_of(ground), ground.config.file_retention_seconds)
+
+
 def start_background(tasks: TaskGroup, ground: Ground, relaying: Relaying) -> None:
     """What moves relays to the chain and the chain into the index."""
     tasks.start_soon(ground.notices.listen, ground.database)
@@ -238,6 +247,7 @@ def compose(
         handshake=Handshake(sessions, book.chain_id),
         models=Models(database, reads),
         jobs=Jobs(book, submissions, Cancels(domains, jobs, relaying, system_clock), reads),
+        files=FileRoutes(files_of(ground)),
         book=Book(database, reads, Polls(database, config.match_lease_ms)),
         operations=Operations(ops, asks, jobs),
         providers=Providers(database, reads),

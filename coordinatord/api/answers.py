@@ -105,6 +105,16 @@ def body_too_large(limit: int) -> Answer:
     return error(413, "invalid_request_error", message, code="body_too_large")
 
 
+def file_too_large(limit: int) -> Answer:
+    message = f"the file is over the limit of {limit} bytes"
+    return error(413, "invalid_request_error", message, param="file", code="file_too_large")
+
+
+def range_not_satisfiable(size: int) -> Answer:
+    headers = ((b"content-range", f"bytes */{size}".encode()),)
+    return error(416, "invalid_request_error", "the range lies outside of the file", headers=headers)
+
+
 def body_too_slow() -> Answer:
     message = "the body did not arrive in time"
     return error(408, "invalid_request_error", message, headers=((b"connection", b"close"),))

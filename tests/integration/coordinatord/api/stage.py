@@ -112,7 +112,7 @@ async def staged(world: World, config: Config, seen: list[Seen], *, relayer: boo
             await migrate(connection)
         relaying = app.relaying_of(ground)
         containers = Containers(database, ground.pins, config.file_retention_seconds)
-        janitor = Janitor(database, containers, config.file_retention_seconds)
+        janitor = app.janitor_of(ground, containers)
         stopping = Stopping()
         escrow = host_escrow(config, system_clock)
         application = app.compose(ground, relaying, containers, escrow, stopping)
