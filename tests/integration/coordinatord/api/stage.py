@@ -87,13 +87,15 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(world: World, config: Config, seen: list[Seen], *, relayer: bool = True) -> AsyncIterator[Stage]:
-    """`relayer=False`: what is queued stays queued."""
+async def staged(
+    world: World, config: Config, seen: list[Seen], *, relayer: bool = True, connection_wait: float = 5
+) -> AsyncIterator[Stage]:
+    """`relayer=False`: what is queued stays queued. `connection_wait`: seconds for a connection of the pool."""
     node, store = Faults(), Faults()
     async with (
         httpx.AsyncClient(transport=node, timeout=5) as node_client,
         httpx.AsyncClient(transport=store, timeout=5) as store_client,
-        open_database(config.database_url.reveal(), smallest=1, largest=8) as database,
+        open_database(config.database_url.reveal(), smallest=1, largest=8, acquire_timeout=connection_wait) as database,
     ):
         signer = Signer(config.pin_store_key, config.pin_store_secret, config.pin_store_region)
         url = bucket_url(config.pin_store_endpoint, config.pin_store_bucket)
