@@ -1,15 +1,16 @@
 """An HTTP proxy between a provider and its coordinator that holds a call on demand: where to kill a daemon.
 
     async with holding_proxy(coordinator_url, gateway_url) as proxy:     # proxy.url serves both
-        with proxy.hold("settle", before=True) as reached:               # the settle is kept from the coordinator
-            await reached.wait()
+        reached = proxy.hold("settle", job_id, before=True)              # its settle is kept from the coordinator
+        await reached.wait()
+        proxy.let_go()
 
 Calls are named as providers know them: an op by its name, `poll`, `fetch`, else the last word of the path.
 """
 
 import json
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import anyio
@@ -25,6 +26,8 @@ _KEPT: Final = {b"content-type", b"authorization", b"x-svc-retryable", b"date"}
 
 @attrs.frozen
 class _Hold:
+    name: str
+    about: bytes
     before: bool
     reached: anyio.Event = attrs.field(factory=anyio.Event)
 
@@ -35,16 +38,21 @@ class HoldingProxy:
     _coordinator: str
     _gateway: str
     _http: httpx.AsyncClient
-    _holds: dict[str, _Hold] = attrs.field(factory=dict)
+    _holds: list[_Hold] = attrs.field(factory=list)
 
-    @contextmanager
-    def hold(self, name: str, *, before: bool) -> Iterator[anyio.Event]:
-        """Until the block ends each such call is held: `before` it reaches the coordinator, or else its answer."""
-        hold = self._holds[name] = _Hold(before)
-        try:
-            yield hold.reached
-        finally:
-            del self._holds[name]
+    def hold(self, name: str, about: str, *, before: bool) -> anyio.Event:
+        """Each such call whose path or body names `about` is held: `before` it reaches the coordinator, or its answer
+        once it has. Set when the first one is."""
+        self._holds.append(_Hold(name, about.encode(), before))
+        return self._holds[-1].reached
+
+    def let_go(self) -> None:
+        """Nothing is held any more; what was held until now is never answered."""
+        self._holds.clear()
+
+    def _hold_of(self, scope: Any, body: bytes) -> _Hold | None:
+        name, said = _name(scope, body), scope["raw_path"] + body
+        return next((hold for hold in self._holds if hold.name == name and hold.about in said), None)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
@@ -54,7 +62,7 @@ class HoldingProxy:
             message = await receive()
             body += message.get("body", b"")
             more = message.get("more_body", False)
-        hold = self._holds.get(_name(scope, body))
+        hold = self._hold_of(scope, body)
         if hold is not None and hold.before:
             await _keep(hold, receive)
             return

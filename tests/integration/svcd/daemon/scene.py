@@ -31,7 +31,7 @@ _PROGRAM: Final = """\
 import json, pathlib, sys, time
 work, here = json.load(sys.stdin), pathlib.Path(__file__).parent
 (here / "reached").touch()
-while (here / "hang").exists():
+while work["input"]["input"] == "hang" and (here / "hang").exists():
     time.sleep(0.05)
 json.dump({"output": work["input"], "completion_tok": 3}, sys.stdout)
 """
@@ -61,7 +61,8 @@ class Scene:
         program = self.directory / "model.py"
         program.write_text(_PROGRAM)
         command = f'kind = "exec"\ncommand = ["{sys.executable}", "-I", "-S", "{program}"]'
-        self.config.write_text(self.config.read_text().replace('kind = "echo"', command))
+        written = self.config.read_text().replace('kind = "echo"', command).replace("slots = 8", "slots = 12", 1)
+        self.config.write_text(written)
 
     def command(self, name: str) -> list[str]:
         return [sys.executable, "-m", "svcd", name, "--config", str(self.config)]
@@ -95,11 +96,11 @@ class Scene:
     def log(self) -> str:
         return (self.directory / "svcd.log").read_text()
 
-    async def post(self, *, designated: bool = True, plaintext: bytes | None = None, **terms: Any) -> str:
+    async def post(self, word: str = "word", *, designated: bool = True, plaintext: bytes | None = None) -> str:
         """A job of one word, for this provider or for all."""
         provider_id = self.world.market.provider_ids[self.world.cast.demo_provider.address]
         recipient = PublicKey(self.client.box_key if designated else self.escrow)
-        envelope = Envelope(self.client.wallet.address, MODEL, {"input": "word"}, self.result_key)
+        envelope = Envelope(self.client.wallet.address, MODEL, {"input": word}, self.result_key)
         container = seal(
             recipient,
             self.book.chain_id,
@@ -107,7 +108,7 @@ class Scene:
             self.client.wallet.address,
             plaintext if plaintext is not None else envelope.encode(),
         )
-        answer = await self.client.post(container=container, designated=provider_id if designated else 0, **terms)
+        answer = await self.client.post(container=container, designated=provider_id if designated else 0)
         self.posted.append(answer["job_id"])
         return self.posted[-1]
 

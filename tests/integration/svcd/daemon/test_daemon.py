@@ -42,7 +42,7 @@ async def test_designated_and_open_jobs_are_settled_and_the_end_withdraws_the_as
 async def test_second_signal_ends_it_at_once_and_the_next_start_goes_on_with_what_it_held(scene: Scene) -> None:
     (scene.directory / "hang").touch()
     with scene.daemon() as process:
-        job = await scene.post()
+        job = await scene.post("hang")
 
         async def runs() -> bool:
             return (scene.directory / "reached").exists()

@@ -1,10 +1,8 @@
-"""The daemon is killed at each stage of a job; the next one settles or fails it, once, and every unit is accounted for.
+"""The daemon is killed with a job at each stage; the next one settles or fails them, once, and every unit is accounted
+for.
 
-Where it is killed is seen from outside: a proxy holds the call that the stage makes, or the model says that it runs.
+Where a job stands is seen from outside: a proxy holds the call that the stage makes, or the model says that it runs.
 """
-
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import anyio
 import pytest
@@ -28,38 +26,36 @@ CALLS = [
 ]
 
 
-async def test_killed_at_any_stage_every_job_ends_once_and_every_unit_is_accounted_for(scene: Scene) -> None:
+async def test_killed_with_a_job_at_each_stage_every_job_ends_once_and_every_unit_is_accounted_for(
+    scene: Scene,
+) -> None:
+    (scene.directory / "hang").touch()
+    jobs, reached = {}, []
     for name, before in CALLS:
         malformed = canonical({"v": 2}) if name == "fail" else None
-        with scene.daemon() as daemon, scene.proxy.hold(name, before=before) as reached:
-            job = await scene.post(designated=name != "release", plaintext=malformed)
-            with anyio.fail_after(30):
-                await reached.wait()
-            daemon.kill()
-        with scene.daemon():
-            row = await scene.ended(job)
-            assert row["status"] == ("failed" if malformed else "completed"), (name, before, scene.log)
-            if malformed is None:
-                assert (await scene.opened(row)).output == {"input": "word"}
-    async with killed_while_running(scene) as job:
-        with scene.daemon():
-            assert (await scene.ended(job))["status"] == "completed"
-    promised = [bytes.fromhex(job[2:]) for job in scene.posted]
-    assert await all_violations(scene.database_url, scene.world.anvil.rpc_url, scene.book, promised=promised) == []
+        job = await scene.post(designated=name != "release", plaintext=malformed)
+        jobs[name, before] = job
+        about = (await scene.row(job))["svc"]["task_cid"] if name == "fetch" else job
+        reached.append(scene.proxy.hold(name, about, before=before))
+    jobs["run", True] = await scene.post("hang")
 
-
-@asynccontextmanager
-async def killed_while_running(scene: Scene) -> AsyncIterator[str]:
-    hang, reached = scene.directory / "hang", scene.directory / "reached"
-    hang.touch()
-    reached.unlink(missing_ok=True)
-
-    async def is_reached() -> bool:
-        return reached.exists()
+    async def runs() -> bool:
+        return (scene.directory / "reached").exists()
 
     with scene.daemon() as daemon:
-        job = await scene.post()
-        await until(is_reached)
+        with anyio.fail_after(40):
+            for event in reached:
+                await event.wait()
+        await until(runs)
         daemon.kill()
-    hang.unlink()
-    yield job
+        daemon.wait()
+    (scene.directory / "hang").unlink()
+    scene.proxy.let_go()
+    with scene.daemon():
+        for (name, before), job in jobs.items():
+            row = await scene.ended(job)
+            assert row["status"] == ("failed" if name == "fail" else "completed"), (name, before, scene.log)
+            if name != "fail":
+                assert (await scene.opened(row)).job_id == bytes.fromhex(job[2:])
+    promised = [bytes.fromhex(job[2:]) for job in scene.posted]
+    assert await all_violations(scene.database_url, scene.world.anvil.rpc_url, scene.book, promised=promised) == []
