@@ -1,6 +1,6 @@
 """The composition root. Task groups nest in the order of shutdown: what stands inside ends first.
 
-pool, node, store        closed last
+pool, node, store, keys  closed last
   background             indexer, relayer, reclaims, batches, janitor, notices: commitments go on while requests end
     intake               HTTP; told first, ends first
 """
@@ -34,6 +34,7 @@ from coordinatord.chain.ask_registry import AskRegistry
 from coordinatord.chain.boot import check_chain
 from coordinatord.chain.decoding import Decoder
 from coordinatord.chain.job_registry import JobRegistry
+from coordinatord.chain.payment_token import PaymentToken
 from coordinatord.chain.provider_registry import ProviderRegistry
 from coordinatord.chain.rpc import Rpc, open_rpc
 from coordinatord.config import Config
@@ -53,24 +54,26 @@ from coordinatord.service.cancel import Cancels
 from coordinatord.service.containers import Containers
 from coordinatord.service.deployment import Deployment
 from coordinatord.service.escrow.claims import Claims
-from coordinatord.service.escrow.hosting import Escrow, host_escrow
+from coordinatord.service.escrow.hosting import Escrow, EscrowGround, open_escrow
 from coordinatord.service.escrow.release import Releases
 from coordinatord.service.files import Files
+from coordinatord.service.funding import Funding
 from coordinatord.service.index_reads import IndexReads
 from coordinatord.service.line_containers import LineContainers
 from coordinatord.service.market import Market
 from coordinatord.service.ops import Ops
 from coordinatord.service.plan import Plans
-from coordinatord.service.polls import Polls
+from coordinatord.service.polls import Polls, no_custody
 from coordinatord.service.relaying import Relaying
 from coordinatord.service.sessions import Sessions
 from coordinatord.service.submission import Submissions
 from coordinatord.service.uploads import StoredUploads
 from coordinatord.service.windows import system_clock
 from coordinatord.store.database import Database, open_database
+from coordinatord.store.escrow_generations import read_custody
 from coordinatord.store.migrate import migrate
 from coordinatord.store.notices import Notices
-from coordinatord.trouble import Fatal, Retryable
+from coordinatord.trouble import Retryable
 from coordinatord.workers.batches import BatchWorker
 from coordinatord.workers.expansion import Expansion
 from coordinatord.workers.finalising import Finalising
@@ -98,26 +101,29 @@ class Ground:
 
 async def run(config: Config) -> None:
     """The daemon, until SIGTERM or SIGINT."""
-    if config.escrow_mode == "mock":
-        raise Fatal("ESCROW_MODE=mock: this version hosts no such escrow yet")
     systemd = Systemd()
     stopping = Stopping()
     listening = listening_socket(config.port)
     async with AsyncExitStack() as stack:
         ground = await open_ground(config, stack)
         await prepare(ground)
+        escrow = await stack.enter_async_context(open_escrow(config, escrow_ground(ground), system_clock))
+        if escrow is not None:
+            await escrow.custody.begin()
         relaying = relaying_of(ground)
         containers = Containers(ground.database, ground.pins, config.file_retention_seconds)
         async with anyio.create_task_group() as background:
             background.start_soon(systemd.keep_alive)
             start_background(background, ground, relaying)
+            if escrow is not None:
+                background.start_soon(escrow.custody.run)
             background.start_soon(janitor_of(ground, containers).run)
             if config.metrics_port:
                 refresh = _pool_metrics(ground.database)
                 background.start_soon(serve_metrics, config.metrics_host, config.metrics_port, refresh)
             stop = anyio.Event()
             background.start_soon(_stop_when_told, stop)
-            app = compose(ground, relaying, containers, host_escrow(config, system_clock), stopping)
+            app = compose(ground, relaying, containers, escrow, stopping)
 
             async def stopped() -> None:
                 await stop.wait()
@@ -175,6 +181,11 @@ async def prepare(ground: Ground) -> None:
                 raise
             log.warning("waiting for the node", reason=trouble.message)
             await anyio.sleep(1)
+
+
+def escrow_ground(ground: Ground) -> EscrowGround:
+    providers = ProviderRegistry(ground.rpc, ground.config.addresses.provider_registry)
+    return EscrowGround(ground.domains, ground.database, ground.rpc, providers)
 
 
 def relaying_of(ground: Ground) -> Relaying:
@@ -242,13 +253,21 @@ def compose(
         clock=system_clock,
     )
     asks = Asks(domains, AskRegistry(ground.rpc, book.ask_registry), providers, relaying, system_clock)
+    polls = Polls(
+        database,
+        Funding(PaymentToken(ground.rpc, book.paytoken), database),
+        lease_ms=config.match_lease_ms,
+        liveness_ms=config.match_liveness_ms,
+        # Only keys that live in memory can be lost.
+        custody=read_custody if config.escrow_mode == "mock" else no_custody,
+    )
     endpoints = Endpoints(
         system=System(readiness, Deployment(book, jobs, config.block_time_ms), stopping),
         handshake=Handshake(sessions, book.chain_id),
         models=Models(database, reads),
         jobs=Jobs(book, submissions, Cancels(domains, jobs, relaying, system_clock), reads),
         files=FileRoutes(files_of(ground)),
-        book=Book(database, reads, Polls(database, config.match_lease_ms)),
+        book=Book(database, reads, polls),
         operations=Operations(ops, asks, jobs),
         providers=Providers(database, reads),
         escrow=EscrowRoutes(hosted_escrow(ground, escrow, jobs, providers)),
@@ -273,7 +292,7 @@ def hosted_escrow(
         claims=Claims(jobs, providers, ground.config.confirmations),
         clock=system_clock,
     )
-    return Hosted(escrow, releases)
+    return Hosted(escrow, releases, system_clock)
 
 
 def batch_worker_of(ground: Ground) -> BatchWorker:
@@ -286,7 +305,7 @@ def batch_worker_of(ground: Ground) -> BatchWorker:
         retention_seconds=retention,
         clock=system_clock,
     )
-    return BatchWorker(database, ground.notices, expansion, Finalising(Files(database, ground.pins, retention)))
+    return BatchWorker(database, ground.notices, expansion, Finalising(files_of(ground)))
 
 
 async def index(ground: Ground) -> None:
