@@ -64,13 +64,19 @@ def open_database(path: Path) -> sqlite3.Connection:
 def claiming(job: Job, model: str, at: float) -> Statement:
     """An entry of an earlier attempt gives way."""
     values = (job.job_id, model, json.dumps(job.as_row()), "claiming", at, at)
-    return "insert or replace into jobs (job_id, model, row, state, claim_sent, updated) values (?, ?, ?, ?, ?, ?)", values
+    return (
+        "insert or replace into jobs (job_id, model, row, state, claim_sent, updated) values (?, ?, ?, ?, ?, ?)",
+        values,
+    )
 
 
 def adopted(job: Job, model: str, at: float) -> Statement:
     """A job that the chain says is ours and the journal does not know."""
     values = (job.job_id, model, json.dumps(job.as_row()), "claimed", float(job.claimed_at), at)
-    return "insert or ignore into jobs (job_id, model, row, state, claim_sent, updated) values (?, ?, ?, ?, ?, ?)", values
+    return (
+        "insert or ignore into jobs (job_id, model, row, state, claim_sent, updated) values (?, ?, ?, ?, ?, ?)",
+        values,
+    )
 
 
 def claimed(job_id: bytes, at: float) -> Statement:

@@ -46,7 +46,9 @@ class Shop:
 
 @pytest.fixture
 def coordinator(services: Services, world: World, database_url: str) -> Iterator[Coordinator]:
-    yield from services.run(running(environment(world, database_url), pick_free(), pick_free()))
+    """With an escrow, so that open orders can be placed."""
+    settings = environment(world, database_url, ESCROW_MODE="static", OPERATOR_KEY="0x" + "17" * 32)
+    yield from services.run(running(settings, pick_free(), pick_free()))
 
 
 @pytest.fixture
@@ -73,3 +75,9 @@ async def provider(shop: Shop, anyio_backend: str) -> AsyncIterator[WorkingProvi
 def _party(wallet: DevnetWallet, shop: Shop, http: httpx.AsyncClient) -> Party:
     book = AddressBook.parse(json.dumps(shop.world.market.address_book).encode())
     return Party(wallet_of(wallet), Domains.of(book), book.job_registry, http, wallet.box_key)
+
+
+@pytest.fixture
+def provider_id(shop: Shop) -> int:
+    """Of the provider who works."""
+    return shop.world.market.provider_ids[shop.world.cast.with_role("provider")[0].address]

@@ -26,6 +26,17 @@ async def test_run_takes_the_market_and_returns_the_opened_result(client: Client
     assert result.cost == -(-(RATE_IN * result.job.svc.units_in + RATE_OUT * 6) // 10**6)
 
 
+async def test_open_order_is_sealed_to_the_escrow_and_done_by_whoever_claims_it(
+    client: Client, provider: WorkingProvider
+) -> None:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(provider.work)
+        result = await client.run(MODEL, "open", window="async", rate_in=RATE_IN, rate_out=str(RATE_OUT))
+        tasks.cancel_scope.cancel()
+    assert result.output["text"] == "nepo"
+    assert result.job.svc.designated == 0
+
+
 async def test_each_step_is_there_by_itself(client: Client, provider: WorkingProvider) -> None:
     (candidate,) = await client.probe(MODEL, "steps", window="async")
     prepared = await client.prepare(
