@@ -27,6 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
         pin_store_port=options.pin_store_port,
         api_port=options.api_port,
         metrics_port=options.metrics_port,
+        provider_metrics_port=options.provider_metrics_port,
     )
     command = {"up": _up, "demo": _demo}[options.command]
     try:
@@ -109,6 +110,7 @@ def _add_options(command: argparse.ArgumentParser) -> None:
         ("--pin-store-port", DEFAULTS.pin_store_port, "the pin store and its gateway"),
         ("--api-port", DEFAULTS.api_port, "the coordinator"),
         ("--metrics-port", DEFAULTS.metrics_port, "its metrics"),
+        ("--provider-metrics-port", DEFAULTS.provider_metrics_port, "the provider's metrics"),
     ):
         command.add_argument(flag, type=_port, default=default, metavar="PORT", help=what)
 

@@ -1,8 +1,8 @@
 """One sealed job from end to end, with nothing but the specification's routes and `common`.
 
-A client seals a payload to a provider, asks for a quote, signs order and payment, submits; the provider signs in,
-claims, opens, runs (it turns the text round), seals the result, settles; the client reads the result from the
-gateway and opens it.
+A client seals a payload, asks for a quote, signs order and payment, submits; the world's own svcd claims, opens, runs
+(its demo backend gives back what it was given), seals the result, settles; the client reads the result from the gateway
+and opens it. Once with the job designated to that provider, once as an open bid, sealed to the escrow.
 """
 
 import json
@@ -11,19 +11,19 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+import anyio
 import attrs
 import httpx
 
 from common.address_book import AddressBook
 from common.box import PublicKey, SecretKey
-from common.container import commit, open_with_secret, seal
+from common.container import commit, seal
 from common.domains import Domains
 from common.envelope import Envelope, ResultBody
-from common.messages.jobs import Claim, Order, Settle
+from common.messages.jobs import Order
 from common.messages.payments import job_payment
-from common.messages.sessions import SvcSession
 from common.quotes import job_id
-from common.result import open_result, seal_result
+from common.result import open_result
 from common.scalars import base64_of, hex_of
 from common.secp256k1 import Wallet
 from devnet.accounts import Wallet as Account
@@ -35,6 +35,7 @@ _INPUT: Final = {"input": "sealed jobs"}
 _SLA: Final = 3600
 _LIFE: Final = 7200
 _SECONDS: Final = 30.0
+_LOOK_SECONDS: Final = 0.1
 
 Json = dict[str, Any]
 
@@ -57,33 +58,55 @@ class Stage:
         return answer
 
 
-async def run_one_job(up: Devnet, say: Callable[[str], None]) -> None:
+@attrs.frozen
+class Recipient:
+    """Whom a payload is sealed to, and whom its job is designated to (0: nobody)."""
+
+    key: PublicKey
+    designated: int
+
+
+async def run_jobs(up: Devnet, say: Callable[[str], None]) -> None:
     """Says each step; raises `Trouble` naming the request that was answered otherwise than it should."""
     world = up.world
     book = AddressBook.parse(json.dumps(world.market.address_book).encode())
-    client, provider = world.cast.with_role("client")[0], world.cast.with_role("provider")[0]
-    provider_id = world.market.provider_ids[provider.address]
+    client, provider = world.cast.with_role("client")[0], world.cast.demo_provider
     async with httpx.AsyncClient(base_url=up.coordinator.base_url, trust_env=False, timeout=_SECONDS) as http:
         stage = Stage(http, world.pins.gateway, Domains.of(book), book.job_registry, book.chain_id)
-        result_key = SecretKey(secrets.token_bytes(32))
-        job, amount = await _buy(stage, client, provider, provider_id, result_key.public)
-        say(f"client: job {job} is posted; {_dollars(amount)} authorised")
-        await _provide(stage, provider, job)
-        done = await stage.ask(200, "GET", f"/v1/jobs/{job}")
-        sealed = await http.get(f"{stage.gateway}/ipfs/{done['result_cid']}")
-        opened = open_result(result_key, stage.chain_id, stage.registry, bytes.fromhex(job[2:]), sealed.content)
-        body = ResultBody.parse(opened)
-        if done["status"] != "completed" or body.output != _work(_INPUT):
-            raise Trouble(f"the job ended as {done['status']} with {body.output!r}")
-        say(f"provider: claimed, opened, ran, settled; client: {done['status']}, result {body.output!r}")
+        escrow = bytes.fromhex((await stage.ask(200, "GET", "/key"))["escrow_public_key"])
+        designated = Recipient(PublicKey(provider.box_key), world.market.provider_ids[provider.address])
+        for what, recipient in (("designated job", designated), ("open job", Recipient(PublicKey(escrow), 0))):
+            await _run_one(stage, client, recipient, what, say)
 
 
-async def _buy(
-    stage: Stage, account: Account, provider: Account, provider_id: int, result_key: PublicKey
-) -> tuple[str, int]:
+async def _run_one(stage: Stage, client: Account, recipient: Recipient, what: str, say: Callable[[str], None]) -> None:
+    result_key = SecretKey(secrets.token_bytes(32))
+    job, amount = await _buy(stage, client, recipient, result_key.public)
+    say(f"client: {what} {job} is posted; {_dollars(amount)} authorised")
+    done = await _ended(stage, job)
+    sealed = await stage.http.get(f"{stage.gateway}/ipfs/{done['result_cid']}")
+    if done["status"] != "completed":
+        raise Trouble(f"the {what} ended as {done['status']}")
+    opened = open_result(result_key, stage.chain_id, stage.registry, bytes.fromhex(job[2:]), sealed.content)
+    body = ResultBody.parse(opened)
+    if body.output != _INPUT:
+        raise Trouble(f"the {what} came back with {body.output!r}")
+    say(f"provider: claimed, opened, ran, settled; client: {done['status']}, result {body.output!r}")
+
+
+async def _ended(stage: Stage, job: str) -> Json:
+    with anyio.fail_after(_SECONDS):
+        while True:
+            row = await stage.ask(200, "GET", f"/v1/jobs/{job}")
+            if row["status"] not in ("queued", "in_progress"):
+                return row
+            await anyio.sleep(_LOOK_SECONDS)
+
+
+async def _buy(stage: Stage, account: Account, recipient: Recipient, result_key: PublicKey) -> tuple[str, int]:
     wallet = _wallet(account)
     envelope = Envelope(wallet.address, MODELS[0].name, dict(_INPUT), result_key)
-    container = seal(PublicKey(provider.box_key), stage.chain_id, stage.registry, wallet.address, envelope.encode())
+    container = seal(recipient.key, stage.chain_id, stage.registry, wallet.address, envelope.encode())
     order = Order(
         commit(container).c,
         MODELS[0].model_id,
@@ -92,7 +115,7 @@ async def _buy(
         rate_out=2_000_000,
         units_in=1_000,
         units_out=1_000,
-        designated=provider_id,
+        designated=recipient.designated,
         expires_at=int(time.time()) + _LIFE,
     )
     job = job_id(wallet.address, order.c)
@@ -118,50 +141,6 @@ async def _buy(
         "container": base64_of(container),
     }
     return (await stage.ask(201, "POST", "/v1/jobs", json=body))["job_id"], amount
-
-
-async def _provide(stage: Stage, account: Account, job: str) -> None:
-    wallet, raw = _wallet(account), bytes.fromhex(job[2:])
-    nonce = (await stage.ask(200, "GET", "/auth/nonce", params={"address": hex_of(wallet.address)}))["nonce"]
-    signature = wallet.sign(stage.domains.session.digest(SvcSession(wallet.address, nonce)))
-    handshake = {
-        "address": hex_of(wallet.address),
-        "nonce": nonce,
-        "signature": hex_of(signature),
-        "role": "provider",
-    }
-    token = (await stage.ask(200, "POST", "/auth/session", json=handshake))["token"]
-    headers = {"authorization": f"Bearer {token}"}
-
-    now = int(time.time())
-    signature = wallet.sign(stage.domains.jobs.digest(Claim(raw, now)))
-    claim = {"op": "claim", "job_id": job, "issued_at": now, "signature": hex_of(signature)}
-    await stage.ask(201, "POST", "/evm/ops", json=claim, headers=headers)
-
-    row = await stage.ask(200, "GET", f"/evm/jobs/{job}")
-    container = (await stage.http.get(f"{stage.gateway}/ipfs/{row['task_cid']}")).content
-    owner = bytes.fromhex(row["owner"][2:])
-    opened = open_with_secret(SecretKey(account.box_secret), stage.chain_id, stage.registry, owner, container)
-    envelope = Envelope.parse(opened)
-    output = _work(envelope.input)
-    body = ResultBody(raw, output, {"output_tokens": len(output)})
-    sealed = seal_result(envelope.result_key, stage.chain_id, stage.registry, raw, body.encode())
-
-    now = int(time.time())
-    signature = wallet.sign(stage.domains.jobs.digest(Settle(raw, len(output), now)))
-    settle = {
-        "op": "settle",
-        "job_id": job,
-        "completion_tok": len(output),
-        "issued_at": now,
-        "signature": hex_of(signature),
-        "result": base64_of(sealed),
-    }
-    await stage.ask(201, "POST", "/evm/ops", json=settle, headers=headers)
-
-
-def _work(model_input: Json) -> str:
-    return str(model_input["input"])[::-1]
 
 
 def _wallet(account: Account) -> Wallet:
