@@ -48,8 +48,7 @@ async def test_each_step_is_there_by_itself(client: Client, provider: WorkingPro
         await client.jobs.get(prepared.id)
     submitted = await client.submit(prepared, quoted, max_amount=quoted.quote.amount)
     assert (submitted.job_id, submitted.amount) == (prepared.id, quoted.quote.amount)
-    assert [row.job_id for row in await client.jobs.mine()] == [prepared.id]
-    assert (await client.jobs.summary()).jobs == 1
+    assert [row.job_id for row in await client.jobs.mine(limit=1)] == [prepared.id]
     assert (await client.cancel(prepared.id)).job_id == prepared.id
     ended = await client.wait(prepared.id)
     assert ended.status == "cancelled"
@@ -59,11 +58,12 @@ async def test_each_step_is_there_by_itself(client: Client, provider: WorkingPro
 
 
 async def test_order_that_is_submitted_again_is_one_job(client: Client, provider: WorkingProvider) -> None:
+    before = (await client.jobs.summary()).jobs
     prepared = await client.prepare(MODEL, "twice", window="async")
     first = await client.submit(prepared)
     again = await client.submit(prepared)
     assert (again.job_id, again.task_cid, again.tx_hash) == (first.job_id, first.task_cid, None)
-    assert (await client.jobs.summary()).jobs == 1
+    assert (await client.jobs.summary()).jobs == before + 1
 
 
 async def test_errors_of_the_coordinator_say_all_that_they_carry(client: Client) -> None:

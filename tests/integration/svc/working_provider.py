@@ -26,9 +26,13 @@ class WorkingProvider:
 
     async def open_shop(self, provider_id: int) -> None:
         await self.party.sign_in("provider")
+        if not (await self.party.http.get("/evm/asks", params={"model": MODEL})).json()["asks"]:
+            await self._publish(provider_id)
+        await self.poll()  # live from now on
+
+    async def _publish(self, provider_id: int) -> None:
         asks = self.party.asks(provider_id, (MODEL, 3600, RATE_IN, RATE_OUT), (MODEL, 86_400, RATE_IN, RATE_OUT))
         assert (await self.party.publish(asks)).status_code == 200
-        await self.poll()  # live from now on
 
     async def poll(self) -> list[dict[str, Any]]:
         query = {"state": "Open", "model": MODEL, "free": 8}

@@ -10,7 +10,6 @@ from tests.fakes.market import Market, error, instead
 from tests.unit.svcd.stages.conftest import Start
 from tests.unit.svcd.stages.running import Backend, count, model_for
 
-
 pytestmark = pytest.mark.trio
 
 
