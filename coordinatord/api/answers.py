@@ -78,7 +78,7 @@ def trouble(cause: Retryable) -> Answer:
 
 def malformed_http(status: int) -> Answer:
     """What is no request at all: the server answers, before any route is known."""
-    return error(status, "invalid_request_error", "this is no HTTP/1.1 message that can be read in one way only")
+    return error(status, "invalid_request_error", "this is no message of HTTP that can be read in one way only")
 
 
 def internal_error() -> Answer:

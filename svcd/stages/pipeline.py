@@ -47,8 +47,8 @@ class Pipeline:
 
     @classmethod
     def of(cls, journal: Journal, exclusions: Exclusions, slots: dict[str, int]) -> "Pipeline":
-        """Each channel holds as many jobs as may be claimed, and some that an earlier run may have held beyond that: what
-        is due first overtakes the rest only inside of a channel."""
+        """Each channel holds as many jobs as may be claimed, and some that an earlier run may have held beyond that:
+        what is due first overtakes the rest only inside of a channel."""
         every = sum(slots.values()) + _RECOVERED
         return cls(
             journal=journal,
