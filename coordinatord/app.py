@@ -1,6 +1,6 @@
 """The composition root. Task groups nest in the order of shutdown: what stands inside ends first.
 
-pool, node, store        closed last
+pool, node, store, keys  closed last
   background             indexer, relayer, reclaims, batches, janitor, notices: commitments go on while requests end
     intake               HTTP; told first, ends first
 """
@@ -54,7 +54,7 @@ from coordinatord.service.cancel import Cancels
 from coordinatord.service.containers import Containers
 from coordinatord.service.deployment import Deployment
 from coordinatord.service.escrow.claims import Claims
-from coordinatord.service.escrow.hosting import Escrow, host_escrow
+from coordinatord.service.escrow.hosting import Escrow, EscrowGround, open_escrow
 from coordinatord.service.escrow.release import Releases
 from coordinatord.service.files import Files
 from coordinatord.service.funding import Funding
@@ -63,16 +63,17 @@ from coordinatord.service.line_containers import LineContainers
 from coordinatord.service.market import Market
 from coordinatord.service.ops import Ops
 from coordinatord.service.plan import Plans
-from coordinatord.service.polls import Polls
+from coordinatord.service.polls import Polls, no_custody
 from coordinatord.service.relaying import Relaying
 from coordinatord.service.sessions import Sessions
 from coordinatord.service.submission import Submissions
 from coordinatord.service.uploads import StoredUploads
 from coordinatord.service.windows import system_clock
 from coordinatord.store.database import Database, open_database
+from coordinatord.store.escrow_generations import read_custody
 from coordinatord.store.migrate import migrate
 from coordinatord.store.notices import Notices
-from coordinatord.trouble import Fatal, Retryable
+from coordinatord.trouble import Retryable
 from coordinatord.workers.batches import BatchWorker
 from coordinatord.workers.expansion import Expansion
 from coordinatord.workers.finalising import Finalising
@@ -100,26 +101,29 @@ class Ground:
 
 async def run(config: Config) -> None:
     """The daemon, until SIGTERM or SIGINT."""
-    if config.escrow_mode == "mock":
-        raise Fatal("ESCROW_MODE=mock: this version hosts no such escrow yet")
     systemd = Systemd()
     stopping = Stopping()
     listening = listening_socket(config.port)
     async with AsyncExitStack() as stack:
         ground = await open_ground(config, stack)
         await prepare(ground)
+        escrow = await stack.enter_async_context(open_escrow(config, escrow_ground(ground), system_clock))
+        if escrow is not None:
+            await escrow.custody.begin()
         relaying = relaying_of(ground)
         containers = Containers(ground.database, ground.pins, config.file_retention_seconds)
         async with anyio.create_task_group() as background:
             background.start_soon(systemd.keep_alive)
             start_background(background, ground, relaying)
+            if escrow is not None:
+                background.start_soon(escrow.custody.run)
             background.start_soon(janitor_of(ground, containers).run)
             if config.metrics_port:
                 refresh = _pool_metrics(ground.database)
                 background.start_soon(serve_metrics, config.metrics_host, config.metrics_port, refresh)
             stop = anyio.Event()
             background.start_soon(_stop_when_told, stop)
-            app = compose(ground, relaying, containers, host_escrow(config, system_clock), stopping)
+            app = compose(ground, relaying, containers, escrow, stopping)
 
             async def stopped() -> None:
                 await stop.wait()
@@ -177,6 +181,11 @@ async def prepare(ground: Ground) -> None:
                 raise
             log.warning("waiting for the node", reason=trouble.message)
             await anyio.sleep(1)
+
+
+def escrow_ground(ground: Ground) -> EscrowGround:
+    providers = ProviderRegistry(ground.rpc, ground.config.addresses.provider_registry)
+    return EscrowGround(ground.domains, ground.database, ground.rpc, providers)
 
 
 def relaying_of(ground: Ground) -> Relaying:
@@ -249,6 +258,8 @@ def compose(
         Funding(PaymentToken(ground.rpc, book.paytoken), database),
         lease_ms=config.match_lease_ms,
         liveness_ms=config.match_liveness_ms,
+        # Only keys that live in memory can be lost.
+        custody=read_custody if config.escrow_mode == "mock" else no_custody,
     )
     endpoints = Endpoints(
         system=System(readiness, Deployment(book, jobs, config.block_time_ms), stopping),
@@ -281,7 +292,7 @@ def hosted_escrow(
         claims=Claims(jobs, providers, ground.config.confirmations),
         clock=system_clock,
     )
-    return Hosted(escrow, releases)
+    return Hosted(escrow, releases, system_clock)
 
 
 def batch_worker_of(ground: Ground) -> BatchWorker:
@@ -294,7 +305,7 @@ def batch_worker_of(ground: Ground) -> BatchWorker:
         retention_seconds=retention,
         clock=system_clock,
     )
-    return BatchWorker(database, ground.notices, expansion, Finalising(Files(database, ground.pins, retention)))
+    return BatchWorker(database, ground.notices, expansion, Finalising(files_of(ground)))
 
 
 async def index(ground: Ground) -> None:

@@ -31,7 +31,7 @@ class Poller(NamedTuple):
 
 @attrs.frozen(slots=True)
 class Peek:
-    """What a poll would meet: whether there is such a model, and anything that the provider holds or may be leased."""
+    """What a poll would meet: whether there is such a model, and anything that the provider holds or might lease."""
 
     known_model: bool
     anything: bool
