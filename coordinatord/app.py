@@ -1,6 +1,6 @@
 """The composition root. Task groups nest in the order of shutdown: what stands inside ends first.
 
-pool, node, store        closed last
+pool, node, store, keys  closed last
   background             indexer, relayer, reclaims, batches, janitor, notices: commitments go on while requests end
     intake               HTTP; told first, ends first
 """
@@ -22,6 +22,7 @@ from coordinatord import metrics
 from coordinatord.api.application import Endpoints, build_application
 from coordinatord.api.batches import BatchRoutes
 from coordinatord.api.book import Book
+from coordinatord.api.escrow import EscrowRoutes, Hosted
 from coordinatord.api.files import FileRoutes
 from coordinatord.api.handshake import Handshake
 from coordinatord.api.jobs import Jobs
@@ -33,6 +34,7 @@ from coordinatord.chain.ask_registry import AskRegistry
 from coordinatord.chain.boot import check_chain
 from coordinatord.chain.decoding import Decoder
 from coordinatord.chain.job_registry import JobRegistry
+from coordinatord.chain.payment_token import PaymentToken
 from coordinatord.chain.provider_registry import ProviderRegistry
 from coordinatord.chain.rpc import Rpc, open_rpc
 from coordinatord.config import Config
@@ -44,28 +46,34 @@ from coordinatord.notify import Systemd
 from coordinatord.pins.store import PinStore, open_pin_store
 from coordinatord.relayer.settings import RelayerSettings
 from coordinatord.relayer.worker import run_relayer
-from coordinatord.server import listening_socket, serve_until
+from coordinatord.server.listening import listening_socket
+from coordinatord.server.serving import serve_until
 from coordinatord.service.asks import Asks
 from coordinatord.service.batches import Batches
 from coordinatord.service.cancel import Cancels
 from coordinatord.service.containers import Containers
 from coordinatord.service.deployment import Deployment
+from coordinatord.service.escrow.claims import Claims
+from coordinatord.service.escrow.hosting import Escrow, EscrowGround, open_escrow
+from coordinatord.service.escrow.release import Releases
 from coordinatord.service.files import Files
+from coordinatord.service.funding import Funding
 from coordinatord.service.index_reads import IndexReads
 from coordinatord.service.line_containers import LineContainers
 from coordinatord.service.market import Market
 from coordinatord.service.ops import Ops
 from coordinatord.service.plan import Plans
-from coordinatord.service.polls import Polls
+from coordinatord.service.polls import Polls, no_custody
 from coordinatord.service.relaying import Relaying
 from coordinatord.service.sessions import Sessions
 from coordinatord.service.submission import Submissions
 from coordinatord.service.uploads import StoredUploads
 from coordinatord.service.windows import system_clock
 from coordinatord.store.database import Database, open_database
+from coordinatord.store.escrow_generations import read_custody
 from coordinatord.store.migrate import migrate
 from coordinatord.store.notices import Notices
-from coordinatord.trouble import Fatal, Retryable
+from coordinatord.trouble import Retryable
 from coordinatord.workers.batches import BatchWorker
 from coordinatord.workers.expansion import Expansion
 from coordinatord.workers.finalising import Finalising
@@ -93,27 +101,29 @@ class Ground:
 
 async def run(config: Config) -> None:
     """The daemon, until SIGTERM or SIGINT."""
-    if config.escrow_mode != "off":
-        # Answering 403 while its operator believes that it holds keys would cost jobs.
-        raise Fatal(f"ESCROW_MODE={config.escrow_mode}: this version hosts no escrow yet; set it to off")
     systemd = Systemd()
     stopping = Stopping()
     listening = listening_socket(config.port)
     async with AsyncExitStack() as stack:
         ground = await open_ground(config, stack)
         await prepare(ground)
+        escrow = await stack.enter_async_context(open_escrow(config, escrow_ground(ground), system_clock))
+        if escrow is not None:
+            await escrow.custody.begin()
         relaying = relaying_of(ground)
         containers = Containers(ground.database, ground.pins, config.file_retention_seconds)
         async with anyio.create_task_group() as background:
             background.start_soon(systemd.keep_alive)
             start_background(background, ground, relaying)
+            if escrow is not None:
+                background.start_soon(escrow.custody.run)
             background.start_soon(janitor_of(ground, containers).run)
             if config.metrics_port:
                 refresh = _pool_metrics(ground.database)
                 background.start_soon(serve_metrics, config.metrics_host, config.metrics_port, refresh)
             stop = anyio.Event()
             background.start_soon(_stop_when_told, stop)
-            app = compose(ground, relaying, containers, stopping)
+            app = compose(ground, relaying, containers, escrow, stopping)
 
             async def stopped() -> None:
                 await stop.wait()
@@ -173,6 +183,11 @@ async def prepare(ground: Ground) -> None:
             await anyio.sleep(1)
 
 
+def escrow_ground(ground: Ground) -> EscrowGround:
+    providers = ProviderRegistry(ground.rpc, ground.config.addresses.provider_registry)
+    return EscrowGround(ground.domains, ground.database, ground.rpc, providers)
+
+
 def relaying_of(ground: Ground) -> Relaying:
     config = ground.config
     return Relaying(
@@ -202,7 +217,9 @@ def start_background(tasks: TaskGroup, ground: Ground, relaying: Relaying) -> No
     tasks.start_soon(batch_worker_of(ground).run)
 
 
-def compose(ground: Ground, relaying: Relaying, containers: Containers, stopping: Stopping) -> ASGIApp:
+def compose(
+    ground: Ground, relaying: Relaying, containers: Containers, escrow: Escrow | None, stopping: Stopping
+) -> ASGIApp:
     """Services, and the routes over them."""
     config, database, domains = ground.config, ground.database, ground.domains
     book = config.addresses
@@ -236,20 +253,46 @@ def compose(ground: Ground, relaying: Relaying, containers: Containers, stopping
         clock=system_clock,
     )
     asks = Asks(domains, AskRegistry(ground.rpc, book.ask_registry), providers, relaying, system_clock)
+    polls = Polls(
+        database,
+        Funding(PaymentToken(ground.rpc, book.paytoken), database),
+        lease_ms=config.match_lease_ms,
+        liveness_ms=config.match_liveness_ms,
+        # Only keys that live in memory can be lost.
+        custody=read_custody if config.escrow_mode == "mock" else no_custody,
+    )
     endpoints = Endpoints(
         system=System(readiness, Deployment(book, jobs, config.block_time_ms), stopping),
         handshake=Handshake(sessions, book.chain_id),
         models=Models(database, reads),
         jobs=Jobs(book, submissions, Cancels(domains, jobs, relaying, system_clock), reads),
         files=FileRoutes(files_of(ground)),
-        book=Book(database, reads, Polls(database, config.match_lease_ms)),
+        book=Book(database, reads, polls),
         operations=Operations(ops, asks, jobs),
         providers=Providers(database, reads),
+        escrow=EscrowRoutes(hosted_escrow(ground, escrow, jobs, providers)),
         batches=BatchRoutes(
             Batches(database, config.file_retention_seconds), Plans(database, config.match_liveness_ms)
         ),
     )
     return build_application(config, endpoints, readiness, sessions, reads)
+
+
+def hosted_escrow(
+    ground: Ground, escrow: Escrow | None, jobs: JobRegistry, providers: ProviderRegistry
+) -> Hosted | None:
+    if escrow is None:
+        return None
+    book = ground.config.addresses
+    releases = Releases(
+        domains=ground.domains,
+        chain_id=book.chain_id,
+        registry=book.job_registry,
+        custody=escrow.custody,
+        claims=Claims(jobs, providers, ground.config.confirmations),
+        clock=system_clock,
+    )
+    return Hosted(escrow, releases, system_clock)
 
 
 def batch_worker_of(ground: Ground) -> BatchWorker:

@@ -83,6 +83,19 @@ class Hex:
 
 
 @attrs.frozen(slots=True)
+class BareHex:
+    """Exactly `length` bytes, without 0x."""
+
+    length: int
+
+    def read(self, value: object, param: str) -> bytes:
+        return scalars.read_bare_hex(value, self.length, param)
+
+    def schema(self) -> Schema:
+        return {"type": "string", "pattern": f"^[0-9a-fA-F]{{{2 * self.length}}}$"}
+
+
+@attrs.frozen(slots=True)
 class HexUpTo:
     """At most `longest` bytes, with 0x."""
 
@@ -155,6 +168,36 @@ class Choice:
 
     def schema(self) -> Schema:
         return {"type": "string", "enum": list(self.choices)}
+
+
+@attrs.frozen(slots=True)
+class Boolean:
+    """true or false."""
+
+    def read(self, value: object, param: str) -> bool:
+        if not isinstance(value, bool):
+            raise Refused(f"{param} must be true or false", param)
+        return value
+
+    def schema(self) -> Schema:
+        return {"type": "boolean"}
+
+
+@attrs.frozen(slots=True)
+class Coded(Generic[T]):
+    """A kind whose malformed values have a code of their own."""
+
+    kind: Kind[T]
+    code: str
+
+    def read(self, value: object, param: str) -> T:
+        try:
+            return self.kind.read(value, param)
+        except Refused as refusal:
+            raise Refused(refusal.message, refusal.param, self.code) from None
+
+    def schema(self) -> Schema:
+        return self.kind.schema()
 
 
 @attrs.frozen(slots=True)

@@ -17,6 +17,7 @@ _ROLES: Final = (
     *("relayer", "relayer"),  # two share the outbox
     *("client",) * 4,
     *("provider",) * 3,
+    "operator",  # the escrow's key is derived from its key
 )
 
 
@@ -50,8 +51,17 @@ class Cast:
         return self.with_role("admin")[0]
 
     @property
+    def demo_provider(self) -> Wallet:
+        """The one that the world's own svcd runs as; the other providers are free for whoever attaches."""
+        return self.with_role("provider")[0]
+
+    @property
     def treasury(self) -> Wallet:
         return self.with_role("treasury")[0]
+
+    @property
+    def operator(self) -> Wallet:
+        return self.with_role("operator")[0]
 
 
 def derive() -> Cast:

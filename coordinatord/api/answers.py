@@ -3,6 +3,7 @@
 Handlers return what these functions make; nothing else in `api` builds an error or picks a status.
 """
 
+from collections.abc import Mapping
 from typing import Final, assert_never
 
 import attrs
@@ -10,11 +11,12 @@ import msgspec
 
 from common.address_book import AddressBook
 from common.refusal import Refused
-from common.scalars import hex_of
-from coordinatord.api import batch_views, plan_views, views, write_views
+from common.scalars import base64_of, hex_of
+from coordinatord.api import batch_views, escrow_views, plan_views, views, write_views
 from coordinatord.api.views import ErrorType
 from coordinatord.indexer.readiness import ReadinessReport
 from coordinatord.service import asks, batches, cancel, ops, sessions, submission
+from coordinatord.service.escrow import handing, release
 from coordinatord.service.outcomes import NotFound, NotSigned, WouldRefuse
 from coordinatord.service.plan import ModelPlan
 from coordinatord.service.relaying import Busy, Mined, NoReceipt, RefusedByChain
@@ -74,6 +76,11 @@ def trouble(cause: Retryable) -> Answer:
     return error(status, cause.kind, cause.message, code=cause.code, retryable=True, headers=headers)
 
 
+def malformed_http(status: int) -> Answer:
+    """What is no request at all: the server answers, before any route is known."""
+    return error(status, "invalid_request_error", "this is no message of HTTP that can be read in one way only")
+
+
 def internal_error() -> Answer:
     return error(500, "internal_error", "this request met an unexpected failure")
 
@@ -120,6 +127,11 @@ def invalid_session() -> Answer:
 
 def escrow_unavailable() -> Answer:
     return error(403, "invalid_request_error", "this coordinator hosts no escrow", code="escrow_unavailable")
+
+
+def handover_disabled() -> Answer:
+    message = "the keys of this escrow are its operator's and are not handed over"
+    return error(403, "invalid_request_error", message, code="escrow_handover_disabled")
 
 
 def not_signed(outcome: NotSigned, *, status: int = 403) -> Answer:
@@ -280,5 +292,51 @@ def session_opened(outcome: sessions.Outcome) -> Answer:
             return not_signed(outcome)
         case NotSigned():
             return not_signed(outcome, status=401)
+        case _:
+            assert_never(outcome)
+
+
+_NOT_RELEASED: Final[Mapping[release.Reason, tuple[int, ErrorType]]] = {
+    "stale_issued_at": (400, "invalid_request_error"),
+    "wrong_wallet": (403, "authentication_error"),
+    "no_claim": (404, "not_found"),
+    "not_claimed": (409, "invalid_request_error"),
+    "wrap_mismatch": (400, "invalid_request_error"),
+    "unseal_failed": (400, "invalid_request_error"),
+    "escrow_key_lost": (410, "not_found"),
+}
+
+
+def released(outcome: release.Outcome) -> Answer:
+    match outcome:
+        case release.Released():
+            return ok_private(escrow_views.Released(base64_of(outcome.dek_sealed)))
+        case release.NotReleased():
+            status, kind = _NOT_RELEASED[outcome.reason]
+            return error(status, kind, outcome.message, code=outcome.reason)
+        case _:
+            assert_never(outcome)
+
+
+_NOT_HANDED_OVER: Final[Mapping[handing.Reason, tuple[int, ErrorType]]] = {
+    "stale_issued_at": (400, "invalid_request_error"),
+    "bad_binding": (400, "invalid_request_error"),
+    "debug_evidence": (403, "invalid_request_error"),
+    "stale_release": (403, "invalid_request_error"),
+    "bad_operator_signature": (403, "authentication_error"),
+    "operator_not_authorized": (403, "authentication_error"),
+    "not_allowlisted": (403, "invalid_request_error"),
+    "tombstoned": (403, "invalid_request_error"),
+}
+
+
+def handed_over(outcome: handing.Outcome) -> Answer:
+    match outcome:
+        case handing.HandedOver():
+            body = escrow_views.HandedOver(base64_of(outcome.keys_sealed), outcome.key_count, outcome.holder_release)
+            return ok_private(body)
+        case handing.NotHandedOver():
+            status, kind = _NOT_HANDED_OVER[outcome.reason]
+            return error(status, kind, outcome.message, code=outcome.reason)
         case _:
             assert_never(outcome)

@@ -10,6 +10,7 @@ from coordinatord.api.caching import BlockCache
 from coordinatord.api.callers import CallerLimits, TokenBuckets
 from coordinatord.api.cors import Cors
 from coordinatord.api.dispatch import Dispatcher, Gates
+from coordinatord.api.escrow import EscrowRoutes
 from coordinatord.api.files import FileRoutes
 from coordinatord.api.frame import Frame
 from coordinatord.api.handshake import Handshake
@@ -39,6 +40,7 @@ class Endpoints:
     book: Book
     operations: Operations
     providers: Providers
+    escrow: EscrowRoutes
     batches: BatchRoutes
 
     def routes(self) -> list[Route]:
@@ -51,6 +53,7 @@ class Endpoints:
             self.book,
             self.operations,
             self.providers,
+            self.escrow,
             self.batches,
         )
         routes = [route for topic in topics for route in topic.routes()]

@@ -96,7 +96,7 @@ class BatchRoutes:
         body: BatchBody | PlanBody = request.body
         if isinstance(body, PlanBody):
             return answers.planned(await self.plans.plan(body))
-        created = await self.batches.create(request.owner, body, request.declared.get(_KEY))
+        created = await self.batches.create(request.owner, body, request.headers.get(_KEY))
         return answers.ok(batch_views.batch(created))
 
     async def page(self, request: Request) -> Answer:

@@ -85,22 +85,21 @@ class Dispatcher:
             session = await self._session(scope)
             if session is None:
                 return answers.invalid_session()
+        headers = read_headers(Headers(scope=scope), route.headers) if route.headers else {}
         caller: str = scope[CALLER_KEY]
-        headers = Headers(scope=scope)
-        declared = read_headers(headers, route.headers) if route.headers else {}
         if route.form is not None:
-            async with self._gates.uploads.reading(receive, headers) as form:
-                return await route.handler(Request(caller, path, query, form, session))
+            async with self._gates.uploads.reading(receive, Headers(scope=scope)) as form:
+                return await route.handler(Request(caller, path, query, form, session, headers))
         if route.body is None:
             request = Request(caller, path, query, None, session, headers)
             if route.index_backed and session is None:
                 return await self._of_index(route, request, scope)
             return await route.handler(request)
         async with self._gates.budget.share() as share:
-            raw = await self._gates.bodies.read(receive, headers, route.body.limit, share)
+            raw = await self._gates.bodies.read(receive, Headers(scope=scope), route.body.limit, share)
             body = route.body.read(await parse_body(raw))
             del raw  # what was read from it is held from here on
-            return await route.handler(Request(caller, path, query, body, session, headers, declared))
+            return await route.handler(Request(caller, path, query, body, session, headers))
 
     async def _session(self, scope: Scope) -> SessionRow | None:
         for name, value in scope["headers"]:

@@ -1,18 +1,18 @@
 """Uploads, and what is told and given of them to their owner."""
 
+from collections.abc import Mapping
 from typing import Final, Literal
 from urllib.parse import quote
 
 import attrs
 import msgspec
-from starlette.datastructures import Headers
 
 from common.refusal import Refused
 from coordinatord.api import answers
 from coordinatord.api.answers import Answer
 from coordinatord.api.byte_ranges import Stretch, Unsatisfiable, stretch_of
 from coordinatord.api.forms import UploadForm
-from coordinatord.api.routes import STORE, Form, Reply, Request, Route, malformed
+from coordinatord.api.routes import STORE, Form, Parameter, Reply, Request, Route, malformed
 from coordinatord.api.streaming import StreamedAnswer
 from coordinatord.fields import Text
 from coordinatord.service.files import Files
@@ -20,7 +20,8 @@ from coordinatord.service.outcomes import NotFound
 from coordinatord.store.files import FileRow, Purpose
 
 UPLOADED: Final[tuple[Purpose, ...]] = ("input", "result", "batch")
-_ID: Final = {"id": Text(16_384)}  # whatever it is, it names a file or none
+_TEXT: Final = Text(16_384)  # as long as a request's head may be
+_ID: Final = {"id": _TEXT}  # whatever it is, it names a file or none
 _OCTETS: Final = "application/octet-stream"
 _JSONL: Final = "application/jsonl"
 
@@ -78,6 +79,7 @@ class FileRoutes:
                 about="A file's bytes, or one range of them",
                 handler=self.content,
                 segments=_ID,
+                headers={"range": Parameter(_TEXT, "one range of bytes"), "if-range": Parameter(_TEXT, "its etag")},
                 session=True,
                 replies=(
                     Reply(200, media=(_OCTETS, _JSONL)),
@@ -133,7 +135,7 @@ def read_purpose(text: str) -> Purpose:
     raise Refused(f"purpose must be one of {', '.join(UPLOADED)}", "purpose", "invalid_purpose")
 
 
-def _wanted(headers: Headers, etag: str, size: int) -> Stretch | None:
+def _wanted(headers: Mapping[str, str], etag: str, size: int) -> Stretch | None:
     """A range is of the content that its asker knows: with an If-Range that names another, the whole is the answer."""
     if headers.get("if-range", etag) != etag:
         return None

@@ -4,7 +4,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Literal
 
 import attrs
-from starlette.datastructures import Headers
 
 from coordinatord.api.answers import Answer
 from coordinatord.api.streaming import StreamedAnswer
@@ -26,8 +25,7 @@ class Request:
     query: Mapping[str, Any]  # without the parameters that are absent
     body: Any
     session: SessionRow | None
-    headers: Headers = attrs.field(factory=Headers)  # for the few routes whose answer depends on them
-    declared: Mapping[str, Any] = attrs.field(factory=dict)  # the headers that the route declares, where present
+    headers: Mapping[str, Any] = attrs.field(factory=dict)  # those declared, without the ones that are absent
 
     @property
     def owner(self) -> bytes:

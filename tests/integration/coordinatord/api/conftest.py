@@ -21,8 +21,16 @@ def seen(request: pytest.FixtureRequest) -> Iterator[list[Seen]]:
 
 
 @pytest.fixture
-async def stage(world: World, database_url: str, seen: list[Seen]) -> AsyncIterator[Stage]:
-    async with staged(world, configured(world, database_url), seen) as stage:
+def stage_settings() -> dict[str, object]:
+    """Of the coordinator; a module that needs others overrides this."""
+    return {}
+
+
+@pytest.fixture
+async def stage(
+    world: World, database_url: str, seen: list[Seen], stage_settings: dict[str, object]
+) -> AsyncIterator[Stage]:
+    async with staged(world, configured(world, database_url, **stage_settings), seen) as stage:
         yield stage
 
 
@@ -61,3 +69,11 @@ async def provider(party: Callable[[DevnetWallet], Party], world: World) -> Part
     provider = party(world.cast.with_role("provider")[0])
     await provider.sign_in("provider")
     return provider
+
+
+@pytest.fixture
+async def rival(party: Callable[[DevnetWallet], Party], world: World) -> Party:
+    """Another such provider."""
+    rival = party(world.cast.with_role("provider")[1])
+    await rival.sign_in("provider")
+    return rival

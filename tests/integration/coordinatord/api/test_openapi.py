@@ -9,12 +9,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from coordinatord.api.views import ErrorType
+from tests.integration.coordinatord.api.escrows import MOCK
 from tests.integration.coordinatord.api.from_schema import Schema, operations, strayed
 from tests.integration.coordinatord.api.party import Party
 from tests.integration.coordinatord.api.specification import SPECIFICATION
 from tests.integration.coordinatord.api.stage import Stage
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def stage_settings() -> dict[str, object]:
+    """An escrow that reads every body it describes."""
+    return MOCK
 
 
 async def _document(stage: Stage) -> Schema:
@@ -114,6 +121,7 @@ async def test_answers_of_the_whole_life_of_a_job_are_described(stage: Stage, cl
         (paths["/evm/providers"]["get"], await stage.http.get("/evm/providers")),
         (paths["/v1/models"]["get"], await stage.http.get("/v1/models")),
         (paths["/evm/chain"]["get"], await stage.http.get("/evm/chain")),
+        (paths["/key"]["get"], await stage.http.get("/key")),
     ):
         _judge(document, operation, answer)
 
