@@ -23,6 +23,7 @@ from coordinatord.api.application import Endpoints, build_application
 from coordinatord.api.batches import BatchRoutes
 from coordinatord.api.book import Book
 from coordinatord.api.escrow import EscrowRoutes, Hosted
+from coordinatord.api.files import FileRoutes
 from coordinatord.api.handshake import Handshake
 from coordinatord.api.jobs import Jobs
 from coordinatord.api.models import Models
@@ -33,6 +34,7 @@ from coordinatord.chain.ask_registry import AskRegistry
 from coordinatord.chain.boot import check_chain
 from coordinatord.chain.decoding import Decoder
 from coordinatord.chain.job_registry import JobRegistry
+from coordinatord.chain.payment_token import PaymentToken
 from coordinatord.chain.provider_registry import ProviderRegistry
 from coordinatord.chain.rpc import Rpc, open_rpc
 from coordinatord.config import Config
@@ -55,18 +57,20 @@ from coordinatord.service.escrow.claims import Claims
 from coordinatord.service.escrow.hosting import Escrow, EscrowGround, open_escrow
 from coordinatord.service.escrow.release import Releases
 from coordinatord.service.files import Files
+from coordinatord.service.funding import Funding
 from coordinatord.service.index_reads import IndexReads
 from coordinatord.service.line_containers import LineContainers
 from coordinatord.service.market import Market
 from coordinatord.service.ops import Ops
 from coordinatord.service.plan import Plans
-from coordinatord.service.polls import Polls
+from coordinatord.service.polls import Polls, no_custody
 from coordinatord.service.relaying import Relaying
 from coordinatord.service.sessions import Sessions
 from coordinatord.service.submission import Submissions
 from coordinatord.service.uploads import StoredUploads
 from coordinatord.service.windows import system_clock
 from coordinatord.store.database import Database, open_database
+from coordinatord.store.escrow_generations import read_custody
 from coordinatord.store.migrate import migrate
 from coordinatord.store.notices import Notices
 from coordinatord.trouble import Retryable
@@ -113,7 +117,7 @@ async def run(config: Config) -> None:
             start_background(background, ground, relaying)
             if escrow is not None:
                 background.start_soon(escrow.custody.run)
-            background.start_soon(Janitor(ground.database, containers, config.file_retention_seconds).run)
+            background.start_soon(janitor_of(ground, containers).run)
             if config.metrics_port:
                 refresh = _pool_metrics(ground.database)
                 background.start_soon(serve_metrics, config.metrics_host, config.metrics_port, refresh)
@@ -194,6 +198,14 @@ def relaying_of(ground: Ground) -> Relaying:
     )
 
 
+def files_of(ground: Ground) -> Files:
+    return Files(ground.database, ground.pins, ground.config.file_retention_seconds)
+
+
+def janitor_of(ground: Ground, containers: Containers) -> Janitor:
+    return Janitor(ground.database, containers, files_of(ground), ground.config.file_retention_seconds)
+
+
 def start_background(tasks: TaskGroup, ground: Ground, relaying: Relaying) -> None:
     """What moves relays to the chain and the chain into the index."""
     tasks.start_soon(ground.notices.listen, ground.database)
@@ -241,12 +253,21 @@ def compose(
         clock=system_clock,
     )
     asks = Asks(domains, AskRegistry(ground.rpc, book.ask_registry), providers, relaying, system_clock)
+    polls = Polls(
+        database,
+        Funding(PaymentToken(ground.rpc, book.paytoken), database),
+        lease_ms=config.match_lease_ms,
+        liveness_ms=config.match_liveness_ms,
+        # Only keys that live in memory can be lost.
+        custody=read_custody if config.escrow_mode == "mock" else no_custody,
+    )
     endpoints = Endpoints(
         system=System(readiness, Deployment(book, jobs, config.block_time_ms), stopping),
         handshake=Handshake(sessions, book.chain_id),
         models=Models(database, reads),
         jobs=Jobs(book, submissions, Cancels(domains, jobs, relaying, system_clock), reads),
-        book=Book(database, reads, Polls(database, config.match_lease_ms, config.escrow_mode == "mock")),
+        files=FileRoutes(files_of(ground)),
+        book=Book(database, reads, polls),
         operations=Operations(ops, asks, jobs),
         providers=Providers(database, reads),
         escrow=EscrowRoutes(hosted_escrow(ground, escrow, jobs, providers)),
@@ -284,7 +305,7 @@ def batch_worker_of(ground: Ground) -> BatchWorker:
         retention_seconds=retention,
         clock=system_clock,
     )
-    return BatchWorker(database, ground.notices, expansion, Finalising(Files(database, ground.pins, retention)))
+    return BatchWorker(database, ground.notices, expansion, Finalising(files_of(ground)))
 
 
 async def index(ground: Ground) -> None:

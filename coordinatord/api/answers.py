@@ -78,7 +78,7 @@ def trouble(cause: Retryable) -> Answer:
 
 def malformed_http(status: int) -> Answer:
     """What is no request at all: the server answers, before any route is known."""
-    return error(status, "invalid_request_error", "this is no HTTP/1.1 message that can be read in one way only")
+    return error(status, "invalid_request_error", "this is no message of HTTP that can be read in one way only")
 
 
 def internal_error() -> Answer:
@@ -103,6 +103,16 @@ def method_not_allowed(allowed: str) -> Answer:
 def body_too_large(limit: int) -> Answer:
     message = f"the body is over this route's limit of {limit} bytes"
     return error(413, "invalid_request_error", message, code="body_too_large")
+
+
+def file_too_large(limit: int) -> Answer:
+    message = f"the file is over the limit of {limit} bytes"
+    return error(413, "invalid_request_error", message, param="file", code="file_too_large")
+
+
+def range_not_satisfiable(size: int) -> Answer:
+    headers = ((b"content-range", f"bytes */{size}".encode()),)
+    return error(416, "invalid_request_error", "the range lies outside of the file", headers=headers)
 
 
 def body_too_slow() -> Answer:

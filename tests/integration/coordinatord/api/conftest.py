@@ -6,6 +6,7 @@ import pytest
 
 from devnet.accounts import Wallet as DevnetWallet
 from devnet.world import World
+from tests.integration.coordinatord.api.batching import Batching
 from tests.integration.coordinatord.api.party import Party, wallet_of
 from tests.integration.coordinatord.api.shows import assert_shown
 from tests.integration.coordinatord.api.stage import Seen, Stage, configured, staged
@@ -48,6 +49,13 @@ def party(stage: Stage) -> Callable[[DevnetWallet], Party]:
 @pytest.fixture
 def client(party: Callable[[DevnetWallet], Party], world: World) -> Party:
     return party(world.cast.with_role("client")[0])
+
+
+@pytest.fixture
+async def batching(client: Party, stage: Stage) -> Batching:
+    """The client as an owner of batches, signed in."""
+    await client.sign_in()
+    return await Batching.of(stage, client)
 
 
 @pytest.fixture

@@ -98,15 +98,16 @@ async def staged(
     seen: list[Seen],
     *,
     relayer: bool = True,
+    connection_wait: float = 5,
     make_escrow: Callable[[Ground], AbstractAsyncContextManager[Escrow | None]] | None = None,
 ) -> AsyncIterator[Stage]:
-    """`relayer=False`: what is queued stays queued. The escrow is the configured one unless one is made; what it does
-    beside requests is left to the test."""
+    """`relayer=False`: what is queued stays queued. `connection_wait`: seconds for a connection of the pool. The escrow
+    is the configured one unless one is made; what it does beside requests is left to the test."""
     node, store = Faults(), Faults()
     async with (
         httpx.AsyncClient(transport=node, timeout=5) as node_client,
         httpx.AsyncClient(transport=store, timeout=5) as store_client,
-        open_database(config.database_url.reveal(), smallest=1, largest=8) as database,
+        open_database(config.database_url.reveal(), smallest=1, largest=8, acquire_timeout=connection_wait) as database,
         AsyncExitStack() as stack,
     ):
         signer = Signer(config.pin_store_key, config.pin_store_secret, config.pin_store_region)
@@ -124,7 +125,7 @@ async def staged(
             await migrate(connection)
         relaying = app.relaying_of(ground)
         containers = Containers(database, ground.pins, config.file_retention_seconds)
-        janitor = Janitor(database, containers, config.file_retention_seconds)
+        janitor = app.janitor_of(ground, containers)
         stopping = Stopping()
         escrow = await stack.enter_async_context((make_escrow or configured_escrow)(ground))
         if escrow is not None:
