@@ -30,8 +30,8 @@ async def coordinator(client: Client) -> list[Finding]:
     url = client.settings.base_url
     readiness = await client.readiness()
     if readiness.ready:
-        return [Finding.well("coordinator", f"{url} is ready, {readiness.lag} blocks behind the chain")]
-    behind = "" if readiness.lag is None else f", {readiness.lag} blocks behind"
+        return [Finding.well("coordinator", f"{url} is ready; blocks behind the chain: {readiness.lag}")]
+    behind = "" if readiness.lag is None else f"; blocks behind the chain: {readiness.lag}"
     remedy = "wait: listings and jobs are answered once it has caught up; if it lasts, tell its operator"
     return [Finding.doubtful("coordinator", f"{url} is not ready: {readiness.reason}{behind}", remedy)]
 

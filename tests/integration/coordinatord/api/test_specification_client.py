@@ -12,7 +12,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def settings() -> dict[str, object]:
+def stage_settings() -> dict[str, object]:
     return {"ESCROW_MODE": "static", "OPERATOR_KEY": "0a" * 32}
 
 
