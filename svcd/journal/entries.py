@@ -106,7 +106,7 @@ def failing(job_id: bytes, reason: str, at: float) -> Statement:
 def ended(job_id: bytes, state: JournalState, reason: str | None, at: float) -> Statement:
     """The result is of no more use."""
     return (
-        "update jobs set state = ?, reason = coalesce(?, reason), result = null, updated = ? where job_id = ?",
+        "update jobs set state = ?, reason = ?, result = null, updated = ? where job_id = ?",
         (state, reason, at, job_id),
     )
 

@@ -1,11 +1,13 @@
 """The stages as a whole daemon, on a virtual clock, against a market in memory."""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+import structlog
 import trio
 from trio.testing import MockClock
 
@@ -25,6 +27,14 @@ def threads_run_inline(monkeypatch: pytest.MonkeyPatch) -> None:
         return act(*arguments)
 
     monkeypatch.setattr(trio.to_thread, "run_sync", run_sync)
+
+
+@pytest.fixture(autouse=True)
+def quiet_log() -> Iterator[None]:
+    """Unconfigured, structlog prints tracebacks with every local of every frame."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture
