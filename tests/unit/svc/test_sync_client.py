@@ -1,4 +1,5 @@
 import inspect
+import threading
 
 import pytest
 
@@ -6,8 +7,9 @@ from svc import batches, catalogue, files, jobs, sync_client
 from svc.client import Client
 from svc.errors import NotFound
 from svc.sync_client import SyncClient
-from tests.unit.svc.fake_coordinator import FakeCoordinator
+from tests.unit.svc.fake_coordinator import Answer, FakeCoordinator, job
 
+JOB = "0x" + "07" * 32
 TWINS = [
     (Client, SyncClient),
     (catalogue.Models, sync_client.SyncModels),
@@ -38,3 +40,29 @@ def test_calls_return_and_raise_as_the_awaited_ones_do() -> None:
 def test_signatures_and_words_are_those_of_the_awaited_methods() -> None:
     assert inspect.signature(SyncClient.run) == inspect.signature(Client.run)
     assert SyncClient.run.__doc__ == Client.run.__doc__
+
+
+def test_error_in_the_block_ends_what_other_threads_wait_for() -> None:
+    waiting = f"GET /v1/jobs/{JOB}"
+    coordinator = FakeCoordinator({waiting: [Answer(200, job(JOB))]})
+    asked = threading.Event()
+    outcome: list[BaseException] = []
+
+    def wait(client: SyncClient) -> None:
+        try:
+            client.jobs.wait(JOB, on_change=lambda _: asked.set())
+        except BaseException as error:
+            outcome.append(error)
+
+    def interrupted() -> None:
+        with coordinator.sync_client() as client:
+            threads.append(threading.Thread(target=wait, args=(client,)))
+            threads[0].start()
+            asked.wait(10)
+            raise KeyboardInterrupt
+
+    threads: list[threading.Thread] = []
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    threads[0].join(10)
+    assert [type(error).__name__ for error in outcome] == ["CancelledError"]
