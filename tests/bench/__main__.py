@@ -12,7 +12,7 @@ from pathlib import Path
 
 import attrs
 
-from tests.bench import checking, client, http, indexing, memory, relaying, sealing, signing
+from tests.bench import checking, client, http, indexing, memory, provider, relaying, sealing, signing
 from tests.bench.row import Row
 
 # The one place that knows the benchmarks: each module measures in its `rows()`.
@@ -25,6 +25,7 @@ BENCHMARKS = {
     "relaying": relaying.rows,
     "http": http.rows,
     "client": client.rows,
+    "provider": provider.rows,
 }
 REPORT = Path("build/bench.json")
 

@@ -4,29 +4,21 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 import structlog
-import trio
 from trio.testing import MockClock
 
 from tests.fakes.market import START, Market
 from tests.unit.svcd.stages.running import Running, running
 
-T = TypeVar("T")
 Start = Callable[..., AbstractAsyncContextManager[Running]]
 
 
 @pytest.fixture(autouse=True)
-def threads_run_inline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that jumps when every task waits would jump while a thread works."""
-
-    async def run_sync(act: Callable[..., T], *arguments: Any, **_: object) -> T:
-        await trio.lowlevel.checkpoint()
-        return act(*arguments)
-
-    monkeypatch.setattr(trio.to_thread, "run_sync", run_sync)
+def in_virtual_time(inline_threads: None) -> None:
+    """All of these do."""
 
 
 @pytest.fixture(autouse=True)
