@@ -12,7 +12,7 @@ from pathlib import Path
 
 import attrs
 
-from tests.bench import checking, http, indexing, memory, relaying, sealing, signing
+from tests.bench import batches, checking, http, indexing, memory, relaying, sealing, signing
 from tests.bench.row import Row
 
 # The one place that knows the benchmarks: each module measures in its `rows()`.
@@ -24,6 +24,7 @@ BENCHMARKS = {
     "memory": memory.rows,
     "relaying": relaying.rows,
     "http": http.rows,
+    "batches": batches.rows,
 }
 REPORT = Path("build/bench.json")
 
