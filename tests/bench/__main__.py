@@ -12,7 +12,7 @@ from pathlib import Path
 
 import attrs
 
-from tests.bench import checking, client, http, indexing, memory, provider, relaying, sealing, signing
+from tests.bench import batches, checking, client, http, indexing, memory, provider, relaying, sealing, signing
 from tests.bench.row import Row
 
 # The one place that knows the benchmarks: each module measures in its `rows()`.
@@ -26,6 +26,7 @@ BENCHMARKS = {
     "http": http.rows,
     "client": client.rows,
     "provider": provider.rows,
+    "batches": batches.rows,
 }
 REPORT = Path("build/bench.json")
 
