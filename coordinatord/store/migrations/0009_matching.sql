@@ -36,6 +36,8 @@ set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
 declare
     room bigint;
     held bigint;
+    chosen bytea[];
+    taken bigint;
 begin
     perform pg_advisory_xact_lock(hashtextextended('poll ' || poller::text, 0));
     return query
@@ -52,7 +54,9 @@ begin
     if room <= 0 then
         return;
     end if;
-    return query
+    -- A poll that committed while this statement looked may have leased the same jobs: what was lost to it is looked for
+    -- again, which sees its leases.
+    for attempt in 1 .. 5 loop
         with bids as (
             select j.job_id, j.posted_block, j.posted_log from jobs j
             where j.model_id = wanted_model and j.state = 0 and j.designated = 0 and j.expires_at >= at_time
@@ -74,11 +78,18 @@ begin
         oldest as (
             select b.job_id from (table bids union all table reserved) b
             order by b.posted_block, b.posted_log limit room)
-        insert into leases as l (job_id, provider_id, model_id, expires_at)
-        select o.job_id, poller, wanted_model, clock_timestamp() + lease from oldest o
-        on conflict (job_id) do update set provider_id = excluded.provider_id, model_id = excluded.model_id,
-            expires_at = excluded.expires_at
-            where l.expires_at <= clock_timestamp()
-        returning l.job_id, true;
+        select array_agg(o.job_id) into chosen from oldest o;
+        exit when chosen is null;
+        return query
+            insert into leases as l (job_id, provider_id, model_id, expires_at)
+            select c.job_id, poller, wanted_model, clock_timestamp() + lease from unnest(chosen) as c(job_id)
+            on conflict (job_id) do update set provider_id = excluded.provider_id, model_id = excluded.model_id,
+                expires_at = excluded.expires_at
+                where l.expires_at <= clock_timestamp()
+            returning l.job_id, true;
+        get diagnostics taken = row_count;
+        exit when taken = cardinality(chosen);
+        room := room - taken;
+    end loop;
 end
 $$;
