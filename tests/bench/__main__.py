@@ -12,7 +12,7 @@ from pathlib import Path
 
 import attrs
 
-from tests.bench import batches, checking, client, http, indexing, memory, provider, relaying, sealing, signing
+from tests.bench import batches, checking, client, http, indexing, memory, polls, provider, relaying, sealing, signing, uploads
 from tests.bench.row import Row
 
 # The one place that knows the benchmarks: each module measures in its `rows()`.
@@ -27,6 +27,8 @@ BENCHMARKS = {
     "client": client.rows,
     "provider": provider.rows,
     "batches": batches.rows,
+    "polls": polls.rows,
+    "uploads": uploads.rows,
 }
 REPORT = Path("build/bench.json")
 

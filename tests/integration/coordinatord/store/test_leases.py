@@ -10,7 +10,7 @@ import pytest
 from coordinatord.store import leases
 from coordinatord.store.database import Connection, Database, open_database
 from coordinatord.store.jobs import JobFilter
-from coordinatord.store.leases import HeldJob, Poller
+from coordinatord.store.leases import HeldJob, Place, Poller
 from coordinatord.store.migrate import migrate
 from tests.integration.coordinatord.store.market_rows import add_jobs, add_models, add_providers, begin_index
 
@@ -99,7 +99,7 @@ async def test_peek_tells_of_each_poller_whether_there_is_anything_for_it(databa
     pollers = [Poller(1, 1), Poller(2, 1), Poller(1, 2)]
 
     async def anything() -> list[bool]:
-        _, peeks = await leases.peek(line, pollers)
+        _, peeks = await leases.peek(line, pollers, {})
         assert [peeks[poller].known_model for poller in pollers] == [True, True, False]
         return [peeks[poller].anything for poller in pollers]
 
@@ -112,3 +112,42 @@ async def test_peek_tells_of_each_poller_whether_there_is_anything_for_it(databa
     await databases[0].pool.execute("delete from leases")
     await databases[0].pool.execute("update jobs set designated = 2")
     assert await anything() == [False, True, False]
+
+
+async def test_peek_takes_no_look_at_bids_of_a_model_that_was_bare_at_this_block(databases: list[Database]) -> None:
+    async with databases[0].connection() as connection:
+        await add_jobs(connection, 1, models=1)
+    line = databases[0].line()
+
+    async def any_bid(bare: dict[int, bytes]) -> bool:
+        _, peeks = await leases.peek(line, [Poller(1, 1)], bare)
+        return peeks[Poller(1, 1)].any_bid
+
+    assert not await any_bid({1: b"\x01"})
+    assert await any_bid({1: b"\x02"})  # at another block
+    assert await any_bid({})
+
+
+async def test_poll_that_begins_beyond_the_oldest_comes_back_to_them_when_it_would_go_short(
+    databases: list[Database],
+) -> None:
+    async with databases[0].connection() as connection:
+        await add_jobs(connection, 6, models=1)
+
+    async def blocks(after: int, free: int) -> list[int]:
+        async with databases[0].connection() as connection:
+            _, held = await leases.poll(
+                connection,
+                Poller(1, 1),
+                JobFilter(),
+                free=free,
+                lease_ms=60_000,
+                custody=None,
+                after=Place(after, 0),
+            )
+            await connection.execute("delete from leases")
+        return [job.place.block for job in held]
+
+    assert await blocks(3, 2) == [4, 5]
+    assert await blocks(5, 3) == [1, 2, 6]
+    assert await blocks(6, 9) == [1, 2, 3, 4, 5, 6]
