@@ -12,7 +12,20 @@ from pathlib import Path
 
 import attrs
 
-from tests.bench import batches, checking, client, http, indexing, memory, polls, provider, relaying, sealing, signing, uploads
+from tests.bench import (
+    batches,
+    checking,
+    client,
+    http,
+    indexing,
+    memory,
+    polls,
+    provider,
+    relaying,
+    sealing,
+    signing,
+    uploads,
+)
 from tests.bench.row import Row
 
 # The one place that knows the benchmarks: each module measures in its `rows()`.
