@@ -11,6 +11,7 @@ import structlog
 import trio
 
 from common.refusal import Refused
+from svcd import metrics
 from svcd.clock import Clock
 from svcd.coordinator.client import Coordinator
 from svcd.failures import JobFailed
@@ -130,4 +131,7 @@ class Reconciler:
                 large = needs_upload(sealed.length) and sealed.result_cid is None
                 await (self.pipeline.to_upload if large else self.pipeline.to_settle).send(ends, sealed)
             case "work":
+                if entry.state == "claiming":
+                    await journal.claimed(job_id)
+                    metrics.jobs_claimed.inc()
                 await self.pipeline.to_open.send(ends, held)

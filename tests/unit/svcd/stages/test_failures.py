@@ -176,7 +176,7 @@ CASES = {
         "unseal_failed", lambda market: market.post(market.container(recipient=SecretKey(b"\x77" * 32).public))
     ),
     "designated to another": Case("not_our_bid", for_another),
-    "no box key": Case("no_cipher", posted(), configured={"box": None}),
+    "recovered without the box key": Case("no_cipher", recovered(), configured={"box": None}),
     "coordinator without escrow": Case(
         "escrow_unavailable", open_with("release", instead(error(403, "escrow_unavailable")))
     ),

@@ -147,6 +147,29 @@ async def test_refused_claim_is_tried_again_only_where_it_was_not_the_jobs_fault
     assert market.calls.count("claim") == claims
 
 
+async def test_what_could_not_be_opened_is_not_claimed(autojump_clock: MockClock, market: Market, start: Start) -> None:
+    designated = market.post()
+    async with start(models=(MODEL,), box=None) as running:
+        await trio.sleep(10)
+        assert running.entry(designated) == ("", None)
+
+
+async def test_escrow_that_gave_no_key_is_left_alone_for_five_minutes(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    def open_job(text: str) -> str:
+        envelope = market.envelope({"input": text}).encode()
+        return market.post(market.container(envelope, market.escrow.public), designated="0")
+
+    market.scripts["release"].append(instead(error(403, "escrow_unavailable")))
+    async with start(models=(MODEL,)) as running:
+        assert await running.end_of(open_job("one")) == ("failed", "escrow_unavailable")
+        began, second = trio.current_time(), open_job("two")
+        assert await running.end_of(market.post()) == ("settled", None)  # designated jobs go on
+        assert await running.end_of(second) == ("settled", None)
+        assert trio.current_time() - began > 280
+
+
 async def test_poll_that_fails_is_no_end_and_silence_makes_unhealthy(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
