@@ -86,9 +86,9 @@ class Reconciler:
         claimed = await self.coordinator.claimed_by(self.provider_id)
         # Read after the list: what was claimed and ended in between is known by now. A job whose end is known is not
         # taken on again, whatever an index that is behind says.
-        known = await self.pipeline.journal.known()
+        unknown = await self.pipeline.journal.unknown([job.job_id for job in claimed])
         for job in claimed:
-            if job.job_id not in known:
+            if job.job_id in unknown:
                 await self._adopt(job)
 
     async def _adopt(self, job: Job) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import attrs
 
-from tests.bench import checking, http, indexing, memory, polls, relaying, sealing, signing, uploads
+from tests.bench import batches, checking, client, http, indexing, memory, polls, provider, relaying, sealing, signing, uploads
 from tests.bench.row import Row
 
 # The one place that knows the benchmarks: each module measures in its `rows()`.
@@ -24,6 +24,9 @@ BENCHMARKS = {
     "memory": memory.rows,
     "relaying": relaying.rows,
     "http": http.rows,
+    "client": client.rows,
+    "provider": provider.rows,
+    "batches": batches.rows,
     "polls": polls.rows,
     "uploads": uploads.rows,
 }
