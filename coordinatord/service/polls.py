@@ -6,6 +6,8 @@ Most polls find nothing: those are answered by one look that all polls of the mo
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
+import anyio
+
 from common.refusal import Refused
 from coordinatord.service.attendance import Attendance
 from coordinatord.service.funding import Funding
@@ -21,6 +23,9 @@ from coordinatord.store.snapshot import Snapshot
 Leased: TypeAlias = tuple[Snapshot, list[JobRow]]
 Custody: TypeAlias = Callable[[Connection], Awaitable[int | None]]
 
+# Leasing polls of one process at a time. More would not be faster, only hold connections that others want; and whoever
+# waits here waits for its turn, where in the pool it would be given up.
+_AT_ONCE: Final = 4
 _ROUNDS: Final = 3  # how often what turned out to be unpaid is replaced; what is left over comes with the next poll
 
 
@@ -46,6 +51,7 @@ class Polls:
         self._lookout = Lookout(database)
         self._lease_ms = lease_ms
         self._custody = custody
+        self._turns = anyio.Semaphore(_AT_ONCE)
 
     async def poll(
         self, session: SessionRow, wanted: JobFilter, free: int, limit: int, offset: int
@@ -93,7 +99,8 @@ class Polls:
                 connection, poller, wanted, free=free, lease_ms=self._lease_ms, custody=custody, after=after
             )
 
-        snapshot, held = await self._database.transact(body)
+        async with self._turns:
+            snapshot, held = await self._database.transact(body)
         if is_plain:
             self._lookout.leased(poller.model_id, held)
         return snapshot, held

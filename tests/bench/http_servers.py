@@ -18,12 +18,16 @@ from coordinatord.api.book import Book
 from coordinatord.api.caching import BlockCache
 from coordinatord.api.callers import CallerLimits, TokenBuckets
 from coordinatord.api.dispatch import Dispatcher, Gates
+from coordinatord.api.files import FileRoutes
 from coordinatord.api.frame import Frame
 from coordinatord.api.jobs import Jobs
 from coordinatord.api.routes import Request, Route
 from coordinatord.api.uploading import UploadReader
+from coordinatord.pins.store import open_pin_store
+from coordinatord.secret import Secret
 from coordinatord.server.listening import listening_socket
 from coordinatord.server.serving import serve_until
+from coordinatord.service.files import Files
 from coordinatord.service.funding import Funding
 from coordinatord.service.index_reads import IndexReads
 from coordinatord.service.polls import Polls
@@ -97,6 +101,19 @@ async def _serve(name: str, port: int) -> None:
                 return await reads.session.get(hash_token(token))
 
             await serve(our_stack(routes, lambda: reads.position.get(None), find_session))
+    elif name == "uploads":
+        nothing = Secret("")
+
+        async def anybody(_: str) -> SessionRow | None:
+            return SessionRow(bytes(20), None)
+
+        async with (
+            open_database(os.environ["DATABASE_URL"], smallest=2, largest=4) as database,
+            open_pin_store(os.environ["STORE"], "bench", nothing, nothing, "us-east-1") as pins,
+        ):
+            reads = IndexReads.over(database)
+            routes = FileRoutes(Files(database, pins, 2_592_000)).routes()
+            await serve(our_stack(routes, lambda: reads.position.get(None), anybody))
     else:
         await serve({"starlette": starlette_hello, "stack": stack_hello}[name]())
 

@@ -60,7 +60,7 @@ begin
     end if;
     -- A poll that committed while this statement looked may have leased the same jobs: what was lost to it is looked for
     -- again, which sees its leases.
-    for attempt in 1 .. 5 loop
+    for attempt in 1 .. 10 loop
         with bids as (
             select j.job_id, j.posted_block, j.posted_log from jobs j
             where j.model_id = wanted_model and j.state = 0 and j.designated = 0 and j.expires_at >= at_time
@@ -84,9 +84,6 @@ begin
             select b.job_id from (table bids union all table reserved) b
             order by b.posted_block, b.posted_log limit room)
         select array_agg(o.job_id) into chosen from oldest o;
-        if chosen is null and after_block < 0 then
-            return;
-        end if;
         return query
             insert into leases as l (job_id, provider_id, model_id, expires_at)
             select c.job_id, poller, wanted_model, clock_timestamp() + lease from unnest(chosen) as c(job_id)
@@ -95,9 +92,11 @@ begin
                 where l.expires_at <= clock_timestamp()
             returning l.job_id, true;
         get diagnostics taken = row_count;
+        if taken = coalesce(cardinality(chosen), 0) then  -- none was lost
+            exit when taken = room or after_block < 0;
+            after_block := -1;
+        end if;
         room := room - taken;
-        exit when room = 0 or (taken = cardinality(chosen) and after_block < 0);
-        after_block := -1;
     end loop;
 end
 $$;
