@@ -9,7 +9,7 @@ import pytest
 
 from common.container import commit
 from common.scalars import base64_of, hex_of
-from coordinatord.pins.store import PART_BYTES
+from coordinatord.pins.parts import PART_BYTES
 from tests.integration.coordinatord.api.party import Body, Party
 from tests.integration.coordinatord.api.shows import shows
 from tests.integration.coordinatord.api.specification import CONTRACT_ERROR
