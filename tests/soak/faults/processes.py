@@ -1,0 +1,44 @@
+"""Daemons end: without warning, or as their operator asks."""
+
+from random import Random
+
+import anyio
+
+from tests.soak.daemon import Daemon
+from tests.soak.ground import Ground
+
+
+class UncleanExit(Exception):
+    """A daemon that was asked to end did so with a status other than 0."""
+
+
+async def coordinator_killed(ground: Ground, random: Random, seconds: float) -> None:
+    await _killed(random.choice(ground.coordinators), seconds)
+
+
+async def coordinator_restarted(ground: Ground, random: Random, seconds: float) -> None:
+    await _restarted(random.choice(ground.coordinators), seconds)
+
+
+async def provider_killed(ground: Ground, random: Random, seconds: float) -> None:
+    await _killed(random.choice(ground.providers), seconds)
+
+
+async def provider_restarted(ground: Ground, random: Random, seconds: float) -> None:
+    await _restarted(random.choice(ground.providers), seconds)
+
+
+async def _killed(daemon: Daemon, seconds: float) -> None:
+    await daemon.kill()
+    await anyio.sleep(seconds)
+    await daemon.start()
+    await daemon.until_ready()
+
+
+async def _restarted(daemon: Daemon, seconds: float) -> None:
+    status = await daemon.stop()
+    await anyio.sleep(seconds)
+    await daemon.start()
+    await daemon.until_ready()
+    if status != 0:
+        raise UncleanExit(f"{daemon.name} ended with status {status} after SIGTERM")

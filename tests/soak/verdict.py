@@ -1,0 +1,93 @@
+"""What the run left behind, held against what the system promises."""
+
+from collections.abc import Collection
+from typing import Any, Final
+
+import anyio
+import asyncpg
+
+from coordinatord.chain.rpc import open_rpc
+from coordinatord.store.index.position import read_position
+from tests.invariants.batches import batch_violations
+from tests.invariants.funds import fund_violations
+from tests.invariants.index import index_violations
+from tests.invariants.jobs import job_violations
+from tests.invariants.objects import object_violations
+from tests.invariants.relays import relay_violations
+from tests.invariants.sessions import session_violations
+from tests.soak.ground import Ground
+from tests.soak.lease_audit import lease_violations
+
+INVARIANTS: Final = {
+    "I1": "none lost",
+    "I2": "none doubled",
+    "I3": "nonces",
+    "I4": "index",
+    "I5": "funds",
+    "I6": "batches",
+    "I7": "objects",
+    "I8": "sessions",
+    "I9": "leases",
+}
+_QUIET_SECONDS: Final = 120.0
+_UNDER_WAY: Final = "select count(*) from relays where state in ('queued', 'signed')"
+_CLAIMED: Final = "select count(*) from jobs where state = 1"
+
+
+async def come_to_rest(ground: Ground) -> list[str]:
+    """Let what is under way end: relays are mined, and what is still claimed is reclaimed once its window is over.
+    What does not end is told."""
+    connection = await asyncpg.connect(ground.database_url)
+    try:
+        stuck = await _until_none(connection, _UNDER_WAY, "I1: {} relays did not end")
+        if await connection.fetchval(_CLAIMED):
+            await ground.anvil.call("evm_increaseTime", 86_400)
+            await ground.anvil.call("evm_mine")
+            stuck += await _until_none(connection, _CLAIMED, "I1: {} jobs are still claimed after their window")
+            stuck += await _until_none(connection, _UNDER_WAY, "I1: {} relays did not end")
+        await ground.anvil.call("evm_setIntervalMining", 0)
+        await ground.anvil.call("evm_mine")
+    finally:
+        await connection.close()
+    return stuck
+
+
+async def _until_none(connection: "asyncpg.Connection[asyncpg.Record]", query: str, told: str) -> list[str]:
+    with anyio.move_on_after(_QUIET_SECONDS):
+        while await connection.fetchval(query):  # noqa: ASYNC110 - the event is in another process
+            await anyio.sleep(0.25)
+        return []
+    return [told.format(await connection.fetchval(query))]
+
+
+async def violations(ground: Ground, promised: Collection[bytes]) -> list[str]:
+    """All that is broken, each line opened by its invariant. The chain stands still, the coordinators run."""
+    connection = await asyncpg.connect(ground.database_url)
+    book = ground.book
+    try:
+        async with open_rpc(ground.anvil.rpc_url) as rpc:
+            head = int(await ground.anvil.call("eth_blockNumber"), 16)
+            with anyio.move_on_after(_QUIET_SECONDS):
+                while (position := await read_position(connection)) is None or position.block_number < head:  # noqa: ASYNC110 - the event is in another process
+                    await anyio.sleep(0.1)
+            return [
+                *await relay_violations(connection, rpc, stuck_after=0),
+                *await job_violations(rpc, book, promised=promised),
+                *await index_violations(connection, rpc, book),
+                *await fund_violations(rpc, book),
+                *await batch_violations(connection, ground.pin_store.gateway),
+                *await object_violations(connection, ground.pin_store.gateway),
+                *await session_violations(connection),
+                *await lease_violations(connection),
+            ]
+    finally:
+        await connection.close()
+
+
+def judged(found: Collection[str]) -> dict[str, Any]:
+    """By invariant: whether it holds, and what breaks it. What belongs to none breaks `other`."""
+    broken: dict[str, list[str]] = {name: [] for name in (*INVARIANTS, "other")}
+    for line in found:
+        name = line.split(":", 1)[0]
+        broken[name if name in INVARIANTS else "other"].append(line)
+    return {name: {"holds": not lines, "detail": "; ".join(lines[:20])} for name, lines in broken.items()}
