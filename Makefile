@@ -72,10 +72,14 @@ lint: $(VENV)/.ready ## ruff, mypy --strict, import-linter
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache | tail -n 4
 
+# Each worker has a chain, a database server and a pin store of its own. Tests wait more than they compute, so three of
+# them share two cores well.
+WORKERS ?= 3
+
 .PHONY: pytest
 pytest: setup ## unit, integration and end-to-end tests
 	@echo "tests: unit, integration, end to end"
-	@$(BIN)/python -m pytest -q
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
 .PHONY: node-check
 node-check: tests/node/node_modules/.ready ## the shared test vectors, read by independent JavaScript implementations

@@ -6,9 +6,11 @@ the key to one place on one chain. All fields after the label have fixed lengths
 
 import hashlib
 import hmac
-from typing import Final
+from typing import Final, TypeVar
 
 from common.box import SecretKey
+
+B = TypeVar("B", bound=bytes | bytearray)
 
 DATA_KEY_LABEL: Final = b"svc-dek-v1"
 RESULT_DATA_KEY_LABEL: Final = b"svc-result-v1"
@@ -18,13 +20,13 @@ ESCROW_KEY_LABEL: Final = b"svc-escrow-v1"
 SEED_BYTES: Final = 32
 
 
-def hkdf_sha256(secret: bytes, info: bytes) -> bytes:
+def hkdf_sha256(secret: bytes | bytearray, info: bytes) -> bytes:
     """The first 32 bytes of HKDF-SHA256 with an empty salt (RFC 5869: one block of the expansion)."""
     extracted = hmac.digest(bytes(hashlib.sha256().digest_size), secret, "sha256")
     return hmac.digest(extracted, info + b"\x01", "sha256")
 
 
-def data_key(seed: bytes, chain_id: int, job_registry: bytes, owner: bytes) -> bytes:
+def data_key(seed: bytes | bytearray, chain_id: int, job_registry: bytes, owner: bytes) -> bytes:
     """The key of a container's ciphertext.
 
     It is bound to the owner because containers are public: a stranger who posts someone's container under an
@@ -59,7 +61,7 @@ def _place(chain_id: int, job_registry: bytes) -> bytes:
     return chain_id.to_bytes(32, "big") + _exactly(job_registry, 20)
 
 
-def _exactly(raw: bytes, length: int) -> bytes:
+def _exactly(raw: B, length: int) -> B:
     if len(raw) != length:
         raise ValueError(f"expected {length} bytes, got {len(raw)}")
     return raw

@@ -7,7 +7,7 @@ import attrs
 from common.address_book import AddressBook
 from common.eip712 import DIGEST_PREFIX, Domain
 from common.keccak import keccak256
-from common.messages.escrow import HandoverAuth, Release
+from common.messages.escrow import HandoverAuth, HandoverKeys, Release
 from common.messages.jobs import Cancel, Claim, Fail, Order, Settle
 from common.messages.payments import ReceiveWithAuthorization
 from common.messages.providers import AskSnapshot, RequestCapacity, SetIdentity
@@ -44,7 +44,7 @@ class Domains:
     providers: SigningDomain[SetIdentity | RequestCapacity]
     asks: SigningDomain[AskSnapshot]
     token: SigningDomain[ReceiveWithAuthorization]
-    escrow: SigningDomain[Release | HandoverAuth]
+    escrow: SigningDomain[Release | HandoverAuth | HandoverKeys]
     session: SigningDomain[SvcSession]
     results: SigningDomain[ResultKey]
 

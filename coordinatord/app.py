@@ -1,7 +1,7 @@
 """The composition root. Task groups nest in the order of shutdown: what stands inside ends first.
 
 pool, node, store        closed last
-  background             indexer, relayer, reclaims, janitor, notices: commitments go on while requests end
+  background             indexer, relayer, reclaims, batches, janitor, notices: commitments go on while requests end
     intake               HTTP; told first, ends first
 """
 
@@ -20,7 +20,9 @@ from common.domains import Domains
 from common.secp256k1 import Wallet
 from coordinatord import metrics
 from coordinatord.api.application import Endpoints, build_application
+from coordinatord.api.batches import BatchRoutes
 from coordinatord.api.book import Book
+from coordinatord.api.escrow import EscrowRoutes, Hosted
 from coordinatord.api.handshake import Handshake
 from coordinatord.api.jobs import Jobs
 from coordinatord.api.models import Models
@@ -42,24 +44,35 @@ from coordinatord.notify import Systemd
 from coordinatord.pins.store import PinStore, open_pin_store
 from coordinatord.relayer.settings import RelayerSettings
 from coordinatord.relayer.worker import run_relayer
-from coordinatord.server import listening_socket, serve_until
+from coordinatord.server.listening import listening_socket
+from coordinatord.server.serving import serve_until
 from coordinatord.service.asks import Asks
+from coordinatord.service.batches import Batches
 from coordinatord.service.cancel import Cancels
 from coordinatord.service.containers import Containers
 from coordinatord.service.deployment import Deployment
+from coordinatord.service.escrow.claims import Claims
+from coordinatord.service.escrow.hosting import Escrow, host_escrow
+from coordinatord.service.escrow.release import Releases
+from coordinatord.service.files import Files
 from coordinatord.service.index_reads import IndexReads
+from coordinatord.service.line_containers import LineContainers
 from coordinatord.service.market import Market
 from coordinatord.service.ops import Ops
+from coordinatord.service.plan import Plans
 from coordinatord.service.polls import Polls
 from coordinatord.service.relaying import Relaying
 from coordinatord.service.sessions import Sessions
 from coordinatord.service.submission import Submissions
-from coordinatord.service.uploads import NoUploads
+from coordinatord.service.uploads import StoredUploads
 from coordinatord.service.windows import system_clock
 from coordinatord.store.database import Database, open_database
 from coordinatord.store.migrate import migrate
 from coordinatord.store.notices import Notices
 from coordinatord.trouble import Fatal, Retryable
+from coordinatord.workers.batches import BatchWorker
+from coordinatord.workers.expansion import Expansion
+from coordinatord.workers.finalising import Finalising
 from coordinatord.workers.janitor import Janitor
 from coordinatord.workers.reclaim import ReclaimWorker
 
@@ -84,9 +97,8 @@ class Ground:
 
 async def run(config: Config) -> None:
     """The daemon, until SIGTERM or SIGINT."""
-    if config.escrow_mode != "off":
-        # Answering 403 while its operator believes that it holds keys would cost jobs.
-        raise Fatal(f"ESCROW_MODE={config.escrow_mode}: this version hosts no escrow yet; set it to off")
+    if config.escrow_mode == "mock":
+        raise Fatal("ESCROW_MODE=mock: this version hosts no such escrow yet")
     systemd = Systemd()
     stopping = Stopping()
     listening = listening_socket(config.port)
@@ -104,7 +116,7 @@ async def run(config: Config) -> None:
                 background.start_soon(serve_metrics, config.metrics_host, config.metrics_port, refresh)
             stop = anyio.Event()
             background.start_soon(_stop_when_told, stop)
-            app = compose(ground, relaying, containers, stopping)
+            app = compose(ground, relaying, containers, host_escrow(config, system_clock), stopping)
 
             async def stopped() -> None:
                 await stop.wait()
@@ -182,9 +194,12 @@ def start_background(tasks: TaskGroup, ground: Ground, relaying: Relaying) -> No
     tasks.start_soon(relay, ground)
     registry, depth = ground.config.addresses.job_registry, ground.config.relay_max_depth
     tasks.start_soon(ReclaimWorker(ground.database, ground.notices, registry, max_depth=depth).run)
+    tasks.start_soon(batch_worker_of(ground).run)
 
 
-def compose(ground: Ground, relaying: Relaying, containers: Containers, stopping: Stopping) -> ASGIApp:
+def compose(
+    ground: Ground, relaying: Relaying, containers: Containers, escrow: Escrow | None, stopping: Stopping
+) -> ASGIApp:
     """Services, and the routes over them."""
     config, database, domains = ground.config, ground.database, ground.domains
     book = config.addresses
@@ -195,13 +210,14 @@ def compose(ground: Ground, relaying: Relaying, containers: Containers, stopping
         database, ground.rpc, block_time_ms=config.block_time_ms, ready_lag_blocks=config.ready_lag_blocks
     )
     sessions = Sessions(domains, database, providers, reads.session.get)
+    uploads = StoredUploads(database, config.file_retention_seconds)
     submissions = Submissions(
         domains=domains,
         registry=jobs,
         relayer=ground.relayer.address,
         market=Market(database, config.match_liveness_ms, config.match_candidates),
         containers=containers,
-        uploads=NoUploads(),
+        uploads=uploads,
         relaying=relaying,
         clock=system_clock,
     )
@@ -212,7 +228,7 @@ def compose(ground: Ground, relaying: Relaying, containers: Containers, stopping
         relayer=ground.relayer.address,
         database=database,
         containers=containers,
-        uploads=NoUploads(),
+        uploads=uploads,
         relaying=relaying,
         clock=system_clock,
     )
@@ -225,8 +241,42 @@ def compose(ground: Ground, relaying: Relaying, containers: Containers, stopping
         book=Book(database, reads, Polls(database, config.match_lease_ms)),
         operations=Operations(ops, asks, jobs),
         providers=Providers(database, reads),
+        escrow=EscrowRoutes(hosted_escrow(ground, escrow, jobs, providers)),
+        batches=BatchRoutes(
+            Batches(database, config.file_retention_seconds), Plans(database, config.match_liveness_ms)
+        ),
     )
     return build_application(config, endpoints, readiness, sessions, reads)
+
+
+def hosted_escrow(
+    ground: Ground, escrow: Escrow | None, jobs: JobRegistry, providers: ProviderRegistry
+) -> Hosted | None:
+    if escrow is None:
+        return None
+    book = ground.config.addresses
+    releases = Releases(
+        domains=ground.domains,
+        chain_id=book.chain_id,
+        registry=book.job_registry,
+        custody=escrow.custody,
+        claims=Claims(jobs, providers, ground.config.confirmations),
+        clock=system_clock,
+    )
+    return Hosted(escrow, releases)
+
+
+def batch_worker_of(ground: Ground) -> BatchWorker:
+    database, retention = ground.database, ground.config.file_retention_seconds
+    expansion = Expansion(
+        domains=ground.domains,
+        registry=JobRegistry(ground.rpc, ground.config.addresses.job_registry),
+        pins=ground.pins,
+        containers=LineContainers(database, ground.pins),
+        retention_seconds=retention,
+        clock=system_clock,
+    )
+    return BatchWorker(database, ground.notices, expansion, Finalising(Files(database, ground.pins, retention)))
 
 
 async def index(ground: Ground) -> None:

@@ -14,6 +14,7 @@ import attrs
 
 from common.address_book import AddressBook
 from common.refusal import Refused
+from common.secp256k1 import Wallet
 from coordinatord.secret import Secret
 from coordinatord.trouble import Fatal
 
@@ -78,7 +79,12 @@ def _origins(text: str) -> tuple[str, ...]:
 def _private_key(text: str) -> Secret:
     if not _KEY.fullmatch(text):
         raise ValueError("must be a private key of 32 bytes in hex")
-    return Secret(text.removeprefix("0x").lower())
+    digits = text.removeprefix("0x").lower()
+    try:
+        Wallet(bytes.fromhex(digits))
+    except Refused as wrong:
+        raise ValueError(f"is no key: {wrong}") from None
+    return Secret(digits)
 
 
 def _private_keys(text: str) -> tuple[Secret, ...]:

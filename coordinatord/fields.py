@@ -82,6 +82,19 @@ class Hex:
 
 
 @attrs.frozen(slots=True)
+class BareHex:
+    """Exactly `length` bytes, without 0x."""
+
+    length: int
+
+    def read(self, value: object, param: str) -> bytes:
+        return scalars.read_bare_hex(value, self.length, param)
+
+    def schema(self) -> Schema:
+        return {"type": "string", "pattern": f"^[0-9a-fA-F]{{{2 * self.length}}}$"}
+
+
+@attrs.frozen(slots=True)
 class HexUpTo:
     """At most `longest` bytes, with 0x."""
 
@@ -125,18 +138,81 @@ class Text:
 
 
 @attrs.frozen(slots=True)
+class Visible:
+    """1 to `longest` visible ASCII characters: what a header can carry."""
+
+    longest: int
+
+    def read(self, value: object, param: str) -> str:
+        text = Text(self.longest).read(value, param)
+        if not text or any(not "!" <= character <= "~" for character in text):
+            raise Refused(f"{param} must be visible ASCII characters", param)
+        return text
+
+    def schema(self) -> Schema:
+        return {"type": "string", "pattern": "^[!-~]+$", "maxLength": self.longest}
+
+
+@attrs.frozen(slots=True)
 class Choice:
-    """One of a few words."""
+    """One of a few words. `code`: the specification's name for any other."""
 
     choices: tuple[str, ...]
+    code: str | None = None
 
     def read(self, value: object, param: str) -> str:
         if not isinstance(value, str) or value not in self.choices:
-            raise Refused(f"{param} must be one of {', '.join(self.choices)}", param)
+            raise Refused(f"{param} must be one of {', '.join(self.choices)}", param, self.code)
         return value
 
     def schema(self) -> Schema:
         return {"type": "string", "enum": list(self.choices)}
+
+
+@attrs.frozen(slots=True)
+class Coded(Generic[T]):
+    """A kind whose malformed values have a code of their own."""
+
+    kind: Kind[T]
+    code: str
+
+    def read(self, value: object, param: str) -> T:
+        try:
+            return self.kind.read(value, param)
+        except Refused as refusal:
+            raise Refused(refusal.message, refusal.param, self.code) from None
+
+    def schema(self) -> Schema:
+        return self.kind.schema()
+
+
+@attrs.frozen(slots=True)
+class StringPairs:
+    """An object of at most `most` strings under names of the caller's own."""
+
+    most: int
+    longest_key: int
+    longest_value: int
+
+    def read(self, value: object, param: str) -> dict[str, str]:
+        if not isinstance(value, dict):
+            raise Refused(f"{param} must be an object", param)
+        if len(value) > self.most:
+            raise Refused(f"{param} must have at most {self.most} members", param)
+        pairs: dict[str, str] = {}
+        for name, text in value.items():
+            if len(name) > self.longest_key:
+                raise Refused(f"{param}'s names must be at most {self.longest_key} characters", param)
+            pairs[name] = Text(self.longest_value).read(text, f"{param}.{name}")
+        return pairs
+
+    def schema(self) -> Schema:
+        return {
+            "type": "object",
+            "maxProperties": self.most,
+            "propertyNames": {"maxLength": self.longest_key},
+            "additionalProperties": Text(self.longest_value).schema(),
+        }
 
 
 @attrs.frozen(slots=True)

@@ -17,6 +17,7 @@ _ROLES: Final = (
     *("relayer", "relayer"),  # two share the outbox
     *("client",) * 4,
     *("provider",) * 3,
+    "operator",  # the escrow's key is derived from its key
 )
 
 
@@ -52,6 +53,10 @@ class Cast:
     @property
     def treasury(self) -> Wallet:
         return self.with_role("treasury")[0]
+
+    @property
+    def operator(self) -> Wallet:
+        return self.with_role("operator")[0]
 
 
 def derive() -> Cast:

@@ -49,6 +49,7 @@ async def local_world(settings: Settings, say: Say) -> AsyncIterator[Devnet]:
                 pins=pins,
                 address_book=market.address_book,
                 relayer_key=cast.with_role("relayer")[0].private_key,
+                operator_key=cast.operator.private_key,
                 logs=state.logs,
             ) as coordinator:
                 watches.start_soon(coordinator.child.fail_when_it_ends)

@@ -35,6 +35,7 @@ async def running_coordinator(
     pins: PinStore,
     address_book: dict[str, Any],
     relayer_key: str,
+    operator_key: str,
     logs: Path,
 ) -> AsyncIterator[Coordinator]:
     """Up when it is ready: its index has caught up with the chain."""
@@ -46,6 +47,8 @@ async def running_coordinator(
             "ADDRESSES_JSON": json.dumps(address_book),
             "DATABASE_URL": database_url,
             "RELAYER_KEY": relayer_key,
+            "ESCROW_MODE": "static",
+            "OPERATOR_KEY": operator_key,
             "RPC_URL": rpc_url,
             "PORT": str(port),
             "METRICS_PORT": str(metrics_port),

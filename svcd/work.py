@@ -1,10 +1,8 @@
 """What a backend is given and what it gives back."""
 
-from typing import Literal
-
 import attrs
 
-Modality = Literal["text", "embeddings", "image", "video"]
+from common.pricing.request_shape import Modality
 
 
 @attrs.frozen(slots=True)

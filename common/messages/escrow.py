@@ -10,6 +10,7 @@ from common.messages.fields import bytes32, uint64
 
 _RELEASE: Final = Struct(">32s 32s 32s 32s 32s 24xQ")
 _HANDOVER_AUTH: Final = Struct(">32s 32s 24xQ")
+_HANDOVER_KEYS: Final = Struct(">32s 32s 24xQ 32s")
 
 
 @frozen(slots=True)
@@ -50,3 +51,18 @@ class HandoverAuth:
 
     def struct_hash(self) -> bytes:
         return keccak256(_HANDOVER_AUTH.pack(self.TYPE_HASH, self.channel_pubkey, self.issued_at))
+
+
+@frozen(slots=True)
+class HandoverKeys:
+    """The holder answers for the keys that it hands over, to this channel and this request."""
+
+    TYPE: ClassVar[str] = "HandoverKeys(bytes32 channelPubkey,uint64 issuedAt,bytes keys)"
+    TYPE_HASH: ClassVar[bytes] = keccak256(TYPE.encode("ascii"))
+
+    channel_pubkey: bytes = field(validator=bytes32)
+    issued_at: int = field(validator=uint64)
+    keys: bytes | bytearray = field(repr=lambda _: "<SECRET>")
+
+    def struct_hash(self) -> bytes:
+        return keccak256(_HANDOVER_KEYS.pack(self.TYPE_HASH, self.channel_pubkey, self.issued_at, keccak256(self.keys)))

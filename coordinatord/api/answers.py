@@ -3,6 +3,7 @@
 Handlers return what these functions make; nothing else in `api` builds an error or picks a status.
 """
 
+from collections.abc import Mapping
 from typing import Final, assert_never
 
 import attrs
@@ -10,12 +11,14 @@ import msgspec
 
 from common.address_book import AddressBook
 from common.refusal import Refused
-from common.scalars import hex_of
-from coordinatord.api import views, write_views
+from common.scalars import base64_of, hex_of
+from coordinatord.api import batch_views, escrow_views, plan_views, views, write_views
 from coordinatord.api.views import ErrorType
 from coordinatord.indexer.readiness import ReadinessReport
-from coordinatord.service import asks, cancel, ops, sessions, submission
+from coordinatord.service import asks, batches, cancel, ops, sessions, submission
+from coordinatord.service.escrow import release
 from coordinatord.service.outcomes import NotFound, NotSigned, WouldRefuse
+from coordinatord.service.plan import ModelPlan
 from coordinatord.service.relaying import Busy, Mined, NoReceipt, RefusedByChain
 from coordinatord.store.snapshot import Snapshot
 from coordinatord.trouble import Retryable
@@ -73,6 +76,11 @@ def trouble(cause: Retryable) -> Answer:
     return error(status, cause.kind, cause.message, code=cause.code, retryable=True, headers=headers)
 
 
+def malformed_http(status: int) -> Answer:
+    """What is no request at all: the server answers, before any route is known."""
+    return error(status, "invalid_request_error", "this is no HTTP/1.1 message that can be read in one way only")
+
+
 def internal_error() -> Answer:
     return error(500, "internal_error", "this request met an unexpected failure")
 
@@ -109,6 +117,11 @@ def invalid_session() -> Answer:
 
 def escrow_unavailable() -> Answer:
     return error(403, "invalid_request_error", "this coordinator hosts no escrow", code="escrow_unavailable")
+
+
+def handover_disabled() -> Answer:
+    message = "the keys of this escrow are its operator's and are not handed over"
+    return error(403, "invalid_request_error", message, code="escrow_handover_disabled")
 
 
 def not_signed(outcome: NotSigned, *, status: int = 403) -> Answer:
@@ -186,6 +199,11 @@ def relayed(outcome: RefusedByChain | Busy | NoReceipt | WouldRefuse, poll: str)
             assert_never(outcome)
 
 
+def planned(plans: list[ModelPlan]) -> Answer:
+    """What a batch would meet: not an error, and nothing that a repetition would change."""
+    return Answer(402, _encode(plan_views.plan(plans)), (_JSON, _FINAL))
+
+
 def cancelled(job_id: bytes, outcome: cancel.Outcome) -> Answer:
     if isinstance(outcome, Mined):
         return ok(write_views.Cancelled(hex_of(job_id), hex_of(outcome.tx_hash)))
@@ -240,6 +258,19 @@ def asks_published(outcome: asks.Outcome) -> Answer:
             assert_never(outcome)
 
 
+def batch_cancelled(outcome: batches.CancelOutcome) -> Answer:
+    match outcome:
+        case batches.Found():
+            return ok(batch_views.batch_as_of(outcome.batch, outcome.snapshot.block_number))
+        case batches.NotCancellable():
+            message = "the batch has ended, or every line of it has"
+            return error(400, "invalid_request_error", message, code="batch_not_cancellable")
+        case None:
+            return not_found(NotFound("batch"))
+        case _:
+            assert_never(outcome)
+
+
 def session_opened(outcome: sessions.Outcome) -> Answer:
     match outcome:
         case sessions.OpenedSession():
@@ -251,5 +282,27 @@ def session_opened(outcome: sessions.Outcome) -> Answer:
             return not_signed(outcome)
         case NotSigned():
             return not_signed(outcome, status=401)
+        case _:
+            assert_never(outcome)
+
+
+_NOT_RELEASED: Final[Mapping[release.Reason, tuple[int, ErrorType]]] = {
+    "stale_issued_at": (400, "invalid_request_error"),
+    "wrong_wallet": (403, "authentication_error"),
+    "no_claim": (404, "not_found"),
+    "not_claimed": (409, "invalid_request_error"),
+    "wrap_mismatch": (400, "invalid_request_error"),
+    "unseal_failed": (400, "invalid_request_error"),
+    "escrow_key_lost": (410, "not_found"),
+}
+
+
+def released(outcome: release.Outcome) -> Answer:
+    match outcome:
+        case release.Released():
+            return ok_private(escrow_views.Released(base64_of(outcome.dek_sealed)))
+        case release.NotReleased():
+            status, kind = _NOT_RELEASED[outcome.reason]
+            return error(status, kind, outcome.message, code=outcome.reason)
         case _:
             assert_never(outcome)

@@ -3,12 +3,14 @@
 import attrs
 from starlette.types import ASGIApp
 
+from coordinatord.api.batches import BatchRoutes
 from coordinatord.api.bodies import BodyBudget, BodyReader
 from coordinatord.api.book import Book
 from coordinatord.api.caching import BlockCache
 from coordinatord.api.callers import CallerLimits, TokenBuckets
 from coordinatord.api.cors import Cors
 from coordinatord.api.dispatch import Dispatcher, Gates
+from coordinatord.api.escrow import EscrowRoutes
 from coordinatord.api.frame import Frame
 from coordinatord.api.handshake import Handshake
 from coordinatord.api.jobs import Jobs
@@ -35,9 +37,21 @@ class Endpoints:
     book: Book
     operations: Operations
     providers: Providers
+    escrow: EscrowRoutes
+    batches: BatchRoutes
 
     def routes(self) -> list[Route]:
-        topics = (self.system, self.handshake, self.models, self.jobs, self.book, self.operations, self.providers)
+        topics = (
+            self.system,
+            self.handshake,
+            self.models,
+            self.jobs,
+            self.book,
+            self.operations,
+            self.providers,
+            self.escrow,
+            self.batches,
+        )
         routes = [route for topic in topics for route in topic.routes()]
         return [*routes, openapi_route(routes)]
 

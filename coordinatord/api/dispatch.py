@@ -15,7 +15,7 @@ from coordinatord.api.caching import BlockCache, etag_of, names_etag, not_modifi
 from coordinatord.api.callers import CALLER_KEY
 from coordinatord.api.frame import ROUTE_KEY
 from coordinatord.api.matching import Matcher
-from coordinatord.api.queries import read_query
+from coordinatord.api.queries import read_headers, read_query
 from coordinatord.api.routes import Request, Route
 from coordinatord.api.sending import send_answer
 from coordinatord.service.outcomes import NotFound
@@ -77,9 +77,10 @@ class Dispatcher:
             session = await self._session(scope)
             if session is None:
                 return answers.invalid_session()
+        headers = read_headers(Headers(scope=scope), route.headers) if route.headers else {}
         caller: str = scope[CALLER_KEY]
         if route.body is None:
-            request = Request(caller, path, query, None, session)
+            request = Request(caller, path, query, None, session, headers)
             if route.index_backed and session is None:
                 return await self._of_index(route, request, scope)
             return await route.handler(request)
@@ -87,7 +88,7 @@ class Dispatcher:
             raw = await self._gates.bodies.read(receive, Headers(scope=scope), route.body.limit, share)
             body = route.body.read(await parse_body(raw))
             del raw  # what was read from it is held from here on
-            return await route.handler(Request(caller, path, query, body, session))
+            return await route.handler(Request(caller, path, query, body, session, headers))
 
     async def _session(self, scope: Scope) -> SessionRow | None:
         for name, value in scope["headers"]:

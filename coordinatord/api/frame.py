@@ -18,6 +18,10 @@ log = structlog.get_logger(__name__)
 ROUTE_KEY: Final = "svc.route"  # set by the dispatcher: the template, so that ids make no new metric
 
 
+def new_request_id() -> str:
+    return os.urandom(16).hex()
+
+
 class Frame:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -34,7 +38,7 @@ class Frame:
         await self._http(scope, receive, send)
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request_id = os.urandom(16).hex()
+        request_id = new_request_id()
         started = time.perf_counter()
         status = 0
 

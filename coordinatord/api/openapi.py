@@ -77,6 +77,10 @@ def _operation(route: Route, by_shape: dict[Any, Schema]) -> Schema:
                 }
                 for name, parameter in route.query.items()
             ),
+            *(
+                {"name": name, "in": "header", "description": parameter.about, "schema": parameter.kind.schema()}
+                for name, parameter in route.headers.items()
+            ),
         ],
         "responses": _responses(route, by_shape),
     }

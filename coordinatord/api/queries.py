@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
+from starlette.datastructures import Headers
+
 from common.refusal import Refused
 from coordinatord.api.routes import Parameter
 
@@ -24,6 +26,18 @@ def read_query(raw: bytes, parameters: Mapping[str, Parameter]) -> dict[str, Any
             values[name] = parameter.kind.read(text, name)
         elif parameter.required:
             raise Refused(f"{name} is required", name)
+    return values
+
+
+def read_headers(headers: Headers, parameters: Mapping[str, Parameter]) -> dict[str, Any]:
+    """The same of request headers that a route declares."""
+    values = {}
+    for name, parameter in parameters.items():
+        texts = headers.getlist(name)
+        if len(texts) > 1:
+            raise Refused(f"{name} appears more than once", name)
+        if texts and texts[0]:
+            values[name] = parameter.kind.read(texts[0], name)
     return values
 
 

@@ -24,6 +24,7 @@ class Request:
     query: Mapping[str, Any]  # without the parameters that are absent
     body: Any
     session: SessionRow | None
+    headers: Mapping[str, Any] = attrs.field(factory=dict)  # those declared, without the ones that are absent
 
 
 Handler = Callable[[Request], Awaitable[Answer]]
@@ -73,6 +74,7 @@ class Route:
     replies: tuple[Reply, ...]
     segments: Mapping[str, Kind[Any]] = attrs.field(factory=dict)
     query: Mapping[str, Parameter] = attrs.field(factory=dict)
+    headers: Mapping[str, Parameter] = attrs.field(factory=dict)  # by names in lower case
     body: Body | None = None
     session: bool = False  # refused without a live session
     session_with: str | None = None  # the same, but only with this query parameter

@@ -1,10 +1,10 @@
-"""Health, readiness, the deployment, and the escrow routes of a coordinator that hosts no escrow."""
+"""Health, readiness, the deployment."""
 
 import attrs
 
 from coordinatord.api import answers, views, write_views
 from coordinatord.api.answers import Answer
-from coordinatord.api.routes import CHAIN, KIB, Body, Reply, Request, Route
+from coordinatord.api.routes import CHAIN, Reply, Request, Route
 from coordinatord.indexer.readiness import Readiness
 from coordinatord.service.deployment import Deployment
 
@@ -45,7 +45,6 @@ class System:
                 handler=self.chain,
                 replies=(Reply(200, shape=write_views.Deployment), *CHAIN, Reply(503, "config_read")),
             ),
-            *_escrow_routes(),
         ]
 
     async def health(self, _: Request) -> Answer:
@@ -58,34 +57,3 @@ class System:
         deployment = self.deployment
         now = await deployment.now()
         return answers.ok(write_views.deployment(deployment.book, now, deployment.block_time_ms))
-
-
-def _escrow_routes() -> list[Route]:
-    replies = (Reply(403, "escrow_unavailable"),)
-    anything = {"type": "object"}
-
-    async def unavailable(_: Request) -> Answer:
-        return answers.escrow_unavailable()
-
-    def body(limit: int) -> Body:
-        return Body(limit, lambda values: values, lambda: anything)
-
-    return [
-        Route(method="GET", path="/key", about="The escrow's key", handler=unavailable, replies=replies),
-        Route(
-            method="POST",
-            path="/release",
-            about="A payload key for the claiming provider",
-            handler=unavailable,
-            replies=(*replies, Reply(400)),
-            body=body(2 * KIB),
-        ),
-        Route(
-            method="POST",
-            path="/handover",
-            about="The held keys for a peer instance",
-            handler=unavailable,
-            replies=(*replies, Reply(400)),
-            body=body(4 * KIB),
-        ),
-    ]

@@ -45,14 +45,16 @@ class JobRegistry:
         return await read_view(self.rpc, self.fees_view(), read_terms)
 
     async def job(self, job_id: bytes) -> ChainJob | None:
-        view = View(self.address, abi.call(_JOB, abi.bytes32(job_id)), "job_read")
-        return await read_view(self.rpc, view, _read_job)
+        return await read_view(self.rpc, self.job_view(job_id), read_job)
 
     async def claim_refusal(self, job_id: bytes, operator: bytes) -> bytes:
         """The selector of the first failing check of a claim, or four zero bytes."""
         calldata = abi.call(_CLAIM_REFUSAL, abi.bytes32(job_id), abi.address(operator))
         view = View(self.address, calldata, "claim_simulate_read")
         return await read_view(self.rpc, view, lambda data: abi.bytes32_at(data, 0)[:4])
+
+    def job_view(self, job_id: bytes, block: str = "latest") -> View:
+        return View(self.address, abi.call(_JOB, abi.bytes32(job_id)), "job_read", block=block)
 
     def fees_view(self) -> View:
         return View(self.address, abi.call(_FEES), "registry_floor_read")
@@ -72,8 +74,10 @@ def read_terms(data: bytes) -> Terms:
     return Terms(fee_bps=abi.uint_at(data, 0, 16), gas_fee=abi.uint_at(data, 1, 128))
 
 
-def _read_job(data: bytes) -> ChainJob | None:
-    """Words: owner, modelId, slaSecs, state, endedBecause, feeBps, rateIn, rateOut, unitsIn, unitsOut, designated,
+def read_job(data: bytes) -> ChainJob | None:
+    """None where there is no such job.
+
+    Words: owner, modelId, slaSecs, state, endedBecause, feeBps, rateIn, rateOut, unitsIn, unitsOut, designated,
     providerId, expiresAt, claimedAt, gasFee."""
     owner = abi.address_at(data, 0)
     if not any(owner):

@@ -20,8 +20,14 @@ class ProviderRegistry:
 
     async def provider_id_of(self, operator: bytes) -> int | None:
         """The registry id of a wallet; None when it is not registered."""
-        view = View(self.address, abi.call(_PROVIDER_ID_OF, abi.address(operator)), "provider_id_read")
-        return await read_view(self.rpc, view, lambda data: abi.uint_at(data, 0, 32)) or None
+        return await read_view(self.rpc, self.provider_id_view(operator), read_provider_id)
+
+    def provider_id_view(self, operator: bytes, block: str = "latest") -> View:
+        return View(self.address, abi.call(_PROVIDER_ID_OF, abi.address(operator)), "provider_id_read", block=block)
+
+
+def read_provider_id(data: bytes) -> int | None:
+    return abi.uint_at(data, 0, 32) or None
 
 
 def set_identity(box_key: bytes, evidence: bytes, issued_at: int, signature: bytes) -> bytes:

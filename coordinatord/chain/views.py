@@ -1,4 +1,4 @@
-"""Reads of contracts at the latest block: one `eth_call`, or several in one request.
+"""Reads of contracts, at the latest block unless told otherwise: one `eth_call`, or several in one request.
 
 Every read names the code that a caller hears when the node answers it with an error, so that "could not read the
 provider id" and "could not read the job" stay apart.
@@ -28,18 +28,22 @@ class Reverted:
 
 @attrs.frozen(slots=True)
 class View:
-    """A call of a view function, or of any function to see whether it would revert. `code` is for its failure."""
+    """A call of a view function, or of any function to see whether it would revert. `code` is for its failure.
+
+    `block` is a tag or a quantity.
+    """
 
     target: bytes
     calldata: bytes
     code: str
     sender: bytes | None = None
+    block: str = "latest"
 
     def as_call(self) -> Call:
         transaction = {"to": hex_of(self.target), "data": hex_of(self.calldata)}
         if self.sender is not None:
             transaction["from"] = hex_of(self.sender)
-        return Call("eth_call", (transaction, "latest"))
+        return Call("eth_call", (transaction, self.block))
 
 
 async def read_view(rpc: Rpc, view: View, decode: Callable[[bytes], T]) -> T:
@@ -73,6 +77,11 @@ def decoded(data: bytes, decode: Callable[[bytes], T], code: str) -> T:
         return decode(data)
     except Refused as broken:
         raise Retryable("relay_unavailable", f"the chain's answer is not the contract's: {broken}", code) from broken
+
+
+def is_true(answer: bytes | Reverted) -> bool:
+    """Whether a view answered with the boolean true."""
+    return not isinstance(answer, Reverted) and len(answer) == 32 and answer[31] == 1
 
 
 def read_trouble(error: RpcError, code: str) -> Retryable:

@@ -3,20 +3,22 @@
 `store_unavailable`: no answer, or a 5xx. `store_rejected`: it refuses us. `object_missing`: it does not hold the key.
 """
 
+import hashlib
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Final
 from urllib.parse import quote
 
 import httpx
 import tenacity
-from anyio import to_thread
 
 from coordinatord.metrics import store_requests
+from coordinatord.pins.payload import Payload
 from coordinatord.pins.signing import Signer
 from coordinatord.trouble import Retryable
 
-_LARGE = 1 << 18  # above it, hashing for the signature would keep the event loop for more than a millisecond
+_NOTHING: Final = hashlib.sha256().digest()
 
 
 class StoreRequests:
@@ -29,24 +31,22 @@ class StoreRequests:
         self._attempts = attempts
 
     async def send(
-        self, operation: str, method: str, key: str, *, query: str = "", content: bytes = b""
+        self, operation: str, method: str, key: str, *, query: str = "", payload: Payload | None = None
     ) -> httpx.Response:
         """The answer, whole; it is a 2xx. `operation` is the metric's label."""
         url = f"{self._root}/{quote(key, safe='/')}{'?' + query if query else ''}"
         async for attempt in self._again():
             with attempt:
-                return await self._once(operation, method, url, content)
+                return await self._once(operation, method, url, payload if payload is not None else Payload())
         raise AssertionError("tenacity returns or raises")
 
-    async def _once(self, operation: str, method: str, url: str, content: bytes) -> httpx.Response:
-        if len(content) > _LARGE:
-            headers = await to_thread.run_sync(self._signer.headers, method, url, content)
-        else:
-            headers = self._signer.headers(method, url, content)
+    async def _once(self, operation: str, method: str, url: str, payload: Payload) -> httpx.Response:
+        # The length is said ahead, so that pieces are not sent in chunks of their own, which S3 does not take.
+        headers = {**self._signer.headers(method, url, payload.sha256), "content-length": str(payload.size)}
         started = time.perf_counter()
         outcome = "unavailable"
         try:
-            response = await self._client.request(method, url, headers=headers, content=content)
+            response = await self._client.request(method, url, headers=headers, content=payload.stream())
             trouble = _trouble(response)
             outcome = "ok" if trouble is None else str(trouble.code)
         except httpx.HTTPError as cause:
@@ -77,7 +77,7 @@ class StoreRequests:
     async def _opened(
         self, operation: str, url: str, wanted: Mapping[str, str], stack: AsyncExitStack
     ) -> httpx.Response:
-        headers = {**self._signer.headers("GET", url, b""), **wanted}
+        headers = {**self._signer.headers("GET", url, _NOTHING), **wanted}
         started = time.perf_counter()
         outcome = "unavailable"
         try:
@@ -117,7 +117,7 @@ def missing(key: str) -> Retryable:
 def _trouble(response: httpx.Response) -> Retryable | None:
     if response.is_success:
         return None
-    if response.status_code == httpx.codes.NOT_FOUND and response.request.method in ("GET", "HEAD"):
+    if response.status_code == httpx.codes.NOT_FOUND and response.request.method in ("GET", "HEAD", "DELETE"):
         return missing(response.request.url.path)
     if response.is_server_error or response.status_code == httpx.codes.TOO_MANY_REQUESTS:
         return unavailable(f"HTTP {response.status_code}")

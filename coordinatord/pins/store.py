@@ -4,36 +4,37 @@ An answer without a content id, or with one that cannot be the content's, fails 
 could not be fetched again.
 """
 
-import hashlib
-import re
 from collections.abc import AsyncIterable, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 from urllib.parse import quote
-from xml.sax.saxutils import escape
 
-import anyio
 import attrs
 import httpx
 
-from common.cid import parse_cid
+from common.cid import Cid, parse_cid
 from common.refusal import Refused
+from coordinatord.pins.parts import BeforePart, abort, put_in_parts
+from coordinatord.pins.payload import Payload, payload_of
 from coordinatord.pins.requests import StoreRequests, cid_header, rejected
 from coordinatord.pins.signing import Signer
 from coordinatord.secret import Secret
 from coordinatord.trouble import Retryable
 
-PART_BYTES: Final = 8 << 20  # the store's least is 5 MiB; this much of an upload is in memory at a time
+SINGLE_BYTES: Final = 8 << 20  # up to this, content goes in one request
 _READ_BYTES: Final = 1 << 16
-_UPLOAD_ID: Final = re.compile(rb"<UploadId>([^<]+)</UploadId>")
+_PIECE_BYTES: Final = 1 << 20
 _RAW_LEAF_BYTES: Final = 1 << 18  # no store imports so little as more than one block
+
+
+async def _nothing(_: str) -> None:
+    pass
 
 
 @attrs.frozen(slots=True)
 class Pinned:
     cid: str
     size: int
-    sha256: bytes
 
 
 class PinStore:
@@ -42,55 +43,47 @@ class PinStore:
 
     async def put(self, key: str, content: bytes) -> Pinned:
         """Store content that is at hand; large content goes in parts."""
-        if len(content) > PART_BYTES:
+        if len(content) > SINGLE_BYTES:
             return await self.put_pieces(key, _pieces(content))
-        response = await self._requests.send("put", "PUT", key, content=content)
-        return await self._pinned(response, key, len(content), hashlib.sha256(content).digest())
+        return await self._put_whole(key, await payload_of(content))
 
-    async def put_pieces(self, key: str, pieces: AsyncIterable[bytes]) -> Pinned:
-        """Store content as it comes, in constant memory. Nothing is left in the store if it does not come whole."""
-        created = await self._requests.send("upload", "POST", key, query="uploads=")
-        found = _UPLOAD_ID.search(created.content)
-        if found is None:
-            raise rejected("it began an upload without an id")
-        upload = f"uploadId={quote(found[1].decode('ascii', 'replace'), safe='')}"
-        try:
-            return await self._parts(key, upload, pieces)
-        except BaseException:
-            # Parts of an upload that is never completed are kept, and charged for, until somebody aborts it.
-            with anyio.move_on_after(5, shield=True):
-                await self._requests.send("abort", "DELETE", key, query=upload)
-            raise
+    async def put_pieces(self, key: str, pieces: AsyncIterable[bytes], *, before_part: BeforePart = _nothing) -> Pinned:
+        """Store content as it comes, in constant memory. Nothing is left in the store if it does not come whole.
 
-    async def _parts(self, key: str, upload: str, pieces: AsyncIterable[bytes]) -> Pinned:
-        digest, size = hashlib.sha256(), 0
-        etags: list[str] = []
-        waiting = bytearray()
+        Pieces of some hundred KiB are the fastest: each is hashed in a thread and sent without a copy.
+        """
+        begun, size = Payload(), 0
+        coming = aiter(pieces)
+        async for piece in coming:
+            await begun.add(piece)
+            if begun.size > SINGLE_BYTES:
+                break
+        else:
+            return await self._put_whole(key, begun)
 
-        async def flush() -> None:
-            part = bytes(waiting)
-            waiting.clear()
-            response = await self._requests.send(
-                "part", "PUT", key, query=f"partNumber={len(etags) + 1}&{upload}", content=part
-            )
-            etags.append(response.headers.get("etag", ""))
+        async def counted() -> AsyncIterator[bytes]:
+            nonlocal size
+            async for piece in coming:
+                size += len(piece)
+                yield piece
 
-        async for piece in pieces:
-            digest.update(piece)
-            size += len(piece)
-            waiting += piece
-            if len(waiting) >= PART_BYTES:
-                await flush()
-        if waiting or not etags:
-            await flush()
-        listed = "".join(
-            f"<Part><PartNumber>{n}</PartNumber><ETag>{escape(etag)}</ETag></Part>" for n, etag in enumerate(etags, 1)
-        )
-        completion = f"<CompleteMultipartUpload>{listed}</CompleteMultipartUpload>"
-        response = await self._requests.send("complete", "POST", key, query=upload, content=completion.encode())
-        if b"<Error>" in response.content:  # S3 says 200 before it knows
-            raise rejected("it could not put the parts together")
-        return await self._pinned(response, key, size, digest.digest())
+        size = begun.size
+        cid = await self._cid(await put_in_parts(self._requests, key, begun, counted(), before_part), key)
+        if cid.codec == "raw":  # no block is so large
+            raise rejected("its content id is another content's")
+        return Pinned(str(cid), size)
+
+    async def abort(self, key: str, upload: str) -> None:
+        """End the store's upload that a `before_part` was told of, if it has not ended."""
+        await abort(self._requests, key, upload)
+
+    async def _put_whole(self, key: str, payload: Payload) -> Pinned:
+        cid = await self._cid(await self._requests.send("put", "PUT", key, payload=payload), key)
+        # The id of a single raw block is the content's own digest; of larger content it depends on how the store
+        # cuts it, which only the store knows.
+        if (cid.codec == "raw" or payload.size <= _RAW_LEAF_BYTES) and cid.digest != payload.sha256:
+            raise rejected("its content id is another content's")
+        return Pinned(str(cid), payload.size)
 
     async def cid_of(self, key: str) -> str | None:
         """Under which content id the store holds `key`; Retryable `object_missing` when it does not."""
@@ -116,25 +109,24 @@ class PinStore:
 
     async def delete(self, key: str) -> None:
         """Remove the object; removing what is not there succeeds."""
-        await self._requests.send("delete", "DELETE", key)
+        try:
+            await self._requests.send("delete", "DELETE", key)
+        except Retryable as trouble:
+            if trouble.code != "object_missing":  # most stores answer as if it had been there
+                raise
 
-    async def _pinned(self, response: httpx.Response, key: str, size: int, sha256: bytes) -> Pinned:
+    async def _cid(self, response: httpx.Response, key: str) -> Cid:
         text = cid_header(response.headers) or await self.cid_of(key)
         try:
-            cid = parse_cid(text, "cid")
+            return parse_cid(text, "cid")
         except Refused as wrong:
             raise rejected(f"its content id {text!r} is none: {wrong}") from wrong
-        # The id of a single raw block is the content's own digest; of larger content it depends on how the store
-        # cuts it, which only the store knows.
-        if (cid.codec == "raw" or size <= _RAW_LEAF_BYTES) and cid.digest != sha256:
-            raise rejected("its content id is another content's")
-        return Pinned(str(cid), size, sha256)
 
 
 async def _pieces(content: bytes) -> AsyncIterator[bytes]:
     with memoryview(content) as view:
-        for start in range(0, len(content), PART_BYTES):
-            yield bytes(view[start : start + PART_BYTES])
+        for start in range(0, len(content), _PIECE_BYTES):
+            yield bytes(view[start : start + _PIECE_BYTES])
 
 
 def bucket_url(endpoint: str, bucket: str) -> str:

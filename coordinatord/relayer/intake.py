@@ -28,6 +28,7 @@ from coordinatord.trouble import Retryable
 log = structlog.get_logger(__name__)
 
 _TAKEN_AT_ONCE: Final = 512
+_OF_BATCHES: Final = 128  # a round of these takes about as long as a lone op does
 
 
 @attrs.frozen(slots=True)
@@ -52,7 +53,7 @@ class Intake:
         if room <= 0:
             return Round(moved=False, signed=False)
         async with self._term.transaction() as connection:
-            relays = await outbox.take(connection, min(_TAKEN_AT_ONCE, room * self._settings.coalesce_max))
+            relays = await outbox.take(connection, min(_TAKEN_AT_ONCE, room * self._settings.coalesce_max), _OF_BATCHES)
             if not relays:
                 return Round(moved=False, signed=False)
             simulated, endings = await self._examine(relays)

@@ -143,7 +143,7 @@ class Ops:
         """The chain is asked first: a result that it would refuse is not stored."""
         if op.result_cid is not None:
             upload = await self.uploads.find_result(session_address, op.result_cid)
-            if upload is None:
+            if upload is None or not await self.uploads.hold(upload, op.job_id):
                 raise Refused("result_cid names no live upload of this session", "result_cid", "unknown_result")
             outcome = await self._relay_settle(op, upload.cid, same)
             if isinstance(outcome, OpDone):

@@ -5,6 +5,7 @@ Under load the cost of a query is shared by everybody waiting; alone, a read wai
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Generic, TypeVar
 
 import attrs
@@ -14,6 +15,7 @@ from coordinatord.store.snapshot import Snapshot
 
 K = TypeVar("K")
 V = TypeVar("V")
+S = TypeVar("S")
 
 
 @attrs.frozen(slots=True)
@@ -39,10 +41,9 @@ def with_snapshot(
 class PointReads(Generic[K, V]):
     """`get` from any task. The loop under it must be asyncio: a future per waiter is the cheapest that there is."""
 
-    def __init__(self, line: Line, read: Callable[[Line, list[K]], Awaitable[dict[K, V]]]) -> None:
-        """`read` answers for every key that it is given."""
-        self._line = line
-        self._read = read
+    def __init__(self, source: S, read: Callable[[S, list[K]], Awaitable[dict[K, V]]]) -> None:
+        """`read` answers for every key that it is given. One read runs at a time, so `source` may be a line."""
+        self._read = partial(read, source)
         self._waiting: dict[K, list[asyncio.Future[V]]] = {}
         self._running: asyncio.Task[None] | None = None
 
@@ -65,7 +66,7 @@ class PointReads(Generic[K, V]):
 
     async def _answer(self, batch: dict[K, list["asyncio.Future[V]"]]) -> None:
         try:
-            values = await self._read(self._line, list(batch))
+            values = await self._read(list(batch))
         except BaseException as trouble:
             for future in _live(batch):
                 future.set_exception(trouble)

@@ -4,35 +4,38 @@ Cheapest first: what the body alone decides, then signatures, then one request t
 then the store, then the relay. The quote needs the order's signature and the fee terms, nothing else.
 """
 
-import hashlib
 from typing import Final, TypeAlias
 
 import attrs
 from anyio import to_thread
 
-from common import quotes
 from common.artifacts import decode_error
-from common.container import check_container
 from common.domains import Domains
-from common.messages.payments import job_payment
 from common.quotes import Quote, Terms
 from common.refusal import Refused
 from common.scalars import hex_of
-from common.secp256k1 import recover
-from coordinatord.chain import job_registry
 from coordinatord.chain.job_registry import JobRegistry
 from coordinatord.chain.rpc import Call
-from coordinatord.chain.views import Reverted, View, read_many
+from coordinatord.chain.views import Reverted, View, is_true, read_many
 from coordinatord.service.containers import Containers, Holding, container_key
 from coordinatord.service.market import Market
+from coordinatord.service.order_checks import (
+    Paid,
+    check_inline,
+    check_order_signature,
+    check_payment,
+    post_calldata,
+    quote_of,
+    same_post,
+    wrong_terms,
+)
 from coordinatord.service.orders import MarketProbe, OrderBody
 from coordinatord.service.relaying import Busy, Mined, NoReceipt, RefusedByChain, Relaying
 from coordinatord.service.uploads import Upload, Uploads
-from coordinatord.service.windows import ORDER_LIFE, Clock
+from coordinatord.service.windows import Clock
 from coordinatord.store.market import Candidate
 from coordinatord.store.outbox import NewRelay, Priority, RelayKind
 
-LONGEST_SLA: Final = 86_400
 _LARGE: Final = 1 << 16  # hashing more than this is left to a thread
 # Stands in for a content id while the chain is asked whether it would take the post at all.
 _ANY_CID: Final = "bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku"
@@ -65,15 +68,6 @@ Outcome: TypeAlias = Probed | Quoted | Posted | RefusedByChain | Busy | NoReceip
 
 
 @attrs.frozen(slots=True)
-class _Paid:
-    """A submission whose fields are all there."""
-
-    body: OrderBody
-    payment: bytes
-    amount: int
-
-
-@attrs.frozen(slots=True)
 class Submissions:
     domains: Domains
     registry: JobRegistry
@@ -88,34 +82,23 @@ class Submissions:
         """Raises Refused for what the specification answers with 400, Retryable for trouble outside."""
         if isinstance(body, MarketProbe):
             return Probed(await self.market.probe(body))
-        self._check_terms(body)
-        if recover(self.domains.jobs.digest(body.order()), body.signature) != body.owner:
-            raise Refused("signature does not recover to owner", "signature", "invalid_order_signature")
+        wrong = wrong_terms(body, self.clock())
+        if wrong is not None:
+            raise Refused(wrong.message, wrong.param)
+        check_order_signature(self.domains, body)
         if body.auth_sig is None or body.amount is None:
             return await self._quoted(body, await self.registry.fees(), changed=False)
-        return await self._submit(_Paid(body, body.auth_sig, body.amount))
-
-    def _check_terms(self, body: OrderBody) -> None:
-        if quotes.job_id(body.owner, body.c) != body.job_id:
-            raise Refused("job_id is not keccak256(owner ‖ c)", "job_id")
-        now = self.clock()
-        if not now < body.expires_at <= now + ORDER_LIFE:
-            raise Refused("expires_at must be in the next 86400 seconds", "expires_at")
-        if body.sla_secs > LONGEST_SLA:
-            raise Refused(f"sla_secs must be at most {LONGEST_SLA}", "sla_secs")
-        _quote(body, Terms(fee_bps=0, gas_fee=0))  # a cap that fits is the order's own matter, whatever the fees are
+        return await self._submit(Paid(body, body.auth_sig, body.amount))
 
     async def _quoted(self, body: OrderBody, terms: Terms, *, changed: bool) -> Quoted:
-        return Quoted(body, _quote(body, terms), terms.fee_bps, await self.market.matching(body), changed)
+        return Quoted(body, quote_of(body, terms), terms.fee_bps, await self.market.matching(body), changed)
 
-    async def _submit(self, paid: _Paid) -> Outcome:
+    async def _submit(self, paid: Paid) -> Outcome:
         body = paid.body
         terms = await self.registry.fees()
-        if paid.amount != _quote(body, terms).amount:
+        if paid.amount != quote_of(body, terms).amount:
             return await self._quoted(body, terms, changed=True)
-        authorization = job_payment(body.owner, self.registry.address, paid.amount, body.expires_at, body.job_id)
-        if recover(self.domains.token.digest(authorization), paid.payment) != body.owner:
-            raise Refused("auth_sig does not recover to owner", "auth_sig", "invalid_payment_signature")
+        check_payment(self.domains, self.registry.address, paid)
         upload = await self._check_container(body)
         refusal = await self._check_chain(paid)
         if refusal is not None:
@@ -130,43 +113,40 @@ class Submissions:
         if body.container_cid is not None:
             upload = await self.uploads.find_input(body.owner, body.container_cid)
             if upload is None:
-                raise Refused("container_cid names no live upload", "container_cid", "unknown_container")
+                raise _unknown_container()
             if upload.commitment != body.c:
                 raise Refused("the upload does not reproduce c", "container_cid", "commitment_mismatch")
             return upload
         container = body.container if body.container is not None else b""
-        try:
-            if len(container) > _LARGE:
-                await to_thread.run_sync(check_container, container, body.c)
-            else:
-                check_container(container, body.c)
-        except Refused as wrong:
-            # A length that no sealing yields cannot reproduce any commitment: here that is the same fault.
-            code = "commitment_mismatch" if wrong.code == "bad_container" else wrong.code
-            raise Refused(wrong.message, "container", code) from None
+        if len(container) > _LARGE:
+            await to_thread.run_sync(check_inline, container, body.c)
+        else:
+            check_inline(container, body.c)
         return None
 
-    async def _check_chain(self, paid: _Paid) -> RefusedByChain | None:
+    async def _check_chain(self, paid: Paid) -> RefusedByChain | None:
         """Model, SLA and payer as the chain has them, and whether it would take the post: one request."""
         body, registry = paid.body, self.registry
         views: list[View | Call] = [
             registry.model_enabled_view(body.model_id),
             registry.sla_allowed_view(body.sla_secs),
             Call("eth_getCode", (hex_of(body.owner), "latest")),
-            registry.would_accept(_calldata(paid, _ANY_CID), self.relayer),
+            registry.would_accept(post_calldata(paid, _ANY_CID), self.relayer),
         ]
         model, sla, code, post = await read_many(registry.rpc, views, "payer_code_read")
-        if not _is_true(model):
+        if not is_true(model):
             raise Refused("model_id is not an enabled model", "model_id")
-        if not _is_true(sla):
+        if not is_true(sla):
             raise Refused("sla_secs is not an SLA that the chain allows", "sla_secs")
         if code != b"":
             raise Refused("owner has contract code; pay from an account without code", "owner", "payer_has_code")
         return RefusedByChain(decode_error(post.data), post.data) if isinstance(post, Reverted) else None
 
-    async def _post(self, paid: _Paid, upload: Upload | None) -> Outcome:
+    async def _post(self, paid: Paid, upload: Upload | None) -> Outcome:
         body = paid.body
         if upload is not None:
+            if not await self.uploads.hold(upload, body.job_id):
+                raise _unknown_container()
             outcome = await self._relay(paid, upload.cid)
             if isinstance(outcome, Posted):
                 await self.uploads.attach(upload)
@@ -179,47 +159,23 @@ class Submissions:
             await self.market.picked(body)
         return outcome
 
-    async def _relay(self, paid: _Paid, task_cid: str) -> Posted | RefusedByChain | Busy | NoReceipt:
+    async def _relay(self, paid: Paid, task_cid: str) -> Posted | RefusedByChain | Busy | NoReceipt:
         body = paid.body
         outcome = await self.relaying.relay(
             NewRelay(
                 kind=RelayKind.POST,
                 subject=body.job_id,
-                dedupe=_same_post(paid, task_cid),
+                dedupe=same_post(paid, task_cid),
                 target=self.registry.address,
-                calldata=_calldata(paid, task_cid),
+                calldata=post_calldata(paid, task_cid),
                 priority=Priority.POST,
             )
         )
         return Posted(body.job_id, task_cid, outcome.tx_hash) if isinstance(outcome, Mined) else outcome
 
 
-def _quote(body: OrderBody, terms: Terms) -> Quote:
-    return quotes.quote(body.rate_in, body.rate_out, body.units_in, body.units_out, terms)
-
-
-def _calldata(paid: _Paid, task_cid: str) -> bytes:
-    body = paid.body
-    return job_registry.post(
-        body.order(),
-        body.owner,
-        amount=paid.amount,
-        task_cid=task_cid,
-        order_signature=body.signature,
-        payment=paid.payment,
-    )
-
-
-def _same_post(paid: _Paid, task_cid: str) -> bytes:
-    """What makes two submissions one: terms, amount and container; not their signature bytes."""
-    order = paid.body.order().struct_hash()
-    return hashlib.sha256(
-        b"post" + paid.body.job_id + order + paid.amount.to_bytes(32, "big") + task_cid.encode()
-    ).digest()
-
-
-def _is_true(answer: bytes | Reverted) -> bool:
-    return not isinstance(answer, Reverted) and len(answer) == 32 and answer[31] == 1
+def _unknown_container() -> Refused:
+    return Refused("container_cid names no live upload of the owner", "container_cid", "unknown_container")
 
 
 def _tell(holding: Holding, outcome: Outcome) -> None:

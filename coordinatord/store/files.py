@@ -12,9 +12,14 @@ from coordinatord.store.database import Connection
 Purpose = Literal["input", "result", "batch", "batch_output"]
 
 UNATTACHED: Final = timedelta(seconds=300)  # what an upload lives until a job or a batch refers to it
-UPLOADING: Final = timedelta(hours=1)  # beyond the longest upload; a row without a cid after that was left by a crash
+UPLOADING: Final = timedelta(hours=1)  # beyond the time of one part; a row without a cid after that was left by a crash
+HOLD: Final = timedelta(minutes=15)  # far beyond the wait for a receipt
 _REMOVAL_LEASE: Final = timedelta(seconds=120)
 _COLUMNS: Final = "id, owner, purpose, filename, cid, commitment, bytes, lines, attached, created_at, expires_at"
+_LIVE: Final = "(expires_at > clock_timestamp() and removing_until is null)"
+_NAMED: Final = (
+    "exists (select 1 from jobs j where j.job_id = f.held_for and (j.task_cid = f.cid or j.result_cid = f.cid))"
+)
 
 
 @attrs.frozen(slots=True)
@@ -34,46 +39,92 @@ class FileRow:
     expires_at: datetime
 
 
+@attrs.frozen(slots=True)
+class Doomed:
+    """A file whose removal was leased; `upload_id` is the store's upload that nobody ended, if there is one."""
+
+    id: str
+    upload_id: str | None
+
+
+def new_id() -> str:
+    return f"file-{secrets.token_hex(12)}"
+
+
 def object_key(file_id: str) -> str:
     return f"files/{file_id}"
 
 
-async def begin(connection: Connection, owner: bytes, purpose: Purpose, filename: str) -> str:
-    """The id of a file whose upload may begin now."""
-    file_id = f"file-{secrets.token_hex(12)}"
-    await connection.execute(
-        "insert into files (id, owner, purpose, filename, expires_at) values ($1, $2, $3, $4, clock_timestamp() + $5)",
+@attrs.frozen(slots=True)
+class Begun:
+    """An upload's row; `upload_id` is the store's upload that an earlier attempt left, to be aborted."""
+
+    upload_id: str | None
+
+
+async def begin(connection: Connection, file_id: str, owner: bytes, purpose: Purpose, filename: str) -> Begun | None:
+    """Before an upload: the row that makes the object known. The same id may begin again, and then replaces what it
+    holds when it completes. None while the file is being removed."""
+    row = await connection.fetchrow(
+        "insert into files as f (id, owner, purpose, filename, expires_at)"
+        " values ($1, $2, $3, $4, clock_timestamp() + $5)"
+        " on conflict (id) do update set filename = excluded.filename, removing_until = null,"
+        " expires_at = greatest(f.expires_at, excluded.expires_at)"
+        " where f.owner = excluded.owner and f.purpose = excluded.purpose"
+        " and (f.removing_until is null or f.removing_until < clock_timestamp()) returning upload_id",
         file_id,
         owner,
         purpose,
         filename,
         UPLOADING,
     )
-    return file_id
+    return None if row is None else Begun(row["upload_id"])
+
+
+async def note_part(connection: Connection, file_id: str, upload_id: str) -> bool:
+    """Another part of it goes to the store, within the store's own upload. False when the row is gone: nobody would
+    know of what comes."""
+    known = await connection.fetchval(
+        "update files set upload_id = $2, expires_at = greatest(expires_at, clock_timestamp() + $3)"
+        " where id = $1 and removing_until is null returning true",
+        file_id,
+        upload_id,
+        UPLOADING,
+    )
+    return known is True
 
 
 async def complete(
-    connection: Connection, file_id: str, *, cid: str, size: int, lines: int, commitment: bytes | None
-) -> FileRow:
-    """The store holds all of it: from now on the file can be found."""
+    connection: Connection,
+    file_id: str,
+    *,
+    cid: str,
+    size: int,
+    lines: int,
+    commitment: bytes | None,
+    retention_seconds: int | None = None,
+) -> FileRow | None:
+    """The store holds all of it: from now on the file can be found. With `retention_seconds` it is attached from the
+    start. None when the row is gone."""
     row = await connection.fetchrow(
-        "update files set cid = $2, bytes = $3, lines = $4, commitment = $5, created_at = now.now,"
-        f" expires_at = now.now + $6 from (select clock_timestamp() as now) as now where id = $1 returning {_COLUMNS}",
+        "update files set cid = $2, bytes = $3, lines = $4, commitment = $5, upload_id = null, attached = $6,"
+        " created_at = now.now, expires_at = now.now + $7 from (select clock_timestamp() as now) as now"
+        f" where id = $1 and removing_until is null returning {_COLUMNS}",
         file_id,
         cid,
         size,
         lines,
         commitment,
-        UNATTACHED,
+        retention_seconds is not None,
+        UNATTACHED if retention_seconds is None else timedelta(seconds=retention_seconds),
     )
-    return _file_row(row)
+    return None if row is None else _file_row(row)
 
 
 async def find(connection: Connection, file_id: str, owner: bytes) -> FileRow | None:
     """A live file of this owner."""
     row = await connection.fetchrow(
-        f"select {_COLUMNS} from files where id = $1 and owner = $2 and cid is not null"
-        " and expires_at > clock_timestamp()",
+        f"select {_COLUMNS} from files where id = $1 and owner = $2 and cid is not null and {_LIVE}",
         file_id,
         owner,
     )
@@ -83,8 +134,8 @@ async def find(connection: Connection, file_id: str, owner: bytes) -> FileRow | 
 async def find_by_cid(connection: Connection, owner: bytes, cid: str, purpose: Purpose) -> FileRow | None:
     """The live upload of this owner that a body names by its content id; of several the one that lives longest."""
     row = await connection.fetchrow(
-        f"select {_COLUMNS} from files where owner = $1 and cid = $2 and purpose = $3"
-        " and expires_at > clock_timestamp() order by expires_at desc limit 1",
+        f"select {_COLUMNS} from files where owner = $1 and cid = $2 and purpose = $3 and {_LIVE}"
+        " order by expires_at desc limit 1",
         owner,
         cid,
         purpose,
@@ -92,33 +143,70 @@ async def find_by_cid(connection: Connection, owner: bytes, cid: str, purpose: P
     return None if row is None else _file_row(row)
 
 
+async def hold(connection: Connection, file_id: str, job_id: bytes) -> bool:
+    """An op of `job_id` that names it is about to go to the chain: keep it until that is decided. False when it is
+    gone."""
+    held = await connection.fetchval(
+        "update files set held_for = $2, held_until = clock_timestamp() + $3"
+        f" where id = $1 and cid is not null and {_LIVE} returning true",
+        file_id,
+        job_id,
+        HOLD,
+    )
+    return held is True
+
+
 async def attach(connection: Connection, file_id: str, retention_seconds: int) -> bool:
     """A job or a batch refers to it: keep it for the retention period. False when it is gone or about to go."""
     found = await connection.fetchval(
         "update files set attached = true, expires_at = greatest(expires_at, created_at + $2 * interval '1 second')"
-        " where id = $1 and cid is not null and (attached or expires_at > clock_timestamp())"
-        " and removing_until is null returning true",
+        " where id = $1 and cid is not null and removing_until is null"
+        " and (attached or expires_at > clock_timestamp() or held_until > clock_timestamp()) returning true",
         file_id,
         retention_seconds,
     )
     return found is True
 
 
-async def lease_expired(connection: Connection, limit: int) -> list[str]:
-    """Ids of files past their deadline that the caller is to remove from the store."""
+async def attach_named(connection: Connection, retention_seconds: int) -> None:
+    """Files past their deadline that a job names after all: its op took effect, and whoever asked did not learn of
+    it."""
+    await connection.execute(
+        "update files f set attached = true, expires_at = f.created_at + $1 * interval '1 second'"
+        " where not attached and expires_at < clock_timestamp() and removing_until is null"
+        f" and held_for is not null and {_NAMED}",
+        retention_seconds,
+    )
+
+
+async def lease_expired(connection: Connection, limit: int) -> list[Doomed]:
+    """Files past their deadline that the caller is to remove from the store."""
     rows = await connection.fetch(
         "update files set removing_until = clock_timestamp() + $2 where id in (select id from files"
-        " where expires_at < clock_timestamp() and (removing_until is null or removing_until < clock_timestamp())"
-        " order by expires_at limit $1 for update skip locked) returning id",
+        " where expires_at < clock_timestamp() and (held_until is null or held_until < clock_timestamp())"
+        " and (removing_until is null or removing_until < clock_timestamp())"
+        " order by expires_at limit $1 for update skip locked) returning id, upload_id",
         limit,
         _REMOVAL_LEASE,
     )
-    return [row["id"] for row in rows]
+    return [Doomed(row["id"], row["upload_id"]) for row in rows]
+
+
+async def give_up(connection: Connection, file_id: str) -> Doomed | None:
+    """An upload that did not come whole: lease its removal now. None when somebody else removes it, or when it holds
+    an earlier content that stays."""
+    row = await connection.fetchrow(
+        "update files set removing_until = clock_timestamp() + $2, expires_at = clock_timestamp()"
+        " where id = $1 and cid is null and removing_until is null returning id, upload_id",
+        file_id,
+        _REMOVAL_LEASE,
+    )
+    return None if row is None else Doomed(row["id"], row["upload_id"])
 
 
 async def forget(connection: Connection, file_id: str) -> None:
-    """The store holds it no more."""
-    await connection.execute("delete from files where id = $1", file_id)
+    """The store holds it no more. A row that an upload took over meanwhile stays."""
+    await connection.execute("delete from files where id = $1 and removing_until is not null", file_id)
 
 
 def _file_row(row: asyncpg.Record) -> FileRow:

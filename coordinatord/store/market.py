@@ -4,11 +4,13 @@ A provider is live for a model while its last poll is recent. Cost at ask decide
 picked least recently.
 """
 
+from collections.abc import Collection
 from typing import Final
 
 import attrs
 
 from coordinatord.store.database import Connection, Database
+from coordinatord.store.providers import CAPACITY
 
 
 @attrs.frozen(slots=True)
@@ -32,6 +34,26 @@ class Candidate:
     rate_out: str
 
 
+@attrs.frozen(slots=True)
+class Taker:
+    """A live provider with an ask, and how many jobs it could take now."""
+
+    model_id: int
+    provider_id: int
+    box_key: bytes
+    rate_in: str
+    rate_out: str
+    room: int  # over all models: its capacity less what it claimed and what is designated to it
+
+
+# Of an ask `a`, its provider `v` and its polls `l`: the provider may be handed jobs of the model, and is there.
+_LIVE: Final = (
+    "from asks a join providers v on v.provider_id = a.provider_id"
+    " join liveness l on l.provider_id = a.provider_id and l.model_id = a.model_id"
+    " where v.listed and v.box_key is not null and l.seen_at > clock_timestamp() - {} * interval '1 millisecond'"
+    " and (v.allow_all_models or exists (select 1 from provider_models x"
+    " where x.provider_id = a.provider_id and x.model_id = a.model_id))"
+)
 _MOST: Final = 1000  # of one market probe; more live asks for one model and window than this are not listed
 
 
@@ -39,13 +61,8 @@ async def read_candidates(database: Database, demand: Demand, liveness_ms: int, 
     """The cheapest first; all of them when `most` is None."""
     async with database.connection() as connection:
         rows = await connection.fetch(
-            "select a.provider_id, v.box_key, a.rate_in::text, a.rate_out::text from asks a"
-            " join providers v on v.provider_id = a.provider_id"
-            " join liveness l on l.provider_id = a.provider_id and l.model_id = a.model_id"
-            " where a.model_id = $1 and a.sla = $2 and v.listed and v.box_key is not null"
-            " and l.seen_at > clock_timestamp() - $5 * interval '1 millisecond'"
-            " and (v.allow_all_models or exists (select 1 from provider_models x"
-            "  where x.provider_id = a.provider_id and x.model_id = a.model_id))"
+            f"select a.provider_id, v.box_key, a.rate_in::text, a.rate_out::text {_LIVE.format('$5')}"
+            " and a.model_id = $1 and a.sla = $2"
             " and ($6::bigint = 0 or a.provider_id = $6)"
             " and ($7::numeric is null or a.rate_in <= $7) and ($8::numeric is null or a.rate_out <= $8)"
             " order by a.rate_in * $3::bigint + a.rate_out * $4::bigint, l.picked_at nulls first, a.provider_id"
@@ -61,6 +78,26 @@ async def read_candidates(database: Database, demand: Demand, liveness_ms: int, 
             most if most is not None else _MOST,
         )
     return [Candidate(*row) for row in rows]
+
+
+async def read_takers(database: Database, models: Collection[int], sla_secs: int, liveness_ms: int) -> list[Taker]:
+    """Live asks of these models for one window; the least recently picked first. Those without room are left out."""
+    async with database.connection() as connection:
+        rows = await connection.fetch(
+            "with takers as (select a.model_id, a.provider_id, v.box_key, a.rate_in::text, a.rate_out::text,"
+            f" {CAPACITY} - v.active_jobs as room, l.picked_at {_LIVE.format('$3')}"
+            " and a.model_id = any($1) and a.sla = $2),"
+            " reserved as (select j.designated, count(*) as jobs from jobs j cross join index_position p"
+            " where j.state = 0 and j.designated > 0 and j.expires_at >= p.block_time"
+            " and j.designated in (select provider_id from takers) group by j.designated)"
+            " select t.model_id, t.provider_id, t.box_key, t.rate_in, t.rate_out, t.room - coalesce(r.jobs, 0) as room"
+            " from takers t left join reserved r on r.designated = t.provider_id"
+            " where t.room > coalesce(r.jobs, 0) order by t.picked_at nulls first, t.provider_id",
+            list(models),
+            sla_secs,
+            liveness_ms,
+        )
+    return [Taker(*row) for row in rows]
 
 
 async def mark_picked(database: Database, provider_id: int, model_id: int) -> None:

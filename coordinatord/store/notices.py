@@ -19,7 +19,8 @@ log = structlog.get_logger(__name__)
 RELAY_QUEUED = "relay_queued"  # a relay waits for the relayer
 RELAY_ENDED = "relay_ended"  # payload: the relay's id
 INDEX_MOVED = "index_moved"  # payload: the block number
-CHANNELS = (RELAY_QUEUED, RELAY_ENDED, INDEX_MOVED)
+BATCH_DUE = "batch_due"  # a batch was created or cancelled
+CHANNELS = (RELAY_QUEUED, RELAY_ENDED, INDEX_MOVED, BATCH_DUE)
 
 
 class Notices:

@@ -10,10 +10,13 @@ from coordinatord.store.database import Connection
 HOLD: Final = timedelta(minutes=15)  # far beyond the wait for a receipt; a relay still alive then prolongs it
 REMOVAL_LEASE: Final = timedelta(seconds=120)  # far beyond the store client's patience
 
-# What keeps an object: a relay under way for its job, or a job that names it.
+# What keeps an object: a relay under way for its job, a line of a batch that goes on (its post may be dropped, and
+# queued again), or a job that names it.
 _NEEDED: Final = (
     "(exists (select 1 from relays r where r.subject = o.subject and r.state in ('queued', 'signed')"
-    " and r.kind in ('post', 'settle')) or {named})"
+    " and r.kind in ('post', 'settle'))"
+    " or exists (select 1 from batch_lines l where l.job_id = o.subject and l.relay_id is not null"
+    " and l.code is null and l.result is null) or {named})"
 )
 _NAMED: Final = (
     "exists (select 1 from jobs j where j.job_id = o.subject and (j.task_cid = o.cid or j.result_cid = o.cid))"

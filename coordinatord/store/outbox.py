@@ -8,6 +8,7 @@ import enum
 from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
+import asyncpg
 import attrs
 
 from coordinatord.store.database import Connection
@@ -114,17 +115,27 @@ class WaitingRelay:
     requeued: int
 
 
-async def take(connection: Connection, limit: int) -> list[WaitingRelay]:
-    """The next relays to sign, locked until the transaction ends; those that another account holds are passed by."""
-    rows = await connection.fetch(
-        "select id, kind, target, calldata, priority, requeued from relays where state = 'queued'"
-        " order by priority, id limit $1 for update skip locked",
-        limit,
-    )
+async def take(connection: Connection, limit: int, batch_limit: int) -> list[WaitingRelay]:
+    """The next relays to sign, locked until the transaction ends; those that another account holds are passed by.
+
+    Of batches at most `batch_limit`: who waits for an answer waits behind them for one round.
+    """
+    rows = await _take(connection, "priority < 3", limit)
+    if len(rows) < limit:
+        rows += await _take(connection, "priority = 3", min(limit - len(rows), batch_limit))
     return [
         WaitingRelay(r["id"], RelayKind(r["kind"]), r["target"], r["calldata"], r["priority"], r["requeued"])
         for r in rows
     ]
+
+
+async def _take(connection: Connection, which: str, limit: int) -> "list[asyncpg.Record]":
+    rows: list[asyncpg.Record] = await connection.fetch(
+        f"select id, kind, target, calldata, priority, requeued from relays where state = 'queued' and {which}"
+        " order by priority, id limit $1 for update skip locked",
+        limit,
+    )
+    return rows
 
 
 @attrs.frozen(slots=True)

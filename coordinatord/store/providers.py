@@ -25,10 +25,11 @@ class ProviderRow:
     active_jobs: int
 
 
+CAPACITY: Final = "greatest(1, v.reputation * least(v.requested, v.ceiling) / 1000)"
 _PROVIDER: Final = (
     "v.provider_id, v.operator, v.box_key, v.evidence, v.listed, v.reputation, v.allow_all_models,"
     " array(select a.model_id from provider_models a where a.provider_id = v.provider_id order by a.model_id)"
-    " as allowed_models, greatest(1, v.reputation * least(v.requested, v.ceiling) / 1000) as capacity, v.active_jobs"
+    f" as allowed_models, {CAPACITY} as capacity, v.active_jobs"
 )
 
 

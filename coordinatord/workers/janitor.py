@@ -1,4 +1,5 @@
-"""What nobody needs any more: lapsed nonces, sessions and leases, ended relays, objects that no job names.
+"""What nobody needs any more: lapsed nonces, sessions and leases, ended relays, old batches' lines, objects that no
+job names.
 
 A role, so that one process at a time does it. Every sweep is safe to cut anywhere: what it did not get to waits for
 the next.
@@ -12,7 +13,7 @@ import attrs
 import structlog
 
 from coordinatord.service.containers import Containers
-from coordinatord.store import ended_relays, leases, objects, sessions
+from coordinatord.store import batch_lines, ended_relays, leases, objects, sessions
 from coordinatord.store.database import Database
 from coordinatord.store.roles import hold_role
 from coordinatord.trouble import Retryable
@@ -45,6 +46,7 @@ class Janitor:
         await leases.drop_lapsed(connection)
         while await ended_relays.drop_ended(connection, _RELAYS_KEPT, _AT_ONCE) == _AT_ONCE:
             pass
+        await batch_lines.drop_finished(connection, self.retention_seconds)
         await objects.settle_expired(connection, self.retention_seconds)
         while keys := await objects.lease_expired(connection, _AT_ONCE):
             for key in keys:

@@ -20,7 +20,8 @@ from coordinatord.api.dispatch import Dispatcher, Gates
 from coordinatord.api.frame import Frame
 from coordinatord.api.jobs import Jobs
 from coordinatord.api.routes import Request, Route
-from coordinatord.server import listening_socket, serve_until
+from coordinatord.server.listening import listening_socket
+from coordinatord.server.serving import serve_until
 from coordinatord.service.index_reads import IndexReads
 from coordinatord.store.database import open_database
 from coordinatord.store.sessions import SessionRow

@@ -248,6 +248,49 @@ def key_cases() -> list[Case]:
     return cases
 
 
+def handover_cases() -> list[Case]:
+    def generation(label: str, announced_from: int) -> Case:
+        return {"secret": fixed(label).hex(), "announced_from": announced_from}
+
+    def message(release: int, keys: list[Case], version: int = 1, count: int | None = None) -> bytes:
+        head = bytes((version,)) + release.to_bytes(2, "big")
+        head += (len(keys) if count is None else count).to_bytes(2, "big")
+        body = b"".join(bytes.fromhex(k["secret"]) + k["announced_from"].to_bytes(8, "big") for k in keys)
+        return head + body + fixed("signature", 65)
+
+    def case(label: str, release: int, keys: list[Case]) -> Case:
+        return {"name": label, "release": release, "keys": keys, "message": message(release, keys).hex()}
+
+    one, two = generation("first key", 0), generation("second key", 1_800_000_000_000)
+    whole = message(1, [one])
+    last = {"secret": "ff" * 32, "announced_from": 2**53 - 1}
+    cases: list[Case] = [case("one key", 0, [one]), case("two keys", 7, [one, two]), case("the most", 65_535, [last])]
+    for label, bad in (
+        ("no keys", message(1, [])),
+        ("no bytes", b""),
+        ("a signature alone", fixed("signature", 65)),
+        ("version 0", message(1, [one], version=0)),
+        ("version 2", message(1, [one], version=2)),
+        ("a count above the keys", message(1, [one], count=2)),
+        ("a count below the keys", message(1, [one, two], count=1)),
+        ("a byte too few", whole[:-1]),
+        ("a byte too many", whole + b"\0"),
+    ):
+        cases.append({"name": label, "message": bad.hex(), "refused": "bad_handover"})
+    return cases
+
+
+def evidence_cases() -> list[Case]:
+    public = RECIPIENT.public.raw
+    bound = hashlib.sha256(public + b"svc-coordinator-escrow-v1").hexdigest()
+    measured = [
+        {"name": f"measurement of release {release}", "kind": "mock_measurement", "release": release}
+        | {"measurement": hashlib.sha256(b"svc-mock-measurement-v1" + release.to_bytes(2, "big")).hexdigest()}
+        for release in (0, 1, 65_535)
+    ]
+    return [{"name": "a key", "kind": "report_data", "public": public.hex(), "report_data": bound}, *measured]
+
+
 def files() -> dict[str, str]:
     """The text of each file by its name."""
     by_length = (
@@ -258,6 +301,8 @@ def files() -> dict[str, str]:
         "container.json": text_of(f"Containers v1. {by_length}", container_cases()),
         "result.json": text_of(f"Sealed results v1. {by_length}", result_cases()),
         "derivation.json": text_of("Keys derived with HKDF-SHA256.", derivation_cases()),
+        "handover.json": text_of("Escrow keys on their way to a peer, as signed and before sealing.", handover_cases()),
+        "escrow_evidence.json": text_of("What evidence of an escrow carries.", evidence_cases()),
         "sealed_box_keys.json": text_of("X25519 keys and sealed boxes.", key_cases()),
     }
 

@@ -13,6 +13,9 @@ create table files (
     attached boolean not null default false,  -- a job or a batch refers to it: kept for the retention period
     created_at timestamptz not null default clock_timestamp(),
     expires_at timestamptz not null,
+    upload_id text,                      -- the store's own upload, while its parts come in: aborted if nobody ends it
+    held_for bytea,                      -- a job that is being posted or settled with it
+    held_until timestamptz,              -- it is not removed before: the op may still be under way
     removing_until timestamptz           -- leased by a janitor that removes it
 );
 create index files_cid on files (owner, cid);

@@ -12,7 +12,7 @@ BOOK = (
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("mode", ["static", "mock"])
+@pytest.mark.parametrize("mode", ["mock"])
 async def test_escrow_mode_that_this_version_does_not_host_stops_the_boot(mode: str) -> None:
     config = read_config(
         {

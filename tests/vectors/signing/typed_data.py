@@ -40,6 +40,7 @@ TYPES: dict[str, tuple[str, str]] = {
         "bytes32 jobId,bytes seedWrap,bytes32 ctHash,bytes32 responsePubkey,uint64 issuedAt",
     ),
     "HandoverAuth": ("escrow", "bytes32 channelPubkey,uint64 issuedAt"),
+    "HandoverKeys": ("escrow", "bytes32 channelPubkey,uint64 issuedAt,bytes keys"),
     "SvcSession": ("session", "address address,string nonce"),
     "ResultKey": ("results", "string purpose"),
 }

@@ -20,8 +20,14 @@ def seen(request: pytest.FixtureRequest) -> Iterator[list[Seen]]:
 
 
 @pytest.fixture
-async def stage(world: World, database_url: str, seen: list[Seen]) -> AsyncIterator[Stage]:
-    async with staged(world, configured(world, database_url), seen) as stage:
+def settings() -> dict[str, object]:
+    """Of the coordinator; a module that needs others overrides this."""
+    return {}
+
+
+@pytest.fixture
+async def stage(world: World, database_url: str, seen: list[Seen], settings: dict[str, object]) -> AsyncIterator[Stage]:
+    async with staged(world, configured(world, database_url, **settings), seen) as stage:
         yield stage
 
 
@@ -53,3 +59,11 @@ async def provider(party: Callable[[DevnetWallet], Party], world: World) -> Part
     provider = party(world.cast.with_role("provider")[0])
     await provider.sign_in("provider")
     return provider
+
+
+@pytest.fixture
+async def rival(party: Callable[[DevnetWallet], Party], world: World) -> Party:
+    """Another such provider."""
+    rival = party(world.cast.with_role("provider")[1])
+    await rival.sign_in("provider")
+    return rival

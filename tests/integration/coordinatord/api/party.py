@@ -12,6 +12,7 @@ import httpx
 from common.box import PublicKey
 from common.container import commit, seal
 from common.domains import Domains
+from common.messages.escrow import Release
 from common.messages.jobs import Cancel, Claim, Fail, Order, Settle
 from common.messages.payments import job_payment
 from common.messages.providers import Ask, AskSnapshot, RequestCapacity, SetIdentity
@@ -62,8 +63,10 @@ class Party:
 
     # --- orders -------------------------------------------------------------------------------------------
 
-    def container(self, payload: bytes = b"payload") -> bytes:
-        return seal(PublicKey(self.box_key), 31337, self.registry, self.wallet.address, payload)
+    def container(self, payload: bytes = b"payload", to: PublicKey | None = None) -> bytes:
+        """Sealed to `to`, else to the party itself."""
+        recipient = to if to is not None else PublicKey(self.box_key)
+        return seal(recipient, 31337, self.registry, self.wallet.address, payload)
 
     def order(self, container: bytes | None = None, **changed: Any) -> Body:
         """A signed order; changed fields are signed too, except `job_id`, `owner` and `signature`."""
@@ -172,6 +175,20 @@ class Party:
                 "quotes": [dict(zip(names, map(str, quote), strict=True)) for quote in quotes],
             },
             "signature": hex_of(self.wallet.sign(self.domains.asks.digest(snapshot))),
+        }
+
+    def release(self, job: str, container: bytes, response: PublicKey, issued_at: int | None = None) -> Body:
+        """A request for the payload key, sealed to `response`."""
+        at = issued_at if issued_at is not None else int(time.time())
+        parts = commit(container)
+        message = Release(bytes.fromhex(job[2:]), parts.seed_wrap, parts.ct_hash, response.raw, at)
+        return {
+            "job_id": job,
+            "seed_wrap": base64_of(parts.seed_wrap),
+            "ct_hash": hex_of(parts.ct_hash),
+            "response_pubkey": response.raw.hex(),
+            "issued_at": at,
+            "signature": hex_of(self.wallet.sign(self.domains.escrow.digest(message))),
         }
 
     async def run(self, op: Body) -> httpx.Response:

@@ -20,7 +20,9 @@ from coordinatord.pins.requests import StoreRequests
 from coordinatord.pins.signing import Signer
 from coordinatord.pins.store import PinStore, bucket_url
 from coordinatord.service.containers import Containers
+from coordinatord.service.escrow.hosting import host_escrow
 from coordinatord.service.relaying import Relaying
+from coordinatord.service.windows import system_clock
 from coordinatord.store.database import open_database
 from coordinatord.store.migrate import migrate
 from coordinatord.store.notices import Notices
@@ -112,7 +114,8 @@ async def staged(world: World, config: Config, seen: list[Seen], *, relayer: boo
         containers = Containers(database, ground.pins, config.file_retention_seconds)
         janitor = Janitor(database, containers, config.file_retention_seconds)
         stopping = Stopping()
-        application = app.compose(ground, relaying, containers, stopping)
+        escrow = host_escrow(config, system_clock)
+        application = app.compose(ground, relaying, containers, escrow, stopping)
 
         async def note(response: httpx.Response) -> None:
             await response.aread()

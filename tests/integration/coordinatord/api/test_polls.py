@@ -13,13 +13,6 @@ async def poll(who: Party, query: str) -> list[str]:
     return [job["job_id"] for job in answer.json()["jobs"]]
 
 
-@pytest.fixture
-async def rival(party: object, stage: Stage) -> Party:
-    rival: Party = party(stage.world.cast.with_role("provider")[1])  # type: ignore[operator] # the fixture of conftest
-    await rival.sign_in("provider")
-    return rival
-
-
 async def test_poll_leases_the_oldest_and_nobody_else_gets_them(client: Party, provider: Party, rival: Party) -> None:
     jobs = [(await client.post())["job_id"] for _ in range(3)]
     assert await poll(provider, "state=Open&model=1&free=2") == jobs[:2]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.eip712 import Domain
-from common.messages.escrow import HandoverAuth, Release
+from common.messages.escrow import HandoverAuth, HandoverKeys, Release
 from common.messages.jobs import Cancel, Claim, Fail, Order, Settle
 from common.messages.payments import ReceiveWithAuthorization, job_payment
 from common.messages.providers import Ask, AskSnapshot, RequestCapacity, SetIdentity
@@ -20,7 +20,7 @@ from tests.vectors.vector_file import cases
 SIGNED = [
     *(Order, Cancel, Claim, Settle, Fail),
     *(SetIdentity, RequestCapacity, AskSnapshot),
-    *(ReceiveWithAuthorization, Release, HandoverAuth, SvcSession, ResultKey),
+    *(ReceiveWithAuthorization, Release, HandoverAuth, HandoverKeys, SvcSession, ResultKey),
 ]
 DOMAIN = Domain("SVC Jobs", "2", 31337, b"\x11" * 20)
 VECTORS = cases("eip712.json")

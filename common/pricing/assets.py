@@ -1,0 +1,113 @@
+"""Reference assets of an image or video request: what an input may carry, and what it declares about it.
+
+    image, end_image                    a still each
+    video                               a clip
+    reference_images, reference_videos, reference_audios     lists
+
+An asset is an object with `b64` and `media_type`; stills and clips declare `width` and `height`, clips also
+`duration_secs`. Prices follow what is declared; whether the content keeps to it is for its receiver to measure.
+"""
+
+from collections.abc import Iterator
+from typing import Final, Literal
+
+import attrs
+
+from common.pricing.counts import read_count
+from common.pricing.request_shape import Input
+from common.refusal import Refused
+from common.scalars import read_base64
+
+Kind = Literal["still", "clip", "audio"]
+
+MOST_PIXEL_ASSETS: Final = 12  # stills and clips of one request, all keys together
+MOST_PIXELS: Final = 8_294_400  # of one asset: a 4k frame
+MOST_CLIP_SECONDS: Final = 60
+MOST_AUDIO_BYTES: Final = 15 * 2**20  # of one audio
+
+# Stills and clips first, in the order in which the first of them gives an `auto` aspect ratio.
+_SINGLE: Final[tuple[tuple[str, Kind], ...]] = (("image", "still"), ("end_image", "still"), ("video", "clip"))
+_LISTS: Final[tuple[tuple[str, Kind, int], ...]] = (
+    ("reference_images", "still", 9),
+    ("reference_videos", "clip", 3),
+    ("reference_audios", "audio", 3),
+)
+
+
+@attrs.frozen(slots=True)
+class Asset:
+    """One asset as declared. `param` is its place in the input, `reference_images[2]` for one.
+
+    `seconds` is 1 for a still; an audio has no pixels and counts nothing.
+    """
+
+    param: str
+    kind: Kind
+    media_type: str
+    content: bytes = attrs.field(repr=False)
+    width: int = 0
+    height: int = 0
+    seconds: int = 1
+
+    @property
+    def pixels(self) -> int:
+        return self.width * self.height
+
+    @property
+    def units(self) -> int:
+        return self.pixels * max(1, self.seconds)
+
+
+def read_assets(model_input: Input) -> tuple[Asset, ...]:
+    """Every asset of an input. Refuses malformed ones and what passes a limit, naming the asset."""
+    assets = tuple(_assets(model_input))
+    if sum(asset.kind != "audio" for asset in assets) > MOST_PIXEL_ASSETS:
+        raise Refused(f"a request carries at most {MOST_PIXEL_ASSETS} stills and clips", assets[0].param)
+    return assets
+
+
+def _assets(model_input: Input) -> Iterator[Asset]:
+    for name, kind in _SINGLE:
+        value = model_input.get(name)
+        if value is not None:
+            yield _asset(value, name, kind)
+    for name, kind, most in _LISTS:
+        values = model_input.get(name)
+        if values is None:
+            continue
+        if not isinstance(values, list | tuple):
+            raise Refused(f"{name} must be a list of asset objects", name)
+        if len(values) > most:
+            raise Refused(f"{name} holds at most {most} assets", name)
+        for index, value in enumerate(values):
+            yield _asset(value, f"{name}[{index}]", kind)
+
+
+def _asset(value: object, param: str, kind: Kind) -> Asset:
+    if not isinstance(value, dict):
+        raise Refused(f"{param} must be an asset object with b64 and media_type", param)
+    media_type = value.get("media_type")
+    if not isinstance(media_type, str) or not media_type:
+        raise Refused(f"{param}.media_type is required", f"{param}.media_type")
+    content = _content(value.get("b64"), f"{param}.b64", kind)
+    if kind == "audio":
+        return Asset(param, kind, media_type, content)
+    width = read_count(value.get("width"), f"{param}.width", least=1)
+    height = read_count(value.get("height"), f"{param}.height", least=1)
+    if width * height > MOST_PIXELS:
+        raise Refused(f"{param} declares more than {MOST_PIXELS} pixels", param)
+    seconds = _seconds(value.get("duration_secs"), f"{param}.duration_secs") if kind == "clip" else 1
+    return Asset(param, kind, media_type, content, width, height, seconds)
+
+
+def _content(b64: object, param: str, kind: Kind) -> bytes:
+    if not isinstance(b64, str) or not b64:
+        raise Refused(f"{param} is required", param)
+    return read_base64(b64, MOST_AUDIO_BYTES if kind == "audio" else len(b64), param)
+
+
+def _seconds(value: object, param: str) -> int:
+    seconds = read_count(value, param, least=1)
+    if seconds > MOST_CLIP_SECONDS:
+        raise Refused(f"{param}: a clip lasts at most {MOST_CLIP_SECONDS} s", param)
+    return seconds

@@ -1,0 +1,47 @@
+"""Stages of a stream that run beside each other, joined by bounded channels.
+
+    async with running_ahead(source) as pieces:
+        async for piece in pieces: ...
+
+While the block works on one piece, the next is being made. At most `slack` finished pieces wait between the two, so
+that memory stays bounded whichever side is the slower one.
+"""
+
+from collections.abc import AsyncIterable, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+import anyio
+from anyio.abc import TaskGroup
+from anyio.streams.memory import MemoryObjectSendStream
+
+T = TypeVar("T")
+
+
+@asynccontextmanager
+async def lone_failure() -> AsyncIterator[TaskGroup]:
+    """A task group whose failure, when it is one alone, is raised as itself: callers match on what happened."""
+    try:
+        async with anyio.create_task_group() as tasks:
+            yield tasks
+    except BaseExceptionGroup as group:
+        leaf: BaseException = group
+        while isinstance(leaf, BaseExceptionGroup) and len(leaf.exceptions) == 1:
+            leaf = leaf.exceptions[0]
+        raise leaf from leaf.__cause__
+
+
+@asynccontextmanager
+async def running_ahead(source: AsyncIterable[T], slack: int = 0) -> AsyncIterator[AsyncIterator[T]]:
+    """Consume `source` in a task of its own. What it raises ends the block and is raised from it."""
+    send, receive = anyio.create_memory_object_stream[T](slack)
+    async with send, receive, lone_failure() as tasks:
+        tasks.start_soon(_forward, source, send)
+        yield receive
+        tasks.cancel_scope.cancel()  # a block that left early wants no more
+
+
+async def _forward(source: AsyncIterable[T], send: MemoryObjectSendStream[T]) -> None:
+    async with send:
+        async for piece in source:
+            await send.send(piece)

@@ -1,0 +1,113 @@
+"""The bodies of answers about batches."""
+
+import json
+from typing import Literal
+
+import msgspec
+
+from coordinatord.api.views import Digits
+from coordinatord.service.batch_status import Status, status_of
+from coordinatord.store.batches import BatchRow
+
+
+class BatchError(msgspec.Struct):
+    code: str
+    message: str
+    param: str | None
+    line: int | None
+
+
+class BatchErrors(msgspec.Struct):
+    object: Literal["list"]
+    data: list[BatchError]
+
+
+class RequestCounts(msgspec.Struct):
+    completed: int
+    failed: int
+    total: int
+
+
+class BatchTerms(msgspec.Struct):
+    sla: str
+
+
+class Batch(msgspec.Struct):
+    id: str
+    object: Literal["batch"]
+    endpoint: str
+    errors: BatchErrors | None
+    input_file_id: str
+    completion_window: str
+    status: Status
+    output_file_id: str | None
+    error_file_id: str | None
+    created_at: int
+    in_progress_at: int | None
+    expires_at: int
+    finalizing_at: int | None
+    completed_at: int | None
+    failed_at: int | None
+    expired_at: int | None
+    cancelling_at: int | None
+    cancelled_at: int | None
+    request_counts: RequestCounts
+    metadata: dict[str, str]
+    svc: BatchTerms
+
+
+class BatchAsOf(Batch):
+    as_of_block: Digits
+
+
+class BatchList(msgspec.Struct):
+    object: Literal["list"]
+    data: list[Batch]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+    as_of_block: Digits
+
+
+def batch(row: BatchRow) -> Batch:
+    counts = row.counts
+    return Batch(
+        id=row.id,
+        object="batch",
+        endpoint=row.endpoint,
+        errors=msgspec.json.decode(row.errors, type=BatchErrors) if row.errors is not None else None,
+        input_file_id=row.input_file_id,
+        completion_window=row.completion_window,
+        status=status_of(row),
+        output_file_id=row.output_file_id,
+        error_file_id=row.error_file_id,
+        created_at=row.created_at,
+        in_progress_at=row.in_progress_at,
+        expires_at=row.expires_at,
+        finalizing_at=row.finalizing_at,
+        completed_at=row.completed_at,
+        failed_at=row.failed_at,
+        expired_at=row.expired_at,
+        cancelling_at=row.cancelling_at,
+        cancelled_at=row.cancelled_at,
+        request_counts=RequestCounts(counts.completed, counts.failed, counts.total),
+        metadata=json.loads(row.metadata),
+        svc=BatchTerms(row.completion_window),
+    )
+
+
+def batch_as_of(row: BatchRow, block_number: int) -> BatchAsOf:
+    plain = batch(row)
+    members = {name: getattr(plain, name) for name in plain.__struct_fields__}
+    return BatchAsOf(**members, as_of_block=str(block_number))
+
+
+def batch_list(rows: list[BatchRow], block_number: int, *, has_more: bool) -> BatchList:
+    return BatchList(
+        object="list",
+        data=[batch(row) for row in rows],
+        first_id=rows[0].id if rows else None,
+        last_id=rows[-1].id if rows else None,
+        has_more=has_more,
+        as_of_block=str(block_number),
+    )

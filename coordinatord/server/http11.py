@@ -1,0 +1,133 @@
+"""HTTP/1.1 as hypercorn speaks it, and nothing else.
+
+Hypercorn would follow an upgrade to HTTP/2 or WebSocket on a connection in clear, through which a caller gets past the
+rules of the proxy in front; a message that gives its length in two ways is read by one of them, where that proxy may
+have read it by the other; and its own refusals have no body. Here no upgrade is taken, such messages are refused, and
+every refusal has the envelope that all errors have.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import h11
+from hypercorn.config import Config
+from hypercorn.events import Closed, RawData, Updated
+from hypercorn.events import Event as ConnectionEvent
+from hypercorn.protocol.events import Body, EndBody, Event, Request, Response
+from hypercorn.protocol.h11 import STREAM_ID, H11Protocol
+from hypercorn.protocol.http_stream import HTTPStream
+from hypercorn.typing import AppWrapper, ConnectionState, TaskGroup, WorkerContext
+
+from coordinatord.api.answers import malformed_http
+from coordinatord.api.frame import new_request_id
+
+_VERSIONS: Final = (b"1.1", b"1.0")
+_SMALL: Final = 1 << 16  # head and body up to this size leave in one piece
+
+
+Address = tuple[str, int] | None
+
+
+class Http11(H11Protocol):
+    """One connection's requests, one after another. What it has to say goes to `send`."""
+
+    connection: h11.Connection
+
+    def __init__(
+        self,
+        app: AppWrapper,
+        config: Config,
+        context: WorkerContext,
+        *,
+        handlers: TaskGroup,
+        peers: tuple[Address, Address],
+        send: Callable[[ConnectionEvent], Awaitable[None]],
+    ) -> None:
+        """`peers`: the client's address and ours."""
+        super().__init__(app, config, context, handlers, ConnectionState({}), False, *peers, send)
+        self._unsent = b""
+
+    async def stream_send(self, event: Event) -> None:
+        """The head of an answer waits for the body that follows it at once: both cost one system call."""
+        match event:
+            case Response() if event.status_code >= 200:
+                headers = [*event.headers, *self.config.response_headers("h11")]
+                self._unsent += self._bytes_of(h11.Response(headers=headers, status_code=event.status_code))
+            case Body():
+                piece = self._bytes_of(h11.Data(data=event.data))
+                if len(piece) > _SMALL:
+                    await self._flush()
+                self._unsent += piece  # the same object when there was nothing before it
+                await self._flush()
+            case EndBody():
+                self._unsent += self._bytes_of(h11.EndOfMessage())
+                await self._flush()
+            case _:
+                await super().stream_send(event)
+
+    async def _flush(self) -> None:
+        unsent, self._unsent = self._unsent, b""
+        if unsent:
+            await self.send(RawData(unsent))
+
+    def _bytes_of(self, event: h11.Response | h11.Data | h11.EndOfMessage) -> bytes:
+        try:
+            return self.connection.send(event) or b""
+        except h11.LocalProtocolError:
+            if self.connection.their_state is not h11.ERROR:
+                raise
+            return b""  # their message broke off; nothing can be said any more
+
+    async def _check_protocol(self, event: h11.Request) -> None:
+        """Hypercorn looks here whether to upgrade."""
+
+    async def _create_stream(self, request: h11.Request) -> None:
+        status = _refusal(request)
+        if status is not None:
+            await self._send_error_response(status)
+            await self.send(Closed())
+            return
+        self.stream = HTTPStream(
+            self.app,
+            self.config,
+            self.context,
+            self.task_group,
+            self.ssl,
+            self.client,
+            self.server,
+            self.stream_send,
+            STREAM_ID,
+        )
+        await self.stream.handle(
+            Request(
+                stream_id=STREAM_ID,
+                headers=list(request.headers),
+                http_version=request.http_version.decode(),
+                method=request.method.decode("ascii").upper(),
+                raw_path=request.target,
+                state=self.connection_state,
+            )
+        )
+        self.keep_alive_requests += 1
+
+    async def _send_error_response(self, status_code: int) -> None:
+        """What is no request that we could read. The connection ends with it: where the next message would begin is
+        not known."""
+        answer = malformed_http(status_code)
+        request_id = new_request_id().encode()
+        headers = [*answer.headers, (b"x-request-id", request_id), (b"connection", b"close")]
+        headers.append((b"content-length", str(len(answer.body)).encode()))
+        headers += self.config.response_headers("h11")
+        await self.send(Updated(idle=False))
+        self._unsent += self._bytes_of(h11.Response(headers=headers, status_code=status_code))
+        self._unsent += self._bytes_of(h11.Data(data=answer.body))
+        self._unsent += self._bytes_of(h11.EndOfMessage())
+        await self._flush()
+
+
+def _refusal(request: h11.Request) -> int | None:
+    """The status that refuses this message before anything reads it, if it has to be."""
+    if request.http_version not in _VERSIONS:
+        return 505
+    names = [name for name, _ in request.headers]
+    return 400 if b"content-length" in names and b"transfer-encoding" in names else None

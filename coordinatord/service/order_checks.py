@@ -1,0 +1,100 @@
+"""What the body of a submission decides by itself: terms, signatures, container.
+
+POST /v1/jobs and the lines of batches ask the same questions, and name two of the answers differently.
+"""
+
+import hashlib
+from typing import Final
+
+import attrs
+
+from common import quotes
+from common.container import check_container
+from common.domains import Domains
+from common.messages.payments import job_payment
+from common.quotes import Quote, Terms
+from common.refusal import Refused
+from common.secp256k1 import recover
+from coordinatord.chain import job_registry
+from coordinatord.service.orders import OrderBody
+from coordinatord.service.windows import ORDER_LIFE
+
+LONGEST_SLA: Final = 86_400
+_NO_FEES: Final = Terms(fee_bps=0, gas_fee=0)
+
+
+@attrs.frozen(slots=True)
+class Paid:
+    """A submission whose fields are all there."""
+
+    body: OrderBody
+    payment: bytes
+    amount: int
+
+
+@attrs.frozen(slots=True)
+class WrongTerms:
+    """`line_code` names it in a batch's error file, where every error has a code."""
+
+    message: str
+    param: str
+    line_code: str
+
+
+def wrong_terms(body: OrderBody, now: float) -> WrongTerms | None:
+    """Raises Refused `cap_overflow`, which goes by one name everywhere."""
+    if quotes.job_id(body.owner, body.c) != body.job_id:
+        return WrongTerms("job_id is not keccak256(owner ‖ c)", "job_id", "invalid_line")
+    if not now < body.expires_at:
+        return WrongTerms("expires_at must be in the next 86400 seconds", "expires_at", "order_expired")
+    if body.expires_at > now + ORDER_LIFE:
+        return WrongTerms("expires_at must be in the next 86400 seconds", "expires_at", "expiry_too_far")
+    if body.sla_secs > LONGEST_SLA:
+        return WrongTerms(f"sla_secs must be at most {LONGEST_SLA}", "sla_secs", "sla_too_long")
+    quote_of(body, _NO_FEES)  # a cap that fits is the order's own matter, whatever the fees are
+    return None
+
+
+def quote_of(body: OrderBody, terms: Terms) -> Quote:
+    return quotes.quote(body.rate_in, body.rate_out, body.units_in, body.units_out, terms)
+
+
+def check_order_signature(domains: Domains, body: OrderBody) -> None:
+    if recover(domains.jobs.digest(body.order()), body.signature) != body.owner:
+        raise Refused("signature does not recover to owner", "signature", "invalid_order_signature")
+
+
+def check_payment(domains: Domains, registry: bytes, paid: Paid) -> None:
+    body = paid.body
+    authorization = job_payment(body.owner, registry, paid.amount, body.expires_at, body.job_id)
+    if recover(domains.token.digest(authorization), paid.payment) != body.owner:
+        raise Refused("auth_sig does not recover to owner", "auth_sig", "invalid_payment_signature")
+
+
+def check_inline(container: bytes, c: bytes) -> None:
+    try:
+        check_container(container, c)
+    except Refused as wrong:
+        # A length that no sealing yields cannot reproduce any commitment: here that is the same fault.
+        code = "commitment_mismatch" if wrong.code == "bad_container" else wrong.code
+        raise Refused(wrong.message, "container", code) from None
+
+
+def post_calldata(paid: Paid, task_cid: str) -> bytes:
+    body = paid.body
+    return job_registry.post(
+        body.order(),
+        body.owner,
+        amount=paid.amount,
+        task_cid=task_cid,
+        order_signature=body.signature,
+        payment=paid.payment,
+    )
+
+
+def same_post(paid: Paid, task_cid: str) -> bytes:
+    """What makes two submissions one: terms, amount and container; not their signature bytes."""
+    order = paid.body.order().struct_hash()
+    return hashlib.sha256(
+        b"post" + paid.body.job_id + order + paid.amount.to_bytes(32, "big") + task_cid.encode()
+    ).digest()

@@ -1,0 +1,52 @@
+"""Rows of containers that lines of a batch brought along, many at a time; what they mean is in `objects`."""
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from coordinatord.store.database import Connection
+from coordinatord.store.objects import HOLD
+
+
+@attrs.frozen(slots=True)
+class NewObject:
+    key: str
+    subject: bytes
+    size: int
+    sha256: bytes
+
+
+async def hold(connection: Connection, new: Sequence[NewObject]) -> dict[str, str | None]:
+    """Before the uploads: key → the content id that the store holds already, if any. A key that is missing in the
+    answer is being removed just now."""
+    rows = await connection.fetch(
+        "insert into objects as o (key, subject, bytes, sha256, expires_at)"
+        " select n.key, n.subject, n.bytes, n.sha256, clock_timestamp() + $5"
+        " from unnest($1::text[], $2::bytea[], $3::bigint[], $4::bytea[]) as n(key, subject, bytes, sha256)"
+        " on conflict (key) do update set removing_until = null,"
+        " holders = case when o.removing_until is null then o.holders + 1 else 1 end,"
+        " expires_at = greatest(o.expires_at, excluded.expires_at),"
+        " cid = case when o.sha256 = excluded.sha256 and o.removing_until is null then o.cid end,"
+        " bytes = excluded.bytes, sha256 = excluded.sha256"
+        " where o.removing_until is null or o.removing_until < clock_timestamp()"
+        " returning key, cid",
+        [one.key for one in new],
+        [one.subject for one in new],
+        [one.size for one in new],
+        [one.sha256 for one in new],
+        HOLD,
+    )
+    return {row["key"]: row["cid"] for row in rows}
+
+
+async def set_cids(connection: Connection, cids: Mapping[str, str]) -> None:
+    await connection.execute(
+        "update objects set cid = n.cid from unnest($1::text[], $2::text[]) as n(key, cid) where objects.key = n.key",
+        list(cids),
+        list(cids.values()),
+    )
+
+
+async def release(connection: Connection, keys: Sequence[str]) -> None:
+    """Their posts are in the outbox, which keeps them from now on."""
+    await connection.execute("update objects set holders = holders - 1 where key = any($1::text[])", keys)

@@ -1,0 +1,86 @@
+"""`svc`: the client's command line. What it can do, by what a buyer wants to do."""
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any, Final
+
+import click
+
+from svc.cli.commands import keys
+from svc.cli.completion import completion
+from svc.cli.exits import MEANINGS, Exit
+
+_SECTIONS: Final[dict[str, tuple[click.Command, ...]]] = {
+    "Set-up": (keys.keygen, keys.address, completion),
+}
+_ENVIRONMENT: Final = (
+    ("SVC_BASE_URL", "the coordinator (default http://127.0.0.1:8402)"),
+    ("SVC_WALLET_KEY", "the wallet's private key, 32 bytes of hex"),
+    ("SVC_WALLET_KEY_FILE", "a file that holds it instead, as keygen writes it"),
+    ("SVC_CIPHER_KEY", "an X25519 secret that results are sealed to (default: derived from the wallet)"),
+    ("SVC_PIN_GATEWAY", "gateways that results are read from, comma-separated; empty disables reads"),
+    ("SVC_SETTLEMENT_MARGIN", "seconds that an order outlives its window (default 3600)"),
+    ("SVC_RPC_URL", "a node of the chain; doctor asks it for balances and signing domains"),
+)
+
+
+class _Sections(click.Group):
+    """A group whose help lists the commands by purpose, then what it reads and how it ends."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, commands in _SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(str(each.name), each.get_short_help_str(limit=90)) for each in commands])
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Environment"):
+            formatter.write_dl(_ENVIRONMENT)
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(str(code.value), meaning) for code, meaning in MEANINGS.items()])
+
+
+@click.group(
+    cls=_Sections,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True},
+)
+@click.version_option(version("sealed-job-coordinator"), message="%(version)s")
+def svc() -> None:
+    """Buy sealed compute jobs: nobody but the provider that runs a job reads its input, nobody but you its result.
+
+    An order is signed and paid by your wallet; the coordinator relays it to the chain, a provider claims and runs it,
+    and the payment is collected when it is claimed. What goes unused comes back.
+
+    \b
+      svc keygen                                        a wallet
+      svc models                                        what is for sale
+      svc run demo/text-small "Why is the sky blue?"    one job, from order to answer
+      svc submit MODEL --file prompt.txt && svc wait JOB
+
+    Results go to standard output, all else to standard error. On a terminal there are tables; in a pipe one line per
+    row, with tabs; with --json JSON.
+    """
+
+
+for _commands in _SECTIONS.values():
+    for _command in _commands:
+        svc.add_command(_command)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; the exit code."""
+    try:
+        ended: Any = svc.main(arguments, prog_name="svc", standalone_mode=False)
+        sys.stdout.flush()
+    except click.ClickException as wrong:
+        wrong.show()
+        return Exit.USAGE
+    except (click.Abort, KeyboardInterrupt):
+        print("svc: interrupted", file=sys.stderr)
+        return Exit.INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read has read enough. What is still buffered has nowhere to go, and Python would complain at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.DONE
+    return int(ended or Exit.DONE)

@@ -1,0 +1,130 @@
+"""Where a command's words go.
+
+Results go to standard output, all else to standard error, so that a pipe carries results alone. On a terminal a
+table is drawn; in a pipe it is one line per row with tabs between its cells; with `--json` standard output is JSON.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, TextIO
+
+import attrs
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table as RichTable
+
+_NOTHING: Final = "—"
+
+
+@attrs.frozen
+class Table:
+    """`right`: the names of the columns that hold numbers."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str | None]]
+    right: frozenset[str] = frozenset()
+
+
+@attrs.define
+class Gauge:
+    """A bar of something that is under way. Says nothing when nobody looks."""
+
+    _progress: Progress | None
+    _task: Any = None
+
+    def show(self, what: str, done: int | None = None, total: int | None = None) -> None:
+        if self._progress is None:
+            return
+        if self._task is None:
+            self._task = self._progress.add_task(escape(what), total=total)
+        self._progress.update(self._task, description=escape(what), completed=done, total=total)
+
+
+class Output:
+    def __init__(self, *, as_json: bool, quiet: bool, out: TextIO | None = None, err: TextIO | None = None) -> None:
+        self.as_json = as_json
+        self._quiet = quiet
+        self._stdout = sys.stdout if out is None else out
+        self._out = Console(file=self._stdout, highlight=False)
+        self._err = Console(file=sys.stderr if err is None else err, highlight=False, soft_wrap=True)
+
+    def table(self, table: Table, data: Any) -> None:
+        """`data` is what the table shows, in the words of the interface: that is what `--json` gives."""
+        if self.as_json:
+            self.json(data)
+        elif self._out.is_terminal:
+            self._draw(table)
+        else:
+            for row in table.rows:
+                self._write("\t".join(_flat(cell) for cell in row))
+
+    def facts(self, facts: Iterable[tuple[str, str | None]], data: Any) -> None:
+        """Names and values of one thing."""
+        if self.as_json:
+            self.json(data)
+            return
+        shown = [(name, value) for name, value in facts if value is not None]
+        width = max((len(name) for name, _ in shown), default=0)
+        for name, value in shown:
+            self._write(f"{name:<{width}}  {_flat(value)}" if self._out.is_terminal else f"{name}\t{_flat(value)}")
+
+    def text(self, text: str) -> None:
+        """A result as it is."""
+        self._write(text)
+
+    def json(self, data: Any) -> None:
+        self._write(json.dumps(data, indent=2 if self._out.is_terminal else None, ensure_ascii=False))
+
+    def say(self, line: str) -> None:
+        """A remark for whoever watches."""
+        if not self._quiet:
+            self._err.print(escape(line))
+
+    def warn(self, line: str) -> None:
+        self._err.print(f"[yellow]svc: warning:[/] {escape(line)}")
+
+    def fail(self, line: str, hint: str | None, data: Any) -> None:
+        """Why the command fails: a line, and what may be done; under `--json` one object, on standard error too."""
+        if self.as_json:
+            self._err.print(json.dumps({"error": data}, ensure_ascii=False), markup=False)
+            return
+        self._err.print(f"[red]svc:[/] {escape(line)}")
+        if hint is not None:
+            self._err.print(f"     {escape(hint)}")
+
+    @contextmanager
+    def gauge(self) -> Iterator[Gauge]:
+        if self._quiet or self.as_json or not self._err.is_terminal:
+            yield Gauge(None)
+            return
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            *(BarColumn(bar_width=30), MofNCompleteColumn(), TimeElapsedColumn()),
+        )
+        with Progress(*columns, console=self._err, transient=True) as progress:
+            yield Gauge(progress)
+
+    def _draw(self, table: Table) -> None:
+        drawn = RichTable(box=None, pad_edge=False, header_style="bold")
+        for column in table.columns:
+            drawn.add_column(
+                column, justify="right" if column in table.right else "left", overflow="fold", no_wrap=False
+            )
+        for row in table.rows:
+            drawn.add_row(*(escape(_flat(cell)) for cell in row))
+        self._out.print(drawn)
+
+    def _write(self, line: str) -> None:
+        """Not through rich: it would wrap, and read brackets as markup."""
+        self._stdout.write(line + "\n")
+
+
+def _flat(cell: str | None) -> str:
+    """On one line: a name that somebody else chose must not forge rows, nor reach the terminal as a command."""
+    if cell is None:
+        return _NOTHING
+    return "".join(sign if sign.isprintable() else " " for sign in cell)

@@ -1,0 +1,63 @@
+"""Trying again, with waits that grow, until it works, or helps no more, or the job's time is up."""
+
+import random
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import attrs
+import trio
+
+from svcd import metrics
+from svcd.failures import JobFailed
+from svcd.work import Output, Work
+
+# Jobs that fail together would otherwise come back together. It guards nothing; the system's source is merely at hand.
+_JITTER: Final = random.SystemRandom()
+_JITTER_SHARE: Final = 0.25
+
+
+@attrs.frozen(slots=True)
+class TryAgain(Exception):
+    """An attempt failed where another may succeed. `after`: seconds that the server asked to be left alone."""
+
+    detail: str
+    after: float | None = None
+
+    def __str__(self) -> str:
+        return self.detail
+
+
+@attrs.frozen(slots=True)
+class Attempts:
+    most: int
+    backoff_seconds: float
+    longest_backoff_seconds: float
+
+    async def run(self, work: Work, attempt: Callable[[], Awaitable[Output]]) -> Output:
+        """The first output. `JobFailed` of an attempt ends it at once; `TryAgain` is followed by a wait and another
+        attempt while there is one left (`backend_exhausted`) and time for it (`deadline_wait`)."""
+        trouble: TryAgain | None = None
+        for number in range(1, self.most + 1):
+            with trio.move_on_at(work.deadline):
+                try:
+                    return await attempt()
+                except TryAgain as failed:
+                    trouble = failed
+                    if number == self.most:
+                        break
+                    wait = self._wait(number, failed)
+            if trio.current_time() >= work.deadline:
+                # A first attempt may be merely long; one after a failure shows a backend that is not well.
+                fault = trouble is not None
+                raise JobFailed("deadline_wait", f"attempt {number} was under way at the deadline", fault)
+            if trio.current_time() + wait >= work.deadline:
+                raise JobFailed("deadline_wait", f"{trouble}; {wait:.1f} s more would end past the deadline", True)
+            metrics.backend_retries.labels(work.model).inc()
+            await trio.sleep(wait)
+        raise JobFailed("backend_exhausted", f"{self.most} attempts, the last one: {trouble}", True)
+
+    def _wait(self, number: int, failed: TryAgain) -> float:
+        if failed.after is not None:
+            return failed.after
+        wait = min(self.backoff_seconds * float(2 ** (number - 1)), self.longest_backoff_seconds)
+        return wait * (1 + _JITTER.random() * _JITTER_SHARE)

@@ -1,0 +1,180 @@
+"""A program per job: JSON in on its standard input, JSON out on its standard output.
+
+    in      {"job_id", "model", "modality", "input", "units_in", "units_out", "seconds"}      seconds: time it has
+    out     {"output", "completion_tok"?, "usage"?}
+
+    exit 0     the output is on standard output
+    exit 65    the input is wrong in itself: the job fails, and the program is not to blame
+    exit 75    not now: another attempt may succeed
+    any other, or a signal: the job fails, and the program is to blame
+
+It leads a process group of its own. However it ends, the whole group is ended with it: asked by SIGTERM first where it
+is given up, killed after `grace_seconds`. A descendant that leaves the group leaves this reach (systemd's control group
+still holds it).
+"""
+
+import json
+import os
+import signal
+import subprocess
+from typing import Final
+
+import attrs
+import trio
+
+from common.pricing.counts import read_count
+from common.pricing.units import text_units
+from common.refusal import Refused
+from common.strict_json import canonical
+from svcd.backends.attempts import Attempts, TryAgain
+from svcd.backends.http_answers import for_the_seal, read_object
+from svcd.backends.settings import ExecSettings
+from svcd.failures import JobFailed
+from svcd.work import Output, Work
+
+_DATA_ERROR: Final = 65  # sysexits.h EX_DATAERR
+_TRY_AGAIN: Final = 75  # sysexits.h EX_TEMPFAIL
+_STDERR_TAIL: Final = 2048
+_LAST_WORDS_SECONDS: Final = 1.0
+_PIECE: Final = 64 * 1024
+
+
+@attrs.define(slots=True)
+class _Heard:
+    """What the program has written so far."""
+
+    output: bytearray = attrs.field(factory=bytearray)
+    complaint: bytearray = attrs.field(factory=bytearray)
+    too_long: bool = False
+
+
+@attrs.frozen(slots=True)
+class ExecBackend:
+    settings: ExecSettings
+
+    async def run(self, work: Work) -> Output:
+        backoff = self.settings.backoff_seconds
+        return await Attempts(self.settings.attempts, backoff, backoff * 8).run(work, lambda: self._attempt(work))
+
+    async def is_up(self) -> bool:
+        return os.access(self.settings.command[0], os.X_OK)
+
+    async def _attempt(self, work: Work) -> Output:
+        try:
+            process = await trio.lowlevel.open_process(
+                list(self.settings.command),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                cwd=self.settings.directory,
+                # Nothing of svcd's own environment: keys and credentials may stand in it.
+                env={"PATH": os.defpath} | self.settings.environment,
+                start_new_session=True,
+            )
+        except OSError as broken:
+            raise JobFailed("backend_error", f"the program cannot be started: {broken.strerror}", True) from None
+        heard = _Heard()
+        try:
+            await self._converse(process, _request(work), heard)
+        finally:
+            await self._end(process)
+        return self._judge(process, heard, work)
+
+    async def _converse(self, process: trio.Process, request: bytes, heard: _Heard) -> None:
+        """Until the program has ended and both of its outputs are read."""
+        async with trio.open_nursery() as readers:
+            readers.start_soon(_tell, process, request)
+            readers.start_soon(_hear, process, heard, self.settings.longest_answer_bytes)
+            readers.start_soon(_hear_complaint, process, heard)
+            await process.wait()
+            _signal_group(process, signal.SIGKILL)  # what it left running, which may hold the pipes open
+            readers.cancel_scope.deadline = trio.current_time() + _LAST_WORDS_SECONDS
+
+    async def _end(self, process: trio.Process) -> None:
+        with trio.CancelScope(shield=True):
+            if process.returncode is None:
+                _signal_group(process, signal.SIGTERM)
+                with trio.move_on_after(self.settings.grace_seconds):
+                    await process.wait()
+                _signal_group(process, signal.SIGKILL)
+                await process.wait()
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                if pipe is not None:
+                    await trio.aclose_forcefully(pipe)
+
+    def _judge(self, process: trio.Process, heard: _Heard, work: Work) -> Output:
+        complaint = heard.complaint.decode("utf-8", "replace").strip()
+        if heard.too_long:
+            raise JobFailed("backend_error", f"it wrote more than {self.settings.longest_answer_bytes} bytes", True)
+        if process.returncode == _DATA_ERROR:
+            raise JobFailed("backend_error", f"the program refused the input: {complaint}")
+        if process.returncode == _TRY_AGAIN:
+            raise TryAgain(f"the program asks for another attempt: {complaint}")
+        if process.returncode != 0:
+            raise JobFailed("backend_error", f"the program ended with {process.returncode}: {complaint}", True)
+        return _output(read_object(bytes(heard.output)), work)
+
+
+def _request(work: Work) -> bytes:
+    return json.dumps(
+        {
+            "job_id": "0x" + work.job_id.hex(),
+            "model": work.model,
+            "modality": work.modality,
+            "input": work.input,
+            "units_in": work.units_in,
+            "units_out": work.units_out,
+            "seconds": round(work.deadline - trio.current_time(), 3),
+        }
+    ).encode()
+
+
+def _output(answer: dict[str, object], work: Work) -> Output:
+    if "output" not in answer:
+        raise JobFailed("backend_error", "the program's JSON holds no output", True)
+    output, usage = for_the_seal(answer["output"]), for_the_seal(answer.get("usage", {}))
+    if not isinstance(usage, dict):
+        raise JobFailed("backend_error", "the program's usage is not an object", True)
+    return Output(output, min(_units(answer, output, work), work.units_out), usage)
+
+
+def _units(answer: dict[str, object], output: object, work: Work) -> int:
+    """The program's count; without one, the market's measure for text, and all that was paid for a shape."""
+    if "completion_tok" in answer:
+        try:
+            return read_count(answer["completion_tok"], "completion_tok")
+        except Refused as refusal:
+            raise JobFailed("backend_error", str(refusal), True) from None
+    return text_units(len(canonical(output))) if work.modality == "text" else work.units_out
+
+
+async def _tell(process: trio.Process, request: bytes) -> None:
+    if process.stdin is None:
+        return
+    try:
+        async with process.stdin:
+            await process.stdin.send_all(request)
+    except trio.BrokenResourceError:
+        return  # it may end without having read, and says why by its exit code
+
+
+async def _hear(process: trio.Process, heard: _Heard, longest: int) -> None:
+    while process.stdout is not None and (piece := await process.stdout.receive_some(_PIECE)):
+        heard.output += piece
+        if len(heard.output) > longest:
+            heard.too_long = True
+            _signal_group(process, signal.SIGKILL)
+            return
+
+
+async def _hear_complaint(process: trio.Process, heard: _Heard) -> None:
+    while process.stderr is not None and (piece := await process.stderr.receive_some(_PIECE)):
+        heard.complaint += piece
+        del heard.complaint[:-_STDERR_TAIL]
+
+
+def _signal_group(process: trio.Process, number: signal.Signals) -> None:
+    try:
+        os.killpg(process.pid, number)  # a session's leader: its process id is the group's
+    except ProcessLookupError:
+        return  # nobody of the group is left

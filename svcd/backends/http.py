@@ -1,0 +1,171 @@
+"""A server that takes a job, names it, and is asked for it until it is done: how image and video servers work.
+
+    POST submit_url        → {id, status, …}           under an Idempotency-Key, so that a repeated submit is one job
+    GET poll_url {id}      → {status, …}               until the status is one of done, failed, rejected
+    the result's place     → the output, or addresses of files, which are fetched and carried as base64
+    cancel_url {id}        when the job is given up: nothing may run on for a client that is refunded
+
+The charge is `units_out`: an image or a video is declared by its shape, and comes in that shape or not at all.
+"""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+from urllib.parse import quote
+
+import attrs
+import httpx
+import structlog
+import trio
+
+from svcd.backends.attempts import Attempts, TryAgain
+from svcd.backends.downloads import Downloads
+from svcd.backends.http_answers import error_code, for_the_seal, read_body, read_error, read_object
+from svcd.backends.settings import HttpSettings
+from svcd.failures import JobFailed
+from svcd.work import Output, Work
+
+log = structlog.get_logger(__name__)
+
+_LOOK_SECONDS: Final = 10.0
+_CANCEL_SECONDS: Final = 5.0
+_LONGEST_STATUS: Final = 2**20
+
+
+@attrs.define(slots=True)
+class _Submission:
+    """One job's way to the server. A submit whose answer was lost is repeated under its key; one whose job came into
+    being and failed is not: a server that knows the key would answer with the failure for ever."""
+
+    work: Work
+    body: bytes
+    named: int = 0
+
+    @property
+    def key(self) -> str:
+        return f"{self.work.job_id.hex()}-{self.named}"
+
+
+@attrs.frozen(slots=True)
+class HttpBackend:
+    """`client` carries the headers and time-outs of the settings; whoever opened it closes it."""
+
+    settings: HttpSettings
+    client: httpx.AsyncClient
+
+    async def run(self, work: Work) -> Output:
+        submission = _Submission(work, json.dumps(self._body(work)).encode())
+        patience = self.settings.patience
+        attempts = Attempts(patience.attempts, patience.backoff_seconds, patience.longest_backoff_seconds)
+        return await attempts.run(work, lambda: self._attempt(submission))
+
+    async def is_up(self) -> bool:
+        try:
+            response = await self.client.get(self.settings.health_url, timeout=_LOOK_SECONDS)
+        except httpx.RequestError:
+            return False
+        return response.is_success or response.status_code in (404, 405)  # there, and without such a route
+
+    def _body(self, work: Work) -> dict[str, object]:
+        settings = self.settings
+        body = {settings.input_key: work.input} if settings.input_key else dict(work.input)
+        body |= settings.extra
+        if settings.model_key:
+            body[settings.model_key] = settings.models.get(work.model, work.model)
+        return body
+
+    async def _attempt(self, submission: "_Submission") -> Output:
+        headers = {"content-type": "application/json", "idempotency-key": submission.key}
+        status = await self._ask("POST", self.settings.submit_url, content=submission.body, headers=headers)
+        job = self._name(status)
+        submission.named += 1
+        async with self._cancelled_unless_ended(job) as ended:
+            result = await self._follow(status, self._poll_url(status, job), ended)
+            return await self._collect(result, submission.work)
+
+    def _name(self, status: dict[str, object]) -> str:
+        job = self.settings.id_path.first(status)
+        if not isinstance(job, str | int) or isinstance(job, bool) or job == "":
+            raise JobFailed("backend_error", "the submit's answer holds no id at id_path", True)
+        return str(job)
+
+    def _poll_url(self, status: dict[str, object], job: str) -> str:
+        settings = self.settings
+        if settings.poll_url is not None:
+            return _with_id(settings.poll_url, job)
+        url = settings.poll_url_path.first(status) if settings.poll_url_path else None
+        if not isinstance(url, str) or not url:
+            raise JobFailed("backend_error", "the submit's answer holds no address at poll_url_path", True)
+        return str(httpx.URL(settings.submit_url).join(url))
+
+    async def _follow(self, status: dict[str, object], poll_url: str, ended: trio.Event) -> dict[str, object]:
+        """The answer that says that the job is done. A poll without an answer is asked again, some times in a row."""
+        settings = self.settings
+        pause, misses = settings.poll_seconds, 0
+        while True:
+            state = str(settings.status_path.first(status))
+            if state in settings.done + settings.failed + settings.rejected:
+                ended.set()
+                self._judge(state, status)
+                return status
+            await trio.sleep(pause)
+            pause = min(pause * 1.5, settings.longest_poll_seconds)
+            try:
+                status = await self._ask("GET", poll_url)
+                misses = 0
+            except TryAgain as miss:
+                misses += 1
+                if misses == settings.patience.attempts:
+                    raise
+                pause = max(pause, miss.after or 0)
+
+    def _judge(self, state: str, status: dict[str, object]) -> None:
+        code = error_code({"code": self.settings.error_path.first(status)}) or error_code(status)
+        detail = f"the backend ended the job as {state} {code}".rstrip()
+        if state in self.settings.rejected:
+            raise JobFailed("backend_error", detail)
+        if state in self.settings.failed:
+            raise TryAgain(detail)
+
+    async def _collect(self, status: dict[str, object], work: Work) -> Output:
+        found = self.settings.result_path.find(status)
+        if not found:
+            raise JobFailed("backend_error", "the answer holds nothing at result_path", True)
+        output = found[0] if self.settings.result_path.is_single else found
+        if self.settings.download:
+            downloads = Downloads(self.client, self.settings.submit_url, self.settings.longest_answer_bytes)
+            output = await downloads.carried(output)
+        units = 0 if work.modality == "embeddings" else work.units_out
+        return Output(for_the_seal(output), units, {"units": units})
+
+    async def _ask(self, method: str, url: str, **request: object) -> dict[str, object]:
+        longest = self.settings.longest_answer_bytes if not self.settings.download else _LONGEST_STATUS
+        try:
+            async with self.client.stream(method, url, **request) as response:  # type: ignore[arg-type]
+                if not response.is_success:
+                    raise await read_error(response)
+                return read_object(await read_body(response, longest))
+        except httpx.RequestError as broken:
+            raise TryAgain(f"the backend did not answer: {type(broken).__name__}") from None
+
+    @asynccontextmanager
+    async def _cancelled_unless_ended(self, job: str) -> AsyncIterator[trio.Event]:
+        ended = trio.Event()
+        try:
+            yield ended
+        finally:
+            if self.settings.cancel_url is not None and not ended.is_set():
+                with trio.CancelScope(shield=True, deadline=trio.current_time() + _CANCEL_SECONDS):
+                    await self._cancel(_with_id(self.settings.cancel_url, job))
+
+    async def _cancel(self, url: str) -> None:
+        try:
+            response = await self.client.request(self.settings.cancel_method, url)
+            log.info("backend job cancelled", status=response.status_code)
+        except httpx.RequestError as broken:
+            log.warning("backend job not cancelled", trouble=type(broken).__name__)
+
+
+def _with_id(template: str, job: str) -> str:
+    return template.replace("{id}", quote(job, safe=""))

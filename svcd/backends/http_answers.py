@@ -1,0 +1,109 @@
+"""Judging the answers of a provider's own servers: whose fault a status is, and what is read of a body.
+
+A server's message may quote the client's payload (validators do), and payloads are sealed for a reason: of an error
+body, only its short machine-readable code reaches the log.
+"""
+
+import json
+import re
+import time
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from typing import Final
+
+import httpx
+
+from common.refusal import Refused
+from svcd.backends.attempts import TryAgain
+from svcd.failures import JobFailed
+from svcd.json_path import JsonPath
+from svcd.sealable import sealable
+
+# The request is wrong in itself. Every other 4xx (401, 402, 404, …) says that the provider's configuration is.
+_CLIENT_FAULTS: Final = frozenset({400, 411, 413, 414, 415, 422, 431})
+_MAY_PASS: Final = frozenset({408, 409, 421, 423, 425, 429})
+_NEVER_PASS: Final = frozenset({501, 505})
+
+_CODE: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}", re.ASCII)
+_CODE_PLACES: Final = tuple(JsonPath.parse(path, path) for path in ("error.code", "error.type", "code", "type"))
+_LONGEST_ERROR: Final = 64 * 1024
+
+
+async def read_error(response: httpx.Response) -> JobFailed | TryAgain:
+    """What to raise for an answer that is not a success."""
+    try:
+        body: object = json.loads(await read_body(response, _LONGEST_ERROR))
+    except (ValueError, RecursionError, JobFailed):
+        body = None
+    return judge(response.status_code, response.headers, error_code(body))
+
+
+def judge(status: int, headers: Mapping[str, str], code: str) -> JobFailed | TryAgain:
+    detail = f"the backend answered {status} {code}".rstrip()
+    if status in _MAY_PASS or (status >= 500 and status not in _NEVER_PASS):
+        return TryAgain(detail, retry_after(headers))
+    return JobFailed("backend_error", detail, status not in _CLIENT_FAULTS)
+
+
+def error_code(body: object) -> str:
+    """The error's machine-readable name, or nothing."""
+    for place in _CODE_PLACES:
+        code = place.first(body)
+        if isinstance(code, str | int) and _CODE.fullmatch(str(code)):
+            return str(code)
+    return ""
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds from now. A date is taken by the server's own clock where it tells that too."""
+    for name, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        text = headers.get(name, "").strip()
+        if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text, re.ASCII):
+            return float(text) * scale
+    at = _date(headers.get("retry-after"))
+    if at is None:
+        return None
+    now = _date(headers.get("date"))
+    return max(0.0, at - (time.time() if now is None else now))
+
+
+def _date(text: str | None) -> float | None:
+    if not text:
+        return None
+    try:
+        return parsedate_to_datetime(text).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+async def read_body(response: httpx.Response, longest: int) -> bytes:
+    """The whole body, `JobFailed` once it is longer than the provider allows for."""
+    body = bytearray()
+    async for piece in response.aiter_bytes():
+        body += piece
+        check_length(len(body), longest)
+    return bytes(body)
+
+
+def check_length(length: int, longest: int) -> None:
+    if length > longest:
+        raise JobFailed("backend_error", f"the answer is longer than {longest} bytes (longest_answer_bytes)", True)
+
+
+def read_object(raw: bytes) -> dict[str, object]:
+    """A JSON object; anything else is an attempt that failed."""
+    try:
+        value: object = json.loads(raw)
+    except (ValueError, RecursionError):
+        raise TryAgain("the answer is not JSON") from None
+    if not isinstance(value, dict):
+        raise TryAgain("the answer is not a JSON object")
+    return value
+
+
+def for_the_seal(value: object) -> object:
+    """What goes into a sealed result of it."""
+    try:
+        return sealable(value)
+    except Refused as refusal:
+        raise JobFailed("backend_error", f"the answer cannot be sealed: {refusal}", True) from None

@@ -1,0 +1,82 @@
+"""Any server with OpenAI's routes: responses, chat completions, embeddings, images."""
+
+import json
+from typing import Final
+
+import attrs
+import httpx
+
+from svcd.backends.attempts import Attempts, TryAgain
+from svcd.backends.events import EventReader
+from svcd.backends.http_answers import check_length, read_body, read_error, read_object
+from svcd.backends.openai_bodies import request_body
+from svcd.backends.openai_results import output_of
+from svcd.backends.openai_streams import Assembler, ChatAssembler, ResponsesAssembler
+from svcd.backends.settings import OpenAISettings
+from svcd.work import Output, Work
+
+_ROUTES: Final = {
+    "responses": "/v1/responses",
+    "chat": "/v1/chat/completions",
+    "embeddings": "/v1/embeddings",
+    "images": "/v1/images/generations",
+}
+_LOOK_SECONDS: Final = 10.0
+
+
+@attrs.frozen(slots=True)
+class OpenAIBackend:
+    """`client` carries the headers and time-outs of the settings; whoever opened it closes it."""
+
+    settings: OpenAISettings
+    client: httpx.AsyncClient
+
+    async def run(self, work: Work) -> Output:
+        body = json.dumps(request_body(self.settings, work)).encode()
+        patience = self.settings.patience
+        attempts = Attempts(patience.attempts, patience.backoff_seconds, patience.longest_backoff_seconds)
+        return await attempts.run(work, lambda: self._attempt(work, body))
+
+    async def is_up(self) -> bool:
+        try:
+            response = await self.client.get(self.settings.base_url + self.settings.health_path, timeout=_LOOK_SECONDS)
+        except httpx.RequestError:
+            return False
+        # A server without this route is up all the same; one that refuses the key takes no jobs either.
+        return response.is_success or response.status_code in (404, 405)
+
+    async def _attempt(self, work: Work, body: bytes) -> Output:
+        settings = self.settings
+        try:
+            async with self.client.stream(
+                "POST",
+                settings.base_url + _ROUTES[settings.api],
+                content=body,
+                headers={"content-type": "application/json", "accept": "application/json, text/event-stream"},
+            ) as response:
+                if not response.is_success:
+                    raise await read_error(response)
+                # A server that cannot stream answers in one piece, whatever it was asked.
+                if response.headers.get("content-type", "").startswith("text/event-stream"):
+                    assembler = ResponsesAssembler() if settings.api == "responses" else ChatAssembler()
+                    answer = await self._assemble(response, assembler)
+                    return output_of(settings.api, work, answer, assembler.counted)
+                answer = read_object(await read_body(response, settings.longest_answer_bytes))
+        except httpx.RequestError as broken:
+            raise TryAgain(f"the backend did not answer: {type(broken).__name__}") from None
+        return output_of(settings.api, work, answer, 0)
+
+    async def _assemble(self, response: httpx.Response, assembler: Assembler) -> dict[str, object]:
+        reader, length = EventReader(), 0
+        async for piece in response.aiter_bytes():
+            length += len(piece)
+            check_length(length, self.settings.longest_answer_bytes)
+            for event in reader.feed(piece):
+                if event == b"[DONE]":
+                    assembler.end()
+                else:
+                    assembler.take(read_object(event))
+        answer = assembler.answer()
+        if answer is None:
+            raise TryAgain("the stream ended before the answer did")
+        return answer

@@ -1,0 +1,154 @@
+"""Putting an answer together from what a streaming server sends of it.
+
+Each assembler is fed the events' JSON; `answer` is the body that the server would have sent without streaming, or None
+while it is not whole; `counted` is how many pieces carried output: a server sends a piece per token, or nearly so.
+"""
+
+from typing import Protocol
+
+import attrs
+
+from svcd.backends.attempts import TryAgain
+from svcd.backends.http_answers import error_code, judge
+from svcd.failures import JobFailed
+
+
+class Assembler(Protocol):
+    @property
+    def counted(self) -> int: ...
+
+    def take(self, event: dict[str, object]) -> None:
+        """Raises what `judge` says of an error that came inside of the stream."""
+        ...
+
+    def end(self) -> None:
+        """The server said that nothing follows."""
+        ...
+
+    def answer(self) -> dict[str, object] | None: ...
+
+
+@attrs.define(slots=True)
+class ResponsesAssembler:
+    """`/v1/responses`: the last event carries the whole answer, so that the deltas need only be counted."""
+
+    counted: int = 0
+    _answer: dict[str, object] | None = None
+
+    def take(self, event: dict[str, object]) -> None:
+        kind = str(event.get("type", ""))
+        if kind.endswith(".delta"):
+            self.counted += 1
+        elif kind == "error":
+            raise _stream_error(event)
+        elif kind in ("response.completed", "response.incomplete", "response.failed"):
+            answer = event.get("response")
+            if not isinstance(answer, dict):
+                raise TryAgain(f"{kind} carries no response")
+            if kind == "response.failed":
+                raise _stream_error(answer)
+            self._answer = answer
+
+    def end(self) -> None:
+        pass
+
+    def answer(self) -> dict[str, object] | None:
+        return self._answer
+
+
+@attrs.define(slots=True)
+class _Choice:
+    message: dict[str, object] = attrs.field(factory=dict)
+    rest: dict[str, object] = attrs.field(factory=dict)  # finish_reason, logprobs, and what else a server adds
+
+
+@attrs.define(slots=True)
+class ChatAssembler:
+    """`/v1/chat/completions`: texts are joined, tool calls put together by their index."""
+
+    counted: int = 0
+    _head: dict[str, object] = attrs.field(factory=dict)
+    _choices: dict[int, _Choice] = attrs.field(factory=dict)
+    _ended: bool = False
+
+    def take(self, event: dict[str, object]) -> None:
+        if event.get("error"):
+            raise _stream_error(event)
+        # The last chunk with a usage brings no choices; servers that count on the way send one with each chunk.
+        self._head |= {key: value for key, value in event.items() if key != "choices" and value is not None}
+        choices = event.get("choices")
+        for chunk in choices if isinstance(choices, list) else ():
+            if isinstance(chunk, dict):
+                self._take_choice(chunk)
+
+    def _take_choice(self, chunk: dict[str, object]) -> None:
+        index = chunk.get("index", 0)
+        choice = self._choices.setdefault(index if isinstance(index, int) else 0, _Choice())
+        for key, value in chunk.items():
+            if key == "delta" and isinstance(value, dict):
+                self.counted += any(inner for name, inner in value.items() if name != "role")
+                _join(choice.message, value)
+            elif key not in ("delta", "index") and value is not None:
+                _join(choice.rest, {key: value})
+
+    def end(self) -> None:
+        self._ended = True
+
+    def answer(self) -> dict[str, object] | None:
+        finished = all("finish_reason" in choice.rest for choice in self._choices.values())
+        if not self._choices or not (self._ended or finished):
+            return None
+        choices = [
+            {"index": index, "message": {"role": "assistant", "content": None} | choice.message, **choice.rest}
+            for index, choice in sorted(self._choices.items())
+        ]
+        return self._head | {"object": "chat.completion", "choices": choices}
+
+
+# A delta repeats these in full; every other text is a piece of a longer one.
+_WHOLE = frozenset({"role", "id", "type", "finish_reason", "index"})
+
+
+def _join(into: dict[str, object], delta: dict[str, object]) -> None:
+    for key, piece in delta.items():
+        known = into.get(key)
+        if piece is None:
+            continue
+        if isinstance(known, str) and isinstance(piece, str) and key not in _WHOLE:
+            into[key] = known + piece
+        elif isinstance(known, dict) and isinstance(piece, dict):
+            _join(known, piece)
+        elif isinstance(piece, list):
+            items = known if isinstance(known, list) else []
+            _join_items(items, piece)
+            into[key] = items
+        elif not (key in _WHOLE and known and not piece):
+            into[key] = dict(piece) if isinstance(piece, dict) else piece
+
+
+def _join_items(items: list[object], pieces: list[object]) -> None:
+    """Items that carry an index (tool calls) grow piece by piece; others (log probabilities) are appended."""
+    for piece in pieces:
+        index = piece.get("index") if isinstance(piece, dict) else None
+        if not isinstance(piece, dict) or index is None:
+            items.append(piece)
+            continue
+        same = [item for item in items if isinstance(item, dict) and item.get("index") == index]
+        if not same:
+            same.append({})
+            items.append(same[0])
+        _join(same[0], piece)
+
+
+def _stream_error(event: dict[str, object]) -> JobFailed | TryAgain:
+    """A server that has sent its 200 already can only tell of an error in the stream, some with its status."""
+    error = event.get("error")
+    code = error.get("code") if isinstance(error, dict) else event.get("code")
+    if isinstance(code, str) and code.isdecimal():
+        code = int(code)
+    named = error_code(event)
+    if isinstance(code, int) and 400 <= code <= 599:
+        return judge(code, {}, named)
+    if named in ("invalid_prompt", "invalid_request_error", "content_filter", "BadRequestError"):
+        return judge(400, {}, named)
+    return TryAgain(f"the stream ended with an error {named}".rstrip())

@@ -1,0 +1,106 @@
+"""Requests to the coordinator, repeated only where that is safe and of use.
+
+An error is repeated when its `x-svc-retryable` header says so, and on nothing else. A request that got no answer at all
+is repeated when the caller says that it may be (`resend`): it may have taken effect.
+"""
+
+import random
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+
+import attrs
+import httpx
+import trio
+
+from common.refusal import Refused
+from common.strict_json import parse
+
+_ATTEMPTS: Final = 4
+_LONGEST_PAUSE: Final = 10.0
+
+
+@attrs.frozen(slots=True)
+class Reply:
+    """An answer of whatever status. `body` is None when it is no JSON."""
+
+    status: int
+    body: object
+    retryable: bool
+    date: float | None = None  # the coordinator's clock, in Unix seconds
+
+    @property
+    def code(self) -> str | None:
+        """The error's code, or its type where it has none."""
+        error = self.body.get("error") if isinstance(self.body, dict) else None
+        if not isinstance(error, dict):
+            return None
+        code = error.get("code") or error.get("type")
+        return str(code) if code is not None else None
+
+    @property
+    def fields(self) -> dict[str, object]:
+        """The body's members; none of what is no object."""
+        return self.body if isinstance(self.body, dict) else {}
+
+
+@attrs.frozen(slots=True)
+class NoAnswer:
+    """The connection failed, or the answer did not come in time: what was asked may have taken effect or not."""
+
+    detail: str
+
+
+@attrs.frozen(slots=True)
+class Requests:
+    http: httpx.AsyncClient
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        json: object = None,
+        headers: Mapping[str, str] | None = None,
+        give_up_at: float | None = None,
+        resend: bool = True,
+        **more: Any,
+    ) -> Reply | NoAnswer:
+        """With `give_up_at` (loop time) it goes on until then; without it, a few times."""
+        attempt = 0
+        while True:
+            answer = await self._once(method, path, give_up_at, params=params, json=json, headers=headers, **more)
+            again = resend if isinstance(answer, NoAnswer) else answer.retryable
+            pause = min(_LONGEST_PAUSE, 0.5 * 2 ** min(attempt, 8)) + random.uniform(0, 0.25)  # noqa: S311 - spreads load
+            attempt += 1
+            over = attempt >= _ATTEMPTS if give_up_at is None else trio.current_time() + pause >= give_up_at
+            if not again or over:
+                return answer
+            await trio.sleep(pause)
+
+    async def _once(self, method: str, path: str, give_up_at: float | None, **request: Any) -> Reply | NoAnswer:
+        with trio.move_on_at(give_up_at if give_up_at is not None else float("inf")) as scope:
+            try:
+                return _reply(await self.http.request(method, path, **request))
+            except httpx.HTTPError as failure:  # connections, time-outs, answers that are no HTTP
+                return NoAnswer(f"{type(failure).__name__}: {failure}")
+        if not scope.cancelled_caught:
+            raise AssertionError("a request ends with an answer or at its deadline")
+        return NoAnswer("no answer within the time that was left")
+
+
+def _reply(response: httpx.Response) -> Reply:
+    try:
+        body: object = parse(response.content)
+    except Refused:
+        body = None
+    retryable = response.is_error and response.headers.get("x-svc-retryable") == "true"
+    return Reply(response.status_code, body, retryable, _date(response.headers.get("date")))
+
+
+def _date(text: str | None) -> float | None:
+    try:
+        return parsedate_to_datetime(text).timestamp() if text is not None else None
+    except ValueError:
+        return None

@@ -1,0 +1,53 @@
+"""A job in hand, and what each stage adds to it on its way to the next."""
+
+import attrs
+
+from common.box import PublicKey
+from svcd.jobs import Job
+from svcd.slots import Slot
+from svcd.work import Output, Work
+
+
+@attrs.frozen(slots=True, eq=False)
+class Held:
+    """`sla_ends` is in the loop's time: the last moment at which the chain takes a settle."""
+
+    job: Job
+    model: str
+    slot: Slot
+    sla_ends: float
+    recovered: bool = False  # found held at start, not claimed by this run
+
+    @property
+    def name(self) -> str:
+        """As logs and routes write the job."""
+        return "0x" + self.job.job_id.hex()
+
+
+@attrs.frozen(slots=True, eq=False)
+class Opened:
+    held: Held
+    work: Work
+    result_key: PublicKey
+
+
+@attrs.frozen(slots=True, eq=False)
+class Finished:
+    held: Held
+    output: Output
+    result_key: PublicKey
+    started: float
+
+
+@attrs.frozen(slots=True, eq=False)
+class Sealed:
+    """The sealed bytes are in the journal. `result_cid`: where they were uploaded, once they were.
+
+    `started` is None for a job whose run belongs to an earlier process.
+    """
+
+    held: Held
+    completion_tok: int
+    length: int
+    result_cid: str | None = None
+    started: float | None = None

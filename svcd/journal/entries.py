@@ -1,0 +1,140 @@
+"""The journal's statements: one table of jobs, one of numbers that must only grow.
+
+Synchronous, and used by one thread at a time: `svcd.journal.journal` sees to that.
+"""
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+from svcd.jobs import Job
+from svcd.journal.states import LIVE, JournalState
+
+Statement = tuple[str, tuple[object, ...]]
+
+_SCHEMA: Final = """
+create table if not exists jobs (
+    job_id blob primary key,
+    model text not null,
+    row text not null,
+    state text not null,
+    claim_sent real not null,
+    completion_tok integer,
+    result blob,
+    result_length integer,
+    result_cid text,
+    reason text,
+    updated real not null
+) strict;
+create index if not exists jobs_by_state on jobs (state);
+create table if not exists latest (name text primary key, value integer not null) strict;
+"""
+_LIVE: Final = ", ".join(f"'{state}'" for state in LIVE)
+
+
+@attrs.frozen(slots=True)
+class Entry:
+    """One job. `result` is None when it lies in a file of its own, or is not there (any more)."""
+
+    job: Job
+    model: str
+    state: JournalState
+    claim_sent: float
+    completion_tok: int | None
+    result_length: int | None
+    result_cid: str | None
+    reason: str | None
+
+
+def open_database(path: Path) -> sqlite3.Connection:
+    """Every commit is on the disk when it returns."""
+    connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+    connection.execute("pragma journal_mode = wal")
+    connection.execute("pragma synchronous = full")
+    connection.executescript(_SCHEMA)
+    return connection
+
+
+# --- writing: statements, so that several can share a commit ------------------------------------------------
+
+
+def claiming(job: Job, model: str, at: float) -> Statement:
+    """An entry of an earlier attempt gives way."""
+    values = (job.job_id, model, json.dumps(job.as_row()), "claiming", at, at)
+    return "insert or replace into jobs (job_id, model, row, state, claim_sent, updated) values (?, ?, ?, ?, ?, ?)", values
+
+
+def adopted(job: Job, model: str, at: float) -> Statement:
+    """A job that the chain says is ours and the journal does not know."""
+    values = (job.job_id, model, json.dumps(job.as_row()), "claimed", float(job.claimed_at), at)
+    return "insert or ignore into jobs (job_id, model, row, state, claim_sent, updated) values (?, ?, ?, ?, ?, ?)", values
+
+
+def claimed(job_id: bytes, at: float) -> Statement:
+    return "update jobs set state = 'claimed', updated = ? where job_id = ?", (at, job_id)
+
+
+def sealed(job_id: bytes, completion_tok: int, inline: bytes | None, length: int, at: float) -> Statement:
+    return (
+        "update jobs set state = 'sealed', completion_tok = ?, result = ?, result_length = ?, updated = ?"
+        " where job_id = ?",
+        (completion_tok, inline, length, at, job_id),
+    )
+
+
+def uploaded(job_id: bytes, cid: str, at: float) -> Statement:
+    return "update jobs set result_cid = ?, updated = ? where job_id = ?", (cid, at, job_id)
+
+
+def failing(job_id: bytes, reason: str, at: float) -> Statement:
+    return "update jobs set state = 'failing', reason = ?, updated = ? where job_id = ?", (reason, at, job_id)
+
+
+def ended(job_id: bytes, state: JournalState, reason: str | None, at: float) -> Statement:
+    """The result is of no more use."""
+    return (
+        "update jobs set state = ?, reason = coalesce(?, reason), result = null, updated = ? where job_id = ?",
+        (state, reason, at, job_id),
+    )
+
+
+def forgotten(before: float) -> Statement:
+    return f"delete from jobs where updated < ? and state not in ({_LIVE})", (before,)
+
+
+def latest(name: str, value: int) -> Statement:
+    return "insert into latest values (?, ?) on conflict (name) do update set value = excluded.value", (name, value)
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+
+_COLUMNS: Final = "row, model, state, claim_sent, completion_tok, result_length, result_cid, reason"
+
+
+def read_live(connection: sqlite3.Connection) -> list[Entry]:
+    rows = connection.execute(f"select {_COLUMNS} from jobs where state in ({_LIVE}) order by claim_sent")
+    return [Entry(Job.read(json.loads(row[0])), *row[1:]) for row in rows]
+
+
+def read_known(connection: sqlite3.Connection) -> set[bytes]:
+    """Every job that was ever tried and is remembered."""
+    return {job_id for (job_id,) in connection.execute("select job_id from jobs")}
+
+
+def read_result(connection: sqlite3.Connection, job_id: bytes) -> bytes | None:
+    row = connection.execute("select result from jobs where job_id = ?", (job_id,)).fetchone()
+    return row[0] if row is not None else None
+
+
+def read_latest(connection: sqlite3.Connection, name: str) -> int:
+    row = connection.execute("select value from latest where name = ?", (name,)).fetchone()
+    return int(row[0]) if row is not None else 0
+
+
+def read_counts(connection: sqlite3.Connection) -> dict[tuple[str, str | None], int]:
+    """Jobs by state and reason."""
+    rows = connection.execute("select state, reason, count(*) from jobs group by state, reason order by state, reason")
+    return {(state, reason): count for state, reason, count in rows}

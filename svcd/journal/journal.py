@@ -1,0 +1,198 @@
+"""What this provider must not forget, written before it is acted on.
+
+A write returns when it is on the disk. Writers that come while a commit is under way share the next one, so that two
+hundred jobs at once do not wait for two hundred syncs. A disk that refuses is tried again for as long as the caller
+waits: acting without the entry is what the journal is there to prevent.
+"""
+
+import fcntl
+import os
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import BinaryIO, Final, TypeVar
+
+import attrs
+import structlog
+import trio
+
+from svcd.jobs import Job
+from svcd.journal import entries
+from svcd.journal.entries import Entry, Statement
+from svcd.journal.results import LONGEST_ROW, ResultFiles
+from svcd.journal.states import JournalState
+from svcd.trouble import Fatal
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+_REMEMBERED: Final = 3 * 86_400  # no order lives longer than two days: one until its claim, one until its SLA
+_PAUSE: Final = 1.0
+
+
+@attrs.define(slots=True, eq=False)
+class _Pending:
+    statement: Statement
+    done: bool = False
+
+
+class Journal:
+    """`wall` gives Unix seconds."""
+
+    def __init__(self, connection: sqlite3.Connection, files: ResultFiles, wall: Callable[[], float]) -> None:
+        self._connection = connection
+        self._files = files
+        self._wall = wall
+        self._turn = trio.Lock()
+        self._thread = trio.CapacityLimiter(1)  # one thread at a time: the connection is not to be shared
+        self._pending: list[_Pending] = []
+        self.works = True  # the last commit went through
+
+    # --- jobs ---------------------------------------------------------------------------------------------
+
+    async def claiming(self, job: Job, model: str) -> None:
+        await self._write(entries.claiming(job, model, self._wall()))
+
+    async def adopted(self, job: Job, model: str) -> None:
+        await self._write(entries.adopted(job, model, self._wall()))
+
+    async def claimed(self, job_id: bytes) -> None:
+        await self._write(entries.claimed(job_id, self._wall()))
+
+    async def sealed(self, job_id: bytes, completion_tok: int, result: bytes) -> None:
+        inline = result if len(result) <= LONGEST_ROW else None
+        if inline is None:
+            await self._patiently(lambda: self._files.store(job_id, result))
+        await self._write(entries.sealed(job_id, completion_tok, inline, len(result), self._wall()))
+
+    async def uploaded(self, job_id: bytes, cid: str) -> None:
+        await self._write(entries.uploaded(job_id, cid, self._wall()))
+
+    async def failing(self, job_id: bytes, reason: str) -> None:
+        await self._write(entries.failing(job_id, reason, self._wall()))
+
+    async def ended(self, job_id: bytes, state: JournalState, reason: str | None = None) -> None:
+        await self._write(entries.ended(job_id, state, reason, self._wall()))
+        await self._patiently(lambda: self._files.remove(job_id))
+
+    async def live(self) -> list[Entry]:
+        return await self._read(entries.read_live)
+
+    async def known(self) -> set[bytes]:
+        return await self._read(entries.read_known)
+
+    async def open_result(self, job_id: bytes) -> bytes | BinaryIO:
+        """The sealed bytes of a job: themselves, or the open file that holds them."""
+        inline = await self._read(lambda connection: entries.read_result(connection, job_id))
+        return inline if inline is not None else await trio.to_thread.run_sync(self._files.open, job_id)
+
+    async def tidy(self) -> None:
+        """Forget what can play no part any more."""
+        await self._write(entries.forgotten(self._wall() - _REMEMBERED))
+        live = [entry.job.job_id for entry in await self.live()]
+        await self._patiently(lambda: self._files.remove_all_but(live))
+
+    # --- numbers that only grow ---------------------------------------------------------------------------
+
+    async def next_time(self, name: str, *, skip: int = 0) -> int:
+        """A Unix time for signing that is newer than all it gave before, also before a restart."""
+        before = await self._read(lambda connection: entries.read_latest(connection, name))
+        value = max(int(self._wall()), before + 1 + skip)
+        await self.note(name, value)
+        return value
+
+    async def note(self, name: str, value: int) -> None:
+        await self._write(entries.latest(name, value))
+
+    async def noted(self, name: str) -> int:
+        """0 when nothing was noted."""
+        return await self._read(lambda connection: entries.read_latest(connection, name))
+
+    # --- the thread ---------------------------------------------------------------------------------------
+
+    async def _write(self, statement: Statement) -> None:
+        mine = _Pending(statement)
+        self._pending.append(mine)
+        try:
+            while not mine.done:
+                async with self._turn:
+                    if not mine.done:
+                        await self._commit()
+        finally:
+            if mine in self._pending:  # cancelled before anybody wrote it
+                self._pending.remove(mine)
+
+    async def _commit(self) -> None:
+        batch, self._pending = self._pending, []
+        try:
+            # Not to be left half-way: what the thread commits must be known to be committed.
+            with trio.CancelScope(shield=True):
+                await self._in_thread(lambda: _commit(self._connection, [one.statement for one in batch]))
+        except sqlite3.OperationalError as refused:
+            self._pending = batch + self._pending
+            await self._wait_for_disk(refused)
+        else:
+            self.works = True
+            for one in batch:
+                one.done = True
+
+    async def _read(self, read: Callable[[sqlite3.Connection], T]) -> T:
+        async with self._turn:
+            return await self._in_thread(lambda: read(self._connection))
+
+    async def _in_thread(self, act: Callable[[], T]) -> T:
+        return await trio.to_thread.run_sync(act, limiter=self._thread)
+
+    async def _patiently(self, act: Callable[[], None]) -> None:
+        while True:
+            try:
+                return await trio.to_thread.run_sync(act)
+            except OSError as refused:
+                await self._wait_for_disk(refused)
+
+    async def _wait_for_disk(self, refused: Exception) -> None:
+        if self.works:
+            log.error("the journal cannot be written", reason=str(refused))
+        self.works = False
+        await trio.sleep(_PAUSE)
+
+
+def _commit(connection: sqlite3.Connection, statements: list[Statement]) -> None:
+    connection.execute("begin immediate")
+    try:
+        for sql, values in statements:
+            connection.execute(sql, values)
+        connection.execute("commit")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("rollback")
+        raise
+
+
+@asynccontextmanager
+async def open_journal(directory: Path, wall: Callable[[], float] = time.time) -> AsyncIterator[Journal]:
+    """Holds the state directory for this process alone: two daemons on one wallet would work against each other."""
+    try:
+        (directory / "results").mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as broken:
+        raise Fatal(f"the state directory {directory} cannot be used: {broken.strerror}") from None
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Fatal(f"another svcd runs on the state directory {directory}") from None
+        connection = entries.open_database(directory / JOURNAL_FILE)
+        try:
+            journal = Journal(connection, ResultFiles(directory / "results"), wall)
+            await journal.tidy()
+            yield journal
+        finally:
+            connection.close()
+    finally:
+        os.close(lock)
+
+
+JOURNAL_FILE: Final = "journal.sqlite3"

@@ -1,0 +1,55 @@
+"""From a probe's settings to the load of one model."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import attrs
+import httpx
+
+from svcd import metrics
+from svcd.backends.backend import LoadProbe
+from svcd.probes.json_value import JsonProbe
+from svcd.probes.prometheus import PrometheusProbe
+from svcd.probes.settings import JsonSettings, ProbeSettings, PrometheusSettings, SlotsSettings
+from svcd.probes.slots import SlotsProbe
+
+
+@attrs.frozen(slots=True)
+class Load:
+    """The load of one model's backend; from the own slots where the probe has no reading."""
+
+    model: str
+    probe: LoadProbe
+    own: SlotsProbe
+
+    async def read(self) -> float:
+        """0 to 1. Counted and shown on /metrics."""
+        reading = await self.probe.read()
+        if reading is None:
+            metrics.load_probe_failures.labels(self.model).inc()
+            reading = self.own.now()
+        metrics.backend_load.labels(self.model).set(reading)
+        return reading
+
+
+@asynccontextmanager
+async def open_load(
+    settings: ProbeSettings, *, model: str, slots: int, in_flight: Callable[[], int]
+) -> AsyncIterator[Load]:
+    """`in_flight` says how many of the model's `slots` are taken now."""
+    own = SlotsProbe(slots, in_flight)
+    metrics.load_probe_failures.labels(model)  # the series is there from the start, at zero
+    metrics.backend_load.labels(model)
+    match settings:
+        case PrometheusSettings():
+            async with _client(settings.headers) as client:
+                yield Load(model, PrometheusProbe(settings, slots, client), own)
+        case JsonSettings():
+            async with _client(settings.headers) as client:
+                yield Load(model, JsonProbe(settings, client), own)
+        case SlotsSettings():
+            yield Load(model, own, own)
+
+
+def _client(headers: dict[str, str]) -> httpx.AsyncClient:
+    return httpx.AsyncClient(headers=headers, trust_env=False)

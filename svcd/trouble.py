@@ -1,0 +1,24 @@
+"""What can go wrong outside this daemon. Answers to expect (a refused claim, an unknown job) are values instead."""
+
+import attrs
+
+
+@attrs.frozen(slots=True)
+class Unavailable(Exception):
+    """A read that did not come through: no answer, or one that says to come back later. Nothing took effect."""
+
+    what: str
+    status: int | None = None  # None: there was no answer at all
+
+    def __str__(self) -> str:
+        return self.what
+
+
+@attrs.frozen(slots=True)
+class Fatal(Exception):
+    """The daemon cannot run: a wrong configuration, a wallet that is no provider's, a coordinator of another chain."""
+
+    message: str
+
+    def __str__(self) -> str:
+        return self.message

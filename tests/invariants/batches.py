@@ -1,0 +1,52 @@
+"""I6: input lines = output lines ⊎ error lines; one record per (batch, line); whatever was killed when."""
+
+import json
+from collections import Counter
+
+from coordinatord.pins.store import PinStore
+from coordinatord.service.inspection import BLANK
+from coordinatord.store.database import Connection, Database
+from coordinatord.store.files import object_key
+
+
+async def broken_batches(database: Database, pins: PinStore) -> list[str]:
+    """What is broken among the batches that have ended, in words; empty when all holds. Files of a few megabytes are
+    read whole here."""
+    found: list[str] = []
+    async with database.connection() as connection:
+        batches = await connection.fetch(
+            "select id, input_file_id, output_file_id, error_file_id, total, completed, failed from batches"
+            " where coalesce(completed_at, expired_at, cancelled_at) is not null"
+        )
+        for batch in batches:
+            found += [f"I6: {batch['id']}: {wrong}" for wrong in await _broken(connection, pins, dict(batch))]
+        doubled = await connection.fetch(
+            "select batch_id, job_id from batch_lines where relay_id is not null"
+            " group by batch_id, job_id having count(*) > 1"
+        )
+    return found + [f"I6: {row['batch_id']} posted job {row['job_id'].hex()} twice" for row in doubled]
+
+
+async def _broken(connection: Connection, pins: PinStore, batch: "dict[str, object]") -> list[str]:
+    text = await pins.get(object_key(str(batch["input_file_id"])))
+    wanted = {number for number, line in enumerate(text.split(b"\n"), 1) if line.strip(BLANK)}
+    output = await _numbers(pins, batch["output_file_id"])
+    errors = await _numbers(pins, batch["error_file_id"])
+    rows = await connection.fetch("select line from batch_lines where batch_id = $1", batch["id"])
+    found = []
+    if {row["line"] for row in rows} != wanted or len(rows) != len(wanted):
+        found.append(f"{len(rows)} records for {len(wanted)} lines")
+    if Counter(output + errors) != Counter(wanted):
+        found.append(f"{len(output)} output and {len(errors)} error lines for {len(wanted)} lines")
+    if output != sorted(output) or errors != sorted(errors):
+        found.append("a file is not in the order of the input")
+    if (batch["total"], batch["completed"], batch["failed"]) != (len(wanted), len(output), len(errors)):
+        found.append("the counts are not those of the files")
+    return found
+
+
+async def _numbers(pins: PinStore, file_id: object) -> list[int]:
+    if file_id is None:
+        return []
+    content = await pins.get(object_key(str(file_id)))
+    return [int(json.loads(line)["id"].rpartition("_")[2]) for line in content.splitlines()]

@@ -1,0 +1,82 @@
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from common.scalars import hex_of
+from svc.cli.exits import MEANINGS, Exit
+from svc.cli.main import main, svc
+from svc.keys import read_wallet
+
+
+@pytest.fixture(autouse=True)
+def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SVC_WALLET_KEY", "SVC_WALLET_KEY_FILE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_keygen_writes_a_key_whose_address_it_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "wallet.key"
+    assert main(["keygen", "--out", str(path)]) == Exit.DONE
+    said = capsys.readouterr()
+    assert said.out == hex_of(read_wallet(path).address) + "\n"
+    assert path.read_text().strip() not in said.err
+    assert main(["address", str(path)]) == Exit.DONE
+    assert capsys.readouterr().out == said.out
+
+
+@pytest.mark.parametrize("where", ["taken", "no/folder/key"])
+def test_keygen_refuses_a_file_that_it_cannot_make(
+    tmp_path: Path, where: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "taken").write_text("precious")
+    assert main(["keygen", "--out", str(tmp_path / where)]) == Exit.USAGE
+    assert where in capsys.readouterr().err
+    assert (tmp_path / "taken").read_text() == "precious"
+
+
+def test_address_of_no_key_file_has_an_exit_code_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "note").write_text("no key")
+    assert main(["address", str(tmp_path / "note")]) == Exit.NO_KEY
+
+
+@pytest.mark.parametrize("arguments", [["bogus"], ["address"], ["keygen", "--bogus"], ["completion", "tcsh"], []])
+def test_wrong_command_line_ends_with_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == Exit.USAGE
+    assert "Usage: svc" in capsys.readouterr().err
+
+
+def test_every_command_is_listed_with_a_line_of_help_and_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == Exit.DONE
+    listed = capsys.readouterr().out
+    for name, command in svc.commands.items():
+        assert re.search(rf"^  {name}  +\S", listed, re.MULTILINE), name
+        assert main([name, "--help"]) == Exit.DONE
+        assert f"Usage: svc {name}" in capsys.readouterr().out
+        assert [parameter.name for parameter in command.params if not parameter.help] == []
+
+
+def test_help_lists_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--help"])
+    listed = capsys.readouterr().out
+    assert MEANINGS.keys() == set(Exit)
+    for code in Exit:
+        assert re.search(rf"^  {code.value} +\S", listed, re.MULTILINE)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_script_asks_svc_for_its_words(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == Exit.DONE
+    script = capsys.readouterr().out
+    assert f"_SVC_COMPLETE={shell}_complete" in script
+
+
+def test_completion_in_bash_offers_the_commands() -> None:
+    ask = 'COMP_WORDS=(svc key); COMP_CWORD=1; _svc_completion svc; echo "${COMPREPLY[*]}"'
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    command = ["bash", "-c", f'eval "$(svc completion bash)"; {ask}']
+    ran = subprocess.run(command, env={"PATH": path}, capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "keygen"

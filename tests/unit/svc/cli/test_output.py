@@ -1,0 +1,88 @@
+import json
+from io import StringIO
+
+import pytest
+
+from svc.cli.output import Output, Table
+
+_TABLE = Table(("name", "price"), [("a\tb\nc", "1"), ("[bold]d[/]", None)], right=frozenset({"price"}))
+_DATA = [{"name": "a\tb\nc", "price": "1"}]
+
+
+class _Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def _output(out: StringIO, err: StringIO, *, as_json: bool = False, quiet: bool = False) -> Output:
+    return Output(as_json=as_json, quiet=quiet, out=out, err=err)
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> _Terminal:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    return _Terminal()
+
+
+def test_piped_table_is_one_line_per_row_with_tabs_whatever_its_cells_hold() -> None:
+    out = StringIO()
+    _output(out, StringIO()).table(_TABLE, _DATA)
+    assert out.getvalue() == "a b c\t1\n[bold]d[/]\t—\n"
+
+
+def test_table_on_a_terminal_has_a_head_and_reads_no_markup(terminal: _Terminal) -> None:
+    _output(terminal, StringIO()).table(_TABLE, _DATA)
+    shown = terminal.getvalue()
+    assert "name" in shown
+    assert "[bold]d[/]" in shown
+    assert "a b c" in shown
+
+
+def test_control_signs_of_others_do_not_reach_the_terminal(terminal: _Terminal) -> None:
+    _output(terminal, StringIO()).facts([("owner", "\x1b[2Jx")], {})
+    assert terminal.getvalue() == "owner   [2Jx\n"
+
+
+def test_json_is_the_data_and_nothing_else() -> None:
+    out, err = StringIO(), StringIO()
+    output = _output(out, err, as_json=True)
+    output.table(_TABLE, _DATA)
+    assert json.loads(out.getvalue()) == _DATA
+    assert err.getvalue() == ""
+
+
+def test_failure_under_json_is_one_object_on_standard_error() -> None:
+    out, err = StringIO(), StringIO()
+    _output(out, err, as_json=True).fail("no", "hint", {"message": "no", "code": "x" * 200})
+    assert (out.getvalue(), json.loads(err.getvalue())) == ("", {"error": {"message": "no", "code": "x" * 200}})
+
+
+def test_failure_is_a_line_and_what_to_do() -> None:
+    err = StringIO()
+    _output(StringIO(), err).fail("it [broke]", "mend it", {})
+    assert err.getvalue() == "svc: it [broke]\n     mend it\n"
+
+
+def test_quiet_leaves_out_remarks_but_neither_warnings_nor_results() -> None:
+    out, err = StringIO(), StringIO()
+    output = _output(out, err, quiet=True)
+    output.say("on its way")
+    output.warn("beware")
+    output.text("42")
+    assert (out.getvalue(), err.getvalue()) == ("42\n", "svc: warning: beware\n")
+
+
+def test_gauge_says_nothing_where_nobody_looks() -> None:
+    err = StringIO()
+    with _output(StringIO(), err).gauge() as gauge:
+        gauge.show("lines", 1, 2)
+    assert err.getvalue() == ""
+
+
+def test_gauge_on_a_terminal_shows_how_far_it_is(terminal: _Terminal) -> None:
+    with _output(StringIO(), terminal).gauge() as gauge:
+        gauge.show("lines [x]", 1, 20)
+        gauge.show("lines [x]", 20, 20)
+    assert "20/20" in terminal.getvalue()
+    assert "lines [x]" in terminal.getvalue()

@@ -1,0 +1,51 @@
+from pathlib import Path
+
+import pytest
+
+from common.refusal import Refused
+from common.secp256k1 import Wallet
+from svc.cli.wallet import wallet_of
+
+_ONE, _TWO = ("0x" + f"{number:064x}" for number in (1, 2))
+_ADDRESS = {key: Wallet(bytes.fromhex(key[2:])).address for key in (_ONE, _TWO)}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "wallet.key"
+    path.write_text(_TWO + "\n")
+    return path
+
+
+def test_named_file_wins_over_the_environment(file: Path) -> None:
+    assert _address(file, {"SVC_WALLET_KEY": _ONE}) == _ADDRESS[_TWO]
+
+
+def test_environment_gives_the_key_or_the_file_that_holds_it(file: Path) -> None:
+    assert _address(None, {"SVC_WALLET_KEY": _ONE, "SVC_WALLET_KEY_FILE": ""}) == _ADDRESS[_ONE]
+    assert _address(None, {"SVC_WALLET_KEY_FILE": str(file)}) == _ADDRESS[_TWO]
+
+
+def test_no_key_anywhere_is_no_wallet() -> None:
+    assert wallet_of(None, {"SVC_WALLET_KEY": ""}) is None
+
+
+@pytest.mark.parametrize(
+    ("environment", "complaint"),
+    [
+        ({"SVC_WALLET_KEY": _ONE, "SVC_WALLET_KEY_FILE": "x"}, "both set"),
+        ({"SVC_WALLET_KEY": "0xsecret"}, "does not hold a private key"),
+        ({"SVC_WALLET_KEY": "00" * 32}, "does not hold a private key"),
+        ({"SVC_WALLET_KEY_FILE": "/nowhere/at/all"}, "No such file"),
+    ],
+)
+def test_key_that_cannot_be_used_is_refused_without_showing_it(environment: dict[str, str], complaint: str) -> None:
+    with pytest.raises(Refused, match=complaint) as refused:
+        wallet_of(None, environment)
+    assert "secret" not in str(refused.value)
+
+
+def _address(file: Path | None, environment: dict[str, str]) -> bytes:
+    wallet = wallet_of(file, environment)
+    assert wallet is not None
+    return wallet.address
