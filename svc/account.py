@@ -1,0 +1,102 @@
+"""One wallet at one coordinator: what all parts of a client share.
+
+What is read of the coordinator once (the deployment) or seldom (models, the escrow's key) is kept here.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
+
+import anyio
+import attrs
+
+from common.address_book import AddressBook
+from common.box import PublicKey, SecretKey
+from common.derivation import result_key_from_signature
+from common.domains import Domains
+from common.refusal import Refused
+from svc.core import result_key
+from svc.core.deployment import Market
+from svc.core.escrow_key import EscrowTrust, verified_key
+from svc.errors import OrderRefused
+from svc.records import Deployment, EscrowKey, Model
+from svc.settings import Settings
+from svc.signers import Signer
+from svc.wire.gateways import Gateways
+from svc.wire.sessions import Sessions
+from svc.wire.transport import Transport
+
+T = TypeVar("T")
+
+_FRESH_SECONDS: Final = 60.0  # how long a model or the escrow's key is taken as read
+
+
+@attrs.define(eq=False)
+class Account:
+    settings: Settings
+    transport: Transport
+    gateways: Gateways
+    signer: Signer | None
+    trust: EscrowTrust
+    pinned: AddressBook | None = None
+    _market: Market | None = None
+    _derived: SecretKey | None = None
+    _sessions: Sessions | None = None
+    _kept: dict[str, tuple[float, Any]] = attrs.field(factory=dict)
+    _deriving: anyio.Lock = attrs.field(factory=anyio.Lock)
+
+    async def market(self) -> Market:
+        """The deployment, read once."""
+        if self._market is None:
+            answer = await self.transport.get("/evm/chain", Deployment)
+            try:
+                self._market = Market.of(answer, self.pinned)
+            except Refused as refusal:
+                raise OrderRefused.because(refusal) from None
+        return self._market
+
+    async def model(self, name: str) -> Model:
+        return await self._read(f"/v1/models/{quote(name)}", Model)
+
+    async def escrow_key(self) -> PublicKey:
+        """The escrow's key, verified. Raises EscrowUntrusted."""
+        return verified_key(await self._read("/key", EscrowKey), self.trust)
+
+    def wallet(self) -> Signer:
+        """Whoever signs; OrderRefused for a client that has no wallet."""
+        if self.signer is None:
+            raise OrderRefused("this needs a wallet: set SVC_WALLET_KEY or give a signer", param="SVC_WALLET_KEY")
+        return self.signer
+
+    async def result_keys(self) -> tuple[SecretKey, ...]:
+        """Every key that a result of ours may be sealed to; new jobs name the first."""
+        given, first = self.settings.cipher_key, self.settings.cipher_key_first
+        async with self._deriving:
+            if self._derived is None and self.signer is not None and self.signer.deterministic:
+                signature = await self.signer.sign(result_key.to_sign((await self.market()).domains))
+                self._derived = result_key_from_signature(signature)
+        keys = result_key.key_order(self._derived, given, given_first=first)
+        if not keys:
+            message = "results need a key: a wallet that signs deterministically, or SVC_CIPHER_KEY"
+            raise OrderRefused(message, param="SVC_CIPHER_KEY")
+        return keys
+
+    async def authorised(self, ask: Callable[[dict[str, str]], Awaitable[T]]) -> T:
+        """`ask` under this wallet's session."""
+        return await self.sessions().authorised(ask)
+
+    def sessions(self) -> Sessions:
+        if self._sessions is None:
+            self._sessions = Sessions(self.transport, self.wallet(), self._domains)
+        return self._sessions
+
+    async def _domains(self) -> Domains:
+        return (await self.market()).domains
+
+    async def _read(self, path: str, kind: type[T]) -> T:
+        read_at, kept = self._kept.get(path, (-_FRESH_SECONDS, None))
+        if kept is not None and anyio.current_time() - read_at < _FRESH_SECONDS:
+            return kept  # type: ignore[no-any-return] # one path has one kind
+        answer = await self.transport.get(path, kind)
+        self._kept[path] = (anyio.current_time(), answer)
+        return answer

@@ -1,0 +1,82 @@
+"""The ends of a batch's lines, as its output and error files tell them, each result opened."""
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Final, TypeVar
+
+import anyio
+import attrs
+import msgspec
+
+from svc.errors import ApiError, ConnectionFailed, JobFailed, ResultUnreadable, SvcError
+from svc.files import Files
+from svc.jobs import Jobs
+from svc.records import Batch, ErrorLine, LineError, OutputLine, Record
+from svc.results import Result, Results
+
+R = TypeVar("R", bound=Record)
+
+_TOGETHER: Final = 32  # results that are read at a time
+
+
+@attrs.frozen(slots=True)
+class BatchResult:
+    """One line's end: a `result`, or the `error` that it ended with. `id` is the line's id in the batch.
+
+    A settled line whose result could not be read has an error as well, with the code of ResultUnreadable.
+    """
+
+    id: str
+    job_id: str | None
+    custom_id: str | None
+    result: Result | None
+    error: LineError | None
+
+
+@attrs.frozen
+class BatchResults:
+    files: Files
+    jobs: Jobs
+    results: Results
+
+    async def read(self, batch: Batch, custom_ids: Mapping[str, str]) -> AsyncIterator[BatchResult]:
+        if batch.output_file_id is not None:
+            lines = await self._lines(batch.output_file_id, OutputLine)
+            for at in range(0, len(lines), _TOGETHER):
+                for result in await self._opened(lines[at : at + _TOGETHER], custom_ids):
+                    yield result
+        if batch.error_file_id is not None:
+            for failed in await self._lines(batch.error_file_id, ErrorLine):
+                job_id = failed.svc.job_id
+                custom_id = custom_ids.get(job_id) if job_id is not None else None
+                yield BatchResult(failed.id, job_id, custom_id, None, failed.error)
+
+    async def _opened(self, lines: list[OutputLine], custom_ids: Mapping[str, str]) -> list[BatchResult]:
+        """All of them side by side, in their order."""
+        found: dict[str, BatchResult] = {}
+
+        async def one(line: OutputLine) -> None:
+            found[line.id] = await self._open(line, custom_ids)
+
+        async with anyio.create_task_group() as tasks:
+            for line in lines:
+                tasks.start_soon(one, line)
+        return [found[line.id] for line in lines]
+
+    async def _open(self, line: OutputLine, custom_ids: Mapping[str, str]) -> BatchResult:
+        job_id = line.svc.job_id
+        result: Result | None = None
+        error: LineError | None = None
+        try:
+            result = await self.results.open(await self.jobs.get(job_id))
+        except (ResultUnreadable, JobFailed, ApiError, ConnectionFailed) as unread:
+            error = LineError(_code_of(unread), unread.message)
+        return BatchResult(line.id, job_id, custom_ids.get(job_id), result, error)
+
+    async def _lines(self, file_id: str, kind: type[R]) -> list[R]:
+        """A file of ours is held whole while it is read: a connection would not be kept for as long as results take."""
+        content = await self.files.content(file_id)
+        return [msgspec.json.decode(line, type=kind, strict=False) for line in content.splitlines() if line.strip()]
+
+
+def _code_of(unread: SvcError) -> str:
+    return unread.code or unread.type

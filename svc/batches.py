@@ -1,0 +1,189 @@
+"""Batches: many orders in one file, followed as one."""
+
+import io
+import secrets
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import attrs
+
+from svc.account import Account
+from svc.batch_pool import Progress
+from svc.batch_preparation import Preparation, PreparedBatch
+from svc.batch_results import BatchResult, BatchResults
+from svc.core.batch_lines import read_lines
+from svc.core.windows import DEFAULT_WINDOW, completion_window
+from svc.errors import BatchFailed, ConnectionFailed, OrderRefused, WaitTimedOut
+from svc.files import Files
+from svc.records import Batch, ModelPlan, Record
+
+Lines = Path | Iterable[bytes | str | Mapping[str, Any]]
+BatchSeen = Callable[[Batch], object]
+
+POLL_SECONDS: Final = 60.0
+_MOST_PAIRS: Final = 16
+_LONGEST_KEY: Final = 64
+_LONGEST_VALUE: Final = 512
+
+
+class BatchPage(Record, frozen=True):
+    """Newest first; pass `last_id` as `after` while `has_more`."""
+
+    data: tuple[Batch, ...]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+@attrs.frozen
+class Batches:
+    account: Account
+    files: Files
+    preparation: Preparation
+    opened: BatchResults
+
+    async def plan(self, lines: Lines, *, window: str = DEFAULT_WINDOW) -> tuple[ModelPlan, ...]:
+        """Who would take the lines that carry no rates, and at what price. Nothing is reserved or signed."""
+        window = completion_window(window)
+        return await self.preparation.plan(read_lines(await _texts(lines), window), window)
+
+    async def prepare(
+        self,
+        lines: Lines,
+        *,
+        window: str = DEFAULT_WINDOW,
+        providers: Sequence[int] = (),
+        max_amount: int | None = None,
+        progress: Progress | None = None,
+    ) -> PreparedBatch:
+        """Plan, seal, sign and price every line; nothing is posted.
+
+        `lines`: a JSONL file, or its lines as text or as objects. Lines without rates go to whom the network's plan
+        names; lines with rates to `providers` in turn or, with none, to whoever claims them. `progress` is told how
+        many lines are done.
+        """
+        window = completion_window(window)
+        source = read_lines(await _texts(lines), window)
+        return await self.preparation.prepare(source, window, providers, max_amount, progress)
+
+    async def create(self, prepared: PreparedBatch, *, metadata: Mapping[str, str] | None = None) -> Batch:
+        """Upload the file and start the batch. `metadata` is stored in the clear."""
+        check_metadata(metadata)
+        file = await self.files.upload(prepared.content, "batch", filename="batch.jsonl")
+        body = {
+            "input_file_id": file.id,
+            "endpoint": prepared.endpoint,
+            "completion_window": prepared.completion_window,
+            "metadata": dict(metadata or {}),
+        }
+        # A coordinator that knows the header answers a repetition with the batch that it made.
+        key = secrets.token_hex(16)
+        transport = self.account.transport
+        attempt = 0
+        while True:
+            try:
+                return await self.account.authorised(
+                    lambda headers: transport.post(
+                        "/v1/batches", Batch, body, safe=False, headers={**headers, "idempotency-key": key}
+                    )
+                )
+            except ConnectionFailed:
+                found = await self._created_from(file.id)
+                if found is not None:
+                    return found
+                if attempt == transport.retries.most:
+                    raise
+            await transport.sleep(transport.retries.pause(attempt))
+            attempt += 1
+
+    async def get(self, batch_id: str) -> Batch:
+        return await self.account.authorised(
+            lambda headers: self.account.transport.get(f"/v1/batches/{batch_id}", Batch, headers=headers)
+        )
+
+    async def list(self, *, limit: int = 20, after: str | None = None) -> BatchPage:
+        query = {"limit": limit, "after": after}
+        return await self.account.authorised(
+            lambda headers: self.account.transport.get("/v1/batches", BatchPage, query, headers)
+        )
+
+    async def cancel(self, batch_id: str) -> Batch:
+        """Lines that are not posted yet will not be; those on the chain go on."""
+        return await self.account.authorised(
+            lambda headers: self.account.transport.post(
+                f"/v1/batches/{batch_id}/cancel", Batch, {}, safe=True, headers=headers
+            )
+        )
+
+    async def wait(
+        self,
+        batch_id: str,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - the wait goes on for whoever calls again
+        every: float = POLL_SECONDS,
+        progress: BatchSeen | None = None,
+    ) -> Batch:
+        """The batch once it has ended, looked at about once a minute, for the rest of its window unless told otherwise.
+
+        `progress` is shown the batch at every look. Raises WaitTimedOut.
+        """
+        began = anyio.current_time()
+        most = timeout
+        while True:
+            batch = await self.get(batch_id)
+            if progress is not None:
+                progress(batch)
+            if batch.ended:
+                return batch
+            if most is None:  # one look more than the window: the end is written a little after it
+                most = max(0.0, self._window(batch)) + every
+            left = began + most - anyio.current_time()
+            if left <= 0:
+                raise WaitTimedOut(f"batch {batch_id}", most)
+            await self.account.transport.sleep(min(every, left))
+
+    async def results(
+        self, batch: Batch | str, *, custom_ids: Mapping[str, str] | None = None
+    ) -> AsyncGenerator[BatchResult, None]:
+        """Every line's end: the settled ones in file order, opened, then the failed ones.
+
+        `custom_ids` are those of the prepared batch, by job id. Raises BatchFailed when the input was refused as a
+        whole.
+        """
+        ended = batch if isinstance(batch, Batch) else await self.get(batch)
+        if ended.status == "failed":
+            raise _refused(ended)
+        async for result in self.opened.read(ended, custom_ids or {}):
+            yield result
+
+    async def _created_from(self, file_id: str) -> Batch | None:
+        page = await self.list()
+        return next((batch for batch in page.data if batch.input_file_id == file_id), None)
+
+    def _window(self, batch: Batch) -> float:
+        return batch.expires_at - self.account.transport.clock.now()
+
+
+def check_metadata(metadata: Mapping[str, str] | None) -> None:
+    pairs = dict(metadata or {})
+    if len(pairs) > _MOST_PAIRS:
+        raise OrderRefused(f"metadata has at most {_MOST_PAIRS} pairs", param="metadata")
+    for key, value in pairs.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise OrderRefused("metadata holds pairs of strings", param="metadata")
+        if len(key) > _LONGEST_KEY or len(value) > _LONGEST_VALUE:
+            message = f"metadata keys have at most {_LONGEST_KEY} characters and values {_LONGEST_VALUE}"
+            raise OrderRefused(message, param=f"metadata.{key[:_LONGEST_KEY]}")
+
+
+async def _texts(lines: Lines) -> Iterable[bytes | str | Mapping[str, Any]]:
+    return io.BytesIO(await anyio.Path(lines).read_bytes()) if isinstance(lines, Path) else lines
+
+
+def _refused(batch: Batch) -> BatchFailed:
+    said = batch.errors.get("data") if isinstance(batch.errors, dict) else None
+    first = said[0] if isinstance(said, list) and said and isinstance(said[0], dict) else {}
+    code = first.get("code")
+    return BatchFailed(batch.id, str(first.get("message", "no reason given")), code if isinstance(code, str) else None)

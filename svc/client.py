@@ -1,0 +1,245 @@
+"""The client: sealed jobs, bought with one call or step by step. Works on asyncio and on trio.
+
+    async with Client() as client:
+        result = await client.run("demo/text-small", "Write a haiku about seals.", window="async")
+        print(result.output, result.cost)
+
+What it is not told it takes from the environment, see `svc.settings`. `SyncClient` is the same without `await`.
+"""
+
+from pathlib import Path
+from types import TracebackType
+from typing import Self, Unpack
+
+import httpx
+
+from common.refusal import Refused
+from svc.account import Account
+from svc.batch_preparation import Preparation
+from svc.batch_results import BatchResults
+from svc.batches import Batches
+from svc.catalogue import Market, Models
+from svc.core.bids import Rate
+from svc.core.clock import ServerClock
+from svc.core.escrow_key import EscrowTrust
+from svc.core.order_request import OrderRequest
+from svc.core.orders import PreparedOrder
+from svc.core.payload import ModelInput
+from svc.core.retries import RetryPolicy
+from svc.core.windows import DEFAULT_WINDOW
+from svc.errors import OrderRefused
+from svc.files import Files
+from svc.jobs import Jobs, JobSeen
+from svc.options import ClientOptions
+from svc.orders import Orders, Submitted
+from svc.records import Cancelled, Candidate, Deployment, EscrowKey, Job, Quoted, Readiness, Session
+from svc.results import Result, Results
+from svc.settings import Settings
+from svc.signers import LocalSigner
+from svc.wire.gateways import Gateways
+from svc.wire.transport import REQUEST_SECONDS, Transport, read
+
+
+class Client:
+    """One wallet at one coordinator. Use it as an async context manager, or end it with `aclose()`.
+
+    `models`, `jobs`, `files`, `batches` and `market` hold the routes; the methods here are the way of one job.
+    """
+
+    models: Models
+    jobs: Jobs
+    files: Files
+    batches: Batches
+    market: Market
+
+    def __init__(self, base_url: str | None = None, **options: Unpack[ClientOptions]) -> None:
+        """For the options see `ClientOptions`. Raises OrderRefused for a setting that is malformed."""
+        self.settings = _settings(base_url, options)
+        given = options.get("http")
+        self._owned = _pool(self.settings.base_url) if given is None else None
+        pool = given or self._owned
+        if pool is None:
+            raise AssertionError("one of the two is there")
+        signer = options.get("signer")
+        if signer is None and self.settings.wallet is not None:
+            signer = LocalSigner(self.settings.wallet)
+        trust = EscrowTrust(
+            pinned=tuple(options.get("escrow_keys", ())),
+            allow_mock=options.get("allow_mock_escrow", False),
+            allow_debug=options.get("allow_debug_escrow", False),
+        )
+        transport = Transport(pool, ServerClock(), options.get("retries", RetryPolicy()))
+        gateways = Gateways(pool, self.settings.gateways)
+        account = Account(self.settings, transport, gateways, signer, trust, options.get("addresses"))
+        self._account = account
+        self.models, self.jobs = Models(account), Jobs(account)
+        self.files, self.market = Files(account), Market(account)
+        self._orders, self._results = Orders(account, self.files), Results(account)
+        opened = BatchResults(self.files, self.jobs, self._results)
+        self.batches = Batches(account, self.files, Preparation(account, self._orders), opened)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        if self._owned is not None:
+            await self._owned.aclose()
+
+    @property
+    def address(self) -> str:
+        """The wallet's, in hex. Raises OrderRefused for a client without one."""
+        return "0x" + self._account.wallet().address.hex()
+
+    # --- the way of one job -----------------------------------------------------------------------------------
+
+    async def run(
+        self,
+        model: str,
+        input: ModelInput,
+        *,
+        window: str = DEFAULT_WINDOW,
+        provider: int | None = None,
+        rate_in: Rate | None = None,
+        rate_out: Rate | None = None,
+        units_out: int | None = None,
+        endpoint: str | None = None,
+        custom_id: str | None = None,
+        max_amount: int | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - the job goes on for whoever waits again
+        on_change: JobSeen | None = None,
+    ) -> Result:
+        """Buy one result: probe, pin, quote, sign, submit, wait, open.
+
+        `window`: `async` (1 h), `batch` (24 h, the default), or `<n>h`, `<n>m`, `<n>s`. Without rates the market's
+        best ask is taken; `provider` names who is to do it; with rates and no provider the order is open to all,
+        sealed to the escrow. Rates are base units of the payment token per 10^6 units. `max_amount` bounds what is
+        authorised, charges included.
+
+        Raises an SvcError; JobFailed when the job ended without a result, and was refunded.
+        """
+        prepared = await self.prepare(
+            model,
+            input,
+            window=window,
+            provider=provider,
+            rate_in=rate_in,
+            rate_out=rate_out,
+            units_out=units_out,
+            endpoint=endpoint,
+            custom_id=custom_id,
+        )
+        submitted = await self.submit(prepared, max_amount=max_amount)
+        return await self.open(await self.wait(submitted.job_id, timeout=timeout, on_change=on_change))
+
+    async def probe(
+        self,
+        model: str,
+        input: ModelInput,
+        *,
+        window: str = DEFAULT_WINDOW,
+        provider: int | None = None,
+        units_out: int | None = None,
+        endpoint: str | None = None,
+    ) -> tuple[Candidate, ...]:
+        """Who would take this now, and at what rates; the best first."""
+        return await self._orders.probe(
+            OrderRequest(model, input, window, provider, units_out=units_out, endpoint=endpoint)
+        )
+
+    async def prepare(
+        self,
+        model: str,
+        input: ModelInput,
+        *,
+        window: str = DEFAULT_WINDOW,
+        provider: int | None = None,
+        rate_in: Rate | None = None,
+        rate_out: Rate | None = None,
+        units_out: int | None = None,
+        endpoint: str | None = None,
+        custom_id: str | None = None,
+    ) -> PreparedOrder:
+        """Choose whom to bid to, seal the payload and sign the order. Nothing is owed yet; `id` is the job's id.
+
+        A parameter that the model's schema does not list is warned of (UnlistedParameter) and sent.
+        """
+        return await self._orders.prepare(
+            OrderRequest(model, input, window, provider, rate_in, rate_out, units_out, endpoint, custom_id)
+        )
+
+    async def quote(self, prepared: PreparedOrder) -> Quoted:
+        """What it comes to, and which live providers it would suit."""
+        return await self._orders.quote(prepared)
+
+    async def submit(
+        self, prepared: PreparedOrder, quoted: Quoted | None = None, *, max_amount: int | None = None
+    ) -> Submitted:
+        """Sign the payment and post the job. May be called again with the same order: it is one job."""
+        return await self._orders.submit(prepared, quoted, max_amount)
+
+    async def wait(
+        self,
+        job_id: str,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - the job goes on for whoever waits again
+        on_change: JobSeen | None = None,
+    ) -> Job:
+        """The job once it has ended, however it ended."""
+        return await self.jobs.wait(job_id, timeout=timeout, on_change=on_change)
+
+    async def open(self, job: Job | str) -> Result:
+        """Fetch and open a settled job's result."""
+        return await self._results.open(job if isinstance(job, Job) else await self.jobs.get(job))
+
+    async def save(self, job: Job | str, path: Path) -> int:
+        """Open a result of any size straight into a file; how many bytes of JSON it has."""
+        return await self._results.save(job if isinstance(job, Job) else await self.jobs.get(job), path)
+
+    async def cancel(self, job_id: str) -> Cancelled:
+        """Take back a job that nobody has claimed yet."""
+        return await self.jobs.cancel(job_id)
+
+    # --- the coordinator itself -------------------------------------------------------------------------------
+
+    async def chain(self) -> Deployment:
+        return await self._account.transport.get("/evm/chain", Deployment)
+
+    async def readiness(self) -> Readiness:
+        answer = await self._account.transport.once("GET", "/readyz")
+        return read(answer, Readiness)
+
+    async def escrow(self) -> EscrowKey:
+        """The escrow's key, verified. Raises EscrowUntrusted; InvalidRequest (`escrow_unavailable`) without one."""
+        await self._account.escrow_key()
+        return await self._account.transport.get("/key", EscrowKey)
+
+    async def session(self) -> Session:
+        """This wallet's session, minted if need be."""
+        return await self._account.sessions().current()
+
+    def clock_skew(self) -> float:
+        """Seconds that the coordinator's clock was ahead of ours at its last answer."""
+        return self._account.transport.clock.skew
+
+
+def _settings(base_url: str | None, options: ClientOptions) -> Settings:
+    try:
+        return Settings.resolve(
+            base_url=base_url,
+            gateways=options.get("gateways"),
+            wallet_key=options.get("wallet_key"),
+            cipher_key=options.get("cipher_key"),
+            settlement_margin=options.get("settlement_margin"),
+            environment=options.get("environment"),
+        )
+    except Refused as refusal:
+        raise OrderRefused.because(refusal) from None
+
+
+def _pool(base_url: str) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=base_url, timeout=REQUEST_SECONDS)

@@ -1,0 +1,87 @@
+"""Who gets which line of a batch.
+
+neither rate         as the network's plan for the line's model has it: its providers, at their asks, in file order
+a rate, providers    the given providers in turn
+a rate, none given   an open order, sealed to the escrow
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import cycle
+from typing import Any, Final
+
+import attrs
+
+from svc.core.bids import OPEN, Bid, Rates
+from svc.core.order_request import Shaped
+from svc.errors import PlanShort
+from svc.records import ModelPlan
+
+MOST_MODELS: Final = 16  # of one plan request
+
+
+@attrs.frozen(slots=True)
+class ModelDemand:
+    """Lines of one model that are to be planned; the units are totals over them."""
+
+    name: str
+    model_id: int
+    lines: int
+    units_in: int
+    units_out: int
+
+
+def demands(lines: Sequence[Shaped]) -> list[ModelDemand]:
+    """Per model, in the order of first appearance; lines that carry rates need no plan."""
+    totals: dict[str, ModelDemand] = {}
+    for line in lines:
+        if line.rates is None:
+            name = line.model.id
+            before = totals.get(name, ModelDemand(name, line.model.svc.model_id, 0, 0, 0))
+            totals[name] = attrs.evolve(
+                before,
+                lines=before.lines + 1,
+                units_in=before.units_in + line.units.units_in,
+                units_out=before.units_out + line.units.units_out,
+            )
+    return list(totals.values())
+
+
+def plan_bodies(wanted: Sequence[ModelDemand], completion_window: str) -> Iterator[dict[str, Any]]:
+    """The plan requests: one for every sixteen models."""
+    for at in range(0, len(wanted), MOST_MODELS):
+        some = wanted[at : at + MOST_MODELS]
+        models = [
+            {"model_id": one.model_id, "lines": one.lines, "units_in": one.units_in, "units_out": one.units_out}
+            for one in some
+        ]
+        yield {"completion_window": completion_window, "models": models}
+
+
+def check_plan(wanted: Sequence[ModelDemand], plans: Sequence[ModelPlan]) -> None:
+    """Raises PlanShort when the network would not take every line now."""
+    allocated = {plan.model_id: sum(share.lines for share in plan.allocation) for plan in plans}
+    for one in wanted:
+        if allocated.get(one.model_id, 0) < one.lines:
+            raise PlanShort(one.name, allocated.get(one.model_id, 0), one.lines)
+
+
+def bids(lines: Sequence[Shaped], plans: Sequence[ModelPlan], providers: Sequence[tuple[int, str]]) -> list[Bid]:
+    """A bid per line. `providers`: id and box key of those that lines with rates are designated to in turn."""
+    planned = {plan.model_id: _planned(plan) for plan in plans}
+    turns = cycle(providers) if providers else None
+    found = []
+    for line in lines:
+        if line.rates is None:
+            found.append(next(planned[line.model.svc.model_id]))
+        elif turns is not None:
+            provider, box_key = next(turns)
+            found.append(Bid(line.rates, provider, box_key))
+        else:
+            found.append(Bid(line.rates, OPEN))
+    return found
+
+
+def _planned(plan: ModelPlan) -> Iterator[Bid]:
+    for share in plan.allocation:
+        for _ in range(share.lines):
+            yield Bid(Rates(share.rate_in, share.rate_out), share.provider_id, share.box_key)

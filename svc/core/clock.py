@@ -1,0 +1,40 @@
+"""The coordinator's time, as far as it can be told from its answers.
+
+Orders, cancellations and sessions are judged by the coordinator's clock, and a client's clock may be wrong by
+minutes. Every answer carries a `date`; the last one corrects ours. A correction of more than a quarter of an hour
+is not believed: whoever could make us sign far into the future could hold a payment open.
+"""
+
+import time
+from collections.abc import Callable
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from typing import Final
+
+import attrs
+
+MOST_SKEW: Final = 900.0
+
+
+@attrs.define
+class ServerClock:
+    local: Callable[[], float] = time.time
+    skew: float = 0.0  # the coordinator's time less ours
+
+    def heard(self, date: str | None) -> None:
+        """`date`: the header of an answer that has just arrived."""
+        if not date:
+            return
+        try:
+            said = parsedate_to_datetime(date)
+        except ValueError:
+            return
+        if said.tzinfo is None:
+            said = said.replace(tzinfo=UTC)
+        # The header is cut to whole seconds and as old as its way here, so that we rather lag than lead: an order
+        # may end a second early, but never later than the coordinator takes it.
+        skew = said.timestamp() - self.local()
+        self.skew = skew if abs(skew) <= MOST_SKEW else 0.0
+
+    def now(self) -> int:
+        return int(self.local() + self.skew)

@@ -1,0 +1,120 @@
+"""An order from its terms to the body of a submission."""
+
+from typing import Any
+
+import attrs
+
+from common.box import PublicKey
+from common.envelope import Envelope
+from common.messages.jobs import Cancel, Order
+from common.messages.payments import job_payment
+from common.pricing.request_shape import Modality
+from common.pricing.units import Units
+from common.quotes import job_id
+from common.scalars import base64_of, hex_of
+from svc.core.bids import Rates
+from svc.core.deployment import Market
+from svc.core.sealing import Sealed, seal_envelope
+from svc.core.typed_data import SigningRequest, request
+
+
+@attrs.frozen(slots=True)
+class Terms:
+    """What is asked for and offered. `designated` is 0 for an open order."""
+
+    model: str
+    model_id: int
+    modality: Modality
+    sla_secs: int
+    units: Units
+    rates: Rates
+    designated: int
+    expires_at: int
+
+
+@attrs.frozen(slots=True)
+class SealedOrder:
+    """An order that commits to its container and is still to be signed."""
+
+    market: Market = attrs.field(repr=False)
+    terms: Terms
+    owner: bytes
+    order: Order = attrs.field(repr=False)
+    job_id: bytes
+    sealed: Sealed = attrs.field(repr=False)
+
+    def to_sign(self) -> SigningRequest:
+        return request("order", self.market.domains.jobs, self.order)
+
+
+@attrs.frozen(slots=True)
+class PreparedOrder:
+    """A signed order with its sealed container: what `quote` and `submit` take. `id` is the job's, known beforehand.
+
+    `unlisted`: parameters that the model's schema does not name.
+    """
+
+    sealed_order: SealedOrder = attrs.field(repr=False)
+    signature: bytes = attrs.field(repr=False)
+    unlisted: tuple[str, ...] = ()
+
+    @property
+    def id(self) -> str:
+        return hex_of(self.sealed_order.job_id)
+
+    @property
+    def terms(self) -> Terms:
+        return self.sealed_order.terms
+
+    def body(self) -> dict[str, Any]:
+        """The body that asks for a quote."""
+        sealed = self.sealed_order
+        order = sealed.order
+        return {
+            "c": hex_of(order.c),
+            "model_id": order.model_id,
+            "sla_secs": order.sla_secs,
+            "rate_in": str(order.rate_in),
+            "rate_out": str(order.rate_out),
+            "units_in": order.units_in,
+            "units_out": order.units_out,
+            "designated": order.designated,
+            "expires_at": str(order.expires_at),
+            "owner": hex_of(sealed.owner),
+            "job_id": hex_of(sealed.job_id),
+            "signature": hex_of(self.signature),
+        }
+
+    def payment(self, amount: int) -> SigningRequest:
+        """The one authorisation that pays for this job, to be signed by its owner."""
+        sealed = self.sealed_order
+        market = sealed.market
+        authorization = job_payment(sealed.owner, market.job_registry, amount, sealed.order.expires_at, sealed.job_id)
+        return request("payment", market.domains.token, authorization)
+
+    def submission(self, amount: int, auth_sig: bytes, container_cid: str | None = None) -> dict[str, Any]:
+        """The body that is posted: the container inside, or by the content id of its upload."""
+        body = self.body() | {"amount": str(amount), "auth_sig": hex_of(auth_sig)}
+        if container_cid is not None:
+            return body | {"container_cid": container_cid}
+        return body | {"container": base64_of(self.sealed_order.sealed.container)}
+
+
+def seal_order(market: Market, recipient: PublicKey, envelope: Envelope, terms: Terms) -> SealedOrder:
+    sealed = seal_envelope(market, recipient, envelope)
+    order = Order(
+        c=sealed.c,
+        model_id=terms.model_id,
+        sla_secs=terms.sla_secs,
+        rate_in=terms.rates.rate_in,
+        rate_out=terms.rates.rate_out,
+        units_in=terms.units.units_in,
+        units_out=terms.units.units_out,
+        designated=terms.designated,
+        expires_at=terms.expires_at,
+    )
+    return SealedOrder(market, terms, envelope.owner, order, job_id(envelope.owner, sealed.c), sealed)
+
+
+def cancellation(market: Market, job: bytes, issued_at: int) -> SigningRequest:
+    return request("cancellation", market.domains.jobs, Cancel(job, issued_at))

@@ -1,0 +1,72 @@
+"""What a wallet is asked to sign, in both forms that wallets take: a digest, or EIP-712 JSON.
+
+The JSON is made from the message's own type string and fields, so the two forms cannot drift apart.
+"""
+
+import re
+from typing import Any, ClassVar, Final, Protocol, TypeVar
+
+import attrs
+
+from common.domains import Message, SigningDomain
+from common.eip712 import Domain
+from common.scalars import hex_of
+
+M = TypeVar("M", bound=Message)
+
+_TYPE: Final = re.compile(r"(?P<name>\w+)\((?P<fields>[^)]*)\)", re.ASCII)
+
+
+class _Typed(Protocol):
+    TYPE: ClassVar[str]
+    __attrs_attrs__: ClassVar[tuple["attrs.Attribute[Any]", ...]]
+
+
+@attrs.frozen(slots=True)
+class SigningRequest:
+    """One signature that is asked for. `purpose` is for a person who confirms it on a device."""
+
+    purpose: str
+    digest: bytes
+    domain: Domain
+    message: Message = attrs.field(repr=False)
+
+    def typed_data(self) -> dict[str, Any]:
+        """The EIP-712 JSON: what `eth_signTypedData_v4` takes. Numbers are decimal strings, bytes 0x-hex."""
+        message: _Typed = self.message  # type: ignore[assignment] # every message of common is such an attrs class
+        found = _TYPE.fullmatch(message.TYPE)
+        if found is None:
+            raise TypeError(f"{message.TYPE} is not one flat struct")
+        fields = [entry.split(" ") for entry in found["fields"].split(",")]
+        values = [getattr(message, attribute.name) for attribute in message.__attrs_attrs__]
+        return {
+            "types": {
+                "EIP712Domain": _domain_types(self.domain),
+                found["name"]: [{"name": name, "type": kind} for kind, name in fields],
+            },
+            "primaryType": found["name"],
+            "domain": _domain(self.domain),
+            "message": {name: _plain(value) for (_, name), value in zip(fields, values, strict=True)},
+        }
+
+
+def request(purpose: str, domain: SigningDomain[M], message: M) -> SigningRequest:
+    return SigningRequest(purpose, domain.digest(message), domain.domain, message)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, bytes):
+        return hex_of(value)
+    return str(value)
+
+
+def _domain_types(domain: Domain) -> list[dict[str, str]]:
+    kinds = {"name": "string", "version": "string", "chainId": "uint256", "verifyingContract": "address"}
+    return [{"name": name, "type": kinds[name]} for name in _domain(domain)]
+
+
+def _domain(domain: Domain) -> dict[str, object]:
+    named: dict[str, object] = {"name": domain.name, "version": domain.version, "chainId": domain.chain_id}
+    if domain.verifying_contract is not None:
+        named["verifyingContract"] = hex_of(domain.verifying_contract)
+    return named

@@ -1,0 +1,197 @@
+"""What can go wrong, as one family: every error says `type`, `code`, `param`, `request_id` and `retryable`.
+
+    SvcError
+    ├── ApiError                the coordinator answered with an error: one class per type, see below
+    ├── ConnectionFailed        no answer
+    ├── OrderRefused            refused here, before anything was signed or sent; `param` names the field
+    ├── NoProvider              nobody live takes the order
+    ├── PlanShort               the network cannot take the batch in its window now
+    ├── EscrowUntrusted         the escrow's key could not be verified
+    ├── QuoteRefused            the quote is not what the order comes to, or more than allowed
+    ├── SigningFailed           the wallet gave no signature of its own
+    ├── JobFailed, BatchFailed  it ended without a result
+    ├── WaitTimedOut            it did not end in time; it goes on without us
+    └── ResultUnreadable        no gateway gave the result, or it did not open
+
+Branch on the class and on `code`, never on the message.
+"""
+
+from typing import ClassVar, TypeVar
+
+from common.refusal import Refused
+
+E = TypeVar("E", bound="ApiError")
+
+
+class SvcError(Exception):
+    """`type` is the coordinator's error type, or `client_error` for what happened on this side."""
+
+    type: str = "client_error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        request_id: str | None = None,
+        retryable: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.param = param
+        self.request_id = request_id
+        self.retryable = retryable
+
+
+class ApiError(SvcError):
+    """The coordinator's own error. `status` is of HTTP; `retryable` is what its header says."""
+
+    _by_type: ClassVar[dict[str, "type[ApiError]"]] = {}
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        type_: str,
+        status: int,
+        code: str | None = None,
+        param: str | None = None,
+        request_id: str | None = None,
+        retryable: bool = False,
+    ) -> None:
+        super().__init__(message, code=code, param=param, request_id=request_id, retryable=retryable)
+        self.type = type_
+        self.status = status
+
+    def __init_subclass__(cls) -> None:
+        cls._by_type[cls.type] = cls
+
+    @classmethod
+    def class_of(cls, type_: str) -> "type[ApiError]":
+        """The class of an error type; `ApiError` itself for a type that is not known here."""
+        return cls._by_type.get(type_, ApiError)
+
+
+class InvalidRequest(ApiError):
+    type = "invalid_request_error"
+
+
+class AuthenticationFailed(ApiError):
+    type = "authentication_error"
+
+
+class InvalidOpSignature(ApiError):
+    type = "invalid_op_signature"
+
+
+class NotFound(ApiError):
+    type = "not_found"
+
+
+class Busy(ApiError):
+    type = "busy"
+
+
+class NotReady(ApiError):
+    type = "not_ready"
+
+
+class ChainUnreachable(ApiError):
+    type = "chain_unreachable"
+
+
+class RelayUnavailable(ApiError):
+    type = "relay_unavailable"
+
+
+class PinnerUnavailable(ApiError):
+    type = "pinner_unavailable"
+
+
+class ReceiptTimeout(ApiError):
+    """Broadcast, but not mined within a minute; `code` is the transaction's hash. Poll, do not send again."""
+
+    type = "receipt_timeout"
+
+
+class InternalError(ApiError):
+    type = "internal_error"
+
+
+class ConnectionFailed(SvcError):
+    """The coordinator did not answer. What was sent may have arrived."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="connection_failed", retryable=True)
+
+
+class OrderRefused(SvcError):
+    """Refused before it was signed: nothing was sent and nothing is owed."""
+
+    @classmethod
+    def because(cls, refusal: Refused, place: str | None = None) -> "OrderRefused":
+        """`place`: where the refused field stands, `line 7` of a file for one."""
+        message = f"{place}: {refusal.message}" if place else refusal.message
+        return cls(message, code=refusal.code, param=refusal.param)
+
+
+class NoProvider(SvcError):
+    """Nobody who is live has an ask for the model and window, or the provider that was named is not live."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="no_live_provider", retryable=True)
+
+
+class PlanShort(SvcError):
+    """The market would take `planned` of the `wanted` lines; nothing was signed."""
+
+    def __init__(self, model: str, planned: int, wanted: int) -> None:
+        message = f"the network takes {planned} of {wanted} lines for {model} in this window now"
+        super().__init__(message, code="plan_short", retryable=True)
+        self.planned = planned
+        self.wanted = wanted
+
+
+class EscrowUntrusted(SvcError):
+    """`code`: `escrow_malformed`, `escrow_binding`, `escrow_debug`, `escrow_mock` or `escrow_not_pinned`."""
+
+
+class QuoteRefused(SvcError):
+    """`code`: `quote_mismatch`, `over_max_amount`, or `price_changed` when it changed under every attempt."""
+
+
+class SigningFailed(SvcError):
+    """The wallet refused, or what it gave is not its signature over what was asked."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="signing_failed")
+
+
+class JobFailed(SvcError):
+    """A job that ended without a result. `code`: `cancelled`, `provider_fail`, `reclaim` or `expired`."""
+
+    def __init__(self, job_id: str, code: str) -> None:
+        super().__init__(f"job {job_id} ended without a result: {code}", code=code)
+        self.job_id = job_id
+
+
+class BatchFailed(SvcError):
+    """The input file of a batch was refused as a whole. `code` is of the first reason given."""
+
+    def __init__(self, batch_id: str, message: str, code: str | None) -> None:
+        super().__init__(f"batch {batch_id} was refused: {message}", code=code)
+        self.batch_id = batch_id
+
+
+class WaitTimedOut(SvcError):
+    """What was waited for did not end in time. It goes on; wait again with the same id."""
+
+    def __init__(self, what: str, seconds: float) -> None:
+        super().__init__(f"{what} did not end within {seconds:g} s", code="wait_timed_out", retryable=True)
+
+
+class ResultUnreadable(SvcError):
+    """`code`: `no_result`, `reads_disabled`, `gateway_unavailable`, `gateway_status`, or why it did not open
+    (`unseal_failed` when it was sealed to another key)."""

@@ -1,0 +1,123 @@
+"""Jobs as the coordinator knows them: status, waiting, cancelling, the book."""
+
+from collections.abc import Callable
+from typing import Final, Literal
+
+import anyio
+import attrs
+
+from common.scalars import hex_of
+from svc.account import Account
+from svc.core.orders import cancellation
+from svc.errors import ApiError, ConnectionFailed, NotFound, WaitTimedOut
+from svc.records import BookRow, Cancelled, Job, Summary
+from svc.results import read_job_id
+from svc.wire.pages import paged
+
+_FIRST_PAUSE: Final = 0.25
+_LONGEST_PAUSE: Final = 5.0
+_APPEARS_SECONDS: Final = 300.0  # a broadcast post may be mined late, and the index follows the chain
+_GRACE_SECONDS: Final = 600.0  # for a missed window to be noticed and ended
+
+State = Literal["Open", "Claimed", "Settled", "Cancelled"]
+JobSeen = Callable[[Job], object]
+
+
+@attrs.frozen
+class Jobs:
+    account: Account
+
+    async def get(self, job_id: str) -> Job:
+        """Raises NotFound until the coordinator has a record of the job."""
+        return await self.account.transport.get(f"/v1/jobs/{hex_of(read_job_id(job_id))}", Job)
+
+    async def wait(self, job_id: str, *, timeout: float | None = None, on_change: JobSeen | None = None) -> Job:  # noqa: ASYNC109 - the wait goes on for whoever calls again
+        """The job once it has ended, however it ended. `on_change` is told of the job at first and at each new status.
+
+        Without a `timeout` it waits as long as the job can last: until its order expires, and its window after that.
+        Raises WaitTimedOut.
+        """
+        began, pause = anyio.current_time(), _FIRST_PAUSE
+        most, status = _APPEARS_SECONDS if timeout is None else timeout, None
+        while True:
+            job = await self._find(job_id)
+            if job is not None:
+                if job.status != status and on_change is not None:
+                    on_change(job)
+                status = job.status
+                if job.ended:
+                    return job
+                if timeout is None:
+                    most = anyio.current_time() - began + self._left(job)
+            left = began + most - anyio.current_time()
+            if left <= 0:
+                raise WaitTimedOut(f"job {job_id}", most)
+            await self.account.transport.sleep(min(pause, left))
+            pause = min(pause * 1.5, _LONGEST_PAUSE)
+
+    async def cancel(self, job_id: str) -> Cancelled:
+        """Take an open job back. One that ended already stays as it is; a claimed one is InvalidRequest with code
+        `NotCancellable`."""
+        raw = read_job_id(job_id)
+        issued_at = self.account.transport.clock.now()
+        market, signer = await self.account.market(), self.account.wallet()
+        signature = await signer.sign(cancellation(market, raw, issued_at))
+        body = {"issued_at": issued_at, "signature": hex_of(signature)}
+        # Cancelling twice is cancelling once.
+        return await self.account.transport.post(f"/v1/jobs/{hex_of(raw)}/cancel", Cancelled, body, safe=True)
+
+    async def book(
+        self,
+        *,
+        state: State | None = None,
+        model: int | None = None,
+        provider: int | None = None,
+        owner: str | None = None,
+        min_rate_in: int | None = None,
+        min_rate_out: int | None = None,
+        posted_before: int | None = None,
+        order: Literal["oldest", "newest"] = "oldest",
+        limit: int | None = 100,
+        offset: int = 0,
+    ) -> list[BookRow]:
+        """Rows of the job book, everybody's."""
+        query = {
+            "state": state,
+            "model": model,
+            "provider": provider,
+            "owner": owner,
+            "min_rate_in": min_rate_in,
+            "min_rate_out": min_rate_out,
+            "posted_before": posted_before,
+            "order": order,
+        }
+        transport = self.account.transport
+        return await paged(transport, "/evm/jobs", "jobs", BookRow, limit=limit, offset=offset, params=query)
+
+    async def mine(self, *, limit: int | None = 100, offset: int = 0) -> list[BookRow]:
+        """This wallet's jobs, the newest first."""
+        owner = hex_of(self.account.wallet().address)
+        return await self.book(owner=owner, order="newest", limit=limit, offset=offset)
+
+    async def row(self, job_id: str) -> BookRow:
+        return await self.account.transport.get(f"/evm/jobs/{hex_of(read_job_id(job_id))}", BookRow)
+
+    async def summary(self, owner: str | None = None) -> Summary:
+        """Totals of an owner's jobs, this wallet's unless another is named."""
+        address = owner if owner is not None else hex_of(self.account.wallet().address)
+        return await self.account.transport.get("/evm/jobs/summary", Summary, {"owner": address})
+
+    async def _find(self, job_id: str) -> Job | None:
+        try:
+            return await self.get(job_id)
+        except NotFound:
+            return None
+        except (ApiError, ConnectionFailed) as failed:
+            if not failed.retryable:
+                raise
+            return None  # a coordinator that is away for a while is what waiting is for
+
+    def _left(self, job: Job) -> float:
+        """Seconds that the job can still last."""
+        begins = job.in_progress_at if job.in_progress_at is not None else job.svc.expires_at
+        return max(0.0, begins + job.svc.sla_secs + _GRACE_SECONDS - self.account.transport.clock.now())

@@ -1,0 +1,199 @@
+"""An order's way to the coordinator: probe, pin, seal, sign, quote, pay, submit."""
+
+import warnings
+from typing import Any, Final
+
+import attrs
+import httpx
+import msgspec
+from anyio import to_thread
+
+from common.box import PublicKey
+from common.envelope import Envelope
+from common.refusal import Refused
+from common.scalars import read_hex
+from svc.account import Account
+from svc.core.bids import OPEN, Bid, market_bid
+from svc.core.order_request import OrderRequest, Shaped, probe_body, shape
+from svc.core.orders import PreparedOrder, SealedOrder, Terms, seal_order
+from svc.core.quoting import MOST_ATTEMPTS, checked_amount
+from svc.core.windows import expiry
+from svc.errors import ConnectionFailed, NoProvider, NotFound, OrderRefused, QuoteRefused
+from svc.files import Files
+from svc.records import Candidate, Job, Posted, Provider, Quoted, Record
+from svc.wire.transport import error_of, read
+
+_PAYMENT_REQUIRED: Final = frozenset({402})
+
+
+class UnlistedParameter(UserWarning):
+    """A parameter that the model's schema does not list was sent all the same."""
+
+
+@attrs.frozen(slots=True)
+class Submitted:
+    """`mined` is False when the transaction was broadcast but not mined within a minute: wait for the job.
+
+    `tx_hash` and `task_cid` are None where the answer was lost and the job was read back instead.
+    """
+
+    job_id: str
+    amount: int
+    task_cid: str | None
+    tx_hash: str | None
+    mined: bool = True
+
+
+class Candidates(Record, frozen=True):
+    candidates: tuple[Candidate, ...]
+
+
+@attrs.frozen
+class Orders:
+    account: Account
+    files: Files
+
+    async def probe(self, request: OrderRequest) -> tuple[Candidate, ...]:
+        """Live providers for this request, the best first."""
+        return await self._probe(await self._shaped(request))
+
+    async def prepare(self, request: OrderRequest) -> PreparedOrder:
+        """Bid, sealed and signed; nothing is owed yet."""
+        shaped = await self._shaped(request)
+        for name in shaped.unlisted:
+            message = f"{shaped.model.id} does not list the parameter {name!r}; it is sent as it is"
+            warnings.warn(message, UnlistedParameter, stacklevel=4)
+        bid, recipient = await self.bid(shaped)
+        sealed = await self._seal(shaped, bid, recipient)
+        signature = await self.account.wallet().sign(sealed.to_sign())
+        return PreparedOrder(sealed, signature, shaped.unlisted)
+
+    async def quote(self, prepared: PreparedOrder) -> Quoted:
+        transport = self.account.transport
+        answer = await transport.send("POST", "/v1/jobs", json=prepared.body(), expected=_PAYMENT_REQUIRED)
+        return read(answer, Quoted)
+
+    async def submit(
+        self, prepared: PreparedOrder, quoted: Quoted | None = None, max_amount: int | None = None
+    ) -> Submitted:
+        """Pay and post. A quote that changed is paid anew, in three attempts at most."""
+        quote = (quoted or await self.quote(prepared)).quote
+        checked_amount(prepared, quote, max_amount)  # before anything is uploaded
+        sealed = prepared.sealed_order.sealed
+        container_cid = None
+        if not sealed.fits_inline:
+            container_cid = (await self.files.upload(sealed.container, "input", filename="container")).svc.cid
+        for _ in range(MOST_ATTEMPTS):
+            amount = checked_amount(prepared, quote, max_amount)
+            auth_sig = await self.account.wallet().sign(prepared.payment(amount))
+            outcome = await self._post(prepared, amount, prepared.submission(amount, auth_sig, container_cid))
+            if isinstance(outcome, Submitted):
+                return outcome
+            quote = outcome.quote
+        raise QuoteRefused("the price changed under every attempt", code="price_changed")
+
+    async def bid(self, shaped: Shaped) -> tuple[Bid, PublicKey]:
+        """What the order offers and to whom it is sealed."""
+        if shaped.rates is None:
+            bid = market_bid(await self._probe(shaped), shaped.provider)
+        else:
+            bid = Bid(shaped.rates, shaped.provider or OPEN)
+        if bid.box_key is not None:
+            return bid, read_box_key(bid.box_key)
+        if bid.designated == OPEN:
+            return bid, await self.account.escrow_key()
+        return bid, await self.box_key(bid.designated)
+
+    async def box_key(self, provider: int) -> PublicKey:
+        """A provider's registered key."""
+        answer = await self.account.transport.get(f"/evm/providers/{provider}", Provider)
+        if answer.box_key is None:
+            raise NoProvider(f"provider {provider} has published no key to seal to")
+        return read_box_key(answer.box_key)
+
+    async def _shaped(self, request: OrderRequest) -> Shaped:
+        model = await self.account.model(request.model)
+        try:
+            return shape(request, model)
+        except Refused as refusal:
+            raise OrderRefused.because(refusal) from None
+
+    async def _probe(self, shaped: Shaped) -> tuple[Candidate, ...]:
+        transport = self.account.transport
+        answer = await transport.send("POST", "/v1/jobs", json=probe_body(shaped), expected=_PAYMENT_REQUIRED)
+        return read(answer, Candidates).candidates
+
+    async def _seal(self, shaped: Shaped, bid: Bid, recipient: PublicKey) -> SealedOrder:
+        account = self.account
+        market, keys = await account.market(), await account.result_keys()
+        now = account.transport.clock.now()
+        terms = Terms(
+            model=shaped.model.id,
+            model_id=shaped.model.svc.model_id,
+            modality=shaped.modality,
+            sla_secs=shaped.sla_secs,
+            units=shaped.units,
+            rates=bid.rates,
+            designated=bid.designated,
+            expires_at=expiry(now, shaped.sla_secs, account.settings.settlement_margin),
+        )
+        owner = account.wallet().address
+        envelope = Envelope(owner, shaped.model.id, shaped.input, keys[0].public, shaped.custom_id)
+        try:  # in a thread: a payload may have many megabytes
+            return await to_thread.run_sync(seal_order, market, recipient, envelope, terms)
+        except Refused as refusal:
+            raise OrderRefused.because(refusal) from None
+
+    async def _post(self, prepared: PreparedOrder, amount: int, body: dict[str, Any]) -> Submitted | Quoted:
+        """Never made again on an error status; where no answer came, the job is read back first."""
+        transport = self.account.transport
+        attempt = 0
+        while True:
+            try:
+                response = await transport.once("POST", "/v1/jobs", json=body)
+            except ConnectionFailed:
+                found = await self._read_back(prepared, amount)
+                if found is not None:
+                    return found
+                if attempt == transport.retries.most:
+                    raise
+                await transport.sleep(transport.retries.pause(attempt))
+                attempt += 1
+                continue
+            outcome = _outcome(response, prepared, amount)
+            if outcome is not None:
+                return outcome
+            error = error_of(response)
+            # The attempt whose answer was lost may have been the one that counted.
+            found = await self._read_back(prepared, amount) if attempt and error.code == "DuplicateJob" else None
+            if found is None:
+                raise error
+            return found
+
+    async def _read_back(self, prepared: PreparedOrder, amount: int) -> Submitted | None:
+        try:
+            job = await self.account.transport.get(f"/v1/jobs/{prepared.id}", Job)
+        except NotFound:
+            return None
+        return Submitted(prepared.id, amount, job.svc.task_cid, None)
+
+
+def read_box_key(text: str) -> PublicKey:
+    try:
+        return PublicKey(read_hex(text, 32, "box_key"))
+    except Refused as refusal:
+        raise OrderRefused.because(refusal) from None
+
+
+def _outcome(response: httpx.Response, prepared: PreparedOrder, amount: int) -> Submitted | Quoted | None:
+    """None when the answer is an error."""
+    if response.status_code == 201:
+        posted = read(response, Posted)
+        return Submitted(posted.job_id, amount, posted.task_cid, posted.tx_hash)
+    if response.status_code == 409 and "quote" in read(response, dict[str, msgspec.Raw]):
+        return read(response, Quoted)
+    if response.status_code == 504:
+        error = error_of(response)
+        if error.type == "receipt_timeout":
+            return Submitted(prepared.id, amount, None, error.code, mined=False)
+    return None

@@ -1,0 +1,101 @@
+"""Results: read from a gateway, opened here, held against their job."""
+
+from pathlib import Path
+from typing import Any
+
+import attrs
+from anyio import to_thread
+
+from common import quotes
+from common.refusal import Refused
+from common.scalars import read_hex
+from svc.account import Account
+from svc.core.sealing import ResultReader, read_body
+from svc.errors import JobFailed, OrderRefused, ResultUnreadable
+from svc.records import ENDED_BECAUSE, Job
+from svc.whole_file import appearing
+
+
+@attrs.frozen(slots=True)
+class Result:
+    """What the model gave. `usage` is the provider's own count; what is charged stands in the job."""
+
+    job: Job
+    output: Any
+    usage: dict[str, object]
+
+    @property
+    def job_id(self) -> str:
+        return self.job.id
+
+    @property
+    def cost(self) -> int:
+        """What the provider was paid, in base units; the protocol's fee and the relay charge come on top."""
+        return cost_of(self.job)
+
+
+def cost_of(job: Job) -> int:
+    """What a settled job's provider was paid."""
+    order = job.svc
+    return quotes.cost(
+        order.rate_in, order.rate_out, order.units_in, order.units_out, completion_tok=order.completion_tok
+    )
+
+
+def read_job_id(job_id: str) -> bytes:
+    try:
+        return read_hex(job_id, 32, "job_id")
+    except Refused as refusal:
+        raise OrderRefused.because(refusal) from None
+
+
+@attrs.frozen
+class Results:
+    account: Account
+
+    async def open(self, job: Job) -> Result:
+        """Raises JobFailed for a job that ended without a result, ResultUnreadable for one that cannot be had."""
+        raw = read_job_id(job.id)
+        plaintext = bytearray()
+
+        def begin() -> ResultReader:
+            plaintext.clear()
+            return ResultReader(market, keys, raw)
+
+        def take(reader: ResultReader, piece: bytes) -> None:
+            plaintext.extend(reader.pull(piece))
+
+        cid = self._cid(job)
+        market, keys = await self.account.market(), await self.account.result_keys()
+        reader = await self.account.gateways.read(cid, begin, take)
+        plaintext += reader.finish()
+        body = await to_thread.run_sync(read_body, bytes(plaintext), raw)
+        return Result(job, body.output, body.usage)
+
+    async def save(self, job: Job, path: Path) -> int:
+        """Open a result of any size into a file, which appears once it is whole; how many bytes it has.
+
+        The file holds the result's JSON, `{"job_id", "output", "usage", "v"}`. It opens for its own job alone.
+        """
+        raw, cid = read_job_id(job.id), self._cid(job)
+        market, keys = await self.account.market(), await self.account.result_keys()
+        with appearing(path) as target:
+
+            def begin() -> ResultReader:
+                target.seek(0)
+                target.truncate()
+                return ResultReader(market, keys, raw)
+
+            def take(reader: ResultReader, piece: bytes) -> None:
+                target.write(reader.pull(piece))
+
+            reader = await self.account.gateways.read(cid, begin, take)
+            target.write(reader.finish())
+            return target.tell()
+
+    def _cid(self, job: Job) -> str:
+        if job.status in {"failed", "cancelled"}:
+            raise JobFailed(job.id, ENDED_BECAUSE.get(job.svc.ended_because, job.status))
+        if job.result_cid is None:
+            raise ResultUnreadable(f"job {job.id} is {job.status}: it has no result yet", code="no_result")
+        return job.result_cid

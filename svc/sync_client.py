@@ -1,0 +1,160 @@
+"""The client for code that does not await: the same methods with the same arguments.
+
+    with SyncClient() as client:
+        print(client.run("demo/text-small", "Write a haiku about seals.", window="async").output)
+
+An event loop runs in a thread of its own; calls may come from any thread.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import ExitStack
+from functools import wraps
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from svc.batch_results import BatchResult
+from svc.batches import Batches
+from svc.catalogue import Market, Models
+from svc.client import Client
+from svc.files import Files
+from svc.jobs import Jobs
+from svc.options import ClientOptions
+from svc.records import Batch
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class _Face(Protocol):
+    @property
+    def _inner(self) -> Any: ...
+    @property
+    def _portal(self) -> BlockingPortal: ...
+
+
+def blocking(method: Callable[Concatenate[Any, P], Awaitable[T]]) -> Callable[Concatenate[Any, P], T]:
+    """The method of the inner object of that name, called in the event loop's thread and waited for."""
+
+    @wraps(method)
+    def call(face: _Face, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        async def run() -> T:
+            return await method(face._inner, *args, **kwargs)
+
+        return face._portal.call(run)
+
+    return call
+
+
+class _Part:
+    def __init__(self, inner: object, portal: BlockingPortal) -> None:
+        self._inner = inner
+        self._portal = portal
+
+
+class SyncModels(_Part):
+    list = blocking(Models.list)
+    get = blocking(Models.get)
+
+
+class SyncMarket(_Part):
+    asks = blocking(Market.asks)
+    floors = blocking(Market.floors)
+    providers = blocking(Market.providers)
+    provider = blocking(Market.provider)
+    allowlist = blocking(Market.allowlist)
+
+
+class SyncJobs(_Part):
+    get = blocking(Jobs.get)
+    wait = blocking(Jobs.wait)
+    cancel = blocking(Jobs.cancel)
+    book = blocking(Jobs.book)
+    mine = blocking(Jobs.mine)
+    row = blocking(Jobs.row)
+    summary = blocking(Jobs.summary)
+
+
+class SyncFiles(_Part):
+    upload = blocking(Files.upload)
+    get = blocking(Files.get)
+    content = blocking(Files.content)
+    save = blocking(Files.save)
+
+
+class SyncBatches(_Part):
+    plan = blocking(Batches.plan)
+    prepare = blocking(Batches.prepare)
+    create = blocking(Batches.create)
+    get = blocking(Batches.get)
+    list = blocking(Batches.list)
+    cancel = blocking(Batches.cancel)
+    wait = blocking(Batches.wait)
+
+    def results(self, batch: Batch | str, *, custom_ids: Mapping[str, str] | None = None) -> Iterator[BatchResult]:
+        """As `Batches.results`, one after the other."""
+        inner: Batches = self._inner  # type: ignore[assignment] # made with one
+        results = inner.results(batch, custom_ids=custom_ids)
+
+        async def following() -> BatchResult | None:
+            return await anext(results, None)
+
+        try:
+            while (result := self._portal.call(following)) is not None:
+                yield result
+        finally:
+            self._portal.call(results.aclose)
+
+
+class SyncClient:
+    """Takes what `Client` takes. Use it as a context manager, or end it with `close()`."""
+
+    models: SyncModels
+    jobs: SyncJobs
+    files: SyncFiles
+    batches: SyncBatches
+    market: SyncMarket
+
+    def __init__(self, base_url: str | None = None, **options: Unpack[ClientOptions]) -> None:
+        self._inner = Client(base_url, **options)
+        self._stack = ExitStack()
+        self._portal = self._stack.enter_context(start_blocking_portal())
+        self._stack.enter_context(self._portal.wrap_async_context_manager(self._inner))
+        self.models = SyncModels(self._inner.models, self._portal)
+        self.jobs = SyncJobs(self._inner.jobs, self._portal)
+        self.files = SyncFiles(self._inner.files, self._portal)
+        self.batches = SyncBatches(self._inner.batches, self._portal)
+        self.market = SyncMarket(self._inner.market, self._portal)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._stack.close()
+
+    @property
+    def address(self) -> str:
+        return self._inner.address
+
+    def clock_skew(self) -> float:
+        return self._inner.clock_skew()
+
+    run = blocking(Client.run)
+    probe = blocking(Client.probe)
+    prepare = blocking(Client.prepare)
+    quote = blocking(Client.quote)
+    submit = blocking(Client.submit)
+    wait = blocking(Client.wait)
+    open = blocking(Client.open)
+    save = blocking(Client.save)
+    cancel = blocking(Client.cancel)
+    chain = blocking(Client.chain)
+    readiness = blocking(Client.readiness)
+    escrow = blocking(Client.escrow)
+    session = blocking(Client.session)
