@@ -51,6 +51,11 @@ class Cast:
         return self.with_role("admin")[0]
 
     @property
+    def demo_provider(self) -> Wallet:
+        """The one that the world's own svcd runs as; the other providers are free for whoever attaches."""
+        return self.with_role("provider")[0]
+
+    @property
     def treasury(self) -> Wallet:
         return self.with_role("treasury")[0]
 

@@ -13,6 +13,7 @@ from devnet.coordinator import running_coordinator
 from devnet.market import Market, open_market
 from devnet.pins import running_pin_store
 from devnet.postgres import running_postgres
+from devnet.provider import running_provider
 from devnet.settings import Settings
 from devnet.world import Devnet, World
 
@@ -53,12 +54,23 @@ async def local_world(settings: Settings, say: Say) -> AsyncIterator[Devnet]:
                 logs=state.logs,
             ) as coordinator:
                 watches.start_soon(coordinator.child.fail_when_it_ends)
-                up = Devnet(World(anvil, pins, postgres, cast, market), coordinator)
-                manifest.write(state.manifest, up)
-                try:
-                    yield up
-                finally:
-                    watches.cancel_scope.cancel()
+                say("starting the provider")
+                async with running_provider(
+                    account=cast.demo_provider,
+                    coordinator_url=coordinator.base_url,
+                    gateway=pins.gateway,
+                    address_book=market.address_book,
+                    metrics_port=settings.provider_metrics_port,
+                    directory=state.provider,
+                    logs=state.logs,
+                ) as provider:
+                    watches.start_soon(provider.child.fail_when_it_ends)
+                    up = Devnet(World(anvil, pins, postgres, cast, market), coordinator, provider)
+                    manifest.write(state.manifest, up)
+                    try:
+                        yield up
+                    finally:
+                        watches.cancel_scope.cancel()
 
 
 async def deployed_market(anvil: Anvil, cast: Cast) -> Market:

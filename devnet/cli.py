@@ -27,6 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
         pin_store_port=options.pin_store_port,
         api_port=options.api_port,
         metrics_port=options.metrics_port,
+        provider_metrics_port=options.provider_metrics_port,
     )
     command = {"up": _up, "demo": _demo}[options.command]
     try:

@@ -33,6 +33,7 @@ def describe(up: Devnet) -> dict[str, Any]:
         "gateway": world.pins.gateway,
         "rpc_url": world.anvil.rpc_url,
         "metrics_url": up.coordinator.metrics_url,
+        "provider_metrics_url": up.provider.metrics_url,
         "database_url": world.postgres.url(),
         "addresses": world.market.address_book,
         "models": [{"id": model.name, "model_id": model.model_id, "endpoint": model.endpoint} for model in MODELS],

@@ -17,6 +17,7 @@ class Settings:
     pin_store_port: int = 8480
     api_port: int = 8402  # the coordinator's default
     metrics_port: int = 9402
+    provider_metrics_port: int = 9403
 
     @property
     def listening(self) -> tuple[Port, ...]:
@@ -27,6 +28,7 @@ class Settings:
             Port(self.pin_store_port, "pin store", "--pin-store-port"),
             Port(self.api_port, "coordinator", "--api-port"),
             Port(self.metrics_port, "coordinator's metrics", "--metrics-port"),
+            Port(self.provider_metrics_port, "provider's metrics", "--provider-metrics-port"),
         )
 
 

@@ -2,7 +2,7 @@
 
     lock          held while a world runs; holds its process id
     devnet.json   how to attach (see devnet.manifest)
-    anvil/ postgres/ pins/   what the services keep
+    anvil/ postgres/ pins/ provider/   what the services keep
     logs/         one file per service; kept until the next start
 
 Chain, database and objects refer to each other, and the chain lives in memory: what an earlier run left is of
@@ -23,7 +23,7 @@ from devnet.trouble import Trouble
 
 _LOCK: Final = "lock"
 _MANIFEST: Final = "devnet.json"
-_SERVICES: Final = ("anvil", "postgres", "pins")
+_SERVICES: Final = ("anvil", "postgres", "pins", "provider")
 _LOGS: Final = "logs"
 
 
@@ -52,6 +52,10 @@ class StateDir:
     def pins(self) -> Path:
         return self.path / "pins"
 
+    @property
+    def provider(self) -> Path:
+        return self.path / "provider"
+
 
 @contextmanager
 def claimed(path: Path) -> Iterator[StateDir]:
@@ -74,7 +78,7 @@ def claimed(path: Path) -> Iterator[StateDir]:
         left_over = _clear(path)
         shutil.rmtree(path / _LOGS, ignore_errors=True)
         state = StateDir(path, left_by_dead_run=left_over)
-        for directory in (state.logs, state.anvil, state.postgres, state.pins):
+        for directory in (state.logs, state.anvil, state.postgres, state.pins, state.provider):
             directory.mkdir()
         try:
             yield state

@@ -11,6 +11,7 @@ def overview(up: Devnet, settings: Settings) -> str:
     rows = [
         ("coordinator", up.coordinator.base_url),
         ("its metrics", up.coordinator.metrics_url),
+        ("provider's metrics", up.provider.metrics_url),
         ("chain", world.anvil.rpc_url),
         ("database", world.postgres.url().replace(world.postgres.password, "***")),
         ("pin store", f"{world.pins.endpoint}/{world.pins.bucket}"),

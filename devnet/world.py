@@ -9,6 +9,7 @@ from devnet.coordinator import Coordinator
 from devnet.market import Market
 from devnet.pins import PinStore
 from devnet.postgres import Postgres
+from devnet.provider import Provider
 
 
 @attrs.frozen
@@ -30,7 +31,8 @@ class Devnet:
 
     world: World
     coordinator: Coordinator
+    provider: Provider
 
     @property
     def children(self) -> tuple[Child, ...]:
-        return *self.world.children, self.coordinator.child
+        return *self.world.children, self.coordinator.child, self.provider.child

@@ -2,14 +2,28 @@
 
 import argparse
 import sys
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
+import trio
+
 from common.scalars import hex_of
+from svcd import app
+from svcd.checkup import examine
+from svcd.config import Config, read_config
+from svcd.findings import Finding, table
+from svcd.identity import publish_identity
 from svcd.keys import BOX_FILE, WALLET_FILE, create_identity
+from svcd.logs import set_up_logging
+from svcd.status import look
+from svcd.trouble import Fatal
+
+DEFAULT_CONFIG = Path("/etc/svcd/svcd.toml")
 
 
 def main() -> None:
+    """The exit status is 0 after an orderly stop, 1 when something is wrong, 2 for a wrong command line."""
     sys.exit(_run(sys.argv[1:]))
 
 
@@ -17,18 +31,31 @@ def _run(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
     try:
         return int(options.run(options))
-    except FileExistsError as taken:
-        print(f"svcd: {taken.filename} exists already; choose another directory", file=sys.stderr)
-    except OSError as broken:
-        print(f"svcd: {broken.filename}: {broken.strerror}", file=sys.stderr)
+    except* FileExistsError as group:
+        for taken in _leaves(group):
+            print(f"svcd: {getattr(taken, 'filename', taken)} exists already; choose another", file=sys.stderr)
+    except* (Fatal, OSError) as group:
+        for trouble in _leaves(group):
+            print(f"svcd: {trouble}", file=sys.stderr)
     return 1
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="svcd", description="Provide compute to the market of sealed jobs.")
     parser.add_argument("--version", action="version", version=version("sealed-job-coordinator"))
-    commands = parser.add_subparsers(title="commands", required=True)
+    commands = parser.add_subparsers(title="commands", required=True, metavar="command")
 
+    def configured(name: str, about: str, act: Callable[[Config], int]) -> None:
+        command = commands.add_parser(name, help=about, description=about)
+        command.add_argument(
+            "--config", type=Path, default=DEFAULT_CONFIG, help=f"the configuration (default: {DEFAULT_CONFIG})"
+        )
+        command.set_defaults(run=lambda options: act(read_config(options.config)))
+
+    configured("run", "claim, run and settle jobs until SIGTERM", _serve)
+    configured("check", "look at everything that a run needs, and print what is right and what is not", _check)
+    configured("identity", "publish the box key, and the evidence for it if there is any", _identity)
+    configured("status", "what the running daemon and its journal say", _status)
     keygen = commands.add_parser(
         "keygen", help="create the provider's keys", description=f"Create {WALLET_FILE} and {BOX_FILE} in a directory."
     )
@@ -37,9 +64,41 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _serve(config: Config) -> int:
+    set_up_logging(config.log_level)
+    trio.run(app.run, config)
+    return 0
+
+
+def _check(config: Config) -> int:
+    return _print(trio.run(examine, config))
+
+
+def _identity(config: Config) -> int:
+    print(trio.run(publish_identity, config))
+    return 0
+
+
+def _status(config: Config) -> int:
+    return _print(look(config))
+
+
+def _print(findings: list[Finding]) -> int:
+    print(table(findings))
+    return 1 if any(finding.right is False for finding in findings) else 0
+
+
 def _keygen(options: argparse.Namespace) -> int:
     identity = create_identity(options.out)
     print(f"keys written to {options.out.absolute()} (readable by you alone; back them up)")
     print(f"operator {hex_of(identity.operator)}")
     print(f"box key  {hex_of(identity.box_key.raw)}")
     return 0
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    """The exceptions themselves, out of however many nurseries they came through."""
+    leaves: list[BaseException] = []
+    for inner in group.exceptions:
+        leaves += _leaves(inner) if isinstance(inner, BaseExceptionGroup) else [inner]
+    return leaves

@@ -8,8 +8,19 @@ from typing import Final
 
 import attrs
 
-# Reasons under which no `fail` is sent: the job is left to be reclaimed, or the chain has ended it already.
+# Reasons under which no `fail` is sent: the job is left to be reclaimed.
 _WITHOUT_FAIL: Final = frozenset({"sla_abandon", "internal_error"})
+# Of the reasons that begin with `settle_`, those that are not a contract's error. After a contract's error no `fail`
+# is sent: the chain has ended the job already, or refuses us in any case.
+_SETTLE_TROUBLE: Final = frozenset(
+    {
+        "settle_rejected",
+        "settle_reverted",
+        "settle_upload_invalid",
+        "settle_result_too_large",
+        "settle_transport_error",
+    }
+)
 
 
 @attrs.frozen(slots=True)
@@ -25,4 +36,7 @@ class JobFailed(Exception):
 
     @property
     def sends_fail(self) -> bool:
-        return self.reason not in _WITHOUT_FAIL and not self.reason.startswith("settle_")
+        if self.reason in _WITHOUT_FAIL:
+            return False
+        by_the_chain = self.reason.startswith("settle_") and not self.reason.startswith("settle_http_")
+        return not by_the_chain or self.reason in _SETTLE_TROUBLE

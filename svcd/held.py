@@ -19,6 +19,11 @@ class Held:
     recovered: bool = False  # found held at start, not claimed by this run
 
     @property
+    def held(self) -> "Held":
+        """As on what the later stages make of it."""
+        return self
+
+    @property
     def name(self) -> str:
         """As logs and routes write the job."""
         return "0x" + self.job.job_id.hex()
@@ -41,7 +46,7 @@ class Finished:
 
 @attrs.frozen(slots=True, eq=False)
 class Sealed:
-    """The sealed bytes are in the journal. `result_cid`: where they were uploaded, once they were.
+    """The sealed bytes are in the journal; small ones are here too. `result_cid`: where large ones were uploaded.
 
     `started` is None for a job whose run belongs to an earlier process.
     """
@@ -49,5 +54,14 @@ class Sealed:
     held: Held
     completion_tok: int
     length: int
+    result: bytes | None = attrs.field(default=None, repr=False)
     result_cid: str | None = None
     started: float | None = None
+
+
+@attrs.frozen(slots=True, eq=False)
+class Failing:
+    """To be failed on the chain; the journal has the reason."""
+
+    held: Held
+    reason: str

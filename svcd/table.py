@@ -20,14 +20,14 @@ _HEADER_VALUE: Final = re.compile(r"[\x20-\x7e]*")
 class Table:
     """Each key is taken once; `done` refuses what nobody took, so that a misspelt key is never silently ignored."""
 
-    _entries: Mapping[str, object]
+    entries: Mapping[str, object]
     _taken: set[str] = attrs.field(factory=set)
 
     def has(self, key: str) -> bool:
-        return key in self._entries
+        return key in self.entries
 
     def text(self, key: str, default: str | None = None) -> str:
-        value = self._take(key, default)
+        value = self.take(key, default)
         if not isinstance(value, str) or not value:
             raise Refused(f"{key} must be a string that is not empty", key)
         return value
@@ -45,40 +45,40 @@ class Table:
         return value
 
     def integer(self, key: str, low: int, high: int, default: int | None = None) -> int:
-        value = self._take(key, default)
+        value = self.take(key, default)
         if type(value) is not int or not low <= value <= high:
             raise Refused(f"{key} must be an integer in {low}..{high}", key)
         return value
 
     def number(self, key: str, low: float, high: float, default: float | None = None) -> float:
-        value = self._take(key, default)
+        value = self.take(key, default)
         # NaN is neither below nor above anything, and is refused by the comparison.
         if type(value) not in (int, float) or not low <= float(str(value)) <= high:
             raise Refused(f"{key} must be a number in {low:g}..{high:g}", key)
         return float(str(value))
 
     def boolean(self, key: str, default: bool | None = None) -> bool:
-        value = self._take(key, default)
+        value = self.take(key, default)
         if not isinstance(value, bool):
             raise Refused(f"{key} must be true or false", key)
         return value
 
     def texts(self, key: str, default: tuple[str, ...] | None = None) -> tuple[str, ...]:
-        value = self._take(key, default)
+        value = self.take(key, default)
         if not isinstance(value, list | tuple) or not all(isinstance(item, str) and item for item in value):
             raise Refused(f"{key} must be a list of strings that are not empty", key)
         return tuple(value)
 
     def text_map(self, key: str) -> dict[str, str]:
         """A table of strings; absent is empty."""
-        value = self._take(key, {})
+        value = self.take(key, {})
         if not isinstance(value, Mapping) or not all(isinstance(item, str) for item in value.values()):
             raise Refused(f"{key} must be a table of strings", key)
         return dict(value)
 
     def object_map(self, key: str) -> dict[str, object]:
         """A table of anything; absent is empty."""
-        value = self._take(key, {})
+        value = self.take(key, {})
         if not isinstance(value, Mapping):
             raise Refused(f"{key} must be a table", key)
         return dict(value)
@@ -101,12 +101,13 @@ class Table:
         return read(key) if self.has(key) else None
 
     def done(self) -> None:
-        for key in sorted(self._entries.keys() - self._taken):
+        for key in sorted(self.entries.keys() - self._taken):
             raise Refused(f"{key} is not a key of this table", key)
 
-    def _take(self, key: str, default: object) -> object:
+    def take(self, key: str, default: object = None) -> object:
+        """Whatever stands there, for a reader of its own."""
         self._taken.add(key)
-        value = self._entries.get(key, default)
+        value = self.entries.get(key, default)
         if value is None:
             raise Refused(f"{key} is missing", key)
         return value

@@ -53,7 +53,10 @@ class NoAnswer:
 
 @attrs.frozen(slots=True)
 class Requests:
+    """`url`: the coordinator's address, without a slash at its end."""
+
     http: httpx.AsyncClient
+    url: str
 
     async def ask(
         self,
@@ -65,16 +68,17 @@ class Requests:
         headers: Mapping[str, str] | None = None,
         give_up_at: float | None = None,
         resend: bool = True,
+        attempts: int = _ATTEMPTS,
         **more: Any,
     ) -> Reply | NoAnswer:
-        """With `give_up_at` (loop time) it goes on until then; without it, a few times."""
+        """With `give_up_at` (loop time) it goes on until then; without it, `attempts` times."""
         attempt = 0
         while True:
             answer = await self._once(method, path, give_up_at, params=params, json=json, headers=headers, **more)
             again = resend if isinstance(answer, NoAnswer) else answer.retryable
             pause = min(_LONGEST_PAUSE, 0.5 * 2 ** min(attempt, 8)) + random.uniform(0, 0.25)  # noqa: S311 - spreads load
             attempt += 1
-            over = attempt >= _ATTEMPTS if give_up_at is None else trio.current_time() + pause >= give_up_at
+            over = attempt >= attempts if give_up_at is None else trio.current_time() + pause >= give_up_at
             if not again or over:
                 return answer
             await trio.sleep(pause)
@@ -82,7 +86,7 @@ class Requests:
     async def _once(self, method: str, path: str, give_up_at: float | None, **request: Any) -> Reply | NoAnswer:
         with trio.move_on_at(give_up_at if give_up_at is not None else float("inf")) as scope:
             try:
-                return _reply(await self.http.request(method, path, **request))
+                return _reply(await self.http.request(method, self.url + path, **request))
             except httpx.HTTPError as failure:  # connections, time-outs, answers that are no HTTP
                 return NoAnswer(f"{type(failure).__name__}: {failure}")
         if not scope.cancelled_caught:

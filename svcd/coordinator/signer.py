@@ -78,9 +78,7 @@ class Signer:
             "signature": self._sign(self.domains.asks.digest(snapshot)),
         }
 
-    def release(
-        self, job_id: bytes, seed_wrap: bytes, ct_hash: bytes, response_pubkey: bytes, issued_at: int
-    ) -> Body:
+    def release(self, job_id: bytes, seed_wrap: bytes, ct_hash: bytes, response_pubkey: bytes, issued_at: int) -> Body:
         message = Release(job_id, seed_wrap, ct_hash, response_pubkey, issued_at)
         return {
             "job_id": hex_of(job_id),

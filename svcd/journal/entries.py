@@ -33,6 +33,10 @@ create index if not exists jobs_by_state on jobs (state);
 create table if not exists latest (name text primary key, value integer not null) strict;
 """
 _LIVE: Final = ", ".join(f"'{state}'" for state in LIVE)
+# Put together from this package's constants; values are parameters.
+_FORGET: Final = f"delete from jobs where updated < ? and state not in ({_LIVE})"  # noqa: S608
+_COLUMNS: Final = "row, model, state, claim_sent, completion_tok, result_length, result_cid, reason"
+_READ_LIVE: Final = f"select {_COLUMNS} from jobs where state in ({_LIVE}) order by claim_sent"  # noqa: S608
 
 
 @attrs.frozen(slots=True)
@@ -64,13 +68,19 @@ def open_database(path: Path) -> sqlite3.Connection:
 def claiming(job: Job, model: str, at: float) -> Statement:
     """An entry of an earlier attempt gives way."""
     values = (job.job_id, model, json.dumps(job.as_row()), "claiming", at, at)
-    return "insert or replace into jobs (job_id, model, row, state, claim_sent, updated) values (?, ?, ?, ?, ?, ?)", values
+    return (
+        "insert or replace into jobs (job_id, model, row, state, claim_sent, updated) values (?, ?, ?, ?, ?, ?)",
+        values,
+    )
 
 
 def adopted(job: Job, model: str, at: float) -> Statement:
     """A job that the chain says is ours and the journal does not know."""
     values = (job.job_id, model, json.dumps(job.as_row()), "claimed", float(job.claimed_at), at)
-    return "insert or ignore into jobs (job_id, model, row, state, claim_sent, updated) values (?, ?, ?, ?, ?, ?)", values
+    return (
+        "insert or ignore into jobs (job_id, model, row, state, claim_sent, updated) values (?, ?, ?, ?, ?, ?)",
+        values,
+    )
 
 
 def claimed(job_id: bytes, at: float) -> Statement:
@@ -102,7 +112,7 @@ def ended(job_id: bytes, state: JournalState, reason: str | None, at: float) -> 
 
 
 def forgotten(before: float) -> Statement:
-    return f"delete from jobs where updated < ? and state not in ({_LIVE})", (before,)
+    return _FORGET, (before,)
 
 
 def latest(name: str, value: int) -> Statement:
@@ -111,17 +121,20 @@ def latest(name: str, value: int) -> Statement:
 
 # --- reading ------------------------------------------------------------------------------------------------
 
-_COLUMNS: Final = "row, model, state, claim_sent, completion_tok, result_length, result_cid, reason"
-
 
 def read_live(connection: sqlite3.Connection) -> list[Entry]:
-    rows = connection.execute(f"select {_COLUMNS} from jobs where state in ({_LIVE}) order by claim_sent")
+    rows = connection.execute(_READ_LIVE)
     return [Entry(Job.read(json.loads(row[0])), *row[1:]) for row in rows]
 
 
 def read_known(connection: sqlite3.Connection) -> set[bytes]:
-    """Every job that was ever tried and is remembered."""
+    """Every job that is remembered, whatever became of it."""
     return {job_id for (job_id,) in connection.execute("select job_id from jobs")}
+
+
+def read_failed(connection: sqlite3.Connection) -> set[bytes]:
+    """Every job that was taken on and not settled, as far as is remembered."""
+    return {job_id for (job_id,) in connection.execute("select job_id from jobs where state in ('failed', 'given_up')")}
 
 
 def read_result(connection: sqlite3.Connection, job_id: bytes) -> bytes | None:

@@ -83,6 +83,9 @@ class Journal:
     async def known(self) -> set[bytes]:
         return await self._read(entries.read_known)
 
+    async def failed_before(self) -> set[bytes]:
+        return await self._read(entries.read_failed)
+
     async def open_result(self, job_id: bytes) -> bytes | BinaryIO:
         """The sealed bytes of a job: themselves, or the open file that holds them."""
         inline = await self._read(lambda connection: entries.read_result(connection, job_id))

@@ -1,0 +1,126 @@
+"""The provider as a service of the local world: the real daemon with its demo backend, set up as an operator would."""
+
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+import httpx
+
+from devnet.accounts import Wallet
+from devnet.catalogue import MODELS, SLA_SECONDS, Model
+from devnet.child import Child, Program, running
+from devnet.ports import LOOPBACK
+
+_STOP_SECONDS: Final = 30  # above the daemon's own grace
+_GRACE_SECONDS: Final = 10
+_SLOTS: Final = 8
+_SERVES: Final = {
+    "/v1/responses": "text",
+    "/v1/embeddings": "embeddings",
+    "/v1/images/generations": "image",
+}
+# Base units of the payment token per million units: low enough for any order of a demo to clear them.
+_RATE_IN: Final = 100_000
+_RATE_OUT: Final = 200_000
+_WALLET_VARIABLE: Final = "SVCD_WALLET_KEY"
+_BOX_VARIABLE: Final = "SVCD_BOX_KEY"
+
+
+@attrs.frozen
+class Provider:
+    metrics_url: str
+    config: Path
+    child: Child
+
+
+@asynccontextmanager
+async def running_provider(
+    *,
+    account: Wallet,
+    coordinator_url: str,
+    gateway: str,
+    address_book: dict[str, Any],
+    metrics_port: int,
+    directory: Path,
+    logs: Path,
+) -> AsyncIterator[Provider]:
+    """Up when its asks are on the book and its polls are answered: an order finds it as a candidate."""
+    config = write_config(
+        directory,
+        coordinator_url=coordinator_url,
+        gateway=gateway,
+        address_book=address_book,
+        metrics_port=metrics_port,
+    )
+    program = Program(
+        "provider",
+        (sys.executable, "-m", "svcd", "run", "--config", str(config)),
+        logs / "svcd.log",
+        environment=key_variables(account),
+        stop_seconds=_STOP_SECONDS,
+    )
+    base = f"http://{LOOPBACK}:{metrics_port}"
+    async with running(program) as child, httpx.AsyncClient(trust_env=False) as client:
+
+        async def ready() -> bool:
+            try:
+                text = (await client.get(f"{base}/metrics")).text
+            except httpx.TransportError:
+                return False
+            asks = len(MODELS) * len(SLA_SECONDS)
+            return f"svcd_asks_published {asks:.1f}\n" in text and _all_polled(text)
+
+        await child.wait_until(ready, seconds=60)
+        yield Provider(f"{base}/metrics", config, child)
+
+
+def write_config(
+    directory: Path, *, coordinator_url: str, gateway: str, address_book: dict[str, Any], metrics_port: int
+) -> Path:
+    """The daemon's configuration; its keys come from the environment (`key_variables`)."""
+    addresses, path = directory / "addresses.json", directory / "svcd.toml"
+    addresses.write_text(json.dumps(address_book), encoding="utf-8")
+    lines = [
+        f"state_directory = {json.dumps(str(directory / 'state'))}",
+        "[coordinator]",
+        f"url = {json.dumps(coordinator_url)}",
+        f"addresses_file = {json.dumps(str(addresses))}",
+        "[gateway]",
+        f"urls = [{json.dumps(gateway)}]",
+        "[keys]",
+        f'wallet_env = "{_WALLET_VARIABLE}"',
+        f'box_env = "{_BOX_VARIABLE}"',
+        "[metrics]",
+        f"port = {metrics_port}",
+        "[limits]",
+        f"shutdown_grace_seconds = {_GRACE_SECONDS}",
+        *(line for model in MODELS for line in _model(model)),
+    ]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def key_variables(account: Wallet) -> dict[str, str]:
+    return {_WALLET_VARIABLE: account.private_key, _BOX_VARIABLE: "0x" + account.box_secret.hex()}
+
+
+def _model(model: Model) -> list[str]:
+    lines = [
+        "[[model]]",
+        f"name = {json.dumps(model.name)}",
+        f'serves = ["{_SERVES[model.endpoint]}"]',
+        f"slots = {_SLOTS}",
+        "margin_seconds = 10",
+        "poll_seconds = 0.5",
+    ]
+    for seconds in SLA_SECONDS:
+        lines += ["[[model.ask]]", f"sla_seconds = {seconds}", f'rate_in = "{_RATE_IN}"', f'rate_out = "{_RATE_OUT}"']
+    return [*lines, "[model.backend]", 'kind = "echo"']
+
+
+def _all_polled(metrics: str) -> bool:
+    return all(f'svcd_model_free{{model="{model.name}"}} {_SLOTS:.1f}\n' in metrics for model in MODELS)

@@ -1,0 +1,3 @@
+from svcd.cli import main
+
+main()

@@ -1,0 +1,218 @@
+"""The composition root. Nurseries nest in the order of shutdown: what stands inside ends first.
+
+journal, clients, backends     closed last
+  background                   signals, metrics, watchdog, breakers, capacity
+    commitments                claimer, opener, runners, sealer, uploader, settler, failer, reconciler
+      intake                   pollers and asks; told first, ends first
+"""
+
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Final, TypeVar
+
+import attrs
+import structlog
+import trio
+
+from common.messages.providers import Ask
+from svcd.breaker import watch
+from svcd.clock import Clock
+from svcd.config import Config
+from svcd.deadline_channel import DeadlineChannel
+from svcd.ground import Equipment, Ground, prepare
+from svcd.health import Health
+from svcd.journal.journal import open_journal
+from svcd.metrics_server import serve_metrics
+from svcd.notify import Systemd
+from svcd.stages.asks import AskPublisher
+from svcd.stages.capacity import Capacity
+from svcd.stages.claimer import Claimer, Offer
+from svcd.stages.drain import Drain
+from svcd.stages.exclusions import Exclusions
+from svcd.stages.failer import Failer
+from svcd.stages.looking_up import Lookup
+from svcd.stages.opener import PayloadOpener
+from svcd.stages.pipeline import Pipeline
+from svcd.stages.poller import Poller
+from svcd.stages.reconciler import Reconciler
+from svcd.stages.runner import Runner
+from svcd.stages.sealer import Sealer
+from svcd.stages.settler import Settler
+from svcd.stages.uploader import Uploader
+from svcd.timings import Timings
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+_MOST_WORKERS: Final = 64  # of a stage that waits for the network
+_LAST_SECONDS: Final = 15.0  # of the shutdown's grace: for failing what could not be finished
+
+
+async def run(config: Config) -> None:
+    """The daemon, until SIGTERM or SIGINT; a second one ends the process at once."""
+    systemd, drain, clock = Systemd(), Drain(), Clock()
+    async with AsyncExitStack() as stack:
+        journal = await stack.enter_async_context(open_journal(config.state_directory, clock.wall))
+        async with trio.open_nursery() as background:
+            health = Health(journal)
+            await background.start(_watch_signals, drain)
+            if config.metrics_port:
+                await background.start(serve_metrics, config.metrics_host, config.metrics_port, health)
+            background.start_soon(systemd.keep_alive)
+            ground = await _unless_stopped(drain, lambda: prepare(config, stack, journal, clock))
+            if ground is not None:
+                systemd.say("READY=1")
+                await Daemon(ground, drain, health).work(lambda: systemd.say("STOPPING=1"))
+            background.cancel_scope.cancel()
+    log.info("stopped")
+
+
+@attrs.frozen(slots=True, eq=False)
+class Daemon:
+    """The stages over their ground."""
+
+    ground: Ground
+    drain: Drain
+    health: Health
+    timings: Timings = attrs.field(factory=Timings)
+
+    async def work(self, stopping: Callable[[], None] = lambda: None) -> None:
+        """From the first poll to the last job's end. `stopping` is called when it begins to stop."""
+        ground = self.ground
+        exclusions = Exclusions(ground.clock)
+        exclusions.remember(await ground.journal.failed_before())
+        pipeline = Pipeline.of(ground.journal, exclusions, ground.config.slots)
+        offers = DeadlineChannel[Offer](min(ground.slots.capacity, _MOST_WORKERS))
+        asks = self._asks()
+        async with trio.open_nursery() as commitments:
+            await self._start_commitments(commitments, pipeline, offers)
+            async with trio.open_nursery() as intake:
+                intake.start_soon(asks.run)
+                self.health.expect(ground.offered)
+                for one in ground.offered.values():
+                    intake.start_soon(self._poller(one, exclusions, offers).run)
+                log.info("working", provider_id=ground.provider_id, models=sorted(ground.offered))
+                await self.drain.begun.wait()
+                stopping()
+                log.info("stopping", held=ground.slots.held, grace_seconds=ground.config.shutdown_grace_seconds)
+                intake.cancel_scope.cancel()
+            for offer in offers.drain():
+                offer.slot.give_back()
+            await self._finish(asks)
+            commitments.cancel_scope.cancel()
+
+    async def _start_commitments(
+        self, nursery: trio.Nursery, pipeline: Pipeline, offers: DeadlineChannel[Offer]
+    ) -> None:
+        """Returns when the jobs that an earlier run held are on their way."""
+        ground, timings, drain = self.ground, self.timings, self.drain
+        coordinator, signer, clock = ground.coordinator, ground.signer, ground.clock
+        lookup = Lookup(coordinator, ground.provider_id)
+        claimer = Claimer(coordinator, signer, clock, ground.provider_id, pipeline, offers, timings)
+        uploader = Uploader(coordinator, pipeline)
+        sealer = Sealer(ground.deployment, pipeline)
+        settler = Settler(coordinator, signer, clock, lookup, timings, pipeline)
+        failer = Failer(coordinator, signer, clock, lookup, pipeline)
+        opener = self._opener(pipeline)
+        for _ in range(min(ground.slots.capacity, _MOST_WORKERS)):
+            nursery.start_soon(claimer.serve)
+            nursery.start_soon(pipeline.serve, pipeline.to_open, opener.step)
+            nursery.start_soon(pipeline.serve, pipeline.to_settle, settler.step)
+            nursery.start_soon(pipeline.serve, pipeline.to_fail, failer.step)
+        for _ in range(os.cpu_count() or 1):
+            nursery.start_soon(pipeline.serve, pipeline.to_seal, sealer.step)
+            nursery.start_soon(pipeline.serve, pipeline.to_upload, uploader.step)
+        for name, one in ground.equipment.items():
+            runner = Runner(name, one.backend, one.breaker, timings, pipeline, drain)
+            nursery.start_soon(watch, one.breaker, one.backend, name)
+            for _ in range(one.config.slots):
+                nursery.start_soon(pipeline.serve, pipeline.to_run[name], runner.step)
+        nursery.start_soon(Capacity(coordinator, signer, ground.provider_id, ground.slots, ground.journal).run)
+        names = {model_id: name for name, model_id in ground.model_ids.items()}
+        reconciler = Reconciler(coordinator, clock, ground.provider_id, names, ground.slots, pipeline)
+        await _unless_stopped(drain, reconciler.at_start)
+        nursery.start_soon(reconciler.run)
+
+    def _opener(self, pipeline: Pipeline) -> PayloadOpener:
+        ground = self.ground
+        return PayloadOpener(
+            coordinator=ground.coordinator,
+            signer=ground.signer,
+            clock=ground.clock,
+            deployment=ground.deployment,
+            provider_id=ground.provider_id,
+            box=ground.config.box,
+            gateways=ground.gateways,
+            models={model.name: model for model in ground.config.models},
+            spool_directory=ground.config.state_directory,
+            max_container_bytes=ground.config.max_container_bytes,
+            timings=self.timings,
+            pipeline=pipeline,
+            drain=self.drain,
+        )
+
+    def _poller(self, one: Equipment, exclusions: Exclusions, offers: DeadlineChannel[Offer]) -> Poller:
+        ground = self.ground
+        return Poller(
+            model=one.config,
+            model_id=ground.model_ids[one.config.name],
+            coordinator=ground.coordinator,
+            clock=ground.clock,
+            slots=ground.slots,
+            load=one.load,
+            discount=one.discount,
+            breaker=one.breaker,
+            exclusions=exclusions,
+            timings=self.timings,
+            offers=offers,
+            health=self.health,
+        )
+
+    def _asks(self) -> AskPublisher:
+        ground = self.ground
+        wanted = frozenset(
+            Ask(ground.model_ids[name], sla, rates.rate_in, rates.rate_out)
+            for name, one in ground.offered.items()
+            for sla, rates in one.config.asks.items()
+        )
+        return AskPublisher(ground.coordinator, ground.signer, ground.provider_id, wanted, ground.journal)
+
+    async def _finish(self, asks: AskPublisher) -> None:
+        """What is held is finished within the grace, or failed in the last of it; what is left is in the journal."""
+        slots, grace = self.ground.slots, self.ground.config.shutdown_grace_seconds
+        with trio.move_on_after(grace):
+            async with trio.open_nursery() as last:
+                last.start_soon(asks.withdraw)
+                with trio.move_on_after(max(grace / 2, grace - _LAST_SECONDS)):
+                    await slots.until_empty()
+                self.drain.cut()
+                await slots.until_empty()
+        if slots.held:
+            log.warning("stopped with jobs in hand: the next start goes on with them", held=slots.held)
+
+
+async def _unless_stopped(drain: Drain, act: Callable[[], Awaitable[T]]) -> T | None:
+    """None when the daemon was told to stop first."""
+    result = None
+    async with trio.open_nursery() as nursery:
+
+        async def watching() -> None:
+            await drain.begun.wait()
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(watching)
+        result = await act()
+        nursery.cancel_scope.cancel()
+    return result
+
+
+async def _watch_signals(drain: Drain, *, task_status: trio.TaskStatus[None]) -> None:
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started()
+        async for number in signals:
+            if drain.stopping:
+                log.warning("told twice to stop: ending at once", signal=signal.Signals(number).name)
+                os._exit(1)  # the journal makes it safe: the next start finds every job where this one left it
+            drain.begin()

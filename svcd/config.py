@@ -1,0 +1,239 @@
+"""The daemon's configuration: one TOML file, read once into one frozen value.
+
+Every table is read by its own function; a key that nobody reads is refused, and every mistake names key and line.
+"""
+
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, TypeVar
+
+import attrs
+
+from common.address_book import AddressBook
+from common.box import SecretKey
+from common.pricing.request_shape import Modality
+from common.refusal import Refused
+from common.scalars import read_uint
+from common.secp256k1 import Wallet
+from svcd.backends.settings import BackendSettings, read_backend
+from svcd.configuration_lines import Path as KeyPath
+from svcd.configuration_lines import dotted, line_of
+from svcd.discount import Rates
+from svcd.key_sources import read_key
+from svcd.probes.settings import ProbeSettings, SlotsSettings, read_probe
+from svcd.table import Table
+from svcd.trouble import Fatal
+
+T = TypeVar("T")
+
+_MODALITIES: Final[tuple[Modality, ...]] = ("text", "embeddings", "image", "video")
+_LARGEST_CONTAINER: Final = 1_073_741_824  # the highest MAX_BLOB_BYTES of a coordinator
+_MOST_QUOTES: Final = 64  # of one snapshot of asks
+
+
+@attrs.frozen(slots=True, kw_only=True)
+class ModelConfig:
+    """One model that is offered. `asks`: rates per SLA window in seconds; no other window is claimed."""
+
+    name: str
+    serves: frozenset[Modality]
+    slots: int
+    asks: Mapping[int, Rates]
+    margin_seconds: float
+    poll_seconds: float
+    discount_percent: int
+    discount_seconds: float
+    backend: BackendSettings
+    load: ProbeSettings
+
+
+@attrs.frozen(slots=True, kw_only=True)
+class Config:
+    state_directory: Path
+    shutdown_grace_seconds: float
+    log_level: str
+    max_container_bytes: int
+    coordinator_url: str
+    addresses: AddressBook | None
+    gateways: tuple[str, ...]
+    gateway_attempts: int
+    gateway_pause_seconds: float
+    wallet: Wallet
+    box: SecretKey | None
+    evidence_file: Path | None
+    metrics_host: str
+    metrics_port: int
+    models: tuple[ModelConfig, ...]
+
+    @property
+    def slots(self) -> dict[str, int]:
+        return {model.name: model.slots for model in self.models}
+
+
+def read_config(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
+    """Fatal, as one line that names the file, the line and the key, when anything is wrong with it."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as wrong:
+        raise Fatal(f"{path}: {wrong}") from None
+    except (OSError, UnicodeDecodeError) as broken:
+        raise Fatal(f"{path}: {broken}") from None
+    try:
+        return _root(_Place((), Table(values)), environ)
+    except _Mistake as mistake:
+        line = line_of(text, mistake.path)
+        where = f"{path}:{line}" if line is not None else str(path)
+        raise Fatal(f"{where}: {dotted(mistake.path)}: {mistake.message}") from None
+
+
+@attrs.frozen(slots=True)
+class _Mistake(Exception):
+    path: KeyPath
+    message: str
+
+
+@attrs.frozen(slots=True)
+class _Place:
+    """A table and where it stands. `at` gives what a reader makes of it, and a mistake its whole path."""
+
+    path: KeyPath
+    table: Table
+
+    def at(self, read: Callable[[Table], T]) -> T:
+        try:
+            return read(self.table)
+        except Refused as wrong:
+            key = tuple(wrong.param.split(".")) if wrong.param else ()
+            raise _Mistake((*self.path, *key), wrong.message) from None
+
+    def below(self, key: str) -> "_Place":
+        return _Place((*self.path, key), Table(self.at(lambda table: table.object_map(key))))
+
+    def done(self) -> None:
+        self.at(lambda table: table.done())
+
+
+def _root(place: _Place, environ: Mapping[str, str]) -> Config:
+    coordinator, gateway, keys = place.below("coordinator"), place.below("gateway"), place.below("keys")
+    metrics, limits = place.below("metrics"), place.below("limits")
+    config = Config(
+        state_directory=place.at(lambda table: table.path("state_directory")),
+        log_level=place.at(lambda table: table.choice("log_level", ("debug", "info", "warning", "error"), "info")),
+        shutdown_grace_seconds=limits.at(lambda table: table.number("shutdown_grace_seconds", 0, 86_400, 60)),
+        max_container_bytes=limits.at(
+            lambda table: table.integer("max_container_bytes", 1024, _LARGEST_CONTAINER, 209_715_200)
+        ),
+        coordinator_url=coordinator.at(lambda table: table.url("url")).rstrip("/"),
+        addresses=coordinator.at(lambda table: table.optional("addresses_file", lambda key: _addresses(table, key))),
+        gateways=tuple(url.rstrip("/") for url in gateway.at(_gateways)),
+        gateway_attempts=gateway.at(lambda table: table.integer("attempts", 1, 100, 8)),
+        gateway_pause_seconds=gateway.at(lambda table: table.number("pause_seconds", 0, 60, 1.5)),
+        wallet=keys.at(lambda table: _required_key(table, environ, "wallet", Wallet)),
+        box=keys.at(lambda table: read_key(table, environ, "box", SecretKey)),
+        evidence_file=keys.at(lambda table: table.optional("evidence_file", table.path)),
+        metrics_host=metrics.at(lambda table: table.text("host", "127.0.0.1")),
+        metrics_port=metrics.at(lambda table: table.integer("port", 0, 65_535, 9403)),
+        models=_models(place, environ),
+    )
+    for read in (coordinator, gateway, keys, metrics, limits, place):
+        read.done()
+    return config
+
+
+def _models(place: _Place, environ: Mapping[str, str]) -> tuple[ModelConfig, ...]:
+    tables = place.at(lambda table: _tables(table, "model"))
+    models = [_model(_Place(("model", n), Table(values)), environ) for n, values in enumerate(tables)]
+    for n, model in enumerate(models):
+        if model.name in {other.name for other in models[:n]}:
+            raise _Mistake(("model", n, "name"), f"{model.name} stands here twice")
+    if sum(len(model.asks) for model in models) > _MOST_QUOTES:
+        raise _Mistake(("model",), f"more than {_MOST_QUOTES} asks; a snapshot holds no more")
+    return tuple(models)
+
+
+def _model(place: _Place, environ: Mapping[str, str]) -> ModelConfig:
+    backend, load = place.below("backend"), place.below("load")
+    discount = place.below("discount")
+    model = ModelConfig(
+        name=place.at(lambda table: table.text("name")),
+        serves=place.at(_serves),
+        slots=place.at(lambda table: table.integer("slots", 1, 10_000)),
+        margin_seconds=place.at(lambda table: table.number("margin_seconds", 0, 86_400, 30)),
+        poll_seconds=place.at(lambda table: table.number("poll_seconds", 0.05, 600, 2)),
+        asks=_asks(place),
+        discount_percent=discount.at(lambda table: table.integer("most_percent", 0, 100, 0)),
+        discount_seconds=discount.at(lambda table: table.number("ramp_seconds", 1, 86_400, 600)),
+        backend=_below(backend, lambda values: read_backend(values, environ)),
+        load=_below(load, read_probe) if place.table.has("load") else SlotsSettings(),
+    )
+    for read in (discount, place):
+        read.done()
+    return model
+
+
+def _asks(place: _Place) -> dict[int, Rates]:
+    asks: dict[int, Rates] = {}
+    for n, values in enumerate(place.at(lambda table: _tables(table, "ask"))):
+        ask = _Place((*place.path, "ask", n), Table(values))
+        sla = ask.at(lambda table: table.integer("sla_seconds", 1, 86_400))
+        if sla in asks:
+            raise _Mistake((*ask.path, "sla_seconds"), f"the window of {sla} seconds stands here twice")
+        asks[sla] = Rates(ask.at(lambda table: _rate(table, "rate_in")), ask.at(lambda table: _rate(table, "rate_out")))
+        if asks[sla] == Rates(0, 0):
+            raise _Mistake(ask.path, "both rates are 0, which withdraws an ask: leave it out instead")
+        ask.done()
+    return asks
+
+
+def _rate(table: Table, key: str) -> int:
+    """Base units of the payment token per 10^6 units."""
+    return read_uint(table.text(key), 128, key)
+
+
+def _serves(table: Table) -> frozenset[Modality]:
+    named = table.texts("serves", ("text",))
+    served = frozenset(modality for modality in _MODALITIES if modality in named)
+    if not named or len(served) != len(set(named)):
+        raise Refused(f"serves must be a list out of {', '.join(_MODALITIES)}", "serves")
+    return served
+
+
+def _gateways(table: Table) -> tuple[str, ...]:
+    urls = table.texts("urls")
+    for url in urls:
+        Table({"urls": url}).url("urls")
+    if not urls:
+        raise Refused("urls must name at least one gateway", "urls")
+    return urls
+
+
+def _addresses(table: Table, key: str) -> AddressBook:
+    path = table.path(key)
+    try:
+        return AddressBook.parse(path.read_bytes())
+    except OSError as broken:
+        raise Refused(f"{path} cannot be read ({broken.strerror})", key) from None
+    except Refused as wrong:
+        raise Refused(f"{path}: {wrong.message}", key) from None
+
+
+def _required_key(table: Table, environ: Mapping[str, str], name: str, make: Callable[[bytes], T]) -> T:
+    key = read_key(table, environ, name, make)
+    if key is None:
+        raise Refused(f"{name}_file, {name}_env or {name}_credential is missing", f"{name}_file")
+    return key
+
+
+def _tables(table: Table, key: str) -> list[Mapping[str, object]]:
+    """An array of tables, with at least one."""
+    value = table.take(key)
+    if not isinstance(value, list) or not value or not all(isinstance(item, Mapping) for item in value):
+        raise Refused(f"at least one [[{key}]] is needed", key)
+    return value
+
+
+def _below(place: _Place, read: Callable[[Mapping[str, object]], T]) -> T:
+    return place.at(lambda table: read(table.entries))

@@ -1,0 +1,216 @@
+"""The coordinator's routes, as a provider uses them.
+
+Reads give values and raise `Unavailable` when they do not come through. Ops give an outcome for every way they can end.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, BinaryIO, Final
+
+import attrs
+
+from common.refusal import Refused as Malformed
+from common.scalars import hex_of, read_base64, read_uint
+from svcd.coordinator.deployment import Deployment, read_deployment
+from svcd.coordinator.outcomes import (
+    ChainRefused,
+    Mined,
+    OpOutcome,
+    Refused,
+    Released,
+    ReleaseOutcome,
+    StillPending,
+    Uploaded,
+    UploadOutcome,
+)
+from svcd.coordinator.requests import NoAnswer, Reply, Requests
+from svcd.coordinator.sessions import Session, Sessions, SignInRefused
+from svcd.coordinator.signer import Body
+from svcd.jobs import Job
+from svcd.trouble import Unavailable
+
+_PAGE: Final = 1000
+_LONGEST_SEALED_KEY: Final = 256
+
+
+@attrs.frozen(slots=True)
+class Provider:
+    """This provider as the registry has it."""
+
+    provider_id: int
+    operator: str
+    box_key: str | None
+    listed: bool
+    capacity: int
+    reputation: int
+
+
+@attrs.frozen(slots=True)
+class PostedAsk:
+    model_id: int
+    sla: int
+    rate_in: int
+    rate_out: int
+
+
+async def read_chain(requests: Requests) -> Deployment:
+    """Needed before there can be a session: its domain comes from here. Raises common's Refused when malformed."""
+    return read_deployment(await _ok(requests, "/evm/chain"))
+
+
+@attrs.frozen(slots=True)
+class Coordinator:
+    requests: Requests
+    sessions: Sessions
+
+    # --- reads --------------------------------------------------------------------------------------------
+
+    async def models(self) -> dict[str, int]:
+        """Ids of the enabled models, by name."""
+        found: dict[str, int] = {}
+        async for row in self._pages("/v1/models", "data", {}):
+            details = row.get("svc") if isinstance(row, dict) else None
+            if isinstance(row, dict) and isinstance(details, dict) and details.get("enabled") is True:
+                found[str(row.get("id"))] = read_uint(details.get("model_id"), 32, "model_id")
+        return found
+
+    async def provider(self, provider_id: int) -> Provider:
+        fields = (await _ok(self.requests, f"/evm/providers/{provider_id}")).fields
+        box_key = fields.get("box_key")
+        return Provider(
+            provider_id=read_uint(fields.get("provider_id"), 32, "provider_id"),
+            operator=str(fields.get("operator")),
+            box_key=str(box_key) if box_key is not None else None,
+            listed=fields.get("listed") is True,
+            capacity=read_uint(fields.get("capacity"), 32, "capacity"),
+            reputation=read_uint(fields.get("reputation"), 32, "reputation"),
+        )
+
+    async def job(self, job_id: bytes) -> Job | None:
+        """None when the coordinator knows no such job."""
+        path = f"/evm/jobs/{hex_of(job_id)}"
+        reply = await self.requests.ask("GET", path)
+        if isinstance(reply, Reply) and reply.status == 404:
+            return None
+        return Job.read(_checked(reply, path).fields)
+
+    async def claimed_by(self, provider_id: int) -> list[Job]:
+        query = {"state": "Claimed", "provider": str(provider_id)}
+        return [Job.read(row) async for row in self._pages("/evm/jobs", "jobs", query)]
+
+    async def asks_of(self, provider_id: int) -> list[PostedAsk]:
+        found = []
+        async for row in self._pages("/evm/asks", "asks", {}):
+            if isinstance(row, dict) and row.get("provider_id") == str(provider_id):
+                names = ("model_id", "sla", "rate_in", "rate_out")
+                found.append(PostedAsk(*(read_uint(row.get(name), 128, name) for name in names)))
+        return found
+
+    async def poll(self, model_id: int, free: int, rates: Mapping[str, int]) -> list[Job]:
+        """Says that we are live with `free` slots; the jobs that are leased to us, at most so many.
+
+        `rates`: the lowest `rate_in` and `rate_out` worth having.
+        """
+        query = {"state": "Open", "model": str(model_id), "free": str(free), "limit": str(min(_PAGE, max(1, free)))}
+        query |= {f"min_{name}": str(rate) for name, rate in rates.items()}
+        session = await self._session()
+        # Not repeated: the next poll asks again anyway.
+        reply = await self.requests.ask("GET", "/evm/jobs", params=query, headers=session.headers, attempts=1)
+        if isinstance(reply, Reply) and reply.status == 401:
+            self.sessions.is_dead(session)
+        rows = _checked(reply, "the poll").fields.get("jobs")
+        if not isinstance(rows, list):
+            raise Unavailable("the poll was answered without jobs", 200)
+        return [Job.read(row) for row in rows]
+
+    # --- ops ----------------------------------------------------------------------------------------------
+
+    async def run(self, op: Body, give_up_at: float, *, resend: bool = True) -> OpOutcome:
+        """Sending an op again is safe: the same signed op is one transaction, however often it is sent. It may still
+        have taken effect when this says `NoAnswer`."""
+        reply = await self._with_session("POST", "/evm/ops", give_up_at, json=op, resend=resend)
+        if isinstance(reply, NoAnswer | SignInRefused):
+            return reply
+        fields = reply.fields
+        if reply.status == 201:
+            return Mined(str(fields.get("tx_hash")), fields.get("status") == "success")
+        if reply.status == 409 and fields.get("ok") is False:
+            return ChainRefused(str(fields.get("reason")))
+        if reply.status == 504:
+            return StillPending(reply.code or "")
+        return Refused(reply.status, reply.code)
+
+    async def publish(self, body: Body, give_up_at: float) -> Reply | NoAnswer | SignInRefused:
+        return await self._with_session("PUT", "/evm/asks", give_up_at, json=body, resend=True)
+
+    async def upload(self, sealed: bytes | BinaryIO, give_up_at: float) -> UploadOutcome:
+        """A sealed result; `purpose` goes first, as the route wants it."""
+        parts = {"purpose": (None, "result"), "file": ("result", sealed, "application/octet-stream")}
+        reply = await self._with_session("POST", "/v1/files", give_up_at, files=parts, resend=False)
+        if isinstance(reply, NoAnswer | SignInRefused):
+            return reply
+        if reply.status != 200:
+            return Refused(reply.status, reply.code)
+        details = reply.fields.get("svc")
+        cid = details.get("cid") if isinstance(details, dict) else None
+        return Uploaded(cid if isinstance(cid, str) and cid else None)
+
+    async def release(self, body: Body, give_up_at: float) -> ReleaseOutcome:
+        reply = await self.requests.ask("POST", "/release", json=body, give_up_at=give_up_at)
+        if isinstance(reply, NoAnswer):
+            return reply
+        if reply.status != 200:
+            return Refused(reply.status, reply.code)
+        try:
+            return Released(read_base64(reply.fields.get("dek_sealed"), _LONGEST_SEALED_KEY, "dek_sealed"))
+        except Malformed:
+            return Refused(reply.status, "malformed_release")
+
+    # --- sessions -----------------------------------------------------------------------------------------
+
+    async def _session(self) -> Session:
+        session = await self.sessions.current()
+        if isinstance(session, SignInRefused):
+            raise Unavailable(f"no session: {session.detail}", session.status)
+        return session
+
+    async def _with_session(
+        self, method: str, path: str, give_up_at: float, *, resend: bool, **request: Any
+    ) -> Reply | NoAnswer | SignInRefused:
+        """A session that the coordinator forgot is renewed once."""
+        for renewed in (False, True):
+            session = await self.sessions.current(give_up_at)
+            if isinstance(session, SignInRefused):
+                return session
+            reply = await self.requests.ask(
+                method, path, headers=session.headers, give_up_at=give_up_at, resend=resend, **request
+            )
+            if isinstance(reply, NoAnswer) or reply.status != 401 or renewed:
+                return reply
+            self.sessions.is_dead(session)
+        raise AssertionError("the second answer is returned whatever it is")
+
+    async def _pages(self, path: str, key: str, query: Mapping[str, str]) -> AsyncIterator[object]:
+        offset = 0
+        while True:
+            page = {**query, "limit": str(_PAGE), "offset": str(offset)}
+            rows = (await _ok(self.requests, path, page)).fields.get(key)
+            if not isinstance(rows, list):
+                raise Unavailable(f"{path} was answered without {key}", 200)
+            for row in rows:
+                yield row
+            # A page may also be cut by its size, and then it is shorter: an empty one is the only sure end.
+            if not rows:
+                return
+            offset += len(rows)
+
+
+async def _ok(requests: Requests, path: str, query: Mapping[str, str] | None = None) -> Reply:
+    return _checked(await requests.ask("GET", path, params=query), path)
+
+
+def _checked(reply: Reply | NoAnswer, what: str) -> Reply:
+    if isinstance(reply, NoAnswer):
+        raise Unavailable(f"{what}: {reply.detail}")
+    if reply.status != 200:
+        raise Unavailable(f"{what}: answered {reply.status} {reply.code or ''}".rstrip(), reply.status)
+    return reply

@@ -1,0 +1,34 @@
+"""Whether this daemon does its work: what /healthz answers."""
+
+from collections.abc import Iterable
+from typing import Final
+
+import attrs
+import trio
+
+from svcd.journal.journal import Journal
+
+_SILENCE: Final = 60.0  # seconds without an answered poll that are no trouble yet
+
+
+@attrs.define(slots=True, eq=False)
+class Health:
+    journal: Journal
+    _heard: dict[str, float] = attrs.field(factory=dict)
+
+    def expect(self, models: Iterable[str]) -> None:
+        """From now on each of these is to be polled."""
+        self._heard = {model: trio.current_time() for model in models}
+
+    def heard(self, model: str) -> None:
+        self._heard[model] = trio.current_time()
+
+    @property
+    def trouble(self) -> str | None:
+        """None when all is well."""
+        if not self.journal.works:
+            return "the journal cannot be written"
+        silent = [model for model, at in self._heard.items() if trio.current_time() - at > _SILENCE]
+        if silent or not self._heard:
+            return f"no poll was answered lately: {', '.join(silent) or 'none yet'}"
+        return None

@@ -1,0 +1,49 @@
+"""Where a secret key comes from: a file, an environment variable, or a systemd credential. Never the configuration."""
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, TypeVar
+
+from common.refusal import Refused
+from svcd.table import Table
+
+T = TypeVar("T")
+
+_KEY: Final = re.compile(r"(0x)?[0-9a-fA-F]{64}", re.ASCII)
+
+
+def read_key(table: Table, environ: Mapping[str, str], name: str, make: Callable[[bytes], T]) -> T | None:
+    """From `<name>_file`, `<name>_env` or `<name>_credential`, whichever is given; None when none is."""
+    sources = {
+        f"{name}_file": lambda key: _content(table.path(key), key),
+        f"{name}_env": lambda key: environ.get(table.text(key), ""),
+        f"{name}_credential": lambda key: _content(_credentials(environ, key) / table.text(key), key),
+    }
+    given = [key for key in sources if table.has(key)]
+    if not given:
+        return None
+    if len(given) > 1:
+        raise Refused(f"{given[1]} stands beside {given[0]}; give one of them", given[1])
+    (key,) = given
+    text = sources[key](key)
+    if not _KEY.fullmatch(text):
+        raise Refused(f"{key} leads to no key of 32 bytes in hex", key)
+    try:
+        return make(bytes.fromhex(text.removeprefix("0x")))
+    except Refused as weak:
+        raise Refused(f"{key}: {weak.message}", key) from None
+
+
+def _content(path: Path, key: str) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as broken:
+        raise Refused(f"{path} cannot be read ({broken})", key) from None
+
+
+def _credentials(environ: Mapping[str, str], key: str) -> Path:
+    directory = environ.get("CREDENTIALS_DIRECTORY")
+    if not directory:
+        raise Refused("there is no CREDENTIALS_DIRECTORY; systemd's LoadCredential= sets it", key)
+    return Path(directory)

@@ -1,0 +1,106 @@
+"""The asks on the book kept as they are configured, and taken off it when the daemon stops.
+
+A snapshot changes the pairs of model and window that it names, and no others; both rates 0 withdraw one. So what is on
+the book and no longer configured is named with zeros.
+"""
+
+from collections.abc import Iterable
+from typing import Final, NoReturn
+
+import attrs
+import structlog
+import trio
+
+from common.messages.providers import Ask
+from common.refusal import Refused
+from svcd import metrics
+from svcd.coordinator.client import Coordinator
+from svcd.coordinator.requests import NoAnswer, Reply
+from svcd.coordinator.sessions import SignInRefused
+from svcd.coordinator.signer import Signer
+from svcd.journal.journal import Journal
+from svcd.trouble import Unavailable
+
+log = structlog.get_logger(__name__)
+
+_EVERY: Final = 60.0
+_RETRY: Final = 5.0
+_PATIENCE: Final = 90.0
+_MOST_QUOTES: Final = 64  # of one snapshot
+_SIGNED_AT: Final = "asks.signed_at"
+_JUMP: Final = 60  # seconds by which signed_at is moved on when the chain has a newer one than we know of
+
+
+@attrs.define(slots=True, eq=False)
+class AskPublisher:
+    coordinator: Coordinator
+    signer: Signer
+    provider_id: int
+    wanted: frozenset[Ask]
+    journal: Journal
+    _jump: int = 0
+
+    async def run(self) -> NoReturn:
+        while True:
+            try:
+                done = await self.publish(self.wanted)
+            except (Unavailable, Refused) as trouble:
+                log.warning("asks not compared", reason=str(trouble))
+                done = False
+            await trio.sleep(_EVERY if done else _RETRY)
+
+    async def withdraw(self) -> None:
+        """All of them; a coordinator that does not answer is told a few times and then left."""
+        for _ in range(3):
+            try:
+                if await self.publish(frozenset()):
+                    return
+            except (Unavailable, Refused) as trouble:
+                log.warning("asks not withdrawn", reason=str(trouble))
+            await trio.sleep(1)
+
+    async def publish(self, wanted: frozenset[Ask]) -> bool:
+        """True when the book shows what is wanted."""
+        posted = await self._posted()
+        quotes = differing(wanted, posted)[:_MOST_QUOTES]
+        metrics.asks_published.set(len(posted))
+        if not quotes:
+            return True
+        signed_at = await self.journal.next_time(_SIGNED_AT, skip=self._jump)
+        body = self.signer.asks(self.provider_id, signed_at, quotes)
+        answer = await self.coordinator.publish(body, trio.current_time() + _PATIENCE)
+        if isinstance(answer, Reply) and answer.status == 200:
+            self._jump = 0
+            log.info("asks published", signed_at=signed_at, quotes=len(quotes))
+            posted = await self._posted()
+            metrics.asks_published.set(len(posted))
+            return not differing(wanted, posted)
+        self._refused(answer)
+        return False
+
+    async def _posted(self) -> frozenset[Ask]:
+        rows = await self.coordinator.asks_of(self.provider_id)
+        return frozenset(Ask(row.model_id, row.sla, row.rate_in, row.rate_out) for row in rows)
+
+    def _refused(self, answer: Reply | NoAnswer | SignInRefused) -> None:
+        match answer:
+            case Reply(status=409):
+                # Another run of this provider signed a newer one, at most an hour ahead.
+                self._jump = min(3000, max(_JUMP, self._jump * 2))
+                log.warning("asks superseded", code=answer.code)
+            case Reply():
+                log.warning("asks not published", status=answer.status, code=answer.code)
+            case _:
+                log.warning("asks not published", reason=answer.detail)
+
+
+def differing(wanted: Iterable[Ask], posted: Iterable[Ask]) -> list[Ask]:
+    """The quotes that turn the one into the other: withdrawals first, so that a cut list never posts too much."""
+    wanted, posted = frozenset(wanted), frozenset(posted)
+    pairs = {(ask.model_id, ask.sla) for ask in wanted}
+    gone = [Ask(ask.model_id, ask.sla, 0, 0) for ask in posted if (ask.model_id, ask.sla) not in pairs]
+    return sorted(gone, key=_pair) + sorted(wanted - posted, key=_pair)
+
+
+def _pair(ask: Ask) -> tuple[int, int]:
+    return ask.model_id, ask.sla

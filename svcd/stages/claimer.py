@@ -1,0 +1,112 @@
+"""From an offered job to a held one: a signed claim, relayed, and its end found out."""
+
+from typing import Final
+
+import attrs
+import structlog
+import trio
+
+from svcd import metrics
+from svcd.clock import Clock
+from svcd.coordinator.client import Coordinator
+from svcd.coordinator.outcomes import ChainRefused, Mined, OpOutcome, Refused, describe
+from svcd.coordinator.sessions import SignInRefused
+from svcd.coordinator.signer import Signer
+from svcd.deadline_channel import DeadlineChannel
+from svcd.held import Held
+from svcd.jobs import Job, JobState
+from svcd.slots import Slot
+from svcd.stages.pipeline import Pipeline
+from svcd.timings import Timings
+from svcd.trouble import Unavailable
+
+log = structlog.get_logger(__name__)
+
+_PATIENCE: Final = 90.0  # seconds for one claim: the coordinator itself waits a minute for the receipt
+_LOOK_AGAIN: Final = 2.0
+# Refusals that say nothing about the job: it may be claimed later, or by somebody else.
+_ABOUT_US: Final = frozenset({"AtCapacity", "NotListed", "StaleOp", "UnknownProvider"})
+
+
+@attrs.frozen(slots=True, eq=False)
+class Offer:
+    """A job that was leased to us; its slot is taken."""
+
+    job: Job
+    model: str
+    slot: Slot
+
+
+@attrs.frozen(slots=True, eq=False)
+class Claimer:
+    coordinator: Coordinator
+    signer: Signer
+    clock: Clock
+    provider_id: int
+    pipeline: Pipeline
+    offers: DeadlineChannel[Offer]
+    timings: Timings
+
+    async def serve(self) -> None:
+        while True:
+            offer = await self.offers.receive()
+            try:
+                await self._claim(offer)
+            except Exception:  # whatever it was, the slot must not be lost with it; reconciliation finds the job
+                log.exception("a claim met an unexpected failure", job=offer.job.job_id.hex())
+                offer.slot.give_back()
+
+    async def _claim(self, offer: Offer) -> None:
+        job = offer.job
+        await self.pipeline.journal.claiming(job, offer.model)
+        # The SLA counts from the claim's block, so counting from before the claim was sent is on the safe side, and
+        # compares no clocks.
+        sent = trio.current_time()
+        op = self.signer.claim(job.job_id, self.clock.now())
+        outcome = await self.coordinator.run(op, sent + _PATIENCE)
+        claimed = await self._is_claimed(job, outcome, sent + _PATIENCE)
+        if claimed is None:
+            # It may be mined yet. The journal keeps it as `claiming`, and reconciliation takes it up if it is.
+            log.warning("claim without an answer", job=job.job_id.hex(), outcome=describe(outcome))
+            offer.slot.give_back()
+        elif not claimed:
+            await self._not_claimed(offer, outcome)
+        else:
+            self.timings.relayed(trio.current_time() - sent)
+            await self.pipeline.journal.claimed(job.job_id)
+            metrics.jobs_claimed.inc()
+            held = Held(job, offer.model, offer.slot, sent + job.sla_secs)
+            log.info("job claimed", job=held.name, model=offer.model, sla_secs=job.sla_secs)
+            await self.pipeline.to_open.send(held.sla_ends, held)
+
+    async def _is_claimed(self, job: Job, outcome: OpOutcome, until: float) -> bool | None:
+        """None when it could not be found out."""
+        match outcome:
+            case Mined(succeeded=succeeded):
+                return succeeded
+            case ChainRefused(reason="NotOpen"):
+                pass  # perhaps by our own claim, whose first answer was lost
+            case ChainRefused() | SignInRefused():
+                return False
+            case Refused(status=status) if status < 500:
+                return False
+        while True:
+            try:
+                found = await self.coordinator.job(job.job_id)
+            except Unavailable:
+                found = None
+            if found is not None and found.state != JobState.OPEN:
+                return found.state == JobState.CLAIMED and found.provider_id == self.provider_id
+            if trio.current_time() + _LOOK_AGAIN >= until or isinstance(outcome, ChainRefused):
+                return False if isinstance(outcome, ChainRefused) else None
+            await trio.sleep(_LOOK_AGAIN)
+
+    async def _not_claimed(self, offer: Offer, outcome: OpOutcome) -> None:
+        reason = describe(outcome)
+        log.info("claim refused", job=offer.job.job_id.hex(), reason=reason)
+        if isinstance(outcome, ChainRefused) and reason in _ABOUT_US:
+            self.pipeline.exclusions.pause(offer.model)
+        elif isinstance(outcome, ChainRefused):
+            self.pipeline.exclusions.add(offer.job.job_id, offer.job.expires_at)
+        await self.pipeline.journal.ended(offer.job.job_id, "not_claimed", reason)
+        offer.slot.give_back()

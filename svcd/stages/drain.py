@@ -1,0 +1,43 @@
+"""The two steps of stopping: no new jobs, and, when the grace is nearly over, no more work on those that are held."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import attrs
+import trio
+
+from svcd.failures import JobFailed
+
+
+@attrs.define(slots=True, eq=False)
+class Drain:
+    begun: trio.Event = attrs.field(factory=trio.Event)
+    _cut: bool = False
+    _scopes: set[trio.CancelScope] = attrs.field(factory=set)
+
+    @property
+    def stopping(self) -> bool:
+        return self.begun.is_set()
+
+    def begin(self) -> None:
+        self.begun.set()
+
+    def cut(self) -> None:
+        """What is being worked on ends now, and is failed: its owner is refunded at once."""
+        self._cut = True
+        for scope in self._scopes:
+            scope.cancel()
+
+    @contextmanager
+    def work(self) -> Iterator[None]:
+        """Round work that may be cut: it then ends as `JobFailed` (`unservable`)."""
+        with trio.CancelScope() as scope:
+            self._scopes.add(scope)
+            if self._cut:
+                scope.cancel()
+            try:
+                yield
+            finally:
+                self._scopes.discard(scope)
+        if scope.cancelled_caught:
+            raise JobFailed("unservable", "the daemon is stopping")

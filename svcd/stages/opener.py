@@ -1,0 +1,120 @@
+"""From a claimed job to work that can be run: its payload is fetched, checked, opened, and held against the order."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, TypeVar
+
+import attrs
+import trio
+
+from common.box import SecretKey, open_sealed
+from common.container import Committed, Opener
+from svcd.clock import Clock
+from svcd.config import ModelConfig
+from svcd.coordinator.client import Coordinator
+from svcd.coordinator.deployment import Deployment
+from svcd.coordinator.outcomes import Refused, Released
+from svcd.coordinator.signer import Signer
+from svcd.failures import JobFailed
+from svcd.gateway import Gateways
+from svcd.held import Held, Opened
+from svcd.payload import committed, opened, ordered
+from svcd.spool import Spool
+from svcd.stages.drain import Drain
+from svcd.stages.pipeline import Pipeline
+from svcd.timings import Timings
+from svcd.work import Work
+
+T = TypeVar("T")
+
+# A key that cannot be had must be told within 300 seconds of the claim; half a minute of them is left for the fail.
+_OPENED_WITHIN: Final = 270.0
+_DEK_BYTES: Final = 32
+
+
+@attrs.frozen(slots=True, eq=False)
+class PayloadOpener:
+    coordinator: Coordinator
+    signer: Signer
+    clock: Clock
+    deployment: Deployment
+    provider_id: int
+    box: SecretKey | None
+    gateways: Gateways
+    models: Mapping[str, ModelConfig]
+    spool_directory: Path
+    max_container_bytes: int
+    timings: Timings
+    pipeline: Pipeline
+    drain: Drain
+
+    async def step(self, held: Held) -> None:
+        model = self.models.get(held.model)
+        if model is None:
+            raise JobFailed("unservable", f"{held.model!r} is no longer configured")
+        if held.job.designated not in (0, self.provider_id):
+            raise JobFailed("not_our_bid", f"the job is designated to provider {held.job.designated}")
+        deadline = held.sla_ends - self.timings.margin(model.margin_seconds)
+        with self.drain.work():
+            work = await self._work(held, model, deadline)
+        await self.pipeline.to_run[held.model].send(held.sla_ends, work)
+
+    async def _work(self, held: Held, model: ModelConfig, deadline: float) -> Opened:
+        job = held.job
+        spool = Spool(self.spool_directory, self.max_container_bytes)
+        try:
+            until = min(deadline, trio.current_time() + _OPENED_WITHIN)
+            started = trio.current_time()
+            await self.gateways.fetch(job.task_cid, spool, until)
+            self.timings.fetched(trio.current_time() - started)
+            found = await _off_loop(spool, lambda: committed(spool, job.c))
+            opener = await self._opener(held, found, until)
+            envelope = await _off_loop(spool, lambda: opened(spool, opener, job.owner))
+        finally:
+            spool.clear()
+        what = await trio.to_thread.run_sync(ordered, held, envelope, model.serves)
+        return Opened(
+            held,
+            Work(
+                job_id=job.job_id,
+                model=held.model,
+                modality=what.modality,
+                input=what.input,
+                units_in=job.units_in,
+                units_out=job.units_out,
+                deadline=deadline,
+            ),
+            envelope.result_key,
+        )
+
+    async def _opener(self, held: Held, found: Committed, until: float) -> Callable[[], Opener]:
+        book = self.deployment.book
+        if held.job.designated == 0:
+            dek = await self._released(held, found, until)
+            return lambda: Opener.with_dek(dek)
+        box = self.box
+        if box is None:
+            raise JobFailed("no_cipher", "the job is sealed to our box key, and none is configured")
+        return lambda: Opener.with_secret(box, book.chain_id, book.job_registry, held.job.owner)
+
+    async def _released(self, held: Held, found: Committed, until: float) -> bytes:
+        """The payload key of an open bid, from the escrow."""
+        answer_key = SecretKey.generate()  # for this answer alone
+        body = self.signer.release(
+            held.job.job_id, found.seed_wrap, found.ct_hash, answer_key.public.raw, self.clock.now()
+        )
+        answer = await self.coordinator.release(body, until)
+        if isinstance(answer, Released):
+            dek = open_sealed(answer_key, answer.dek_sealed)
+            if dek is None or len(dek) != _DEK_BYTES:
+                raise JobFailed("undecryptable", "the escrow's answer is not sealed to the key that asked")
+            return dek
+        if isinstance(answer, Refused) and answer.status < 500:
+            raise JobFailed(answer.code or "escrow_unavailable", f"the escrow answered {answer.status}")
+        detail = f"answered {answer.status} {answer.code}" if isinstance(answer, Refused) else answer.detail
+        raise JobFailed("escrow_unreachable", detail)
+
+
+async def _off_loop(spool: Spool, act: Callable[[], T]) -> T:
+    """A large payload would hold up every other job."""
+    return act() if spool.is_small else await trio.to_thread.run_sync(act)

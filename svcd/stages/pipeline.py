@@ -1,0 +1,103 @@
+"""The stages' channels, and the two ways in which a job leaves them: settled, or given up.
+
+    claimer ─► opener ─► runner (one per model) ─► sealer ─┬─────────────► settler
+                                                           └─► uploader ──────┘
+    any of them ─► failer
+
+Every way out passes through here, so that the slot is free and the count is right whatever happened.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import NoReturn, Protocol, TypeVar
+
+import attrs
+import structlog
+import trio
+
+from svcd import metrics
+from svcd.deadline_channel import DeadlineChannel
+from svcd.failures import JobFailed
+from svcd.held import Failing, Finished, Held, Opened, Sealed
+from svcd.journal.journal import Journal
+from svcd.stages.exclusions import Exclusions
+
+log = structlog.get_logger(__name__)
+
+
+class InHand(Protocol):
+    @property
+    def held(self) -> Held: ...
+
+
+T = TypeVar("T", bound=InHand)
+
+
+@attrs.frozen(slots=True, eq=False)
+class Pipeline:
+    journal: Journal
+    exclusions: Exclusions
+    to_open: DeadlineChannel[Held]
+    to_run: dict[str, DeadlineChannel[Opened]]
+    to_seal: DeadlineChannel[Finished]
+    to_upload: DeadlineChannel[Sealed]
+    to_settle: DeadlineChannel[Sealed]
+    to_fail: DeadlineChannel[Failing]
+
+    @classmethod
+    def of(cls, journal: Journal, exclusions: Exclusions, slots: dict[str, int]) -> "Pipeline":
+        """Each channel holds as many jobs as may be claimed: a stage that is slow holds up those before it."""
+        every = sum(slots.values())
+        return cls(
+            journal=journal,
+            exclusions=exclusions,
+            to_open=DeadlineChannel(every),
+            to_run={model: DeadlineChannel(count) for model, count in slots.items()},
+            to_seal=DeadlineChannel(every),
+            to_upload=DeadlineChannel(every),
+            to_settle=DeadlineChannel(every),
+            to_fail=DeadlineChannel(every),
+        )
+
+    async def serve(self, channel: DeadlineChannel[T], step: Callable[[T], Awaitable[None]]) -> NoReturn:
+        """One worker of a stage. A job that fails takes nothing with it but itself."""
+        while True:
+            item = await channel.receive()
+            try:
+                await step(item)
+            except JobFailed as failure:
+                await self.give_up(item.held, failure)
+            except Exception as bug:  # the specification's `internal_error`: counted and logged as our fault
+                log.exception("a stage met an unexpected failure", job=item.held.name)
+                await self.give_up(item.held, JobFailed("internal_error", type(bug).__name__))
+
+    async def give_up(self, held: Held, failure: JobFailed) -> None:
+        log.warning("job given up", job=held.name, model=held.model, reason=failure.reason, detail=failure.detail)
+        if failure.sends_fail:
+            await self.journal.failing(held.job.job_id, failure.reason)
+            await self.to_fail.send(held.sla_ends, Failing(held, failure.reason))
+        else:
+            await self.left(held, failure.reason)
+
+    async def left(self, held: Held, reason: str) -> None:
+        """No fail is sent, or none was taken: the job is left to be reclaimed."""
+        await self.journal.ended(held.job.job_id, "given_up", reason)
+        self._ended_without_settle(held, reason)
+
+    async def failed(self, held: Held, reason: str) -> None:
+        """The chain has taken our fail."""
+        await self.journal.ended(held.job.job_id, "failed", reason)
+        self._ended_without_settle(held, reason)
+
+    async def settled(self, held: Held, started: float | None) -> None:
+        await self.journal.ended(held.job.job_id, "settled")
+        metrics.jobs_settled.inc()
+        if started is not None:
+            metrics.job_duration.observe(trio.current_time() - started)
+        held.slot.give_back()
+        log.info("job settled", job=held.name, model=held.model)
+
+    def _ended_without_settle(self, held: Held, reason: str) -> None:
+        metrics.jobs_failed.labels(reason).inc()
+        self.exclusions.add(held.job.job_id, held.job.expires_at)
+        held.slot.give_back()
+        log.info("job ended without settle", job=held.name, model=held.model, reason=reason)

@@ -1,0 +1,96 @@
+"""Asking for jobs of one model: how many, at which rates, and which of the leased ones to claim."""
+
+from typing import Final, NoReturn
+
+import attrs
+import structlog
+import trio
+
+from common.refusal import Refused
+from svcd import metrics
+from svcd.breaker import Breaker
+from svcd.clock import Clock
+from svcd.config import ModelConfig
+from svcd.coordinator.client import Coordinator
+from svcd.deadline_channel import DeadlineChannel
+from svcd.discount import Discount, Rates
+from svcd.health import Health
+from svcd.jobs import Job
+from svcd.probes.build import Load
+from svcd.slots import Slots
+from svcd.stages.claimer import Offer
+from svcd.stages.exclusions import Exclusions
+from svcd.timings import Timings
+from svcd.trouble import Unavailable
+
+log = structlog.get_logger(__name__)
+
+_EXPIRES_SOON: Final = 5  # seconds: a claim of such an order would come too late
+
+
+@attrs.frozen(slots=True, eq=False)
+class Poller:
+    model: ModelConfig
+    model_id: int
+    coordinator: Coordinator
+    clock: Clock
+    slots: Slots
+    load: Load
+    discount: Discount
+    breaker: Breaker
+    exclusions: Exclusions
+    timings: Timings
+    offers: DeadlineChannel[Offer]
+    health: Health
+
+    async def run(self) -> NoReturn:
+        refused = False
+        while True:
+            # Until it has had an answer, this stage says nothing twice: one line when it turns, either way.
+            try:
+                await self.poll()
+            except (Unavailable, Refused) as trouble:
+                if not refused:
+                    log.warning("poll failed", model=self.model.name, reason=str(trouble))
+                refused = True
+            else:
+                if refused:
+                    log.info("polls answered again", model=self.model.name)
+                refused = False
+                self.health.heard(self.model.name)
+            await trio.sleep(self.model.poll_seconds)
+
+    async def poll(self) -> None:
+        free = self._free(await self.load.read())
+        floors = {sla: self.discount.floor(ask) for sla, ask in self.model.asks.items()}
+        lowest = {
+            "rate_in": min(floor.rate_in for floor in floors.values()),
+            "rate_out": min(floor.rate_out for floor in floors.values()),
+        }
+        jobs = await self.coordinator.poll(self.model_id, free, lowest)
+        metrics.model_free.labels(self.model.name).set(free)
+        for job in jobs:
+            if free > 0 and self._is_wanted(job, floors):
+                slot = self.slots.take(self.model.name, job.job_id)
+                if slot is not None:
+                    free -= 1
+                    await self.offers.send(job.expires_at, Offer(job, self.model.name, slot))
+
+    def _free(self, load: float) -> int:
+        """Free slots, fewer the busier the backend is, whoever keeps it busy; none while the circuit is open."""
+        self.discount.observe(load, trio.current_time())
+        if self.breaker.is_open or self.exclusions.is_paused(self.model.name):
+            return 0
+        return min(self.slots.free(self.model.name), int((1 - load) * self.model.slots + 1e-9))
+
+    def _is_wanted(self, job: Job, floors: dict[int, Rates]) -> bool:
+        floor = floors.get(job.sla_secs)
+        return (
+            floor is not None
+            and job.rate_in >= floor.rate_in
+            and job.rate_out >= floor.rate_out
+            and job.expires_at > self.clock.wall() + _EXPIRES_SOON
+            and job.sla_secs > self.timings.needed(self.model.name, self.model.margin_seconds)
+            and job.job_id not in self.exclusions
+            and not self.slots.holds(job.job_id)
+        )

@@ -1,0 +1,133 @@
+"""The journal held against the chain: at start, and from time to time for claims whose answer was lost.
+
+The chain is asked first. What it says of a job decides; the journal only adds what the chain cannot know: the sealed
+result, and the reason of a fail that was about to be sent.
+"""
+
+from typing import Final, Literal, NoReturn
+
+import attrs
+import structlog
+import trio
+
+from common.refusal import Refused
+from svcd.clock import Clock
+from svcd.coordinator.client import Coordinator
+from svcd.failures import JobFailed
+from svcd.held import Held, Sealed
+from svcd.jobs import Job, JobState
+from svcd.journal.entries import Entry
+from svcd.slots import Slots
+from svcd.stages.pipeline import Pipeline
+from svcd.stages.uploader import needs_upload
+from svcd.trouble import Unavailable
+
+log = structlog.get_logger(__name__)
+
+_EVERY: Final = 30.0
+_RETRY: Final = 2.0
+# A signed claim is good for 600 seconds, so one that is not on the chain after this never will be.
+CLAIM_DEAD_AFTER: Final = 660.0
+
+Verdict = Literal["wait", "not_claimed", "settled", "failed", "claim_expired", "fail", "settle", "work"]
+
+
+def verdict(entry: Entry, job: Job | None, provider_id: int, now: float) -> Verdict:
+    """What is to become of a job that the journal holds live. `job` is the chain's view of it."""
+    if job is None or job.state == JobState.OPEN:
+        if now - entry.claim_sent < CLAIM_DEAD_AFTER:
+            return "wait"
+        return "not_claimed" if entry.state == "claiming" else "claim_expired"
+    if job.provider_id != provider_id:
+        return "not_claimed"
+    match job.state:
+        case JobState.SETTLED:
+            return "settled"
+        case JobState.CANCELLED:
+            return "failed" if entry.state == "failing" else "claim_expired"
+    if entry.state == "failing":
+        return "fail"
+    if now >= job.claimed_at + job.sla_secs:
+        return "claim_expired"
+    return "settle" if entry.state == "sealed" else "work"
+
+
+@attrs.frozen(slots=True, eq=False)
+class Reconciler:
+    coordinator: Coordinator
+    clock: Clock
+    provider_id: int
+    names: dict[int, str]  # of the models that the coordinator knows
+    slots: Slots
+    pipeline: Pipeline
+
+    async def at_start(self) -> None:
+        """Returns when every job that an earlier run held is on its way. Waits for a coordinator that is not there."""
+        while True:
+            try:
+                await self.once()
+                return
+            except (Unavailable, Refused) as trouble:
+                log.warning("held jobs not looked up yet", reason=str(trouble))
+                await trio.sleep(_RETRY)
+
+    async def run(self) -> NoReturn:
+        while True:
+            await trio.sleep(_EVERY)
+            try:
+                await self.once()
+            except (Unavailable, Refused) as trouble:
+                log.warning("held jobs not looked up", reason=str(trouble))
+
+    async def once(self) -> None:
+        for entry in await self.pipeline.journal.live():
+            if not self.slots.holds(entry.job.job_id):
+                await self._resume(entry, await self.coordinator.job(entry.job.job_id))
+        claimed = await self.coordinator.claimed_by(self.provider_id)
+        # Read after the list: what was claimed and ended in between is known by now. A job whose end is known is not
+        # taken on again, whatever an index that is behind says.
+        known = await self.pipeline.journal.known()
+        for job in claimed:
+            if job.job_id not in known:
+                await self._adopt(job)
+
+    async def _adopt(self, job: Job) -> None:
+        """Claimed by this wallet, and not known here: the journal was lost, or another process claimed it."""
+        model = self.names.get(job.model_id, f"model {job.model_id}")
+        log.warning("a claimed job that the journal does not know is taken on", job="0x" + job.job_id.hex())
+        await self.pipeline.journal.adopted(job, model)
+        entry = Entry(job, model, "claimed", float(job.claimed_at), None, None, None, None)
+        await self._resume(entry, job)
+
+    async def _resume(self, entry: Entry, job: Job | None) -> None:
+        journal, job_id = self.pipeline.journal, entry.job.job_id
+        decided = verdict(entry, job, self.provider_id, self.clock.wall())
+        if decided == "wait":
+            return
+        log.info("held job looked up", job="0x" + job_id.hex(), journal=entry.state, verdict=decided)
+        if decided == "not_claimed":
+            await journal.ended(job_id, "not_claimed")
+            return
+        slot = self.slots.take_anyway(entry.model, job_id)
+        if slot is None:  # its own stages have it by now
+            return
+        on_chain = job if job is not None else entry.job
+        ends = self.clock.in_loop_time(on_chain.claimed_at + on_chain.sla_secs)
+        held = Held(on_chain, entry.model, slot, ends, recovered=True)
+        match decided:
+            case "settled":
+                await self.pipeline.settled(held, None)
+            case "failed":
+                await self.pipeline.failed(held, entry.reason or "internal_error")
+            case "fail":
+                await self.pipeline.give_up(held, JobFailed(entry.reason or "unservable", "begun by an earlier run"))
+            case "claim_expired" if on_chain.state == JobState.CLAIMED:
+                await self.pipeline.give_up(held, JobFailed("claim_expired", "the SLA is over"))
+            case "claim_expired":
+                await self.pipeline.left(held, "claim_expired")
+            case "settle":
+                sealed = Sealed(held, entry.completion_tok or 0, entry.result_length or 0, result_cid=entry.result_cid)
+                large = needs_upload(sealed.length) and sealed.result_cid is None
+                await (self.pipeline.to_upload if large else self.pipeline.to_settle).send(ends, sealed)
+            case "work":
+                await self.pipeline.to_open.send(ends, held)

@@ -1,0 +1,59 @@
+"""Running work on its backend, within the time that the SLA leaves."""
+
+from typing import Final
+
+import attrs
+import trio
+
+from svcd import metrics
+from svcd.backends.backend import Backend
+from svcd.breaker import Breaker
+from svcd.failures import JobFailed
+from svcd.held import Finished, Opened
+from svcd.stages.drain import Drain
+from svcd.stages.pipeline import Pipeline
+from svcd.timings import Timings
+from svcd.work import Output
+
+# Beyond the deadline, so that a backend which keeps to it can say itself why it did not finish.
+_LENIENCE: Final = 0.5
+
+
+@attrs.frozen(slots=True, eq=False)
+class Runner:
+    """Of one model."""
+
+    model: str
+    backend: Backend
+    breaker: Breaker
+    timings: Timings
+    pipeline: Pipeline
+    drain: Drain
+
+    async def step(self, opened: Opened) -> None:
+        started = trio.current_time()
+        if started >= opened.work.deadline:
+            raise JobFailed("deadline_wait", "no time is left to run it in")
+        try:
+            with self.drain.work(), metrics.backend_latency.labels(self.model).time():
+                output = await self._run(opened)
+        except JobFailed as failure:
+            self.breaker.failed(failure.backend_fault)
+            raise
+        except Exception:
+            self.breaker.failed(backend_fault=True)
+            raise
+        self.breaker.succeeded()
+        self.timings.ran(self.model, trio.current_time() - started)
+        await self.pipeline.to_seal.send(
+            opened.held.sla_ends, Finished(opened.held, output, opened.result_key, started)
+        )
+
+    async def _run(self, opened: Opened) -> Output:
+        deadline = opened.work.deadline
+        output = None
+        with trio.move_on_at(deadline + _LENIENCE):
+            output = await self.backend.run(opened.work)
+        if output is None or trio.current_time() > deadline:
+            raise JobFailed("sla_abandon", "the backend was not done within the SLA's margin", backend_fault=True)
+        return output

@@ -1,0 +1,104 @@
+"""Settling: the result is handed over, and the chain says that it was."""
+
+from typing import Final
+
+import attrs
+import structlog
+import trio
+
+from common.scalars import base64_of
+from svcd.clock import Clock
+from svcd.coordinator.client import Coordinator
+from svcd.coordinator.outcomes import ChainRefused, Mined, OpOutcome, Refused, StillPending, describe
+from svcd.coordinator.requests import NoAnswer
+from svcd.coordinator.sessions import SignInRefused
+from svcd.coordinator.signer import Body, Signer
+from svcd.failures import JobFailed
+from svcd.held import Sealed
+from svcd.stages.looking_up import Lookup
+from svcd.stages.pipeline import Pipeline
+from svcd.stages.settle_failures import refused, sign_in_refused
+from svcd.timings import Timings
+
+log = structlog.get_logger(__name__)
+
+_PAUSE: Final = 1.0
+_SIGNED_AGAIN_AFTER: Final = 500.0  # the window is 600 s; the same op sent again is the same transaction, so not before
+_SERVER_ERROR: Final = 500
+
+
+@attrs.frozen(slots=True, eq=False)
+class Settler:
+    coordinator: Coordinator
+    signer: Signer
+    clock: Clock
+    lookup: Lookup
+    timings: Timings
+    pipeline: Pipeline
+
+    async def step(self, sealed: Sealed) -> None:
+        held = sealed.held
+        op, signed_at = await self._op(sealed), trio.current_time()
+        while True:
+            started = trio.current_time()
+            outcome = await self.coordinator.run(op, held.sla_ends, resend=False)
+            match outcome:
+                case Mined(succeeded=True):
+                    self.timings.relayed(trio.current_time() - started)
+                    return await self.pipeline.settled(held, sealed.started)
+                case Refused(code="unknown_result") if sealed.result_cid is not None:
+                    # The upload has lapsed: they live a few minutes until a settle names them.
+                    return await self.pipeline.to_upload.send(held.sla_ends, attrs.evolve(sealed, result_cid=None))
+            log.warning("settle not confirmed", job=held.name, outcome=describe(outcome))
+            if await self.lookup.standing(held) == "settled":
+                return await self.pipeline.settled(held, sealed.started)
+            failure = _failure(outcome)
+            over = trio.current_time() + _PAUSE >= held.sla_ends
+            if failure is not None and (over or _is_final(outcome)):
+                raise failure
+            if over:
+                raise JobFailed("settle_http_504", describe(outcome))
+            await trio.sleep(_PAUSE)
+            if trio.current_time() - signed_at > _SIGNED_AGAIN_AFTER:
+                op, signed_at = await self._op(sealed), trio.current_time()
+
+    async def _op(self, sealed: Sealed) -> Body:
+        op = self.signer.settle(sealed.held.job.job_id, sealed.completion_tok, self.clock.now())
+        if sealed.result_cid is not None:
+            return op | {"result_cid": sealed.result_cid}
+        result = sealed.result
+        if result is None:
+            content = await self.pipeline.journal.open_result(sealed.held.job.job_id)
+            if not isinstance(content, bytes):
+                with content:
+                    content = await trio.to_thread.run_sync(content.read)
+            result = content
+        return op | {"result": base64_of(result)}
+
+
+def _failure(outcome: OpOutcome) -> JobFailed | None:
+    """None for a settle that may be mined yet."""
+    match outcome:
+        case Mined():
+            return JobFailed("settle_reverted", f"mined and reverted in {outcome.tx_hash}")
+        case ChainRefused():
+            return JobFailed(f"settle_{outcome.reason}")
+        case Refused():
+            return refused(outcome)
+        case SignInRefused():
+            return sign_in_refused(outcome)
+        case NoAnswer():
+            return JobFailed("settle_transport_error", outcome.detail)
+        case StillPending():
+            return None
+
+
+def _is_final(outcome: OpOutcome) -> bool:
+    """Whether another attempt would meet the same. What the coordinator calls retryable it was asked again already."""
+    match outcome:
+        case Mined() | ChainRefused():
+            return True
+        case Refused(status=int(status)) | SignInRefused(status=int(status)):
+            return status <= _SERVER_ERROR
+        case _:
+            return False

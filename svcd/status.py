@@ -1,0 +1,61 @@
+"""`svcd status`: what the running daemon says of itself, and what its journal holds."""
+
+import sqlite3
+from contextlib import closing
+from typing import Final
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from svcd.config import Config
+from svcd.findings import Finding
+from svcd.journal.entries import read_counts
+from svcd.journal.journal import JOURNAL_FILE
+
+_PATIENCE: Final = 5.0
+_SHOWN: Final = {
+    "svcd_jobs_claimed_total": "claimed since start",
+    "svcd_jobs_settled_total": "settled since start",
+    "svcd_jobs_failed_total": "failed since start",
+    "svcd_capacity_granted": "slots granted",
+    "svcd_capacity_free": "slots free",
+    "svcd_asks_published": "asks on the book",
+    "svcd_model_free": "free at the last poll",
+    "svcd_backend_load": "load",
+    "svcd_bid_floor_discount_pct": "discount, percent",
+}
+
+
+def look(config: Config) -> list[Finding]:
+    return [*_daemon(config), *_journal(config)]
+
+
+def _daemon(config: Config) -> list[Finding]:
+    if not config.metrics_port:
+        return [Finding("daemon", None, "serves no metrics (metrics.port is 0)")]
+    base = f"http://{config.metrics_host}:{config.metrics_port}"
+    try:
+        with httpx.Client(base_url=base, timeout=_PATIENCE, trust_env=False) as http:
+            health, text = http.get("/healthz"), http.get("/metrics").text
+    except httpx.HTTPError as failure:
+        return [Finding("daemon", False, f"does not answer on {base} ({type(failure).__name__})")]
+    findings = [Finding("daemon", health.is_success, health.text.strip())]
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name in _SHOWN:
+                labels = " ".join(sample.labels.values())
+                findings.append(Finding(f"{_SHOWN[sample.name]} {labels}".rstrip(), None, f"{sample.value:g}"))
+    return findings
+
+
+def _journal(config: Config) -> list[Finding]:
+    path = config.state_directory / JOURNAL_FILE
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+            counts = read_counts(connection)
+    except sqlite3.OperationalError as broken:
+        return [Finding("journal", None, f"{path}: {broken}")]
+    return [
+        Finding(f"journal: {state}{f' ({reason})' if reason else ''}", None, str(count))
+        for (state, reason), count in counts.items()
+    ] or [Finding("journal", None, "no jobs yet")]
