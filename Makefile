@@ -78,6 +78,7 @@ WORKERS ?= 3
 
 .PHONY: pytest
 pytest: setup ## unit, integration and end-to-end tests
+	@$(MAKE) promtool || echo "tests: those that need promtool are skipped" >&2
 	@echo "tests: unit, integration, end to end"
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
@@ -85,6 +86,25 @@ pytest: setup ## unit, integration and end-to-end tests
 node-check: tests/node/node_modules/.ready ## the shared test vectors, read by independent JavaScript implementations
 	@echo "encodings: the test vectors in JavaScript"
 	@$(WITH_NODE) node tests/node/check.mjs
+
+# The system's, else out of Debian's package: fetched by apt with lists of its own, so that nobody has to be root.
+.PHONY: promtool
+promtool: build/promtool ## the checker of metrics, alert rules and their tests
+
+build/promtool:
+	@mkdir -p build
+	@if command -v promtool >/dev/null; then \
+		ln -sf "$$(command -v promtool)" $@; \
+	elif command -v apt-get >/dev/null && command -v dpkg >/dev/null; then \
+		echo "set-up: promtool from the package prometheus"; \
+		apt="$(CURDIR)/build/apt"; mkdir -p "$$apt/lists/partial" "$$apt/cache/archives/partial"; \
+		fetch="apt-get -qq -o Dir::State::Lists=$$apt/lists -o Dir::Cache=$$apt/cache -o APT::Sandbox::User= \
+			-o Acquire::Retries=1 -o Acquire::http::Timeout=20"; \
+		$$fetch update && (cd "$$apt" && $$fetch download prometheus && dpkg -x prometheus_*.deb .) \
+			&& mv "$$apt/usr/bin/promtool" $@ && rm -rf "$$apt"; \
+	else \
+		echo "missing: promtool (on Debian: the package prometheus)" >&2; exit 1; \
+	fi
 
 # --- contracts --------------------------------------------------------------------------------------------
 

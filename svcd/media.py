@@ -15,8 +15,8 @@ from common.refusal import Refused
 from svcd.failures import JobFailed
 
 # Formats that models take. Pillow knows dozens more, whose parsers need not be offered to strangers.
-_FORMATS: Final = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
-_MAY_MOVE: Final = frozenset({"GIF", "WEBP", "PNG", "TIFF", "AVIF"})  # MPO's further pictures are previews
+_FORMATS: Final = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
+_MAY_MOVE: Final = frozenset({"GIF", "WEBP", "PNG", "TIFF", "AVIF"})  # the further pictures of a JPEG are previews
 
 
 def check_media(model_input: Mapping[str, object]) -> None:

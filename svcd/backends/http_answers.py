@@ -16,6 +16,7 @@ import httpx
 from common.refusal import Refused
 from svcd.backends.attempts import TryAgain
 from svcd.failures import JobFailed
+from svcd.http_pieces import read_pieces
 from svcd.json_path import JsonPath
 from svcd.sealable import sealable
 
@@ -79,9 +80,13 @@ def _date(text: str | None) -> float | None:
 async def read_body(response: httpx.Response, longest: int) -> bytes:
     """The whole body, `JobFailed` once it is longer than the provider allows for."""
     body = bytearray()
-    async for piece in response.aiter_bytes():
-        body += piece
-        check_length(len(body), longest)
+
+    def take(piece: bytes) -> bool:
+        check_length(len(body) + len(piece), longest)
+        body.extend(piece)
+        return False
+
+    await read_pieces(response, take)
     return bytes(body)
 
 

@@ -13,6 +13,7 @@ from svcd.backends.openai_bodies import request_body
 from svcd.backends.openai_results import output_of
 from svcd.backends.openai_streams import Assembler, ChatAssembler, ResponsesAssembler
 from svcd.backends.settings import OpenAISettings
+from svcd.http_pieces import read_pieces
 from svcd.work import Output, Work
 
 _ROUTES: Final = {
@@ -68,14 +69,21 @@ class OpenAIBackend:
 
     async def _assemble(self, response: httpx.Response, assembler: Assembler) -> dict[str, object]:
         reader, length = EventReader(), 0
-        async for piece in response.aiter_bytes():
+
+        def take(piece: bytes) -> bool:
+            nonlocal length
             length += len(piece)
             check_length(length, self.settings.longest_answer_bytes)
+            ended = False
             for event in reader.feed(piece):
                 if event == b"[DONE]":
                     assembler.end()
+                    ended = True
                 else:
                     assembler.take(read_object(event))
+            return ended
+
+        await read_pieces(response, take)
         answer = assembler.answer()
         if answer is None:
             raise TryAgain("the stream ended before the answer did")

@@ -1,0 +1,26 @@
+"""Work as svcd hands it to a backend, with the parts that a test does not care about filled in."""
+
+import math
+
+from common.pricing.request_shape import Modality
+from svcd.work import Work
+
+
+def work_on(
+    model_input: dict[str, object] | None = None,
+    *,
+    modality: Modality = "text",
+    units_in: int = 1000,
+    units_out: int = 100,
+    deadline: float = math.inf,
+    model: str = "market/model",
+) -> Work:
+    return Work(
+        job_id=bytes(range(32)),
+        model=model,
+        modality=modality,
+        input={"input": "hello"} if model_input is None else model_input,
+        units_in=units_in,
+        units_out=units_out,
+        deadline=deadline,
+    )

@@ -1,0 +1,174 @@
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from svcd.backends.backend import Backend
+from svcd.backends.build import open_backend
+from svcd.backends.settings import read_backend
+from svcd.failures import JobFailed
+from tests.fakes.provider_work import work_on
+
+pytestmark = pytest.mark.trio
+
+# A child of the program that would outlive it, and writes where it can be found.
+WITH_CHILD = """
+import os, subprocess, sys, time
+child = subprocess.Popen(["/bin/sleep", "600"])
+open(sys.argv[1], "w").write(f"{os.getpid()} {child.pid}")
+"""
+
+
+@asynccontextmanager
+async def program(text: str, *arguments: str, **entries: object) -> AsyncIterator[Backend]:
+    command = [sys.executable, "-S", "-c", text, *arguments]
+    table = {"kind": "exec", "command": command, "backoff_seconds": 0, "grace_seconds": 0.1, **entries}
+    async with open_backend(read_backend(table, {})) as backend:
+        yield backend
+
+
+async def until_written(path: Path) -> list[int]:
+    with trio.fail_after(10):
+        while not (pids := written(path)):  # noqa: ASYNC110 - another process writes it
+            await trio.sleep(0.005)
+    return pids
+
+
+def written(path: Path) -> list[int]:
+    return [int(word) for word in path.read_text().split()] if path.exists() else []
+
+
+def alive(pid: int) -> bool:
+    """A zombie has ended: who reaps an orphan, and when, is not svcd's."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+async def until_dead(pids: list[int]) -> None:
+    with trio.fail_after(5):
+        while any(alive(pid) for pid in pids):  # noqa: ASYNC110 - the kernel tells no event of others' children
+            await trio.sleep(0.005)
+
+
+async def test_the_program_gets_the_work_and_its_answer_is_the_output() -> None:
+    text = (
+        "import json, sys; work = json.load(sys.stdin);"
+        "print(json.dumps({'output': sorted(work), 'completion_tok': 7, 'usage': {'steps': work['units_out']}}))"
+    )
+    async with program(text) as backend:
+        output = await backend.run(work_on(deadline=trio.current_time() + 60))
+        assert await backend.is_up()
+    assert output.output == ["input", "job_id", "modality", "model", "seconds", "units_in", "units_out"]
+    assert (output.completion_tok, output.usage) == (7, {"steps": 100})
+
+
+@pytest.mark.parametrize(
+    ("answer", "units"),
+    [('{"output": "12345"}', 2), ('{"output": "", "completion_tok": 900}', 100)],
+    ids=["counted by length", "never above the order"],
+)
+async def test_what_is_charged_is_bounded_and_has_a_measure(answer: str, units: int) -> None:
+    async with program(f"print('{answer}')") as backend:
+        assert (await backend.run(work_on())).completion_tok == units
+
+
+async def test_of_svcds_own_environment_nothing_reaches_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SVCD_WALLET_KEY", "secret")
+    text = "import json, os; print(json.dumps({'output': sorted(os.environ)}))"
+    async with program(text, environment={"MODEL_HOME": "/models"}) as backend:
+        output = (await backend.run(work_on())).output
+    assert set(output) - {"LC_CTYPE"} == {"MODEL_HOME", "PATH"}  # type: ignore[call-overload]  # a list of names
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "fault"),
+    [
+        ("import sys; sys.exit(65)", "backend_error", False),
+        ("import sys; sys.exit(1)", "backend_error", True),
+        ("import sys; sys.exit(75)", "backend_exhausted", True),
+        ("import os; os.kill(os.getpid(), 9)", "backend_error", True),
+        ("print('no json')", "backend_exhausted", True),
+        ("print('{}')", "backend_error", True),
+        ('print(\'{"output": 1, "completion_tok": -1}\')', "backend_error", True),
+        ("print('x' * 5000)", "backend_error", True),
+    ],
+    ids=["65", "1", "75", "killed", "no json", "no output", "a wrong count", "too long"],
+)
+async def test_how_a_program_ends_says_whose_fault_it_is(text: str, reason: str, fault: bool) -> None:
+    async with program(text, longest_answer_bytes=4096) as backend:
+        with pytest.raises(JobFailed) as failed:
+            await backend.run(work_on())
+    assert (failed.value.reason, failed.value.backend_fault) == (reason, fault)
+
+
+async def test_its_last_complaint_is_kept_and_no_more_of_it() -> None:
+    async with program("import sys; sys.stderr.write('x' * 100000 + 'the end'); sys.exit(1)") as backend:
+        with pytest.raises(JobFailed) as failed:
+            await backend.run(work_on())
+    assert failed.value.detail.endswith("the end")
+    assert len(failed.value.detail) < 3000
+
+
+async def test_a_program_that_asks_for_another_attempt_gets_one(tmp_path: Path) -> None:
+    text = (
+        "import os, sys\n"
+        "if not os.path.exists(sys.argv[1]): open(sys.argv[1], 'w'); sys.exit(75)\n"
+        "print('{\"output\": 1}')"
+    )
+    async with program(text, str(tmp_path / "mark")) as backend:
+        assert (await backend.run(work_on())).output == 1
+
+
+async def test_a_program_may_end_without_reading_what_it_is_told() -> None:
+    async with program("print('{\"output\": 1}')") as backend:
+        assert (await backend.run(work_on({"input": "x" * 10**6}))).output == 1
+
+
+async def test_a_program_that_is_not_there_is_the_providers_fault_and_not_up() -> None:
+    async with open_backend(read_backend({"kind": "exec", "command": ["/nonexistent/model"]}, {})) as backend:
+        with pytest.raises(JobFailed) as failed:
+            await backend.run(work_on())
+        assert not await backend.is_up()
+    assert (failed.value.reason, failed.value.backend_fault) == ("backend_error", True)
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+async def test_at_the_deadline_the_whole_group_is_ended(tmp_path: Path, stubborn: bool) -> None:
+    ignoring = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" if stubborn else ""
+    text = ignoring + WITH_CHILD + "time.sleep(600)"
+    async with program(text, str(tmp_path / "pids")) as backend:
+        with pytest.raises(JobFailed) as failed:
+            await backend.run(work_on(deadline=trio.current_time() + 1))
+    assert failed.value.reason == "deadline_wait"
+    await until_dead(await until_written(tmp_path / "pids"))
+
+
+async def test_a_cancelled_job_leaves_nothing_running(tmp_path: Path) -> None:
+    async with program(WITH_CHILD + "time.sleep(600)", str(tmp_path / "pids")) as backend, trio.open_nursery() as jobs:
+        jobs.start_soon(backend.run, work_on())
+        pids = await until_written(tmp_path / "pids")
+        assert all(alive(pid) for pid in pids)
+        jobs.cancel_scope.cancel()
+    await until_dead(pids)
+
+
+async def test_what_a_program_left_running_is_ended_with_it_and_holds_nothing_up(tmp_path: Path) -> None:
+    async with program(WITH_CHILD + "print('{\"output\": 1}')", str(tmp_path / "pids")) as backend:
+        with trio.fail_after(5):
+            assert (await backend.run(work_on())).output == 1
+    await until_dead(await until_written(tmp_path / "pids"))
+
+
+async def test_an_orphan_that_left_the_group_with_the_pipes_does_not_hold_a_finished_job_up(tmp_path: Path) -> None:
+    text = WITH_CHILD.replace('"600"]', '"600"], start_new_session=True') + "print('{\"output\": 1}', flush=True)"
+    async with program(text, str(tmp_path / "pids")) as backend:
+        with trio.fail_after(5):
+            assert (await backend.run(work_on())).output == 1
+    os.kill((await until_written(tmp_path / "pids"))[1], signal.SIGKILL)

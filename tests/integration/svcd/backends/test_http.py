@@ -1,0 +1,158 @@
+import base64
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from svcd.backends.backend import Backend
+from svcd.backends.build import open_backend
+from svcd.backends.settings import read_backend
+from svcd.failures import JobFailed
+from tests.fakes.model_server import Asked, ModelServer, Reply, running_model_server
+from tests.fakes.provider_work import work_on
+
+pytestmark = pytest.mark.trio
+
+SUBMIT, POLL, CANCEL = "POST /jobs", "GET /jobs/a%2Fb", "DELETE /jobs/a%2Fb"
+Script = dict[str, list[Reply | None]]
+
+
+@asynccontextmanager
+async def backend(script: Script, **entries: object) -> AsyncIterator[tuple[Backend, ModelServer]]:
+    """One whose server has a list of replies for each request, the last one for ever."""
+
+    def answer(asked: Asked) -> Reply | None:
+        replies = script.get(f"{asked.method} {asked.path}", [Reply.of({}, 404)])
+        return replies.pop(0) if len(replies) > 1 else replies[0]
+
+    async with running_model_server(answer) as server:
+        table = {
+            "kind": "http",
+            "submit_url": f"{server.url}/jobs",
+            "poll_url": f"{server.url}/jobs/{{id}}",
+            "cancel_url": f"{server.url}/jobs/{{id}}",
+            "cancel_method": "DELETE",
+            "poll_seconds": 0.01,
+            "backoff_seconds": 0.001,
+            "attempts": 2,
+            **entries,
+        }
+        table = {key: value for key, value in table.items() if value is not None}
+        async with open_backend(read_backend(table, {})) as opened:
+            yield opened, server
+
+
+def job(status: str, **members: object) -> Reply:
+    return Reply.of({"id": "a/b", "status": status, **members})
+
+
+async def test_a_job_is_submitted_polled_until_done_and_charged_whole() -> None:
+    script: Script = {SUBMIT: [job("queued")], POLL: [job("running"), Reply.of({}, 503), job("done", output={"a": 1})]}
+    entries = {"input_key": "input", "model_key": "version", "models": {"market/model": "v1"}, "extra": {"fps": 24}}
+    async with backend(script, **entries) as (http, server):
+        output = await http.run(work_on({"prompt": "x"}, modality="video", units_out=500))
+    assert (output.output, output.completion_tok) == ({"a": 1}, 500)
+    assert server.paths() == [SUBMIT, POLL, POLL, POLL]
+    assert server.asked[0].json == {"input": {"prompt": "x"}, "fps": 24, "version": "v1"}
+
+
+async def test_a_job_that_is_done_when_submitted_is_not_polled() -> None:
+    async with backend({SUBMIT: [job("done", output=[1])]}) as (http, server):
+        assert (await http.run(work_on(modality="image"))).output == [1]
+    assert server.paths() == [SUBMIT]
+
+
+async def test_the_address_to_poll_may_come_with_the_answer() -> None:
+    script: Script = {SUBMIT: [job("queued", urls={"get": "/elsewhere"})], "GET /elsewhere": [job("done", output=1)]}
+    async with backend(script, poll_url=None, poll_url_path="urls.get") as (http, server):
+        await http.run(work_on(modality="image"))
+    assert server.paths() == [SUBMIT, "GET /elsewhere"]
+
+
+async def test_files_are_fetched_and_carried_and_the_key_goes_only_to_its_own_server() -> None:
+    picture = Reply(200, (b"\x89PNG",), {"content-type": "image/png; charset=binary"})
+    async with running_model_server(lambda _: picture) as store:
+        done = job("done", output=[{"url": f"{store.url}/1.png", "seed": 7}, {"url": "/2.png"}])
+        script: Script = {SUBMIT: [done], "GET /2.png": [picture]}
+        async with backend(script, download=True, headers={"authorization": "Bearer k"}) as (http, server):
+            output = await http.run(work_on(modality="image"))
+    carried = {"b64": base64.b64encode(b"\x89PNG").decode(), "media_type": "image/png"}
+    assert output.output == [{"seed": 7, **carried}, carried]
+    assert server.asked[1].headers["authorization"] == "Bearer k"
+    assert "authorization" not in store.asked[0].headers
+
+
+@pytest.mark.parametrize("output", [{"url": "file:///etc/passwd"}, 7, {"name": "x"}])
+async def test_a_result_that_is_no_address_of_a_file_is_the_providers_fault(output: object) -> None:
+    async with backend({SUBMIT: [job("done", output=output)]}, download=True) as (http, _):
+        with pytest.raises(JobFailed) as failed:
+            await http.run(work_on(modality="image"))
+    assert (failed.value.reason, failed.value.backend_fault) == ("backend_error", True)
+
+
+async def test_files_that_are_too_large_together_are_given_up() -> None:
+    files: Script = {"GET /f": [Reply(200, (b"x" * 500,))], SUBMIT: [job("done", output=["/f", "/f"])]}
+    async with backend(files, download=True, longest_answer_bytes=1024) as (http, _):
+        with pytest.raises(JobFailed) as failed:
+            await http.run(work_on(modality="image"))
+    assert (failed.value.reason, failed.value.backend_fault) == ("backend_error", True)
+
+
+async def test_a_job_that_failed_is_submitted_again_under_another_key_and_then_exhausted() -> None:
+    script: Script = {SUBMIT: [job("queued")], POLL: [job("failed", error="out_of_memory")]}
+    async with backend(script) as (http, server):
+        with pytest.raises(JobFailed) as failed:
+            await http.run(work_on(modality="image"))
+    assert (failed.value.reason, failed.value.backend_fault) == ("backend_exhausted", True)
+    assert "out_of_memory" in failed.value.detail
+    assert server.paths() == [SUBMIT, POLL, SUBMIT, POLL]  # an ended job is not cancelled
+    assert server.asked[0].headers["idempotency-key"] != server.asked[2].headers["idempotency-key"]
+
+
+async def test_a_submit_whose_answer_was_lost_is_repeated_under_its_key() -> None:
+    script: Script = {SUBMIT: [Reply(200, (b"{",), cut=True), job("done", output=1)]}
+    async with backend(script) as (http, server):
+        await http.run(work_on(modality="image"))
+    assert server.asked[0].headers["idempotency-key"] == server.asked[1].headers["idempotency-key"]
+
+
+async def test_a_rejected_job_is_the_clients_fault() -> None:
+    async with backend({SUBMIT: [job("rejected")]}) as (http, _):
+        with pytest.raises(JobFailed) as failed:
+            await http.run(work_on(modality="image"))
+    assert (failed.value.reason, failed.value.backend_fault) == ("backend_error", False)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        {SUBMIT: [Reply.of({"status": "queued"})]},
+        {SUBMIT: [job("done")]},
+        {SUBMIT: [job("queued")], POLL: [Reply.of({}, 404)]},
+    ],
+    ids=["no id", "no result", "a job that is gone"],
+)
+async def test_an_answer_that_does_not_fit_the_configuration_is_the_providers_fault(script: Script) -> None:
+    async with backend(script) as (http, _):
+        with pytest.raises(JobFailed) as failed:
+            await http.run(work_on(modality="image"))
+    assert (failed.value.reason, failed.value.backend_fault) == ("backend_error", True)
+
+
+async def test_a_job_that_is_given_up_at_the_deadline_is_cancelled_at_the_server() -> None:
+    script: Script = {SUBMIT: [job("queued")], POLL: [job("running")], CANCEL: [Reply.of({})]}
+    async with backend(script) as (http, server):
+        with pytest.raises(JobFailed) as failed:
+            await http.run(work_on(modality="image", deadline=trio.current_time() + 0.1))
+    assert failed.value.reason == "deadline_wait"
+    assert server.paths()[-1] == CANCEL
+
+
+async def test_polls_that_fail_in_a_row_end_the_attempt_and_cancel_the_job() -> None:
+    script: Script = {SUBMIT: [job("queued")], POLL: [Reply.of({}, 500)], CANCEL: [Reply.of({}, 500)]}
+    async with backend(script) as (http, server):
+        with pytest.raises(JobFailed) as failed:
+            await http.run(work_on(modality="image"))
+    assert failed.value.reason == "backend_exhausted"
+    assert server.paths() == [SUBMIT, POLL, POLL, CANCEL] * 2

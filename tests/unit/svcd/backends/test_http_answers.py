@@ -1,0 +1,74 @@
+import time
+from datetime import UTC, datetime
+from email.utils import format_datetime, formatdate
+
+import httpx
+import pytest
+
+from svcd.backends.attempts import TryAgain
+from svcd.backends.http_answers import judge, read_error, retry_after
+from svcd.failures import JobFailed
+
+DATE = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("status", [400, 413, 415, 422])
+def test_a_refused_request_is_the_clients_fault(status: int) -> None:
+    trouble = judge(status, {}, "")
+    assert isinstance(trouble, JobFailed)
+    assert (trouble.reason, trouble.backend_fault) == ("backend_error", False)
+
+
+@pytest.mark.parametrize("status", [301, 401, 402, 403, 404, 405, 501])
+def test_every_other_lasting_refusal_is_the_providers(status: int) -> None:
+    trouble = judge(status, {}, "")
+    assert isinstance(trouble, JobFailed)
+    assert (trouble.reason, trouble.backend_fault) == ("backend_error", True)
+
+
+@pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504, 529])
+def test_what_may_pass_is_tried_again(status: int) -> None:
+    trouble = judge(status, {"retry-after": "7"}, "busy")
+    assert isinstance(trouble, TryAgain)
+    assert (trouble.detail, trouble.after) == (f"the backend answered {status} busy", 7)
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry-after": "0"}, 0),
+        ({"retry-after": "12"}, 12),
+        ({"retry-after": "1", "retry-after-ms": "250"}, 0.25),
+        ({"retry-after": format_datetime(DATE.replace(minute=2), usegmt=True), "date": format_datetime(DATE)}, 120),
+        ({"retry-after": formatdate(0, usegmt=True)}, 0),
+        ({"retry-after": "-5"}, None),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "nan"}, None),
+    ],
+)
+def test_the_wait_asked_for_is_read_in_all_its_spellings(headers: dict[str, str], seconds: float | None) -> None:
+    assert retry_after(headers) == seconds
+
+
+def test_a_date_without_the_servers_own_is_held_against_this_machines_clock() -> None:
+    wait = retry_after({"retry-after": formatdate(time.time() + 3600, usegmt=True)})
+    assert wait == pytest.approx(3600, abs=5)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        (b'{"error": {"message": "the prompt \'secret words\' is too long", "code": "too_long"}}', "too_long"),
+        (
+            b'{"error": {"message": "secret words", "code": "secret words", "type": "BadRequestError"}}',
+            "BadRequestError",
+        ),
+        (b"secret words", ""),
+    ],
+)
+async def test_of_an_errors_body_only_its_short_code_is_kept(body: bytes, named: str) -> None:
+    trouble = await read_error(httpx.Response(400, content=body))
+    assert isinstance(trouble, JobFailed)
+    assert trouble.detail == f"the backend answered 400 {named}".strip()

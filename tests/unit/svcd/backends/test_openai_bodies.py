@@ -1,0 +1,117 @@
+import pytest
+
+from common.pricing.request_shape import Modality
+from svcd.backends.openai_bodies import request_body
+from svcd.backends.settings import OpenAISettings, read_backend
+from svcd.failures import JobFailed
+from tests.fakes.provider_work import work_on
+
+
+def settings(api: str, **entries: object) -> OpenAISettings:
+    read = read_backend({"kind": "openai", "api": api, "base_url": "http://host", **entries}, {})
+    assert isinstance(read, OpenAISettings)
+    return read
+
+
+@pytest.mark.parametrize(
+    ("api", "name"), [("responses", "max_output_tokens"), ("chat", "max_tokens")], ids=["responses", "chat"]
+)
+@pytest.mark.parametrize(
+    ("limits", "cap"),
+    [
+        ({}, 100),
+        ({"max_tokens": 5000}, 100),
+        ({"max_tokens": 70, "max_output_tokens": 60, "max_completion_tokens": 80}, 60),
+        ({"max_tokens": 0, "max_completion_tokens": 8.0}, 8),
+    ],
+)
+def test_the_output_is_held_to_the_order_and_to_the_clients_lower_limit(
+    api: str, name: str, limits: dict[str, object], cap: int
+) -> None:
+    body = request_body(settings(api), work_on({"input": "hi", **limits}))
+    assert {key: value for key, value in body.items() if key.startswith("max_")} == {name: cap}
+
+
+def test_several_answers_share_what_the_order_pays_for() -> None:
+    assert request_body(settings("chat"), work_on({"input": "hi", "n": 3}))["max_tokens"] == 33
+
+
+@pytest.mark.parametrize(
+    "model_input",
+    [{"input": "hi", "n": 101}, {"input": "hi", "n": "2"}, {"input": "hi", "max_tokens": -1}, {"input": [1]}, {}],
+    ids=["more answers than units", "text for a number", "negative", "no messages", "nothing"],
+)
+def test_an_input_that_no_request_can_be_made_of_is_the_clients_fault(model_input: dict[str, object]) -> None:
+    with pytest.raises(JobFailed) as failed:
+        request_body(settings("chat"), work_on(model_input))
+    assert (failed.value.reason, failed.value.backend_fault) == ("backend_error", False)
+
+
+def test_the_clients_transport_wishes_are_dropped_and_the_providers_own_parameters_win() -> None:
+    model_input = {
+        "input": "x",
+        "stream": False,
+        "background": True,
+        "store": True,
+        "seed": 1,
+        "model": "other",
+        "user": "u",
+    }
+    chosen = settings("responses", extra={"seed": 2}, models={"market/model": "local"}, drop=["user"])
+    assert request_body(chosen, work_on(model_input)) == {
+        "input": "x",
+        "seed": 2,
+        "model": "local",
+        "stream": True,
+        "max_output_tokens": 100,
+    }
+
+
+def test_what_a_server_keeps_for_others_cannot_be_named() -> None:
+    with pytest.raises(JobFailed, match="previous_response_id"):
+        request_body(settings("responses"), work_on({"input": "x", "previous_response_id": "resp_1"}))
+
+
+def test_a_text_with_instructions_becomes_a_conversation() -> None:
+    body = request_body(settings("chat", stream=False), work_on({"input": "hi", "instructions": "be brief"}))
+    assert body == {
+        "messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}],
+        "max_tokens": 100,
+        "model": "market/model",
+    }
+
+
+@pytest.mark.parametrize(
+    ("model_input", "size"),
+    [
+        ({"width": 640}, "640x1024"),
+        ({"resolution": "720p", "aspect_ratio": "9:16"}, "720x1280"),
+        ({"resolution": "480p", "aspect_ratio": "adaptive"}, "854x480"),
+        ({"size": "512x512", "width": 1, "height": 1}, "512x512"),
+        ({}, None),
+    ],
+)
+def test_an_images_frame_and_number_are_said_in_the_routes_words(
+    model_input: dict[str, object], size: str | None
+) -> None:
+    work = work_on({"input": "a cat", "num_images": 2, **model_input}, modality="image")
+    body = request_body(settings("images"), work)
+    expected = {"prompt": "a cat", "n": 2, "response_format": "b64_json", "model": "market/model"}
+    assert body == expected | ({"size": size} if size else {})
+
+
+@pytest.mark.parametrize(
+    ("api", "modality", "model_input", "reason"),
+    [
+        ("chat", "image", {"prompt": "x"}, "media_input_refused"),
+        ("images", "video", {"prompt": "x"}, "media_input_refused"),
+        ("images", "image", {"prompt": "x", "image": {"b64": "AAAA"}}, "media_input_refused"),
+        ("embeddings", "text", {"input": "x"}, "backend_error"),
+    ],
+)
+def test_work_that_has_no_place_at_the_route_is_refused(
+    api: str, modality: Modality, model_input: dict[str, object], reason: str
+) -> None:
+    with pytest.raises(JobFailed) as failed:
+        request_body(settings(api), work_on(model_input, modality=modality))
+    assert (failed.value.reason, failed.value.backend_fault) == (reason, False)

@@ -1,0 +1,88 @@
+import pytest
+
+from svcd.backends.attempts import TryAgain
+from svcd.backends.openai_streams import ChatAssembler, ResponsesAssembler
+from svcd.failures import JobFailed
+
+
+def chunk(delta: dict[str, object], index: int = 0, **rest: object) -> dict[str, object]:
+    return {"id": "c1", "object": "chat.completion.chunk", "choices": [{"index": index, "delta": delta, **rest}]}
+
+
+def test_a_conversations_pieces_make_the_body_that_came_without_streaming() -> None:
+    assembler = ChatAssembler()
+    for event in (
+        chunk({"role": "assistant", "content": ""}),
+        chunk({"content": "Hel"}, logprobs={"content": [{"token": "Hel"}]}),
+        chunk({"content": "lo"}, logprobs={"content": [{"token": "lo"}]}),
+        chunk({"content": "B"}, index=1),
+        chunk(
+            {"tool_calls": [{"index": 0, "id": "t", "type": "function", "function": {"name": "f", "arguments": '{"a'}}]}
+        ),
+        chunk({"tool_calls": [{"index": 0, "id": None, "function": {"arguments": '":1}'}}]}),
+        chunk({}, finish_reason="stop"),
+        chunk({}, index=1, finish_reason="length"),
+        {"id": "c1", "object": "chat.completion.chunk", "choices": [], "usage": {"completion_tokens": 5}},
+    ):
+        assembler.take(event)
+    assembler.end()
+    assert assembler.answer() == {
+        "id": "c1",
+        "object": "chat.completion",
+        "usage": {"completion_tokens": 5},
+        "choices": [
+            {
+                "index": 0,
+                "message": {
+                    "role": "assistant",
+                    "content": "Hello",
+                    "tool_calls": [
+                        {"index": 0, "id": "t", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
+                    ],
+                },
+                "logprobs": {"content": [{"token": "Hel"}, {"token": "lo"}]},
+                "finish_reason": "stop",
+            },
+            {"index": 1, "message": {"role": "assistant", "content": "B"}, "finish_reason": "length"},
+        ],
+    }
+    assert assembler.counted == 5
+
+
+def test_a_conversation_is_whole_once_it_is_ended_or_every_choice_has_finished() -> None:
+    assembler = ChatAssembler()
+    assembler.take(chunk({"content": "a"}))
+    assert assembler.answer() is None
+    assembler.take(chunk({}, finish_reason="stop"))
+    assert assembler.answer() is not None
+
+
+@pytest.mark.parametrize("last", ["response.completed", "response.incomplete"])
+def test_a_response_is_its_last_event(last: str) -> None:
+    assembler = ResponsesAssembler()
+    assembler.take({"type": "response.created", "response": {"status": "in_progress"}})
+    assembler.take({"type": "response.output_text.delta", "delta": "a"})
+    assembler.take({"type": "response.reasoning_text.delta", "delta": "b"})
+    assert assembler.answer() is None
+    assembler.take({"type": last, "response": {"output": []}})
+    assert (assembler.answer(), assembler.counted) == ({"output": []}, 2)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"type": "error", "code": "server_error", "message": "m"},
+        {"type": "response.failed", "response": {"error": {"code": "rate_limit_exceeded"}}},
+        {"type": "response.completed"},
+    ],
+)
+def test_an_error_inside_of_a_stream_is_tried_again(event: dict[str, object]) -> None:
+    with pytest.raises(TryAgain):
+        ResponsesAssembler().take(event)
+
+
+@pytest.mark.parametrize("error", [{"code": 400}, {"code": "422"}, {"type": "BadRequestError"}])
+def test_an_error_inside_of_a_stream_that_blames_the_input_ends_the_job(error: dict[str, object]) -> None:
+    with pytest.raises(JobFailed) as failed:
+        ChatAssembler().take({"error": error})
+    assert failed.value.backend_fault is False

@@ -1,0 +1,73 @@
+from pathlib import Path
+
+import pytest
+
+from common.refusal import Refused
+from svcd.backends.settings import OpenAISettings, read_backend
+
+OPENAI = {"kind": "openai", "api": "chat", "base_url": "http://127.0.0.1:8000/"}
+HTTP = {"kind": "http", "submit_url": "http://h/jobs", "poll_url": "http://h/jobs/{id}"}
+EXEC = {"kind": "exec", "command": ["/bin/true"]}
+
+
+@pytest.mark.parametrize(
+    ("table", "param"),
+    [
+        ({}, "kind"),
+        ({"kind": "magic"}, "kind"),
+        ({"kind": "echo", "dealy_seconds": 1}, "dealy_seconds"),
+        ({"kind": "echo", "delay_seconds": True}, "delay_seconds"),
+        ({"kind": "echo", "delay_seconds": float("nan")}, "delay_seconds"),
+        ({"kind": "openai", "api": "chat"}, "base_url"),
+        (OPENAI | {"base_url": "ftp://host"}, "base_url"),
+        (OPENAI | {"api": "completions"}, "api"),
+        (OPENAI | {"attempts": 0}, "attempts"),
+        (OPENAI | {"attempts": 2.0}, "attempts"),
+        (OPENAI | {"stream": "yes"}, "stream"),
+        (OPENAI | {"models": {"a": 1}}, "models"),
+        (OPENAI | {"extra": []}, "extra"),
+        (OPENAI | {"headers": {"x": "a\r\nb"}}, "headers.x"),
+        (OPENAI | {"headers": {"a b": "c"}}, "headers.a b"),
+        (OPENAI | {"health_path": "health"}, "health_path"),
+        (OPENAI | {"api_key_env": "ABSENT"}, "api_key_env"),
+        (OPENAI | {"api_key_file": "key"}, "api_key_file"),
+        (OPENAI | {"api_key_file": "/nonexistent/key"}, "api_key_file"),
+        (OPENAI | {"api_key_credential": "key"}, "api_key_credential"),
+        (OPENAI | {"api_key_file": "/k", "api_key_env": "K"}, "api_key_env"),
+        ({"kind": "http", "submit_url": "http://h/jobs"}, "poll_url"),
+        (HTTP | {"poll_url_path": "urls.get"}, "poll_url"),
+        (HTTP | {"poll_url": "http://h/jobs"}, "poll_url"),
+        (HTTP | {"cancel_url": "http://h/cancel"}, "cancel_url"),
+        (HTTP | {"status_path": "a[*]"}, "status_path"),
+        (HTTP | {"done": "ok"}, "done"),
+        ({"kind": "exec", "command": []}, "command"),
+        ({"kind": "exec", "command": ["python3"]}, "command"),
+        (EXEC | {"directory": "here"}, "directory"),
+    ],
+)
+def test_a_mistake_is_refused_and_names_its_key(table: dict[str, object], param: str) -> None:
+    with pytest.raises(Refused) as refusal:
+        read_backend(table, {})
+    assert refusal.value.param == param
+
+
+def test_a_key_comes_from_a_file_a_variable_or_a_credential_and_is_never_printed(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("sk-123\n")
+    environment = {"KEY": "sk-123", "CREDENTIALS_DIRECTORY": str(tmp_path)}
+    sources: list[dict[str, object]] = [
+        {"api_key_file": str(tmp_path / "key")},
+        {"api_key_env": "KEY"},
+        {"api_key_credential": "key"},
+    ]
+    for source in sources:
+        settings = read_backend(OPENAI | source, environment)
+        assert isinstance(settings, OpenAISettings)
+        assert settings.headers == {"authorization": "Bearer sk-123"}
+        assert "sk-123" not in repr(settings)
+
+
+def test_text_routes_stream_unless_told_otherwise_and_a_slash_at_the_end_of_the_address_is_dropped() -> None:
+    chat, embeddings = read_backend(OPENAI, {}), read_backend(OPENAI | {"api": "embeddings"}, {})
+    assert isinstance(chat, OpenAISettings)
+    assert isinstance(embeddings, OpenAISettings)
+    assert (chat.stream, embeddings.stream, chat.base_url) == (True, False, "http://127.0.0.1:8000")
