@@ -17,7 +17,8 @@ import anyio.abc
 import attrs
 
 _UNAVAILABLE: Final = (
-    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain\r\ncontent-length: 7\r\nconnection: close\r\n\r\ntrouble"
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain\r\ncontent-length: 7\r\n"
+    b"connection: close\r\n\r\ntrouble"
 )
 _CUT_AFTER: Final = 64  # bytes of an answer that get through
 

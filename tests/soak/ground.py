@@ -18,7 +18,7 @@ from devnet.app import deployed_market
 from devnet.market import Market
 from devnet.pins import PinStore, running_pin_store
 from devnet.ports import LOOPBACK, pick_free
-from devnet.postgres import Postgres, running_postgres
+from devnet.postgres import running_postgres
 from tests.faults.rpc_proxy import RpcProxy, rpc_proxy
 from tests.faults.tcp_proxy import TcpProxy, tcp_proxy
 from tests.soak.answering import accepts_sql, answers_ok, listens
@@ -145,4 +145,3 @@ async def soaked_market(folder: Path, *, coordinators: int, providers: int) -> A
             with anyio.CancelScope(shield=True):
                 for daemon in (*hands, *heads, ground.pins, ground.postgres):
                     await daemon.kill()
-

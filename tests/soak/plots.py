@@ -48,7 +48,9 @@ def _latency(axis: Axes, timeline: Timeline) -> None:
     axis.set_title("seconds to a posted job (201), percentiles", loc="left", fontsize=9)
     bins = _binned((done.at, done.seconds) for done in timeline.done if done.what == "post" and done.outcome == "ok")
     for quantile in _QUANTILES:
-        axis.plot([at for at, _ in bins], [_quantile(seconds, quantile) for _, seconds in bins], label=f"p{quantile:.0%}")
+        axis.plot(
+            [at for at, _ in bins], [_quantile(seconds, quantile) for _, seconds in bins], label=f"p{quantile:.0%}"
+        )
     _legend(axis)
 
 

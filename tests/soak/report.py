@@ -36,7 +36,7 @@ def _page(summary: dict[str, Any], timeline: Timeline) -> str:
     judged = summary["invariants"]
     held = all(one["holds"] for one in judged.values())
     rows = (
-        f'<tr><td>{name} {escape(INVARIANTS.get(name, ""))}</td>'
+        f"<tr><td>{name} {escape(INVARIANTS.get(name, ''))}</td>"
         f'<td class="{"holds" if one["holds"] else "broken"}">{"holds" if one["holds"] else "broken"}</td>'
         f"<td>{escape(one['detail'])}</td></tr>"
         for name, one in judged.items()
@@ -49,7 +49,9 @@ def _page(summary: dict[str, Any], timeline: Timeline) -> str:
         jobs=summary["jobs"],
         verdict="everything held" if held else "broken",
         invariants="".join(rows),
-        faults="".join(f"<tr><td>{escape(kind)}</td><td>{count}</td></tr>" for kind, count in summary["faults"].items()),
+        faults="".join(
+            f"<tr><td>{escape(kind)}</td><td>{count}</td></tr>" for kind, count in summary["faults"].items()
+        ),
         outcomes="".join(
             f"<tr><td>{escape(what)}</td><td>{escape(', '.join(f'{o}: {n}' for o, n in counts.items()))}</td></tr>"
             for what, counts in summary["outcomes"].items()
