@@ -14,6 +14,7 @@ from devnet.pins import PinStore
 
 # Short enough for a run to see windows end, long enough for every fault.
 SLA_SECONDS: Final = 300
+BATCH_SLA_SECONDS: Final = 3600
 RATE_IN, RATE_OUT = 1_000_000, 2_000_000
 _STOP_SECONDS: Final = 60
 _OPERATOR_KEY: Final = "0x" + "5e" * 32
@@ -69,6 +70,15 @@ def provider_program(
 
 def _configuration(folder: Path, coordinator: str, gateway: str, metrics_port: int) -> str:
     text, embeddings = MODELS[0].name, MODELS[1].name
+    asks = "".join(
+        f"""
+[[model.ask]]
+sla_seconds = {sla}
+rate_in = "{RATE_IN}"
+rate_out = "{RATE_OUT}"
+"""
+        for sla in (SLA_SECONDS, BATCH_SLA_SECONDS)
+    )
     models = "".join(
         f"""
 [[model]]
@@ -80,11 +90,7 @@ poll_seconds = 0.5
 [model.backend]
 kind = "echo"
 delay_seconds = 0.2
-[[model.ask]]
-sla_seconds = {SLA_SECONDS}
-rate_in = "{RATE_IN}"
-rate_out = "{RATE_OUT}"
-"""
+{asks}"""
         for name, serves in ((text, "text"), (embeddings, "embeddings"))
     )
     return f"""

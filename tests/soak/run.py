@@ -37,6 +37,7 @@ async def soak(options: Options, say: Callable[[str], None]) -> dict[str, Any]:
             found = [*timeline.complaints, *await come_to_rest(ground)]
             say("checking the invariants")
             found += await violations(ground, crowd.promised)
+            say("stopping every daemon")
             found += await _ended_well(ground)
     summary = {
         "seed": options.seed,

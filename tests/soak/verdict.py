@@ -7,8 +7,11 @@ import anyio
 import asyncpg
 
 from coordinatord.chain.rpc import open_rpc
+from coordinatord.pins.store import open_pin_store
+from coordinatord.secret import Secret
+from coordinatord.store.database import open_database
 from coordinatord.store.index.position import read_position
-from tests.invariants.batches import batch_violations
+from tests.invariants.batches import broken_batches
 from tests.invariants.funds import fund_violations
 from tests.invariants.index import index_violations
 from tests.invariants.jobs import job_violations
@@ -75,13 +78,22 @@ async def violations(ground: Ground, promised: Collection[bytes]) -> list[str]:
                 *await job_violations(rpc, book, promised=promised),
                 *await index_violations(connection, rpc, book),
                 *await fund_violations(rpc, book),
-                *await batch_violations(connection, ground.pin_store.gateway),
+                *await _batch_violations(ground),
                 *await object_violations(connection, ground.pin_store.gateway),
                 *await session_violations(connection),
                 *await lease_violations(connection),
             ]
     finally:
         await connection.close()
+
+
+async def _batch_violations(ground: Ground) -> list[str]:
+    at = ground.pin_store
+    async with (
+        open_database(ground.database_url, smallest=1, largest=2) as database,
+        open_pin_store(at.endpoint, at.bucket, Secret(at.key), Secret(at.secret), at.region) as pins,
+    ):
+        return await broken_batches(database, pins)
 
 
 def judged(found: Collection[str]) -> dict[str, Any]:

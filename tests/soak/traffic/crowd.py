@@ -6,7 +6,6 @@ from random import Random
 from typing import Final
 
 import anyio
-import attrs
 import httpx
 
 from svc.errors import SvcError
@@ -21,7 +20,6 @@ _OPEN, _MARKET, _CANCELLED, _BATCHES = 4, 3, 1, 1  # clients of each kind at onc
 _PAUSE: Final = 0.3
 
 
-@attrs.define(init=False)
 class Crowd:
     def __init__(self, ground: Ground, options: Options, timeline: Timeline) -> None:
         self._ground, self._options, self._timeline = ground, options, timeline

@@ -1,4 +1,4 @@
-"""The pieces of work that clients do over and over: each returns how it ended, and complains of what must not happen."""
+"""What clients do over and over: each piece returns how it ended, and complains of what must not happen."""
 
 import secrets
 import time
