@@ -1,6 +1,6 @@
 """The composition root. Task groups nest in the order of shutdown: what stands inside ends first.
 
-pool, node, store        closed last
+pool, node, store, keys  closed last
   background             indexer, relayer, reclaims, batches, janitor, notices: commitments go on while requests end
     intake               HTTP; told first, ends first
 """
@@ -23,6 +23,7 @@ from coordinatord.api.application import Endpoints, build_application
 from coordinatord.api.batches import BatchRoutes
 from coordinatord.api.book import Book
 from coordinatord.api.escrow import EscrowRoutes, Hosted
+from coordinatord.api.files import FileRoutes
 from coordinatord.api.handshake import Handshake
 from coordinatord.api.jobs import Jobs
 from coordinatord.api.models import Models
@@ -33,6 +34,7 @@ from coordinatord.chain.ask_registry import AskRegistry
 from coordinatord.chain.boot import check_chain
 from coordinatord.chain.decoding import Decoder
 from coordinatord.chain.job_registry import JobRegistry
+from coordinatord.chain.payment_token import PaymentToken
 from coordinatord.chain.provider_registry import ProviderRegistry
 from coordinatord.chain.rpc import Rpc, open_rpc
 from coordinatord.config import Config
@@ -52,24 +54,26 @@ from coordinatord.service.cancel import Cancels
 from coordinatord.service.containers import Containers
 from coordinatord.service.deployment import Deployment
 from coordinatord.service.escrow.claims import Claims
-from coordinatord.service.escrow.hosting import Escrow, host_escrow
+from coordinatord.service.escrow.hosting import Escrow, EscrowGround, open_escrow
 from coordinatord.service.escrow.release import Releases
 from coordinatord.service.files import Files
+from coordinatord.service.funding import Funding
 from coordinatord.service.index_reads import IndexReads
 from coordinatord.service.line_containers import LineContainers
 from coordinatord.service.market import Market
 from coordinatord.service.ops import Ops
 from coordinatord.service.plan import Plans
-from coordinatord.service.polls import Polls
+from coordinatord.service.polls import Polls, no_custody
 from coordinatord.service.relaying import Relaying
 from coordinatord.service.sessions import Sessions
 from coordinatord.service.submission import Submissions
 from coordinatord.service.uploads import StoredUploads
 from coordinatord.service.windows import system_clock
 from coordinatord.store.database import Database, open_database
+from coordinatord.store.escrow_generations import read_custody
 from coordinatord.store.migrate import migrate
 from coordinatord.store.notices import Notices
-from coordinatord.trouble import Fatal, Retryable
+from coordinatord.trouble import Retryable
 from coordinatord.workers.batches import BatchWorker
 from coordinatord.workers.expansion import Expansion
 from coordinatord.workers.finalising import Finalising
@@ -97,26 +101,29 @@ class Ground:
 
 async def run(config: Config) -> None:
     """The daemon, until SIGTERM or SIGINT."""
-    if config.escrow_mode == "mock":
-        raise Fatal("ESCROW_MODE=mock: this version hosts no such escrow yet")
     systemd = Systemd()
     stopping = Stopping()
     listening = listening_socket(config.port)
     async with AsyncExitStack() as stack:
         ground = await open_ground(config, stack)
         await prepare(ground)
+        escrow = await stack.enter_async_context(open_escrow(config, escrow_ground(ground), system_clock))
+        if escrow is not None:
+            await escrow.custody.begin()
         relaying = relaying_of(ground)
         containers = Containers(ground.database, ground.pins, config.file_retention_seconds)
         async with anyio.create_task_group() as background:
             background.start_soon(systemd.keep_alive)
             start_background(background, ground, relaying)
-            background.start_soon(Janitor(ground.database, containers, config.file_retention_seconds).run)
+            if escrow is not None:
+                background.start_soon(escrow.custody.run)
+            background.start_soon(janitor_of(ground, containers).run)
             if config.metrics_port:
                 refresh = _pool_metrics(ground.database)
                 background.start_soon(serve_metrics, config.metrics_host, config.metrics_port, refresh)
             stop = anyio.Event()
             background.start_soon(_stop_when_told, stop)
-            app = compose(ground, relaying, containers, host_escrow(config, system_clock), stopping)
+            app = compose(ground, relaying, containers, escrow, stopping)
 
             async def stopped() -> None:
                 await stop.wait()
@@ -176,6 +183,11 @@ async def prepare(ground: Ground) -> None:
             await anyio.sleep(1)
 
 
+def escrow_ground(ground: Ground) -> EscrowGround:
+    providers = ProviderRegistry(ground.rpc, ground.config.addresses.provider_registry)
+    return EscrowGround(ground.domains, ground.database, ground.rpc, providers)
+
+
 def relaying_of(ground: Ground) -> Relaying:
     config = ground.config
     return Relaying(
@@ -184,6 +196,14 @@ def relaying_of(ground: Ground) -> Relaying:
         max_depth=config.relay_max_depth,
         queue_timeout_ms=config.relay_queue_timeout_ms,
     )
+
+
+def files_of(ground: Ground) -> Files:
+    return Files(ground.database, ground.pins, ground.config.file_retention_seconds)
+
+
+def janitor_of(ground: Ground, containers: Containers) -> Janitor:
+    return Janitor(ground.database, containers, files_of(ground), ground.config.file_retention_seconds)
 
 
 def start_background(tasks: TaskGroup, ground: Ground, relaying: Relaying) -> None:
@@ -233,12 +253,21 @@ def compose(
         clock=system_clock,
     )
     asks = Asks(domains, AskRegistry(ground.rpc, book.ask_registry), providers, relaying, system_clock)
+    polls = Polls(
+        database,
+        Funding(PaymentToken(ground.rpc, book.paytoken), database),
+        lease_ms=config.match_lease_ms,
+        liveness_ms=config.match_liveness_ms,
+        # Only keys that live in memory can be lost.
+        custody=read_custody if config.escrow_mode == "mock" else no_custody,
+    )
     endpoints = Endpoints(
         system=System(readiness, Deployment(book, jobs, config.block_time_ms), stopping),
         handshake=Handshake(sessions, book.chain_id),
         models=Models(database, reads),
         jobs=Jobs(book, submissions, Cancels(domains, jobs, relaying, system_clock), reads),
-        book=Book(database, reads, Polls(database, config.match_lease_ms)),
+        files=FileRoutes(files_of(ground)),
+        book=Book(database, reads, polls),
         operations=Operations(ops, asks, jobs),
         providers=Providers(database, reads),
         escrow=EscrowRoutes(hosted_escrow(ground, escrow, jobs, providers)),
@@ -263,7 +292,7 @@ def hosted_escrow(
         claims=Claims(jobs, providers, ground.config.confirmations),
         clock=system_clock,
     )
-    return Hosted(escrow, releases)
+    return Hosted(escrow, releases, system_clock)
 
 
 def batch_worker_of(ground: Ground) -> BatchWorker:
@@ -276,7 +305,7 @@ def batch_worker_of(ground: Ground) -> BatchWorker:
         retention_seconds=retention,
         clock=system_clock,
     )
-    return BatchWorker(database, ground.notices, expansion, Finalising(Files(database, ground.pins, retention)))
+    return BatchWorker(database, ground.notices, expansion, Finalising(files_of(ground)))
 
 
 async def index(ground: Ground) -> None:

@@ -205,6 +205,15 @@ class Config:
     body_least_rate: int = _variable(
         "BODY_LEAST_RATE", _integer(1, 1_073_741_824), "bytes per second a request body must average", 4096
     )
+    upload_memory_bytes: int = _variable(
+        "UPLOAD_MEMORY_BYTES",
+        _integer(16_777_216, 68_719_476_736),
+        "memory that uploads pass through, at once; each takes up to 16 MiB",
+        268_435_456,
+    )
+    upload_least_rate: int = _variable(
+        "UPLOAD_LEAST_RATE", _integer(1, 1_073_741_824), "bytes per second an upload must average", 16384
+    )
     shutdown_grace_s: int = _variable(
         "SHUTDOWN_GRACE_S", _integer(1, 600), "time that requests in flight get after SIGTERM", 30
     )

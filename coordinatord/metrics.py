@@ -74,4 +74,10 @@ store_requests = Histogram(
 rpc_requests = Histogram(
     "coordinatord_rpc_request_seconds", "Time of a JSON-RPC request", ["outcome"], registry=REGISTRY, buckets=_LATENCY
 )
+escrow_releases = Counter(
+    "coordinatord_escrow_releases_total", "Releases answered, by outcome", ["outcome"], registry=REGISTRY
+)
+escrow_generations = Gauge(
+    "coordinatord_escrow_generations", "Generations of escrow keys held (mock mode)", registry=REGISTRY
+)
 roles_held = Gauge("coordinatord_role_held", "1 while this process holds the role", ["role"], registry=REGISTRY)

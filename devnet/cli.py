@@ -10,7 +10,7 @@ import anyio
 from anyio import CancelScope, create_task_group, open_signal_receiver
 from anyio.abc import TaskStatus
 
-from devnet import demo
+from devnet import demo, environment
 from devnet.app import local_world
 from devnet.settings import DEFAULTS, Settings
 from devnet.table import overview
@@ -19,6 +19,8 @@ from devnet.trouble import Trouble
 
 def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
+    if options.command == "env":
+        return _env(options.state_dir)
     settings = Settings(
         state_dir=options.state_dir,
         block_time=None if options.automine else options.block_time,
@@ -38,6 +40,15 @@ def main(arguments: list[str] | None = None) -> int:
             raise
         for trouble in _leaves(troubles):
             print(f"devnet: {trouble}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _env(state_dir: Path) -> int:
+    try:
+        print(environment.exports(state_dir))
+    except Trouble as trouble:
+        print(f"devnet: {trouble}", file=sys.stderr)
         return 1
     return 0
 
@@ -94,11 +105,13 @@ def _parser() -> argparse.ArgumentParser:
             name, help=what, description=what, formatter_class=argparse.ArgumentDefaultsHelpFormatter
         )
         _add_options(command)
+    what = 'print what svc reads of the market that is up, for a shell to evaluate: eval "$(devnet env)"'
+    _add_state_dir(commands.add_parser("env", help=what, description=what))
     return parser
 
 
 def _add_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--state-dir", type=Path, default=DEFAULTS.state_dir, help="where the market keeps its state")
+    _add_state_dir(command)
     pace = command.add_mutually_exclusive_group()
     pace.add_argument(
         "--block-time", type=_seconds, default=DEFAULTS.block_time, metavar="SECONDS", help="between blocks"
@@ -110,8 +123,13 @@ def _add_options(command: argparse.ArgumentParser) -> None:
         ("--pin-store-port", DEFAULTS.pin_store_port, "the pin store and its gateway"),
         ("--api-port", DEFAULTS.api_port, "the coordinator"),
         ("--metrics-port", DEFAULTS.metrics_port, "its metrics"),
+        ("--provider-metrics-port", DEFAULTS.provider_metrics_port, "the provider's metrics"),
     ):
         command.add_argument(flag, type=_port, default=default, metavar="PORT", help=what)
+
+
+def _add_state_dir(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--state-dir", type=Path, default=DEFAULTS.state_dir, help="where the market keeps its state")
 
 
 def _seconds(text: str) -> int:

@@ -16,7 +16,7 @@ from botocore.credentials import Credentials
 from common.cid import cid_of
 from devnet.anvil import Anvil
 from devnet.contracts import at, connected
-from devnet.demo_job import run_one_job
+from devnet.demo_jobs import buy
 from devnet.pins import PinStore
 from devnet.postgres import Postgres
 from devnet.trouble import Trouble
@@ -34,7 +34,7 @@ async def prove(up: Devnet, say: Callable[[str], None]) -> None:
     say(await _market(world))
     say(await _database(world.postgres))
     say(await _pin_store(world.pins))
-    await run_one_job(up, say)
+    await buy(up, say)
 
 
 async def _chain(anvil: Anvil) -> str:

@@ -42,13 +42,14 @@ class Jobs:
         while True:
             job = await self._find(job_id)
             if job is not None:
-                if job.status != status and on_change is not None:
-                    on_change(job)
-                status = job.status
+                if job.status != status:
+                    status = job.status
+                    if on_change is not None:
+                        on_change(job)
+                    if timeout is None:
+                        most = anyio.current_time() - began + self._left(job)
                 if job.ended:
                     return job
-                if timeout is None:
-                    most = anyio.current_time() - began + self._left(job)
             left = began + most - anyio.current_time()
             if left <= 0:
                 raise WaitTimedOut(f"job {job_id}", most)

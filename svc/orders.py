@@ -164,8 +164,8 @@ class Orders:
             if outcome is not None:
                 return outcome
             error = error_of(response)
-            # The attempt whose answer was lost may have been the one that counted.
-            found = await self._read_back(prepared, amount) if attempt and error.code == "DuplicateJob" else None
+            # Only this order makes this job: an earlier attempt counted, though its answer was lost.
+            found = await self._read_back(prepared, amount) if error.code == "DuplicateJob" else None
             if found is None:
                 raise error
             return found

@@ -83,23 +83,24 @@ class RemoteSigner:
 
     async def sign(self, request: SigningRequest) -> bytes:
         try:
-            signed = await self._ask(request)
+            signature = _usual_form(await self._ask(request))
         except SigningFailed:
             raise
         except Exception as refused:  # whatever a wallet's library raises, it means that there is no signature
             raise SigningFailed(f"the wallet did not sign the {request.purpose}: {refused}") from refused
-        signature = _usual_form(signed)
         if recover(request.digest, signature) != self.address:
             raise SigningFailed(f"what the wallet returned does not sign the {request.purpose} for its address")
         return signature
 
     async def _ask(self, request: SigningRequest) -> Signed:
-        if self.by_digest is not None:
-            answer = await to_thread.run_sync(self.by_digest, request.digest)
-        elif self.by_typed_data is not None:
-            answer = await to_thread.run_sync(self.by_typed_data, request.typed_data())
-        else:
+        def ask() -> tuple[Signed | Awaitable[Signed]]:  # in a tuple: threads hand no coroutine over as such
+            if self.by_digest is not None:
+                return (self.by_digest(request.digest),)
+            if self.by_typed_data is not None:
+                return (self.by_typed_data(request.typed_data()),)
             raise AssertionError("checked when it was made")
+
+        (answer,) = await to_thread.run_sync(ask)
         return await answer if isawaitable(answer) else answer
 
 

@@ -61,9 +61,11 @@ async def run(config: Config) -> None:
             if config.metrics_port:
                 await background.start(serve_metrics, config.metrics_host, config.metrics_port, health)
             background.start_soon(systemd.keep_alive)
+            # Ready to be supervised: a coordinator that is away is waited for, and is no reason to be restarted.
+            systemd.say("READY=1", "STATUS=waiting for the coordinator")
             ground = await _unless_stopped(drain, lambda: prepare(config, stack, journal, clock))
             if ground is not None:
-                systemd.say("READY=1")
+                systemd.say("STATUS=working")
                 await Daemon(ground, drain, health).work(lambda: systemd.say("STOPPING=1"))
             background.cancel_scope.cancel()
     log.info("stopped")

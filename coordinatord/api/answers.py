@@ -16,7 +16,7 @@ from coordinatord.api import batch_views, escrow_views, plan_views, views, write
 from coordinatord.api.views import ErrorType
 from coordinatord.indexer.readiness import ReadinessReport
 from coordinatord.service import asks, batches, cancel, ops, sessions, submission
-from coordinatord.service.escrow import release
+from coordinatord.service.escrow import handing, release
 from coordinatord.service.outcomes import NotFound, NotSigned, WouldRefuse
 from coordinatord.service.plan import ModelPlan
 from coordinatord.service.relaying import Busy, Mined, NoReceipt, RefusedByChain
@@ -78,7 +78,7 @@ def trouble(cause: Retryable) -> Answer:
 
 def malformed_http(status: int) -> Answer:
     """What is no request at all: the server answers, before any route is known."""
-    return error(status, "invalid_request_error", "this is no HTTP/1.1 message that can be read in one way only")
+    return error(status, "invalid_request_error", "this is no message of HTTP that can be read in one way only")
 
 
 def internal_error() -> Answer:
@@ -103,6 +103,16 @@ def method_not_allowed(allowed: str) -> Answer:
 def body_too_large(limit: int) -> Answer:
     message = f"the body is over this route's limit of {limit} bytes"
     return error(413, "invalid_request_error", message, code="body_too_large")
+
+
+def file_too_large(limit: int) -> Answer:
+    message = f"the file is over the limit of {limit} bytes"
+    return error(413, "invalid_request_error", message, param="file", code="file_too_large")
+
+
+def range_not_satisfiable(size: int) -> Answer:
+    headers = ((b"content-range", f"bytes */{size}".encode()),)
+    return error(416, "invalid_request_error", "the range lies outside of the file", headers=headers)
 
 
 def body_too_slow() -> Answer:
@@ -303,6 +313,30 @@ def released(outcome: release.Outcome) -> Answer:
             return ok_private(escrow_views.Released(base64_of(outcome.dek_sealed)))
         case release.NotReleased():
             status, kind = _NOT_RELEASED[outcome.reason]
+            return error(status, kind, outcome.message, code=outcome.reason)
+        case _:
+            assert_never(outcome)
+
+
+_NOT_HANDED_OVER: Final[Mapping[handing.Reason, tuple[int, ErrorType]]] = {
+    "stale_issued_at": (400, "invalid_request_error"),
+    "bad_binding": (400, "invalid_request_error"),
+    "debug_evidence": (403, "invalid_request_error"),
+    "stale_release": (403, "invalid_request_error"),
+    "bad_operator_signature": (403, "authentication_error"),
+    "operator_not_authorized": (403, "authentication_error"),
+    "not_allowlisted": (403, "invalid_request_error"),
+    "tombstoned": (403, "invalid_request_error"),
+}
+
+
+def handed_over(outcome: handing.Outcome) -> Answer:
+    match outcome:
+        case handing.HandedOver():
+            body = escrow_views.HandedOver(base64_of(outcome.keys_sealed), outcome.key_count, outcome.holder_release)
+            return ok_private(body)
+        case handing.NotHandedOver():
+            status, kind = _NOT_HANDED_OVER[outcome.reason]
             return error(status, kind, outcome.message, code=outcome.reason)
         case _:
             assert_never(outcome)

@@ -11,6 +11,7 @@ from coordinatord.api.callers import CallerLimits, TokenBuckets
 from coordinatord.api.cors import Cors
 from coordinatord.api.dispatch import Dispatcher, Gates
 from coordinatord.api.escrow import EscrowRoutes
+from coordinatord.api.files import FileRoutes
 from coordinatord.api.frame import Frame
 from coordinatord.api.handshake import Handshake
 from coordinatord.api.jobs import Jobs
@@ -20,6 +21,7 @@ from coordinatord.api.operations import Operations
 from coordinatord.api.providers import Providers
 from coordinatord.api.routes import Route
 from coordinatord.api.system import System
+from coordinatord.api.uploading import UploadReader
 from coordinatord.config import Config
 from coordinatord.indexer.readiness import Readiness
 from coordinatord.service.index_reads import IndexReads
@@ -34,6 +36,7 @@ class Endpoints:
     handshake: Handshake
     models: Models
     jobs: Jobs
+    files: FileRoutes
     book: Book
     operations: Operations
     providers: Providers
@@ -46,6 +49,7 @@ class Endpoints:
             self.handshake,
             self.models,
             self.jobs,
+            self.files,
             self.book,
             self.operations,
             self.providers,
@@ -64,6 +68,12 @@ def build_application(
         find_session=sessions.find,
         bodies=BodyReader(config.body_deadline_s, config.body_least_rate),
         budget=BodyBudget(config.body_memory_bytes),
+        uploads=UploadReader(
+            BodyBudget(config.upload_memory_bytes),
+            config.max_blob_bytes,
+            config.upload_least_rate,
+            config.body_deadline_s,
+        ),
         cache=BlockCache(lambda: reads.position.get(None)),
     )
     buckets = TokenBuckets(config.requests_per_second, config.requests_burst)

@@ -11,9 +11,8 @@ from coordinatord.fields import Decimal, Text, Visible
 from coordinatord.service.batches import BatchBody, Batches, read_batch
 from coordinatord.service.outcomes import NotFound
 from coordinatord.service.plan import PlanBody, Plans
-from coordinatord.store.sessions import SessionRow
 
-_ID: Final = Text(64)
+_ID: Final = Text(16_384)  # whatever it is, it names a batch or none
 _DEFAULT_LIMIT: Final = 20
 _KEY: Final = "idempotency-key"
 
@@ -97,27 +96,20 @@ class BatchRoutes:
         body: BatchBody | PlanBody = request.body
         if isinstance(body, PlanBody):
             return answers.planned(await self.plans.plan(body))
-        created = await self.batches.create(_owner(request), body, request.headers.get(_KEY))
+        created = await self.batches.create(request.owner, body, request.headers.get(_KEY))
         return answers.ok(batch_views.batch(created))
 
     async def page(self, request: Request) -> Answer:
         query = request.query
-        page = await self.batches.page(_owner(request), query.get("after"), query.get("limit", _DEFAULT_LIMIT))
+        page = await self.batches.page(request.owner, query.get("after"), query.get("limit", _DEFAULT_LIMIT))
         listed = batch_views.batch_list(page.batches, page.snapshot.block_number, has_more=page.has_more)
         return answers.ok(listed)
 
     async def one(self, request: Request) -> Answer:
-        found = await self.batches.find(_owner(request), request.path["id"])
+        found = await self.batches.find(request.owner, request.path["id"])
         if found is None:
             return answers.not_found(NotFound("batch"))
         return answers.ok(batch_views.batch_as_of(found.batch, found.snapshot.block_number))
 
     async def cancel(self, request: Request) -> Answer:
-        return answers.batch_cancelled(await self.batches.cancel(_owner(request), request.path["id"]))
-
-
-def _owner(request: Request) -> bytes:
-    session: SessionRow | None = request.session
-    if session is None:
-        raise AssertionError("the route requires a session")
-    return session.address
+        return answers.batch_cancelled(await self.batches.cancel(request.owner, request.path["id"]))

@@ -33,6 +33,12 @@ class Unacceptable(Exception):
     answer: Answer
 
 
+def refuse_encoded(headers: Headers) -> None:
+    """What a body decodes to may be of any size: none is decoded."""
+    if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+        raise Refused("request bodies must not be encoded (content-encoding)")
+
+
 class BodyBudget:
     """How many bytes of bodies this process holds at once, over all requests."""
 
@@ -76,8 +82,7 @@ class BodyReader:
 
     async def read(self, receive: Receive, headers: Headers, limit: int, share: Share) -> bytes:
         """The whole body. Raises Unacceptable, Refused, CallerGone, or Retryable when memory is short."""
-        if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
-            raise Refused("request bodies must not be encoded (content-encoding)")
+        refuse_encoded(headers)
         declared = headers.get("content-length", "")
         if declared.isdecimal() and int(declared) > limit:
             raise Unacceptable(answers.body_too_large(limit))

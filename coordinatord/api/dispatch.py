@@ -18,6 +18,8 @@ from coordinatord.api.matching import Matcher
 from coordinatord.api.queries import read_headers, read_query
 from coordinatord.api.routes import Request, Route
 from coordinatord.api.sending import send_answer
+from coordinatord.api.streaming import StreamedAnswer, send_streamed
+from coordinatord.api.uploading import UploadReader
 from coordinatord.service.outcomes import NotFound
 from coordinatord.store.sessions import SessionRow
 from coordinatord.trouble import Retryable
@@ -34,6 +36,7 @@ class Gates:
     find_session: Callable[[str], Awaitable[SessionRow | None]]
     bodies: BodyReader
     budget: BodyBudget
+    uploads: UploadReader
     cache: BlockCache
 
 
@@ -45,6 +48,9 @@ class Dispatcher:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             answer = await self._answer(scope, receive)
+            if isinstance(answer, StreamedAnswer):
+                await send_streamed(receive, send, answer, with_body=scope["method"] != "HEAD")
+                return
         except Refused as refusal:
             answer = answers.refused(refusal)
         except Retryable as cause:
@@ -53,7 +59,7 @@ class Dispatcher:
             answer = body.answer
         await send_answer(send, answer, with_body=scope["method"] != "HEAD")
 
-    async def _answer(self, scope: Scope, receive: Receive) -> Answer:
+    async def _answer(self, scope: Scope, receive: Receive) -> Answer | StreamedAnswer:
         match = self._matcher.match(scope["raw_path"])
         if match is None:
             return answers.not_found(NotFound("route"))
@@ -69,7 +75,9 @@ class Dispatcher:
             raise Retryable("not_ready", "the index is catching up with the chain", retry_after=1)
         return await self._run(route, match.texts, scope, receive)
 
-    async def _run(self, route: Route, texts: dict[str, str], scope: Scope, receive: Receive) -> Answer:
+    async def _run(
+        self, route: Route, texts: dict[str, str], scope: Scope, receive: Receive
+    ) -> Answer | StreamedAnswer:
         path: dict[str, Any] = {name: kind.read(texts[name], name) for name, kind in route.segments.items()}
         query = read_query(scope["query_string"], route.query)
         session = None
@@ -79,6 +87,9 @@ class Dispatcher:
                 return answers.invalid_session()
         headers = read_headers(Headers(scope=scope), route.headers) if route.headers else {}
         caller: str = scope[CALLER_KEY]
+        if route.form is not None:
+            async with self._gates.uploads.reading(receive, Headers(scope=scope)) as form:
+                return await route.handler(Request(caller, path, query, form, session, headers))
         if route.body is None:
             request = Request(caller, path, query, None, session, headers)
             if route.index_backed and session is None:
@@ -96,14 +107,15 @@ class Dispatcher:
                 return await self._gates.find_session(value.removeprefix(_BEARER).decode("latin-1"))
         return None
 
-    async def _of_index(self, route: Route, request: Request, scope: Scope) -> Answer:
+    async def _of_index(self, route: Route, request: Request, scope: Scope) -> Answer | StreamedAnswer:
         """An answer that is the index's alone: kept for the block when it is a page, and with an ETag."""
         target: bytes = scope["raw_path"] + b"?" + scope["query_string"]
         answer = await self._gates.cache.get(target) if route.paged else None
         if answer is None:
-            answer = await route.handler(request)
-            if answer.status != 200 or answer.snapshot is None:
-                return answer
+            fresh = await route.handler(request)
+            if isinstance(fresh, StreamedAnswer) or fresh.status != 200 or fresh.snapshot is None:
+                return fresh
+            answer = fresh
             if route.paged:
                 self._gates.cache.put(target, answer)
         if answer.snapshot is None:

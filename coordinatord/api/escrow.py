@@ -5,8 +5,11 @@ import attrs
 from coordinatord.api import answers, escrow_views
 from coordinatord.api.answers import Answer
 from coordinatord.api.routes import CHAIN, KIB, Body, Reply, Request, Route, malformed
+from coordinatord.service.escrow.custody import announced_key
+from coordinatord.service.escrow.handing import HandoverBody
 from coordinatord.service.escrow.hosting import Escrow
 from coordinatord.service.escrow.release import ReleaseBody, Releases
+from coordinatord.service.windows import Clock
 
 _RELEASE_LIMIT = 2 * KIB
 _HANDOVER_LIMIT = 4 * KIB
@@ -19,6 +22,7 @@ class Hosted:
 
     escrow: Escrow
     releases: Releases
+    clock: Clock
 
 
 @attrs.frozen(slots=True)
@@ -29,6 +33,7 @@ class EscrowRoutes:
 
     def routes(self) -> list[Route]:
         hosted = self.hosted
+        hands_over = hosted is not None and hosted.escrow.handing is not None
         return [
             Route(
                 method="GET",
@@ -62,25 +67,42 @@ class EscrowRoutes:
                 path="/handover",
                 about="The held keys, for a peer instance",
                 handler=self.handover,
-                body=_anything(_HANDOVER_LIMIT),
-                replies=(*malformed(), _NOT_HERE, Reply(403, "escrow_handover_disabled")),
+                body=Body.of(HandoverBody, _HANDOVER_LIMIT) if hands_over else _anything(_HANDOVER_LIMIT),
+                replies=(
+                    Reply(200, shape=escrow_views.HandedOver),
+                    *malformed("stale_issued_at", "bad_binding"),
+                    _NOT_HERE,
+                    Reply(403, "escrow_handover_disabled"),
+                    Reply(403, "debug_evidence"),
+                    Reply(403, "stale_release"),
+                    Reply(403, "bad_operator_signature"),
+                    Reply(403, "operator_not_authorized"),
+                    Reply(403, "not_allowlisted"),
+                    Reply(403, "tombstoned"),
+                    *CHAIN,
+                    Reply(503, "allowlist_status_read"),
+                    Reply(503, "escrow_key_unminted"),
+                ),
             ),
         ]
 
     async def key(self, _: Request) -> Answer:
         if self.hosted is None:
             return answers.escrow_unavailable()
-        return answers.ok(escrow_views.key(self.hosted.escrow.key()))
+        return answers.ok(escrow_views.key(announced_key(self.hosted.escrow.custody, self.hosted.clock)))
 
     async def release(self, request: Request) -> Answer:
         if self.hosted is None:
             return answers.escrow_unavailable()
         return answers.released(await self.hosted.releases.release(request.body))
 
-    async def handover(self, _: Request) -> Answer:
+    async def handover(self, request: Request) -> Answer:
         if self.hosted is None:
             return answers.escrow_unavailable()
-        return answers.handover_disabled()
+        handing = self.hosted.escrow.handing
+        if handing is None:
+            return answers.handover_disabled()
+        return answers.handed_over(await handing.hand_over(request.body))
 
 
 def _anything(limit: int) -> Body:

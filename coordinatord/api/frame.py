@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from coordinatord.api import answers
 from coordinatord.api.bodies import CallerGone
 from coordinatord.api.sending import send_answer
+from coordinatord.api.streaming import CutShort
 from coordinatord.metrics import http_requests
 
 log = structlog.get_logger(__name__)
@@ -53,6 +54,9 @@ class Frame:
             await self._app(scope, receive, sending)
         except CallerGone:
             log.debug("caller gone", request_id=request_id)
+        except CutShort as cut:
+            log.warning("answer cut short", request_id=request_id, route=scope.get(ROUTE_KEY), reason=str(cut))
+            raise
         except Exception:
             log.exception("request failed", request_id=request_id, method=scope["method"], route=scope.get(ROUTE_KEY))
             if status == 0:

@@ -15,6 +15,7 @@ _REF: Final = "#/components/schemas/{name}"
 # Answers that any request may get, whatever its route.
 _EVERYWHERE: Final = (Reply(400), Reply(404), Reply(429, "busy"), Reply(500), Reply(503, "not_ready"))
 _WITH_BODY: Final = (Reply(408), Reply(413, "body_too_large"))
+_WITH_FORM: Final = (Reply(408),)
 _REQUEST_ID: Final = {"x-request-id": {"schema": {"type": "string"}, "required": True}}
 _RETRYABLE: Final = {"x-svc-retryable": {"schema": {"type": "string", "enum": ["true", "false"]}}}
 _PAGE: Final = {
@@ -87,6 +88,9 @@ def _operation(route: Route, by_shape: dict[Any, Schema]) -> Schema:
     if route.body is not None:
         content = {"application/json": {"schema": route.body.schema()}}
         operation["requestBody"] = {"required": True, "content": content}
+    if route.form is not None:
+        form = {"type": "object", "properties": dict(route.form.parts), "required": list(route.form.parts)}
+        operation["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": form}}}
     if route.session:
         operation["security"] = [{"session": []}]
     elif route.session_with is not None:
@@ -95,7 +99,12 @@ def _operation(route: Route, by_shape: dict[Any, Schema]) -> Schema:
 
 
 def _responses(route: Route, by_shape: dict[Any, Schema]) -> Schema:
-    replies = [*route.replies, *_EVERYWHERE, *(_WITH_BODY if route.body is not None else ())]
+    replies = [
+        *route.replies,
+        *_EVERYWHERE,
+        *(_WITH_BODY if route.body is not None else ()),
+        *(_WITH_FORM if route.form is not None else ()),
+    ]
     by_status: dict[int, list[Reply]] = defaultdict(list)
     for reply in replies:
         by_status[reply.status].append(reply)
@@ -110,6 +119,8 @@ def _responses(route: Route, by_shape: dict[Any, Schema]) -> Schema:
             "headers": headers,
             "content": {"application/json": {"schema": variants[0] if len(variants) == 1 else {"anyOf": variants}}},
         }
+        if media := [kind for reply in several for kind in reply.media]:
+            responses[str(status)]["content"] = {kind: {} for kind in media}
     if route.index_backed:
         responses["304"] = {"description": "the index has not moved since", "headers": _REQUEST_ID}
     return responses

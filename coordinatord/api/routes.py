@@ -6,6 +6,7 @@ from typing import Any, Final, Literal
 import attrs
 
 from coordinatord.api.answers import Answer
+from coordinatord.api.streaming import StreamedAnswer
 from coordinatord.fields import Decimal, Kind, Schema, object_schema, read_object
 from coordinatord.store.sessions import SessionRow
 
@@ -26,8 +27,15 @@ class Request:
     session: SessionRow | None
     headers: Mapping[str, Any] = attrs.field(factory=dict)  # those declared, without the ones that are absent
 
+    @property
+    def owner(self) -> bytes:
+        """The address that is signed in, on a route that requires a session."""
+        if self.session is None:
+            raise AssertionError("the route requires a session")
+        return self.session.address
 
-Handler = Callable[[Request], Awaitable[Answer]]
+
+Handler = Callable[[Request], Awaitable[Answer | StreamedAnswer]]
 
 
 @attrs.frozen(slots=True)
@@ -57,12 +65,21 @@ class Body:
 
 
 @attrs.frozen(slots=True)
+class Form:
+    """A multipart/form-data body, handed to the handler as an UploadForm: schemas of its parts."""
+
+    parts: Mapping[str, Schema]
+
+
+@attrs.frozen(slots=True)
 class Reply:
-    """An answer that the route may give. `code` tells errors of one status apart; `shape` is a body of its own."""
+    """An answer that the route may give. `code` tells errors of one status apart; `shape` is a body of its own;
+    `media` are the types of a body that is no JSON."""
 
     status: int
     code: str | None = None
     shape: Any = None
+    media: tuple[str, ...] = ()
 
 
 @attrs.frozen(slots=True, kw_only=True)
@@ -76,6 +93,7 @@ class Route:
     query: Mapping[str, Parameter] = attrs.field(factory=dict)
     headers: Mapping[str, Parameter] = attrs.field(factory=dict)  # by names in lower case
     body: Body | None = None
+    form: Form | None = None
     session: bool = False  # refused without a live session
     session_with: str | None = None  # the same, but only with this query parameter
     index_backed: bool = False

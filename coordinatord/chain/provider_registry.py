@@ -9,8 +9,12 @@ from coordinatord.chain.rpc import Rpc
 from coordinatord.chain.views import View, read_view
 
 _PROVIDER_ID_OF: Final = abi.selector("providerIdOf(address)")
+_ALLOWLIST_STATUS: Final = abi.selector("allowlistStatus(bytes32)")
 _SET_IDENTITY: Final = abi.selector("setIdentity(bytes32,bytes,uint64,bytes)")
 _REQUEST_CAPACITY: Final = abi.selector("requestCapacity(uint32,uint64,bytes)")
+
+NOT_LISTED: Final = 0
+TOMBSTONED: Final = 2
 
 
 @attrs.frozen(slots=True)
@@ -24,6 +28,11 @@ class ProviderRegistry:
 
     def provider_id_view(self, operator: bytes, block: str = "latest") -> View:
         return View(self.address, abi.call(_PROVIDER_ID_OF, abi.address(operator)), "provider_id_read", block=block)
+
+    async def allowlist_status(self, key: bytes) -> int:
+        """NOT_LISTED, 1 (allowed) or TOMBSTONED."""
+        view = View(self.address, abi.call(_ALLOWLIST_STATUS, abi.bytes32(key)), "allowlist_status_read")
+        return await read_view(self.rpc, view, lambda data: abi.uint_at(data, 0, 8))
 
 
 def read_provider_id(data: bytes) -> int | None:

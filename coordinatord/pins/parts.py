@@ -30,9 +30,9 @@ BeforePart: TypeAlias = Callable[[str], Awaitable[None]]
 
 
 async def put_in_parts(
-    requests: StoreRequests, key: str, first: Payload, rest: AsyncIterator[bytes], before_part: BeforePart
+    requests: StoreRequests, key: str, pieces: AsyncIterable[bytes], before_part: BeforePart
 ) -> httpx.Response:
-    """Store `first` and all of `rest` under `key`; the store's answer to the whole."""
+    """Store all of `pieces`, more than one part, under `key`; the store's answer to the whole."""
     created = await requests.send("upload", "POST", key, query="uploads=")
     found = _UPLOAD_ID.search(created.content)
     if found is None:
@@ -40,7 +40,7 @@ async def put_in_parts(
     upload = found[1].decode("ascii", "replace")
     async with _aborted_unless_done(requests, key, upload):
         etags: list[str] = []
-        async with running_ahead(_parts(first, rest)) as parts:
+        async with running_ahead(_parts(pieces)) as parts:
             async for part in parts:
                 await before_part(upload)
                 query = f"partNumber={len(etags) + 1}&{_named(upload)}"
@@ -80,10 +80,9 @@ async def _aborted_unless_done(requests: StoreRequests, key: str, upload: str) -
         raise
 
 
-async def _parts(first: Payload, rest: AsyncIterable[bytes]) -> AsyncIterator[Payload]:
-    yield first
+async def _parts(pieces: AsyncIterable[bytes]) -> AsyncIterator[Payload]:
     part = Payload()
-    async for piece in rest:
+    async for piece in pieces:
         await part.add(piece)
         if part.size >= PART_BYTES:
             yield part

@@ -37,7 +37,8 @@ class Payload:
             yield piece
 
 
-async def payload_of(content: bytes) -> Payload:
+async def payload_of(*pieces: bytes) -> Payload:
     payload = Payload()
-    await payload.add(content)
+    for piece in pieces:
+        await payload.add(piece)
     return payload

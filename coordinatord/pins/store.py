@@ -4,6 +4,7 @@ An answer without a content id, or with one that cannot be the content's, fails 
 could not be fetched again.
 """
 
+from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
@@ -52,23 +53,26 @@ class PinStore:
 
         Pieces of some hundred KiB are the fastest: each is hashed in a thread and sent without a copy.
         """
-        begun, size = Payload(), 0
+        begun: deque[bytes] = deque()
+        size = 0
         coming = aiter(pieces)
         async for piece in coming:
-            await begun.add(piece)
-            if begun.size > SINGLE_BYTES:
+            begun.append(piece)
+            size += len(piece)
+            if size > SINGLE_BYTES:
                 break
         else:
-            return await self._put_whole(key, begun)
+            return await self._put_whole(key, await payload_of(*begun))
 
-        async def counted() -> AsyncIterator[bytes]:
+        async def all_pieces() -> AsyncIterator[bytes]:
             nonlocal size
+            while begun:
+                yield begun.popleft()
             async for piece in coming:
                 size += len(piece)
                 yield piece
 
-        size = begun.size
-        cid = await self._cid(await put_in_parts(self._requests, key, begun, counted(), before_part), key)
+        cid = await self._cid(await put_in_parts(self._requests, key, all_pieces(), before_part), key)
         if cid.codec == "raw":  # no block is so large
             raise rejected("its content id is another content's")
         return Pinned(str(cid), size)

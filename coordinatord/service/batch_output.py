@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from common.scalars import hex_of
 from coordinatord.store.batch_lines import EndedLine
 
-WINDOW_ENDED: Final = "the batch's window ended before this line did"
+_WINDOW_ENDED: Final = "the batch's window ended before this line did"
 _MESSAGES: Final = {
     "cancelled": "the owner cancelled the job",
     "provider_fail": "the provider failed the job",
@@ -42,6 +42,8 @@ def error_line(batch_id: str, ended: EndedLine) -> bytes:
     if ended.code is None:
         raise AssertionError(f"line {ended.line} of {batch_id} has not ended")
     message = ended.message or _MESSAGES.get(ended.code, f"the chain refuses: {ended.code}")
+    if ended.late and ended.message is None:
+        message = _WINDOW_ENDED
     return _line(
         batch_id,
         ended.line,

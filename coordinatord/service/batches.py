@@ -19,7 +19,7 @@ from coordinatord.store.database import Connection, Database
 from coordinatord.store.snapshot import Snapshot
 
 ENDPOINTS: Final = ("/v1/responses", "/v1/embeddings")
-_ID_CHARACTERS: Final = 64
+_ID_CHARACTERS: Final = 16_384  # whatever it is, it names a file or none
 _METADATA: Final = StringPairs(most=16, longest_key=64, longest_value=512)
 
 

@@ -29,6 +29,7 @@ from coordinatord.service.outcomes import NotSigned, WouldRefuse
 from coordinatord.service.relaying import Busy, Mined, NoReceipt, RefusedByChain, Relaying
 from coordinatord.service.uploads import Uploads
 from coordinatord.service.windows import ISSUED_WITHIN, Clock, is_fresh
+from coordinatord.store import leases
 from coordinatord.store.database import Database
 from coordinatord.store.jobs import read_payment
 from coordinatord.store.outbox import NewRelay, Priority, RelayKind
@@ -137,7 +138,11 @@ class Ops:
                 return WouldRefuse(name, "the chain would refuse the claim")
             raise Retryable("not_ready", "the index does not know the job yet", retry_after=1)
         calldata = job_registry.claim(op.job_id, op.issued_at, op.signature, payment)
-        return await self._relay_job_op(RelayKind.CLAIM, Priority.OP, op.job_id, calldata, same)
+        outcome = await self._relay_job_op(RelayKind.CLAIM, Priority.OP, op.job_id, calldata, same)
+        if isinstance(outcome, RefusedByChain) and outcome.name == "PaymentRefused":
+            async with self.database.connection() as connection:
+                await leases.hold_back(connection, [op.job_id])
+        return outcome
 
     async def _settle(self, op: SettleOp, session_address: bytes, same: bytes) -> Outcome:
         """The chain is asked first: a result that it would refuse is not stored."""

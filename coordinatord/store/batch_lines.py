@@ -36,6 +36,7 @@ class LineRecord:
     relay_id: int | None
     code: str | None
     message: str | None
+    late: bool = False  # skipped because the batch's window has ended
 
 
 async def posted_among(connection: Connection, batch_id: str, job_ids: Sequence[bytes]) -> set[bytes]:
@@ -51,8 +52,8 @@ async def posted_among(connection: Connection, batch_id: str, job_ids: Sequence[
 async def record(connection: Connection, batch_id: str, records: Iterable[LineRecord]) -> None:
     await connection.copy_records_to_table(
         "batch_lines",
-        columns=("batch_id", "line", "job_id", "relay_id", "code", "message"),
-        records=[(batch_id, r.line, r.job_id, r.relay_id, r.code, r.message) for r in records],
+        columns=("batch_id", "line", "job_id", "relay_id", "code", "message", "late"),
+        records=[(batch_id, r.line, r.job_id, r.relay_id, r.code, r.message, r.late) for r in records],
     )
 
 
@@ -61,14 +62,15 @@ async def recorded(connection: Connection, batch_id: str) -> int:
     return count
 
 
-async def end_dropped(connection: Connection, batch_id: str, code: str, message: str) -> None:
+async def end_dropped(connection: Connection, batch_id: str, code: str, message: str, *, late: bool) -> None:
     """Posts that were given up before they were signed, and are not to be tried again."""
     await connection.execute(
-        "update batch_lines l set code = $2, message = $3 from relays r"
+        "update batch_lines l set code = $2, message = $3, late = $4 from relays r"
         " where l.batch_id = $1 and l.code is null and r.id = l.relay_id and r.state = 'dropped'",
         batch_id,
         code,
         message,
+        late,
     )
 
 
@@ -92,9 +94,9 @@ async def any_queued(connection: Connection, batch_id: str) -> bool:
     return queued
 
 
-async def write_ends(connection: Connection, batch_id: str, late: str) -> bool:
-    """Write down how each line ended; one that goes on ends as expired, with the message `late`. False while the
-    index is being rebuilt."""
+async def write_ends(connection: Connection, batch_id: str) -> bool:
+    """Write down how each line ended; one that goes on ends late, as expired. False while the index is being
+    rebuilt."""
     written = await connection.fetchval(
         "with ends as (select l.line, o.outcome, j.result_cid, j.provider_id, j.rate_in::text as rate_in,"
         " j.rate_out::text as rate_out, j.completion_tok"
@@ -102,14 +104,13 @@ async def write_ends(connection: Connection, batch_id: str, late: str) -> bool:
         " where l.batch_id = $1 and not p.rebuilding and l.code is null and l.result is null),"
         " written as (update batch_lines l set"
         " code = case when e.outcome is distinct from 'completed' then coalesce(e.outcome, 'expired') end,"
-        " message = case when e.outcome is null then $2 end,"
+        " late = e.outcome is null,"
         " result = case when e.outcome = 'completed' then json_build_object('result_cid', e.result_cid,"
         " 'provider', e.provider_id, 'rate_in', e.rate_in, 'rate_out', e.rate_out,"
         " 'completion_tok', e.completion_tok)::text end"
         " from ends e where l.batch_id = $1 and l.line = e.line)"
         " select true from index_position where not rebuilding",
         batch_id,
-        late,
     )
     return written is True
 
@@ -120,13 +121,14 @@ class EndedLine:
     job_id: bytes | None
     code: str | None
     message: str | None
+    late: bool
     result: str | None
 
 
 async def ended_lines(connection: Connection, batch_id: str, *, completed: bool) -> AsyncIterator[EndedLine]:
     """In the file's order, a few at a time; within a transaction."""
     query = (
-        "select line, job_id, code, message, result from batch_lines"
+        "select line, job_id, code, message, late, result from batch_lines"
         f" where batch_id = $1 and result is {'not ' if completed else ''}null order by line"
     )
     async for row in connection.cursor(query, batch_id, prefetch=500):

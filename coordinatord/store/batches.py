@@ -222,16 +222,18 @@ async def fail(connection: Connection, batch_id: str) -> None:
     await connection.execute("delete from batch_work where batch_id = $1", batch_id)
 
 
-async def settle_counts(connection: Connection, batch_id: str, *, expired: bool) -> None:
-    """Every line has its end: from now on status and counts are the row's own. A cancel that came before wins."""
+async def settle_counts(connection: Connection, batch_id: str) -> None:
+    """Every line has its end: from now on status and counts are the row's own. It has expired when a line
+    ended late; a cancel that came before wins."""
     await connection.execute(
         "update batches b set finalizing_at = clock_timestamp(), total = c.total, completed = c.completed,"
         " failed = c.total - c.completed,"
-        " ends_as = case when b.cancelling_at is not null then 'cancelled' when $2 then 'expired' else 'completed' end"
-        " from (select count(*) as total, count(result) as completed from batch_lines where batch_id = $1) c"
+        " ends_as = case when b.cancelling_at is not null then 'cancelled' when c.late then 'expired'"
+        " else 'completed' end"
+        " from (select count(*) as total, count(result) as completed, coalesce(bool_or(late), false) as late"
+        " from batch_lines where batch_id = $1) c"
         " where b.id = $1",
         batch_id,
-        expired,
     )
 
 

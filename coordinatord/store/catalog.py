@@ -46,11 +46,5 @@ async def read_by_names(line: Line, names: Sequence[str]) -> tuple[Snapshot, dic
     return snapshot_of(rows), {row["name"]: _model(row) for row in rows if row["name"] is not None}
 
 
-async def has_model(database: Database, model_id: int) -> bool:
-    async with database.connection() as connection:
-        found: bool = await connection.fetchval("select exists (select 1 from models where model_id = $1)", model_id)
-    return found
-
-
 def _model(row: asyncpg.Record) -> ModelRow:
     return ModelRow(*row[:5])

@@ -159,7 +159,8 @@ async def hold(connection: Connection, file_id: str, job_id: bytes) -> bool:
 async def attach(connection: Connection, file_id: str, retention_seconds: int) -> bool:
     """A job or a batch refers to it: keep it for the retention period. False when it is gone or about to go."""
     found = await connection.fetchval(
-        "update files set attached = true, expires_at = greatest(expires_at, created_at + $2 * interval '1 second')"
+        "update files set attached = true, held_until = null,"
+        " expires_at = greatest(expires_at, created_at + $2 * interval '1 second')"
         " where id = $1 and cid is not null and removing_until is null"
         " and (attached or expires_at > clock_timestamp() or held_until > clock_timestamp()) returning true",
         file_id,

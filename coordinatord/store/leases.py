@@ -1,61 +1,137 @@
 """Leases of open jobs to polling providers: at most one live lease per job.
 
-One statement per step, inside one transaction per poll; a lapsed lease is overwritten by the next poll that takes
-the job, so nothing has to clean up for polls to go on.
+A lapsed lease is overwritten by the next poll that takes the job, so nothing has to clean up for polls to go on. A job
+whose payment cannot be had is leased to nobody for a while.
 """
 
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final, NamedTuple
+
+import attrs
+
 from coordinatord.store.database import Connection
-from coordinatord.store.jobs import JOB_COLUMNS, JobFilter, JobRow, conditions_of, job_row
+from coordinatord.store.jobs import JOB_COLUMNS, JobFilter, JobRow, job_row
+from coordinatord.store.lines import Line
 from coordinatord.store.snapshot import COLUMNS, Snapshot, snapshot_of
 
+_NOBODY: Final = 0
+_FIRST_WAIT: Final = timedelta(seconds=15)
+_LONGEST_WAIT: Final = timedelta(minutes=30)
+_MOST_HELD_BACK: Final = 10_000  # jobs of one owner at once
+_AMOUNT: Final = "(j.cap + div(j.cap * j.fee_bps, 10000) + j.gas_fee)"
+_LIVE: Final = "l.expires_at > clock_timestamp()"
+_OPEN: Final = "j.state = 0 and j.expires_at >= p.block_time"
 
-async def lock_provider(connection: Connection, provider_id: int) -> None:
-    """Polls of one provider take turns: two at once would both count the same leases and together take too many."""
-    await connection.execute("select pg_advisory_xact_lock(hashtextextended('poll ' || $1::text, 0))", str(provider_id))
+
+class Poller(NamedTuple):
+    provider_id: int
+    model_id: int
 
 
-async def take(
-    connection: Connection, wanted: JobFilter, *, provider_id: int, model_id: int, free: int, lease_ms: int
-) -> None:
-    """Lease the oldest matching jobs that nobody holds, until `free` are held (earlier leases count)."""
-    conditions, values = conditions_of(wanted)
-    n = len(values)
-    values += [provider_id, free, lease_ms, model_id]
-    provider, slots, length, model = (f"${n + k}" for k in range(1, 5))
+@attrs.frozen(slots=True)
+class Peek:
+    """What a poll would meet: whether there is such a model, and anything that the provider holds or might lease."""
+
+    known_model: bool
+    anything: bool
+
+
+@attrs.frozen(slots=True)
+class HeldJob:
+    """`is_new`: leased by this very poll. `amount` is what its claim collects from the owner."""
+
+    row: JobRow
+    is_new: bool
+    amount: int
+
+
+async def peek(line: Line, pollers: Sequence[Poller]) -> tuple[Snapshot, dict[Poller, Peek]]:
+    """For all of them at once. It looks past no filter: what it calls anything may turn out to be nothing."""
+    rows = await line.fetch(
+        f"with asked as (select * from unnest($1::bigint[], $2::bigint[]) as a(provider_id, model_id)),"
+        " bids as (select m.model_id, exists (select 1 from jobs j where j.model_id = m.model_id and j.designated = 0"
+        f" and {_OPEN} and not exists (select 1 from leases l where l.job_id = j.job_id and {_LIVE})) as some"
+        " from (select distinct model_id from asked) m cross join index_position p)"
+        " select a.provider_id, a.model_id, exists (select 1 from models m where m.model_id = a.model_id) as known,"
+        " b.some or exists (select 1 from jobs j where j.designated = a.provider_id and j.designated > 0"
+        f" and j.model_id = a.model_id and {_OPEN}) or exists (select 1 from leases l where"
+        f" l.provider_id = a.provider_id and l.model_id = a.model_id and {_LIVE}) as anything, {COLUMNS}"
+        " from index_position p cross join asked a join bids b on b.model_id = a.model_id",
+        [poller.provider_id for poller in pollers],
+        [poller.model_id for poller in pollers],
+    )
+    peeks = {Poller(row["provider_id"], row["model_id"]): Peek(row["known"], row["anything"]) for row in rows}
+    return snapshot_of(rows), peeks
+
+
+async def poll(
+    connection: Connection, poller: Poller, wanted: JobFilter, *, free: int, lease_ms: int, custody: int | None
+) -> tuple[Snapshot, list[HeldJob]]:
+    """Lease the oldest matching jobs that nobody holds, until `free` are held (earlier leases count); all that the
+    provider then holds, oldest first.
+
+    `custody`: open bids that were posted at or before this block are left out.
+    """
+    rows = await connection.fetch(
+        f"select page.*, {COLUMNS} from index_position p left join lateral (select {JOB_COLUMNS}, j.posted_log,"
+        f" h.is_new, {_AMOUNT}::text as amount"
+        " from poll_jobs($1, $2, $3, $4 * interval '1 millisecond', p.block_time, $5, $6, $7, $8, $9) h"
+        f" join jobs j on j.job_id = h.leased_job where {_OPEN}) page on true"
+        " order by page.posted_block, page.posted_log",
+        poller.provider_id,
+        poller.model_id,
+        free,
+        lease_ms,
+        custody,
+        wanted.min_rate_in,
+        wanted.min_rate_out,
+        wanted.owner,
+        wanted.posted_before,
+    )
+    held = [HeldJob(job_row(row), row["is_new"], int(row["amount"])) for row in rows if row["job_id"] is not None]
+    return snapshot_of(rows), held
+
+
+async def hold_back(connection: Connection, job_ids: Sequence[bytes]) -> None:
+    """Their payment was refused: nobody is leased them before a wait that doubles each time."""
+    await _hold_back(connection, "j.job_id = any($3)", job_ids)
+
+
+async def hold_back_for_good(connection: Connection, job_ids: Sequence[bytes]) -> None:
+    """Their authorisation is used up: no claim of them can ever be paid."""
     await connection.execute(
-        "with held as (select count(*) as held from leases l join jobs j using (job_id) cross join index_position p"
-        f" where l.provider_id = {provider} and l.model_id = {model} and l.expires_at > clock_timestamp()"
-        " and j.state = 0 and j.expires_at >= p.block_time),"
-        " free as (select j.job_id from jobs j cross join index_position p"
-        f" where {conditions} and j.designated in (0, {provider})"
-        " and not exists (select 1 from leases l where l.job_id = j.job_id and l.expires_at > clock_timestamp())"
-        " order by j.posted_block, j.posted_log"
-        f" limit greatest(0, {slots}::bigint - (select held from held)))"
-        " insert into leases (job_id, provider_id, model_id, expires_at)"
-        f" select job_id, {provider}, {model}, clock_timestamp() + {length} * interval '1 millisecond' from free"
-        " on conflict (job_id) do update set provider_id = excluded.provider_id, expires_at = excluded.expires_at"
-        " where leases.expires_at <= clock_timestamp()",
+        "insert into leases as l (job_id, provider_id, model_id, expires_at, unpaid)"
+        " select j.job_id, $2, j.model_id, 'infinity', 1 from jobs j where j.job_id = any($1) and j.state = 0"
+        " order by j.job_id on conflict (job_id) do update"
+        " set provider_id = excluded.provider_id, expires_at = excluded.expires_at, unpaid = l.unpaid + 1",
+        job_ids,
+        _NOBODY,
+    )
+
+
+async def hold_back_beyond(connection: Connection, owner: bytes, balance: int) -> None:
+    """The owner has no more than `balance`: hold back all of its open jobs that cost more."""
+    await _hold_back(connection, f"j.owner = $3 and {_AMOUNT} > $4::numeric", owner, balance)
+
+
+async def _hold_back(connection: Connection, which: str, *values: object) -> None:
+    await connection.execute(
+        "insert into leases as l (job_id, provider_id, model_id, expires_at, unpaid)"
+        f" select j.job_id, {_NOBODY}, j.model_id, clock_timestamp() + $1, 1 from jobs j where j.state = 0 and {which}"
+        f" order by j.job_id limit {_MOST_HELD_BACK} on conflict (job_id) do update"
+        " set provider_id = excluded.provider_id, unpaid = l.unpaid + 1,"
+        " expires_at = clock_timestamp() + least($1 * 2 ^ least(l.unpaid, 20), $2)"
+        f" where l.provider_id <> {_NOBODY} or l.expires_at <= clock_timestamp()",
+        _FIRST_WAIT,
+        _LONGEST_WAIT,
         *values,
     )
 
 
-async def read_held(
-    connection: Connection, provider_id: int, model_id: int, limit: int, offset: int
-) -> tuple[Snapshot, list[JobRow]]:
-    """The open jobs that the provider holds, oldest first."""
-    rows = await connection.fetch(
-        f"select page.*, {COLUMNS} from index_position p left join lateral (select {JOB_COLUMNS}, j.posted_log"
-        " from leases l join jobs j using (job_id) where l.provider_id = $1 and l.model_id = $2"
-        " and l.expires_at > clock_timestamp() and j.state = 0 and j.expires_at >= p.block_time"
-        " order by j.posted_block, j.posted_log limit $3 offset $4) page on true"
-        " order by page.posted_block, page.posted_log",
-        provider_id,
-        model_id,
-        limit,
-        offset,
-    )
-    return snapshot_of(rows), [job_row(row) for row in rows if row["job_id"] is not None]
-
-
 async def drop_lapsed(connection: Connection) -> None:
-    await connection.execute("delete from leases where expires_at < clock_timestamp()")
+    """Those of jobs whose payment was missing are kept as long as the job is open: the next wait is longer."""
+    await connection.execute(
+        "delete from leases l where (l.expires_at < clock_timestamp() and l.unpaid = 0) or (l.unpaid > 0"
+        " and not exists (select 1 from jobs j where j.job_id = l.job_id and j.state = 0))"
+    )

@@ -4,12 +4,13 @@ A provider is live for a model while its last poll is recent. Cost at ask decide
 picked least recently.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import attrs
 
-from coordinatord.store.database import Connection, Database
+from coordinatord.store.database import Database
+from coordinatord.store.lines import Line
 from coordinatord.store.providers import CAPACITY
 
 
@@ -109,11 +110,24 @@ async def mark_picked(database: Database, provider_id: int, model_id: int) -> No
         )
 
 
-async def mark_seen(connection: Connection, provider_id: int, model_id: int, free: int) -> None:
-    await connection.execute(
-        "insert into liveness (provider_id, model_id, free, seen_at) values ($1, $2, $3, clock_timestamp())"
+@attrs.frozen(slots=True)
+class Seen:
+    """One poll: who is there for which model, with how many free slots."""
+
+    provider_id: int
+    model_id: int
+    free: int
+
+
+async def mark_seen(line: Line, polls: Sequence[Seen]) -> None:
+    """Of several polls for the same, the one with the most free slots stands."""
+    await line.fetch(
+        "insert into liveness (provider_id, model_id, free, seen_at)"
+        " select provider_id, model_id, max(free), clock_timestamp()"
+        " from unnest($1::bigint[], $2::bigint[], $3::bigint[]) as s(provider_id, model_id, free)"
+        " group by provider_id, model_id order by provider_id, model_id"
         " on conflict (provider_id, model_id) do update set free = excluded.free, seen_at = excluded.seen_at",
-        provider_id,
-        model_id,
-        free,
+        [poll.provider_id for poll in polls],
+        [poll.model_id for poll in polls],
+        [poll.free for poll in polls],
     )

@@ -10,7 +10,6 @@ from typing import Final
 import attrs
 import structlog
 
-from coordinatord.service.batch_output import WINDOW_ENDED
 from coordinatord.store import batch_lines, batch_relays, batch_work, batches
 from coordinatord.store.batch_work import Work
 from coordinatord.store.database import Connection, Database
@@ -86,13 +85,13 @@ class BatchWorker:
         if work.cancelling or work.expired:
             await batch_relays.withdraw(connection, work.batch_id)
             code = "cancelled" if work.cancelling else "expired"
-            await batch_lines.end_dropped(connection, work.batch_id, code, NOT_POSTED[code])
+            await batch_lines.end_dropped(connection, work.batch_id, code, NOT_POSTED[code], late=code == "expired")
         else:
             await batch_relays.revive(connection, work.batch_id, max(await batch_relays.room(connection), 0))
         all_ended = await batch_lines.all_ended(connection, work.batch_id)
         too_late = work.expired and not await batch_lines.any_queued(connection, work.batch_id)
-        if (all_ended or too_late) and await batch_lines.write_ends(connection, work.batch_id, WINDOW_ENDED):
-            await batches.settle_counts(connection, work.batch_id, expired=not all_ended)
+        if (all_ended or too_late) and await batch_lines.write_ends(connection, work.batch_id):
+            await batches.settle_counts(connection, work.batch_id)
             await batch_work.pause(connection, work.batch_id, 0)
             return
         pause = min(max(_LOOKS_APART * (time.monotonic() - started), _LEAST_PAUSE), _LONGEST_PAUSE)

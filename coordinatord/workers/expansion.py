@@ -6,7 +6,8 @@ stretch is done. So no line is posted twice, and none is left out.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Final
 
 import anyio
@@ -23,7 +24,7 @@ from coordinatord.pins.store import PinStore
 from coordinatord.service.containers import container_key
 from coordinatord.service.line_checks import Checked, Good, LineChecks, Skipped
 from coordinatord.service.line_containers import LineContainers
-from coordinatord.service.line_reading import Cursor, Line, LineReader, Stretch
+from coordinatord.service.line_reading import MOST_LINES, Cursor, Line, LineReader, Stretch
 from coordinatord.service.order_checks import post_calldata, same_post
 from coordinatord.service.windows import Clock
 from coordinatord.store import batch_inputs, batch_lines, batch_objects, batch_relays, batch_work, batches, files
@@ -65,6 +66,7 @@ class Expansion:
     containers: LineContainers
     retention_seconds: int
     clock: Clock
+    most_lines: int = MOST_LINES  # of one stretch
 
     async def step(self, connection: Connection, work: Work) -> None:
         """Record the next stretch, within the transaction that locks `work`."""
@@ -78,7 +80,8 @@ class Expansion:
             return
         if work.cancelling or work.expired:
             code = "cancelled" if work.cancelling else "expired"
-            records = [LineRecord(line.number, None, None, code, NOT_POSTED[code]) for line in stretch.lines]
+            late = code == "expired"
+            records = [LineRecord(line.number, None, None, code, NOT_POSTED[code], late) for line in stretch.lines]
         else:
             records = await self._post(connection, work, stretch.lines)
         await batch_lines.record(connection, work.batch_id, records)
@@ -90,8 +93,11 @@ class Expansion:
         if work.input_bytes is None:
             raise Retryable("pinner_unavailable", "the input file is gone", "object_missing")
         key = files.object_key(work.input_file_id)
-        reader = LineReader(lambda first, last: self.pins.read(key, first=first, last=last), work.input_bytes)
-        return await reader.stretch(start)
+
+        def read(first: int, last: int) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+            return self.pins.read(key, first=first, last=last)
+
+        return await LineReader(read, work.input_bytes, most_lines=self.most_lines).stretch(start)
 
     async def _give_up(self, connection: Connection, work: Work) -> None:
         """The store lost the input file. With nothing recorded the batch fails as a whole; otherwise the lines that
@@ -115,10 +121,10 @@ class Expansion:
 
     async def _post(self, connection: Connection, work: Work, lines: Sequence[Line]) -> list[LineRecord]:
         checked = await self._on_chain(await self._alone(work.endpoint, lines))
-        checked = await _without_duplicates(connection, work.batch_id, checked)
         goods = [one for one in checked if isinstance(one, Good)]
         uploads = await batch_inputs.find(connection, _named(goods))
         checked = [_with_upload(one, uploads) if isinstance(one, Good) else one for one in checked]
+        checked = await _without_duplicates(connection, work.batch_id, checked)
         goods = [one for one in checked if isinstance(one, Good)]
         inline = [(g.paid.body.job_id, g.paid.body.container) for g in goods if g.paid.body.container is not None]
         cids = await self.containers.store([(job_id, content) for job_id, content in inline if content is not None])

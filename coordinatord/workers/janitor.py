@@ -1,10 +1,11 @@
 """What nobody needs any more: lapsed nonces, sessions and leases, ended relays, old batches' lines, objects that no
-job names.
+job names, files past their time and uploads that died on the way.
 
 A role, so that one process at a time does it. Every sweep is safe to cut anywhere: what it did not get to waits for
 the next.
 """
 
+from collections.abc import Awaitable
 from typing import Final
 
 import anyio
@@ -13,7 +14,8 @@ import attrs
 import structlog
 
 from coordinatord.service.containers import Containers
-from coordinatord.store import batch_lines, ended_relays, leases, objects, sessions
+from coordinatord.service.files import Files
+from coordinatord.store import batch_lines, ended_relays, files, leases, objects, sessions
 from coordinatord.store.database import Database
 from coordinatord.store.roles import hold_role
 from coordinatord.trouble import Retryable
@@ -29,6 +31,7 @@ _AT_ONCE: Final = 200
 class Janitor:
     database: Database
     containers: Containers
+    files: Files
     retention_seconds: int
 
     async def run(self) -> None:
@@ -50,11 +53,16 @@ class Janitor:
         await objects.settle_expired(connection, self.retention_seconds)
         while keys := await objects.lease_expired(connection, _AT_ONCE):
             for key in keys:
-                await self._remove(key)
+                await _removing(key, self.containers.remove(key))
+        await files.attach_named(connection, self.retention_seconds)
+        while doomed := await files.lease_expired(connection, _AT_ONCE):
+            for file in doomed:
+                await _removing(file.id, self.files.remove(file))
 
-    async def _remove(self, key: str) -> None:
-        try:
-            await self.containers.remove(key)
-        except Retryable as trouble:
-            # Its lease lapses, and a later sweep takes it again.
-            log.warning("object not removed", key=key, reason=trouble.message)
+
+async def _removing(what: str, removal: Awaitable[None]) -> None:
+    try:
+        await removal
+    except Retryable as trouble:
+        # Its lease lapses, and a later sweep takes it again.
+        log.warning("object not removed", key=what, reason=trouble.message)

@@ -8,12 +8,15 @@ from typing import Any, Final
 
 import click
 
-from svc.cli.commands import keys
+from svc.cli.commands import batches, doctor, jobs, keys, market
 from svc.cli.completion import completion
 from svc.cli.exits import MEANINGS, Exit
 
 _SECTIONS: Final[dict[str, tuple[click.Command, ...]]] = {
-    "Set-up": (keys.keygen, keys.address, completion),
+    "One job": (jobs.run, jobs.quote, jobs.submit, jobs.status, jobs.wait, jobs.result, jobs.cancel, jobs.jobs),
+    "Many jobs": (batches.batch,),
+    "The market": (market.models, market.asks, market.providers, market.escrow),
+    "Set-up": (keys.keygen, keys.address, doctor.doctor, completion),
 }
 _ENVIRONMENT: Final = (
     ("SVC_BASE_URL", "the coordinator (default http://127.0.0.1:8402)"),

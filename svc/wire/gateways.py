@@ -5,7 +5,7 @@ there is another round, up to eight, 1.5 s apart; when all gave other errors, th
 """
 
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Final, TypeVar
 
 import anyio
@@ -14,7 +14,7 @@ import httpx
 
 from svc.core.retries import GATEWAY_ATTEMPTS, GATEWAY_PAUSE
 from svc.errors import ResultUnreadable
-from svc.wire.transport import Sleep
+from svc.wire.transport import Sleep, pieces_of
 
 S = TypeVar("S")
 
@@ -63,8 +63,9 @@ class Gateways:
                 status = response.status_code
                 if status != _OK:
                     return _Failure(f"status {status}", status == _NOT_YET or status >= _SERVER_FAULT)
-                async for piece in _pieces(response):
-                    take(sink, piece)
+                async with pieces_of(response) as pieces:
+                    async for piece in pieces:
+                        take(sink, piece)
         except httpx.TransportError as failed:
             return _Failure(f"{type(failed).__name__}: {failed}", may_come=True)
         return None
@@ -74,7 +75,3 @@ class Gateways:
 class _Failure:
     what: str
     may_come: bool
-
-
-def _pieces(response: httpx.Response) -> AsyncIterator[bytes]:
-    return response.aiter_bytes(65_536)

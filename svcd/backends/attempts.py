@@ -27,28 +27,36 @@ class TryAgain(Exception):
         return self.detail
 
 
+@attrs.define(slots=True)
+class Signs:
+    """An attempt that hears from its backend says so here: silence until the deadline is a fault, long work is none."""
+
+    of_life: bool = False
+
+
 @attrs.frozen(slots=True)
 class Attempts:
     most: int
     backoff_seconds: float
     longest_backoff_seconds: float
 
-    async def run(self, work: Work, attempt: Callable[[], Awaitable[Output]]) -> Output:
+    async def run(self, work: Work, attempt: Callable[[Signs], Awaitable[Output]]) -> Output:
         """The first output. `JobFailed` of an attempt ends it at once; `TryAgain` is followed by a wait and another
         attempt while there is one left (`backend_exhausted`) and time for it (`deadline_wait`)."""
         trouble: TryAgain | None = None
+        signs = Signs()
         for number in range(1, self.most + 1):
             with trio.move_on_at(work.deadline):
                 try:
-                    return await attempt()
+                    return await attempt(signs)
                 except TryAgain as failed:
                     trouble = failed
                     if number == self.most:
                         break
                     wait = self._wait(number, failed)
             if trio.current_time() >= work.deadline:
-                # A first attempt may be merely long; one after a failure shows a backend that is not well.
-                fault = trouble is not None
+                # An attempt may be merely long. After a failure, or without any sign, the backend is not well.
+                fault = trouble is not None or not signs.of_life
                 raise JobFailed("deadline_wait", f"attempt {number} was under way at the deadline", fault)
             if trio.current_time() + wait >= work.deadline:
                 raise JobFailed("deadline_wait", f"{trouble}; {wait:.1f} s more would end past the deadline", True)

@@ -26,7 +26,7 @@ from common.pricing.counts import read_count
 from common.pricing.units import text_units
 from common.refusal import Refused
 from common.strict_json import canonical
-from svcd.backends.attempts import Attempts, TryAgain
+from svcd.backends.attempts import Attempts, Signs, TryAgain
 from svcd.backends.http_answers import for_the_seal, read_object
 from svcd.backends.settings import ExecSettings
 from svcd.failures import JobFailed
@@ -54,12 +54,14 @@ class ExecBackend:
 
     async def run(self, work: Work) -> Output:
         backoff = self.settings.backoff_seconds
-        return await Attempts(self.settings.attempts, backoff, backoff * 8).run(work, lambda: self._attempt(work))
+        return await Attempts(self.settings.attempts, backoff, backoff * 8).run(
+            work, lambda signs: self._attempt(work, signs)
+        )
 
     async def is_up(self) -> bool:
         return os.access(self.settings.command[0], os.X_OK)
 
-    async def _attempt(self, work: Work) -> Output:
+    async def _attempt(self, work: Work, signs: Signs) -> Output:
         try:
             process = await trio.lowlevel.open_process(
                 list(self.settings.command),
@@ -73,6 +75,7 @@ class ExecBackend:
             )
         except OSError as broken:
             raise JobFailed("backend_error", f"the program cannot be started: {broken.strerror}", True) from None
+        signs.of_life = True
         heard = _Heard()
         try:
             await self._converse(process, _request(work), heard)

@@ -19,7 +19,7 @@ import httpx
 import structlog
 import trio
 
-from svcd.backends.attempts import Attempts, TryAgain
+from svcd.backends.attempts import Attempts, Signs, TryAgain
 from svcd.backends.downloads import Downloads
 from svcd.backends.http_answers import error_code, for_the_seal, read_body, read_error, read_object
 from svcd.backends.settings import HttpSettings
@@ -58,7 +58,7 @@ class HttpBackend:
         submission = _Submission(work, json.dumps(self._body(work)).encode())
         patience = self.settings.patience
         attempts = Attempts(patience.attempts, patience.backoff_seconds, patience.longest_backoff_seconds)
-        return await attempts.run(work, lambda: self._attempt(submission))
+        return await attempts.run(work, lambda signs: self._attempt(submission, signs))
 
     async def is_up(self) -> bool:
         try:
@@ -75,11 +75,12 @@ class HttpBackend:
             body[settings.model_key] = settings.models.get(work.model, work.model)
         return body
 
-    async def _attempt(self, submission: "_Submission") -> Output:
+    async def _attempt(self, submission: "_Submission", signs: Signs) -> Output:
         headers = {"content-type": "application/json", "idempotency-key": submission.key}
         status = await self._ask("POST", self.settings.submit_url, content=submission.body, headers=headers)
         job = self._name(status)
         submission.named += 1
+        signs.of_life = True
         async with self._cancelled_unless_ended(job) as ended:
             result = await self._follow(status, self._poll_url(status, job), ended)
             return await self._collect(result, submission.work)

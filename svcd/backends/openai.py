@@ -6,7 +6,7 @@ from typing import Final
 import attrs
 import httpx
 
-from svcd.backends.attempts import Attempts, TryAgain
+from svcd.backends.attempts import Attempts, Signs, TryAgain
 from svcd.backends.events import EventReader
 from svcd.backends.http_answers import check_length, read_body, read_error, read_object
 from svcd.backends.openai_bodies import request_body
@@ -36,7 +36,7 @@ class OpenAIBackend:
         body = json.dumps(request_body(self.settings, work)).encode()
         patience = self.settings.patience
         attempts = Attempts(patience.attempts, patience.backoff_seconds, patience.longest_backoff_seconds)
-        return await attempts.run(work, lambda: self._attempt(work, body))
+        return await attempts.run(work, lambda signs: self._attempt(work, body, signs))
 
     async def is_up(self) -> bool:
         try:
@@ -46,8 +46,9 @@ class OpenAIBackend:
         # A server without this route is up all the same; one that refuses the key takes no jobs either.
         return response.is_success or response.status_code in (404, 405)
 
-    async def _attempt(self, work: Work, body: bytes) -> Output:
+    async def _attempt(self, work: Work, body: bytes, signs: Signs) -> Output:
         settings = self.settings
+        signs.of_life = not settings.stream  # without a stream, silence is how work sounds
         try:
             async with self.client.stream(
                 "POST",
@@ -55,6 +56,7 @@ class OpenAIBackend:
                 content=body,
                 headers={"content-type": "application/json", "accept": "application/json, text/event-stream"},
             ) as response:
+                signs.of_life = True
                 if not response.is_success:
                     raise await read_error(response)
                 # A server that cannot stream answers in one piece, whatever it was asked.

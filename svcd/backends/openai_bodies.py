@@ -11,6 +11,7 @@ from common.pricing.counts import read_count
 from common.pricing.frames import MISSING_SIDE, RATIOS, TIERS, WIDE, frame_of
 from common.pricing.request_shape import OUTPUT_CAPS, carries_assets
 from common.refusal import Refused
+from svcd.backends.outside_references import outside_reference
 from svcd.backends.settings import OpenAISettings
 from svcd.failures import JobFailed
 from svcd.work import Work
@@ -49,6 +50,9 @@ def _check(settings: OpenAISettings, work: Work) -> None:
     for key in settings.refuse:
         if work.input.get(key) is not None:
             raise _unfit(work, f"the input names {key}, which this provider refuses")
+    reference = None if settings.outside_references else outside_reference(work.input)
+    if reference is not None:
+        raise _unfit(work, f"the input points outside of itself by {reference}")
     if settings.api == "images" and carries_assets(work.input):
         raise _unfit(work, "the images route takes no reference assets")
 

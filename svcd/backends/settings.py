@@ -42,6 +42,7 @@ class OpenAISettings:
     extra: dict[str, object]
     drop: tuple[str, ...]
     refuse: tuple[str, ...]
+    outside_references: bool
     health_path: str
     longest_answer_bytes: int
 
@@ -91,9 +92,6 @@ class EchoSettings:
 
 BackendSettings = OpenAISettings | HttpSettings | ExecSettings | EchoSettings
 
-# These name what a server keeps: one client's payload could reach into what is kept of another's.
-_STATEFUL: Final = ("previous_response_id", "conversation", "prompt")
-
 
 def read_backend(table: Mapping[str, object], environment: Mapping[str, str]) -> BackendSettings:
     """`Refused.param` is the key at fault. What `*_env` names, and where systemd's credentials are, is looked up in
@@ -113,14 +111,24 @@ def _openai(table: Table, environment: Mapping[str, str]) -> OpenAISettings:
         models=table.text_map("models"),
         headers=_headers(table, environment),
         patience=_patience(table),
-        stream=table.boolean("stream", api in ("responses", "chat")),
+        stream=_stream(table, api),
         cap_name=table.choice("cap_name", ("max_tokens", "max_completion_tokens"), "max_tokens"),
         extra=table.object_map("extra"),
         drop=table.texts("drop", ()),
-        refuse=table.texts("refuse", _STATEFUL if api == "responses" else ()),
+        # A stored prompt template is the provider's own; other routes mean the text itself by this name.
+        refuse=table.texts("refuse", ("prompt",) if api == "responses" else ()),
+        outside_references=table.boolean("outside_references", False),
         health_path=_health_path(table),
         longest_answer_bytes=_longest_answer(table),
     )
+
+
+def _stream(table: Table, api: str) -> bool:
+    can = api in ("responses", "chat")
+    stream = table.boolean("stream", can)
+    if stream and not can:
+        raise Refused(f"the {api} route does not stream", "stream")
+    return stream
 
 
 def _health_path(table: Table) -> str:

@@ -8,7 +8,7 @@ Every way out passes through here, so that the slot is free and the count is rig
 """
 
 from collections.abc import Awaitable, Callable
-from typing import NoReturn, Protocol, TypeVar
+from typing import Final, NoReturn, Protocol, TypeVar
 
 import attrs
 import structlog
@@ -22,6 +22,8 @@ from svcd.journal.journal import Journal
 from svcd.stages.exclusions import Exclusions
 
 log = structlog.get_logger(__name__)
+
+_RECOVERED: Final = 64
 
 
 class InHand(Protocol):
@@ -45,13 +47,14 @@ class Pipeline:
 
     @classmethod
     def of(cls, journal: Journal, exclusions: Exclusions, slots: dict[str, int]) -> "Pipeline":
-        """Each channel holds as many jobs as may be claimed: a stage that is slow holds up those before it."""
-        every = sum(slots.values())
+        """Each channel holds as many jobs as may be claimed, and some that an earlier run may have held beyond that:
+        what is due first overtakes the rest only inside of a channel."""
+        every = sum(slots.values()) + _RECOVERED
         return cls(
             journal=journal,
             exclusions=exclusions,
             to_open=DeadlineChannel(every),
-            to_run={model: DeadlineChannel(count) for model, count in slots.items()},
+            to_run={model: DeadlineChannel(every) for model in slots},
             to_seal=DeadlineChannel(every),
             to_upload=DeadlineChannel(every),
             to_settle=DeadlineChannel(every),

@@ -20,6 +20,7 @@ from coordinatord.api.dispatch import Dispatcher, Gates
 from coordinatord.api.frame import Frame
 from coordinatord.api.jobs import Jobs
 from coordinatord.api.routes import Request, Route
+from coordinatord.api.uploading import UploadReader
 from coordinatord.server.listening import listening_socket
 from coordinatord.server.serving import serve_until
 from coordinatord.service.index_reads import IndexReads
@@ -46,7 +47,8 @@ def our_stack(routes: list[Route], position: Callable[[], Awaitable[Snapshot]]) 
     async def no_session(_: str) -> SessionRow | None:
         return None
 
-    gates = Gates(is_ready, no_session, BodyReader(60, 4096), BodyBudget(1 << 28), BlockCache(position))
+    budget, uploads = BodyBudget(1 << 28), UploadReader(BodyBudget(1 << 28), 1 << 28, 4096, 60)
+    gates = Gates(is_ready, no_session, BodyReader(60, 4096), budget, uploads, BlockCache(position))
     buckets = TokenBuckets(1e9, 1e9)
     return Frame(CallerLimits(Dispatcher(routes, gates), buckets, frozenset()))
 

@@ -15,7 +15,10 @@ import pytest
 
 from devnet.ports import pick_free
 
-PORT_FLAGS = ("--rpc-port", "--database-port", "--pin-store-port", "--api-port", "--metrics-port")
+PORT_FLAGS = (
+    *("--rpc-port", "--database-port", "--pin-store-port"),
+    *("--api-port", "--metrics-port", "--provider-metrics-port"),
+)
 
 
 @attrs.frozen

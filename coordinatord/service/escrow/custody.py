@@ -3,12 +3,18 @@
 from typing import Protocol
 
 from common.box import PublicKey
+from coordinatord.service.escrow.evidence import AnnouncedKey, Evidence, static_evidence
 from coordinatord.service.escrow.key_material import EscrowKey, open_with_any
+from coordinatord.service.escrow.unminted import unminted
+from coordinatord.service.windows import Clock
 
 
 class Custody(Protocol):
     def announced(self) -> PublicKey | None:
         """The key that new orders are sealed to; None while there is none yet."""
+
+    def evidence(self, public: PublicKey) -> Evidence:
+        """What is said about a key of this escrow."""
 
     async def open(self, seed_wrap: bytes) -> bytearray | None:
         """The seed under a wrap, or None when no key that is held opens it. Whoever gets it wipes it."""
@@ -16,18 +22,49 @@ class Custody(Protocol):
     async def has_lost_keys(self) -> bool:
         """Whether a wrap that does not open may have been sealed to a key of ours that nobody holds any more."""
 
+    async def begin(self) -> None:
+        """What must be before anything is served. Raises Fatal or Retryable when it cannot be."""
+
+    async def run(self) -> None:
+        """What goes on beside the requests, until cancelled."""
+
+    def end(self) -> None:
+        """Wipes every key."""
+
 
 class StaticCustody:
-    """Keys that the operator gave: the first is announced, all of them open, none is ever lost by a restart."""
+    """Keys that the operator gave: the first is announced, all of them open, none is lost by a restart."""
 
-    def __init__(self, keys: tuple[EscrowKey, ...]) -> None:
+    def __init__(self, keys: tuple[EscrowKey, ...], release: int) -> None:
         self._keys = keys
+        self._release = release
 
     def announced(self) -> PublicKey | None:
         return self._keys[0].public
+
+    def evidence(self, public: PublicKey) -> Evidence:
+        return static_evidence(public, self._release)
 
     async def open(self, seed_wrap: bytes) -> bytearray | None:
         return open_with_any(self._keys, seed_wrap)
 
     async def has_lost_keys(self) -> bool:
         return False
+
+    async def begin(self) -> None:
+        """The keys are there."""
+
+    async def run(self) -> None:
+        """Nothing changes while the process lives."""
+
+    def end(self) -> None:
+        for key in self._keys:
+            key.erase()
+
+
+def announced_key(custody: Custody, clock: Clock) -> AnnouncedKey:
+    """What GET /key tells. Raises Retryable while there is no key."""
+    public = custody.announced()
+    if public is None:
+        raise unminted()
+    return AnnouncedKey(public, custody.evidence(public), int(clock()))

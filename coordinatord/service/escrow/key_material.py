@@ -53,9 +53,9 @@ class EscrowKey:
         )
         return None if outcome == _FAILED else opened
 
-    def append_secret_to(self, message: bytearray) -> None:
-        """For a message that is sealed at once. Whoever made it wipes it."""
-        message += self._secret
+    def copy_secret(self) -> bytearray:
+        """For a message that is sealed at once. Whoever gets it wipes it."""
+        return self._secret[:]
 
     def erase(self) -> None:
         """Wipes the secret; the key opens nothing any more."""
@@ -72,6 +72,13 @@ def open_with_any(keys: Iterable[EscrowKey], sealed: bytes) -> bytearray | None:
         if opened is not None:
             return opened
     return None
+
+
+def seal_secret(recipient: PublicKey, message: bytearray) -> bytes:
+    """A sealed box of what must not pass through `bytes`."""
+    sealed = bytearray(len(message) + SEAL_OVERHEAD)
+    lib.crypto_box_seal(ffi.from_buffer(sealed), ffi.from_buffer(message), len(message), recipient.raw)
+    return bytes(sealed)
 
 
 def wipe(secret: bytearray) -> None:

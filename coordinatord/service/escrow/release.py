@@ -16,45 +16,18 @@ from common.derivation import data_key
 from common.domains import Domains
 from common.messages.escrow import Release
 from common.quotes import job_id as job_id_of
-from common.refusal import Refused
-from common.scalars import read_hex
 from common.sealed_stream import SEED_WRAP_BYTES
-from common.secp256k1 import SIGNATURE_LENGTH, recover
+from common.secp256k1 import recover
+from coordinatord import metrics
 from coordinatord.chain.job_registry import CLAIMED
-from coordinatord.fields import BYTES32, UINT64, BareHex, Base64, Coded, Schema, wire
+from coordinatord.fields import BYTES32, UINT64, Base64, Coded, wire
+from coordinatord.service.escrow.body_kinds import AnySignature, SealingKey
 from coordinatord.service.escrow.claims import Claim, Claims
 from coordinatord.service.escrow.custody import Custody
 from coordinatord.service.escrow.key_material import wipe
+from coordinatord.service.escrow.unminted import unminted
 from coordinatord.service.windows import ISSUED_WITHIN, Clock, is_fresh
 from coordinatord.trouble import Retryable
-
-
-@attrs.frozen(slots=True)
-class SealingKey:
-    """An X25519 public key without 0x. A low-order point is refused: everyone could read what is sealed to it."""
-
-    def read(self, value: object, param: str) -> PublicKey:
-        try:
-            return PublicKey(BareHex(box.KEY_BYTES).read(value, param))
-        except Refused as refusal:
-            raise Refused(refusal.message, param) from None
-
-    def schema(self) -> Schema:
-        return BareHex(box.KEY_BYTES).schema()
-
-
-@attrs.frozen(slots=True)
-class AnySignature:
-    """A signature, or nothing for a malformed one: that is answered as a signature of the wrong wallet."""
-
-    def read(self, value: object, param: str) -> bytes:
-        try:
-            return read_hex(value, SIGNATURE_LENGTH, param)
-        except Refused:
-            return b""
-
-    def schema(self) -> Schema:
-        return {"type": "string"}
 
 
 @attrs.frozen(slots=True)
@@ -107,6 +80,11 @@ class Releases:
     async def release(self, body: ReleaseBody) -> Outcome:
         """Raises Retryable while the chain cannot be read, while the claim is not deep enough, and while there is no
         key."""
+        outcome = await self._decide(body)
+        metrics.escrow_releases.labels("released" if isinstance(outcome, Released) else outcome.reason).inc()
+        return outcome
+
+    async def _decide(self, body: ReleaseBody) -> Outcome:
         if not is_fresh(body.issued_at, self.clock()):
             return NotReleased("stale_issued_at", f"issued_at is not within ±{ISSUED_WITHIN} seconds of now")
         c = commitment(body.seed_wrap, body.ct_hash)
@@ -141,7 +119,3 @@ class Releases:
         finally:
             wipe(seed)
         return Released(box.seal(body.response_pubkey, dek))
-
-
-def unminted() -> Retryable:
-    return Retryable("not_ready", "this escrow waits for its keys", "escrow_key_unminted", retry_after=1)

@@ -52,6 +52,7 @@ create table batch_lines (
     relay_id bigint,                     -- the post; rides with what the outbox says of it
     code text,                           -- why it did not settle; for a posted line set when the batch ends
     message text,
+    late boolean not null default false, -- it ended because the batch's window did
     result text,                         -- JSON: how it settled; set when the batch ends
     primary key (batch_id, line)
 );

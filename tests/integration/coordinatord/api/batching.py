@@ -1,36 +1,57 @@
 """An owner of batches: uploads, creates, waits, reads what came of it."""
 
 import json
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
 import attrs
 import httpx
 
+from coordinatord.chain.job_registry import JobRegistry
 from coordinatord.service.files import Files
+from tests.fakes.submissions import Submitter, jsonl
 from tests.integration.coordinatord.api.party import Body, Party
 from tests.integration.coordinatord.api.stage import Stage
 
 CREATE = {"endpoint": "/v1/responses", "completion_window": "24h"}
 
 
-def jsonl(lines: Iterable[Body | bytes]) -> bytes:
-    return b"".join((line if isinstance(line, bytes) else json.dumps(line).encode()) + b"\n" for line in lines)
+@attrs.frozen
+class UploadedContainer:
+    content: bytes
+    cid: str
 
 
 @attrs.frozen
 class Batching:
     stage: Stage
     owner: Party
+    submitter: Submitter
+
+    @classmethod
+    async def of(cls, stage: Stage, owner: Party) -> "Batching":
+        """`owner` must be signed in."""
+        book = stage.ground.config.addresses
+        terms = await JobRegistry(stage.ground.rpc, book.job_registry).fees()
+        submitter = Submitter(
+            owner.wallet, stage.ground.domains, book.chain_id, book.job_registry, terms, owner.box_key
+        )
+        return cls(stage, owner, submitter)
+
+    @property
+    def files(self) -> Files:
+        ground = self.stage.ground
+        return Files(ground.database, ground.pins, ground.config.file_retention_seconds)
 
     async def upload(self, *lines: Body | bytes) -> str:
-        async def pieces() -> AsyncIterator[bytes]:
-            yield jsonl(lines)
+        content = _pieces(jsonl(lines))
+        return (await self.files.upload(self.owner.wallet.address, "batch", "batch.jsonl", content)).id
 
-        ground = self.stage.ground
-        files = Files(ground.database, ground.pins, ground.config.file_retention_seconds)
-        return (await files.upload(self.owner.wallet.address, "batch", "batch.jsonl", pieces())).id
+    async def upload_container(self) -> UploadedContainer:
+        content = self.owner.container()
+        row = await self.files.upload(self.owner.wallet.address, "input", "container", _pieces(content))
+        return UploadedContainer(content, row.cid)
 
     async def post(self, body: Body, **headers: str) -> httpx.Response:
         return await self.owner.http.post("/v1/batches", json=body, headers={**self.owner.authorization, **headers})
@@ -60,10 +81,12 @@ class Batching:
     async def lines(self, file_id: str | None) -> list[Body]:
         if file_id is None:
             return []
-        ground = self.stage.ground
-        files = Files(ground.database, ground.pins, ground.config.file_retention_seconds)
-        row = await files.find(file_id, self.owner.wallet.address)
+        row = await self.files.find(file_id, self.owner.wallet.address)
         assert row is not None
         assert row.purpose == "batch_output"
-        async with files.open(row) as pieces:
+        async with self.files.open(row) as pieces:
             return [json.loads(line) for line in b"".join([piece async for piece in pieces]).splitlines()]
+
+
+async def _pieces(content: bytes) -> AsyncIterator[bytes]:
+    yield content

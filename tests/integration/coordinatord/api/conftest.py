@@ -6,6 +6,7 @@ import pytest
 
 from devnet.accounts import Wallet as DevnetWallet
 from devnet.world import World
+from tests.integration.coordinatord.api.batching import Batching
 from tests.integration.coordinatord.api.party import Party, wallet_of
 from tests.integration.coordinatord.api.shows import assert_shown
 from tests.integration.coordinatord.api.stage import Seen, Stage, configured, staged
@@ -20,14 +21,16 @@ def seen(request: pytest.FixtureRequest) -> Iterator[list[Seen]]:
 
 
 @pytest.fixture
-def settings() -> dict[str, object]:
+def stage_settings() -> dict[str, object]:
     """Of the coordinator; a module that needs others overrides this."""
     return {}
 
 
 @pytest.fixture
-async def stage(world: World, database_url: str, seen: list[Seen], settings: dict[str, object]) -> AsyncIterator[Stage]:
-    async with staged(world, configured(world, database_url, **settings), seen) as stage:
+async def stage(
+    world: World, database_url: str, seen: list[Seen], stage_settings: dict[str, object]
+) -> AsyncIterator[Stage]:
+    async with staged(world, configured(world, database_url, **stage_settings), seen) as stage:
         yield stage
 
 
@@ -46,6 +49,13 @@ def party(stage: Stage) -> Callable[[DevnetWallet], Party]:
 @pytest.fixture
 def client(party: Callable[[DevnetWallet], Party], world: World) -> Party:
     return party(world.cast.with_role("client")[0])
+
+
+@pytest.fixture
+async def batching(client: Party, stage: Stage) -> Batching:
+    """The client as an owner of batches, signed in."""
+    await client.sign_in()
+    return await Batching.of(stage, client)
 
 
 @pytest.fixture

@@ -28,6 +28,8 @@ def values(schema: Schema) -> st.SearchStrategy[Any]:
     match schema.get("type"):
         case "null":
             return st.none()
+        case "boolean":
+            return st.booleans()
         case "integer":
             return st.integers(schema.get("minimum", 0), schema.get("maximum", 2**53 - 1))
         case "array":

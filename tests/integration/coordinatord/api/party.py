@@ -123,6 +123,15 @@ class Party:
         signature = self.wallet.sign(self.domains.jobs.digest(Cancel(bytes.fromhex(job[2:]), at)))
         return {"issued_at": at, "signature": hex_of(signature)}
 
+    # --- files --------------------------------------------------------------------------------------------
+
+    async def upload(self, purpose: str, content: bytes, name: str = "file") -> httpx.Response:
+        form = {"data": {"purpose": purpose}, "files": {"file": (name, content)}}
+        return await self.http.post("/v1/files", **form, headers=self.authorization)  # type: ignore[arg-type] # httpx's own union
+
+    async def read_file(self, file_id: str, suffix: str = "") -> httpx.Response:
+        return await self.http.get(f"/v1/files/{file_id}{suffix}", headers=self.authorization)
+
     # --- ops ----------------------------------------------------------------------------------------------
 
     def claim(self, job: str, issued_at: int | None = None) -> Body:

@@ -40,9 +40,12 @@ def start(environment: dict[str, str], *, errors: int | None = None) -> "subproc
 
 
 @asynccontextmanager
-async def running(environment: dict[str, str], port: int, metrics_port: int) -> AsyncIterator[Coordinator]:
+async def running(
+    environment: dict[str, str], port: int, metrics_port: int, *, errors: int | None = None
+) -> AsyncIterator[Coordinator]:
+    """`errors`: the file descriptor that its log goes to."""
     ports = {"PORT": str(port), "METRICS_PORT": str(metrics_port)}
-    process = start(environment | ports)
+    process = start(environment | ports, errors=errors)
     coordinator = Coordinator(process, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{metrics_port}/metrics")
     try:
         async with httpx.AsyncClient(trust_env=False) as http:

@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 
 import anyio
 import attrs
 import httpx
+from starlette.types import ASGIApp
 
 from common.domains import Domains
 from common.secp256k1 import Wallet
@@ -20,7 +21,7 @@ from coordinatord.pins.requests import StoreRequests
 from coordinatord.pins.signing import Signer
 from coordinatord.pins.store import PinStore, bucket_url
 from coordinatord.service.containers import Containers
-from coordinatord.service.escrow.hosting import host_escrow
+from coordinatord.service.escrow.hosting import Escrow, open_escrow
 from coordinatord.service.relaying import Relaying
 from coordinatord.service.windows import system_clock
 from coordinatord.store.database import open_database
@@ -69,6 +70,8 @@ class Stage:
     stopping: Stopping
     janitor: Janitor
     relaying: Relaying
+    escrow: Escrow | None
+    application: ASGIApp
 
     async def fetchval(self, query: str, *arguments: object) -> object:
         async with self.ground.database.connection() as connection:
@@ -89,13 +92,23 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(world: World, config: Config, seen: list[Seen], *, relayer: bool = True) -> AsyncIterator[Stage]:
-    """`relayer=False`: what is queued stays queued."""
+async def staged(
+    world: World,
+    config: Config,
+    seen: list[Seen],
+    *,
+    relayer: bool = True,
+    connection_wait: float = 5,
+    make_escrow: Callable[[Ground], AbstractAsyncContextManager[Escrow | None]] | None = None,
+) -> AsyncIterator[Stage]:
+    """`relayer=False`: what is queued stays queued. `connection_wait`: seconds for a connection of the pool. The escrow
+    is the configured one unless one is made; what it does beside requests is left to the test."""
     node, store = Faults(), Faults()
     async with (
         httpx.AsyncClient(transport=node, timeout=5) as node_client,
         httpx.AsyncClient(transport=store, timeout=5) as store_client,
-        open_database(config.database_url.reveal(), smallest=1, largest=8) as database,
+        open_database(config.database_url.reveal(), smallest=1, largest=8, acquire_timeout=connection_wait) as database,
+        AsyncExitStack() as stack,
     ):
         signer = Signer(config.pin_store_key, config.pin_store_secret, config.pin_store_region)
         url = bucket_url(config.pin_store_endpoint, config.pin_store_bucket)
@@ -112,9 +125,11 @@ async def staged(world: World, config: Config, seen: list[Seen], *, relayer: boo
             await migrate(connection)
         relaying = app.relaying_of(ground)
         containers = Containers(database, ground.pins, config.file_retention_seconds)
-        janitor = Janitor(database, containers, config.file_retention_seconds)
+        janitor = app.janitor_of(ground, containers)
         stopping = Stopping()
-        escrow = host_escrow(config, system_clock)
+        escrow = await stack.enter_async_context((make_escrow or configured_escrow)(ground))
+        if escrow is not None:
+            await escrow.custody.begin()
         application = app.compose(ground, relaying, containers, escrow, stopping)
 
         async def note(response: httpx.Response) -> None:
@@ -137,8 +152,12 @@ async def staged(world: World, config: Config, seen: list[Seen], *, relayer: boo
                 for part in (relaying.run, partial(app.index, ground), partial(ground.notices.listen, database)):
                     tasks.start_soon(part)
             await until(lambda: http.get("/readyz"), 200)
-            yield Stage(http, ground, world, node, store, stopping, janitor, relaying)
+            yield Stage(http, ground, world, node, store, stopping, janitor, relaying, escrow, application)
             tasks.cancel_scope.cancel()
+
+
+def configured_escrow(ground: Ground) -> AbstractAsyncContextManager[Escrow | None]:
+    return open_escrow(ground.config, app.escrow_ground(ground), system_clock)
 
 
 async def until(ask: Callable[[], Awaitable[httpx.Response]], status: int) -> httpx.Response:

@@ -1,7 +1,5 @@
 """Batches from their upload to their files."""
 
-import json
-
 import pytest
 
 from common.scalars import base64_of
@@ -12,12 +10,6 @@ from tests.integration.coordinatord.api.stage import Stage, until
 from tests.invariants.batches import broken_batches
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def batching(client: Party, stage: Stage) -> Batching:
-    await client.sign_in()
-    return Batching(stage, client)
 
 
 async def settle(provider: Party, job: str) -> None:
@@ -31,7 +23,7 @@ async def settle(provider: Party, job: str) -> None:
 async def test_batch_ends_with_an_output_line_per_settled_job_and_an_error_line_per_other(
     batching: Batching, client: Party, provider: Party, stage: Stage
 ) -> None:
-    settles, fails, taken_back = [await client.paid() for _ in range(3)]
+    settles, fails, taken_back = batching.submitter.lines(3)
     created = await batching.create(settles, b"", b"no json", fails, taken_back, metadata={"project": "x"})
     assert created["status"] == "validating"
     assert created["metadata"] == {"project": "x"}
@@ -77,4 +69,3 @@ async def test_batch_ends_with_an_output_line_per_settled_job_and_an_error_line_
     ]
     assert done["in_progress_at"] <= done["finalizing_at"] <= done["completed_at"]
     assert await broken_batches(stage.ground.database, stage.ground.pins) == []
-    assert json.dumps(done)  # as the reader got it

@@ -9,12 +9,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from coordinatord.api.views import ErrorType
+from tests.integration.coordinatord.api.escrows import MOCK
 from tests.integration.coordinatord.api.from_schema import Schema, operations, strayed
 from tests.integration.coordinatord.api.party import Party
 from tests.integration.coordinatord.api.specification import SPECIFICATION
 from tests.integration.coordinatord.api.stage import Stage
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def stage_settings() -> dict[str, object]:
+    """An escrow that reads every body it describes."""
+    return MOCK
 
 
 async def _document(stage: Stage) -> Schema:
@@ -34,6 +41,9 @@ def _judge(document: Schema, operation: Schema, answer: Any) -> None:
     if answer.status_code >= 400 and '"model_not_found"' not in answer.text:
         assert answer.headers["x-svc-retryable"] in {"true", "false"}
     if "content" in described:
+        if "application/json" not in described["content"]:
+            assert answer.headers["content-type"] in described["content"]
+            return
         assert answer.headers["content-type"] == "application/json"
         schema = described["content"]["application/json"]["schema"]
         jsonschema.Draft202012Validator({**schema, "components": document["components"]}).validate(answer.json())
@@ -69,8 +79,14 @@ def _request(chosen: tuple[str, str, Schema], data: st.DataObject) -> dict[str, 
         elif data.draw(st.integers(0, 2)) == 0:
             query.append((parameter["name"], text.encode(errors="replace")))
     request: dict[str, Any] = {"method": method.upper(), "url": f"{path}?{urlencode(query)}"}
-    if "requestBody" in operation:
-        request["json"] = data.draw(strayed(operation["requestBody"]["content"]["application/json"]["schema"]))
+    content = operation.get("requestBody", {}).get("content", {})
+    if "application/json" in content:
+        request["json"] = data.draw(strayed(content["application/json"]["schema"]))
+    if "multipart/form-data" in content:
+        parts = data.draw(strayed(content["multipart/form-data"]["schema"]))
+        fields = parts if isinstance(parts, dict) else {}
+        request["data"] = {name: str(value) for name, value in fields.items() if name != "file"}
+        request["files"] = {"file": ("a.jsonl", str(fields.get("file")).encode(errors="replace"))}
     return request
 
 
@@ -105,6 +121,7 @@ async def test_answers_of_the_whole_life_of_a_job_are_described(stage: Stage, cl
         (paths["/evm/providers"]["get"], await stage.http.get("/evm/providers")),
         (paths["/v1/models"]["get"], await stage.http.get("/v1/models")),
         (paths["/evm/chain"]["get"], await stage.http.get("/evm/chain")),
+        (paths["/key"]["get"], await stage.http.get("/key")),
     ):
         _judge(document, operation, answer)
 

@@ -1,21 +1,20 @@
-import base64
 import secrets
 import time
 
+import anyio
 import attrs
 import httpx
 import pytest
 
-from common.box import SecretKey, open_sealed
-from common.container import open_with_dek
+from common.box import SecretKey
+from common.container import Opener
 from common.derivation import escrow_key
 from common.escrow_evidence import report_data
 from common.refusal import Refused
 from common.scalars import base64_of
 from coordinatord import app
 from coordinatord.service.containers import Containers
-from coordinatord.service.escrow.hosting import host_escrow
-from coordinatord.service.windows import system_clock
+from tests.integration.coordinatord.api.escrows import RESPONSE, claimed, code, opened, released, released_key
 from tests.integration.coordinatord.api.faults import status, unreachable
 from tests.integration.coordinatord.api.node_faults import node_error, view
 from tests.integration.coordinatord.api.party import Body, Party
@@ -28,28 +27,11 @@ RELEASE = "POST /release"
 ANNOUNCED, RETIRED = bytes.fromhex("0a" * 32), bytes.fromhex("0b" * 32)
 ESCROW = escrow_key(ANNOUNCED).public
 PAYLOAD = b"sealed to the escrow"
-RESPONSE = SecretKey.generate()
 
 
 @pytest.fixture
-def settings() -> dict[str, object]:
+def stage_settings() -> dict[str, object]:
     return {"ESCROW_MODE": "static", "OPERATOR_KEY": f"{ANNOUNCED.hex()},0x{RETIRED.hex()}", "RELEASE_ORDINAL": 7}
-
-
-async def claimed(client: Party, provider: Party, container: bytes) -> str:
-    job: str = (await client.post(container=container))["job_id"]
-    assert (await provider.run(provider.claim(job))).status_code == 201
-    return job
-
-
-def opened(answer: httpx.Response, container: bytes) -> bytes:
-    dek = open_sealed(RESPONSE, base64.b64decode(answer.json()["dek_sealed"]))
-    assert dek is not None
-    return open_with_dek(dek, container)
-
-
-def code(answer: httpx.Response) -> tuple[int, str | None]:
-    return answer.status_code, answer.json()["error"]["code"]
 
 
 @shows("GET /key", 200)
@@ -66,13 +48,13 @@ async def test_static_escrow_announces_the_key_of_the_first_operator_key(stage: 
 
 
 @shows(RELEASE, 200)
-@pytest.mark.parametrize("operator_key", [ANNOUNCED, RETIRED])
+@pytest.mark.parametrize("operator_key", [ANNOUNCED, RETIRED], ids=["announced", "retired"])
 async def test_claiming_provider_gets_the_key_that_opens_the_payload(
     client: Party, provider: Party, stage: Stage, operator_key: bytes
 ) -> None:
     container = client.container(PAYLOAD, escrow_key(operator_key).public)
     job = await claimed(client, provider, container)
-    answer = await stage.http.post("/release", json=provider.release(job, container, RESPONSE.public))
+    answer = await released(stage.http, provider, job, container)
     assert answer.status_code == 200
     assert answer.headers["cache-control"] == "no-store"
     assert opened(answer, container) == PAYLOAD
@@ -81,14 +63,20 @@ async def test_claiming_provider_gets_the_key_that_opens_the_payload(
 async def test_container_that_a_stranger_posted_as_his_own_does_not_open_with_what_is_released(
     client: Party, stranger: Party, provider: Party, stage: Stage
 ) -> None:
+    """Containers are public. The stranger's friend holds a claim in order, and the escrow can open the wrap."""
     container = client.container(PAYLOAD, ESCROW)
     await client.post(container=container)
     stolen = await claimed(stranger, provider, container)
-    answer = await stage.http.post("/release", json=provider.release(stolen, container, RESPONSE.public))
-    assert answer.status_code == 200
-    with pytest.raises(Refused) as refused:
-        opened(answer, container)
-    assert refused.value.code == "undecryptable"
+    answer = await released(stage.http, provider, stolen, container)
+    key = released_key(answer)
+    openers = [Opener.with_dek(key)]
+    # Nor is it the seed, from which the owner's key could be derived.
+    for who in (client, stranger):
+        openers.append(Opener.with_seed(key, 31337, who.registry, who.wallet.address))
+    for opener in openers:
+        with pytest.raises(Refused) as refused:
+            _ = opener.pull(container) + opener.finish()
+        assert refused.value.code == "undecryptable"
 
 
 @shows(RELEASE, 404, "no_claim")
@@ -124,7 +112,7 @@ async def test_release_is_for_the_claimed_container_the_claiming_wallet_and_a_ke
         (stranger, job, container, (403, "wrong_wallet")),
         (provider, elsewhere, sealed_elsewhere, (400, "unseal_failed")),
     ):
-        answer = await stage.http.post("/release", json=who.release(target, shown, RESPONSE.public))
+        answer = await released(stage.http, who, target, shown)
         assert code(answer) == expected
         assert answer.headers["x-svc-retryable"] == "false"
 
@@ -189,8 +177,7 @@ async def test_claim_that_is_not_as_deep_as_the_operator_wants_is_retryable(
     job = await claimed(client, provider, container)
     ground = attrs.evolve(stage.ground, config=attrs.evolve(stage.ground.config, confirmations=2))
     containers = Containers(ground.database, ground.pins, ground.config.file_retention_seconds)
-    escrow = host_escrow(ground.config, system_clock)
-    careful = app.compose(ground, stage.relaying, containers, escrow, stage.stopping)
+    careful = app.compose(ground, stage.relaying, containers, stage.escrow, stage.stopping)
     request = provider.release(job, container, RESPONSE.public)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(careful), base_url="http://careful") as http:
         for _ in range(2):
@@ -204,3 +191,37 @@ async def test_claim_that_is_not_as_deep_as_the_operator_wants_is_retryable(
 @shows("POST /handover", 403, "escrow_handover_disabled")
 async def test_static_escrow_hands_nothing_over(stage: Stage) -> None:
     assert code(await stage.http.post("/handover", json={})) == (403, "escrow_handover_disabled")
+
+
+async def test_flood_of_releases_beside_normal_load_meets_no_failure_and_few_requests_to_the_node(
+    client: Party, stranger: Party, provider: Party, stage: Stage
+) -> None:
+    containers = [client.container(PAYLOAD, ESCROW) for _ in range(3)]
+    jobs = [await claimed(client, provider, container) for container in containers]
+    answers: dict[str, list[httpx.Response]] = {"released": [], "refused": [], "normal": []}
+    asked = 0
+
+    def count(request: httpx.Request) -> None:
+        nonlocal asked
+        asked += b"eth_call" in request.content
+
+    async def ask(kind: str, path: str, body: Body | None) -> None:
+        method = "GET" if body is None else "POST"
+        answers[kind].append(await stage.http.request(method, path, json=body))
+
+    with stage.node.answering(count):
+        async with anyio.create_task_group() as tasks:
+            for n in range(300):
+                job, container = jobs[n % 3], containers[n % 3]
+                tasks.start_soon(ask, "released", "/release", provider.release(job, container, RESPONSE.public))
+                unknown = "0x" + secrets.token_hex(32)
+                tasks.start_soon(ask, "refused", "/release", stranger.release(unknown, container, RESPONSE.public))
+                tasks.start_soon(ask, "refused", "/release", stranger.release(job, container, RESPONSE.public))
+                if n % 10 == 0:
+                    tasks.start_soon(ask, "normal", f"/v1/jobs/{job}", None)
+                    tasks.start_soon(ask, "normal", "/key", None)
+            await client.post()
+    assert {answer.status_code for answer in answers["released"]} == {200}
+    assert {answer.status_code for answer in answers["refused"]} == {403, 404}
+    assert {answer.status_code for answer in answers["normal"]} == {200}
+    assert asked < 100, "reads of the chain that wait for one another are one request"

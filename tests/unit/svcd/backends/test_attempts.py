@@ -5,7 +5,7 @@ import trio
 from trio.testing import MockClock
 
 from svcd import metrics
-from svcd.backends.attempts import Attempts, TryAgain
+from svcd.backends.attempts import Attempts, Signs, TryAgain
 from svcd.failures import JobFailed
 from svcd.work import Output
 from tests.fakes.provider_work import work_on
@@ -15,11 +15,11 @@ pytestmark = pytest.mark.trio
 OUTPUT = Output("done", 1)
 
 
-def failing(*troubles: Exception) -> Callable[[], Awaitable[Output]]:
+def failing(*troubles: Exception) -> Callable[[Signs], Awaitable[Output]]:
     """Attempts that raise these in turn, and then succeed."""
     waiting = list(troubles)
 
-    async def attempt() -> Output:
+    async def attempt(_: Signs) -> Output:
         await trio.lowlevel.checkpoint()
         if waiting:
             raise waiting.pop(0)
@@ -58,15 +58,20 @@ async def test_a_wait_that_would_end_past_the_deadline_is_not_begun(autojump_clo
     assert (failed.value.reason, trio.current_time()) == ("deadline_wait", began)
 
 
-@pytest.mark.parametrize(("before", "fault"), [([], False), ([TryAgain("first")], True)], ids=["first", "second"])
+@pytest.mark.parametrize(
+    ("before", "alive", "fault"),
+    [([], True, False), ([], False, True), ([TryAgain("first")], True, True)],
+    ids=["long work", "silence", "after a failure"],
+)
 async def test_an_attempt_under_way_at_the_deadline_is_cancelled(
-    autojump_clock: MockClock, before: list[Exception], fault: bool
+    autojump_clock: MockClock, before: list[Exception], alive: bool, fault: bool
 ) -> None:
     waiting = list(before)
 
-    async def attempt() -> Output:
+    async def attempt(signs: Signs) -> Output:
         if waiting:
             raise waiting.pop()
+        signs.of_life = alive
         await trio.sleep_forever()
         return OUTPUT
 

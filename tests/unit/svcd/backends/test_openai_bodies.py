@@ -67,9 +67,47 @@ def test_the_clients_transport_wishes_are_dropped_and_the_providers_own_paramete
     }
 
 
-def test_what_a_server_keeps_for_others_cannot_be_named() -> None:
-    with pytest.raises(JobFailed, match="previous_response_id"):
-        request_body(settings("responses"), work_on({"input": "x", "previous_response_id": "resp_1"}))
+@pytest.mark.parametrize(
+    "model_input",
+    [
+        {"input": "x", "previous_response_id": "resp_1"},
+        {"input": "x", "conversation": "conv_1"},
+        {"input": "x", "prompt": {"id": "pmpt_1"}},
+        {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "file-1"}]}]},
+        {"input": [{"type": "item_reference", "id": "rs_1"}]},
+        {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "http://10.0.0.1/"}]}]},
+        {
+            "messages": [
+                {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}]}
+            ]
+        },
+        {"input": "x", "tools": [{"type": "mcp", "server_url": "http://10.0.0.1/"}]},
+        {"input": "x", "tools": [{"type": "file_search", "vector_store_ids": ["vs_1"]}]},
+    ],
+)
+def test_what_a_server_keeps_or_would_fetch_cannot_be_named(model_input: dict[str, object]) -> None:
+    with pytest.raises(JobFailed) as failed:
+        request_body(settings("responses"), work_on(model_input))
+    assert (failed.value.reason, failed.value.backend_fault) == ("backend_error", False)
+
+
+def test_data_that_is_carried_along_and_texts_that_name_addresses_pass() -> None:
+    parts = [
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
+        {"type": "text", "text": "http://x"},
+    ]
+    schema = {"type": "object", "properties": {"url": {"type": "string"}, "file_id": {"type": "string"}}}
+    model_input: dict[str, object] = {
+        "messages": [{"role": "user", "content": parts}],
+        "tools": [{"type": "function", "function": {"name": "f", "parameters": schema}}],
+    }
+    assert request_body(settings("chat"), work_on(model_input))["messages"] == model_input["messages"]
+
+
+def test_a_provider_may_let_its_server_fetch() -> None:
+    model_input: dict[str, object] = {"input": [{"type": "input_image", "image_url": "https://example.org/a.png"}]}
+    body = request_body(settings("responses", outside_references=True), work_on(model_input))
+    assert body["input"] == model_input["input"]
 
 
 def test_a_text_with_instructions_becomes_a_conversation() -> None:

@@ -1,3 +1,5 @@
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,7 @@ EXEC = {"kind": "exec", "command": ["/bin/true"]}
         (OPENAI | {"attempts": 0}, "attempts"),
         (OPENAI | {"attempts": 2.0}, "attempts"),
         (OPENAI | {"stream": "yes"}, "stream"),
+        (OPENAI | {"stream": True, "api": "embeddings"}, "stream"),
         (OPENAI | {"models": {"a": 1}}, "models"),
         (OPENAI | {"extra": []}, "extra"),
         (OPENAI | {"headers": {"x": "a\r\nb"}}, "headers.x"),
@@ -71,3 +74,13 @@ def test_text_routes_stream_unless_told_otherwise_and_a_slash_at_the_end_of_the_
     assert isinstance(chat, OpenAISettings)
     assert isinstance(embeddings, OpenAISettings)
     assert (chat.stream, embeddings.stream, chat.base_url) == (True, False, "http://127.0.0.1:8000")
+
+
+def test_the_readmes_examples_are_read(tmp_path: Path) -> None:
+    (tmp_path / "llama-key").write_text("sk-123")
+    readme = (Path(__file__).parents[4] / "svcd/README.md").read_text()
+    tables = [
+        tomllib.loads(text)["model"] for text in re.findall(r"```toml\n(\[model.backend\].*?)```", readme, re.DOTALL)
+    ]
+    kinds = [read_backend(table["backend"], {"CREDENTIALS_DIRECTORY": str(tmp_path)}) for table in tables]
+    assert [type(kind).__name__ for kind in kinds] == ["OpenAISettings", "HttpSettings", "ExecSettings"]

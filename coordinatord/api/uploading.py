@@ -1,0 +1,98 @@
+"""Bodies too large to be held: how fast they must come, and how much memory they may take together."""
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+import anyio
+import attrs
+from starlette.datastructures import Headers
+from starlette.types import Receive
+
+from common.refusal import Refused
+from coordinatord.api import answers
+from coordinatord.api.bodies import BodyBudget, CallerGone, Unacceptable, refuse_encoded
+from coordinatord.api.forms import OVERHEAD_BYTES, FileTooLarge, UploadForm, boundary_of
+from coordinatord.trouble import Retryable
+
+HELD_BYTES: Final = 16 << 20  # the most that one upload holds on its way through
+_GRACE: Final = 5.0  # seconds of waiting before the least rate counts: slow starts are the network's
+_DRAIN_BYTES: Final = 4 << 20
+_DRAIN_SECONDS: Final = 2.0
+
+
+@attrs.frozen(slots=True)
+class UploadReader:
+    """`budget` is what all uploads of this process may hold together; bodies that are held whole have their own."""
+
+    budget: BodyBudget
+    most_bytes: int  # of the file
+    least_rate: int  # bytes per second, while we wait for the caller
+    stall_s: float  # the longest wait for any byte
+    clock: Callable[[], float] = time.monotonic
+
+    @asynccontextmanager
+    async def reading(self, receive: Receive, headers: Headers) -> AsyncIterator[UploadForm]:
+        """The form of a request. What ends the block early is answered; the rest of the body is read and dropped as
+        far as that is cheap, so that the caller is there to hear the answer."""
+        refuse_encoded(headers)
+        declared = headers.get("content-length", "")
+        size = int(declared) if declared.isdecimal() else None
+        body = _Body(receive, self)
+        try:
+            if size is not None and size > self.most_bytes + OVERHEAD_BYTES:
+                raise FileTooLarge
+            boundary = boundary_of(headers.get("content-type", ""))
+            async with self.budget.share() as share:
+                share.take(HELD_BYTES if size is None else min(size, HELD_BYTES))
+                yield UploadForm(boundary, body.pieces(), self.most_bytes)
+        except FileTooLarge:
+            await body.drain()
+            raise Unacceptable(answers.file_too_large(self.most_bytes)) from None
+        except (Refused, Retryable):
+            await body.drain()
+            raise
+
+
+class _Body:
+    """Pieces of a body as the server hands them over. Only the time in which we wait for them counts against the
+    caller: when the store is slow, that is ours."""
+
+    def __init__(self, receive: Receive, limits: UploadReader) -> None:
+        self._receive = receive
+        self._limits = limits
+        self._ended = False
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        clock, size, waited = self._limits.clock, 0, 0.0
+        while not self._ended:
+            asked = clock()
+            try:
+                with anyio.fail_after(self._limits.stall_s):
+                    piece = await self._next()
+            except TimeoutError:
+                raise Unacceptable(answers.body_too_slow()) from None
+            waited += clock() - asked
+            size += len(piece)
+            if size > self._limits.most_bytes + OVERHEAD_BYTES:
+                raise FileTooLarge
+            if waited > _GRACE and size < (waited - _GRACE) * self._limits.least_rate:
+                raise Unacceptable(answers.body_too_slow())
+            if piece:
+                yield piece
+
+    async def drain(self) -> None:
+        """Closing a connection with bytes unread resets it, and the answer may be lost with it."""
+        left = _DRAIN_BYTES
+        with anyio.move_on_after(_DRAIN_SECONDS):
+            while not self._ended and left > 0:
+                left -= len(await self._next())
+
+    async def _next(self) -> bytes:
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise CallerGone
+        self._ended = not message.get("more_body", False)
+        piece: bytes = message.get("body", b"")
+        return piece

@@ -1,0 +1,257 @@
+"""Many jobs from one file."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, TextIO
+
+import click
+
+from svc.batch_results import BatchResult
+from svc.cli import tables
+from svc.cli.commands.market import names_of
+from svc.cli.connection import Connection, connected
+from svc.cli.exits import Exit
+from svc.cli.inputs import read_bytes
+from svc.cli.output import Gauge
+from svc.cli.wire_form import wire_form
+from svc.core.batch_lines import read_lines
+from svc.records import Batch
+
+_FILE = click.argument("file", help="A JSONL file; - reads standard input.")
+_BATCH = click.argument("batch_id", help="The batch's id.")
+_WINDOW = click.option(
+    "--window", "-w", type=click.Choice(("1h", "async", "24h", "batch")), default="24h", help="How long it may take."
+)
+
+
+@click.group()
+def batch() -> None:
+    """Many jobs from one JSONL file, followed as one batch.
+
+    \b
+    Each line is an object:
+      {"custom_id": "page 7", "body": {"model": "demo/text-small", "input": "…", "max_output_tokens": 100}}
+    body.rate_in, body.rate_out and body.units_out set the order's terms; the rest of body is the model's input.
+    Lines without rates go to whom the network's plan names; custom_id travels sealed.
+
+    \b
+      svc batch plan pages.jsonl --window 1h
+      id=$(svc batch create pages.jsonl --window 1h)
+      svc batch wait "$id" && svc batch results "$id" --lines pages.jsonl > answers.jsonl
+    """
+
+
+@batch.command()
+@_FILE
+@_WINDOW
+@connected
+async def plan(connection: Connection, file: str, window: str) -> Exit:
+    """Say who would take the lines that carry no rates, at what price. Nothing is reserved.
+
+    Ends with 4 when the network cannot take all of them in the window now.
+    """
+    lines = _lines(file)
+    async with connection.client(wallet=True) as client:
+        names = await names_of(client)
+        planned = await client.batches.plan(lines, window=window)
+    connection.output.table(tables.plan(planned, names), wire_form(planned))
+    left = sum(each.lines - sum(share.lines for share in each.allocation) for each in planned)
+    if left:
+        connection.output.warn(f"{left} of the lines find no provider in this window now")
+        return Exit.TRY_AGAIN
+    return Exit.DONE
+
+
+@batch.command()
+@_FILE
+@_WINDOW
+@click.option(
+    "--provider",
+    "providers",
+    type=click.IntRange(1, 2**32 - 1),
+    multiple=True,
+    help="Lines with rates go to these in turn; without any, they are open to all and sealed to the escrow.",
+)
+@click.option("--metadata", metavar="NAME=VALUE", multiple=True, help="Kept with the batch, in the clear.")
+@click.option("--max-amount", type=click.IntRange(1), help="Refuse to pay more, in base units, for all lines together.")
+@connected
+async def create(
+    connection: Connection,
+    *,
+    file: str,
+    window: str,
+    providers: tuple[int, ...],
+    metadata: tuple[str, ...],
+    max_amount: int | None,
+) -> None:
+    """Plan, seal, sign and pay every line, start the batch, and write its id.
+
+    The file is refused as a whole when a line is wrong, naming the line, before anything is sent.
+    """
+    lines, pairs, output = _lines(file), _pairs(metadata), connection.output
+    async with connection.client(wallet=True) as client:
+        with output.gauge() as gauge:
+            prepared = await client.batches.prepare(
+                lines,
+                window=window,
+                providers=providers,
+                max_amount=max_amount,
+                progress=lambda done: gauge.show("sealing and signing", done, len(lines)),
+            )
+            gauge.show("uploading")
+            made = await client.batches.create(prepared, metadata=pairs)
+        chain = await client.chain()
+    for name in prepared.unlisted:
+        output.warn(f"the parameter {name!r} is not listed by the model; it was sent as it is")
+    most = tables.token(prepared.amount, chain.decimals, chain.token_domain.name)
+    output.say(f"{prepared.lines} lines, {most} at most")
+    if output.as_json:
+        output.json(wire_form(made) | {"amount": str(prepared.amount), "job_ids": list(prepared.job_ids)})
+    else:
+        output.text(made.id)
+
+
+@batch.command("list")
+@click.option("--limit", type=click.IntRange(1, 100), default=20, help="So many at most, the newest first.")
+@click.option("--after", metavar="BATCH", help="Those older than this one.")
+@connected
+async def list_(connection: Connection, limit: int, after: str | None) -> None:
+    """List your batches."""
+    async with connection.client(wallet=True) as client:
+        page = await client.batches.list(limit=limit, after=after)
+    connection.output.table(tables.batches(page.data), wire_form(page))
+
+
+@batch.command()
+@_BATCH
+@connected
+async def status(connection: Connection, batch_id: str) -> None:
+    """Show one of your batches."""
+    async with connection.client(wallet=True) as client:
+        seen = await client.batches.get(batch_id)
+    connection.output.facts(_facts(seen), wire_form(seen))
+
+
+@batch.command()
+@_BATCH
+@click.option("--timeout", "patience", type=click.FloatRange(0), help="Wait no longer than so many seconds.")
+@click.option("--every", type=click.FloatRange(0.1), default=60.0, help="Seconds between looks.")
+@connected
+async def wait(connection: Connection, batch_id: str, patience: float | None, every: float) -> Exit:
+    """Wait until a batch has ended; it ends with 0 only if the batch was completed.
+
+    Lines may have failed all the same: svc batch results tells them. Without --timeout it waits for the rest of the
+    window.
+    """
+    output = connection.output
+    async with connection.client(wallet=True) as client:
+        with output.gauge() as gauge:
+            ended = await client.batches.wait(
+                batch_id, timeout=patience, every=every, progress=lambda seen: _show(gauge, seen)
+            )
+    output.facts(_facts(ended), wire_form(ended))
+    return Exit.DONE if ended.status == "completed" else Exit.NO_RESULT
+
+
+@batch.command()
+@_BATCH
+@click.option("--lines", metavar="FILE", help="The file that it was made from: gives each result its custom_id.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the results to a file.")
+@connected
+async def results(connection: Connection, batch_id: str, lines: str | None, out: Path | None) -> Exit:
+    """Write one JSON line per line of the batch: the settled ones in file order, opened, then the failed ones.
+
+    Ends with 5 when some lines have no result.
+    """
+    custom_ids = _custom_ids(lines) if lines is not None else {}
+    failed = 0
+    async with connection.client(wallet=True) as client:
+        seen = await client.batches.get(batch_id)
+        with ExitStack() as opened, connection.output.gauge() as gauge:
+            write = connection.output.text if out is None else _writer(opened.enter_context(_private(out)))
+            done = 0
+            async for each in client.batches.results(seen):
+                write(json.dumps(_line(each, custom_ids), ensure_ascii=False))
+                failed += each.error is not None
+                done += 1
+                gauge.show("results", done, seen.request_counts.total)
+    connection.output.say(f"{done - failed} with a result, {failed} without")
+    return Exit.NO_RESULT if failed else Exit.DONE
+
+
+@batch.command()
+@_BATCH
+@connected
+async def cancel(connection: Connection, batch_id: str) -> None:
+    """Post no further lines of a batch. Those on the chain go on; svc cancel takes back an open one."""
+    async with connection.client(wallet=True) as client:
+        seen = await client.batches.cancel(batch_id)
+    connection.output.facts(_facts(seen), wire_form(seen))
+
+
+def _lines(file: str) -> list[bytes]:
+    return [line for line in read_bytes(file, sys.stdin.buffer).splitlines() if line.strip()]
+
+
+def _pairs(metadata: tuple[str, ...]) -> dict[str, str]:
+    pairs = {}
+    for pair in metadata:
+        name, equals, value = pair.partition("=")
+        if not name or not equals:
+            raise click.UsageError(f"--metadata {pair}: write it as name=value")
+        pairs[name] = value
+    return pairs
+
+
+def _custom_ids(file: str) -> dict[int, str]:
+    """By line. They travelled sealed, so that only the file knows them."""
+    read = read_lines(_lines(file), "batch").lines
+    return {line.number: line.request.custom_id for line in read if line.request.custom_id is not None}
+
+
+def _line(ended: BatchResult, custom_ids: Mapping[int, str]) -> dict[str, Any]:
+    number = int(ended.id.rpartition("_")[2])  # batch_req_<batch>_<line number>
+    line: dict[str, Any] = {"line": number, "custom_id": custom_ids.get(number), "job_id": ended.job_id}
+    if ended.result is None:
+        return line | {"output": None, "error": wire_form(ended.error)}
+    known = {"output": ended.result.output, "usage": ended.result.usage, "cost": ended.result.cost, "error": None}
+    return line | dict(wire_form(known))
+
+
+def _private(path: Path) -> TextIO:
+    """Readable by its owner alone: what is written was sealed until now."""
+    try:
+        return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8")
+    except OSError as trouble:
+        raise click.UsageError(f"{path}: {trouble.strerror}") from None
+
+
+def _writer(file: TextIO) -> Callable[[str], object]:
+    return lambda line: file.write(line + "\n")
+
+
+def _show(gauge: Gauge, seen: Batch) -> None:
+    counts = seen.request_counts
+    gauge.show(seen.status.replace("_", " "), counts.completed + counts.failed, counts.total)
+
+
+def _facts(seen: Batch) -> list[tuple[str, str | None]]:
+    counts = seen.request_counts
+    return [
+        ("batch", seen.id),
+        ("status", seen.status),
+        ("endpoint", seen.endpoint),
+        ("window", seen.completion_window),
+        ("lines", str(counts.total)),
+        ("completed", str(counts.completed)),
+        ("failed", str(counts.failed)),
+        ("created", tables.moment(seen.created_at)),
+        ("expires", tables.moment(seen.expires_at)),
+        ("ended", tables.moment(seen.completed_at or seen.failed_at or seen.expired_at or seen.cancelled_at)),
+        *((f"  {name}", value) for name, value in (seen.metadata or {}).items()),
+        ("refused", None if seen.errors is None else json.dumps(seen.errors, ensure_ascii=False)),
+    ]

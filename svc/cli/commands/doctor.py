@@ -1,0 +1,43 @@
+"""`svc doctor`: what is wrong, and what to do."""
+
+from functools import partial
+from typing import Final
+
+import attrs
+import click
+import httpx
+
+from svc.cli import tables
+from svc.cli.connection import Connection, connected
+from svc.cli.doctor.checks import COORDINATOR, WALLET, examined
+from svc.cli.doctor.finding import Finding, any_wrong
+from svc.cli.doctor.gateways import gateways
+from svc.cli.doctor.ledger import ledger
+from svc.cli.doctor.node import Node
+from svc.cli.exits import Exit
+
+_SECONDS: Final = 10.0
+_NO_WALLET: Final = Finding.unchecked(
+    "wallet", "there is no key", "svc keygen makes one; SVC_WALLET_KEY_FILE or --key-file names its file"
+)
+
+
+@click.command()
+@click.option("--rpc-url", envvar="SVC_RPC_URL", show_envvar=True, help="A node of the chain, for what only it knows.")
+@connected
+async def doctor(connection: Connection, rpc_url: str | None) -> Exit:
+    """Look at everything that a job needs, and say what is wrong and what to do.
+
+    Clock, versions, signing domains, session, gateway, escrow key; with a node of the chain the balance as well.
+    Nothing is posted and nothing paid. Ends with 9 when something is wrong.
+    """
+    async with connection.client() as client, httpx.AsyncClient(timeout=_SECONDS) as http:
+        wallet = client.settings.wallet
+        node = None if rpc_url is None else Node(rpc_url, http)
+        found = await examined(client, COORDINATOR)
+        found += await examined(client, WALLET) if wallet is not None else [_NO_WALLET]
+        found += await gateways(client, http)
+        address = None if wallet is None else wallet.address
+        found += await examined(client, {"chain": partial(ledger, node=node, wallet=address)})
+    connection.output.table(tables.findings(found), [attrs.asdict(each) for each in found])
+    return Exit.UNHEALTHY if any_wrong(found) else Exit.DONE

@@ -1,0 +1,257 @@
+"""One job: from order to answer in one go, or step by step."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import attrs
+import click
+
+from svc.cli import tables
+from svc.cli.commands.market import names_of
+from svc.cli.connection import Connection, connected
+from svc.cli.costs import cost_of, in_words
+from svc.cli.exits import Exit
+from svc.cli.order_options import OrderOptions, takes_order
+from svc.cli.output import Output
+from svc.cli.wire_form import wire_form
+from svc.records import Deployment, Job, Quoted
+from svc.results import Result
+from svc.results import cost_of as provider_cost
+
+_OUT = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command()
+@takes_order
+@click.option("--timeout", "patience", type=click.FloatRange(0), help="Wait no longer than so many seconds.")
+@click.option("--out", type=_OUT, help="Write the output to a file instead.")
+@connected
+async def run(connection: Connection, order: OrderOptions, patience: float | None, out: Path | None) -> None:
+    """Order one job, wait for it, and write its output.
+
+    With no rates and no provider the best live provider is taken at its ask. With rates alone the order is open to
+    whoever claims it first and sealed to the escrow. A string comes out as it is, anything else as JSON.
+
+    \b
+      svc run demo/text-small "Why is the sky blue?" --window 1h
+      svc run demo/text-small --file letter.txt -p max_output_tokens=200 --provider 3
+      echo '{"input": "hi", "seed": 7}' | svc run demo/text-small --rate-in 150000 --rate-out 600000
+    """
+    output = connection.output
+    async with connection.client(wallet=True) as client:
+        with output.gauge() as gauge:
+            gauge.show("sealing")
+            prepared = await client.prepare(order.model, order.input, **order.terms)
+            gauge.show("asking the price")
+            quoted = await client.quote(prepared)
+            gauge.show("paying")
+            submitted = await client.submit(prepared, quoted, max_amount=order.max_amount)
+            output.say(f"job {submitted.job_id}")
+            job = await client.wait(
+                submitted.job_id, timeout=patience, on_change=lambda seen: gauge.show(seen.status.replace("_", " "))
+            )
+            gauge.show("reading the result")
+            result = await client.open(job)
+        cost, chain = cost_of(job, quoted.quote), await client.chain()
+    output.say(in_words(cost, chain))
+    _deliver(output, result, out, {"cost": attrs.asdict(cost) | {"paid": cost.paid}})
+
+
+@click.command()
+@takes_order
+@connected
+async def quote(connection: Connection, order: OrderOptions) -> None:
+    """Say what an order would come to, without paying for it.
+
+    The input is sealed and the order signed as for submit, so a price is a price; nothing is posted and nothing owed.
+    The amount is authorised at most; what the output does not use comes back.
+    """
+    output = connection.output
+    async with connection.client(wallet=True) as client:
+        prepared = await client.prepare(order.model, order.input, **order.terms)
+        quoted = await client.quote(prepared)
+        chain = await client.chain()
+    if output.as_json:
+        output.json(wire_form(quoted))
+        return
+    output.facts(_priced(quoted, chain), None)
+    terms = prepared.terms
+    output.facts(
+        [
+            ("rates", f"{terms.rates.rate_in} in, {terms.rates.rate_out} out, per 10^6 units"),
+            ("units", f"{terms.units.units_in} in, at most {terms.units.units_out} out"),
+            ("window", tables.window(terms.sla_secs)),
+            ("provider", str(terms.designated) if terms.designated else "whoever claims it first"),
+            ("live now", ", ".join(str(each.provider_id) for each in quoted.candidates) or "nobody at these rates"),
+        ],
+        None,
+    )
+
+
+@click.command()
+@takes_order
+@connected
+async def submit(connection: Connection, order: OrderOptions) -> None:
+    """Order one job and write its id; wait for it with svc wait, or come back for svc result.
+
+    \b
+      job=$(svc submit demo/text-small --file prompt.txt)
+      svc wait "$job" && svc result "$job"
+    """
+    async with connection.client(wallet=True) as client:
+        prepared = await client.prepare(order.model, order.input, **order.terms)
+        submitted = await client.submit(prepared, max_amount=order.max_amount)
+    if connection.output.as_json:
+        connection.output.json(wire_form(attrs.asdict(submitted)))
+        return
+    if not submitted.mined:
+        connection.output.say("sent to the chain, but not mined within a minute: svc wait follows it")
+    connection.output.text(submitted.job_id)
+
+
+@click.command()
+@click.argument("job_id", help="The job's id.")
+@connected
+async def status(connection: Connection, job_id: str) -> None:
+    """Show one job, anybody's."""
+    async with connection.client() as client:
+        job = await client.jobs.get(job_id)
+        chain = await client.chain()
+    connection.output.facts(_facts(job, chain), wire_form(job))
+
+
+@click.command()
+@click.argument("job_id", help="The job's id.")
+@click.option("--timeout", "patience", type=click.FloatRange(0), help="Wait no longer than so many seconds.")
+@connected
+async def wait(connection: Connection, job_id: str, patience: float | None) -> Exit:
+    """Wait until a job has ended; it ends with 0 only if the job was completed.
+
+    Without --timeout it waits as long as the job can last.
+    """
+    output = connection.output
+    async with connection.client() as client:
+        with output.gauge() as gauge:
+            job = await client.wait(
+                job_id, timeout=patience, on_change=lambda seen: gauge.show(seen.status.replace("_", " "))
+            )
+        chain = await client.chain()
+    output.facts(_facts(job, chain), wire_form(job))
+    return Exit.DONE if job.status == "completed" else Exit.NO_RESULT
+
+
+@click.command()
+@click.argument("job_id", help="The job's id.")
+@click.option("--out", type=_OUT, help="Write the output to a file instead.")
+@click.option("--whole", type=_OUT, help="Write the opened result as it is to a file, whatever its size.")
+@connected
+async def result(connection: Connection, job_id: str, out: Path | None, whole: Path | None) -> None:
+    """Read and open the result of one of your jobs.
+
+    It is read from the gateway and opens with the wallet that ordered it, on any machine, as long as it is stored.
+    """
+    if out is not None and whole is not None:
+        raise click.UsageError("--out and --whole are two forms of the same: choose one")
+    async with connection.client(wallet=True) as client:
+        job = await client.jobs.get(job_id)
+        if whole is not None:
+            length = await client.save(job, whole)
+            connection.output.say(f"{length} bytes written to {whole}")
+            return
+        opened = await client.open(job)
+    _deliver(connection.output, opened, out, {"cost": {"provider": provider_cost(job)}})
+
+
+@click.command()
+@click.argument("job_id", help="The job's id.")
+@connected
+async def cancel(connection: Connection, job_id: str) -> None:
+    """Take back one of your jobs that nobody has claimed yet: nothing was collected, nothing is owed.
+
+    A job that ended already stays as it is. A claimed one cannot be taken back.
+    """
+    async with connection.client(wallet=True) as client:
+        cancelled = await client.cancel(job_id)
+    connection.output.facts([("job", cancelled.job_id), ("transaction", cancelled.tx_hash)], wire_form(cancelled))
+
+
+@click.command()
+@click.option(
+    "--state", type=click.Choice(("Open", "Claimed", "Settled", "Cancelled")), help="In this state on the chain alone."
+)
+@click.option("--owner", metavar="ADDRESS", help="Of this owner instead of your own.")
+@click.option("--limit", type=click.IntRange(1), default=20, help="So many at most, the newest first.")
+@click.option("--summary", is_flag=True, help="Totals instead.")
+@connected
+async def jobs(connection: Connection, state: Any, owner: str | None, limit: int, summary: bool) -> None:
+    """List jobs: yours, or those of another owner (the book is public; what is in a job is not)."""
+    output = connection.output
+    async with connection.client(wallet=owner is None) as client:
+        whose = owner or client.address
+        names = await names_of(client)
+        if not summary:
+            listed = await client.jobs.book(owner=whose, state=state, order="newest", limit=limit)
+            output.table(tables.jobs(listed, names), wire_form(listed))
+            return
+        totals, chain = await client.jobs.summary(whose), await client.chain()
+    facts: list[tuple[str, str | None]] = [
+        ("jobs", str(totals.jobs)),
+        ("completed", str(totals.completed)),
+        ("escrowed at most", _money(totals.escrowed, chain)),
+    ]
+    facts += [
+        (f"  {tables.name_of(each.model_id, names)}", f"{each.completed} of {each.jobs} completed")
+        for each in totals.by_model
+    ]
+    output.facts(facts, wire_form(totals))
+
+
+def _deliver(output: Output, result: Result, out: Path | None, more: dict[str, Any]) -> None:
+    """The output alone, for people and pipes; all that is known of it, in JSON."""
+    if out is not None:
+        out.write_text(_as_text(result.output) + "\n", encoding="utf-8")
+        output.say(f"written to {out}")
+    if output.as_json:
+        known = {"job_id": result.job_id, "status": result.job.status, "output": result.output, "usage": result.usage}
+        output.json(wire_form(known | more))
+    elif out is None:
+        output.text(_as_text(result.output))
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _priced(quoted: Quoted, chain: Deployment) -> list[tuple[str, str | None]]:
+    price = quoted.quote
+    return [
+        ("amount", f"{_money(price.amount, chain)} at most"),
+        ("  for the provider", f"{_money(price.cap, chain)} at most"),
+        ("  protocol fee", f"{_money(price.fee, chain)} ({price.fee_bps / 100:g} %)"),
+        ("  relay charge", _money(price.gas_fee, chain)),
+    ]
+
+
+def _facts(job: Job, chain: Deployment) -> list[tuple[str, str | None]]:
+    order = job.svc
+    settled = job.status == "completed"
+    return [
+        ("job", job.id),
+        ("status", job.status),
+        ("model", job.model or f"model {order.model_id}"),
+        ("owner", order.owner),
+        ("provider", str(order.provider_id) if order.provider_id else None),
+        ("designated", str(order.designated) if order.designated else None),
+        ("window", tables.window(order.sla_secs)),
+        ("claimed", tables.moment(job.in_progress_at)),
+        ("expires", tables.moment(order.expires_at) if job.status == "queued" else None),
+        ("rates", f"{order.rate_in} in, {order.rate_out} out, per 10^6 units"),
+        ("units", f"{order.units_in} in, {order.completion_tok if settled else order.units_out} out"),
+        ("provider was paid", _money(provider_cost(job), chain) if settled else None),
+        ("result", job.result_cid),
+    ]
+
+
+def _money(amount: int, chain: Deployment) -> str:
+    return tables.token(amount, chain.decimals, chain.token_domain.name)

@@ -1,0 +1,116 @@
+"""What doctor looks at on the coordinator's side, part by part."""
+
+import platform
+from collections.abc import Awaitable, Callable, Mapping
+from importlib.metadata import version
+from typing import Final
+
+from svc.cli import tables
+from svc.cli.doctor.finding import Finding
+from svc.cli.failures import hint_of
+from svc.client import Client
+from svc.core.quoting import checked_amount
+from svc.errors import EscrowUntrusted, SvcError
+
+_HURRY: Final = 5.0  # seconds of difference that an answer's way and whole seconds explain
+_WINDOW: Final = 600.0  # beyond it nothing that is signed with a time is taken
+_GENERIC: Final = "see the message; svc retries what may be retried"
+
+Check = Callable[[Client], Awaitable[list[Finding]]]
+
+
+async def versions(_: Client) -> list[Finding]:
+    return [Finding.well("versions", f"svc {version('sealed-job-coordinator')} on Python {platform.python_version()}")]
+
+
+async def coordinator(client: Client) -> list[Finding]:
+    """That it answers, and that its index has caught up."""
+    url = client.settings.base_url
+    readiness = await client.readiness()
+    if readiness.ready:
+        return [Finding.well("coordinator", f"{url} is ready, {readiness.lag} blocks behind the chain")]
+    behind = "" if readiness.lag is None else f", {readiness.lag} blocks behind"
+    remedy = "wait: listings and jobs are answered once it has caught up; if it lasts, tell its operator"
+    return [Finding.doubtful("coordinator", f"{url} is not ready: {readiness.reason}{behind}", remedy)]
+
+
+async def clock(client: Client) -> list[Finding]:
+    await client.readiness()
+    skew = client.clock_skew()
+    seen = f"the coordinator's clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this one"
+    if abs(skew) <= _HURRY:
+        return [Finding.well("clock", "agrees with the coordinator's")]
+    if abs(skew) < _WINDOW:
+        return [Finding.doubtful("clock", f"{seen}; svc corrects for it", "set this machine's clock by NTP")]
+    return [Finding.wrong("clock", seen, "set this machine's clock by NTP: what it signs would be refused as stale")]
+
+
+async def deployment(client: Client) -> list[Finding]:
+    chain = await client.chain()
+    name, fee = chain.token_domain.name, chain.fee_bps / 100
+    where = f"chain {chain.chain_id}, job registry {chain.contracts.job_registry}"
+    return [Finding.well("deployment", f"{where}, paid in {name} ({chain.decimals} decimals), fee {fee:g} %")]
+
+
+async def session(client: Client) -> list[Finding]:
+    """That the coordinator takes this wallet's signature in the session domain."""
+    granted = await client.session()
+    return [Finding.well("session", f"signed in as {client.address} until {tables.moment(granted.expires_at)}")]
+
+
+async def market(client: Client) -> list[Finding]:
+    models = [model for model in await client.models.list(limit=None) if model.svc.enabled]
+    asks = await client.market.asks(limit=None)
+    seen = f"{len(models)} models take orders; {len({ask.provider_id for ask in asks})} providers ask a price"
+    if models and asks:
+        return [Finding.well("market", seen)]
+    return [Finding.doubtful("market", seen, "nothing to buy at the market's price now; open offers wait for takers")]
+
+
+async def signing(client: Client) -> list[Finding]:
+    """That order and payment are signed as the coordinator reads them: by a quote, which owes nothing."""
+    enabled = next((model for model in await client.models.list(limit=None) if model.svc.enabled), None)
+    provider = next((each for each in await client.market.providers(limit=None) if each.box_key is not None), None)
+    if enabled is None or provider is None:
+        return [Finding.unchecked("signing", "there is no model or no provider to make an order for", "see the market")]
+    prepared = await client.prepare(enabled.id, {}, window="1h", provider=provider.provider_id, rate_in=1, rate_out=1)
+    quoted = await client.quote(prepared)
+    amount = checked_amount(prepared, quoted.quote, None)
+    return [Finding.well("signing", f"an order was signed and quoted ({amount} base units); nothing was posted")]
+
+
+async def escrow(client: Client) -> list[Finding]:
+    try:
+        offered = await client.escrow()
+    except EscrowUntrusted as error:
+        remedy = hint_of(error) or "make no open orders here: whoever holds the key reads them"
+        return [Finding.wrong("escrow", error.message, remedy)]
+    except SvcError as error:
+        if error.code != "escrow_unavailable":
+            raise
+        seen = "none is hosted: open orders are not possible here"
+        return [Finding.doubtful("escrow", seen, "name a provider, or give no rates")]
+    key = f"{offered.escrow_public_key[:16]}… is bound to its evidence ({offered.evidence.type})"
+    return [Finding.well("escrow", f"key {key}, release {offered.evidence.release}")]
+
+
+COORDINATOR: Final[Mapping[str, Check]] = {
+    "versions": versions,
+    "coordinator": coordinator,
+    "clock": clock,
+    "deployment": deployment,
+    "market": market,
+    "escrow": escrow,
+}
+WALLET: Final[Mapping[str, Check]] = {"session": session, "signing": signing}
+
+
+async def examined(client: Client, checks: Mapping[str, Check]) -> list[Finding]:
+    """What each check found; one that fails is a finding itself."""
+    found: list[Finding] = []
+    for name, check in checks.items():
+        try:
+            found += await check(client)
+        except SvcError as error:
+            found.append(Finding.wrong(name, error.message, hint_of(error) or _GENERIC))
+    return found

@@ -1,0 +1,40 @@
+"""Whether results can be read: each gateway is asked for something that is stored, the newest job's container."""
+
+from typing import Final
+
+import httpx
+
+from svc.cli.doctor.finding import Finding
+from svc.client import Client
+from svc.errors import SvcError
+
+_SECONDS: Final = 10.0
+_OK: Final = 200
+
+
+async def gateways(client: Client, http: httpx.AsyncClient) -> list[Finding]:
+    urls = client.settings.gateways
+    if not urls:
+        remedy = "set SVC_PIN_GATEWAY or --gateway to read results"
+        return [Finding.doubtful("gateway", "none: results are not read", remedy)]
+    try:
+        newest = await client.jobs.book(order="newest", limit=1)
+    except SvcError:  # the coordinator's own check tells why
+        newest = []
+    cid = newest[0].task_cid if newest else None
+    return [await _asked(http, url, cid) for url in urls]
+
+
+async def _asked(http: httpx.AsyncClient, url: str, cid: str | None) -> Finding:
+    try:
+        async with http.stream("GET", url if cid is None else f"{url}/ipfs/{cid}", timeout=_SECONDS) as answer:
+            status = answer.status_code
+    except (httpx.HTTPError, httpx.InvalidURL) as trouble:
+        seen = f"{url} does not answer: {trouble or type(trouble).__name__}"
+        return Finding.wrong("gateway", seen, "try another with SVC_PIN_GATEWAY or --gateway")
+    if cid is None:
+        return Finding.unchecked("gateway", f"{url} answers; no job is stored yet to ask it for", "ask again later")
+    if status == _OK:
+        return Finding.well("gateway", f"{url} serves what is stored")
+    seen = f"{url} answers {status} for {cid}, the newest job's container"
+    return Finding.wrong("gateway", seen, "it may not see this market's store: try another with SVC_PIN_GATEWAY")

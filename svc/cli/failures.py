@@ -1,0 +1,66 @@
+"""How a failure ends the command: its exit code, and what may be done about it."""
+
+from typing import Any, Final
+
+from svc import errors
+from svc.cli.exits import Exit
+from svc.errors import SvcError
+
+_BY_CLASS: Final[tuple[tuple[type[SvcError], Exit], ...]] = (
+    (errors.OrderRefused, Exit.USAGE),
+    (errors.SigningFailed, Exit.NO_KEY),
+    (errors.JobFailed, Exit.NO_RESULT),
+    (errors.BatchFailed, Exit.NO_RESULT),
+    (errors.WaitTimedOut, Exit.STILL_RUNNING),
+    (errors.ReceiptTimeout, Exit.STILL_RUNNING),
+    (errors.ResultUnreadable, Exit.UNREADABLE),
+)
+_KEYS: Final = frozenset({"SVC_WALLET_KEY", "SVC_WALLET_KEY_FILE", "SVC_CIPHER_KEY"})
+_HINTS: Final = {
+    "connection_failed": "is the coordinator up? Set SVC_BASE_URL or --coordinator; svc doctor looks closer",
+    "no_live_provider": "see svc asks for who sells what; or make an open offer with --rate-in and --rate-out",
+    "escrow_unavailable": "this coordinator hosts no escrow for open orders: name a provider, or give no rates",
+    "escrow_mock": "a development escrow: --allow-mock-escrow takes it, for tests",
+    "escrow_not_pinned": "svc escrow shows the key; if its change was announced, pin the new one with --escrow-key",
+    "over_max_amount": "raise --max-amount, ask for less output, or offer less",
+    "payer_has_code": "pay from an account without contract code or delegation",
+    "InsufficientBalance": "the wallet holds less of the payment token than the order's amount; svc doctor shows it",
+    "NotCancellable": "a provider has claimed it already: it ends as completed, or the payment comes back",
+    "no_result": "wait for it with svc wait",
+    "wait_timed_out": "it goes on; wait again with the same id",
+    "reads_disabled": "set SVC_PIN_GATEWAY or --gateway",
+    "gateway_unavailable": "try another gateway with --gateway",
+    "unseal_failed": "it was sealed to another key: use the wallet or SVC_CIPHER_KEY that ordered it",
+    "model_not_found": "svc models lists what there is",
+    "model": "svc models lists what there is",
+    "SVC_WALLET_KEY": "svc keygen makes a key; SVC_WALLET_KEY_FILE or --key-file names its file",
+}
+
+
+def exit_of(error: SvcError) -> Exit:
+    if error.param in _KEYS:
+        return Exit.NO_KEY
+    if error.code == "no_result":  # nothing is wrong with it: it is not there yet
+        return Exit.STILL_RUNNING
+    for kind, code in _BY_CLASS:
+        if isinstance(error, kind):
+            return code
+    return Exit.TRY_AGAIN if error.retryable else Exit.REFUSED
+
+
+def hint_of(error: SvcError) -> str | None:
+    for key in (error.code, error.param):
+        if key in _HINTS:
+            return _HINTS[key]
+    return None
+
+
+def in_json(error: SvcError) -> dict[str, Any]:
+    return {
+        "message": error.message,
+        "type": error.type,
+        "code": error.code,
+        "param": error.param,
+        "request_id": error.request_id,
+        "retryable": error.retryable,
+    }

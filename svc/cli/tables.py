@@ -1,0 +1,144 @@
+"""Tables for people. Rates are in base units per 10^6 units, as orders name them, so that they can be pasted."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from svc.cli.doctor.finding import Finding
+from svc.cli.money import in_token
+from svc.cli.output import Table
+from svc.records import ENDED_BECAUSE, Ask, Batch, BookRow, Candidate, Floor, Model, ModelPlan, Provider
+
+_OPEN, _CLAIMED, _SETTLED = 0, 1, 2
+_UNITS: Final = ((3_600, "h"), (60, "m"))
+_RATES: Final = frozenset({"rate in", "rate out"})
+
+
+def models(listed: Iterable[Model]) -> Table:
+    rows = [(model.id, str(model.svc.model_id), model.owned_by, _yes(model.svc.enabled)) for model in listed]
+    return Table(("model", "id", "owned by", "enabled"), rows, frozenset({"id"}))
+
+
+def asks(listed: Iterable[Ask], names: Mapping[int, str]) -> Table:
+    rows = [
+        (name_of(ask.model_id, names), window(ask.sla), str(ask.provider_id), str(ask.rate_in), str(ask.rate_out))
+        for ask in listed
+    ]
+    return Table(("model", "window", "provider", "rate in", "rate out"), rows, _RATES | {"provider"})
+
+
+def floors(listed: Iterable[Floor], names: Mapping[int, str]) -> Table:
+    rows = [
+        (name_of(floor.model_id, names), window(floor.sla), str(floor.rate_in), str(floor.rate_out)) for floor in listed
+    ]
+    return Table(("model", "window", "rate in", "rate out"), rows, _RATES)
+
+
+def providers(listed: Iterable[Provider], names: Mapping[int, str]) -> Table:
+    rows = [
+        (
+            str(provider.provider_id),
+            provider.operator,
+            _yes(provider.listed),
+            str(provider.reputation),
+            f"{provider.active_jobs}/{provider.capacity}",
+            "all" if provider.allow_all_models else ", ".join(name_of(each, names) for each in provider.allowed_models),
+            _yes(provider.box_key is not None),
+        )
+        for provider in listed
+    ]
+    columns = ("provider", "wallet", "listed", "reputation", "busy", "models", "can be sealed to")
+    return Table(columns, rows, frozenset({"provider", "reputation", "busy"}))
+
+
+def candidates(listed: Iterable[Candidate]) -> Table:
+    rows = [(str(each.provider_id), str(each.rate_in), str(each.rate_out)) for each in listed]
+    return Table(("provider", "rate in", "rate out"), rows, _RATES | {"provider"})
+
+
+def jobs(listed: Iterable[BookRow], names: Mapping[int, str]) -> Table:
+    rows = [
+        (
+            row.job_id,
+            name_of(row.model_id, names),
+            status_of(row),
+            window(row.sla_secs),
+            str(row.provider_id) if row.provider_id else None,
+            str(row.rate_in),
+            str(row.rate_out),
+            f"{row.units_in}/{row.units_out}",
+        )
+        for row in listed
+    ]
+    columns = ("job", "model", "status", "window", "provider", "rate in", "rate out", "units in/out")
+    return Table(columns, rows, _RATES | {"provider", "units in/out"})
+
+
+def batches(listed: Iterable[Batch]) -> Table:
+    rows = [
+        (
+            batch.id,
+            batch.endpoint,
+            batch.completion_window,
+            batch.status,
+            *(str(count) for count in (counts.completed, counts.failed, counts.total)),
+            moment(batch.created_at),
+        )
+        for batch in listed
+        for counts in (batch.request_counts,)
+    ]
+    columns = ("batch", "endpoint", "window", "status", "completed", "failed", "total", "created")
+    return Table(columns, rows, frozenset({"completed", "failed", "total"}))
+
+
+def plan(planned: Iterable[ModelPlan], names: Mapping[int, str]) -> Table:
+    """One row per provider that takes lines; a last one per model for the lines that nobody takes."""
+    rows: list[Sequence[str | None]] = []
+    for each in planned:
+        name = name_of(each.model_id, names)
+        rows += [
+            (name, str(share.provider_id), str(share.lines), str(share.rate_in), str(share.rate_out))
+            for share in each.allocation
+        ]
+        left = each.lines - sum(share.lines for share in each.allocation)
+        if left:
+            rows.append((name, "nobody", str(left), None, None))
+    return Table(("model", "provider", "lines", "rate in", "rate out"), rows, _RATES | {"provider", "lines"})
+
+
+def findings(found: Iterable[Finding]) -> Table:
+    rows = [(each.health.value, each.check, each.seen, each.remedy or "") for each in found]
+    return Table(("", "check", "seen", "what to do"), rows)
+
+
+def status_of(row: BookRow) -> str:
+    """The client's word for a state of the book."""
+    known = {_OPEN: "queued", _CLAIMED: "in_progress", _SETTLED: "completed"}
+    return known.get(row.state) or ENDED_BECAUSE.get(row.ended_because, "ended")
+
+
+def name_of(model_id: int, names: Mapping[int, str]) -> str:
+    return names.get(model_id, f"model {model_id}")
+
+
+def window(seconds: int) -> str:
+    """
+    >>> [window(seconds) for seconds in (86_400, 3_600, 7_200, 300, 45)]
+    ['24h', '1h', '2h', '5m', '45s']
+    """
+    for length, unit in _UNITS:
+        if seconds and seconds % length == 0:
+            return f"{seconds // length}{unit}"
+    return f"{seconds}s"
+
+
+def moment(at: int | None) -> str | None:
+    return None if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def token(amount: int, decimals: int, name: str) -> str:
+    return f"{in_token(amount, decimals)} {name}"
+
+
+def _yes(flag: bool) -> str:
+    return "yes" if flag else "no"

@@ -1,0 +1,398 @@
+"""A coordinator with its chain, escrow and gateway, in memory, as an httpx transport: what svcd talks to in tests.
+
+It keeps the rules that a provider can run into (who holds a claim, what is settled), checks signatures, and answers as
+the specification says. A test can script the next answers of an op or a route.
+"""
+
+import base64
+import json
+import secrets
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import attrs
+import httpx
+
+from common.address_book import AddressBook, TokenDomain
+from common.box import PublicKey, SecretKey, seal
+from common.cid import cid_of
+from common.container import commit
+from common.container import seal as seal_container
+from common.derivation import data_key
+from common.domains import Domains
+from common.envelope import Envelope
+from common.messages.escrow import Release
+from common.messages.jobs import Claim, Fail, Settle
+from common.messages.providers import Ask, AskSnapshot, RequestCapacity
+from common.messages.sessions import SvcSession
+from common.quotes import job_id
+from common.scalars import base64_of, hex_of
+from common.sealed_stream import ContainerHead
+from common.secp256k1 import Wallet, recover
+
+Body = dict[str, Any]
+Script = Callable[[Callable[[], httpx.Response]], Awaitable[httpx.Response]]
+
+URL = "http://coordinator"
+GATEWAY = "http://gateway"
+MODELS = {"demo/text": 1, "demo/image": 3}
+START = 1_800_000_000
+
+BOOK = AddressBook(
+    chain_id=31337,
+    deploy_block=0,
+    job_registry=b"\x01" * 20,
+    provider_registry=b"\x02" * 20,
+    ask_registry=b"\x03" * 20,
+    paytoken=b"\x04" * 20,
+    payment_token_decimals=6,
+    token_domain=TokenDomain("Dev Dollar", "1"),
+)
+OPEN, CLAIMED, SETTLED, CANCELLED = range(4)
+
+
+def answer(status: int, body: object = None, *, retryable: bool = False) -> httpx.Response:
+    headers = {"x-svc-retryable": "true" if retryable else "false"} if status >= 400 else {}
+    return httpx.Response(status, json=body if body is not None else {}, headers=headers)
+
+
+def error(
+    status: int, code: str | None, kind: str = "invalid_request_error", *, retryable: bool = False
+) -> httpx.Response:
+    envelope = {"error": {"message": "as the test wants it", "type": kind, "param": None, "code": code}}
+    return answer(status, envelope, retryable=retryable)
+
+
+def instead(response: httpx.Response) -> Script:
+    """This answer, and nothing happens."""
+
+    async def script(_: Callable[[], httpx.Response]) -> httpx.Response:
+        return response
+
+    return script
+
+
+def unreached() -> Script:
+    """No connection: nothing happens."""
+
+    async def script(_: Callable[[], httpx.Response]) -> httpx.Response:
+        raise httpx.ConnectError("as the test wants it")
+
+    return script
+
+
+def lost() -> Script:
+    """It happens, and its answer is lost."""
+
+    async def script(perform: Callable[[], httpx.Response]) -> httpx.Response:
+        perform()
+        raise httpx.ReadError("as the test wants it")
+
+    return script
+
+
+@attrs.define
+class Market:
+    """`now` gives Unix seconds. `scripts`: per op or route name, what to answer next; `always`, until taken away."""
+
+    now: Callable[[], float]
+    provider: Wallet = attrs.field(factory=lambda: Wallet(b"\x11" * 32))
+    owner: Wallet = attrs.field(factory=lambda: Wallet(b"\x22" * 32))
+    box: SecretKey = attrs.field(factory=lambda: SecretKey(b"\x33" * 32))
+    escrow: SecretKey = attrs.field(factory=lambda: SecretKey(b"\x44" * 32))
+    result_key: SecretKey = attrs.field(factory=lambda: SecretKey(b"\x55" * 32))
+    provider_id: int = 7
+    capacity: int = 1000
+    jobs: dict[str, Body] = attrs.field(factory=dict)
+    content: dict[str, bytes] = attrs.field(factory=dict)
+    results: dict[str, bytes] = attrs.field(factory=dict)  # by job
+    asks: dict[tuple[int, int], tuple[int, int]] = attrs.field(factory=dict)
+    snapshots: list[int] = attrs.field(factory=list)
+    requested: list[int] = attrs.field(factory=list)
+    sessions: set[str] = attrs.field(factory=set)
+    polls: list[dict[str, str]] = attrs.field(factory=list)
+    calls: list[str] = attrs.field(factory=list)
+    scripts: defaultdict[str, list[Script]] = attrs.field(factory=lambda: defaultdict(list))
+    always: dict[str, Script] = attrs.field(factory=dict)
+    domains: Domains = attrs.field(factory=lambda: Domains.of(BOOK))
+
+    @property
+    def transport(self) -> httpx.MockTransport:
+        return httpx.MockTransport(self.handle)
+
+    # --- what clients do ----------------------------------------------------------------------------------
+
+    def envelope(self, model_input: Body | None = None, **changed: Any) -> Envelope:
+        fields: Body = {
+            "owner": self.owner.address,
+            "model": "demo/text",
+            "input": model_input if model_input is not None else {"input": "sealed jobs"},
+            "result_key": self.result_key.public,
+        }
+        return Envelope(**{**fields, **changed})
+
+    def container(self, plaintext: bytes | None = None, recipient: PublicKey | None = None) -> bytes:
+        to = recipient if recipient is not None else self.box.public
+        content = plaintext if plaintext is not None else self.envelope().encode()
+        return seal_container(to, BOOK.chain_id, BOOK.job_registry, self.owner.address, content)
+
+    def post(self, container: bytes | None = None, *, served: bytes | None = None, **changed: Any) -> str:
+        """A designated job, unless changed. `served`: what the gateway has in the container's place."""
+        content = container if container is not None else self.container()
+        try:
+            c = commit(content).c
+        except ValueError:
+            c = secrets.token_bytes(32)
+        job = hex_of(job_id(self.owner.address, c))
+        cid = str(cid_of(content))
+        self.content[cid] = served if served is not None else content
+        row: Body = {
+            "job_id": job,
+            "owner": hex_of(self.owner.address),
+            "c": hex_of(c),
+            "model_id": "1",
+            "sla_secs": "600",
+            "designated": str(self.provider_id),
+            "rate_in": "100",
+            "rate_out": "200",
+            "units_in": "1000",
+            "units_out": "1000",
+            "expires_at": str(int(self.now()) + 3600),
+            "provider_id": "0",
+            "claimed_at": "0",
+            "completion_tok": "0",
+            "posted_block": "1",
+            "state": OPEN,
+            "ended_because": 0,
+            "task_cid": cid,
+            "result_cid": None,
+        }
+        self.jobs[job] = {**row, **changed}
+        return job
+
+    def claim(self, job: str, *, ago: int = 0) -> None:
+        """As an earlier run of the provider did."""
+        self.jobs[job] |= {
+            "state": CLAIMED,
+            "provider_id": str(self.provider_id),
+            "claimed_at": str(int(self.now()) - ago),
+        }
+
+    def end(self, job: str, because: int) -> None:
+        self.jobs[job] |= {"state": SETTLED if because == 1 else CANCELLED, "ended_because": because}
+
+    # --- the transport ------------------------------------------------------------------------------------
+
+    async def handle(self, request: httpx.Request) -> httpx.Response:
+        await request.aread()
+        name = self._name(request)
+        self.calls.append(name)
+        script = self.scripts[name].pop(0) if self.scripts[name] else self.always.get(name)
+
+        def perform() -> httpx.Response:
+            return self._perform(name, request)
+
+        return perform() if script is None else await script(perform)
+
+    def _name(self, request: httpx.Request) -> str:
+        """`claim`, `settle`, … for ops; `poll`; else the first words of the path."""
+        path = request.url.path
+        if path == "/evm/ops":
+            return str(json.loads(request.content)["op"])
+        if path == "/evm/jobs":
+            return "poll" if "free" in request.url.params else "claimed"
+        if path.startswith("/evm/jobs/"):
+            return "job"
+        if path.startswith("/ipfs/"):
+            return "fetch"
+        if path == "/release":
+            return "release"
+        return path.split("/")[2] + ("!" if request.method == "PUT" else "")
+
+    def _perform(self, name: str, request: httpx.Request) -> httpx.Response:
+        if request.url.host == "gateway":
+            content = self.content.get(request.url.path.removeprefix("/ipfs/"))
+            return httpx.Response(404) if content is None else httpx.Response(200, content=content)
+        if name in _SESSION_ROUTES and request.headers.get("authorization", "")[7:] not in self.sessions:
+            return error(401, "invalid_session", "authentication_error")
+        route = getattr(self, f"_{_ROUTES.get(name, name)}", None)
+        if route is None:
+            return error(404, None, "not_found")
+        return route(request)  # type: ignore[no-any-return]
+
+    # --- routes -------------------------------------------------------------------------------------------
+
+    def _chain(self, _: httpx.Request) -> httpx.Response:
+        contracts = {
+            name: hex_of(getattr(BOOK, name))
+            for name in ("job_registry", "provider_registry", "ask_registry", "paytoken")
+        }
+        return answer(
+            200,
+            {
+                "chain_id": BOOK.chain_id,
+                "contracts": contracts,
+                "decimals": 6,
+                "token_domain": {"name": BOOK.token_domain.name, "version": BOOK.token_domain.version},
+            },
+        )
+
+    def _nonce(self, _: httpx.Request) -> httpx.Response:
+        return answer(200, {"nonce": "ab" * 16, "expires_at": int(self.now()) + 300, "chain_id": BOOK.chain_id})
+
+    def _session(self, request: httpx.Request) -> httpx.Response:
+        body = json.loads(request.content)
+        digest = self.domains.session.digest(SvcSession(self.provider.address, body["nonce"]))
+        if recover(digest, _bytes(body["signature"])) != self.provider.address:
+            return error(401, "invalid_signature", "authentication_error")
+        token = f"svc_sess_{secrets.token_hex(8)}"
+        self.sessions.add(token)
+        ends = int(self.now()) + 86_400
+        return answer(200, {"token": token, "expires_at": ends, "provider_id": self.provider_id})
+
+    def _models(self, request: httpx.Request) -> httpx.Response:
+        first = request.url.params.get("offset", "0") == "0"
+        rows = [{"id": name, "svc": {"model_id": str(n), "enabled": True}} for name, n in MODELS.items()]
+        return answer(200, {"data": rows if first else []})
+
+    def _providers(self, _: httpx.Request) -> httpx.Response:
+        fields = {"provider_id": str(self.provider_id), "operator": hex_of(self.provider.address), "listed": True}
+        fields |= {"capacity": str(self.capacity), "reputation": "500", "box_key": hex_of(self.box.public.raw)}
+        return answer(200, fields)
+
+    def _asks(self, request: httpx.Request) -> httpx.Response:
+        first = request.url.params.get("offset", "0") == "0"
+        rows = [
+            {
+                "provider_id": str(self.provider_id),
+                "model_id": str(m),
+                "sla": str(s),
+                "rate_in": str(i),
+                "rate_out": str(o),
+            }
+            for (m, s), (i, o) in self.asks.items()
+        ]
+        return answer(200, {"asks": rows if first else []})
+
+    def _publish(self, request: httpx.Request) -> httpx.Response:
+        body = json.loads(request.content)
+        snapshot = body["snapshot"]
+        quotes = tuple(Ask(q["model_id"], q["sla"], int(q["rate_in"]), int(q["rate_out"])) for q in snapshot["quotes"])
+        signed = AskSnapshot(self.provider_id, snapshot["signed_at"], quotes)
+        if recover(self.domains.asks.digest(signed), _bytes(body["signature"])) != self.provider.address:
+            return error(403, "invalid_signature", "invalid_op_signature")
+        if self.snapshots and snapshot["signed_at"] <= self.snapshots[-1]:
+            return error(409, "stale_snapshot")
+        self.snapshots.append(snapshot["signed_at"])
+        for ask in quotes:
+            self.asks[ask.model_id, ask.sla] = (ask.rate_in, ask.rate_out)
+            if not ask.rate_in and not ask.rate_out:
+                del self.asks[ask.model_id, ask.sla]
+        return answer(200, {"published": True})
+
+    def _poll(self, request: httpx.Request) -> httpx.Response:
+        query = dict(request.url.params)
+        self.polls.append(query)
+        rows = [row for row in self.jobs.values() if row["state"] == OPEN and row["model_id"] == query["model"]]
+        return answer(200, {"jobs": rows[: int(query["free"])], "as_of_block": "1"})
+
+    def _claimed(self, request: httpx.Request) -> httpx.Response:
+        first = request.url.params.get("offset", "0") == "0"
+        rows = [row for row in self.jobs.values() if row["state"] == CLAIMED] if first else []
+        return answer(200, {"jobs": rows, "as_of_block": "1"})
+
+    def _job(self, request: httpx.Request) -> httpx.Response:
+        row = self.jobs.get(request.url.path.removeprefix("/evm/jobs/"))
+        return answer(200, {**row, "as_of_block": "1"}) if row is not None else error(404, None, "not_found")
+
+    def _claim(self, request: httpx.Request) -> httpx.Response:
+        body = json.loads(request.content)
+        if not self._signed(body, Claim(_bytes(body["job_id"]), body["issued_at"])):
+            return error(403, None, "invalid_op_signature")
+        if self.jobs[body["job_id"]]["state"] != OPEN:
+            return _refused("NotOpen")
+        self.claim(body["job_id"])
+        return _mined()
+
+    def _settle(self, request: httpx.Request) -> httpx.Response:
+        body = json.loads(request.content)
+        row = self.jobs[body["job_id"]]
+        if not self._signed(body, Settle(_bytes(body["job_id"]), body["completion_tok"], body["issued_at"])):
+            return error(403, None, "invalid_op_signature")
+        if row["state"] != CLAIMED:
+            return _refused("NotClaimed")
+        if self.now() > int(row["claimed_at"]) + int(row["sla_secs"]):
+            return _refused("SlaExpired")
+        if "result_cid" in body and body["result_cid"] not in self.content:
+            return error(400, "unknown_result")
+        self.results[body["job_id"]] = (
+            self.content[body["result_cid"]] if "result_cid" in body else _base64(body["result"])
+        )
+        row |= {"completion_tok": str(body["completion_tok"]), "result_cid": "bafk"}
+        self.end(body["job_id"], 1)
+        return _mined()
+
+    def _fail(self, request: httpx.Request) -> httpx.Response:
+        body = json.loads(request.content)
+        if not self._signed(body, Fail(_bytes(body["job_id"]), body["issued_at"])):
+            return error(403, None, "invalid_op_signature")
+        if self.jobs[body["job_id"]]["state"] != CLAIMED:
+            return _refused("NotClaimed")
+        self.end(body["job_id"], 3)
+        return _mined()
+
+    def _request_capacity(self, request: httpx.Request) -> httpx.Response:
+        body = json.loads(request.content)
+        digest = self.domains.providers.digest(RequestCapacity(body["n"], body["issued_at"]))
+        assert recover(digest, _bytes(body["signature"])) == self.provider.address
+        self.requested.append(body["n"])
+        self.capacity = body["n"] // 2
+        return _mined()
+
+    def _files(self, request: httpx.Request) -> httpx.Response:
+        head, _, rest = request.content.partition(b'name="file"')
+        assert b'name="purpose"\r\n\r\nresult' in head  # the purpose comes first
+        content = rest.partition(b"\r\n\r\n")[2].rpartition(b"\r\n--")[0]
+        cid = str(cid_of(content))
+        self.content[cid] = content
+        return answer(200, {"id": "file", "svc": {"cid": cid}})
+
+    def _release(self, request: httpx.Request) -> httpx.Response:
+        body = json.loads(request.content)
+        row = self.jobs[body["job_id"]]
+        wrap, response_key = _base64(body["seed_wrap"]), bytes.fromhex(body["response_pubkey"])
+        message = Release(_bytes(body["job_id"]), wrap, _bytes(body["ct_hash"]), response_key, body["issued_at"])
+        if recover(self.domains.escrow.digest(message), _bytes(body["signature"])) != self.provider.address:
+            return error(403, "wrong_wallet", "authentication_error")
+        if row["state"] != CLAIMED:
+            return error(409, "not_claimed")
+        try:
+            seed = ContainerHead(wrap).open_seed(self.escrow)
+        except ValueError:
+            return error(400, "unseal_failed")
+        dek = data_key(seed, BOOK.chain_id, BOOK.job_registry, _bytes(row["owner"]))
+        return answer(200, {"dek_sealed": base64_of(seal(PublicKey(response_key), dek))})
+
+    def _signed(self, body: Body, message: Claim | Settle | Fail) -> bool:
+        return recover(self.domains.jobs.digest(message), _bytes(body["signature"])) == self.provider.address
+
+
+_ROUTES = {"asks!": "publish"}
+_SESSION_ROUTES = {"claim", "settle", "fail", "request_capacity", "poll", "asks!", "files"}
+
+
+def _mined() -> httpx.Response:
+    return answer(201, {"tx_hash": "0x" + "ab" * 32, "status": "success", "block_number": "2"})
+
+
+def _refused(reason: str) -> httpx.Response:
+    return answer(409, {"ok": False, "reason": reason})
+
+
+def _bytes(text: str) -> bytes:
+    return bytes.fromhex(text[2:])
+
+
+def _base64(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)

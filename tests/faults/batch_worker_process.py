@@ -1,0 +1,40 @@
+"""A batch worker in a process of its own, so that it can be killed; forked from a warm server, because it is killed
+again and again."""
+
+import multiprocessing
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
+from multiprocessing.context import ForkServerProcess
+
+import anyio
+import attrs
+
+from coordinatord import app
+from coordinatord.config import read_config
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["coordinatord.app"])
+
+
+@contextmanager
+def batch_worker_process(environment: Mapping[str, str], most_lines: int) -> Iterator[ForkServerProcess]:
+    """It records `most_lines` at a time. Killed with SIGKILL when the block ends, if not before."""
+    process = _CONTEXT.Process(target=_run, args=(dict(environment), most_lines))
+    process.start()
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.join()
+        process.close()
+
+
+def _run(environment: dict[str, str], most_lines: int) -> None:
+    anyio.run(_work, environment, most_lines, backend_options={"use_uvloop": True})
+
+
+async def _work(environment: dict[str, str], most_lines: int) -> None:
+    async with AsyncExitStack() as stack:
+        ground = await app.open_ground(read_config(environment), stack)
+        worker = app.batch_worker_of(ground)
+        await attrs.evolve(worker, expansion=attrs.evolve(worker.expansion, most_lines=most_lines)).run()

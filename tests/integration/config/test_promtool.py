@@ -1,0 +1,56 @@
+"""Prometheus' own checker on the metrics that the daemons serve and on the files that operators are given."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.exposition import exposition
+
+ROOT = Path(__file__).parents[3]
+PROMTOOL = next(
+    (path for path in (ROOT / "build/promtool", shutil.which("promtool")) if path and Path(path).exists()), None
+)
+
+pytestmark = pytest.mark.skipif(PROMTOOL is None, reason="no promtool here; `make promtool` fetches it")
+
+
+def promtool(*arguments: str | Path, stdin: bytes = b"") -> str:
+    """Its complaints: nothing when all is well."""
+    done = subprocess.run([str(PROMTOOL), *arguments], input=stdin, capture_output=True, check=False, timeout=60)
+    return "" if done.returncode == 0 and not done.stderr.strip() else (done.stdout + done.stderr).decode()
+
+
+@pytest.mark.parametrize("daemon", ["coordinatord", "svcd"])
+def test_the_metrics_are_well_named_and_documented(daemon: str) -> None:
+    assert promtool("check", "metrics", stdin=exposition(daemon)) == ""
+
+
+def test_a_metric_that_is_not_well_named_would_be_complained_of() -> None:
+    assert "svcd_jobs" in promtool("check", "metrics", stdin=b"# TYPE svcd_jobs counter\nsvcd_jobs 1\n")
+
+
+def test_the_scrape_configuration_is_valid_with_its_rules() -> None:
+    assert promtool("check", "config", ROOT / "config/prometheus/prometheus.yml") == ""
+
+
+@pytest.mark.parametrize("daemon", ["coordinatord", "svcd"])
+def test_the_alerts_fire_and_stay_silent_as_their_tests_say(daemon: str) -> None:
+    assert promtool("test", "rules", ROOT / f"config/prometheus/tests/{daemon}.test.yml") == ""
+
+
+@pytest.mark.parametrize("daemon", ["coordinatord", "svcd"])
+def test_every_query_of_the_dashboard_is_one(daemon: str, tmp_path: Path) -> None:
+    dashboard = json.loads((ROOT / f"config/grafana/{daemon}.json").read_text())
+    queries = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
+    assert queries
+    rules = [
+        {"record": f"query:{number}", "expr": re.sub(r"\$__rate_interval", "5m", query)}
+        for number, query in enumerate(queries)
+    ]
+    file = tmp_path / "rules.yml"
+    file.write_text(json.dumps({"groups": [{"name": "queries", "rules": rules}]}))  # YAML reads JSON
+    assert promtool("check", "rules", file) == ""

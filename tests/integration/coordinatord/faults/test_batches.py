@@ -1,0 +1,162 @@
+"""Batches whose workers die, race, and lose the store."""
+
+from collections.abc import AsyncIterator
+
+import anyio
+import attrs
+import httpx
+import pytest
+
+from coordinatord import app
+from coordinatord.store.database import open_database
+from coordinatord.store.files import object_key
+from coordinatord.workers.batches import BatchWorker
+from devnet.world import World
+from tests.faults.batch_worker_process import batch_worker_process
+from tests.integration.coordinatord.api.batching import Batching
+from tests.integration.coordinatord.api.party import Party, wallet_of
+from tests.integration.coordinatord.api.stage import Seen, Stage, configured, environment, staged
+from tests.invariants.batches import broken_batches
+from tests.invariants.jobs import job_violations
+from tests.invariants.relays import relay_violations
+
+pytestmark = pytest.mark.anyio
+
+KILLS, LINES, AT_ONCE = 10, 300, 20
+
+
+@pytest.fixture
+async def quiet(world: World, database_url: str) -> AsyncIterator[Stage]:
+    """A coordinator without relayer and batch workers."""
+    seen: list[Seen] = []
+    async with staged(world, configured(world, database_url), seen, relayer=False) as stage:
+        yield stage
+
+
+@pytest.fixture
+async def batching(world: World, quiet: Stage) -> Batching:
+    wallet = world.cast.with_role("client")[0]
+    registry = quiet.ground.config.addresses.job_registry
+    owner = Party(wallet_of(wallet), quiet.ground.domains, registry, quiet.http, wallet.box_key)
+    await owner.sign_in()
+    return await Batching.of(quiet, owner)
+
+
+def small_steps(stage: Stage, most_lines: int) -> BatchWorker:
+    worker = app.batch_worker_of(stage.ground)
+    return attrs.evolve(worker, expansion=attrs.evolve(worker.expansion, most_lines=most_lines))
+
+
+def no_puts(request: httpx.Request) -> httpx.Response | None:
+    return httpx.Response(503) if request.method == "PUT" else None
+
+
+async def test_worker_killed_ten_times_inside_a_batch_loses_and_doubles_no_line(
+    world: World, database_url: str, quiet: Stage, batching: Batching
+) -> None:
+    lines = batching.submitter.lines(LINES // 2)
+    created = await batching.create(*[line for good in lines for line in (good, b"no json")])
+    settings = environment(world, database_url)
+    before = "select exists (select from batch_work where lines_done <= $1)"
+    under_way = "select exists (select from relays where state <> 'mined')"
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(app.relay, quiet.ground)
+        for kill in range(KILLS):
+            with batch_worker_process(settings, AT_ONCE), anyio.fail_after(20):
+                while await quiet.fetchval(before, kill * LINES // KILLS):  # noqa: ASYNC110 - the event is in another process
+                    await anyio.sleep(0.002)
+        with batch_worker_process(settings, AT_ONCE):
+            await batching.until(created["id"], counts=(0, LINES // 2, LINES))
+            with anyio.fail_after(30):
+                while await quiet.fetchval(under_way):  # noqa: ASYNC110 - the event is in another process
+                    await anyio.sleep(0.02)
+            await quiet.execute("update batches set expires_at = clock_timestamp()")
+            await batching.until(created["id"], status="expired", counts=(0, LINES, LINES))
+        tasks.cancel_scope.cancel()
+    assert await broken_batches(quiet.ground.database, quiet.ground.pins) == []
+    promised = {bytes.fromhex(line["job_id"][2:]) for line in lines}
+    assert await job_violations(quiet.ground.rpc, quiet.ground.config.addresses, promised=promised) == []
+    async with quiet.ground.database.connection() as connection:
+        assert await relay_violations(connection, quiet.ground.rpc, stuck_after=0) == []  # type: ignore[arg-type]
+
+
+async def test_two_workers_that_race_for_batches_loses_and_doubles_no_line(
+    database_url: str, quiet: Stage, batching: Batching
+) -> None:
+    batches = [await batching.create(*[b"no json", *batching.submitter.lines(20)], b"", b"{}") for _ in range(3)]
+    async with open_database(database_url, smallest=1, largest=4) as second, anyio.create_task_group() as tasks:
+        rival = attrs.evolve(quiet, ground=attrs.evolve(quiet.ground, database=second))
+        for stage in (quiet, rival):
+            tasks.start_soon(small_steps(stage, 4).run)
+        for batch in batches:
+            await batching.until(batch["id"], counts=(0, 2, 22))
+            await batching.cancel(batch["id"])
+            await batching.until(batch["id"], status="cancelled", counts=(0, 22, 22))
+        tasks.cancel_scope.cancel()
+    assert await broken_batches(quiet.ground.database, quiet.ground.pins) == []
+    assert await quiet.fetchval("select count(*) from relays") == 60
+
+
+async def test_store_that_fails_while_files_are_written_delays_them_alone(quiet: Stage, batching: Batching) -> None:
+    created = await batching.create(b"no json")
+    worker = small_steps(quiet, 10)
+    assert await worker.turn()
+    assert await worker.turn()
+    with quiet.store.answering(no_puts):
+        assert await worker.turn()
+    assert (await batching.get(f"/{created['id']}")).json()["status"] == "finalizing"
+    assert await quiet.fetchval("select attempts from batch_work") == 1
+    assert await quiet.fetchval("select count(*) from files where purpose = 'batch_output'") == 0
+    await quiet.execute("update batch_work set due_at = clock_timestamp()")
+    assert await worker.turn()
+    done = (await batching.get(f"/{created['id']}")).json()
+    assert (done["status"], len(await batching.lines(done["error_file_id"]))) == ("completed", 1)
+
+
+async def test_store_that_fails_while_containers_are_stored_delays_their_lines(
+    quiet: Stage, batching: Batching
+) -> None:
+    created = await batching.create(*batching.submitter.lines(3))
+
+    worker = small_steps(quiet, 10)
+    with quiet.store.answering(no_puts):
+        assert await worker.turn()
+    assert (await batching.get(f"/{created['id']}")).json()["status"] == "validating"
+    assert await quiet.fetchval("select count(*) from relays") == 0
+    await quiet.execute("update batch_work set due_at = clock_timestamp()")
+    assert await worker.turn()
+    assert await quiet.fetchval("select count(*) from relays where state = 'queued'") == 3
+
+
+async def lose_input(stage: Stage, batch: dict[str, object], worker: BatchWorker) -> None:
+    """The store forgets the input file, and says so until it is believed."""
+    await stage.ground.pins.delete(object_key(str(batch["input_file_id"])))
+    for _ in range(4):
+        await stage.execute("update batch_work set due_at = clock_timestamp()")
+        assert await worker.turn()
+
+
+async def test_batch_whose_input_file_is_lost_fails_as_a_whole(quiet: Stage, batching: Batching) -> None:
+    created = await batching.create(b"no json")
+    await lose_input(quiet, created, small_steps(quiet, 10))
+    failed = (await batching.get(f"/{created['id']}")).json()
+    assert failed["status"] == "failed"
+    assert failed["failed_at"] >= failed["created_at"]
+    message = "the object store no longer holds the input file"
+    error = {"code": "object_missing", "message": message, "param": "input_file_id", "line": None}
+    assert failed["errors"] == {"object": "list", "data": [error]}
+    assert failed["request_counts"] == {"completed": 0, "failed": 0, "total": 0}
+    assert (await batching.cancel(created["id"])).json()["error"]["code"] == "batch_not_cancellable"
+
+
+async def test_lines_behind_a_loss_of_the_input_file_end_as_errors(quiet: Stage, batching: Batching) -> None:
+    created = await batching.create(b"no json", b"no json", b"no json", b"no json", b"no json")
+    worker = small_steps(quiet, 2)
+    assert await worker.turn()
+    await lose_input(quiet, created, worker)
+    while await worker.turn():
+        pass
+    done = (await batching.get(f"/{created['id']}")).json()
+    assert (done["status"], done["errors"]["data"][0]["line"]) == ("completed", 3)
+    errors = [line["error"]["code"] for line in await batching.lines(done["error_file_id"])]
+    assert errors == ["invalid_json"] * 2 + ["invalid_line"] * 3

@@ -1,0 +1,95 @@
+"""The disk that the database lies on is full, and then it is not."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import anyio
+import httpx
+import pytest
+
+from common.address_book import AddressBook
+from devnet.accounts import Wallet as DevnetWallet
+from devnet.ports import pick_free
+from devnet.postgres import Postgres
+from devnet.world import World
+from tests.integration.conftest import Services
+from tests.integration.coordinatord.api.party import Party
+from tests.integration.coordinatord.api.running import running
+from tests.integration.coordinatord.api.stage import environment
+from tests.integration.coordinatord.faults.invariants import all_violations
+from tests.integration.coordinatord.faults.load import Load, submissions
+
+pytestmark = pytest.mark.anyio
+
+CLIENTS, JOBS_EACH = 6, 8
+
+
+@pytest.fixture
+def tiny_disk() -> Iterator[Path]:
+    """A file system of 24 MiB, where this machine lets us have one. It lies beside pytest's own folders: those are
+    closed to the account that the database server runs as."""
+    with TemporaryDirectory() as directory:
+        mount = ("mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", directory)
+        if os.geteuid() != 0 or subprocess.run(mount, check=False).returncode != 0:
+            pytest.skip("a file system of its own takes the right to mount one")
+        disk = Path(directory)
+        disk.chmod(0o711)
+        yield disk
+        subprocess.run(("umount", directory), check=True)
+
+
+@pytest.fixture
+def url_on_tiny_disk(services: Services, postgres: Postgres, tiny_disk: Path) -> Iterator[str]:
+    place = tiny_disk / "tablespace"
+    place.mkdir()
+    if postgres.child.program.run_as is not None:
+        shutil.chown(place, postgres.child.program.run_as)
+    run = services.portal.call
+    run(postgres.execute, f"create tablespace tiny location '{place}'")
+    run(postgres.execute, "create database on_tiny_disk tablespace tiny")
+    yield postgres.url("on_tiny_disk")
+    run(postgres.execute, "drop database on_tiny_disk with (force)")
+    run(postgres.execute, "drop tablespace tiny")
+
+
+def fill(ballast: Path) -> None:
+    """All the room that there is."""
+    with suppress(OSError), ballast.open("wb", buffering=0) as filling:
+        while filling.write(bytes(4096)) == 4096:
+            pass
+
+
+async def test_full_disk_is_503_until_there_is_room_and_nothing_is_lost_or_doubled(
+    world: World,
+    url_on_tiny_disk: str,
+    tiny_disk: Path,
+    book: AddressBook,
+    party_at: Callable[[DevnetWallet, httpx.AsyncClient], Party],
+) -> None:
+    async with (
+        running(environment(world, url_on_tiny_disk), pick_free(), pick_free()) as coordinator,
+        httpx.AsyncClient(base_url=coordinator.base_url, trust_env=False, timeout=30) as http,
+    ):
+        bodies = await submissions(party_at(world.cast.with_role("client")[0], http), CLIENTS * JOBS_EACH)
+        load = Load([coordinator.base_url])
+        ballast = tiny_disk / "ballast"
+        async with anyio.create_task_group() as clients:
+            for n in range(CLIENTS):
+                clients.start_soon(load.submit, bodies[n::CLIENTS])
+            await load.until_posted(2)
+            fill(ballast)
+            with anyio.fail_after(20):
+                while (503, "not_ready") not in load.answers:  # noqa: ASYNC110 - clients tell only what they posted
+                    await anyio.sleep(0.05)
+            assert coordinator.process.poll() is None
+            assert (await http.get("/healthz")).status_code == 200
+            ballast.unlink()
+            with anyio.fail_after(30):
+                await load.until_posted(len(bodies))
+        assert load.unspecified() == []
+        assert await all_violations(url_on_tiny_disk, world.anvil.rpc_url, book, promised=load.posted) == []

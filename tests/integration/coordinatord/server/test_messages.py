@@ -1,0 +1,129 @@
+"""Messages that a proxy in front may have read differently, and protocols that are not ours."""
+
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from coordinatord.server.pace import Pace
+from tests.integration.coordinatord.server.serving import Served, serving
+
+pytestmark = pytest.mark.anyio
+
+SMUGGLED = b"GET /hello HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Served]:
+    async with serving(Pace()) as served:
+        yield served
+
+
+def _post(*headers: bytes, body: bytes) -> bytes:
+    return b"\r\n".join([b"POST /take HTTP/1.1", b"host: x", *headers, b"", b""]) + body + SMUGGLED
+
+
+AMBIGUOUS = {
+    "both lengths, chunked ends first": _post(b"content-length: 40", b"transfer-encoding: chunked", body=b"0\r\n\r\n"),
+    "both lengths, the other way round": _post(b"transfer-encoding: chunked", b"content-length: 2", body=b"0\r\n\r\n"),
+    "two different lengths": _post(b"content-length: 2", b"content-length: 3", body=b"{}"),
+    "a length with a sign": _post(b"content-length: +2", body=b"{}"),
+    "a length in hex": _post(b"content-length: 0x2", body=b"{}"),
+    "a list of lengths": _post(b"content-length: 2, 3", body=b"{}"),
+    "an unknown coding": _post(b"transfer-encoding: xchunked", body=b"0\r\n\r\n"),
+    "chunked twice": _post(b"transfer-encoding: chunked, chunked", body=b"0\r\n\r\n"),
+    "chunked not last": _post(b"transfer-encoding: chunked, identity", body=b"0\r\n\r\n"),
+    "chunked behind a tab": _post(b"transfer-encoding:\x0bchunked", body=b"0\r\n\r\n"),
+    "a space before the colon": _post(b"transfer-encoding : chunked", body=b"0\r\n\r\n"),
+    "a folded header": _post(b"transfer-encoding: chunked\r\n ,identity", body=b"0\r\n\r\n"),
+    "a chunk size with a sign": _post(b"transfer-encoding: chunked", body=b"+2\r\n{}\r\n0\r\n\r\n"),
+    "a chunk longer than it says": _post(b"transfer-encoding: chunked", body=b"1\r\n{}\r\n0\r\n\r\n"),
+    "no host": b"GET /hello HTTP/1.1\r\n\r\n" + SMUGGLED,
+    "two hosts": b"GET /hello HTTP/1.1\r\nhost: x\r\nhost: y\r\n\r\n" + SMUGGLED,
+    "a NUL in a header": b"GET /hello HTTP/1.1\r\nhost: x\r\nx-a: b\0c\r\n\r\n" + SMUGGLED,
+    "a version that is none": b"GET /hello HTTP/1.7\r\nhost: x\r\n\r\n" + SMUGGLED,
+    "the preface of HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "no HTTP at all": b"\x16\x03\x01\x02\x00\x01\x00" + b"\n\n",
+}
+
+
+@pytest.mark.parametrize("message", AMBIGUOUS.values(), ids=AMBIGUOUS.keys())
+async def test_message_that_can_be_read_in_two_ways_is_refused_and_ends_the_connection(
+    served: Served, message: bytes
+) -> None:
+    async with served.connected() as client:
+        await client.send(message)
+        answer = await client.rest()
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert answer[9:10] in b"45"
+    assert served.bodies == 0
+    assert served.paths == []
+
+
+async def test_refusal_before_any_route_has_the_envelope_of_all_errors(served: Served) -> None:
+    async with served.connected() as client:
+        await client.send(b"GET\r\n\r\n")
+        head, _, body = (await client.rest()).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert b"\r\nx-request-id: " in head.lower()
+    assert b"\r\nx-svc-retryable: false" in head.lower()
+    assert json.loads(body)["error"].keys() == {"message", "type", "param", "code"}
+
+
+async def test_head_of_more_than_16_kib_is_431(served: Served) -> None:
+    async with served.connected() as client:
+        await client.send(b"GET /hello HTTP/1.1\r\nhost: x\r\nx-long: " + b"a" * 20_000)
+        assert (await client.rest()).startswith(b"HTTP/1.1 431 ")
+
+
+UPGRADES = {
+    "h2c": b"connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQAAP__\r\n",
+    "websocket": b"connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n"
+    b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n",
+}
+
+
+@pytest.mark.parametrize("upgrade", UPGRADES.values(), ids=UPGRADES.keys())
+async def test_upgrade_is_not_taken_and_the_request_answered_as_it_stands(served: Served, upgrade: bytes) -> None:
+    async with served.connected() as client:
+        await client.send(b"GET /hello HTTP/1.1\r\nhost: x\r\n" + upgrade + b"\r\n")
+        assert (await client.until(b"{}")).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "status"),
+    [
+        (b"POST /take HTTP/1.1\r\ncontent-encoding: gzip\r\n", b"{}", b"400"),
+        (b"POST /take HTTP/1.1\r\ncontent-encoding: identity\r\n", b"{}", b"200"),
+        (b"POST /take?limit=1&limit=2 HTTP/1.1\r\n", b"{}", b"400"),
+        (b"POST /take?limit=1&%6cimit=2 HTTP/1.1\r\n", b"{}", b"400"),
+        (b"POST http://elsewhere/take HTTP/1.1\r\n", b"{}", b"404"),
+        (b"POST //take HTTP/1.1\r\n", b"{}", b"404"),
+        (b"CONNECT /take HTTP/1.1\r\n", b"", b"405"),
+    ],
+    ids=["encoded", "not encoded", "key twice", "key twice, one encoded", "whole address", "two slashes", "tunnel"],
+)
+async def test_request_that_is_well_formed_but_odd_is_answered_with_its_status(
+    served: Served, head: bytes, body: bytes, status: bytes
+) -> None:
+    async with served.connected() as client:
+        length = str(len(body)).encode()
+        await client.send(head + b"host: x\r\nconnection: close\r\ncontent-length: " + length + b"\r\n\r\n" + body)
+        assert (await client.rest()).startswith(b"HTTP/1.1 " + status)
+
+
+async def test_requests_sent_at_once_are_answered_in_their_order(served: Served) -> None:
+    ask = b"POST /take HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}"
+    async with served.connected() as client:
+        await client.send(ask + SMUGGLED + ask.replace(b"host", b"connection: close\r\nhost"))
+        assert (await client.rest()).count(b"HTTP/1.1 200 ") == 3
+    assert served.paths == ["/take", "/hello", "/take"]
+
+
+async def test_client_that_closes_its_side_after_asking_still_gets_its_answer(served: Served) -> None:
+    async with served.connected() as client:
+        await client.send(b"GET /wait HTTP/1.1\r\nhost: x\r\n\r\n")
+        await client.stream.send_eof()
+        await served.waiting.wait()
+        served.released.set()
+        assert (await client.rest()).startswith(b"HTTP/1.1 200 ")

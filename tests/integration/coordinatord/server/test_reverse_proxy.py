@@ -1,0 +1,106 @@
+"""The documented nginx in front of the server, where there is an nginx (in PATH, or named by NGINX)."""
+
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from coordinatord.server.pace import Pace
+from devnet.ports import LOOPBACK, is_free, pick_free
+from tests.integration.coordinatord.server.serving import Raw, Served, serving
+
+pytestmark = pytest.mark.anyio
+
+CONF = Path(__file__).parents[4] / "config" / "nginx" / "coordinatord.conf"
+NGINX = os.environ.get("NGINX") or shutil.which("nginx")
+
+
+def local(text: str, *, proxy: int, server: int) -> str:
+    """The configuration on loopback, in clear, and less patient; nothing else is changed."""
+    text = text.replace("127.0.0.1:8402", f"{LOOPBACK}:{server}")
+    text = text.replace("client_header_timeout 10s", "client_header_timeout 1s")
+    text = text.replace("client_body_timeout 20s", "client_body_timeout 1s")
+    text = re.sub(r"\n *(ssl_\w+|listen \[::\]:\d+)[^;]*;", "", text)
+    text = re.sub(r"listen 80;", f"listen {LOOPBACK}:{pick_free()};", text)
+    return re.sub(r"listen 443[^;]*;", f"listen {LOOPBACK}:{proxy};", text)
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Served]:
+    async with serving(Pace()) as served:
+        yield served
+
+
+@pytest.fixture
+def proxy(served: Served, tmp_path: Path) -> Iterator[int]:
+    if NGINX is None:
+        pytest.skip("there is no nginx here (on Debian: the package nginx)")
+    port = pick_free()
+    site = tmp_path / "coordinatord.conf"
+    site.write_text(local(CONF.read_text(encoding="utf-8"), proxy=port, server=served.port), encoding="utf-8")
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    places = "".join(f"{kind}_temp_path {tmp_path}/{kind};" for kind in kinds)
+    main = tmp_path / "nginx.conf"
+    main.write_text(
+        f"daemon off; master_process off; pid {tmp_path}/pid; error_log stderr; events {{}}"
+        f" http {{ access_log off; {places} include {site}; }}",
+        encoding="utf-8",
+    )
+    command = (NGINX, "-p", str(tmp_path), "-c", str(main))
+    subprocess.run((*command, "-t"), check=True, capture_output=True)
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        try:
+            _wait_until_listening(port)
+            yield port
+        finally:
+            process.terminate()
+
+
+def _wait_until_listening(port: int) -> None:
+    deadline = time.monotonic() + 10
+    while is_free(port):
+        assert time.monotonic() < deadline, "nginx does not listen"
+        time.sleep(0.02)
+
+
+async def told(port: int, message: bytes) -> bytes:
+    async with await anyio.connect_tcp(LOOPBACK, port) as stream:
+        await stream.send(message)
+        return await Raw(stream).rest()
+
+
+async def test_honest_request_passes(served: Served, proxy: int) -> None:
+    answer = await told(proxy, b"GET /hello HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert answer.endswith(b"{}")
+    assert served.paths == ["/hello"]
+
+
+async def test_head_that_does_not_come_and_body_that_stalls_never_reach_the_coordinator(
+    served: Served, proxy: int
+) -> None:
+    assert not (await told(proxy, b"GET /hello HTTP/1.1\r\nhost: x\r\nx-a: ")).startswith(b"HTTP/1.1 200")
+    stalled = b"POST /take HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{"
+    assert not (await told(proxy, stalled)).startswith(b"HTTP/1.1 200")
+    assert served.paths == []
+
+
+async def test_message_of_two_lengths_smuggles_nothing_past_the_proxy(served: Served, proxy: int) -> None:
+    message = (
+        b"POST /take HTTP/1.1\r\nhost: x\r\ncontent-length: 36\r\ntransfer-encoding: chunked\r\n\r\n"
+        b"0\r\n\r\nGET /hello HTTP/1.1\r\nhost: x\r\n\r\n"
+    )
+    await told(proxy, message)
+    assert "/hello" not in served.paths
+
+
+async def test_upgrade_to_h2c_is_not_passed_on(served: Served, proxy: int) -> None:
+    asked = b"GET /hello HTTP/1.1\r\nhost: x\r\nconnection: upgrade, close\r\nupgrade: h2c\r\n\r\n"
+    assert (await told(proxy, asked)).startswith(b"HTTP/1.1 200 ")
+    assert served.paths == ["/hello"]

@@ -1,0 +1,64 @@
+"""The way of one job through a real coordinator, on both event loops."""
+
+import anyio
+import pytest
+
+from svc.client import Client
+from svc.errors import InvalidRequest, JobFailed, NotFound
+from tests.integration.svc.working_provider import RATE_IN, RATE_OUT, WorkingProvider
+
+pytestmark = pytest.mark.anyio
+
+MODEL = "demo/text-small"
+
+
+async def test_run_takes_the_market_and_returns_the_opened_result(client: Client, provider: WorkingProvider) -> None:
+    statuses: list[str] = []
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(provider.work)
+        result = await client.run(
+            MODEL, "sealed", window="async", custom_id="one", on_change=lambda job: statuses.append(job.status)
+        )
+        tasks.cancel_scope.cancel()
+    assert result.output == {"text": "delaes", "for": "one"}
+    assert result.usage == {"output_tokens": 6}
+    assert result.job.status == statuses[-1] == "completed"
+    assert result.cost == -(-(RATE_IN * result.job.svc.units_in + RATE_OUT * 6) // 10**6)
+
+
+async def test_each_step_is_there_by_itself(client: Client, provider: WorkingProvider) -> None:
+    (candidate,) = await client.probe(MODEL, "steps", window="async")
+    prepared = await client.prepare(
+        MODEL, "steps", window="async", provider=candidate.provider_id, rate_in=RATE_IN, rate_out=RATE_OUT, units_out=9
+    )
+    quoted = await client.quote(prepared)
+    assert [row.provider_id for row in quoted.candidates] == [candidate.provider_id]
+    with pytest.raises(NotFound):
+        await client.jobs.get(prepared.id)
+    submitted = await client.submit(prepared, quoted, max_amount=quoted.quote.amount)
+    assert (submitted.job_id, submitted.amount) == (prepared.id, quoted.quote.amount)
+    assert [row.job_id for row in await client.jobs.mine()] == [prepared.id]
+    assert (await client.jobs.summary()).jobs == 1
+    assert (await client.cancel(prepared.id)).job_id == prepared.id
+    ended = await client.wait(prepared.id)
+    assert ended.status == "cancelled"
+    with pytest.raises(JobFailed) as failed:
+        await client.open(ended)
+    assert failed.value.code == "cancelled"
+
+
+async def test_order_that_is_submitted_again_is_one_job(client: Client, provider: WorkingProvider) -> None:
+    prepared = await client.prepare(MODEL, "twice", window="async")
+    first = await client.submit(prepared)
+    again = await client.submit(prepared)
+    assert (again.job_id, again.task_cid, again.tx_hash) == (first.job_id, first.task_cid, None)
+    assert (await client.jobs.summary()).jobs == 1
+
+
+async def test_errors_of_the_coordinator_say_all_that_they_carry(client: Client) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        await client.cancel("0x" + "ab" * 32)
+    error = refused.value
+    assert (error.type, error.code, error.status) == ("invalid_request_error", "NotTheOwner", 409)
+    assert error.request_id
+    assert error.retryable is False

@@ -1,0 +1,57 @@
+"""A provider who takes what comes: polls, claims, opens, turns the text round, settles."""
+
+from typing import Any, Final
+
+import anyio
+import attrs
+
+from common.box import SecretKey
+from common.container import open_with_secret
+from common.envelope import Envelope, ResultBody
+from common.result import seal_result
+from common.scalars import base64_of
+from tests.integration.coordinatord.api.party import Party
+
+CHAIN: Final = 31337
+MODEL: Final = 1
+RATE_IN, RATE_OUT = 1_000_000, 2_000_000
+
+
+@attrs.frozen
+class WorkingProvider:
+    party: Party
+    box_secret: bytes
+    gateway: str
+
+    async def open_shop(self, provider_id: int) -> None:
+        await self.party.sign_in("provider")
+        asks = self.party.asks(provider_id, (MODEL, 3600, RATE_IN, RATE_OUT), (MODEL, 86_400, RATE_IN, RATE_OUT))
+        assert (await self.party.publish(asks)).status_code == 200
+        await self.poll()  # live from now on
+
+    async def poll(self) -> list[dict[str, Any]]:
+        query = {"state": "Open", "model": MODEL, "free": 8}
+        answer = await self.party.http.get("/evm/jobs", params=query, headers=self.party.authorization)
+        assert answer.status_code == 200, answer.text
+        return list(answer.json()["jobs"])
+
+    async def work(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            for row in await self.poll():
+                await self._settle(row)
+            await anyio.sleep(0.05)
+
+    async def _settle(self, row: dict[str, Any]) -> None:
+        job = row["job_id"]
+        claimed = await self.party.run(self.party.claim(job))
+        assert claimed.status_code == 201, claimed.text
+        container = (await self.party.http.get(f"{self.gateway}/ipfs/{row['task_cid']}")).content
+        owner, raw = bytes.fromhex(row["owner"][2:]), bytes.fromhex(job[2:])
+        opened = open_with_secret(SecretKey(self.box_secret), CHAIN, self.party.registry, owner, container)
+        envelope = Envelope.parse(opened)
+        output = str(envelope.input["input"])[::-1]
+        body = ResultBody(raw, {"text": output, "for": envelope.custom_id}, {"output_tokens": len(output)})
+        sealed = seal_result(envelope.result_key, CHAIN, self.party.registry, raw, body.encode())
+        settled = await self.party.run(self.party.settle(job, len(output), result=base64_of(sealed)))
+        assert settled.status_code == 201, settled.text

@@ -1,0 +1,66 @@
+"""Alerts and dashboards follow the metrics that the daemons serve, and every alert is explained."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes.exposition import series_names
+
+ROOT = Path(__file__).parents[3]
+DAEMONS = ["coordinatord", "svcd"]
+
+pytestmark = pytest.mark.parametrize("daemon", DAEMONS)
+
+
+def expressions_of(dashboard: dict[str, Any]) -> Iterator[str]:
+    for panel in dashboard["panels"]:
+        yield from (target["expr"] for target in panel.get("targets", []))
+    yield from (variable["definition"] for variable in dashboard["templating"]["list"] if "definition" in variable)
+
+
+def series_in(text: str, daemon: str) -> set[str]:
+    return set(re.findall(rf"\b{daemon}_[a-z0-9_]+", text))
+
+
+def rules(daemon: str) -> str:
+    return (ROOT / f"config/prometheus/{daemon}.rules.yml").read_text()
+
+
+def alerts(daemon: str) -> list[str]:
+    return re.findall(r"- alert: (\w+)", rules(daemon))
+
+
+def test_every_query_of_the_dashboard_names_a_series_that_is_served(daemon: str) -> None:
+    dashboard = json.loads((ROOT / f"config/grafana/{daemon}.json").read_text())
+    for expression in expressions_of(dashboard):
+        named = series_in(expression, daemon)
+        assert named or expression.startswith("label_values(up{")
+        assert named <= series_names(daemon), expression
+
+
+def test_the_dashboard_shows_every_metric_of_the_daemon(daemon: str) -> None:
+    shown = series_in((ROOT / f"config/grafana/{daemon}.json").read_text(), daemon)
+    families = {re.sub(r"_(bucket|sum|count|created)$", "", name) for name in series_names(daemon)}
+    of_counters = {name.removesuffix("_total") for name in families if name.endswith("_total")}
+    assert {re.sub(r"_(bucket|count)$", "", name) for name in shown} == families - of_counters
+
+
+def test_every_alert_rule_names_series_that_are_served(daemon: str) -> None:
+    assert series_in(rules(daemon), daemon) <= series_names(daemon)
+
+
+def test_every_alert_is_tested_firing_and_silent(daemon: str) -> None:
+    text = (ROOT / f"config/prometheus/tests/{daemon}.test.yml").read_text()
+    for alert in alerts(daemon):
+        assert re.search(rf"alertname: {alert}, exp_alerts: \[\]", text), alert
+        assert re.search(rf"alertname: {alert}\n +exp_alerts:\n +- exp_labels", text), alert
+
+
+def test_every_alert_has_its_paragraph_and_every_paragraph_its_alert(daemon: str) -> None:
+    readme = (ROOT / daemon / "README.md").read_text()
+    explained = re.findall(r"^\*\*(\w+)\*\* +\S.{80,}?(?=\n\n|\Z)", readme, re.MULTILINE | re.DOTALL)
+    assert explained == alerts(daemon)

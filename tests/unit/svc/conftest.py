@@ -1,0 +1,11 @@
+"""Virtual time: what waits for seconds here takes none."""
+
+from typing import Any
+
+import pytest
+from trio.testing import MockClock
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    return "trio", {"clock": MockClock(autojump_threshold=0)}

@@ -1,0 +1,21 @@
+from email.utils import formatdate
+
+import pytest
+
+from svc.core.clock import ServerClock
+
+HERE = 1_700_000_000.9
+
+
+@pytest.mark.parametrize("ahead", [0, 300, -300, 899, -899])
+def test_coordinators_time_is_taken_from_its_answers_and_never_led(ahead: int) -> None:
+    clock = ServerClock(local=lambda: HERE)
+    clock.heard(formatdate(int(HERE) + ahead, usegmt=True))
+    assert clock.now() == int(HERE) + ahead
+
+
+@pytest.mark.parametrize("said", [None, "", "yesterday", formatdate(HERE + 100_000, usegmt=True)])
+def test_time_that_is_missing_malformed_or_far_off_is_not_believed(said: str | None) -> None:
+    clock = ServerClock(local=lambda: HERE)
+    clock.heard(said)
+    assert clock.now() == int(HERE)

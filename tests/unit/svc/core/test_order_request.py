@@ -1,0 +1,47 @@
+import pytest
+
+from common.refusal import Refused
+from svc.core.order_request import OrderRequest, probe_body, shape
+from svc.records import Model, ModelDetails
+
+MODEL = Model("m", "x", ModelDetails(3, True, {"properties": {"input": {"type": "string"}, "max_tokens": {}}}))
+
+
+def test_text_is_wrapped_and_shaped() -> None:
+    shaped = shape(OrderRequest("m", "hello"), MODEL)
+    assert shaped.input == {"input": "hello"}
+    assert (shaped.modality, shaped.sla_secs, shaped.rates) == ("text", 86_400, None)
+    assert probe_body(shaped) == {"model_id": 3, "sla_secs": 86_400, "units_in": 5, "units_out": 4096}
+
+
+def test_named_provider_is_probed_for() -> None:
+    shaped = shape(OrderRequest("m", {"max_tokens": 5, "top_k": 1}, "async", provider=9), MODEL)
+    assert probe_body(shaped)["designated"] == 9
+    assert shaped.unlisted == ("top_k",)
+
+
+def test_embeddings_pay_for_no_output() -> None:
+    assert shape(OrderRequest("m", "hello", endpoint="/v1/embeddings"), MODEL).units.units_out == 0
+
+
+@pytest.mark.parametrize(
+    ("request_", "param"),
+    [
+        (OrderRequest("m", 5), "input"),  # type: ignore[arg-type] # the point of it
+        (OrderRequest("m", {"input": 5}), "input"),
+        (OrderRequest("m", "x", provider=0), "provider"),
+        (OrderRequest("m", "x", custom_id=""), "custom_id"),
+        (OrderRequest("m", "x", rate_in="-1"), "rate_in"),
+        (OrderRequest("m", "x", units_out=-1), "units_out"),
+    ],
+)
+def test_request_that_no_order_can_carry_is_refused_by_name(request_: OrderRequest, param: str) -> None:
+    with pytest.raises(Refused) as refused:
+        shape(request_, MODEL)
+    assert refused.value.param == param
+
+
+def test_model_that_takes_no_orders_is_refused() -> None:
+    with pytest.raises(Refused) as refused:
+        shape(OrderRequest("m", "x"), Model("m", "x", ModelDetails(3, False)))
+    assert refused.value.param == "model"

@@ -1,0 +1,82 @@
+import time
+
+import anyio
+import pytest
+
+from common.scalars import hex_of
+from svc.errors import InvalidRequest, OrderRefused, WaitTimedOut
+from tests.unit.svc.fake_coordinator import WALLET, Answer, FakeCoordinator, failing, job
+
+pytestmark = pytest.mark.anyio
+
+JOB = "0x" + "07" * 32
+ROUTE = f"GET /v1/jobs/{JOB}"
+
+
+async def test_job_is_waited_for_through_its_states_and_each_is_told_once() -> None:
+    states = ["queued", "queued", "in_progress", "in_progress", "completed"]
+    coordinator = FakeCoordinator({ROUTE: [Answer(200, job(JOB, status)) for status in states]})
+    seen: list[str] = []
+    ended = await coordinator.client().jobs.wait(JOB, on_change=lambda job: seen.append(job.status))
+    assert (ended.status, seen) == ("completed", ["queued", "in_progress", "completed"])
+    pauses = [later.at - earlier.at for earlier, later in zip(coordinator.asked, coordinator.asked[1:], strict=False)]
+    assert pauses == sorted(pauses)
+    assert max(pauses) <= 5
+
+
+async def test_job_that_is_not_known_yet_and_trouble_on_the_way_are_waited_out() -> None:
+    away = failing(503, "not_ready", retryable=True)
+    coordinator = FakeCoordinator({ROUTE: [failing(404, "not_found"), *[away] * 9, Answer(200, job(JOB, "failed"))]})
+    assert (await coordinator.client().jobs.wait(JOB)).status == "failed"
+
+
+async def test_final_error_ends_the_wait() -> None:
+    coordinator = FakeCoordinator({ROUTE: [failing(400, "invalid_request_error")]})
+    with pytest.raises(InvalidRequest):
+        await coordinator.client().jobs.wait(JOB)
+
+
+@pytest.mark.parametrize("seconds", [30, 0])
+async def test_wait_ends_when_it_was_told_to(seconds: float) -> None:
+    coordinator = FakeCoordinator({ROUTE: [Answer(200, job(JOB))]})
+    began = anyio.current_time()
+    with pytest.raises(WaitTimedOut):
+        await coordinator.client().jobs.wait(JOB, timeout=seconds)
+    assert anyio.current_time() - began == pytest.approx(seconds)
+
+
+async def test_wait_lasts_as_long_as_the_job_can() -> None:
+    claimed = job(JOB, "in_progress", in_progress_at=str(int(time.time()) - 600), sla_secs="3600")
+    coordinator = FakeCoordinator({ROUTE: [Answer(200, claimed)]})
+    began = anyio.current_time()
+    with pytest.raises(WaitTimedOut):
+        # The virtual clock runs ahead of the one on the wall, by which the window is counted.
+        with anyio.fail_after(3600 - 600 + 600 + 10):
+            await coordinator.client().jobs.wait(JOB, timeout=None)
+    assert anyio.current_time() - began == pytest.approx(3600, abs=10)
+
+
+async def test_cancellation_is_signed_by_the_coordinators_clock() -> None:
+    answer = {"job_id": JOB, "tx_hash": "0x" + "cc" * 32}
+    coordinator = FakeCoordinator({f"POST /v1/jobs/{JOB}/cancel": [Answer(200, answer)]})
+    assert (await coordinator.client().cancel(JOB)).tx_hash == answer["tx_hash"]
+    (asked,) = coordinator.to(f"POST /v1/jobs/{JOB}/cancel")
+    assert abs(asked.body["issued_at"] - time.time()) < 5
+
+
+async def test_what_is_no_job_id_is_not_asked_for() -> None:
+    coordinator = FakeCoordinator()
+    with pytest.raises(OrderRefused):
+        await coordinator.client().jobs.get("0x12/../..")
+    assert coordinator.asked == []
+
+
+async def test_own_jobs_are_the_wallets_newest_first() -> None:
+    coordinator = FakeCoordinator({"GET /evm/jobs": [Answer(200, {"jobs": []})]})
+    assert await coordinator.client().jobs.mine() == []
+    assert coordinator.asked[0].query == {
+        "owner": hex_of(WALLET.address),
+        "order": "newest",
+        "limit": "100",
+        "offset": "0",
+    }

@@ -1,0 +1,261 @@
+"""From an input to a posted job, against a coordinator that answers as told."""
+
+import time
+from email.utils import formatdate
+
+import httpx
+import pytest
+
+from common.container import commit, open_with_secret
+from common.envelope import Envelope
+from common.quotes import job_id
+from common.scalars import hex_of, read_base64
+from common.secp256k1 import recover
+from svc.client import Client
+from svc.core.deployment import Market
+from svc.core.sealing import INLINE_BYTES
+from svc.errors import ConnectionFailed, InvalidRequest, NoProvider, OrderRefused, QuoteRefused, RelayUnavailable
+from svc.orders import UnlistedParameter
+from tests.unit.svc.fake_coordinator import (
+    BOX_SECRET,
+    CANDIDATE,
+    JOB_REGISTRY,
+    MODEL,
+    WALLET,
+    Answer,
+    Asked,
+    Dropped,
+    FakeCoordinator,
+    Told,
+    failing,
+    job,
+    posted,
+    provider,
+    quoting,
+)
+
+pytestmark = pytest.mark.anyio
+
+JOBS = "POST /v1/jobs"
+REGISTRY = bytes.fromhex(JOB_REGISTRY[2:])
+
+
+@pytest.fixture
+def coordinator() -> FakeCoordinator:
+    return FakeCoordinator({JOBS: [in_turn(submitted=[posted])]})
+
+
+def in_turn(*, submitted: list[Told], quoted: Told | None = None, probed: list[object] | None = None) -> Told:
+    """POST /v1/jobs in its three modes; submissions are answered in turn."""
+    later = iter(submitted)
+    quote = quoted or quoting()
+
+    def answer(asked: Asked) -> Answer:
+        if "auth_sig" in asked.body:
+            told = next(later)
+        elif "c" in asked.body:
+            told = quote
+        else:
+            return Answer(402, {"candidates": [CANDIDATE] if probed is None else probed})
+        if isinstance(told, Dropped):
+            raise httpx.ReadError("connection lost")
+        return told if isinstance(told, Answer) else told(asked)
+
+    return answer
+
+
+async def market_of(client: Client) -> Market:
+    return await client._account.market()
+
+
+def submissions(coordinator: FakeCoordinator) -> list[Asked]:
+    return [asked for asked in coordinator.to(JOBS) if "auth_sig" in asked.body]
+
+
+async def test_submission_is_signed_sealed_and_paid_as_the_protocol_says(coordinator: FakeCoordinator) -> None:
+    client = coordinator.client()
+    prepared = await client.prepare("demo/text", "hello", window="async", custom_id="mine")
+    submitted = await client.submit(prepared)
+    (asked,) = submissions(coordinator)
+    body, market = asked.body, await market_of(client)
+    container = read_base64(body["container"], INLINE_BYTES, "container")
+    envelope = Envelope.parse(open_with_secret(BOX_SECRET, 31337, REGISTRY, WALLET.address, container))
+    assert (envelope.input, envelope.model, envelope.custom_id) == ({"input": "hello"}, "demo/text", "mine")
+    assert body["c"] == hex_of(commit(container).c)
+    assert body["job_id"] == prepared.id == hex_of(job_id(WALLET.address, commit(container).c)) == submitted.job_id
+    order = prepared.sealed_order.order
+    assert recover(market.domains.jobs.digest(order), bytes.fromhex(body["signature"][2:])) == WALLET.address
+    payment = prepared.payment(submitted.amount).digest
+    assert recover(payment, bytes.fromhex(body["auth_sig"][2:])) == WALLET.address
+    assert (body["rate_in"], body["rate_out"], body["designated"]) == ("1000000", "2000000", 7)
+    assert int(body["expires_at"]) - time.time() == pytest.approx(7200, abs=5)
+
+
+async def test_open_order_without_an_escrow_is_refused(coordinator: FakeCoordinator) -> None:
+    coordinator.tell("GET /key", failing(403, "invalid_request_error", "escrow_unavailable"))
+    with pytest.raises(InvalidRequest) as refused:
+        await coordinator.client().prepare("demo/text", "hello", rate_in=1)
+    assert refused.value.code == "escrow_unavailable"
+
+
+async def test_rated_order_for_a_named_provider_is_sealed_to_its_registered_key(coordinator: FakeCoordinator) -> None:
+    prepared = await coordinator.client().prepare("demo/text", "hello", provider=7, rate_in="5")
+    assert (prepared.terms.designated, prepared.terms.rates.rate_in, prepared.terms.rates.rate_out) == (7, 5, 0)
+    assert JOBS not in coordinator.routes()
+    assert open_with_secret(BOX_SECRET, 31337, REGISTRY, WALLET.address, prepared.sealed_order.sealed.container)
+
+
+async def test_provider_without_a_key_is_refused(coordinator: FakeCoordinator) -> None:
+    coordinator.tell("GET /evm/providers/7", Answer(200, provider(box_key=None)))
+    with pytest.raises(NoProvider):
+        await coordinator.client().prepare("demo/text", "hello", provider=7, rate_in="5")
+
+
+async def test_market_without_live_providers_takes_no_order(coordinator: FakeCoordinator) -> None:
+    coordinator.tell(JOBS, in_turn(submitted=[], probed=[]))
+    with pytest.raises(NoProvider):
+        await coordinator.client().run("demo/text", "hello")
+    assert submissions(coordinator) == []
+
+
+async def test_unlisted_parameter_is_warned_of_and_sent(coordinator: FakeCoordinator) -> None:
+    listed = {"svc": {"model_id": "1", "enabled": True, "params_schema": {"properties": {"input": {}}}}}
+    coordinator.tell("GET /v1/models/demo/text", Answer(200, MODEL | listed))
+    with pytest.warns(UnlistedParameter, match="top_k"):
+        prepared = await coordinator.client().prepare("demo/text", {"input": "x", "top_k": 3})
+    assert prepared.unlisted == ("top_k",)
+
+
+async def test_changed_gas_fee_is_paid_anew(coordinator: FakeCoordinator) -> None:
+    coordinator.tell(JOBS, in_turn(submitted=[quoting(3_000, status=409), quoting(4_000, status=409), posted]))
+    client = coordinator.client()
+    submitted = await client.submit(await client.prepare("demo/text", "hello"))
+    amounts = [int(asked.body["amount"]) for asked in submissions(coordinator)]
+    assert amounts == [submitted.amount - 2_000, submitted.amount - 1_000, submitted.amount]
+    assert len({asked.body["auth_sig"] for asked in submissions(coordinator)}) == 3
+
+
+async def test_price_that_changes_under_three_attempts_is_given_up(coordinator: FakeCoordinator) -> None:
+    coordinator.tell(JOBS, in_turn(submitted=[quoting(gas, status=409) for gas in (3, 4, 5, 6)]))
+    client = coordinator.client()
+    with pytest.raises(QuoteRefused) as refused:
+        await client.submit(await client.prepare("demo/text", "hello"))
+    assert (refused.value.code, len(submissions(coordinator))) == ("price_changed", 3)
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"cap": "1"},
+        {"fee": "0"},
+        {"amount": "1"},
+        {"value": "99999999"},
+        {"to": "0x" + "66" * 20},
+        {"valid_before": "99999999999"},
+        {"valid_after": "1"},
+        {"nonce": "0x" + "66" * 32},
+        {"fee_bps": 70_000},
+        {"domain": {"name": "Dev Dollar", "version": "1", "chainId": 1, "verifyingContract": "0x" + "14" * 20}},
+    ],
+)
+async def test_quote_that_is_not_what_the_order_comes_to_is_not_paid(
+    coordinator: FakeCoordinator, lie: dict[str, object]
+) -> None:
+    coordinator.tell(JOBS, in_turn(submitted=[posted], quoted=quoting(**lie)))  # type: ignore[arg-type] # any field
+    client = coordinator.client()
+    with pytest.raises(QuoteRefused) as refused:
+        await client.submit(await client.prepare("demo/text", "hello"))
+    assert (refused.value.code, submissions(coordinator)) == ("quote_mismatch", [])
+
+
+async def test_amount_over_the_callers_bound_is_not_paid_even_when_it_rises_later(coordinator: FakeCoordinator) -> None:
+    coordinator.tell(JOBS, in_turn(submitted=[quoting(10**9, status=409)]))
+    client = coordinator.client()
+    prepared = await client.prepare("demo/text", "hello")
+    quoted = await client.quote(prepared)
+    with pytest.raises(QuoteRefused) as refused:
+        await client.submit(prepared, quoted, max_amount=quoted.quote.amount)
+    assert (refused.value.code, len(submissions(coordinator))) == ("over_max_amount", 1)
+
+
+async def test_submission_is_not_made_again_on_an_error_status(coordinator: FakeCoordinator) -> None:
+    coordinator.tell(JOBS, in_turn(submitted=[failing(503, "relay_unavailable", "relay_queue_full", retryable=True)]))
+    client = coordinator.client()
+    with pytest.raises(RelayUnavailable):
+        await client.submit(await client.prepare("demo/text", "hello"))
+    assert len(submissions(coordinator)) == 1
+
+
+async def test_submission_whose_answer_was_lost_is_read_back_and_not_sent_again(coordinator: FakeCoordinator) -> None:
+    coordinator.tell(JOBS, in_turn(submitted=[Dropped()]))
+    client = coordinator.client()
+    prepared = await client.prepare("demo/text", "hello")
+    coordinator.tell(f"GET /v1/jobs/{prepared.id}", Answer(200, job(prepared.id)))
+    submitted = await client.submit(prepared)
+    assert (submitted.job_id, submitted.task_cid, submitted.tx_hash) == (prepared.id, "bafytask", None)
+    assert len(submissions(coordinator)) == 1
+
+
+async def test_submission_whose_answer_was_lost_is_sent_again_where_the_job_is_absent(
+    coordinator: FakeCoordinator,
+) -> None:
+    coordinator.tell(JOBS, in_turn(submitted=[Dropped(), posted]))
+    client = coordinator.client()
+    prepared = await client.prepare("demo/text", "hello")
+    assert (await client.submit(prepared)).tx_hash is not None
+    first, second = submissions(coordinator)
+    assert first.body == second.body
+    assert f"GET /v1/jobs/{prepared.id}" in coordinator.routes()
+
+
+async def test_coordinator_that_is_gone_is_given_up_after_four_submissions(coordinator: FakeCoordinator) -> None:
+    coordinator.tell(JOBS, in_turn(submitted=[Dropped()] * 9))
+    client = coordinator.client()
+    with pytest.raises(ConnectionFailed):
+        await client.submit(await client.prepare("demo/text", "hello"))
+    assert len(submissions(coordinator)) == 4
+
+
+async def test_job_that_an_earlier_attempt_made_is_found_behind_the_refusal(coordinator: FakeCoordinator) -> None:
+    coordinator.tell(JOBS, in_turn(submitted=[failing(409, "invalid_request_error", "DuplicateJob")]))
+    client = coordinator.client()
+    prepared = await client.prepare("demo/text", "hello")
+    coordinator.tell(f"GET /v1/jobs/{prepared.id}", Answer(200, job(prepared.id)))
+    assert (await client.submit(prepared)).job_id == prepared.id
+
+
+async def test_broadcast_without_a_receipt_is_followed_and_not_sent_again(coordinator: FakeCoordinator) -> None:
+    tx_hash = "0x" + "dd" * 32
+    coordinator.tell(JOBS, in_turn(submitted=[failing(504, "receipt_timeout", tx_hash)]))
+    client = coordinator.client()
+    submitted = await client.submit(await client.prepare("demo/text", "hello"))
+    assert (submitted.mined, submitted.tx_hash, len(submissions(coordinator))) == (False, tx_hash, 1)
+
+
+async def test_container_too_large_for_a_body_is_uploaded_and_named(coordinator: FakeCoordinator) -> None:
+    coordinator.tell("GET /auth/nonce", Answer(200, {"nonce": "ab" * 16, "expires_at": 1, "chain_id": 31337}))
+    coordinator.tell("POST /auth/session", Answer(200, {"token": "t", "expires_at": int(time.time()) + 1000}))
+    file = {"id": "f", "bytes": 1, "created_at": 1, "expires_at": 2, "filename": "f", "purpose": "input"}
+    coordinator.tell("POST /v1/files", Answer(200, file | {"status": "uploaded", "svc": {"cid": "bafyc", "lines": 0}}))
+    client = coordinator.client()
+    await client.submit(await client.prepare("demo/text", "x" * INLINE_BYTES))
+    (upload,), (submission,) = coordinator.to("POST /v1/files"), submissions(coordinator)
+    assert upload.body.index(b'name="purpose"') < upload.body.index(b'name="file"')
+    assert submission.body["container_cid"] == "bafyc"
+    assert "container" not in submission.body
+
+
+async def test_coordinators_clock_decides_when_an_order_expires(coordinator: FakeCoordinator) -> None:
+    ahead = formatdate(time.time() + 600, usegmt=True)
+    coordinator.tell("GET /v1/models/demo/text", Answer(200, MODEL, {"date": ahead}))
+    client = coordinator.client()
+    prepared = await client.prepare("demo/text", "hello", provider=7, rate_in=1)
+    assert prepared.terms.expires_at - time.time() == pytest.approx(86_400 + 600, abs=5)
+
+
+async def test_client_without_a_wallet_can_look_but_not_buy(coordinator: FakeCoordinator) -> None:
+    client = coordinator.client(wallet_key=None)
+    assert await client.probe("demo/text", "hello")
+    with pytest.raises(OrderRefused) as refused:
+        await client.prepare("demo/text", "hello")
+    assert refused.value.param in {"SVC_WALLET_KEY", "SVC_CIPHER_KEY"}

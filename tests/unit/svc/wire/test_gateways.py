@@ -1,0 +1,71 @@
+import pytest
+
+from svc.errors import ResultUnreadable
+from svc.wire.gateways import Gateways
+from tests.unit.svc.fake_coordinator import Answer, Dropped, FakeCoordinator, Told
+
+pytestmark = pytest.mark.anyio
+
+A, B = "http://a", "http://b"
+
+
+async def read(coordinator: FakeCoordinator, *urls: str, cid: str = "bafyx") -> bytes:
+    client = coordinator.client(gateways=urls)
+    gateways: Gateways = client._account.gateways
+    return bytes(await gateways.read(cid, bytearray, bytearray.extend))
+
+
+def held(**answers: list[Told]) -> FakeCoordinator:
+    return FakeCoordinator({f"GET http://{name}/ipfs/bafyx": told for name, told in answers.items()})
+
+
+@pytest.mark.parametrize("failure", [Dropped(), Answer(404), Answer(500), Answer(504)])
+async def test_object_that_is_not_there_yet_is_asked_for_eight_times(failure: Told) -> None:
+    late = held(a=[failure] * 7 + [Answer(200, b"there")])
+    assert await read(late, A) == b"there"
+    times = [asked.at - late.asked[0].at for asked in late.asked]
+    assert times == pytest.approx([1.5 * n for n in range(8)])
+    never = held(a=[failure])
+    with pytest.raises(ResultUnreadable) as unread:
+        await read(never, A)
+    assert (unread.value.code, unread.value.retryable, len(never.asked)) == ("gateway_unavailable", True, 8)
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 410, 429])
+async def test_other_statuses_fail_at_once(status: int) -> None:
+    coordinator = held(a=[Answer(status)])
+    with pytest.raises(ResultUnreadable) as unread:
+        await read(coordinator, A)
+    assert (unread.value.code, len(coordinator.asked)) == ("gateway_status", 1)
+
+
+async def test_next_gateway_is_asked_where_one_fails() -> None:
+    coordinator = held(a=[Answer(403)], b=[Answer(200, b"there")])
+    assert await read(coordinator, A, B) == b"there"
+    assert {asked.at for asked in coordinator.asked} == {coordinator.asked[0].at}  # without a pause
+
+
+async def test_gateways_are_asked_again_while_one_of_them_may_get_it() -> None:
+    coordinator = held(a=[Answer(403)], b=[Answer(404), Answer(200, b"there")])
+    assert await read(coordinator, A, B) == b"there"
+    assert len(coordinator.asked) == 4
+
+
+async def test_reads_carry_no_credentials() -> None:
+    coordinator = held(a=[Answer(200, b"there")])
+    await read(coordinator, A)
+    assert not {"authorization", "cookie"} & set(coordinator.asked[0].headers)
+
+
+async def test_no_gateway_means_no_reads() -> None:
+    with pytest.raises(ResultUnreadable) as unread:
+        await read(held())
+    assert unread.value.code == "reads_disabled"
+
+
+@pytest.mark.parametrize("cid", ["", "../etc/passwd", "bafy?x=1", "bafy x"])
+async def test_what_is_no_content_id_becomes_no_path(cid: str) -> None:
+    coordinator = held()
+    with pytest.raises(ResultUnreadable) as unread:
+        await read(coordinator, A, cid=cid)
+    assert (unread.value.code, coordinator.asked) == ("bad_cid", [])

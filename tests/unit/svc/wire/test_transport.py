@@ -1,0 +1,169 @@
+import time
+
+import pytest
+
+from svc.core.retries import RetryPolicy
+from svc.errors import (
+    AuthenticationFailed,
+    Busy,
+    ChainUnreachable,
+    ConnectionFailed,
+    InternalError,
+    InvalidRequest,
+    NotFound,
+)
+from tests.unit.svc.fake_coordinator import MODEL, Answer, Dropped, FakeCoordinator, error, failing
+
+pytestmark = pytest.mark.anyio
+
+ROUTE = "GET /v1/models/demo/text"
+LOW = RetryPolicy(jitter=lambda low, high: low)
+
+
+@pytest.fixture
+def coordinator() -> FakeCoordinator:
+    return FakeCoordinator()
+
+
+async def test_retryable_error_is_retried_after_growing_pauses(coordinator: FakeCoordinator) -> None:
+    away = failing(503, "chain_unreachable", retryable=True)
+    coordinator.tell(ROUTE, away, away, away, Answer(200, MODEL))
+    assert (await coordinator.client(retries=LOW).models.get("demo/text")).svc.model_id == 1
+    times = [asked.at - coordinator.asked[0].at for asked in coordinator.asked]
+    assert times == pytest.approx([0, 0.5, 1.5, 3.5])
+
+
+async def test_retries_end_after_three(coordinator: FakeCoordinator) -> None:
+    coordinator.tell(ROUTE, failing(429, "busy", retryable=True))
+    with pytest.raises(Busy):
+        await coordinator.client().models.get("demo/text")
+    assert len(coordinator.asked) == 4
+
+
+@pytest.mark.parametrize(
+    "answer", [failing(503, "chain_unreachable"), Answer(500, b"oops"), Answer(429, error("busy"))]
+)
+async def test_without_the_headers_word_no_status_is_retried(coordinator: FakeCoordinator, answer: Answer) -> None:
+    coordinator.tell(ROUTE, answer)
+    with pytest.raises((ChainUnreachable, InternalError, Busy)):
+        await coordinator.client().models.get("demo/text")
+    assert len(coordinator.asked) == 1
+
+
+async def test_status_that_is_usually_final_is_retried_when_the_header_says_so(coordinator: FakeCoordinator) -> None:
+    coordinator.tell(ROUTE, failing(400, "invalid_request_error", retryable=True), Answer(200, MODEL))
+    assert await coordinator.client().models.get("demo/text")
+
+
+async def test_read_is_made_again_after_a_dropped_connection(coordinator: FakeCoordinator) -> None:
+    coordinator.tell(ROUTE, Dropped(), Answer(200, MODEL))
+    assert await coordinator.client().models.get("demo/text")
+    coordinator.tell(ROUTE, Dropped())
+    with pytest.raises(ConnectionFailed) as failed:
+        await coordinator.client().models.get("demo/text")
+    assert failed.value.retryable
+
+
+async def test_error_carries_all_that_the_coordinator_said(coordinator: FakeCoordinator) -> None:
+    body = error("invalid_request_error", "cap_overflow", "rate_in")
+    coordinator.tell(ROUTE, Answer(400, body, {"x-request-id": "abc", "x-svc-retryable": "false"}))
+    with pytest.raises(InvalidRequest) as refused:
+        await coordinator.client().models.get("demo/text")
+    said = refused.value
+    assert (said.type, said.code, said.param, said.request_id, said.retryable, said.status, said.message) == (
+        "invalid_request_error",
+        "cap_overflow",
+        "rate_in",
+        "abc",
+        False,
+        400,
+        "as told",
+    )
+
+
+async def test_error_of_a_form_that_is_specified_apart_is_read(coordinator: FakeCoordinator) -> None:
+    coordinator.tell(ROUTE, Answer(404, {"error": {"message": "m", "type": "not_found", "code": "model_not_found"}}))
+    with pytest.raises(NotFound) as refused:
+        await coordinator.client().models.get("demo/text")
+    assert (refused.value.code, refused.value.param, refused.value.retryable) == ("model_not_found", None, False)
+
+
+async def test_malformed_answer_is_an_internal_error(coordinator: FakeCoordinator) -> None:
+    coordinator.tell(ROUTE, Answer(200, {"id": 5}))
+    with pytest.raises(InternalError):
+        await coordinator.client().models.get("demo/text")
+
+
+async def test_pages_are_followed_while_full_or_cut(coordinator: FakeCoordinator) -> None:
+    row = {"provider_id": "1", "model_id": "1", "sla": "3600", "rate_in": str(2**128 - 1), "rate_out": "0"}
+    cut = {"x-svc-page-truncated": "true", "x-svc-next-offset": "3"}
+    coordinator.tell(
+        "GET /evm/asks",
+        Answer(200, {"asks": [row] * 3}, cut),
+        Answer(200, {"asks": [row] * 1000}, {"x-svc-page-truncated": "false"}),
+        Answer(200, {"asks": [row] * 5}, {"x-svc-page-truncated": "false"}),
+    )
+    asks = await coordinator.client().market.asks(model=1, limit=None)
+    assert (len(asks), asks[0].rate_in) == (1008, 2**128 - 1)
+    assert [asked.query for asked in coordinator.asked] == [
+        {"model": "1", "limit": "1000", "offset": offset} for offset in ("0", "3", "1003")
+    ]
+
+
+async def test_no_more_than_the_limit_is_asked_for(coordinator: FakeCoordinator) -> None:
+    row = {"model_id": "1", "sla": "3600", "rate_in": "1", "rate_out": "0"}
+    coordinator.tell("GET /evm/asks/floors", Answer(200, {"floors": [row] * 2}))
+    assert len(await coordinator.client().market.floors(limit=2)) == 2
+    assert len(coordinator.asked) == 1
+
+
+async def test_session_is_minted_once_and_used_for_all(coordinator: FakeCoordinator) -> None:
+    give_sessions(coordinator, lives=86_400)
+    client = coordinator.client()
+    await client.files.get("f")
+    await client.files.get("f")
+    assert coordinator.routes().count("POST /auth/session") == 1
+    assert [asked.headers["authorization"] for asked in coordinator.to("GET /v1/files/f")] == ["Bearer t1"] * 2
+
+
+async def test_session_in_its_last_minute_is_renewed(coordinator: FakeCoordinator) -> None:
+    give_sessions(coordinator, lives=59)
+    client = coordinator.client()
+    await client.files.get("f")
+    await client.files.get("f")
+    assert [asked.headers["authorization"] for asked in coordinator.to("GET /v1/files/f")] == ["Bearer t1", "Bearer t2"]
+
+
+async def test_refused_session_is_renewed_once(coordinator: FakeCoordinator) -> None:
+    give_sessions(coordinator, lives=86_400)
+    refused = failing(401, "authentication_error", "invalid_session")
+    found = coordinator.script["GET /v1/files/f"][0]
+    coordinator.tell("GET /v1/files/f", refused, found)
+    assert (await coordinator.client().files.get("f")).id == "f"
+    coordinator.tell("GET /v1/files/f", refused)
+    with pytest.raises(AuthenticationFailed):
+        await coordinator.client().files.get("f")
+    assert len(coordinator.to("GET /v1/files/f")) == 4
+
+
+async def test_handshake_that_meets_trouble_is_made_again_with_a_new_nonce(coordinator: FakeCoordinator) -> None:
+    give_sessions(coordinator, lives=86_400)
+    session = coordinator.script["POST /auth/session"]
+    coordinator.tell("POST /auth/session", failing(503, "chain_unreachable", retryable=True), Dropped(), *session)
+    await coordinator.client().files.get("f")
+    assert coordinator.routes().count("GET /auth/nonce") == 3
+
+
+def give_sessions(coordinator: FakeCoordinator, *, lives: int) -> None:
+    """Sessions t1, t2, …, and one file."""
+    counter = iter(range(1, 100))
+    coordinator.tell("GET /auth/nonce", Answer(200, {"nonce": "ab" * 16, "expires_at": 1, "chain_id": 31337}))
+    coordinator.tell(
+        "POST /auth/session",
+        lambda _: Answer(200, {"token": f"t{next(counter)}", "expires_at": int(time.time()) + lives}),
+    )
+    file = {"id": "f", "object": "file", "bytes": 1, "created_at": 1, "expires_at": 2, "filename": "f"}
+    coordinator.tell(
+        "GET /v1/files/f",
+        Answer(200, file | {"purpose": "input", "status": "uploaded", "svc": {"cid": "bafyf", "lines": 0}}),
+    )

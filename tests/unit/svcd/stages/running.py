@@ -1,0 +1,141 @@
+"""A whole daemon in this process, over a market in memory."""
+
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+
+import attrs
+import trio
+
+from common.envelope import ResultBody
+from common.pricing.request_shape import Modality
+from common.result import open_result
+from svcd.app import Daemon
+from svcd.backends.settings import EchoSettings
+from svcd.clock import Clock
+from svcd.config import Config, ModelConfig
+from svcd.discount import Rates
+from svcd.ground import Ground, prepare
+from svcd.health import Health
+from svcd.journal.journal import JOURNAL_FILE, open_journal
+from svcd.metrics import REGISTRY
+from svcd.probes.settings import SlotsSettings
+from svcd.stages.drain import Drain
+from svcd.work import Output, Work
+from tests.fakes.market import BOOK, GATEWAY, URL, Market
+
+ENDED = ("settled", "failed", "given_up", "not_claimed")
+
+
+@attrs.define
+class Backend:
+    """Answers with the input, unless the test says otherwise."""
+
+    act: Callable[[Work], Awaitable[Output]] | None = None
+    ran: list[Work] = attrs.field(factory=list)
+    up: bool = True
+
+    async def run(self, work: Work) -> Output:
+        self.ran.append(work)
+        await trio.lowlevel.checkpoint()
+        if self.act is not None:
+            return await self.act(work)
+        return Output(work.input, 10, {"units": 10})
+
+    async def is_up(self) -> bool:
+        return self.up
+
+
+@attrs.frozen
+class Running:
+    market: Market
+    ground: Ground
+    daemon: Daemon
+    drain: Drain
+    backend: Backend
+
+    @property
+    def journal_path(self) -> Path:
+        return self.ground.config.state_directory / JOURNAL_FILE
+
+    def entry(self, job: str) -> tuple[str, str | None]:
+        """The journal's state and reason."""
+        with closing(sqlite3.connect(self.journal_path)) as connection:
+            found = connection.execute(
+                "select state, reason from jobs where job_id = ?", (bytes.fromhex(job[2:]),)
+            ).fetchone()
+        return found or ("", None)
+
+    async def end_of(self, job: str) -> tuple[str, str | None]:
+        """Once the job has ended and its slot is free."""
+        with trio.fail_after(100_000):
+            while self.entry(job)[0] not in ENDED or self.ground.slots.holds(bytes.fromhex(job[2:])):  # noqa: ASYNC110 - the virtual clock makes it free
+                await trio.sleep(0.25)
+        return self.entry(job)
+
+    def opened(self, job: str) -> ResultBody:
+        raw = bytes.fromhex(job[2:])
+        sealed = self.market.results[job]
+        return ResultBody.parse(open_result(self.market.result_key, BOOK.chain_id, BOOK.job_registry, raw, sealed))
+
+
+def config_for(market: Market, state: Path, **changed: Any) -> Config:
+    fields: dict[str, Any] = {
+        "state_directory": state,
+        "shutdown_grace_seconds": 60.0,
+        "log_level": "info",
+        "max_container_bytes": 200 * 2**20,
+        "coordinator_url": URL,
+        "addresses": None,
+        "gateways": (GATEWAY,),
+        "gateway_attempts": 3,
+        "gateway_pause_seconds": 1.5,
+        "wallet": market.provider,
+        "box": market.box,
+        "evidence_file": None,
+        "metrics_host": "127.0.0.1",
+        "metrics_port": 0,
+        "models": (model_for("demo/text", {"text"}), model_for("demo/image", {"image"})),
+    }
+    return Config(**{**fields, **changed})
+
+
+def model_for(name: str, serves: set[Modality], **changed: Any) -> ModelConfig:
+    fields: dict[str, Any] = {
+        "name": name,
+        "serves": frozenset(serves),
+        "slots": 4,
+        "asks": {600: Rates(100, 200)},
+        "margin_seconds": 30.0,
+        "poll_seconds": 2.0,
+        "discount_percent": 0,
+        "discount_seconds": 600.0,
+        "backend": EchoSettings(delay_seconds=0),
+        "load": SlotsSettings(),
+    }
+    return ModelConfig(**{**fields, **changed})
+
+
+@asynccontextmanager
+async def running(
+    market: Market, state: Path, *, backend: Backend | None = None, **changed: Any
+) -> AsyncIterator[Running]:
+    """At the end of the block it is cancelled, as a kill would end it: nothing is put in order."""
+    config, clock, drain = config_for(market, state, **changed), Clock(market.now), Drain()
+    backend = backend if backend is not None else Backend()
+    async with AsyncExitStack() as stack:
+        journal = await stack.enter_async_context(open_journal(state, market.now))
+        ground = await prepare(config, stack, journal, clock, market.transport)
+        equipment = {name: attrs.evolve(one, backend=backend) for name, one in ground.equipment.items()}
+        ground = attrs.evolve(ground, equipment=equipment)
+        daemon = Daemon(ground, drain, Health(journal))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(daemon.work)
+            yield Running(market, ground, daemon, drain, backend)
+            nursery.cancel_scope.cancel()
+
+
+def count(series: str, **labels: str) -> float:
+    return REGISTRY.get_sample_value(series, labels) or 0.0

@@ -1,0 +1,121 @@
+"""One job from the poll to its end, over the whole daemon."""
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from svcd.discount import Rates
+from svcd.work import Output, Work
+from tests.fakes.market import Market, error, instead
+from tests.unit.svcd.stages.conftest import Start
+from tests.unit.svcd.stages.running import Backend, count, model_for
+
+pytestmark = pytest.mark.trio
+
+
+async def test_designated_job_is_claimed_opened_run_sealed_and_settled(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    settled, claimed = count("svcd_jobs_settled_total"), count("svcd_jobs_claimed_total")
+    job = market.post()
+    async with start() as running:
+        assert await running.end_of(job) == ("settled", None)
+        assert running.ground.slots.held == 0
+    assert running.opened(job).output == {"input": "sealed jobs"}
+    assert market.jobs[job]["completion_tok"] == "10"
+    assert count("svcd_jobs_settled_total") == settled + 1
+    assert count("svcd_jobs_claimed_total") == claimed + 1
+
+
+async def test_open_job_is_opened_with_the_key_that_the_escrow_releases(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    job = market.post(market.container(recipient=market.escrow.public), designated="0")
+    async with start() as running:
+        assert await running.end_of(job) == ("settled", None)
+    assert running.opened(job).job_id == bytes.fromhex(job[2:])
+
+
+async def test_result_over_the_inline_limit_is_uploaded_and_named_in_the_settle(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    async def large(_: Work) -> Output:
+        return Output("x" * 16_000_000, 10)
+
+    job = market.post()
+    async with start(backend=Backend(large)) as running:
+        assert await running.end_of(job) == ("settled", None)
+        assert list((running.ground.config.state_directory / "results").iterdir()) == []
+    assert market.calls.count("files") == 1
+    assert len(str(running.opened(job).output)) == 16_000_000
+
+
+async def test_upload_that_lapsed_before_the_settle_is_made_again(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    async def large(_: Work) -> Output:
+        return Output("x" * 16_000_000, 10)
+
+    job = market.post()
+    market.scripts["settle"].append(instead(error(400, "unknown_result")))
+    async with start(backend=Backend(large)) as running:
+        assert await running.end_of(job) == ("settled", None)
+    assert market.calls.count("files") == 2
+
+
+async def test_output_over_the_ordered_units_is_charged_as_ordered(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    async def talkative(work: Work) -> Output:
+        return Output("much", work.units_out + 1)
+
+    job = market.post()
+    async with start(backend=Backend(talkative)) as running:
+        assert await running.end_of(job) == ("settled", None)
+    assert market.jobs[job]["completion_tok"] == "1000"
+
+
+async def test_session_that_the_coordinator_forgot_is_minted_again(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    async with start() as running:
+        await trio.sleep(1)
+        market.sessions.clear()
+        job = market.post()
+        assert await running.end_of(job) == ("settled", None)
+    assert len(market.sessions) == 1
+
+
+async def test_no_more_jobs_are_held_than_there_are_slots_and_all_are_settled_in_the_end(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    most = 0
+
+    async def slow(work: Work) -> Output:
+        nonlocal most
+        most = max(most, running.ground.slots.held)
+        await trio.sleep(5)
+        return Output(work.input, 1)
+
+    jobs = [market.post(market.container(market.envelope({"input": str(n)}).encode())) for n in range(10)]
+    async with start(backend=Backend(slow)) as running:
+        for job in jobs:
+            assert await running.end_of(job) == ("settled", None)
+    assert most == 4
+
+
+async def test_what_is_due_first_is_run_first(autojump_clock: MockClock, market: Market, start: Start) -> None:
+    async def slow(work: Work) -> Output:
+        await trio.sleep(5)
+        return Output(work.input, 1)
+
+    one_slot = model_for("demo/text", {"text"}, slots=1, asks={600: Rates(0, 1), 300: Rates(0, 1)})
+    jobs = []
+    for n, sla in enumerate(("600", "600", "300")):
+        jobs.append(market.post(market.container(market.envelope({"input": str(n)}).encode()), sla_secs=sla))
+        market.claim(jobs[-1])
+    async with start(models=(one_slot,), backend=Backend(slow)) as running:
+        for job in jobs:
+            assert await running.end_of(job) == ("settled", None)
+        ran = ["0x" + work.job_id.hex() for work in running.backend.ran]
+    assert ran == [jobs[0], jobs[2], jobs[1]]  # the first was begun before the others came

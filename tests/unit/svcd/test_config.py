@@ -1,0 +1,148 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from common.box import SecretKey
+from common.secp256k1 import Wallet
+from svcd.config import Config, read_config
+from svcd.discount import Rates
+from svcd.trouble import Fatal
+
+_EXAMPLE = Path(__file__).parents[3] / "config" / "svcd.toml"
+_KEY = "11" * 32
+_BASE = f"""\
+state_directory = "/var/lib/svcd"
+[coordinator]
+url = "https://coordinator.example/"
+[gateway]
+urls = ["https://gateway.example"]
+[keys]
+wallet_env = "WALLET"
+[[model]]
+name = "a"
+slots = 2
+[[model.ask]]
+sla_seconds = 60
+rate_in = "1"
+rate_out = "{2**127}"
+[model.backend]
+kind = "echo"
+"""
+
+
+def _read(text: str, tmp_path: Path, **environ: str) -> Config:
+    path = tmp_path / "svcd.toml"
+    path.write_text(text)
+    return read_config(path, {"WALLET": _KEY, **environ})
+
+
+def _mistake(text: str, tmp_path: Path, **environ: str) -> str:
+    with pytest.raises(Fatal) as caught:
+        _read(text, tmp_path, **environ)
+    return str(caught.value).removeprefix(f"{tmp_path}/")
+
+
+def test_smallest_configuration_reads_with_its_defaults(tmp_path: Path) -> None:
+    config = _read(_BASE, tmp_path)
+    assert config.coordinator_url == "https://coordinator.example"
+    assert config.wallet == Wallet(bytes.fromhex(_KEY))
+    assert config.box is None
+    assert config.slots == {"a": 2}
+    (model,) = config.models
+    assert model.serves == {"text"}
+    assert model.asks == {60: Rates(1, 2**127)}
+    assert (config.metrics_port, config.shutdown_grace_seconds, model.margin_seconds) == (9403, 60, 30)
+
+
+def test_secrets_do_not_show_in_the_configurations_own_text(tmp_path: Path) -> None:
+    config = _read(_BASE.replace("[keys]", '[keys]\nbox_env = "BOX"'), tmp_path, BOX="22" * 32)
+    assert config.box == SecretKey(bytes.fromhex("22" * 32))
+    assert _KEY not in repr(config)
+    assert "22" * 32 not in repr(config)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("slots = 2", "slots = 0", "svcd.toml:10: model[0].slots: slots must be an integer in 1..10000"),
+        ("slots = 2", "slotz = 2", "svcd.toml:8: model[0].slots: slots is missing"),
+        ("slots = 2", "slots = 2\ncolour = 1", "svcd.toml:11: model[0].colour: colour is not a key of this table"),
+        ('rate_in = "1"', 'rate_in = "01"', "svcd.toml:13: model[0].ask[0].rate_in: rate_in must be a decimal"),
+        ('kind = "echo"', 'kind = "magic"', "svcd.toml:16: model[0].backend.kind: kind must be one of"),
+        ('url = "https', 'url = "ftp', "svcd.toml:3: coordinator.url: url must be an http:// or https:// address"),
+        ('urls = ["https', 'urls = ["https", "x', "svcd.toml:5: gateway.urls: urls must be an http:// or https://"),
+        ('wallet_env = "WALLET"', "", "svcd.toml:6: keys.wallet_file: wallet_file, wallet_env or"),
+        ('env = "WALLET"', 'env = "NONE"', "svcd.toml:7: keys.wallet_env: wallet_env leads to no key of 32 bytes"),
+        (
+            'env = "WALLET"',
+            'env = "WALLET"\nwallet_file = "/k"',
+            "svcd.toml:7: keys.wallet_env: wallet_env stands besi",
+        ),
+        ("[model.backend]", "[model.backends]", "svcd.toml:8: model[0].backend.kind: kind is missing"),
+        ("[[model]]", "[[model]]\n[[model.x", "svcd.toml: Expected ']]'"),
+    ],
+)
+def test_mistake_is_named_with_its_key_and_line(old: str, new: str, message: str, tmp_path: Path) -> None:
+    assert _mistake(_BASE.replace(old, new, 1), tmp_path).startswith(message)
+
+
+def test_mistake_in_the_second_model_points_into_the_second_model(tmp_path: Path) -> None:
+    second = _BASE[_BASE.index("[[model]]") :]
+    said = _mistake(_BASE + second, tmp_path)
+    assert said == "svcd.toml:18: model[1].name: a stands here twice"
+
+
+def test_ask_that_would_withdraw_itself_is_refused(tmp_path: Path) -> None:
+    free = _BASE.replace('rate_in = "1"', 'rate_in = "0"').replace(f'"{2**127}"', '"0"')
+    assert "svcd.toml:11: model[0].ask[0]: both rates are 0" in _mistake(free, tmp_path)
+
+
+def test_keys_come_from_a_file_or_a_systemd_credential(tmp_path: Path) -> None:
+    (tmp_path / "wallet_key").write_text(f"0x{_KEY}\n")
+    by_credential = _BASE.replace('wallet_env = "WALLET"', 'wallet_credential = "wallet_key"')
+    by_file = _BASE.replace('wallet_env = "WALLET"', f'wallet_file = "{tmp_path}/wallet_key"')
+    wallet = Wallet(bytes.fromhex(_KEY))
+    assert _read(by_credential, tmp_path, CREDENTIALS_DIRECTORY=str(tmp_path)).wallet == wallet
+    assert _read(by_file, tmp_path).wallet == wallet
+    assert "CREDENTIALS_DIRECTORY" in _mistake(by_credential, tmp_path)
+
+
+def _example(tmp_path: Path, *, whole: bool) -> Config:
+    """The documented example; `whole`: with what it comments out, as far as it can stand beside the rest."""
+    text = _EXAMPLE.read_text()
+    if whole:
+        text = re.sub(r"^# ([a-z_]+ = )", r"\1", text, flags=re.MULTILINE)
+        text = re.sub(r"^(wallet|box)_(env|credential) = .*$|^api_key_env = .*$|^kind = .*\|.*$", "", text, flags=re.M)
+    book = tmp_path / "addresses.json"
+    book.write_text(
+        '{"chainId": 1, "deployBlock": 0, "paymentTokenDecimals": 6, "tokenDomain": {"name": "n", "version": "1"},'
+        + ",".join(
+            f'"{name}": "0x{"11" * 20}"' for name in ("jobRegistry", "providerRegistry", "askRegistry", "paytoken")
+        )
+        + "}"
+    )
+    for name in ("wallet.key", "box.key"):
+        (tmp_path / name).write_text(_KEY)
+    return _read(text.replace("/etc/svcd", str(tmp_path)), tmp_path)
+
+
+def test_example_reads_and_what_it_comments_out_are_the_defaults(tmp_path: Path) -> None:
+    bare, whole = _example(tmp_path, whole=False), _example(tmp_path, whole=True)
+    assert whole.addresses is not None
+    assert whole.evidence_file is not None
+    assert {**_values(whole), "addresses": None, "evidence_file": None} == _values(bare)
+
+
+def _values(config: Config) -> dict[str, object]:
+    return {name: getattr(config, name) for name in type(config).__slots__ if not name.startswith("__")}
+
+
+def test_example_names_every_key_that_is_read(tmp_path: Path) -> None:
+    """Each key that the reader asks for outside of the backends' and probes' own tables."""
+    source = (Path(__file__).parents[3] / "svcd" / "config.py").read_text()
+    read = set(re.findall(r'table\.(?:text|url|path|integer|number|choice|texts|optional)\("([a-z_]+)"', source))
+    read |= set(re.findall(r'_rate\(table, "([a-z_]+)"', source)) | {"wallet_file", "box_file"}
+    written = set(re.findall(r"^(?:# )?([a-z_]+) = ", _EXAMPLE.read_text(), re.MULTILINE))
+    assert read <= written
+    assert len(read) > 15

@@ -1,0 +1,90 @@
+"""The units are valid, closed, and agree with what the daemons do."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from coordinatord.config import variables
+
+UNITS = Path(__file__).parents[3] / "systemd"
+NAMES = sorted(path.name for path in UNITS.glob("*.service"))
+ANALYZE = shutil.which("systemd-analyze")
+DAEMONS = [name for name in NAMES if "migrate" not in name]
+
+
+def settings(name: str) -> dict[str, list[str]]:
+    """Every setting of a unit with its values in order."""
+    found: dict[str, list[str]] = {}
+    for line in (UNITS / name).read_text(encoding="utf-8").splitlines():
+        key, separator, value = line.partition("=")
+        if separator and not line.startswith("#"):
+            found.setdefault(key, []).append(value)
+    return found
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """The units with programs that exist, templates as an instance: what systemd-analyze takes."""
+    for name in NAMES:
+        text = (UNITS / name).read_text(encoding="utf-8")
+        for program in ("/opt/coordinatord/bin/coordinatord", "/opt/svcd/bin/svcd"):
+            text = text.replace(program, sys.executable)
+        (tmp_path / name.replace("@.", "@9402.")).write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def analyzed(*arguments: str) -> subprocess.CompletedProcess[str]:
+    if ANALYZE is None:
+        pytest.skip("systemd-analyze is not installed here")
+    return subprocess.run([ANALYZE, *arguments], capture_output=True, text=True, check=False)
+
+
+def test_there_is_a_unit_for_each_daemon_alone_and_several_and_one_for_migrations() -> None:
+    daemons = {f"{daemon}{kind}.service" for daemon in ("coordinatord", "svcd") for kind in ("", "@")}
+    assert set(NAMES) == daemons | {"coordinatord-migrate.service"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_unit_is_valid(installed: Path, name: str) -> None:
+    verified = analyzed("verify", "--man=no", str(installed / name.replace("@.", "@9402.")))
+    # Units of the machine itself are read along, and are not ours to mend.
+    ours = [line for line in verified.stderr.splitlines() if "coordinatord" in line or "svcd" in line]
+    assert (verified.returncode, ours) == (0, [])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_unit_exposes_at_most_2(installed: Path, name: str) -> None:
+    unit = str(installed / name.replace("@.", "@9402."))
+    judged = analyzed("security", "--offline=true", "--no-pager", "--threshold=20", unit)
+    assert judged.returncode == 0, judged.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", DAEMONS)
+def test_daemon_says_when_it_is_ready_and_is_restarted_when_it_hangs(name: str) -> None:
+    unit = settings(name)
+    assert (unit["Type"], unit["NotifyAccess"], unit["Restart"]) == (["notify"], ["main"], ["on-failure"])
+    assert int(unit["WatchdogSec"][0]) > 0
+
+
+@pytest.mark.parametrize("name", [name for name in DAEMONS if name.startswith("coordinatord")])
+def test_stop_waits_longer_than_the_coordinators_own_grace(name: str) -> None:
+    (grace,) = [v.metadata["default"] for v in variables() if v.metadata["variable"] == "SHUTDOWN_GRACE_S"]
+    assert int(settings(name)["TimeoutStopSec"][0]) >= grace + 5
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("coordinatord")])
+def test_required_secrets_come_as_credentials_under_the_names_that_are_read(name: str) -> None:
+    required = {v.metadata["variable"].lower() for v in variables() if v.metadata["secret"]}
+    loaded = {value.partition(":")[0] for value in settings(name)["LoadCredential"]}
+    assert loaded <= required
+    assert {"database_url", "relayer_key", "pin_store_key", "pin_store_secret"} <= loaded
+
+
+@pytest.mark.parametrize(("one", "several"), [("coordinatord", "coordinatord@"), ("svcd", "svcd@")])
+def test_template_differs_from_the_single_unit_in_nothing_but_its_instance(one: str, several: str) -> None:
+    alone, instance = settings(f"{one}.service"), settings(f"{several}.service")
+    assert alone.keys() == instance.keys()
+    assert all("%i" in "".join(instance[key]) for key in alone if alone[key] != instance[key])
