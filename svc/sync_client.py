@@ -108,7 +108,42 @@ class SyncBatches(_Part):
 
 
 class SyncClient:
-    """Takes what `Client` takes. Use it as a context manager, or end it with `close()`."""
+    """Takes what `Client` takes. Use it as a context manager, or end it with `close()`.
+
+    One call buys a result; `max_amount` bounds what is paid for it, in base units of the payment token:
+
+    >>> result = client.run("demo/text-small", "sealed jobs", window="async", max_amount=100_000)
+    >>> result.job.status, result.cost <= 100_000
+    ('completed', True)
+
+    Step by step, with a provider of one's choice and rates of one's own:
+
+    >>> best = client.probe("demo/text-small", "sealed jobs", window="async")[0]
+    >>> order = client.prepare(
+    ...     "demo/text-small",
+    ...     {"input": "sealed jobs", "max_output_tokens": 64},
+    ...     window="async",
+    ...     provider=best.provider_id,
+    ...     rate_in=best.rate_in,
+    ...     rate_out=best.rate_out,
+    ... )
+    >>> quoted = client.quote(order)
+    >>> posted = client.submit(order, quoted, max_amount=quoted.quote.amount)
+    >>> posted.job_id == order.id
+    True
+    >>> job = client.wait(posted.job_id, timeout=60)
+    >>> client.open(job).job_id == order.id
+    True
+
+    Many at once, each sealed and paid for by itself:
+
+    >>> lines = [{"custom_id": f"page {n}", "body": {"model": "demo/text-small", "input": f"{n}"}} for n in (1, 2)]
+    >>> prepared = client.batches.prepare(lines, window="1h")
+    >>> batch = client.batches.create(prepared)
+    >>> ended = client.batches.wait(batch.id, every=0.2)
+    >>> [one.custom_id for one in client.batches.results(ended, custom_ids=prepared.custom_ids)]
+    ['page 1', 'page 2']
+    """
 
     models: SyncModels
     jobs: SyncJobs
@@ -133,7 +168,8 @@ class SyncClient:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        # With its error: what other threads wait for is then cancelled, so that Ctrl-C ends the program.
+        self._stack.__exit__(kind, error, trace)
 
     def close(self) -> None:
         self._stack.close()

@@ -160,6 +160,7 @@ class Daemon:
         return Poller(
             model=one.config,
             model_id=ground.model_ids[one.config.name],
+            has_box_key=ground.config.box is not None,
             coordinator=ground.coordinator,
             clock=ground.clock,
             slots=ground.slots,

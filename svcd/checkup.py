@@ -92,7 +92,9 @@ class _Checkup:
         provider = await coordinator.provider(session.provider_id)
         yield Finding("listed", provider.listed, "on the book" if provider.listed else "ask the market's admin")
         slots = sum(self.config.slots.values())
-        yield Finding("capacity", provider.capacity >= slots, f"{provider.capacity} granted for {slots} slots")
+        enough = provider.capacity >= slots
+        more = "" if enough else "; a run asks for more"
+        yield Finding("capacity", enough or None, f"{provider.capacity} granted for {slots} slots{more}")
         if self.config.box is None:
             yield Finding("box key", None, "none configured: designated jobs cannot be opened")
         else:

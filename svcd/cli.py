@@ -71,10 +71,12 @@ def _serve(config: Config) -> int:
 
 
 def _check(config: Config) -> int:
+    set_up_logging("warning")  # the table says what there is to say
     return _print(trio.run(examine, config))
 
 
 def _identity(config: Config) -> int:
+    set_up_logging("warning")
     print(trio.run(publish_identity, config))
     return 0
 

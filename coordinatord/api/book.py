@@ -12,7 +12,8 @@ from coordinatord.service.index_reads import IndexReads
 from coordinatord.service.outcomes import NotFound, NotSigned
 from coordinatord.service.polls import Polls
 from coordinatord.store.database import Database
-from coordinatord.store.jobs import JobFilter, read_page, read_summary
+from coordinatord.store.jobs import JobFilter, JobRow, read_page, read_summary
+from coordinatord.store.snapshot import Snapshot
 
 _FILTERS = {
     "state": Parameter(Choice(("Open", "Claimed", "Settled", "Cancelled"))),
@@ -105,7 +106,8 @@ class Book:
 
     async def one(self, request: Request) -> Answer:
         found = await self.reads.job.get(request.path["job_id"])
-        if found.value is None:
-            return answers.not_found(NotFound("job"))
-        snapshot = found.snapshot
-        return answers.ok(views.job_as_of(found.value, snapshot.block_number), snapshot=snapshot)
+        return found.made_once(_job) or answers.not_found(NotFound("job"))
+
+
+def _job(row: JobRow, snapshot: Snapshot) -> Answer:
+    return answers.ok(views.job_as_of(row, snapshot.block_number), snapshot=snapshot)

@@ -13,6 +13,8 @@ from coordinatord.service.index_reads import IndexReads
 from coordinatord.service.orders import MarketProbe, OrderBody, read_submission
 from coordinatord.service.outcomes import NotFound
 from coordinatord.service.submission import Submissions
+from coordinatord.store.jobs import JobRow
+from coordinatord.store.snapshot import Snapshot
 
 _REFUSALS = (
     "cap_overflow",
@@ -93,11 +95,12 @@ class Jobs:
 
     async def one(self, request: Request) -> Answer:
         found = await self.reads.job.get(request.path["id"])
-        if found.value is None:
-            return answers.not_found(NotFound("job"))
-        snapshot = found.snapshot
-        return answers.ok(views.client_job(found.value, snapshot.block_number), snapshot=snapshot)
+        return found.made_once(_client_job) or answers.not_found(NotFound("job"))
 
     async def cancel(self, request: Request) -> Answer:
         job_id = request.path["id"]
         return answers.cancelled(job_id, await self.cancels.cancel(job_id, request.body))
+
+
+def _client_job(row: JobRow, snapshot: Snapshot) -> Answer:
+    return answers.ok(views.client_job(row, snapshot.block_number), snapshot=snapshot)

@@ -9,8 +9,9 @@ from coordinatord.api.paging import page, page_of
 from coordinatord.api.routes import INDEX, PAGE, Reply, Request, Route, malformed
 from coordinatord.fields import Text
 from coordinatord.service.index_reads import IndexReads
-from coordinatord.store.catalog import read_models
+from coordinatord.store.catalog import ModelRow, read_models
 from coordinatord.store.database import Database
+from coordinatord.store.snapshot import Snapshot
 
 
 class ModelList(msgspec.Struct):
@@ -62,7 +63,8 @@ class Models:
     async def one(self, request: Request) -> Answer:
         name = request.path["name"]
         found = await self.reads.model.get(name)
-        if found.value is None:
-            return answers.model_not_found(name)
-        snapshot = found.snapshot
-        return answers.ok(views.model_as_of(found.value, snapshot.block_number), snapshot=snapshot)
+        return found.made_once(_model) or answers.model_not_found(name)
+
+
+def _model(row: ModelRow, snapshot: Snapshot) -> Answer:
+    return answers.ok(views.model_as_of(row, snapshot.block_number), snapshot=snapshot)

@@ -13,7 +13,8 @@ from coordinatord.service.outcomes import NotFound
 from coordinatord.store.allowlist import read_allowlist
 from coordinatord.store.asks import read_asks, read_floors
 from coordinatord.store.database import Database
-from coordinatord.store.providers import read_providers
+from coordinatord.store.providers import ProviderRow, read_providers
+from coordinatord.store.snapshot import Snapshot
 
 _MODEL = {"model": Parameter(Decimal(32), "a model id")}
 
@@ -92,7 +93,8 @@ class Providers:
 
     async def one(self, request: Request) -> Answer:
         found = await self.reads.provider.get(request.path["id"])
-        if found.value is None:
-            return answers.not_found(NotFound("provider"))
-        snapshot = found.snapshot
-        return answers.ok(views.provider_as_of(found.value, snapshot.block_number), snapshot=snapshot)
+        return found.made_once(_provider) or answers.not_found(NotFound("provider"))
+
+
+def _provider(row: ProviderRow, snapshot: Snapshot) -> Answer:
+    return answers.ok(views.provider_as_of(row, snapshot.block_number), snapshot=snapshot)

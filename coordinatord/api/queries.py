@@ -47,7 +47,8 @@ def _split(raw: bytes) -> dict[str, str]:
         raise Refused(f"a query has at most {_MOST} parameters")
     texts: dict[str, str] = {}
     for pair in pairs:
-        name, _, value = (_decode(part) for part in pair.partition(b"="))
+        raw_name, _, raw_value = pair.partition(b"=")
+        name, value = _decode(raw_name), _decode(raw_value)
         if name in texts:
             raise Refused(f"{name} appears more than once", name)
         if name:
@@ -56,6 +57,8 @@ def _split(raw: bytes) -> dict[str, str]:
 
 
 def _decode(part: bytes) -> str:
+    if part.isalnum():  # as most are: nothing in it stands for anything else
+        return part.decode("ascii")
     try:
         text = unquote_to_bytes(part.replace(b"+", b" ")).decode("utf-8")
     except UnicodeDecodeError:

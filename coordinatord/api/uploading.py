@@ -18,6 +18,7 @@ from coordinatord.trouble import Retryable
 
 HELD_BYTES: Final = 16 << 20  # the most that one upload holds on its way through
 _GRACE: Final = 5.0  # seconds of waiting before the least rate counts: slow starts are the network's
+_PIECE_BYTES: Final = 1 << 19
 _DRAIN_BYTES: Final = 4 << 20
 _DRAIN_SECONDS: Final = 2.0
 
@@ -63,24 +64,40 @@ class _Body:
         self._receive = receive
         self._limits = limits
         self._ended = False
+        self._size, self._waited = 0, 0.0
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        clock, size, waited = self._limits.clock, 0, 0.0
+        """The first as soon as it is here, since much of what is refused is refused by it; then joined to larger ones:
+        what follows costs per piece."""
+        wanted = 1
         while not self._ended:
-            asked = clock()
             try:
-                with anyio.fail_after(self._limits.stall_s):
-                    piece = await self._next()
+                with anyio.fail_after(self._limits.stall_s) as patience:
+                    piece = await self._gather(wanted, patience)
             except TimeoutError:
                 raise Unacceptable(answers.body_too_slow()) from None
-            waited += clock() - asked
-            size += len(piece)
-            if size > self._limits.most_bytes + OVERHEAD_BYTES:
-                raise FileTooLarge
-            if waited > _GRACE and size < (waited - _GRACE) * self._limits.least_rate:
-                raise Unacceptable(answers.body_too_slow())
             if piece:
                 yield piece
+            wanted = _PIECE_BYTES
+
+    async def _gather(self, wanted: int, patience: anyio.CancelScope) -> bytes:
+        """At least so many bytes, unless the body ends. Every byte renews the patience."""
+        clock, limits = self._limits.clock, self._limits
+        pieces: list[bytes] = []
+        gathered = 0
+        while gathered < wanted and not self._ended:
+            asked = clock()
+            piece = await self._next()
+            self._waited += clock() - asked
+            self._size += len(piece)
+            if self._size > limits.most_bytes + OVERHEAD_BYTES:
+                raise FileTooLarge
+            if self._waited > _GRACE and self._size < (self._waited - _GRACE) * limits.least_rate:
+                raise Unacceptable(answers.body_too_slow())
+            patience.deadline = anyio.current_time() + limits.stall_s
+            pieces.append(piece)
+            gathered += len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def drain(self) -> None:
         """Closing a connection with bytes unread resets it, and the answer may be lost with it."""

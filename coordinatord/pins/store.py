@@ -15,6 +15,7 @@ import httpx
 
 from common.cid import Cid, parse_cid
 from common.refusal import Refused
+from coordinatord.pins.exchange import open_exchange
 from coordinatord.pins.parts import BeforePart, abort, put_in_parts
 from coordinatord.pins.payload import Payload, payload_of
 from coordinatord.pins.requests import StoreRequests, cid_header, rejected
@@ -145,5 +146,9 @@ async def open_pin_store(
     """`patience`: seconds between any two bytes; connecting gets a third of it."""
     limits = httpx.Limits(max_connections=32, max_keepalive_connections=16)
     timeout = httpx.Timeout(patience, connect=patience / 3)
-    async with httpx.AsyncClient(limits=limits, timeout=timeout, trust_env=False) as client:
-        yield PinStore(StoreRequests(client, bucket_url(endpoint, bucket), Signer(access_key, secret_key, region)))
+    signer = Signer(access_key, secret_key, region)
+    async with (
+        httpx.AsyncClient(limits=limits, timeout=timeout, trust_env=False) as client,
+        open_exchange(connections=32, patience=patience) as exchange,
+    ):
+        yield PinStore(StoreRequests(client, bucket_url(endpoint, bucket), signer, exchange=exchange))

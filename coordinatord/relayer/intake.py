@@ -28,7 +28,7 @@ from coordinatord.trouble import Retryable
 log = structlog.get_logger(__name__)
 
 _TAKEN_AT_ONCE: Final = 512
-_OF_BATCHES: Final = 128  # a round of these takes about as long as a lone op does
+_OF_BATCHES: Final = 64  # one transaction's worth: a request that comes meanwhile waits for no more
 
 
 @attrs.frozen(slots=True)

@@ -12,6 +12,7 @@ _FIRST_RETRY: Final = 0.25  # seconds
 _LAST_RETRY: Final = 5.0
 # A node may forget a transaction that it took (a restart, a full pool): identical bytes remind it.
 _REMIND_AFTER: Final = 10.0
+_RECEIPTS_LAG: Final = 1.0  # seconds, far beyond what a node takes from a block's state to its receipts
 
 
 @attrs.define(slots=True)
@@ -27,6 +28,7 @@ class PendingTx:
     failures: int = 0  # sendings in a row that nobody took
     underpriced: bool = False  # a node refused it for its fee
     unsendable: bool = False  # a node refused it for good: its nonce needs another transaction
+    missed_at: float | None = None  # since when its nonce is used and nobody knows a receipt of it
 
     @classmethod
     def of(cls, stored: StoredTx) -> Self:
@@ -51,6 +53,13 @@ class PendingTx:
 
     def was_taken(self, now: float) -> None:
         self.failures, self.due = 0, now + _REMIND_AFTER
+
+    def is_missing(self, now: float) -> bool:
+        """Whether it is lost: its nonce was used a while ago, and its receipt has not come. A node may count what it
+        is just mining before it can tell the receipt, and a post given up wrongly is refused as its own duplicate."""
+        if self.missed_at is None:
+            self.missed_at = now
+        return now >= self.missed_at + _RECEIPTS_LAG
 
     def was_not_taken(self, now: float) -> None:
         self.due = now + min(_FIRST_RETRY * 2**self.failures, _LAST_RETRY)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import anyio
 import structlog
 
 from coordinatord import metrics
@@ -38,7 +39,12 @@ async def _give_up_lost(term: Term, rpc: Rpc, account: Account, block: Block, us
     count = quantity(await rpc.call("eth_getTransactionCount", "0x" + account.address.hex(), "latest"))
     mined = {receipt.tx_hash for receipt in receipts}
     await resolve(term, rpc, account, [receipt for receipt in receipts if receipt.block_number <= block.number])
-    lost = [tx for tx in candidates if tx.nonce < count and not any(v.hash in mined for v in tx.versions)]
+    for tx in account.pending:
+        if tx.nonce not in used or any(v.hash in mined for v in tx.versions):
+            tx.missed_at = None
+    missing = [tx for tx in candidates if tx.nonce < count and not any(v.hash in mined for v in tx.versions)]
+    now = anyio.current_time()
+    lost = [tx for tx in missing if tx.is_missing(now)]
     if lost:
         log.warning("nonces lost to somebody else", nonces=[tx.nonce for tx in lost])
         async with term.transaction() as connection:

@@ -3,7 +3,8 @@ this process."""
 
 import attrs
 
-from coordinatord.service.point_reads import Found, PointReads, with_snapshot
+from coordinatord.service.kept_reads import KeptReads
+from coordinatord.service.point_reads import Found, PointReads
 from coordinatord.store import catalog, jobs, providers, sessions, snapshot
 from coordinatord.store.catalog import ModelRow
 from coordinatord.store.database import Database
@@ -25,9 +26,9 @@ class IndexReads:
     @classmethod
     def over(cls, database: Database) -> "IndexReads":
         return cls(
-            job=PointReads(database.line(), with_snapshot(jobs.read_by_ids)),
-            model=PointReads(database.line(), with_snapshot(catalog.read_by_names)),
-            provider=PointReads(database.line(), with_snapshot(providers.read_by_ids)),
+            job=PointReads(database.line(), KeptReads(jobs.read_by_ids)),
+            model=PointReads(database.line(), KeptReads(catalog.read_by_names)),
+            provider=PointReads(database.line(), KeptReads(providers.read_by_ids)),
             session=PointReads(database.line(), _read_sessions),
             position=PointReads(database.line(), _read_position),
         )

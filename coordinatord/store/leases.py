@@ -4,10 +4,11 @@ A lapsed lease is overwritten by the next poll that takes the job, so nothing ha
 whose payment cannot be had is leased to nobody for a while.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Final, NamedTuple
 
+import asyncpg
 import attrs
 
 from coordinatord.store.database import Connection
@@ -34,7 +35,19 @@ class Peek:
     """What a poll would meet: whether there is such a model, and anything that the provider holds or might lease."""
 
     known_model: bool
+    any_bid: bool
     anything: bool
+
+
+@attrs.frozen(slots=True)
+class Place:
+    """A job's place in the order of posting."""
+
+    block: int
+    log: int
+
+
+START: Final = Place(-1, -1)
 
 
 @attrs.frozen(slots=True)
@@ -44,39 +57,56 @@ class HeldJob:
     row: JobRow
     is_new: bool
     amount: int
+    place: Place
 
 
-async def peek(line: Line, pollers: Sequence[Poller]) -> tuple[Snapshot, dict[Poller, Peek]]:
-    """For all of them at once. It looks past no filter: what it calls anything may turn out to be nothing."""
+async def peek(line: Line, pollers: Sequence[Poller], bare: Mapping[int, bytes]) -> tuple[Snapshot, dict[Poller, Peek]]:
+    """For all of them at once. It looks past no filter: what it calls anything may turn out to be nothing.
+
+    `bare`: models that had no bid to lease a moment ago, and the hash of the block that this was at: no look is taken
+    at their bids while the index stands there.
+    """
     rows = await line.fetch(
-        f"with asked as (select * from unnest($1::bigint[], $2::bigint[]) as a(provider_id, model_id)),"
-        " bids as (select m.model_id, exists (select 1 from jobs j where j.model_id = m.model_id and j.designated = 0"
-        f" and {_OPEN} and not exists (select 1 from leases l where l.job_id = j.job_id and {_LIVE})) as some"
-        " from (select distinct model_id from asked) m cross join index_position p)"
+        "with asked as ("
+        "select * from unnest($1::bigint[], $2::bigint[], $3::bytea[]) as a(provider_id, model_id, bare)),"
+        " bids as (select m.model_id, m.bare is distinct from p.block_hash and exists (select 1 from jobs j"
+        f" where j.model_id = m.model_id and j.designated = 0 and {_OPEN}"
+        f" and not exists (select 1 from leases l where l.job_id = j.job_id and {_LIVE})) as some"
+        " from (select distinct model_id, bare from asked) m cross join index_position p)"
         " select a.provider_id, a.model_id, exists (select 1 from models m where m.model_id = a.model_id) as known,"
-        " b.some or exists (select 1 from jobs j where j.designated = a.provider_id and j.designated > 0"
+        " b.some, b.some or exists (select 1 from jobs j where j.designated = a.provider_id and j.designated > 0"
         f" and j.model_id = a.model_id and {_OPEN}) or exists (select 1 from leases l where"
         f" l.provider_id = a.provider_id and l.model_id = a.model_id and {_LIVE}) as anything, {COLUMNS}"
         " from index_position p cross join asked a join bids b on b.model_id = a.model_id",
         [poller.provider_id for poller in pollers],
         [poller.model_id for poller in pollers],
+        [bare.get(poller.model_id) for poller in pollers],
     )
-    peeks = {Poller(row["provider_id"], row["model_id"]): Peek(row["known"], row["anything"]) for row in rows}
+    peeks = {
+        Poller(row["provider_id"], row["model_id"]): Peek(row["known"], row["some"], row["anything"]) for row in rows
+    }
     return snapshot_of(rows), peeks
 
 
 async def poll(
-    connection: Connection, poller: Poller, wanted: JobFilter, *, free: int, lease_ms: int, custody: int | None
+    connection: Connection,
+    poller: Poller,
+    wanted: JobFilter,
+    *,
+    free: int,
+    lease_ms: int,
+    custody: int | None,
+    after: Place = START,
 ) -> tuple[Snapshot, list[HeldJob]]:
     """Lease the oldest matching jobs that nobody holds, until `free` are held (earlier leases count); all that the
     provider then holds, oldest first.
 
-    `custody`: open bids that were posted at or before this block are left out.
+    `custody`: open bids that were posted at or before this block are left out. `after`: where to look first.
     """
     rows = await connection.fetch(
         f"select page.*, {COLUMNS} from index_position p left join lateral (select {JOB_COLUMNS}, j.posted_log,"
         f" h.is_new, {_AMOUNT}::text as amount"
-        " from poll_jobs($1, $2, $3, $4 * interval '1 millisecond', p.block_time, $5, $6, $7, $8, $9) h"
+        " from poll_jobs($1, $2, $3, $4 * interval '1 millisecond', p.block_time, $5, $6, $7, $8, $9, $10, $11) h"
         f" join jobs j on j.job_id = h.leased_job where {_OPEN}) page on true"
         " order by page.posted_block, page.posted_log",
         poller.provider_id,
@@ -88,9 +118,14 @@ async def poll(
         wanted.min_rate_out,
         wanted.owner,
         wanted.posted_before,
+        after.block,
+        after.log,
     )
-    held = [HeldJob(job_row(row), row["is_new"], int(row["amount"])) for row in rows if row["job_id"] is not None]
-    return snapshot_of(rows), held
+    return snapshot_of(rows), [_held(row) for row in rows if row["job_id"] is not None]
+
+
+def _held(row: asyncpg.Record) -> HeldJob:
+    return HeldJob(job_row(row), row["is_new"], int(row["amount"]), Place(row["posted_block"], row["posted_log"]))
 
 
 async def hold_back(connection: Connection, job_ids: Sequence[bytes]) -> None:

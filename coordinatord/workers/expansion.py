@@ -34,6 +34,7 @@ from coordinatord.store.batch_relays import Post
 from coordinatord.store.batch_work import Work
 from coordinatord.store.database import Connection
 from coordinatord.store.files import FileRow
+from coordinatord.store.open_transactions import kept_open
 from coordinatord.trouble import Retryable
 
 log = structlog.get_logger(__name__)
@@ -72,7 +73,8 @@ class Expansion:
         """Record the next stretch, within the transaction that locks `work`."""
         start = Cursor(work.bytes_done, work.lines_done)
         try:
-            stretch = await self._read(work, start)
+            async with kept_open(connection):
+                stretch = await self._read(work, start)
         except Retryable as trouble:
             if trouble.code != "object_missing" or work.attempts < _GIVEN_UP_AFTER:
                 raise
@@ -120,14 +122,16 @@ class Expansion:
     # --- a stretch that is to be posted --------------------------------------------------------------------
 
     async def _post(self, connection: Connection, work: Work, lines: Sequence[Line]) -> list[LineRecord]:
-        checked = await self._on_chain(await self._alone(work.endpoint, lines))
+        async with kept_open(connection):
+            checked = await self._on_chain(await self._alone(work.endpoint, lines))
         goods = [one for one in checked if isinstance(one, Good)]
         uploads = await batch_inputs.find(connection, _named(goods))
         checked = [_with_upload(one, uploads) if isinstance(one, Good) else one for one in checked]
         checked = await _without_duplicates(connection, work.batch_id, checked)
         goods = [one for one in checked if isinstance(one, Good)]
         inline = [(g.paid.body.job_id, g.paid.body.container) for g in goods if g.paid.body.container is not None]
-        cids = await self.containers.store([(job_id, content) for job_id, content in inline if content is not None])
+        async with kept_open(connection):
+            cids = await self.containers.store([(job_id, content) for job_id, content in inline if content is not None])
         # From here on nothing but this transaction.
         attached = await batch_inputs.attach(connection, uploads, self.retention_seconds)
         skipped = [_record_of(one) for one in checked if isinstance(one, Skipped)]

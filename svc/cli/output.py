@@ -13,7 +13,7 @@ from typing import Any, Final, TextIO
 import attrs
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table as RichTable
 
 _NOTHING: Final = "—"
@@ -39,8 +39,9 @@ class Gauge:
         if self._progress is None:
             return
         if self._task is None:
-            self._task = self._progress.add_task(escape(what), total=total)
-        self._progress.update(self._task, description=escape(what), completed=done, total=total)
+            self._task = self._progress.add_task(escape(what), total=total, count="")
+        count = "" if done is None or total is None else f"{done}/{total}"
+        self._progress.update(self._task, description=escape(what), completed=done, total=total, count=count)
 
 
 class Output:
@@ -103,7 +104,7 @@ class Output:
         columns = (
             SpinnerColumn(),
             TextColumn("{task.description}"),
-            *(BarColumn(bar_width=30), MofNCompleteColumn(), TimeElapsedColumn()),
+            *(BarColumn(bar_width=30), TextColumn("{task.fields[count]}"), TimeElapsedColumn()),
         )
         with Progress(*columns, console=self._err, transient=True) as progress:
             yield Gauge(progress)

@@ -4,7 +4,7 @@ Each assembler is fed the events' JSON; `answer` is the body that the server wou
 while it is not whole; `counted` is how many pieces carried output: a server sends a piece per token, or nearly so.
 """
 
-from typing import Protocol
+from typing import Final, Protocol
 
 import attrs
 
@@ -99,14 +99,26 @@ class ChatAssembler:
         if not self._choices or not (self._ended or finished):
             return None
         choices = [
-            {"index": index, "message": {"role": "assistant", "content": None} | choice.message, **choice.rest}
+            {"index": index, "message": {"role": "assistant", "content": None, **choice.message}, **choice.rest}
             for index, choice in sorted(self._choices.items())
         ]
-        return self._head | {"object": "chat.completion", "choices": choices}
+        return self._head | {"object": "chat.completion", "choices": _written_out(choices)}
+
+
+class _Text(list[str]):
+    """A text that grows by pieces: joined once, at the end, or a long answer would be copied for each of its tokens."""
+
+
+def _written_out(value: object) -> object:
+    if isinstance(value, _Text):
+        return "".join(value)
+    if isinstance(value, list):
+        return [_written_out(item) for item in value]
+    return {key: _written_out(inner) for key, inner in value.items()} if isinstance(value, dict) else value
 
 
 # A delta repeats these in full; every other text is a piece of a longer one.
-_WHOLE = frozenset({"role", "id", "type", "finish_reason", "index"})
+_WHOLE: Final = frozenset({"role", "id", "type", "finish_reason", "index"})
 
 
 def _join(into: dict[str, object], delta: dict[str, object]) -> None:
@@ -114,16 +126,20 @@ def _join(into: dict[str, object], delta: dict[str, object]) -> None:
         known = into.get(key)
         if piece is None:
             continue
-        if isinstance(known, str) and isinstance(piece, str) and key not in _WHOLE:
-            into[key] = known + piece
-        elif isinstance(known, dict) and isinstance(piece, dict):
-            _join(known, piece)
+        if isinstance(piece, str) and key not in _WHOLE:
+            text = known if isinstance(known, _Text) else _Text()
+            text.append(piece)
+            into[key] = text
+        elif isinstance(piece, dict):
+            members = known if isinstance(known, dict) else {}
+            _join(members, piece)
+            into[key] = members
         elif isinstance(piece, list):
             items = known if isinstance(known, list) else []
             _join_items(items, piece)
             into[key] = items
         elif not (key in _WHOLE and known and not piece):
-            into[key] = dict(piece) if isinstance(piece, dict) else piece
+            into[key] = piece
 
 
 def _join_items(items: list[object], pieces: list[object]) -> None:

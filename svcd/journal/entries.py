@@ -5,6 +5,7 @@ Synchronous, and used by one thread at a time: `svcd.journal.journal` sees to th
 
 import json
 import sqlite3
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -106,7 +107,7 @@ def failing(job_id: bytes, reason: str, at: float) -> Statement:
 def ended(job_id: bytes, state: JournalState, reason: str | None, at: float) -> Statement:
     """The result is of no more use."""
     return (
-        "update jobs set state = ?, reason = coalesce(?, reason), result = null, updated = ? where job_id = ?",
+        "update jobs set state = ?, reason = ?, result = null, updated = ? where job_id = ?",
         (state, reason, at, job_id),
     )
 
@@ -127,9 +128,10 @@ def read_live(connection: sqlite3.Connection) -> list[Entry]:
     return [Entry(Job.read(json.loads(row[0])), *row[1:]) for row in rows]
 
 
-def read_known(connection: sqlite3.Connection) -> set[bytes]:
-    """Every job that is remembered, whatever became of it."""
-    return {job_id for (job_id,) in connection.execute("select job_id from jobs")}
+def read_unknown(connection: sqlite3.Connection, job_ids: Iterable[bytes]) -> set[bytes]:
+    """Those of which nothing is remembered."""
+    known = "select 1 from jobs where job_id = ?"
+    return {job_id for job_id in job_ids if connection.execute(known, (job_id,)).fetchone() is None}
 
 
 def read_failed(connection: sqlite3.Connection) -> set[bytes]:

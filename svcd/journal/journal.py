@@ -9,7 +9,7 @@ import fcntl
 import os
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import BinaryIO, Final, TypeVar
@@ -80,8 +80,9 @@ class Journal:
     async def live(self) -> list[Entry]:
         return await self._read(entries.read_live)
 
-    async def known(self) -> set[bytes]:
-        return await self._read(entries.read_known)
+    async def unknown(self, job_ids: Collection[bytes]) -> set[bytes]:
+        """Those of which nothing is remembered, whatever became of them."""
+        return await self._read(lambda connection: entries.read_unknown(connection, job_ids))
 
     async def failed_before(self) -> set[bytes]:
         return await self._read(entries.read_failed)

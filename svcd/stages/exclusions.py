@@ -1,4 +1,4 @@
-"""Jobs that are not to be claimed (again), and models that are not to be polled for a while."""
+"""Jobs that are not to be claimed (again), and what is not to be claimed for a while."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -9,6 +9,7 @@ import trio
 from svcd.clock import Clock
 
 _PAUSE: Final = 10.0  # after a refusal that is about us: the next claim would meet the same
+_NO_ESCROW: Final = 300.0  # after the escrow gave no key: until then each open bid claimed would be failed as well
 _FOR_GOOD: Final = 2 * 86_400  # no order is open for longer
 
 
@@ -17,6 +18,7 @@ class Exclusions:
     clock: Clock
     _until: dict[bytes, float] = attrs.field(factory=dict)  # Unix seconds
     _paused: dict[str, float] = attrs.field(factory=dict)  # loop time
+    _no_escrow_until: float = 0.0
 
     def remember(self, job_ids: Iterable[bytes]) -> None:
         """Those that an earlier run took on and did not settle."""
@@ -37,3 +39,11 @@ class Exclusions:
 
     def is_paused(self, model: str) -> bool:
         return trio.current_time() < self._paused.get(model, 0.0)
+
+    def escrow_is_away(self) -> None:
+        self._no_escrow_until = trio.current_time() + _NO_ESCROW
+
+    @property
+    def without_escrow(self) -> bool:
+        """Open bids are not to be claimed: nobody would release their keys."""
+        return trio.current_time() < self._no_escrow_until

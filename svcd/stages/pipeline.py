@@ -24,6 +24,7 @@ from svcd.stages.exclusions import Exclusions
 log = structlog.get_logger(__name__)
 
 _RECOVERED: Final = 64
+_ESCROW_AWAY: Final = frozenset({"escrow_unavailable", "escrow_unreachable"})
 
 
 class InHand(Protocol):
@@ -74,6 +75,8 @@ class Pipeline:
                 await self.give_up(item.held, JobFailed("internal_error", type(bug).__name__))
 
     async def give_up(self, held: Held, failure: JobFailed) -> None:
+        if failure.reason in _ESCROW_AWAY:
+            self.exclusions.escrow_is_away()
         log.warning("job given up", job=held.name, model=held.model, reason=failure.reason, detail=failure.detail)
         if failure.sends_fail:
             await self.journal.failing(held.job.job_id, failure.reason)

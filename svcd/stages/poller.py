@@ -32,6 +32,7 @@ _EXPIRES_SOON: Final = 5  # seconds: a claim of such an order would come too lat
 class Poller:
     model: ModelConfig
     model_id: int
+    has_box_key: bool  # without it, what is designated to us could not be opened
     coordinator: Coordinator
     clock: Clock
     slots: Slots
@@ -91,6 +92,7 @@ class Poller:
             and job.rate_out >= floor.rate_out
             and job.expires_at > self.clock.wall() + _EXPIRES_SOON
             and job.sla_secs > self.timings.needed(self.model.name, self.model.margin_seconds)
+            and (not self.exclusions.without_escrow if job.designated == 0 else self.has_box_key)
             and job.job_id not in self.exclusions
             and not self.slots.holds(job.job_id)
         )

@@ -11,6 +11,7 @@ import structlog
 import trio
 
 from common.refusal import Refused
+from svcd import metrics
 from svcd.clock import Clock
 from svcd.coordinator.client import Coordinator
 from svcd.failures import JobFailed
@@ -86,9 +87,9 @@ class Reconciler:
         claimed = await self.coordinator.claimed_by(self.provider_id)
         # Read after the list: what was claimed and ended in between is known by now. A job whose end is known is not
         # taken on again, whatever an index that is behind says.
-        known = await self.pipeline.journal.known()
+        unknown = await self.pipeline.journal.unknown([job.job_id for job in claimed])
         for job in claimed:
-            if job.job_id not in known:
+            if job.job_id in unknown:
                 await self._adopt(job)
 
     async def _adopt(self, job: Job) -> None:
@@ -130,4 +131,7 @@ class Reconciler:
                 large = needs_upload(sealed.length) and sealed.result_cid is None
                 await (self.pipeline.to_upload if large else self.pipeline.to_settle).send(ends, sealed)
             case "work":
+                if entry.state == "claiming":
+                    await journal.claimed(job_id)
+                    metrics.jobs_claimed.inc()
                 await self.pipeline.to_open.send(ends, held)

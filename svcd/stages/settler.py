@@ -22,7 +22,8 @@ from svcd.timings import Timings
 
 log = structlog.get_logger(__name__)
 
-_PAUSE: Final = 1.0
+_PAUSE: Final = 1.0  # doubled with each attempt, up to:
+_LONGEST_PAUSE: Final = 10.0
 _SIGNED_AGAIN_AFTER: Final = 500.0  # the window is 600 s; the same op sent again is the same transaction, so not before
 _SERVER_ERROR: Final = 500
 
@@ -38,7 +39,7 @@ class Settler:
 
     async def step(self, sealed: Sealed) -> None:
         held = sealed.held
-        op, signed_at = await self._op(sealed), trio.current_time()
+        op, signed_at, pause = await self._op(sealed), trio.current_time(), _PAUSE
         while True:
             started = trio.current_time()
             outcome = await self.coordinator.run(op, held.sla_ends, resend=False)
@@ -53,12 +54,13 @@ class Settler:
             if await self.lookup.standing(held) == "settled":
                 return await self.pipeline.settled(held, sealed.started)
             failure = _failure(outcome)
-            over = trio.current_time() + _PAUSE >= held.sla_ends
+            over = trio.current_time() + pause >= held.sla_ends
             if failure is not None and (over or _is_final(outcome)):
                 raise failure
             if over:
                 raise JobFailed("settle_http_504", describe(outcome))
-            await trio.sleep(_PAUSE)
+            await trio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
             if trio.current_time() - signed_at > _SIGNED_AGAIN_AFTER:
                 op, signed_at = await self._op(sealed), trio.current_time()
 

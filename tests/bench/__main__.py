@@ -12,7 +12,20 @@ from pathlib import Path
 
 import attrs
 
-from tests.bench import checking, http, indexing, memory, relaying, sealing, signing
+from tests.bench import (
+    batches,
+    checking,
+    client,
+    http,
+    indexing,
+    memory,
+    polls,
+    provider,
+    relaying,
+    sealing,
+    signing,
+    uploads,
+)
 from tests.bench.row import Row
 
 # The one place that knows the benchmarks: each module measures in its `rows()`.
@@ -24,6 +37,11 @@ BENCHMARKS = {
     "memory": memory.rows,
     "relaying": relaying.rows,
     "http": http.rows,
+    "client": client.rows,
+    "provider": provider.rows,
+    "batches": batches.rows,
+    "polls": polls.rows,
+    "uploads": uploads.rows,
 }
 REPORT = Path("build/bench.json")
 

@@ -10,8 +10,6 @@ The bare hello is put through the same, and the target is nine tenths of its fac
 """
 
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -25,9 +23,9 @@ from coordinatord.store.database import open_database
 from coordinatord.store.migrate import migrate
 from devnet.ports import pick_free
 from devnet.postgres import running_postgres
+from tests.bench.http_processes import load_client, server
 from tests.bench.row import Row, interleaved
 
-PORTION: Final = 3_000
 ROUNDS: Final = 7
 CONNECTIONS: Final = 16  # to each server process
 
@@ -44,11 +42,11 @@ def rows() -> list[Row]:
     with ExitStack() as stack:
         stack.enter_context(_filled_database())
         path = "/v1/jobs/0x{id}"
-        ask = stack.enter_context(_client())
+        ask = stack.enter_context(load_client())
 
         def under_load(name: str, path: str, processes: int = 1) -> _Loaded:
             port = pick_free()
-            pids = [stack.enter_context(_server(name, port)) for _ in range(processes)]
+            pids = [stack.enter_context(server(name, port, _DATABASE)) for _ in range(processes)]
             return _Loaded(ask(port, path, processes * CONNECTIONS), pids)
 
         candidates = {
@@ -132,41 +130,6 @@ async def _fill(url: str) -> None:
             "insert into index_position (block_number, block_hash, block_time) values (1, '\\x01', 1)"
         )
         await connection.execute("analyze jobs")
-
-
-@contextmanager
-def _server(name: str, port: int) -> Iterator[int]:
-    """Yields its process id."""
-    command = [sys.executable, "-m", "tests.bench.http_servers", name, str(port)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env={"PATH": "", **_DATABASE}) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"listening\n"
-        try:
-            yield process.pid
-        finally:
-            process.kill()
-
-
-@contextmanager
-def _client() -> Iterator[Callable[[int, str, int], Callable[[], int]]]:
-    command = [sys.executable, "-m", "tests.bench.http_load"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        to, back = process.stdin, process.stdout
-
-        def ask(port: int, path: str, connections: int) -> Callable[[], int]:
-            def portion() -> int:
-                to.write(f"127.0.0.1 {port} {path} {PORTION} {connections}\n")
-                to.flush()
-                return int(back.readline())
-
-            return portion
-
-        try:
-            yield ask
-        finally:
-            process.kill()
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """A load client: some connections, one request in flight on each, in a process of its own.
 
-It speaks over standard input and output: a line `host port path requests connections` in, the number of answers out.
-`{id}` in a path is the sha256 of another number in each request. It reads no more of an answer than where it ends, so
-that it costs a fraction of what any server does.
+It speaks over standard input and output: a line `host port path requests connections [bearer]` in, the number of
+answers out. `{id}` in a path or bearer is the sha256 of another number in each request. It reads no more of an answer
+than where it ends, so that it costs a fraction of what any server does.
 """
 
 import asyncio
@@ -61,9 +61,11 @@ class _Run:
         self.done = asyncio.Event()
 
 
-async def _load(host: str, port: int, path: str, requests: int, connections: int) -> int:
-    paths = [path.replace("{id}", hashlib.sha256(b"%d" % n).hexdigest()) for n in range(1, IDS + 1)]
-    run = _Run(requests, [f"GET {one} HTTP/1.1\r\nhost: {host}\r\n\r\n".encode() for one in paths])
+async def _load(host: str, port: int, path: str, requests: int, connections: int, *bearer: str) -> int:
+    head = f"GET {path} HTTP/1.1\r\nhost: {host}\r\n"
+    head += "".join(f"authorization: Bearer {token}\r\n" for token in bearer)
+    ids = [hashlib.sha256(b"%d" % n).hexdigest() for n in range(1, IDS + 1)]
+    run = _Run(requests, [f"{head}\r\n".replace("{id}", one).encode() for one in ids])
     loop = asyncio.get_running_loop()
     transports = [(await loop.create_connection(lambda: _Connection(run), host, port))[0] for _ in range(connections)]
     await run.done.wait()
@@ -76,8 +78,8 @@ async def _load(host: str, port: int, path: str, requests: int, connections: int
 
 def main() -> None:
     for line in sys.stdin:
-        host, port, path, requests, connections = line.split()
-        print(uvloop.run(_load(host, int(port), path, int(requests), int(connections))), flush=True)
+        host, port, path, requests, connections, *bearer = line.split()
+        print(uvloop.run(_load(host, int(port), path, int(requests), int(connections), *bearer)), flush=True)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import anyio
 from starlette.applications import Starlette
@@ -14,16 +14,24 @@ from starlette.types import ASGIApp
 
 from coordinatord.api.answers import Answer
 from coordinatord.api.bodies import BodyBudget, BodyReader
+from coordinatord.api.book import Book
 from coordinatord.api.caching import BlockCache
 from coordinatord.api.callers import CallerLimits, TokenBuckets
 from coordinatord.api.dispatch import Dispatcher, Gates
+from coordinatord.api.files import FileRoutes
 from coordinatord.api.frame import Frame
 from coordinatord.api.jobs import Jobs
 from coordinatord.api.routes import Request, Route
 from coordinatord.api.uploading import UploadReader
+from coordinatord.pins.store import open_pin_store
+from coordinatord.secret import Secret
 from coordinatord.server.listening import listening_socket
 from coordinatord.server.serving import serve_until
+from coordinatord.service.files import Files
+from coordinatord.service.funding import Funding
 from coordinatord.service.index_reads import IndexReads
+from coordinatord.service.polls import Polls
+from coordinatord.service.sessions import hash_token
 from coordinatord.store.database import open_database
 from coordinatord.store.sessions import SessionRow
 from coordinatord.store.snapshot import Snapshot
@@ -38,17 +46,22 @@ def starlette_hello() -> ASGIApp:
     return Starlette(routes=[StarletteRoute("/", hello)])
 
 
-def our_stack(routes: list[Route], position: Callable[[], Awaitable[Snapshot]]) -> ASGIApp:
+async def no_session(_: str) -> SessionRow | None:
+    return None
+
+
+def our_stack(
+    routes: list[Route],
+    position: Callable[[], Awaitable[Snapshot]],
+    find_session: Callable[[str], Awaitable[SessionRow | None]] = no_session,
+) -> ASGIApp:
     """Every layer that a request of the coordinator passes."""
 
     async def is_ready() -> bool:
         return True
 
-    async def no_session(_: str) -> SessionRow | None:
-        return None
-
     budget, uploads = BodyBudget(1 << 28), UploadReader(BodyBudget(1 << 28), 1 << 28, 4096, 60)
-    gates = Gates(is_ready, no_session, BodyReader(60, 4096), budget, uploads, BlockCache(position))
+    gates = Gates(is_ready, find_session, BodyReader(60, 4096), budget, uploads, BlockCache(position))
     buckets = TokenBuckets(1e9, 1e9)
     return Frame(CallerLimits(Dispatcher(routes, gates), buckets, frozenset()))
 
@@ -77,6 +90,30 @@ async def _serve(name: str, port: int) -> None:
             reads = IndexReads.over(database)
             routes = Jobs(unused, unused, unused, reads).routes()
             await serve(our_stack(routes, lambda: reads.position.get(None)))
+    elif name == "polls":
+        async with open_database(os.environ["DATABASE_URL"], smallest=4, largest=8) as database:
+            reads = IndexReads.over(database)
+            # Nothing is ever leased here, so nobody's funds are asked for.
+            polls = Polls(database, cast(Funding, None), lease_ms=20_000, liveness_ms=15_000)
+            routes = Book(database, reads, polls).routes()
+
+            async def find_session(token: str) -> SessionRow | None:
+                return await reads.session.get(hash_token(token))
+
+            await serve(our_stack(routes, lambda: reads.position.get(None), find_session))
+    elif name == "uploads":
+        nothing = Secret("")
+
+        async def anybody(_: str) -> SessionRow | None:
+            return SessionRow(bytes(20), None)
+
+        async with (
+            open_database(os.environ["DATABASE_URL"], smallest=2, largest=4) as database,
+            open_pin_store(os.environ["STORE"], "bench", nothing, nothing, "us-east-1") as pins,
+        ):
+            reads = IndexReads.over(database)
+            routes = FileRoutes(Files(database, pins, 2_592_000)).routes()
+            await serve(our_stack(routes, lambda: reads.position.get(None), anybody))
     else:
         await serve({"starlette": starlette_hello, "stack": stack_hello}[name]())
 

@@ -23,7 +23,7 @@ LONG: Final = (2000, 100)  # blocks, posts per block
 IDLE_LIMIT: Final = 150  # MiB
 
 
-def _resident(pid: int | str) -> float:
+def resident(pid: int | str) -> float:
     """MiB of a process in memory."""
     found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     if found is None:
@@ -39,7 +39,7 @@ async def _peaks_of_halves(chain: Chain) -> list[float]:
         while True:
             block = await watching.fetchval("select coalesce(max(block_number), 0) from index_position")
             half = int(block > chain.blocks // 2)
-            peaks[half] = max(peaks[half], _resident("self"))
+            peaks[half] = max(peaks[half], resident("self"))
             await anyio.sleep(0.01)
 
     async with anyio.create_task_group() as tasks, open_rpc(chain.rpc_url) as rpc:
@@ -60,7 +60,7 @@ def _index_row() -> Row:
 
 async def _idle(settings: Settings) -> float:
     async with local_world(settings, lambda _: None) as up:
-        return _resident(up.coordinator.child.pid)
+        return resident(up.coordinator.child.pid)
 
 
 def _idle_row() -> Row:

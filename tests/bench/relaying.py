@@ -74,7 +74,7 @@ class Ground:
     outsider: Wallet
 
 
-def _rooms(directory: Path) -> Path:
+def rooms(directory: Path) -> Path:
     directory.chmod(0o755)  # PostgreSQL does not run as root
     for part in ("anvil", "postgres"):
         (directory / part).mkdir()
@@ -84,7 +84,7 @@ def _rooms(directory: Path) -> Path:
 @asynccontextmanager
 async def ground() -> AsyncIterator[Ground]:
     with tempfile.TemporaryDirectory() as name:
-        directory = _rooms(Path(name))
+        directory = rooms(Path(name))
         async with (
             running_anvil(pick_free(), directory / "anvil", directory) as anvil,
             running_postgres(pick_free(), directory / "postgres", directory) as postgres,

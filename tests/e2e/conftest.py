@@ -52,6 +52,11 @@ def free_ports() -> list[str]:
     return [part for flag in PORT_FLAGS for part in (flag, str(pick_free()))]
 
 
+def launched(state: Path, *arguments: str, command: str = "up") -> Devnet:
+    line = [sys.executable, "-m", "devnet.cli", command, "--state-dir", str(state), *free_ports(), *arguments]
+    return Devnet(subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True), state)
+
+
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """Starts a devnet; its arguments come after those for free ports, and win."""
@@ -59,10 +64,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     def _start(*arguments: str, command: str = "up", state: Path | None = None) -> Devnet:
         state = state or tmp_path / "state"
-        line = [sys.executable, "-m", "devnet.cli", command, "--state-dir", str(state), *free_ports(), *arguments]
-        pipe = subprocess.PIPE
-        started.append(subprocess.Popen(line, stdout=pipe, stderr=pipe, text=True))
-        return Devnet(started[-1], state)
+        devnet = launched(state, *arguments, command=command)
+        started.append(devnet.process)
+        return devnet
 
     yield _start
     for process in started:

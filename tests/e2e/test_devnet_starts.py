@@ -96,6 +96,8 @@ def test_demo_uses_every_part_and_ends_by_itself(start: Start) -> None:
     demo = start("--automine", command="demo")
     said, errors = demo.process.communicate(timeout=120)
     assert (demo.process.returncode, errors) == (0, "")
-    for part in ("chain:", "market:", "database:", "pin store:"):
+    for part in ("chain:", "market:", "database:", "pin store:", "open job: cost", "designated job: cost"):
         assert f"\n{part}" in said
+    assert said.count("of a batch'; cost ") == 20
+    assert "\nclient: 22 jobs were bought and opened" in said
     assert not (demo.state / "devnet.json").exists()

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -25,7 +25,8 @@ def _touched(registry: CollectorRegistry) -> CollectorRegistry:
     """A labelled metric shows nothing until one of its series is used: a copy is made in which each is."""
     touched = CollectorRegistry()
     for metric in _metrics(registry):
-        copy = type(metric)(metric._name, metric._documentation, metric._labelnames, registry=touched)
+        bounds = {"buckets": metric._upper_bounds} if isinstance(metric, Histogram) else {}
+        copy = type(metric)(metric._name, metric._documentation, metric._labelnames, registry=touched, **bounds)
         if metric._labelnames:
             copy.labels(*["x"] * len(metric._labelnames))
     return touched

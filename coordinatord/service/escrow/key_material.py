@@ -2,7 +2,8 @@
 
 Every secret of the escrow that lives longer than one request lives here. Python's `bytes` cannot be wiped, so a secret
 is a bytearray from its birth on, and libsodium is called through PyNaCl's cffi handles: PyNaCl's own wrappers take and
-give `bytes`. What cannot be wiped is what arrives as text: an operator key stays in the configuration.
+give `bytes`. What cannot be wiped: an operator key, which is text of the configuration, and what HKDF makes of it on
+its way here; a payload key between its derivation and its sealing, which lives for a moment.
 """
 
 from collections.abc import Iterable

@@ -24,18 +24,24 @@ alter table leases add column unpaid integer not null default 0;  -- how often i
 -- it waited for, which one large statement would not: polls of one provider take turns, and then count what the other
 -- took. Rows that another poll is about to lease are skipped instead of waited for.
 --
+-- `after_block` and `after_log` are a place in the order of open bids before which nothing was to be had a moment ago: where
+-- many are leased, passing over them is what a poll costs. When what comes after does not suffice, all are looked at.
+--
 -- A provider is leased what it may claim: nothing while it is not listed or not allowed the model, and no more than its
 -- capacity leaves it.
 create function poll_jobs(
     poller bigint, wanted_model bigint, slots bigint, lease interval, at_time bigint, custody bigint,
-    least_in numeric, least_out numeric, of_owner bytea, posted_until bigint
-) returns table (leased_job bytea, is_new boolean) language plpgsql
+    least_in numeric, least_out numeric, of_owner bytea, posted_until bigint,
+    after_block bigint, after_log bigint
+) returns table (leased_job bytea, is_new boolean) language plpgsql rows 4
 -- The order of the two partial indexes is the order of leasing, and a poll wants few rows: reading them in that order is
 -- right however many there are. Left to estimates, plans change with the table's statistics.
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
 declare
     room bigint;
     held bigint;
+    chosen bytea[];
+    taken bigint;
 begin
     perform pg_advisory_xact_lock(hashtextextended('poll ' || poller::text, 0));
     return query
@@ -52,10 +58,13 @@ begin
     if room <= 0 then
         return;
     end if;
-    return query
+    -- A poll that committed while this statement looked may have leased the same jobs: what was lost to it is looked for
+    -- again, which sees its leases.
+    for attempt in 1 .. 10 loop
         with bids as (
             select j.job_id, j.posted_block, j.posted_log from jobs j
             where j.model_id = wanted_model and j.state = 0 and j.designated = 0 and j.expires_at >= at_time
+                and (j.posted_block, j.posted_log) > (after_block, after_log)
                 and (custody is null or j.posted_block > custody)
                 and (least_in is null or j.rate_in >= least_in) and (least_out is null or j.rate_out >= least_out)
                 and (of_owner is null or j.owner = of_owner)
@@ -74,11 +83,20 @@ begin
         oldest as (
             select b.job_id from (table bids union all table reserved) b
             order by b.posted_block, b.posted_log limit room)
-        insert into leases as l (job_id, provider_id, model_id, expires_at)
-        select o.job_id, poller, wanted_model, clock_timestamp() + lease from oldest o
-        on conflict (job_id) do update set provider_id = excluded.provider_id, model_id = excluded.model_id,
-            expires_at = excluded.expires_at
-            where l.expires_at <= clock_timestamp()
-        returning l.job_id, true;
+        select array_agg(o.job_id) into chosen from oldest o;
+        return query
+            insert into leases as l (job_id, provider_id, model_id, expires_at)
+            select c.job_id, poller, wanted_model, clock_timestamp() + lease from unnest(chosen) as c(job_id)
+            on conflict (job_id) do update set provider_id = excluded.provider_id, model_id = excluded.model_id,
+                expires_at = excluded.expires_at
+                where l.expires_at <= clock_timestamp()
+            returning l.job_id, true;
+        get diagnostics taken = row_count;
+        if taken = coalesce(cardinality(chosen), 0) then  -- none was lost
+            exit when taken = room or after_block < 0;
+            after_block := -1;
+        end if;
+        room := room - taken;
+    end loop;
 end
 $$;

@@ -9,12 +9,13 @@ import httpx
 
 from svc.cli import tables
 from svc.cli.connection import Connection, connected
-from svc.cli.doctor.checks import COORDINATOR, WALLET, examined
+from svc.cli.doctor.checks import COORDINATOR, WALLET, examined, reachable
 from svc.cli.doctor.finding import Finding, any_wrong
 from svc.cli.doctor.gateways import gateways
 from svc.cli.doctor.ledger import ledger
 from svc.cli.doctor.node import Node
 from svc.cli.exits import Exit
+from svc.client import Client
 
 _SECONDS: Final = 10.0
 _NO_WALLET: Final = Finding.unchecked(
@@ -32,12 +33,19 @@ async def doctor(connection: Connection, rpc_url: str | None) -> Exit:
     Nothing is posted and nothing paid. Ends with 9 when something is wrong.
     """
     async with connection.client() as client, httpx.AsyncClient(timeout=_SECONDS) as http:
-        wallet = client.settings.wallet
-        node = None if rpc_url is None else Node(rpc_url, http)
-        found = await examined(client, COORDINATOR)
-        found += await examined(client, WALLET) if wallet is not None else [_NO_WALLET]
-        found += await gateways(client, http)
-        address = None if wallet is None else wallet.address
-        found += await examined(client, {"chain": partial(ledger, node=node, wallet=address)})
+        away = await reachable(client)
+        found = [away] if away is not None else await _all(client, http, rpc_url)
     connection.output.table(tables.findings(found), [attrs.asdict(each) for each in found])
     return Exit.UNHEALTHY if any_wrong(found) else Exit.DONE
+
+
+async def _all(client: Client, http: httpx.AsyncClient, rpc_url: str | None) -> list[Finding]:
+    wallet = client.settings.wallet
+    node = None if rpc_url is None else Node(rpc_url, http)
+    address = None if wallet is None else wallet.address
+    return [
+        *await examined(client, COORDINATOR),
+        *(await examined(client, WALLET) if wallet is not None else [_NO_WALLET]),
+        *await gateways(client, http),
+        *await examined(client, {"chain": partial(ledger, node=node, wallet=address)}),
+    ]

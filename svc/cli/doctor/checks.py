@@ -10,10 +10,12 @@ from svc.cli.doctor.finding import Finding
 from svc.cli.failures import hint_of
 from svc.client import Client
 from svc.core.quoting import checked_amount
-from svc.errors import EscrowUntrusted, SvcError
+from svc.errors import ConnectionFailed, EscrowUntrusted, SvcError
 
 _HURRY: Final = 5.0  # seconds of difference that an answer's way and whole seconds explain
 _WINDOW: Final = 600.0  # beyond it nothing that is signed with a time is taken
+_UNREACHABLE: Final = "is the coordinator up, and this its address? Set SVC_BASE_URL or --coordinator"
+_NO_COORDINATOR: Final = "something else answers at this address: set SVC_BASE_URL or --coordinator"
 _GENERIC: Final = "see the message; svc retries what may be retried"
 
 Check = Callable[[Client], Awaitable[list[Finding]]]
@@ -28,8 +30,8 @@ async def coordinator(client: Client) -> list[Finding]:
     url = client.settings.base_url
     readiness = await client.readiness()
     if readiness.ready:
-        return [Finding.well("coordinator", f"{url} is ready, {readiness.lag} blocks behind the chain")]
-    behind = "" if readiness.lag is None else f", {readiness.lag} blocks behind"
+        return [Finding.well("coordinator", f"{url} is ready; blocks behind the chain: {readiness.lag}")]
+    behind = "" if readiness.lag is None else f"; blocks behind the chain: {readiness.lag}"
     remedy = "wait: listings and jobs are answered once it has caught up; if it lasts, tell its operator"
     return [Finding.doubtful("coordinator", f"{url} is not ready: {readiness.reason}{behind}", remedy)]
 
@@ -103,6 +105,17 @@ COORDINATOR: Final[Mapping[str, Check]] = {
     "escrow": escrow,
 }
 WALLET: Final[Mapping[str, Check]] = {"session": session, "signing": signing}
+
+
+async def reachable(client: Client) -> Finding | None:
+    """None when the coordinator answers; otherwise the one finding that matters."""
+    try:
+        await client.readiness()
+    except ConnectionFailed as error:
+        return Finding.wrong("coordinator", error.message, f"{_UNREACHABLE} ({client.settings.base_url})")
+    except SvcError as error:
+        return Finding.wrong("coordinator", error.message, f"{_NO_COORDINATOR} ({client.settings.base_url})")
+    return None
 
 
 async def examined(client: Client, checks: Mapping[str, Check]) -> list[Finding]:

@@ -1,6 +1,7 @@
 """A coordinator as a process, so that clients of either event loop can reach it, and a provider who works."""
 
 import json
+import secrets
 from collections.abc import AsyncIterator, Iterator
 
 import attrs
@@ -9,13 +10,18 @@ import pytest
 
 from common.address_book import AddressBook
 from common.domains import Domains
+from devnet.accounts import Cast
 from devnet.accounts import Wallet as DevnetWallet
+from devnet.anvil import Anvil
+from devnet.market import Market
+from devnet.pins import PinStore
 from devnet.ports import pick_free
+from devnet.postgres import Postgres
 from devnet.world import World
 from svc.client import Client
 from tests.integration.conftest import Services
 from tests.integration.coordinatord.api.party import Party, wallet_of
-from tests.integration.coordinatord.api.running import Coordinator, running
+from tests.integration.coordinatord.api.running import running
 from tests.integration.coordinatord.api.stage import environment
 from tests.integration.svc.working_provider import WorkingProvider
 
@@ -44,14 +50,23 @@ class Shop:
         }
 
 
-@pytest.fixture
-def coordinator(services: Services, world: World, database_url: str) -> Iterator[Coordinator]:
-    yield from services.run(running(environment(world, database_url), pick_free(), pick_free()))
+@pytest.fixture(scope="module")
+def shop(  # noqa: PLR0917 - fixtures come as arguments
+    services: Services, market: Market, shared_anvil: Anvil, pin_store: PinStore, postgres: Postgres, cast: Cast
+) -> Iterator[Shop]:
+    """One coordinator per module, since starting one takes longer than most tests. It has an escrow.
 
-
-@pytest.fixture
-def shop(coordinator: Coordinator, world: World) -> Shop:
-    return Shop(coordinator.base_url, world.pins.gateway, world)
+    The chain is set back behind it, as `anvil` does behind a single test.
+    """
+    name = f"test_{secrets.token_hex(6)}"
+    services.portal.call(postgres.execute, f"create database {name}")
+    snapshot = services.portal.call(shared_anvil.call, "evm_snapshot")
+    world = World(shared_anvil, pin_store, postgres, cast, market)
+    settings = environment(world, postgres.url(name), ESCROW_MODE="static", OPERATOR_KEY="0x" + "17" * 32)
+    for coordinator in services.run(running(settings, pick_free(), pick_free())):
+        yield Shop(coordinator.base_url, pin_store.gateway, world)
+    assert services.portal.call(shared_anvil.call, "evm_revert", snapshot)
+    services.portal.call(postgres.execute, f"drop database {name} with (force)")
 
 
 @pytest.fixture
@@ -73,3 +88,9 @@ async def provider(shop: Shop, anyio_backend: str) -> AsyncIterator[WorkingProvi
 def _party(wallet: DevnetWallet, shop: Shop, http: httpx.AsyncClient) -> Party:
     book = AddressBook.parse(json.dumps(shop.world.market.address_book).encode())
     return Party(wallet_of(wallet), Domains.of(book), book.job_registry, http, wallet.box_key)
+
+
+@pytest.fixture
+def provider_id(shop: Shop) -> int:
+    """Of the provider who works."""
+    return shop.world.market.provider_ids[shop.world.cast.with_role("provider")[0].address]

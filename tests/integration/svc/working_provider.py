@@ -1,12 +1,13 @@
 """A provider who takes what comes: polls, claims, opens, turns the text round, settles."""
 
+import base64
 from typing import Any, Final
 
 import anyio
 import attrs
 
-from common.box import SecretKey
-from common.container import open_with_secret
+from common.box import SecretKey, open_sealed
+from common.container import open_with_dek, open_with_secret
 from common.envelope import Envelope, ResultBody
 from common.result import seal_result
 from common.scalars import base64_of
@@ -25,9 +26,13 @@ class WorkingProvider:
 
     async def open_shop(self, provider_id: int) -> None:
         await self.party.sign_in("provider")
+        if not (await self.party.http.get("/evm/asks", params={"model": MODEL})).json()["asks"]:
+            await self._publish(provider_id)
+        await self.poll()  # live from now on
+
+    async def _publish(self, provider_id: int) -> None:
         asks = self.party.asks(provider_id, (MODEL, 3600, RATE_IN, RATE_OUT), (MODEL, 86_400, RATE_IN, RATE_OUT))
         assert (await self.party.publish(asks)).status_code == 200
-        await self.poll()  # live from now on
 
     async def poll(self) -> list[dict[str, Any]]:
         query = {"state": "Open", "model": MODEL, "free": 8}
@@ -47,11 +52,22 @@ class WorkingProvider:
         claimed = await self.party.run(self.party.claim(job))
         assert claimed.status_code == 201, claimed.text
         container = (await self.party.http.get(f"{self.gateway}/ipfs/{row['task_cid']}")).content
-        owner, raw = bytes.fromhex(row["owner"][2:]), bytes.fromhex(job[2:])
-        opened = open_with_secret(SecretKey(self.box_secret), CHAIN, self.party.registry, owner, container)
-        envelope = Envelope.parse(opened)
+        raw = bytes.fromhex(job[2:])
+        envelope = Envelope.parse(await self._opened(row, container))
         output = str(envelope.input["input"])[::-1]
         body = ResultBody(raw, {"text": output, "for": envelope.custom_id}, {"output_tokens": len(output)})
         sealed = seal_result(envelope.result_key, CHAIN, self.party.registry, raw, body.encode())
         settled = await self.party.run(self.party.settle(job, len(output), result=base64_of(sealed)))
         assert settled.status_code == 201, settled.text
+
+    async def _opened(self, row: dict[str, Any], container: bytes) -> bytes:
+        if row["designated"] != "0":
+            owner = bytes.fromhex(row["owner"][2:])
+            return open_with_secret(SecretKey(self.box_secret), CHAIN, self.party.registry, owner, container)
+        response = SecretKey.generate()
+        asked = self.party.release(row["job_id"], container, response.public)
+        released = await self.party.http.post("/release", json=asked)
+        assert released.status_code == 200, released.text
+        dek = open_sealed(response, base64.b64decode(released.json()["dek_sealed"]))
+        assert dek is not None
+        return open_with_dek(dek, container)

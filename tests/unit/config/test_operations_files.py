@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.exposition import series_names
+from tests.fakes.exposition import exposition, series_names
 
 ROOT = Path(__file__).parents[3]
 DAEMONS = ["coordinatord", "svcd"]
@@ -51,6 +51,15 @@ def test_the_dashboard_shows_every_metric_of_the_daemon(daemon: str) -> None:
 
 def test_every_alert_rule_names_series_that_are_served(daemon: str) -> None:
     assert series_in(rules(daemon), daemon) <= series_names(daemon)
+
+
+def test_every_bucket_that_a_rule_or_query_names_is_one(daemon: str) -> None:
+    text = rules(daemon) + (ROOT / f"config/grafana/{daemon}.json").read_text().replace('\\"', '"')
+    for name, bound in re.findall(r'(\w+_bucket)\{[^}]*le="([^"]+)"', text):
+        assert re.search(rf'^{name}\{{.*le="{re.escape(bound)}"', exposition(daemon).decode(), re.MULTILINE), (
+            name,
+            bound,
+        )
 
 
 def test_every_alert_is_tested_firing_and_silent(daemon: str) -> None:

@@ -12,6 +12,7 @@ from common.box import SecretKey
 from common.scalars import hex_of
 from common.secp256k1 import Wallet
 from svc.client import Client
+from svc.sync_client import SyncClient
 
 WALLET = Wallet(bytes(31) + b"\x01")
 BOX_SECRET = SecretKey(bytes(range(32)))
@@ -91,8 +92,13 @@ class FakeCoordinator:
         return [asked for asked in self.asked if asked.route == route]
 
     def client(self, **options: Any) -> Client:
-        http = httpx.AsyncClient(transport=httpx.MockTransport(self._answer), base_url="http://coordinator")
-        return Client(http=http, environment={}, **{"wallet_key": WALLET, **options})
+        return Client(http=self._http(), environment={}, **{"wallet_key": WALLET, **options})
+
+    def sync_client(self) -> SyncClient:
+        return SyncClient(http=self._http(), environment={}, wallet_key=WALLET)
+
+    def _http(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(transport=httpx.MockTransport(self._answer), base_url="http://coordinator")
 
     def _answer(self, request: httpx.Request) -> httpx.Response:
         host = "" if request.url.host == "coordinator" else f"{request.url.scheme}://{request.url.host}"

@@ -1,4 +1,5 @@
 import time
+from itertools import pairwise
 
 import anyio
 import pytest
@@ -19,7 +20,7 @@ async def test_job_is_waited_for_through_its_states_and_each_is_told_once() -> N
     seen: list[str] = []
     ended = await coordinator.client().jobs.wait(JOB, on_change=lambda job: seen.append(job.status))
     assert (ended.status, seen) == ("completed", ["queued", "in_progress", "completed"])
-    pauses = [later.at - earlier.at for earlier, later in zip(coordinator.asked, coordinator.asked[1:], strict=False)]
+    pauses = [later.at - earlier.at for earlier, later in pairwise(coordinator.asked)]
     assert pauses == sorted(pauses)
     assert max(pauses) <= 5
 

@@ -158,9 +158,10 @@ async def test_caller_who_goes_away_midway_leaves_nothing(client: Party, stage: 
     sent = anyio.Event()
 
     async def endless() -> AsyncIterator[bytes]:
-        yield b'--b\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nresult\r\n'
-        yield b'--b\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\n'
-        yield b"x" * 1000
+        yield (
+            b'--b\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nresult\r\n'
+            b'--b\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\n' + b"x" * 1000
+        )
         sent.set()
         await anyio.sleep_forever()
 

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def settings() -> dict[str, object]:
+def stage_settings() -> dict[str, object]:
     return {"ESCROW_MODE": "static", "OPERATOR_KEY": "0a" * 32}
 
 
@@ -72,7 +72,7 @@ async def test_container_of_several_frames_that_was_uploaded_opens_at_both_ends(
     terms = Terms("demo/text-small", 600, 1, 1, units_in=50_000, units_out=200_000, provider=provider_id)
     await reader.sign_in()
     prepared = await reader.prepare(terms, {"input": text})
-    await reader.submit(prepared, await reader.quote(prepared))
+    await reader.submit_uploaded(prepared, await reader.quote(prepared))
     await fulfil(stage, provider, account, prepared.job_id)
     body = await reader.result(await reader.wait(prepared.job_id))
     assert body["output"] == text[::-1]

@@ -83,13 +83,13 @@ async def test_full_disk_is_503_until_there_is_room_and_nothing_is_lost_or_doubl
                 clients.start_soon(load.submit, bodies[n::CLIENTS])
             await load.until_posted(2)
             fill(ballast)
-            with anyio.fail_after(20):
+            with anyio.fail_after(60):
                 while (503, "not_ready") not in load.answers:  # noqa: ASYNC110 - clients tell only what they posted
                     await anyio.sleep(0.05)
             assert coordinator.process.poll() is None
             assert (await http.get("/healthz")).status_code == 200
             ballast.unlink()
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 await load.until_posted(len(bodies))
         assert load.unspecified() == []
         assert await all_violations(url_on_tiny_disk, world.anvil.rpc_url, book, promised=load.posted) == []

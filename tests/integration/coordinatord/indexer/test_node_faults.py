@@ -51,7 +51,7 @@ class Behind:
 
 @pytest.fixture
 async def behind(scene: Scene, world: World, database: Database) -> AsyncIterator[Behind]:
-    async with rpc_proxy(world.anvil.rpc_url) as proxy, open_rpc(proxy.url, patience=0.3) as rpc:
+    async with rpc_proxy(world.anvil.rpc_url) as proxy, open_rpc(proxy.url, patience=2) as rpc:
         source = Source(rpc, Decoder(address_book(world)))
         readiness = Readiness(database, rpc, block_time_ms=0, ready_lag_blocks=2)
         yield Behind(proxy, source, follower_of(source, world, JOURNAL_BLOCKS), readiness)

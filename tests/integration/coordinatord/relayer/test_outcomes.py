@@ -97,7 +97,7 @@ async def test_an_unmade_relay_whose_request_is_under_way_anew_keeps_its_end_unt
 async def test_a_lost_nonce_sends_its_relays_back_to_the_queue_and_at_last_drops_them(connection: Connection) -> None:
     tx_id = await signed(connection, 0, b"a")
     await relay_outcomes.mark_lost(connection, [tx_id])
-    (again,) = await outbox.take(connection, 10)
+    (again,) = await outbox.take(connection, 10, 10)
     assert again.requeued == 1
     await connection.execute("update relays set state = 'signed', requeued = $1", MAX_REQUEUES)
     await relay_outcomes.requeue(connection, [again.id], "nonce_conflict")

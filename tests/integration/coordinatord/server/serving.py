@@ -16,6 +16,7 @@ from coordinatord.api.callers import CallerLimits, TokenBuckets
 from coordinatord.api.dispatch import Dispatcher, Gates
 from coordinatord.api.frame import Frame
 from coordinatord.api.routes import KIB, Body, Request, Route
+from coordinatord.api.uploading import UploadReader
 from coordinatord.server.listening import listening_socket
 from coordinatord.server.pace import Pace
 from coordinatord.server.serving import serve_until
@@ -134,5 +135,13 @@ def _stack(routes: list[Route], body_deadline: float) -> ASGIApp:
     async def nowhere() -> Snapshot:
         raise AssertionError("nothing is kept")
 
-    gates = Gates(is_ready, no_session, BodyReader(body_deadline, 4096), BodyBudget(1 << 20), BlockCache(nowhere))
+    budget = BodyBudget(1 << 20)
+    gates = Gates(
+        is_ready,
+        no_session,
+        BodyReader(body_deadline, 4096),
+        budget,
+        UploadReader(budget, 1 << 20, 4096, body_deadline),
+        BlockCache(nowhere),
+    )
     return Frame(CallerLimits(Dispatcher(routes, gates), TokenBuckets(1e9, 1e9), frozenset()))

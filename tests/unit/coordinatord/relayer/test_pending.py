@@ -50,3 +50,10 @@ def test_a_replacement_is_due_at_once_whatever_was_said_of_the_version_before() 
 
 def test_the_cost_is_what_nodes_set_aside() -> None:
     assert PendingTxs([tx(1), tx(2)]).cost == 2 * 1000 * 10
+
+
+def test_transaction_without_a_receipt_is_lost_only_when_that_lasts() -> None:
+    one = tx(1)
+    assert not one.is_missing(now=50.0)
+    assert not one.is_missing(now=50.5)
+    assert one.is_missing(now=51.0)

@@ -1,30 +1,32 @@
 """The stages as a whole daemon, on a virtual clock, against a market in memory."""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
-import trio
+import structlog
 from trio.testing import MockClock
 
 from tests.fakes.market import START, Market
 from tests.unit.svcd.stages.running import Running, running
 
-T = TypeVar("T")
 Start = Callable[..., AbstractAsyncContextManager[Running]]
 
 
 @pytest.fixture(autouse=True)
-def threads_run_inline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that jumps when every task waits would jump while a thread works."""
+def in_virtual_time(inline_threads: None) -> None:
+    """All of these do."""
 
-    async def run_sync(act: Callable[..., T], *arguments: Any, **_: object) -> T:
-        await trio.lowlevel.checkpoint()
-        return act(*arguments)
 
-    monkeypatch.setattr(trio.to_thread, "run_sync", run_sync)
+@pytest.fixture(autouse=True)
+def quiet_log() -> Iterator[None]:
+    """Unconfigured, structlog prints tracebacks with every local of every frame."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture

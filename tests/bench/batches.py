@@ -1,0 +1,290 @@
+"""A batch through a whole coordinator: how fast its lines are checked and posted, what it costs in memory, and what a
+single submission feels of it.
+
+Beside it, in the same world: bare signature recoveries on as many cores, and the relayer given ready posts.
+
+    python -m tests.bench.batches [--lines 50000]
+"""
+
+import argparse
+import json
+import os
+import secrets
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import anyio
+import asyncpg
+import attrs
+import httpx
+
+from common.address_book import AddressBook
+from common.domains import Domains
+from common.secp256k1 import recover
+from coordinatord.chain.job_registry import JobRegistry
+from coordinatord.chain.rpc import open_rpc
+from coordinatord.fields import read_object
+from coordinatord.service.line_checks import Good, LineChecks
+from coordinatord.service.line_reading import Line
+from coordinatord.service.order_checks import Paid, post_calldata, same_post
+from coordinatord.service.orders import OrderBody
+from coordinatord.store import batch_relays
+from coordinatord.store.batch_relays import Post
+from devnet import accounts
+from devnet.anvil import Anvil, running_anvil
+from devnet.app import deployed_market
+from devnet.market import Market
+from devnet.ports import pick_free
+from devnet.postgres import running_postgres
+from devnet.world import World
+from tests.bench.quick_store import quick_store
+from tests.bench.relaying import awake, rooms
+from tests.bench.row import Row, interleaved
+from tests.fakes.submissions import Body, Submitter, jsonl
+from tests.integration.coordinatord.api.party import Party, wallet_of
+from tests.integration.coordinatord.api.running import Coordinator, running
+from tests.integration.coordinatord.api.stage import environment
+
+LINES: Final = 50_000
+PAYLOAD: Final = 870  # so that a line has 2 KiB
+CHECKED: Final = 2000  # lines of one portion
+ROUNDS: Final = 3
+SINGLES: Final = 60
+MEMORY_LIMIT: Final = 250  # MiB above idle
+_AT_ONCE: Final = 128  # lines of one thread's turn, as the worker has it
+_RELAYER_SHARE: Final = 5  # the relayer alone is given a fifth of the lines
+
+
+@attrs.frozen
+class Stand:
+    """A coordinator as operators run it, and an owner who is signed in."""
+
+    coordinator: Coordinator
+    database_url: str
+    anvil: Anvil
+    owner: Party
+    submitter: Submitter
+
+
+@asynccontextmanager
+async def stand() -> AsyncIterator[Stand]:
+    with tempfile.TemporaryDirectory() as name:
+        directory = rooms(Path(name))
+        async with (
+            running_anvil(pick_free(), directory / "anvil", directory) as anvil,
+            running_postgres(pick_free(), directory / "postgres", directory) as postgres,
+            quick_store(pick_free(), directory) as store,
+        ):
+            cast = accounts.derive()
+            market = await deployed_market(anvil, cast)
+            await postgres.execute("create database bench")
+            url = postgres.url("bench")
+            world = World(anvil, store, postgres, cast, market)
+            settings = environment(world, url, RELAY_MAX_DEPTH=256, RELAY_COALESCE_MAX=64, LOG_LEVEL="warning")
+            async with (
+                awake(anvil),
+                running(settings, pick_free(), pick_free()) as coordinator,
+                httpx.AsyncClient(base_url=coordinator.base_url, trust_env=False, timeout=120) as http,
+            ):
+                owner, submitter = await _owner(anvil, market, http)
+                yield Stand(coordinator, url, anvil, owner, submitter)
+
+
+async def _owner(anvil: Anvil, market: Market, http: httpx.AsyncClient) -> tuple[Party, Submitter]:
+    book = AddressBook.parse(json.dumps(market.address_book).encode())
+    wallet = accounts.derive().with_role("client")[0]
+    owner = Party(wallet_of(wallet), Domains.of(book), book.job_registry, http, wallet.box_key)
+    await owner.sign_in()
+    async with open_rpc(anvil.rpc_url) as rpc:
+        terms = await JobRegistry(rpc, book.job_registry).fees()
+    return owner, Submitter(owner.wallet, owner.domains, book.chain_id, book.job_registry, terms, owner.box_key)
+
+
+# --- checking --------------------------------------------------------------------------------------------------
+
+
+def checking(submitter: Submitter) -> tuple[float, float]:
+    """(lines per second, pairs of bare recoveries per second), on all cores."""
+    texts = [json.dumps(line).encode() for line in submitter.lines(CHECKED, PAYLOAD)]
+    parts = [
+        [Line(number, texts[number]) for number in range(start, min(start + _AT_ONCE, CHECKED))]
+        for start in range(0, CHECKED, _AT_ONCE)
+    ]
+    checks = LineChecks(submitter.domains, submitter.registry, "/v1/responses", submitter.terms, time.time())
+    digest = secrets.token_bytes(32)
+    signature = submitter.wallet.sign(digest)
+
+    def bare(part: Sequence[Line]) -> None:
+        for _ in part:
+            recover(digest, signature)
+            recover(digest, signature)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+
+        def ours() -> int:
+            done = [checked for part in pool.map(checks.check, parts) for checked in part]
+            if not all(isinstance(checked, Good) for checked in done):
+                raise AssertionError("a good line was skipped")
+            return len(done)
+
+        def limit() -> int:
+            list(pool.map(bare, parts))
+            return CHECKED
+
+        rates = interleaved({"ours": ours, "limit": limit}, ROUNDS)
+    return rates["ours"], rates["limit"]
+
+
+# --- posting ---------------------------------------------------------------------------------------------------
+
+
+async def _mined(connection: "asyncpg.Connection[asyncpg.Record]", posts: int) -> None:
+    """Until this many posts are mined."""
+    mined = "select count(*) from relays where state = 'mined' and kind = 'post'"
+    while await connection.fetchval(mined) < posts:  # noqa: ASYNC110 - another process mines
+        await anyio.sleep(0.02)
+
+
+async def relayer_alone(on: Stand, lines: Sequence[Body]) -> float:
+    """Ready posts per second: nothing is checked and nothing stored."""
+    posts = []
+    for line in lines:
+        body = read_object(OrderBody, line)
+        paid = Paid(body, body.auth_sig or b"", body.amount or 0)
+        cid = "bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku"
+        posts.append(Post(body.job_id, same_post(paid, cid), post_calldata(paid, cid)))
+    connection, watching = await asyncpg.connect(on.database_url), await asyncpg.connect(on.database_url)
+    before = await watching.fetchval("select count(*) from relays where state = 'mined' and kind = 'post'")
+    started = time.perf_counter()
+    while posts:
+        if await batch_relays.room(connection) <= 0:
+            await anyio.sleep(0.01)
+            continue
+        async with connection.transaction():
+            await batch_relays.insert(connection, on.submitter.registry, posts[:512])
+        del posts[:512]
+    await _mined(watching, before + len(lines))
+    elapsed = time.perf_counter() - started
+    await connection.close()
+    await watching.close()
+    return len(lines) / elapsed
+
+
+async def singles(on: Stand, bodies: AsyncIterator[Body], count: int) -> list[float]:
+    """Seconds of single submissions, one after another."""
+    times = []
+    for _ in range(count):
+        body = await anext(bodies)
+        started = time.perf_counter()
+        answer = await on.owner.http.post("/v1/jobs", json=body)
+        times.append(time.perf_counter() - started)
+        if answer.status_code != 201:
+            raise AssertionError(answer.text)
+        await anyio.sleep(0.02)
+    return times
+
+
+@attrs.frozen
+class Posting:
+    rate: float  # lines per second, from the batch's creation to the last post mined
+    memory: float  # MiB above idle, at most
+    beside: list[float]  # seconds of single submissions meanwhile
+
+
+async def posting(on: Stand, file_id: str, lines: int, bodies: AsyncIterator[Body]) -> Posting:
+    watching = await asyncpg.connect(on.database_url)
+    idle = on.coordinator.resident_bytes()
+    most, beside = idle, list[float]()
+
+    async def watch_memory() -> None:
+        nonlocal most
+        while True:
+            most = max(most, on.coordinator.resident_bytes())
+            await anyio.sleep(0.05)
+
+    async def submit_beside() -> None:
+        while True:
+            beside.extend(await singles(on, bodies, 1))
+
+    before = await watching.fetchval("select count(*) from relays where state = 'mined' and priority = 3")
+    started = time.perf_counter()
+    async with anyio.create_task_group() as tasks:
+        body = {"input_file_id": file_id, "endpoint": "/v1/responses", "completion_window": "24h"}
+        created = await on.owner.http.post("/v1/batches", json=body, headers=on.owner.authorization)
+        if created.status_code != 200:
+            raise AssertionError(created.text)
+        tasks.start_soon(watch_memory)
+        tasks.start_soon(submit_beside)
+        mined = "select count(*) from relays where state = 'mined' and priority = 3"
+        while await watching.fetchval(mined) < before + lines:  # noqa: ASYNC110 - another process mines
+            await anyio.sleep(0.1)
+        elapsed = time.perf_counter() - started
+        tasks.cancel_scope.cancel()
+    await watching.close()
+    return Posting(lines / elapsed, (most - idle) / 2**20, beside)
+
+
+async def whole(lines: int) -> list[Row]:
+    async with stand() as on:
+
+        async def endless() -> AsyncIterator[Body]:
+            while True:
+                yield on.submitter.line(secrets.token_bytes(PAYLOAD))
+
+        alone = await relayer_alone(on, on.submitter.lines(max(lines // _RELAYER_SHARE, 1), PAYLOAD))
+        bodies = endless()
+        quiet = await singles(on, bodies, SINGLES)
+        content = jsonl(on.submitter.lines(lines, PAYLOAD))
+        uploaded = await on.owner.upload("batch", content)
+        if uploaded.status_code != 200:
+            raise AssertionError(uploaded.text)
+        size = len(content) / lines
+        del content
+        done = await posting(on, uploaded.json()["id"], lines, bodies)
+    p95_alone, p95_beside = (statistics.quantiles(times, n=20)[-1] for times in (quiet, done.beside))
+    slower, share = p95_beside / p95_alone, done.rate / alone
+    what = f"a batch of {lines:,} lines of {size:,.0f} bytes"
+    return [
+        Row(f"{what}: posted", done.rate, "lines/s", f"ready posts, {alone:,.0f} a second", share, 0.6, share >= 0.6),
+        Row(
+            f"{what}: memory above idle",
+            done.memory,
+            "MiB",
+            f"{MEMORY_LIMIT} MiB",
+            done.memory / MEMORY_LIMIT,
+            1,
+            done.memory <= MEMORY_LIMIT,
+        ),
+        Row("p95 of a single submission beside it", 1000 * p95_beside, "ms", "its p95 alone", slower, 2, slower < 2),
+    ]
+
+
+async def a_submitter() -> Submitter:
+    async with stand() as on:
+        return on.submitter
+
+
+def rows(lines: int = LINES) -> list[Row]:
+    submitter = anyio.run(a_submitter)
+    ours, limit = checking(submitter)
+    share = ours / limit
+    row = Row("lines checked", ours, "lines/s", "bare recoveries on the same cores", share, 0.7, share >= 0.7)
+    return [row, *anyio.run(whole, lines, backend_options={"use_uvloop": True})]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.batches")
+    parser.add_argument("--lines", type=int, default=LINES)
+    for row in rows(parser.parse_args().lines):
+        print(f"{row.name}: {row.value:,.1f} {row.unit}, {row.ratio:.2f} of {row.against}", file=sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

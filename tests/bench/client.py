@@ -1,0 +1,125 @@
+"""What a client does for an order: shaped, sealed, signed and paid for, against the cryptography in it.
+
+The limit is one sealed box, 4 KiB of secretstream, the hash of what came out, and two bare signatures.
+
+Batches are measured as callers meet them: from lines of JSON to a file of submissions, on all cores, against one core
+that does line after line.
+"""
+
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable
+
+import anyio
+from coincurve._libsecp256k1 import ffi as curve_ffi
+from coincurve._libsecp256k1 import lib as curve
+from coincurve.context import GLOBAL_CONTEXT
+from nacl import bindings
+from nacl._sodium import ffi, lib
+
+from common.box import SecretKey
+from common.keccak import keccak256
+from common.quotes import Terms as FeeTerms
+from common.refusal import Refused
+from common.secp256k1 import Wallet
+from svc.core.batch_lines import read_lines
+from svc.core.batch_work import LineWork, Place, prepare_lines
+from svc.core.bids import Rates
+from svc.core.deployment import Market
+from svc.core.order_request import OrderRequest, shape
+from svc.core.orders import Terms
+from svc.records import Contracts, Deployment, Model, ModelDetails, TokenName
+from tests.bench.row import Row, interleaved
+from tests.unit.svc.fake_coordinator import FakeCoordinator, quoting
+
+PORTION = 500
+ROUNDS = 9
+LINES = 10_000
+BATCH_ROUNDS = 3
+
+KEY = keccak256(b"bench: client")
+WALLET = Wallet(KEY)
+RECIPIENT = SecretKey(keccak256(b"bench: recipient")).public
+TEXT = "x" * 4096
+CONTRACTS = Contracts(*("0x" + f"{n:02x}" * 20 for n in range(1, 5)))
+MARKET = Market.of(Deployment(31337, CONTRACTS, 6, TokenName("Bench Dollar", "1"), 1, 1, 1000, 250))
+MODEL = Model("demo/text", "bench", ModelDetails(1, True))
+PLACE = Place(MARKET, WALLET.address, RECIPIENT, FeeTerms(250, 2_000))
+LINE = json.dumps({"body": {"model": MODEL.id, "rate_in": 1_000_000, "rate_out": 2_000_000, "input": TEXT}})
+
+
+def _prepared(request: OrderRequest) -> None:
+    """All that is computed for one order, from its input to the body that is posted."""
+    shaped = shape(request, MODEL)
+    rates, expires_at = shaped.rates or Rates(0, 0), int(time.time()) + 7200
+    terms = Terms(MODEL.id, 1, shaped.modality, shaped.sla_secs, shaped.units, rates, 7, expires_at)
+    (line,) = prepare_lines(PLACE, WALLET, [LineWork(terms, shaped.input, None, RECIPIENT)])
+    if isinstance(line, Refused):
+        raise RuntimeError(str(line))
+
+
+def one_order() -> int:
+    for _ in range(PORTION):
+        _prepared(OrderRequest(MODEL.id, {"input": TEXT}, "1h", rate_in=1_000_000, rate_out=2_000_000))
+    return PORTION
+
+
+def one_line_after_another() -> int:
+    for _ in range(PORTION):
+        _prepared(read_lines([LINE], "1h").lines[0].request)
+    return PORTION
+
+
+def cryptography_alone() -> Callable[[], int]:
+    state = ffi.new("unsigned char[]", lib.crypto_secretstream_xchacha20poly1305_statebytes())
+    plaintext = TEXT.encode()
+    header, out = ffi.new("unsigned char[]", 24), ffi.new("unsigned char[]", len(plaintext) + 17)
+    signature, digest = curve_ffi.new("secp256k1_ecdsa_recoverable_signature *"), keccak256(b"digest")
+    context, null = GLOBAL_CONTEXT.ctx, curve_ffi.NULL
+
+    def run() -> int:
+        for _ in range(PORTION):
+            seed = os.urandom(32)
+            bindings.crypto_box_seal(seed, RECIPIENT.raw)
+            lib.crypto_secretstream_xchacha20poly1305_init_push(state, header, seed)
+            lib.crypto_secretstream_xchacha20poly1305_push(
+                state, out, ffi.NULL, plaintext, len(plaintext), ffi.NULL, 0, 0
+            )
+            keccak256(ffi.buffer(out)[:])
+            for _ in range(2):
+                curve.secp256k1_ecdsa_sign_recoverable(context, signature, digest, KEY, null, null)
+        return PORTION
+
+    return run
+
+
+async def _batch_rate() -> float:
+    client = FakeCoordinator({"POST /v1/jobs": [quoting()]}).client()
+    started = time.perf_counter()
+    prepared = await client.batches.prepare([LINE] * LINES, window="1h", providers=[7])
+    elapsed = time.perf_counter() - started
+    if prepared.lines != LINES:
+        raise RuntimeError(f"{prepared.lines} of {LINES} lines were prepared")
+    return LINES / elapsed
+
+
+def _batches() -> Row:
+    cores = os.cpu_count() or 1
+    ratios, rates = [], []
+    for _ in range(BATCH_ROUNDS):
+        alone = interleaved({"line": one_line_after_another}, 3)["line"]
+        rates.append(anyio.run(_batch_rate))
+        ratios.append(rates[-1] / (alone * cores))
+    ratio, against = statistics.median(ratios), f"one line after another × {cores} cores"
+    return Row(f"{LINES} batch lines prepared", statistics.median(rates), "lines/s", against, ratio, 0.7, ratio >= 0.7)
+
+
+def rows() -> list[Row]:
+    """The figures of "The client"."""
+    against = "its cryptography alone"
+    taken = interleaved({against: cryptography_alone(), "order": one_order}, ROUNDS)
+    ratio = taken["order"] / taken[against]
+    name = "4 KiB order built, sealed, signed"
+    return [Row(name, taken["order"], "orders/s", against, ratio, 0.33, ratio * 3 >= 1), _batches()]

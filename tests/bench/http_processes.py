@@ -1,0 +1,51 @@
+"""Servers and a load client, each in a process of its own, for the benchmarks that go over HTTP."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final, Protocol
+
+PORTION: Final = 3_000
+
+
+class Ask(Protocol):
+    """Makes a portion of requests that returns how many were answered. With `bearer`, each carries that token;
+    `{id}` in it is the same as in the path."""
+
+    def __call__(self, port: int, path: str, connections: int, bearer: str = "") -> Callable[[], int]: ...
+
+
+@contextmanager
+def server(name: str, port: int, environment: Mapping[str, str]) -> Iterator[int]:
+    """One of `tests.bench.http_servers`; yields its process id."""
+    command = [sys.executable, "-m", "tests.bench.http_servers", name, str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env={"PATH": "", **environment}) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"listening\n"
+        try:
+            yield process.pid
+        finally:
+            process.kill()
+
+
+@contextmanager
+def load_client() -> Iterator[Ask]:
+    command = [sys.executable, "-m", "tests.bench.http_load"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        to, back = process.stdin, process.stdout
+
+        def ask(port: int, path: str, connections: int, bearer: str = "") -> Callable[[], int]:
+            def portion() -> int:
+                to.write(f"127.0.0.1 {port} {path} {PORTION} {connections} {bearer}\n")
+                to.flush()
+                return int(back.readline())
+
+            return portion
+
+        try:
+            yield ask
+        finally:
+            process.kill()

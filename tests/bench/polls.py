@@ -1,0 +1,157 @@
+"""Provider polls: those that lease beside the bare writing of four rows, those that find nothing beside a hello.
+
+100,000 open jobs of 16 models, 200 providers. Polls that lease go to PostgreSQL over four connections, each poll for
+four jobs; the limit updates four rows by key over as many. Leases last two seconds, so that polls meet hundreds
+that are live, and take the place of those that lapsed.
+
+Empty polls go over HTTP, with a session each, for a model that has no jobs.
+"""
+
+import hashlib
+import itertools
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final, cast
+
+import anyio
+import attrs
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from coordinatord.service.funding import Funding
+from coordinatord.service.outcomes import NotSigned
+from coordinatord.service.polls import Polls
+from coordinatord.service.sessions import hash_token
+from coordinatord.store.database import Connection, Database, open_database
+from coordinatord.store.jobs import JobFilter
+from coordinatord.store.leases import HeldJob
+from coordinatord.store.migrate import migrate
+from coordinatord.store.sessions import SessionRow
+from coordinatord.store.snapshot import Snapshot
+from devnet.ports import pick_free
+from devnet.postgres import running_postgres
+from tests.bench.http_load import IDS
+from tests.bench.http_processes import load_client, server
+from tests.bench.row import Row, interleaved
+from tests.integration.coordinatord.store.market_rows import add_jobs, add_models, add_providers, begin_index
+
+JOBS, MODELS, PROVIDERS = 100_000, 16, 200
+CONNECTIONS: Final = 4
+ROUNDS: Final = 5
+PORTION: Final = 600
+LEASE_MS: Final = 2000
+
+
+def rows() -> list[Row]:
+    with ExitStack() as stack:
+        portal, url = stack.enter_context(_filled_database())
+        pool = open_database(url, smallest=CONNECTIONS, largest=CONNECTIONS)
+        database = stack.enter_context(portal.wrap_async_context_manager(pool))
+        polls = Polls(database, cast(Funding, _AllPaid()), lease_ms=LEASE_MS, liveness_ms=15_000)
+        leasing = _Leasing(database, polls)
+        leased = interleaved(
+            {
+                "limit": lambda: portal.call(leasing.together, leasing.update_four),
+                "polls": lambda: portal.call(leasing.together, leasing.poll),
+            },
+            ROUNDS,
+        )
+        ask = stack.enter_context(load_client())
+        ports = {name: pick_free() for name in ("starlette", "polls")}
+        for name, port in ports.items():
+            stack.enter_context(server(name, port, {"DATABASE_URL": url}))
+        path = f"/evm/jobs?state=Open&model={MODELS}&free=4"
+        empty = interleaved(
+            {
+                "limit": ask(ports["starlette"], "/", 16),
+                "polls": ask(ports["polls"], path, 16, "svc_sess_{id}"),
+            },
+            ROUNDS,
+        )
+    return [
+        _row("poll that leases four jobs", leased, "updates of four rows by key", 0.3),
+        _row("poll that finds nothing, over HTTP", empty, "a bare starlette hello", 0.8),
+    ]
+
+
+def _row(name: str, rates: dict[str, float], against: str, target: float) -> Row:
+    ratio = rates["polls"] / rates["limit"]
+    return Row(name, rates["polls"], "polls/s", against, ratio, target, ratio >= target)
+
+
+@attrs.define
+class _Leasing:
+    database: Database
+    polls: Polls
+    _turns: "itertools.count[int]" = attrs.field(factory=itertools.count)
+
+    async def together(self, once: Callable[[int], Awaitable[None]]) -> int:
+        """A portion, over all connections at once."""
+        left = iter(range(PORTION))
+
+        async def some() -> None:
+            for _ in left:
+                await once(next(self._turns))
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(CONNECTIONS):
+                tasks.start_soon(some)
+        return PORTION
+
+    async def update_four(self, turn: int) -> None:
+        first = turn * 4 % JOBS
+
+        async def body(connection: Connection) -> None:
+            await connection.execute("update bare set n = n + 1 where id = any($1)", list(range(first, first + 4)))
+
+        await self.database.transact(body)
+
+    async def poll(self, turn: int) -> None:
+        """Each provider in turn for one model, then for the next: whoever comes again, its leases have lapsed."""
+        session = SessionRow(b"\x01", 1 + turn % PROVIDERS)
+        wanted = JobFilter(state="Open", model_id=1 + turn // PROVIDERS % (MODELS - 1))
+        held = await self.polls.poll(session, wanted, 4, 100, 0)
+        assert not isinstance(held, NotSigned)
+        assert len(held[1]) == 4
+
+
+class _AllPaid:
+    """The chain is no part of this: what asking it costs is the node's."""
+
+    async def hold_back_unpaid(self, _: list[HeldJob], _at: Snapshot) -> bool:
+        return False
+
+
+@contextmanager
+def _filled_database() -> Iterator[tuple[BlockingPortal, str]]:
+    with tempfile.TemporaryDirectory() as directory, start_blocking_portal("asyncio", {"use_uvloop": True}) as portal:
+        folders = [Path(directory) / name for name in ("pg", "logs")]
+        for folder in folders:
+            folder.mkdir()
+        with portal.wrap_async_context_manager(running_postgres(pick_free(), *folders)) as postgres:
+            portal.call(_fill, postgres.url())
+            yield portal, postgres.url()
+
+
+async def _fill(url: str) -> None:
+    async with open_database(url, smallest=1, largest=1) as database, database.connection() as connection:
+        await migrate(connection)
+        await begin_index(connection)
+        await add_models(connection, MODELS)
+        await add_providers(connection, PROVIDERS)
+        await add_jobs(connection, JOBS, models=MODELS - 1)  # of the last model there is none
+        await connection.execute("create table bare (id integer primary key, n bigint not null default 0)")
+        await connection.execute("insert into bare select n from generate_series(0, $1::integer + 3) as n", JOBS)
+        tokens = ["svc_sess_" + hashlib.sha256(b"%d" % n).hexdigest() for n in range(1, IDS + 1)]
+        await connection.executemany(
+            "insert into sessions (token_hash, address, provider_id, expires_at)"
+            " values ($1, '\\x01', $2, clock_timestamp() + interval '1 day')",
+            [(hash_token(token), 1 + n % PROVIDERS) for n, token in enumerate(tokens)],
+        )
+        await connection.execute("vacuum analyze")
+
+
+if __name__ == "__main__":
+    for row in rows():
+        print(row)

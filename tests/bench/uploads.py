@@ -1,0 +1,167 @@
+"""An upload of 200 MiB through the route, beside keccak alone over as many bytes.
+
+The server is the coordinator's own, with every layer of the API and a real database, in a process of its own. The store
+takes parts and counts them, in another: a store that hashes and writes would be what is measured on a machine of two
+cores. The client sends from memory over a plain socket.
+
+The last row is the memory that the upload took: what the server's resident memory grew by, against the 16 MiB that one
+upload may hold.
+"""
+
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+import attrs
+from anyio.from_thread import start_blocking_portal
+
+from common.keccak import Keccak256
+from coordinatord.api.uploading import HELD_BYTES
+from coordinatord.store.database import open_database
+from coordinatord.store.migrate import migrate
+from devnet.ports import pick_free
+from devnet.postgres import running_postgres
+from tests.bench.http_processes import server
+from tests.bench.row import Row, interleaved
+
+SIZE: Final = 200 << 20
+ROUNDS: Final = 3
+_PIECE: Final = 1 << 16
+_HEAD: Final = b"\x01" + bytes(80) + bytes(24)  # of a container: version, seed wrap, stream header
+_SMALL: Final = 1 << 20
+
+
+def rows() -> list[Row]:
+    with ExitStack() as stack:
+        url = stack.enter_context(_database())
+        store = stack.enter_context(_store())
+        port = pick_free()
+        environment = {"DATABASE_URL": url, "STORE": f"http://127.0.0.1:{store}"}
+        pid = stack.enter_context(server("uploads", port, environment))
+        _Upload(port, _SMALL).send()  # what the first upload of a process loads is no upload's own
+        before = _resident(pid)
+        highest = _Highest(pid)
+        stack.enter_context(highest.watching())
+        upload = _Upload(port, SIZE)
+        rates = interleaved({"keccak": _keccak, "upload": upload.send}, ROUNDS)
+    ratio = rates["upload"] / rates["keccak"]
+    grown = highest.bytes - before
+    return [
+        Row("upload of 200 MiB", rates["upload"] / 1e6, "MB/s", "keccak alone", ratio, 0.6, ratio >= 0.6),
+        Row(
+            "memory of an upload of 200 MiB",
+            grown / (1 << 20),
+            "MiB",
+            "what one upload may hold (at most)",
+            grown / HELD_BYTES,
+            1.0,
+            grown <= HELD_BYTES,
+        ),
+    ]
+
+
+def _keccak() -> int:
+    digest, piece = Keccak256(), bytes(_PIECE)
+    for _ in range(SIZE // _PIECE):
+        digest.update(piece)
+    digest.digest()
+    return SIZE
+
+
+class _Upload:
+    def __init__(self, port: int, size: int) -> None:
+        self._port, self._size = port, size
+        form = (
+            b'--b\r\ncontent-disposition: form-data; name="purpose"\r\n\r\ninput\r\n'
+            b'--b\r\ncontent-disposition: form-data; name="file"; filename="container"\r\n\r\n'
+        )
+        closing = b"\r\n--b--\r\n"
+        length = len(form) + size + len(closing)
+        self._head = (
+            f"POST /v1/files HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\nauthorization: Bearer anybody\r\n"
+            "content-type: multipart/form-data; boundary=b\r\n\r\n"
+        ).encode() + form
+        self._closing = closing
+
+    def send(self) -> int:
+        piece = memoryview(bytes(1 << 20))
+        with socket.create_connection(("127.0.0.1", self._port)) as connection:
+            connection.sendall(self._head + _HEAD)
+            left = self._size - len(_HEAD)
+            while left:
+                connection.sendall(piece[:left])
+                left -= min(left, len(piece))
+            connection.sendall(self._closing)
+            answer = connection.recv(1 << 16)
+        if not answer.startswith(b"HTTP/1.1 200"):
+            raise RuntimeError(f"the upload was answered {answer!r}")
+        return self._size
+
+
+@attrs.define
+class _Highest:
+    """The most memory that a process had while it was watched."""
+
+    pid: int
+    bytes: int = 0
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        ended = threading.Event()
+
+        def look() -> None:
+            while not ended.wait(0.02):
+                self.bytes = max(self.bytes, _resident(self.pid))
+
+        watcher = threading.Thread(target=look)
+        watcher.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            watcher.join()
+
+
+def _resident(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]) * 1024
+
+
+@contextmanager
+def _store() -> Iterator[int]:
+    port = pick_free()
+    command = [sys.executable, "-m", "tests.bench.taking_store", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"listening\n"
+        try:
+            yield port
+        finally:
+            process.kill()
+
+
+@contextmanager
+def _database() -> Iterator[str]:
+    with tempfile.TemporaryDirectory() as directory, start_blocking_portal("asyncio") as portal:
+        folders = [Path(directory) / name for name in ("pg", "logs")]
+        for folder in folders:
+            folder.mkdir()
+        with portal.wrap_async_context_manager(running_postgres(pick_free(), *folders)) as postgres:
+            portal.call(_migrated, postgres.url())
+            yield postgres.url()
+
+
+async def _migrated(url: str) -> None:
+    async with open_database(url, smallest=1, largest=1) as database, database.connection() as connection:
+        await migrate(connection)
+
+
+if __name__ == "__main__":
+    for row in rows():
+        print(row)

@@ -1,0 +1,39 @@
+import json
+from pathlib import Path
+
+from svc.cli.exits import Exit
+from tests.e2e.svc.conftest import Svc
+
+
+def test_batch_from_plan_to_results_that_carry_their_custom_ids(svc: Svc, tmp_path: Path) -> None:
+    lines = "".join(
+        json.dumps({"custom_id": f"page {n}", "body": {"model": "demo/text-small", "input": f"text {n}"}}) + "\n"
+        for n in range(1, 4)
+    )
+    file = tmp_path / "pages.jsonl"
+    file.write_text(lines)
+    (planned,) = json.loads(svc("batch", "plan", "-", "--json", stdin=lines).out)
+    assert (planned["lines"], planned["allocation"][0]["lines"]) == (3, 3)
+    made = svc("batch", "create", "-", "--window", "1h", "--metadata", "book=seals", stdin=lines)
+    assert made.code == Exit.DONE, made.err
+    batch = made.out.strip()
+    waited = svc("batch", "wait", batch, "--every", "0.2", "--json")
+    assert waited.code == Exit.DONE, waited.err
+    seen = json.loads(waited.out)
+    assert (seen["status"], seen["metadata"]) == ("completed", {"book": "seals"})
+    out = tmp_path / "answers.jsonl"
+    assert svc("batch", "results", batch, "--lines", str(file), "--out", str(out)).code == Exit.DONE
+    results = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [each["custom_id"] for each in results] == ["page 1", "page 2", "page 3"]
+    assert [each["output"]["input"] for each in results] == ["text 1", "text 2", "text 3"]
+    assert out.stat().st_mode & 0o777 == 0o600
+    assert svc("batch", "list").out.split("\t")[0] == batch
+    refused = svc("batch", "cancel", batch, "--json")
+    assert (refused.code, json.loads(refused.err)["error"]["code"]) == (Exit.REFUSED, "batch_not_cancellable")
+
+
+def test_wrong_line_is_named_before_anything_is_sent(svc: Svc) -> None:
+    lines = '{"body": {"model": "demo/text-small", "input": "a"}}\n{"body": {"input": "b"}}\n'
+    ended = svc("batch", "create", "-", stdin=lines)
+    assert ended.code == Exit.USAGE
+    assert "line 2: body.model is required" in ended.err

@@ -1,0 +1,88 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from svc.cli.exits import Exit
+from tests.e2e.svc.conftest import Svc
+
+_MODEL = "demo/text-small"
+_HOUR = ("--window", "1h")
+_NOBODYS_RATES = (*_HOUR, "--rate-in", "1", "--rate-out", "1")  # below what anybody asks: such an order stays open
+
+
+def test_run_writes_the_output_alone_to_standard_output(svc: Svc, tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("Dear [seal],\n")
+    ended = svc("run", _MODEL, "--file", str(tmp_path / "letter.txt"), "-p", "seed=7", *_HOUR)
+    assert ended.code == Exit.DONE, ended.err
+    assert json.loads(ended.out) == {"input": "Dear [seal],", "seed": 7}
+    assert "paid 0.002" in ended.err
+
+
+def test_open_job_under_json_says_what_it_cost(svc: Svc) -> None:
+    rates = ("--rate-in", "100000", "--rate-out", "200000")
+    ended = svc("run", _MODEL, *rates, *_HOUR, "--json", stdin='{"input": "hi", "max_output_tokens": 10}')
+    assert ended.code == Exit.DONE, ended.err
+    answer = json.loads(ended.out)
+    assert (answer["status"], answer["output"]["input"]) == ("completed", "hi")
+    cost = answer["cost"]
+    assert cost["authorised"] == cost["paid"] + cost["returned"]
+    assert cost["paid"] == cost["provider"] + cost["fees"]
+
+
+def test_job_step_by_step_from_another_process_each_time(svc: Svc, tmp_path: Path) -> None:
+    quoted = json.loads(svc("quote", _MODEL, "hello", "--provider", "1", *_HOUR, "--json").out)
+    assert quoted["candidates"][0]["provider_id"] == 1
+    most = str(quoted["quote"]["amount"])
+    submitted = svc("submit", _MODEL, "hello", "--provider", "1", *_HOUR, "--max-amount", most)
+    assert submitted.code == Exit.DONE, submitted.err
+    job = submitted.out.strip()
+    waited = svc("wait", job, "--json")
+    assert (waited.code, json.loads(waited.out)["status"]) == (Exit.DONE, "completed")
+    facts = dict(line.split("\t") for line in svc("status", job).out.splitlines())
+    assert (facts["status"], facts["provider"], facts["model"]) == ("completed", "1", _MODEL)
+    assert json.loads(svc("result", job).out) == {"input": "hello"}
+    whole = tmp_path / "whole.json"
+    assert svc("result", job, "--whole", str(whole)).code == Exit.DONE
+    assert json.loads(whole.read_text())["job_id"] == job
+    assert job in [row.split("\t")[0] for row in svc("jobs").out.splitlines()]
+    assert int(json.loads(svc("jobs", "--summary", "--json").out)["completed"]) >= 1
+
+
+def test_job_that_nobody_takes_is_still_running_until_it_is_cancelled(svc: Svc) -> None:
+    job = svc("submit", _MODEL, "hello", *_NOBODYS_RATES).out.strip()
+    assert svc("wait", job, "--timeout", "0").code == Exit.STILL_RUNNING
+    assert svc("result", job).code == Exit.STILL_RUNNING
+    assert svc("cancel", job).code == Exit.DONE
+    ended = svc("wait", job, "--json")
+    assert (ended.code, json.loads(ended.out)["status"]) == (Exit.NO_RESULT, "cancelled")
+    assert svc("result", job).code == Exit.NO_RESULT
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "code", "said"),
+    [
+        (("run", _MODEL, "hi"), {"SVC_WALLET_KEY": None}, Exit.NO_KEY, "svc keygen makes a key"),
+        (("run", _MODEL, "hi"), {"SVC_WALLET_KEY": "0x12"}, Exit.NO_KEY, "does not hold a private key"),
+        (("run", "no/such", "hi"), {}, Exit.REFUSED, "svc models lists what there is"),
+        (("run", _MODEL, "hi", "-p", "stream=true"), {}, Exit.USAGE, "stream"),
+        (("run", _MODEL, "hi", "--max-amount", "5"), {}, Exit.REFUSED, "over 5"),
+        (("run", _MODEL, "hi", "--window", "45s"), {}, Exit.TRY_AGAIN, "no provider is live"),
+        (("submit", _MODEL, "hi", *_NOBODYS_RATES, "--escrow-key", "00" * 32), {}, Exit.REFUSED, "pinned"),
+    ],
+)
+def test_order_that_cannot_be_made_ends_with_its_code_and_what_to_do(
+    svc: Svc, arguments: tuple[str, ...], variables: dict[str, str | None], code: Exit, said: str
+) -> None:
+    ended = svc(*arguments, **variables)
+    assert (ended.code, ended.out) == (code, "")
+    assert said in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_failure_under_json_is_an_object_with_the_coordinators_request_id(svc: Svc) -> None:
+    ended = svc("status", "0x" + "00" * 32, "--json")
+    assert (ended.code, ended.out) == (Exit.REFUSED, "")
+    error = json.loads(ended.err)["error"]
+    assert (error["type"], error["retryable"]) == ("not_found", False)
+    assert error["request_id"]

@@ -1,0 +1,61 @@
+"""The daemon is killed with a job at each stage; the next one settles or fails them, once, and every unit is accounted
+for.
+
+Where a job stands is seen from outside: a proxy holds the call that the stage makes, or the model says that it runs.
+"""
+
+import anyio
+import pytest
+
+from common.strict_json import canonical
+from tests.integration.coordinatord.faults.invariants import all_violations
+from tests.integration.svcd.daemon.scene import Scene, until
+
+pytestmark = pytest.mark.anyio
+
+CALLS = [
+    ("claim", True),
+    ("claim", False),
+    ("fetch", True),
+    ("release", True),
+    ("release", False),
+    ("settle", True),
+    ("settle", False),
+    ("fail", True),
+    ("fail", False),
+]
+
+
+async def test_killed_with_a_job_at_each_stage_every_job_ends_once_and_every_unit_is_accounted_for(
+    scene: Scene,
+) -> None:
+    (scene.directory / "hang").touch()
+    jobs, reached = {}, []
+    for name, before in CALLS:
+        malformed = canonical({"v": 2}) if name == "fail" else None
+        job = await scene.post(designated=name != "release", plaintext=malformed)
+        jobs[name, before] = job
+        about = (await scene.row(job))["svc"]["task_cid"] if name == "fetch" else job
+        reached.append(scene.proxy.hold(name, about, before=before))
+    jobs["run", True] = await scene.post("hang")
+
+    async def runs() -> bool:
+        return (scene.directory / "reached").exists()
+
+    with scene.daemon() as daemon:
+        with anyio.fail_after(40):
+            for event in reached:
+                await event.wait()
+        await until(runs)
+        daemon.kill()
+        daemon.wait()
+    (scene.directory / "hang").unlink()
+    scene.proxy.let_go()
+    with scene.daemon():
+        for (name, before), job in jobs.items():
+            row = await scene.ended(job)
+            assert row["status"] == ("failed" if name == "fail" else "completed"), (name, before, scene.log)
+            if name != "fail":
+                assert (await scene.opened(row)).job_id == bytes.fromhex(job[2:])
+    promised = [bytes.fromhex(job[2:]) for job in scene.posted]
+    assert await all_violations(scene.database_url, scene.world.anvil.rpc_url, scene.book, promised=promised) == []

@@ -1,0 +1,44 @@
+import pytest
+
+from svc import errors
+from svc.cli.exits import Exit
+from svc.cli.failures import exit_of, hint_of, in_json
+from svc.errors import SvcError
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.OrderRefused("no", param="max_tokens"), Exit.USAGE),
+        (errors.OrderRefused("no key", param="SVC_WALLET_KEY"), Exit.NO_KEY),
+        (errors.SigningFailed("no"), Exit.NO_KEY),
+        (errors.ConnectionFailed("no"), Exit.TRY_AGAIN),
+        (errors.NoProvider("nobody"), Exit.TRY_AGAIN),
+        (errors.NotReady("wait", type_="not_ready", status=503, retryable=True), Exit.TRY_AGAIN),
+        (errors.PlanShort("m", 1, 2), Exit.TRY_AGAIN),
+        (errors.InvalidRequest("no", type_="invalid_request_error", status=400), Exit.REFUSED),
+        (errors.QuoteRefused("no", code="over_max_amount"), Exit.REFUSED),
+        (errors.EscrowUntrusted("no", code="escrow_mock"), Exit.REFUSED),
+        (errors.JobFailed("0x00", "reclaim"), Exit.NO_RESULT),
+        (errors.BatchFailed("batch_1", "no", None), Exit.NO_RESULT),
+        (errors.WaitTimedOut("job", 1), Exit.STILL_RUNNING),
+        (errors.ReceiptTimeout("wait", type_="receipt_timeout", status=504), Exit.STILL_RUNNING),
+        (errors.ResultUnreadable("not yet", code="no_result"), Exit.STILL_RUNNING),
+        (errors.ResultUnreadable("no", code="gateway_unavailable", retryable=True), Exit.UNREADABLE),
+    ],
+)
+def test_failure_ends_with_its_exit_code(error: SvcError, code: Exit) -> None:
+    assert exit_of(error) is code
+
+
+def test_failure_that_can_be_mended_says_how() -> None:
+    assert "SVC_PIN_GATEWAY" in str(hint_of(errors.ResultUnreadable("no", code="reads_disabled")))
+    assert "svc keygen" in str(hint_of(errors.OrderRefused("no", param="SVC_WALLET_KEY")))
+    assert hint_of(errors.OrderRefused("no", param="seed")) is None
+
+
+def test_failure_in_json_has_all_that_a_script_branches_on() -> None:
+    error = errors.Busy("many", type_="busy", status=429, code="c", param="p", request_id="r", retryable=True)
+    assert in_json(error) == {
+        **{"message": "many", "type": "busy", "code": "c", "param": "p", "request_id": "r", "retryable": True}
+    }

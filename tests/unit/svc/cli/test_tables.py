@@ -1,0 +1,49 @@
+from typing import Any
+
+import attrs
+import msgspec
+import pytest
+
+from svc.cli import tables
+from svc.cli.costs import cost_of
+from svc.records import Allocation, BookRow, Job, ModelPlan, Quote
+
+_ORDER: dict[str, Any] = {
+    **{"job_id": "0x01", "owner": "0x02", "model_id": 1, "sla_secs": 3600, "rate_in": 1_000_000, "rate_out": 2_000_000},
+    **{"units_in": 10, "units_out": 100, "designated": 0, "provider_id": 3, "expires_at": 9, "task_cid": "b"},
+    **{"completion_tok": 40},
+}
+
+
+@pytest.mark.parametrize(
+    ("state", "ended_because", "status"),
+    [
+        *((0, 0, "queued"), (1, 0, "in_progress"), (2, 1, "completed")),
+        *((3, 2, "cancelled"), (3, 3, "provider_fail"), (3, 4, "reclaim"), (3, 5, "expired")),
+    ],
+)
+def test_row_of_the_book_reads_as_why_it_ended(state: int, ended_because: int, status: str) -> None:
+    row = {**_ORDER, "c": "0x", "claimed_at": 0, "posted_block": 1, "result_cid": None}
+    read = msgspec.convert(row | {"state": state, "ended_because": ended_because}, BookRow)
+    assert tables.status_of(read) == status
+
+
+def test_lines_that_no_provider_takes_have_a_row_of_their_own() -> None:
+    share = Allocation(provider_id=7, box_key="0x", rate_in=1, rate_out=2, lines=3)
+    table = tables.plan([ModelPlan(model_id=1, lines=5, allocation=(share,))], {1: "a/b"})
+    assert list(table.rows) == [("a/b", "7", "3", "1", "2"), ("a/b", "nobody", "2", None, None)]
+
+
+def test_model_that_the_catalog_does_not_know_is_shown_by_its_number() -> None:
+    assert tables.name_of(9, {1: "a"}) == "model 9"
+
+
+def test_cost_of_a_settled_job_shares_out_what_was_authorised_to_the_unit() -> None:
+    details = _ORDER | {"state": 2, "ended_because": 1}
+    job = {"id": "0x01", "model": "m", "status": "completed", "in_progress_at": 1, "result_cid": "b", "svc": details}
+    domain = {"name": "T", "version": "1", "chainId": 1, "verifyingContract": "0x"}
+    authorization = {"domain": domain, "to": "0x", "value": 1, "valid_after": 0, "valid_before": 1, "nonce": "0x"}
+    price = {"cap": 210, "fee_bps": 250, "fee": 5, "gas_fee": 2000, "amount": 2215, "authorization": authorization}
+    cost = cost_of(msgspec.convert(job, Job), msgspec.convert(price, Quote))
+    assert attrs.asdict(cost) == {"authorised": 2215, "provider": 90, "fees": 2002, "returned": 123}
+    assert cost.paid + cost.returned == cost.authorised

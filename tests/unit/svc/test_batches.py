@@ -1,0 +1,264 @@
+"""Batches against a coordinator that answers as told."""
+
+import json
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from common.box import SecretKey
+from common.container import open_with_secret
+from common.envelope import Envelope, ResultBody
+from common.escrow_evidence import report_data
+from common.result import seal_result
+from common.scalars import read_base64
+from svc import batch_pool
+from svc.client import Client
+from svc.errors import BatchFailed, ConnectionFailed, OrderRefused, PlanShort, QuoteRefused, RelayUnavailable
+from svc.signers import RemoteSigner
+from tests.unit.svc.fake_coordinator import (
+    BOX_SECRET,
+    CANDIDATE,
+    JOB_REGISTRY,
+    WALLET,
+    Answer,
+    Dropped,
+    FakeCoordinator,
+    failing,
+    job,
+    quoting,
+)
+
+pytestmark = pytest.mark.anyio
+
+REGISTRY = bytes.fromhex(JOB_REGISTRY[2:])
+RATED = {"model": "demo/text", "rate_in": "1000000", "rate_out": 2_000_000, "max_tokens": 5}
+FILE = {
+    **{"id": "f1", "bytes": 1, "created_at": 1, "expires_at": 2, "filename": "f", "purpose": "batch"},
+    **{"status": "uploaded", "svc": {"cid": "bafyf", "lines": 1}},
+}
+
+
+def batch(status: str = "validating", **changed: Any) -> dict[str, Any]:
+    return {
+        **{"id": "b1", "object": "batch", "endpoint": "/v1/responses", "input_file_id": "f1"},
+        **{"completion_window": "1h", "status": status, "created_at": 1, "expires_at": int(time.time()) + 3600},
+        **{"request_counts": {"completed": 0, "failed": 0, "total": 1}, "svc": {"sla": "1h"}, "metadata": {}},
+        **changed,
+    }
+
+
+def line(number: int, **body: object) -> dict[str, Any]:
+    return {"custom_id": f"c{number}", "body": {**RATED, "input": f"text {number}", **body}}
+
+
+@pytest.fixture
+def coordinator() -> FakeCoordinator:
+    public = SecretKey(b"\x09" * 32).public
+    evidence = {"type": "static-coordinator-v1", "report_data": report_data(public).hex(), "debug": False, "release": 1}
+    return FakeCoordinator(
+        {
+            "POST /v1/jobs": [quoting()],
+            "GET /auth/nonce": [Answer(200, {"nonce": "ab" * 16, "expires_at": 1, "chain_id": 31337})],
+            "POST /auth/session": [Answer(200, {"token": "t", "expires_at": int(time.time()) + 5000})],
+            "GET /key": [Answer(200, {"escrow_public_key": public.raw.hex(), "evidence": evidence, "issued_at": 1})],
+            "POST /v1/files": [Answer(200, FILE)],
+            "POST /v1/batches": [Answer(200, batch())],
+        }
+    )
+
+
+def submissions(content: bytes) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in content.splitlines()]
+
+
+def opened(submission: dict[str, Any], secret: SecretKey = BOX_SECRET) -> Envelope:
+    container = read_base64(submission["container"], 10**6, "container")
+    return Envelope.parse(open_with_secret(secret, 31337, REGISTRY, WALLET.address, container))
+
+
+async def test_lines_become_whole_submissions_priced_by_one_quote(coordinator: FakeCoordinator) -> None:
+    prepared = await coordinator.client().batches.prepare([line(n) for n in range(3)], window="1h", providers=[7])
+    written = submissions(prepared.content)
+    assert coordinator.routes().count("POST /v1/jobs") == 1
+    assert [one["job_id"] for one in written] == list(prepared.job_ids)
+    assert [opened(one).input["input"] for one in written] == ["text 0", "text 1", "text 2"]
+    assert [opened(one).custom_id for one in written] == list(prepared.custom_ids.values()) == ["c0", "c1", "c2"]
+    assert sum(int(one["amount"]) for one in written) == prepared.amount
+    assert {one["designated"] for one in written} == {7}
+    assert "rate_in" not in opened(written[0]).input
+
+
+async def test_rated_lines_without_providers_are_open_and_sealed_to_the_escrow(coordinator: FakeCoordinator) -> None:
+    prepared = await coordinator.client().batches.prepare([line(1)], window="24h")
+    (written,) = submissions(prepared.content)
+    assert (written["designated"], written["sla_secs"]) == (0, 86_400)
+    assert opened(written, SecretKey(b"\x09" * 32)).input["input"] == "text 1"
+
+
+async def test_lines_without_rates_are_planned_before_anything_is_signed(coordinator: FakeCoordinator) -> None:
+    share = {**CANDIDATE, "lines": "1"}
+    short = {"plan": [{"model_id": "1", "lines": "2", "allocation": [share]}]}
+    coordinator.tell("POST /v1/batches", Answer(402, short))
+    lines = [{"body": {"model": "demo/text", "input": str(n)}} for n in range(2)]
+    with pytest.raises(PlanShort):
+        await coordinator.client().batches.prepare(lines, window="1h")
+    assert "POST /v1/jobs" not in coordinator.routes()
+    (asked,) = coordinator.to("POST /v1/batches")
+    assert asked.body["models"] == [{"model_id": 1, "lines": 2, "units_in": 8, "units_out": 8192}]
+
+
+async def test_remote_wallet_signs_each_line(coordinator: FakeCoordinator) -> None:
+    signer = RemoteSigner(WALLET.address, by_digest=WALLET.sign, deterministic=True)
+    client = coordinator.client(wallet_key=None, signer=signer)
+    prepared = await client.batches.prepare([line(1), line(2)], window="1h", providers=[7])
+    assert [opened(one).input["input"] for one in submissions(prepared.content)] == ["text 1", "text 2"]
+
+
+async def test_many_lines_are_made_by_several_processes_in_their_order(
+    coordinator: FakeCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_pool, "PORTION", 2)
+    monkeypatch.setattr(batch_pool, "ALONE", 4)
+    monkeypatch.setattr(batch_pool.os, "cpu_count", lambda: 2)
+    done: list[int] = []
+    prepared = await coordinator.client().batches.prepare(
+        [line(n) for n in range(41)], window="1h", providers=[7], progress=done.append
+    )
+    assert [opened(one).custom_id for one in submissions(prepared.content)] == [f"c{n}" for n in range(41)]
+    assert (done == sorted(done), done[-1]) == (True, 41)
+
+
+async def test_line_that_cannot_be_sealed_is_named(coordinator: FakeCoordinator) -> None:
+    lines = [line(1), line(2, width=8, height=8, max_tokens=None, prompt="nul \x00")]
+    with pytest.raises(OrderRefused, match="line 2"):
+        await coordinator.client().batches.prepare(lines, window="1h", providers=[7])
+
+
+async def test_batch_over_the_callers_bound_is_not_made(coordinator: FakeCoordinator) -> None:
+    client = coordinator.client()
+    prepared = await client.batches.prepare([line(1)], window="1h", providers=[7])
+    with pytest.raises(QuoteRefused) as refused:
+        await client.batches.prepare([line(1)], window="1h", providers=[7], max_amount=prepared.amount - 1)
+    assert refused.value.code == "over_max_amount"
+
+
+async def test_lines_are_read_from_a_file(coordinator: FakeCoordinator, tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    await anyio.Path(path).write_text(f"{json.dumps(line(1))}\n\n{json.dumps(line(2))}\n")
+    assert (await coordinator.client().batches.prepare(path, window="1h", providers=[7])).lines == 2
+
+
+async def created(client: Client) -> Any:
+    prepared = await client.batches.prepare([line(1)], window="1h", providers=[7])
+    return await client.batches.create(prepared, metadata={"run": "1"})
+
+
+async def test_batch_is_created_from_its_upload(coordinator: FakeCoordinator) -> None:
+    assert (await created(coordinator.client())).id == "b1"
+    (asked,) = coordinator.to("POST /v1/batches")
+    assert asked.body == {
+        "input_file_id": "f1",
+        "endpoint": "/v1/responses",
+        "completion_window": "1h",
+        "metadata": {"run": "1"},
+    }
+
+
+@pytest.mark.parametrize("route", ["POST /v1/files", "POST /v1/batches"])
+async def test_upload_and_creation_are_not_made_again_on_an_error_status(
+    coordinator: FakeCoordinator, route: str
+) -> None:
+    coordinator.tell(route, failing(503, "relay_unavailable", retryable=True))
+    with pytest.raises(RelayUnavailable):
+        await created(coordinator.client())
+    assert len(coordinator.to(route)) == 1
+
+
+@pytest.mark.parametrize("listed", [True, False])
+async def test_creation_whose_answer_was_lost_is_looked_up_and_made_again_only_if_absent(
+    coordinator: FakeCoordinator, listed: bool
+) -> None:
+    coordinator.tell("POST /v1/batches", Dropped(), Answer(200, batch()))
+    page = {"data": [batch()] if listed else [], "first_id": None, "last_id": None, "has_more": False}
+    coordinator.tell("GET /v1/batches", Answer(200, page))
+    assert (await created(coordinator.client())).id == "b1"
+    asked = coordinator.to("POST /v1/batches")
+    assert len(asked) == (1 if listed else 2)
+    assert len({one.headers["idempotency-key"] for one in asked}) == 1
+
+
+async def test_upload_whose_answer_was_lost_is_given_back_to_the_caller(coordinator: FakeCoordinator) -> None:
+    coordinator.tell("POST /v1/files", Dropped())
+    with pytest.raises(ConnectionFailed):
+        await created(coordinator.client())
+    assert len(coordinator.to("POST /v1/files")) == 1
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [{str(n): "" for n in range(17)}, {"k" * 65: "v"}, {"k": "v" * 513}, {"k": 5}],
+    ids=["pairs", "key", "value", "type"],
+)
+async def test_metadata_over_a_limit_is_refused_before_the_upload(
+    coordinator: FakeCoordinator, metadata: dict[str, Any]
+) -> None:
+    client = coordinator.client()
+    prepared = await client.batches.prepare([line(1)], window="1h", providers=[7])
+    with pytest.raises(OrderRefused) as refused:
+        await client.batches.create(prepared, metadata=metadata)
+    assert str(refused.value.param).startswith("metadata")
+    assert "POST /v1/files" not in coordinator.routes()
+
+
+async def test_batch_is_looked_at_every_minute_until_it_ends(coordinator: FakeCoordinator) -> None:
+    states = ["validating", "in_progress", "finalizing", "completed"]
+    coordinator.tell("GET /v1/batches/b1", *[Answer(200, batch(status)) for status in states])
+    seen: list[str] = []
+    ended = await coordinator.client().batches.wait("b1", progress=lambda batch: seen.append(batch.status))
+    assert (ended.status, seen) == ("completed", states)
+    times = [asked.at for asked in coordinator.to("GET /v1/batches/b1")]
+    assert [later - earlier for earlier, later in pairwise(times)] == pytest.approx([60.0] * 3)
+
+
+async def test_results_come_in_file_order_settled_lines_first(coordinator: FakeCoordinator) -> None:
+    client = coordinator.client(gateways="http://gateway")
+    key = (await client._account.result_keys())[0].public
+    outputs = []
+    for n in (1, 2):
+        raw = bytes((n,)) * 32
+        sealed = seal_result(key, 31337, REGISTRY, raw, ResultBody(raw, f"out {n}", {}).encode())
+        coordinator.tell(f"GET http://gateway/ipfs/bafy{n}", Answer(200, sealed if n == 1 else b"\x01" * 300))
+        ended = job("0x" + raw.hex(), "completed", result_cid=f"bafy{n}", completion_tok="3", state=2)
+        coordinator.tell(f"GET /v1/jobs/0x{raw.hex()}", Answer(200, ended))
+        told = {"job_id": "0x" + raw.hex(), "result_cid": f"bafy{n}", "provider": 7}
+        rates = {"rate_in": "1", "rate_out": "1", "completion_tok": 3}
+        outputs.append({"id": f"batch_req_b1_{n}", "custom_id": None, "error": None, "svc": told | rates})
+    failed = {
+        **{"id": "batch_req_b1_3", "custom_id": None, "response": None, "svc": {"job_id": None, "line": 3}},
+        "error": {"code": "invalid_line", "message": "m"},
+    }
+    files = {"out": outputs, "err": [failed]}
+    for name, lines in files.items():
+        text = "".join(json.dumps(one) + "\n" for one in lines)
+        coordinator.tell(f"GET /v1/files/{name}/content", Answer(200, text.encode()))
+    ended_batch = batch("completed", output_file_id="out", error_file_id="err")
+    coordinator.tell("GET /v1/batches/b1", Answer(200, ended_batch))
+    results = [one async for one in client.batches.results("b1", custom_ids={"0x" + "01" * 32: "mine"})]
+    assert [(one.custom_id, one.result.output if one.result else None) for one in results] == [
+        ("mine", "out 1"),
+        (None, None),
+        (None, None),
+    ]
+    assert [one.error.code if one.error else None for one in results] == [None, "unseal_failed", "invalid_line"]
+
+
+async def test_batch_whose_input_was_refused_says_why(coordinator: FakeCoordinator) -> None:
+    errors = {"object": "list", "data": [{"code": "object_missing", "message": "gone", "param": None, "line": None}]}
+    coordinator.tell("GET /v1/batches/b1", Answer(200, batch("failed", errors=errors)))
+    with pytest.raises(BatchFailed, match="gone") as failed:
+        _ = [one async for one in coordinator.client().batches.results("b1")]
+    assert failed.value.code == "object_missing"

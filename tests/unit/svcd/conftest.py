@@ -1,0 +1,18 @@
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import pytest
+import trio
+
+T = TypeVar("T")
+
+
+@pytest.fixture
+def inline_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that jumps when every task waits would jump while a thread works."""
+
+    async def run_sync(act: Callable[..., T], *arguments: Any, **_: object) -> T:
+        await trio.lowlevel.checkpoint()
+        return act(*arguments)
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", run_sync)

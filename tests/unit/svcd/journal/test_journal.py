@@ -1,0 +1,128 @@
+"""The journal on a real disk, with real threads."""
+
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+
+from svcd.jobs import Job
+from svcd.journal.journal import Journal, open_journal
+from svcd.journal.results import LONGEST_ROW
+from tests.fakes.market import Market
+
+pytestmark = pytest.mark.trio
+
+
+@attrs.define
+class Clock:
+    now: float = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@asynccontextmanager
+async def opened(directory: Path, clock: Clock | None = None) -> AsyncIterator[Journal]:
+    async with open_journal(directory, clock or Clock()) as journal:
+        yield journal
+
+
+def a_job() -> Job:
+    market = Market(Clock())
+    return Job.read(market.jobs[market.post()])
+
+
+async def test_what_was_written_is_there_after_a_restart_and_ended_jobs_are_not_live(tmp_path: Path) -> None:
+    first, second, third = a_job(), a_job(), a_job()
+    async with opened(tmp_path) as journal:
+        for job in (first, second, third):
+            await journal.claiming(job, "m")
+        await journal.claimed(first.job_id)
+        await journal.sealed(first.job_id, 5, b"result")
+        await journal.failing(second.job_id, "undecryptable")
+        await journal.ended(third.job_id, "settled")
+    async with opened(tmp_path) as journal:
+        live = {entry.job: entry for entry in await journal.live()}
+        assert {job.job_id for job in live} == {first.job_id, second.job_id}
+        assert (live[first].state, live[first].completion_tok, live[first].result_length) == ("sealed", 5, 6)
+        assert (live[second].state, live[second].reason) == ("failing", "undecryptable")
+        assert await journal.open_result(first.job_id) == b"result"
+        assert await journal.unknown([first.job_id, third.job_id, b"n" * 32]) == {b"n" * 32}
+        assert await journal.failed_before() == set()
+
+
+async def test_large_result_is_a_file_until_its_job_ends(tmp_path: Path) -> None:
+    job, large = a_job(), b"x" * (LONGEST_ROW + 1)
+    async with opened(tmp_path) as journal:
+        await journal.claiming(job, "m")
+        await journal.sealed(job.job_id, 5, large)
+    (tmp_path / "results" / "left-by-a-crash.partial").write_bytes(b"half")
+    async with opened(tmp_path) as journal:
+        assert len(list((tmp_path / "results").iterdir())) == 1
+        content = await journal.open_result(job.job_id)
+        assert not isinstance(content, bytes)
+        with content:
+            assert content.read() == large
+        await journal.ended(job.job_id, "settled")
+        assert list((tmp_path / "results").iterdir()) == []
+
+
+async def test_writers_at_once_share_commits(tmp_path: Path) -> None:
+    jobs = [a_job() for _ in range(50)]
+    async with opened(tmp_path) as journal:
+        commits = 0
+
+        def count(statement: str) -> None:
+            nonlocal commits
+            commits += statement == "commit"
+
+        journal._connection.set_trace_callback(count)
+        async with trio.open_nursery() as nursery:
+            for job in jobs:
+                nursery.start_soon(journal.claiming, job, "m")
+        journal._connection.set_trace_callback(None)
+        assert len(await journal.live()) == 50
+    assert commits < 10
+
+
+async def test_disk_that_refuses_is_waited_for_and_the_journal_says_so(tmp_path: Path) -> None:
+    job = a_job()
+    async with opened(tmp_path) as journal:
+        full = sqlite3.connect(tmp_path / "journal.sqlite3", isolation_level=None)
+        journal._connection.execute("pragma busy_timeout = 10")
+        full.execute("begin immediate")  # as little can be written now as on a full disk
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(journal.claiming, job, "m")
+            while journal.works:  # noqa: ASYNC110 - it is another thread that finds out
+                await trio.sleep(0.01)
+            full.execute("rollback")
+            full.close()
+        assert journal.works
+        assert len(await journal.live()) == 1
+
+
+async def test_ended_jobs_are_forgotten_when_they_can_play_no_part_any_more(tmp_path: Path) -> None:
+    clock, ended, live = Clock(), a_job(), a_job()
+    async with opened(tmp_path, clock) as journal:
+        for job in (ended, live):
+            await journal.claiming(job, "m")
+        await journal.ended(ended.job_id, "failed", "undecryptable")
+        assert await journal.failed_before() == {ended.job_id}
+    clock.now += 4 * 86_400
+    async with opened(tmp_path, clock) as journal:
+        assert await journal.unknown([ended.job_id, live.job_id]) == {ended.job_id}
+
+
+async def test_times_for_signing_only_grow(tmp_path: Path) -> None:
+    clock = Clock()
+    async with opened(tmp_path, clock) as journal:
+        first = await journal.next_time("asks")
+        clock.now -= 100
+        assert await journal.next_time("asks") == first + 1
+        assert await journal.next_time("others") == first - 100
+    async with opened(tmp_path, clock) as journal:
+        assert await journal.next_time("asks", skip=10) == first + 12

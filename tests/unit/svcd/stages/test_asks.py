@@ -1,0 +1,64 @@
+import pytest
+import trio
+from trio.testing import MockClock
+
+from common.messages.providers import Ask
+from svcd.discount import Rates
+from svcd.stages.asks import differing
+from tests.fakes.market import START, Market, error, instead, lost
+from tests.unit.svcd.stages.conftest import Start
+from tests.unit.svcd.stages.running import count, model_for
+
+MODEL = model_for("demo/text", {"text"}, asks={60: Rates(1, 2), 600: Rates(3, 4)})
+
+
+def test_what_is_gone_is_withdrawn_first_and_what_stands_is_not_repeated() -> None:
+    stands, gone, cheaper = Ask(1, 60, 5, 5), Ask(1, 300, 5, 5), Ask(1, 600, 4, 4)
+    assert differing({stands, cheaper}, {stands, gone, Ask(1, 600, 5, 5)}) == [Ask(1, 300, 0, 0), cheaper]
+
+
+@pytest.mark.trio
+async def test_asks_are_put_on_the_book_and_those_of_an_earlier_configuration_taken_off(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    market.asks[3, 60] = (9, 9)
+    async with start(models=(MODEL,)):
+        await trio.sleep(1)
+        assert market.asks == {(1, 60): (1, 2), (1, 600): (3, 4)}
+        assert count("svcd_asks_published") == 2
+        await trio.sleep(300)
+    assert len(market.snapshots) == 1
+
+
+@pytest.mark.trio
+async def test_signed_at_only_grows_also_over_a_restart_and_a_clock_set_back(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    async with start(models=(MODEL,)):
+        await trio.sleep(1)
+    market.now = lambda: START - 1000  # set back
+    market.asks.clear()
+    async with start(models=(MODEL,)):
+        await trio.sleep(1)
+    assert market.snapshots == [START, START + 1]
+
+
+@pytest.mark.trio
+async def test_snapshot_that_is_not_newer_than_the_chains_is_signed_further_ahead(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    market.snapshots.append(START + 100)
+    async with start(models=(MODEL,)):
+        await trio.sleep(60)
+    assert market.asks == {(1, 60): (1, 2), (1, 600): (3, 4)}
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("trouble", [lost(), instead(error(504, "0xab", "receipt_timeout"))])
+async def test_publication_without_an_answer_is_compared_with_the_book_before_it_is_repeated(
+    trouble: object, autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    market.scripts["asks!"].append(trouble)  # type: ignore[arg-type]
+    async with start(models=(MODEL,)):
+        await trio.sleep(60)
+    assert market.asks == {(1, 60): (1, 2), (1, 600): (3, 4)}

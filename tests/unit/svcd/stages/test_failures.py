@@ -1,0 +1,314 @@
+"""Every reason for which a job ends without a settle, each brought about for real, and what follows from it."""
+
+import base64
+import io
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import attrs
+import httpx
+import pytest
+import trio
+from PIL import Image
+from trio.testing import MockClock
+
+from common.box import SecretKey
+from common.strict_json import canonical
+from svcd.failures import JobFailed
+from svcd.work import Output, Work
+from tests.fakes.market import Market, answer, error, instead, lost, unreached
+from tests.unit.svcd.stages.conftest import Start
+from tests.unit.svcd.stages.running import Backend, count, model_for
+
+pytestmark = pytest.mark.trio
+
+
+@attrs.frozen
+class Case:
+    """`prepare` posts a job in a market; `state` is what the chain says of it in the end (0 to 3) and why it ended."""
+
+    reason: str
+    prepare: Callable[[Market], str]
+    backend: Callable[[Work], Awaitable[Output]] | None = None
+    configured: dict[str, Any] = attrs.field(factory=dict)
+    fails: bool = True  # a signed fail is sent, and refunds the client
+
+
+def posted(**changed: Any) -> Callable[[Market], str]:
+    return lambda market: market.post(**changed)
+
+
+def scripted(name: str, *scripts: Any, always: bool = False, **changed: Any) -> Callable[[Market], str]:
+    def prepare(market: Market) -> str:
+        if always:
+            market.always[name] = scripts[0]
+        market.scripts[name] += [] if always else scripts
+        return market.post(**changed)
+
+    return prepare
+
+
+def payload(plaintext: Callable[[Market], bytes]) -> Callable[[Market], str]:
+    return lambda market: market.post(market.container(plaintext(market)))
+
+
+def raising(reason: str, *, backend_fault: bool = False) -> Callable[[Work], Awaitable[Output]]:
+    async def act(_: Work) -> Output:
+        raise JobFailed(reason, backend_fault=backend_fault)
+
+    return act
+
+
+async def never(_: Work) -> Output:
+    await trio.sleep_forever()
+    raise AssertionError
+
+
+async def broken(_: Work) -> Output:
+    raise ZeroDivisionError
+
+
+async def large(_: Work) -> Output:
+    return Output("x" * 16_000_000, 1)
+
+
+async def unwritable(_: Work) -> Output:
+    deep: object = "bottom"
+    for _level in range(40):
+        deep = [deep]
+    return Output(deep, 1)
+
+
+def cut(market: Market) -> str:
+    container = market.container()
+    return market.post(container, served=container[:-1])
+
+
+def flipped(market: Market) -> str:
+    container = bytearray(market.container())
+    container[-1] ^= 1
+    return market.post(bytes(container))
+
+
+def for_another(market: Market) -> str:
+    """A coordinator that hands out, and a chain that lets us claim, what is another's: held after a restart."""
+    job = market.post(designated="8")
+    market.claim(job)
+    return job
+
+
+def open_job(market: Market, **changed: Any) -> str:
+    return market.post(market.container(recipient=market.escrow.public), designated="0", **changed)
+
+
+def open_with(name: str, script: Any) -> Callable[[Market], str]:
+    def prepare(market: Market) -> str:
+        market.always[name] = script
+        return open_job(market)
+
+    return prepare
+
+
+def image(market: Market) -> str:
+    """A picture of 16 × 16 that was declared, and paid for, as 8 × 8."""
+    stored = io.BytesIO()
+    Image.new("RGB", (16, 16)).save(stored, "PNG")
+    asset = {"b64": base64.b64encode(stored.getvalue()).decode(), "media_type": "image/png", "width": 8, "height": 8}
+    request = {"prompt": "p", "width": 8, "height": 8, "image": asset}
+    plaintext = market.envelope(request, model="demo/image").encode()
+    return market.post(market.container(plaintext), model_id="3")
+
+
+def recovered(**changed: Any) -> Callable[[Market], str]:
+    def prepare(market: Market) -> str:
+        job = market.post(**changed)
+        market.claim(job)
+        return job
+
+    return prepare
+
+
+def over(market: Market) -> str:
+    job = market.post()
+    market.claim(job, ago=601)
+    return job
+
+
+def queued(market: Market) -> str:
+    """Behind another, for which no slot is left."""
+    for n in range(2):
+        job = market.post(market.container(market.envelope({"input": str(n)}).encode()))
+        market.claim(job)  # due at the same time: the first that came is run first
+    return job
+
+
+ONE_SLOT = model_for("demo/text", {"text"}, slots=1)
+
+
+def ambiguous(market: Market) -> str:
+    return market.post(market.container(market.envelope({"prompt": "bare"}).encode()))
+
+
+CASES = {
+    "backend refuses": Case("backend_error", posted(), raising("backend_error")),
+    "output cannot be sealed": Case("backend_error", posted(), unwritable),
+    "every attempt fails": Case("backend_exhausted", posted(), raising("backend_exhausted", backend_fault=True)),
+    "backend sees no time for its next wait": Case("deadline_wait", posted(), raising("deadline_wait")),
+    "no time is left when a slot is": Case("deadline_wait", queued, never, configured={"models": (ONE_SLOT,)}),
+    "picture is larger than declared": Case("media_input_refused", image),
+    "backend is not done in time": Case("sla_abandon", posted(), never, fails=False),
+    "daemon has a bug": Case("internal_error", posted(), broken, fails=False),
+    "container of no length": Case("too_short", lambda market: market.post(b"\x01" * 50)),
+    "container of another version": Case("bad_version", lambda market: market.post(b"\x02" + market.container()[1:])),
+    "container of a length that none has": Case(
+        "bad_container", lambda market: market.post(market.container(b"x" * 65_537)[:-8])
+    ),
+    "another container is served": Case("commitment_mismatch", cut),
+    "ciphertext is not what was sealed": Case("undecryptable", flipped),
+    "payload is no envelope": Case("malformed_envelope", payload(lambda _: canonical({"v": 2}))),
+    "envelope of a stranger": Case(
+        "owner_mismatch", payload(lambda market: market.envelope(owner=b"\x09" * 20).encode())
+    ),
+    "text is longer than was paid for": Case(
+        "units_in_short", payload(lambda market: market.envelope({"input": "x" * 5000}).encode())
+    ),
+    "sealed to another's box key": Case(
+        "unseal_failed", lambda market: market.post(market.container(recipient=SecretKey(b"\x77" * 32).public))
+    ),
+    "designated to another": Case("not_our_bid", for_another),
+    "recovered without the box key": Case("no_cipher", recovered(), configured={"box": None}),
+    "coordinator without escrow": Case(
+        "escrow_unavailable", open_with("release", instead(error(403, "escrow_unavailable")))
+    ),
+    "escrow does not answer": Case("escrow_unreachable", open_with("release", unreached())),
+    "escrow cannot read the chain": Case(
+        "escrow_unreachable", open_with("release", instead(error(503, "job_read", retryable=True)))
+    ),
+    "escrow refuses the wallet": Case("wrong_wallet", open_with("release", instead(error(403, "wrong_wallet")))),
+    "escrow holds no key that opens it": Case(
+        "unseal_failed",
+        lambda market: market.post(market.container(recipient=SecretKey(b"\x77" * 32).public), designated="0"),
+    ),
+    "escrow lost the key": Case("escrow_key_lost", open_with("release", instead(error(410, "escrow_key_lost")))),
+    "nothing tells what it is": Case(
+        "modality_unknown",
+        ambiguous,
+        configured={"models": (model_for("demo/text", {"image", "video"}),)},
+    ),
+    "container is nowhere": Case("task_unresolved", recovered(task_cid="bafknowhere")),
+    "recovered after its SLA": Case("claim_expired", over),
+    "recovered for a model that is gone": Case(
+        "unservable", recovered(), configured={"models": (model_for("demo/image", {"image"}),)}
+    ),
+    "payload for another model than the order": Case(
+        "unservable", payload(lambda market: market.envelope(model="demo/image").encode())
+    ),
+    "chain refuses the settle": Case(
+        "settle_TooManyUnits",
+        scripted("settle", instead(answer(409, {"ok": False, "reason": "TooManyUnits"}))),
+        fails=False,
+    ),
+    "registries do not know the signer": Case(
+        "settle_rejected", scripted("settle", instead(error(403, None, "invalid_op_signature")))
+    ),
+    "settle is mined and reverts": Case(
+        "settle_reverted",
+        scripted("settle", instead(answer(201, {"tx_hash": "0x00", "status": "reverted", "block_number": "1"}))),
+    ),
+    "upload is answered without a content id": Case(
+        "settle_upload_invalid", scripted("files", instead(answer(200, {"id": "file"}))), large
+    ),
+    "result is larger than the coordinator takes": Case(
+        "settle_result_too_large", scripted("settle", instead(error(413, "body_too_large")))
+    ),
+    "upload is larger than the coordinator takes": Case(
+        "settle_result_too_large", scripted("files", instead(error(413, "file_too_large"))), large
+    ),
+    "coordinator refuses the settle": Case("settle_http_400", scripted("settle", instead(error(400, None)))),
+    "coordinator cannot relay until the SLA is over": Case(
+        "settle_http_503",
+        scripted("settle", instead(error(503, "relayer_funds", "relay_unavailable", retryable=True)), always=True),
+    ),
+    "settle stays without a receipt": Case(
+        "settle_http_504", scripted("settle", instead(error(504, "0xab", "receipt_timeout")), always=True)
+    ),
+    "coordinator does not answer the settle": Case(
+        "settle_transport_error", scripted("settle", unreached(), always=True)
+    ),
+}
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])
+async def test_job_ends_with_its_reason_and_its_slot_is_free(
+    case: Case, autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    counted = count("svcd_jobs_failed_total", reason=case.reason)
+    job = case.prepare(market)
+    async with start(backend=Backend(case.backend), **case.configured) as running:
+        assert await running.end_of(job) == ("failed" if case.fails else "given_up", case.reason)
+        assert running.ground.slots.held == 0
+    assert count("svcd_jobs_failed_total", reason=case.reason) == counted + 1
+    row = market.jobs[job]
+    assert (row["state"], row["ended_because"]) == ((3, 3) if case.fails else (1, 0))
+
+
+async def test_settle_whose_sign_in_is_refused_never_leaves(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    async def meanwhile(work: Work) -> Output:
+        market.sessions.clear()
+        market.always["session"] = instead(error(403, "not_registered"))
+        return Output(work.input, 1)
+
+    job = market.post()
+    async with start(backend=Backend(meanwhile)) as running:
+        await running.until(lambda: running.entry(job) == ("failing", "session_http_403"))
+        del market.always["session"]
+        assert await running.end_of(job) == ("failed", "session_http_403")
+    assert market.jobs[job]["ended_because"] == 3
+    assert job not in market.results
+
+
+async def test_key_that_the_escrow_withholds_is_failed_within_300_seconds_of_the_claim(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    market.always["release"] = instead(error(503, "job_read", retryable=True))
+    job = open_job(market, sla_secs="86400")
+    offered = model_for("demo/text", {"text"}, asks={86_400: next(iter(model_for("x", {"text"}).asks.values()))})
+    async with start(models=(offered,)) as running:
+        began = trio.current_time()
+        await running.end_of(job)
+        assert trio.current_time() - began < 300
+
+
+@pytest.mark.parametrize("op", ["settle", "claim"])
+async def test_op_whose_answer_is_lost_is_looked_up_and_not_assumed(
+    op: str, autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    market.scripts[op].append(lost())
+    job = market.post()
+    async with start() as running:
+        assert await running.end_of(job) == ("settled", None)
+    assert len(running.backend.ran) == 1
+
+
+async def test_settle_that_a_fail_was_about_to_follow_counts_when_it_came_through_after_all(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    async def late(perform: Callable[[], httpx.Response]) -> httpx.Response:
+        market.end(job, 1)
+        return answer(409, {"ok": False, "reason": "NotClaimed"})
+
+    job = scripted("settle", instead(error(400, None)))(market)
+    market.scripts["fail"].append(late)
+    async with start() as running:
+        assert await running.end_of(job) == ("settled", None)
+
+
+async def test_fail_that_is_never_taken_leaves_the_job_to_be_reclaimed_and_frees_its_slot(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    market.always["fail"] = unreached()
+    job = market.post(market.container(canonical({"v": 2})))
+    async with start() as running:
+        assert await running.end_of(job) == ("given_up", "malformed_envelope")

@@ -1,0 +1,185 @@
+"""How much is asked for, at which rates, and what of it is claimed."""
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock
+
+from svcd.discount import Rates
+from svcd.failures import JobFailed
+from svcd.probes.build import Load
+from svcd.probes.slots import SlotsProbe
+from svcd.work import Output, Work
+from tests.fakes.market import Market, answer, error, instead
+from tests.unit.svcd.stages.conftest import Start
+from tests.unit.svcd.stages.running import Backend, count, model_for
+
+pytestmark = pytest.mark.trio
+
+MODEL = model_for("demo/text", {"text"})
+
+
+def asked(market: Market) -> list[int]:
+    return [int(query["free"]) for query in market.polls]
+
+
+async def hold(_: Work) -> Output:
+    await trio.sleep(300)
+    return Output("late", 1)
+
+
+def post_many(market: Market, n: int) -> list[str]:
+    return [market.post(market.container(market.envelope({"input": str(i)}).encode())) for i in range(n)]
+
+
+async def test_free_is_the_slots_less_the_jobs_held(autojump_clock: MockClock, market: Market, start: Start) -> None:
+    post_many(market, 3)
+    async with start(models=(MODEL,), backend=Backend(hold)):
+        await trio.sleep(10)
+        assert asked(market)[0] == 4
+        assert asked(market)[-1] == 1
+        assert count("svcd_model_free", model="demo/text") == 1
+        assert count("svcd_capacity_free") == 1
+
+
+async def test_granted_capacity_bounds_what_is_asked_for_and_is_asked_to_be_raised_once(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    market.capacity = 2
+    market.always["request_capacity"] = instead(answer(409, {"ok": False, "reason": "StaleOp"}))
+    async with start(models=(MODEL,)):
+        await trio.sleep(10)
+        assert asked(market)[-1] == 2
+        assert count("svcd_capacity_granted") == 2
+        del market.always["request_capacity"]
+        await trio.sleep(200)
+        assert market.requested == [8]  # at half of the full reputation, twice the slots
+        assert asked(market)[-1] == 4
+
+
+async def test_busy_backend_lowers_free_whoever_keeps_it_busy(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    @attrs.frozen
+    class Busy:
+        async def read(self) -> float | None:
+            return 0.5
+
+    async with start(models=(MODEL,)) as running:
+        one = running.ground.equipment["demo/text"]
+        own = SlotsProbe(4, lambda: 0)
+        running.ground.equipment["demo/text"] = attrs.evolve(one, load=Load("demo/text", Busy(), own))
+        await trio.sleep(10)
+        assert asked(market)[-1] == 2
+
+
+async def test_three_faults_in_a_row_open_the_circuit_until_the_backend_is_up_again(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    async def faulty(_: Work) -> Output:
+        raise JobFailed("backend_exhausted", backend_fault=True)
+
+    backend = Backend(faulty, up=False)
+    jobs = post_many(market, 3)
+    async with start(models=(MODEL,), backend=backend) as running:
+        for job in jobs:
+            await running.end_of(job)
+        await trio.sleep(20)
+        assert asked(market)[-1] == 0
+        backend.act, backend.up = None, True
+        await trio.sleep(60)
+        assert asked(market)[-1] == 4
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"rate_in": "99"},
+        {"rate_out": "199"},
+        {"sla_secs": "3600"},  # not offered
+        {"expires_at": "1800000003"},
+    ],
+)
+async def test_job_that_is_not_worth_it_is_left_alone(
+    changed: dict[str, str], autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    job = market.post(**changed)
+    async with start(models=(MODEL,)) as running:
+        await trio.sleep(2)
+        assert running.entry(job) == ("", None)
+    assert market.polls[0]["min_rate_in"] == "100"
+    assert market.polls[0]["min_rate_out"] == "200"
+
+
+async def test_idle_provider_takes_less_than_its_ask_as_far_as_it_is_configured(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    generous = model_for("demo/text", {"text"}, discount_percent=20)
+    async with start(models=(generous,)) as running:
+        await trio.sleep(700)
+        assert market.polls[-1]["min_rate_in"] == "80"
+        job = market.post(rate_in="80", rate_out="160")
+        assert await running.end_of(job) == ("settled", None)
+
+
+async def test_window_that_relays_and_runs_have_lately_not_fitted_into_is_not_claimed(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    tight = model_for("demo/text", {"text"}, asks={60: Rates(0, 1)}, margin_seconds=5.0)
+    async with start(models=(tight,)) as running:
+        running.daemon.timings.ran("demo/text", 40)
+        running.daemon.timings.relayed(8)
+        job = market.post(sla_secs="60")
+        await trio.sleep(20)
+        assert running.entry(job) == ("", None)
+
+
+@pytest.mark.parametrize(("reason", "claims"), [("PaymentRefused", 1), ("AtCapacity", 2)])
+async def test_refused_claim_is_tried_again_only_where_it_was_not_the_jobs_fault(
+    reason: str, claims: int, autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    market.scripts["claim"].append(instead(answer(409, {"ok": False, "reason": reason})))
+    job = market.post()
+    async with start(models=(MODEL,)) as running:
+        await trio.sleep(60)
+        assert running.ground.slots.held == 0
+        assert running.entry(job)[0] == ("settled" if claims == 2 else "not_claimed")
+    assert market.calls.count("claim") == claims
+
+
+async def test_what_could_not_be_opened_is_not_claimed(autojump_clock: MockClock, market: Market, start: Start) -> None:
+    designated = market.post()
+    async with start(models=(MODEL,), box=None) as running:
+        await trio.sleep(10)
+        assert running.entry(designated) == ("", None)
+
+
+async def test_escrow_that_gave_no_key_is_left_alone_for_five_minutes(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    def open_job(text: str) -> str:
+        envelope = market.envelope({"input": text}).encode()
+        return market.post(market.container(envelope, market.escrow.public), designated="0")
+
+    market.scripts["release"].append(instead(error(403, "escrow_unavailable")))
+    async with start(models=(MODEL,)) as running:
+        assert await running.end_of(open_job("one")) == ("failed", "escrow_unavailable")
+        began, second = trio.current_time(), open_job("two")
+        assert await running.end_of(market.post()) == ("settled", None)  # designated jobs go on
+        assert await running.end_of(second) == ("settled", None)
+        assert trio.current_time() - began > 280
+
+
+async def test_poll_that_fails_is_no_end_and_silence_makes_unhealthy(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    market.always["poll"] = instead(error(503, "not_ready", "not_ready", retryable=True))
+    async with start(models=(MODEL,)) as running:
+        await trio.sleep(30)
+        assert running.daemon.health.trouble is None
+        await trio.sleep(40)
+        assert running.daemon.health.trouble == "no poll was answered lately: demo/text"
+        del market.always["poll"]
+        job = market.post()
+        assert await running.end_of(job) == ("settled", None)
+        assert running.daemon.health.trouble is None

@@ -1,0 +1,46 @@
+import pytest
+
+from svcd.jobs import Job
+from svcd.journal.entries import Entry
+from svcd.journal.states import JournalState
+from svcd.stages.reconciler import CLAIM_DEAD_AFTER, Verdict, verdict
+from tests.fakes.market import START, Market
+
+OURS = 7
+
+
+def _entry(state: JournalState, row: dict[str, object]) -> Entry:
+    return Entry(Job.read(row), "demo/text", state, float(START), 10, 100, None, None)
+
+
+@pytest.mark.parametrize(
+    ("state", "chain", "after", "expected"),
+    [
+        ("claiming", {"state": 0}, 0, "wait"),  # the claim may be mined yet
+        ("claiming", {"state": 0}, CLAIM_DEAD_AFTER, "not_claimed"),
+        ("claiming", {"state": 1}, 10, "work"),  # it was, and its answer never came
+        ("claiming", {"state": 1, "provider_id": "8"}, 10, "not_claimed"),
+        ("claiming", None, CLAIM_DEAD_AFTER, "not_claimed"),
+        ("claimed", {"state": 0}, 0, "wait"),  # a fork took the claim back; it comes again or not
+        ("claimed", {"state": 0}, CLAIM_DEAD_AFTER, "claim_expired"),
+        ("claimed", {"state": 1}, 599, "work"),
+        ("claimed", {"state": 1}, 600, "claim_expired"),
+        ("sealed", {"state": 1}, 599, "settle"),
+        ("sealed", {"state": 1}, 600, "claim_expired"),
+        ("sealed", {"state": 2}, 10, "settled"),  # the settle's answer never came
+        ("sealed", {"state": 3}, 10, "claim_expired"),
+        ("failing", {"state": 1}, 10, "fail"),
+        ("failing", {"state": 1}, 10_000, "fail"),
+        ("failing", {"state": 2}, 10, "settled"),
+        ("failing", {"state": 3}, 10, "failed"),
+    ],
+)
+def test_chain_decides_and_the_journal_adds_what_it_cannot_know(
+    state: JournalState, chain: dict[str, object] | None, after: float, expected: Verdict
+) -> None:
+    market = Market(lambda: START)
+    row = market.jobs[market.post()]
+    on_chain = None
+    if chain is not None:
+        on_chain = Job.read({**row, "provider_id": str(OURS), "claimed_at": str(START), **chain})
+    assert verdict(_entry(state, row), on_chain, OURS, START + after) == expected

@@ -1,0 +1,142 @@
+"""What becomes of the jobs that a killed daemon held: the chain is asked, and each ends as it should."""
+
+from collections.abc import Callable
+
+import httpx
+import pytest
+import trio
+from trio.testing import MockClock
+
+from common.strict_json import canonical
+from svcd.trouble import Fatal
+from svcd.work import Output, Work
+from tests.fakes.market import Market, unreached
+from tests.unit.svcd.stages.conftest import Start
+from tests.unit.svcd.stages.running import Backend
+
+pytestmark = pytest.mark.trio
+
+
+def hang(market: Market, name: str, reached: trio.Event, *, before: bool) -> None:
+    """The named call is reached, and its answer never comes: it happens, or not (`before`)."""
+
+    async def script(perform: Callable[[], httpx.Response]) -> httpx.Response:
+        if not before:
+            perform()
+        reached.set()
+        await trio.sleep_forever()
+        raise AssertionError
+
+    market.always[name] = script
+
+
+@pytest.mark.parametrize(
+    ("call", "runs"), [(("claim", False), 1), (("fetch", True), 1), (("settle", True), 0), (("settle", False), 0)]
+)
+async def test_job_of_a_killed_daemon_is_settled_once_by_the_next(
+    call: tuple[str, bool], runs: int, autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    reached = trio.Event()
+    name, before = call
+    hang(market, name, reached, before=before)
+    job = market.post()
+    async with start():
+        await reached.wait()
+    del market.always[name]
+    second = Backend()
+    async with start(backend=second) as running:
+        assert await running.end_of(job) == ("settled", None)
+    assert len(second.ran) == runs
+    assert market.jobs[job]["state"] == 2
+
+
+async def test_run_that_was_cut_by_a_kill_is_run_again_within_what_is_left_of_its_sla(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    reached = trio.Event()
+
+    async def endless(_: Work) -> Output:
+        reached.set()
+        await trio.sleep_forever()
+        raise AssertionError
+
+    job = market.post()
+    async with start(backend=Backend(endless)):
+        await reached.wait()
+    await trio.sleep(100)
+    second = Backend()
+    async with start(backend=second) as running:
+        assert await running.end_of(job) == ("settled", None)
+    (work,) = second.ran
+    assert work.deadline <= 600 - 30  # from the claim, whose time is the clock's zero, give or take a second
+
+
+async def test_claim_that_is_mined_long_after_its_answer_was_given_up_is_taken_on(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    market.always["claim"] = unreached()
+    job = market.post()
+    async with start() as running:
+        await running.until(lambda: running.entry(job)[0] == "claiming" and running.ground.slots.held == 0)
+        market.jobs[job]["expires_at"] = "1"  # it is not offered again
+        market.claim(job)
+        assert await running.end_of(job) == ("settled", None)
+
+
+async def test_fail_that_was_begun_is_sent_by_the_next_with_its_own_reason(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    reached = trio.Event()
+    hang(market, "fail", reached, before=True)
+    job = market.post(market.container(canonical({"v": 2})))
+    async with start():
+        await reached.wait()
+    del market.always["fail"]
+    async with start() as running:
+        assert await running.end_of(job) == ("failed", "malformed_envelope")
+    assert market.jobs[job]["ended_because"] == 3
+
+
+async def test_lost_journal_costs_no_job_the_chain_still_names_them(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    job = market.post()
+    market.claim(job)
+    async with start() as running:
+        assert await running.end_of(job) == ("settled", None)
+
+
+async def test_ended_job_is_not_taken_on_again_by_what_an_index_says_that_is_behind(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    job = market.post()
+    async with start() as running:
+        await running.end_of(job)
+        market.claim(job)
+        await trio.sleep(100)
+    assert len(running.backend.ran) == 1
+
+
+async def test_job_given_up_by_an_earlier_run_is_not_claimed_again(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    async def broken(_: Work) -> Output:
+        raise ZeroDivisionError
+
+    job = market.post()
+    async with start(backend=Backend(broken)) as running:
+        await running.end_of(job)
+    market.jobs[job] |= {"state": 0, "provider_id": "0"}  # a fork took the claim back
+    async with start() as running:
+        await trio.sleep(100)
+        assert running.backend.ran == []
+    assert market.calls.count("claim") == 1
+
+
+async def test_two_daemons_do_not_share_a_state_directory(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    async with start():
+        with pytest.raises(Fatal, match="another svcd runs"):
+            async with start():
+                pass

@@ -1,0 +1,75 @@
+import os
+from pathlib import Path
+
+import httpx
+import pytest
+import trio
+from trio.testing import MockClock
+
+from svcd.failures import JobFailed
+from svcd.gateway import Gateways
+from svcd.spool import Spool
+
+pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("inline_threads")]
+
+CONTENT = b"0123456789" * 1_000_000
+
+
+class Net:
+    """Gateways by host, each with the statuses that it answers before it answers 200."""
+
+    def __init__(self, **statuses: list[int]) -> None:
+        self.statuses = statuses
+        self.asked: list[str] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        host = request.url.host
+        self.asked.append(host)
+        status = self.statuses[host].pop(0) if self.statuses[host] else 200
+        if not status:
+            raise httpx.ConnectError("nobody there")
+        return httpx.Response(status, content=CONTENT)
+
+
+async def fetched(net: Net, directory: Path, *, attempts: int = 8, limit: int = 2**30, until: float = 1000) -> bytes:
+    async with httpx.AsyncClient(transport=httpx.MockTransport(net)) as http:
+        spool = Spool(directory, limit)
+        urls = [f"http://{host}" for host in net.statuses]
+        await Gateways(http, urls, attempts).fetch("cid", spool, trio.current_time() + until)
+        content = b"".join(spool.pieces())
+        assert len(content) == spool.length
+        spool.clear()
+        return content
+
+
+async def test_gateways_are_tried_in_turn_until_one_has_it(autojump_clock: MockClock, tmp_path: Path) -> None:
+    net = Net(a=[404, 503], b=[0])
+    assert await fetched(net, tmp_path) == CONTENT
+    assert net.asked == ["a", "b", "a", "b"]
+    assert os.listdir(tmp_path) == []  # the spool's file has no name
+
+
+async def test_gateway_that_refuses_is_left_out(autojump_clock: MockClock, tmp_path: Path) -> None:
+    net = Net(a=[403], b=[404])
+    assert await fetched(net, tmp_path) == CONTENT
+    assert net.asked == ["a", "b", "b"]
+
+
+@pytest.mark.parametrize(
+    ("net", "changed"),
+    [(Net(a=[404] * 9), {}), (Net(a=[410]), {}), (Net(a=[404] * 9), {"until": 2.0})],
+    ids=["nowhere", "refused by all", "no time left"],
+)
+async def test_what_cannot_be_had_is_task_unresolved(
+    net: Net, changed: dict[str, float], autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    with pytest.raises(JobFailed) as failed:
+        await fetched(net, tmp_path, **changed)  # type: ignore[arg-type]
+    assert failed.value.reason == "task_unresolved"
+    assert len(net.asked) <= 8
+
+
+async def test_more_than_is_allowed_is_not_read_to_its_end(autojump_clock: MockClock, tmp_path: Path) -> None:
+    with pytest.raises(JobFailed) as failed:
+        await fetched(Net(a=[]), tmp_path, limit=100_000)
+    assert failed.value.reason == "bad_container"
