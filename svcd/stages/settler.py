@@ -14,7 +14,7 @@ from svcd.coordinator.requests import NoAnswer
 from svcd.coordinator.sessions import SignInRefused
 from svcd.coordinator.signer import Body, Signer
 from svcd.failures import JobFailed
-from svcd.held import Sealed
+from svcd.held import Held, Sealed
 from svcd.stages.looking_up import Lookup
 from svcd.stages.pipeline import Pipeline
 from svcd.stages.settle_failures import refused, sign_in_refused
@@ -51,11 +51,13 @@ class Settler:
                     # The upload has lapsed: they live a few minutes until a settle names them.
                     return await self.pipeline.to_upload.send(held.sla_ends, attrs.evolve(sealed, result_cid=None))
             log.warning("settle not confirmed", job=held.name, outcome=describe(outcome))
-            if await self.lookup.standing(held) == "settled":
+            standing = await self.lookup.standing(held)
+            if standing == "settled":
                 return await self.pipeline.settled(held, sealed.started)
             failure = _failure(outcome)
             over = trio.current_time() + pause >= held.sla_ends
-            if failure is not None and (over or _is_final(outcome)):
+            final = _is_final(outcome) and not (standing != "ended" and _may_come_back(held, outcome))
+            if failure is not None and (over or final):
                 raise failure
             if over:
                 raise JobFailed("settle_http_504", describe(outcome))
@@ -93,6 +95,12 @@ def _failure(outcome: OpOutcome) -> JobFailed | None:
             return JobFailed("settle_transport_error", outcome.detail)
         case StillPending():
             return None
+
+
+def _may_come_back(held: Held, outcome: OpOutcome) -> bool:
+    """A reorganisation took the claim off the chain: the coordinator sends its bytes again. Given up now, the job would
+    be claimed by us again, and worked on by nobody until it is reclaimed."""
+    return outcome == ChainRefused("NotClaimed") and trio.current_time() < held.claim_dies
 
 
 def _is_final(outcome: OpOutcome) -> bool:
