@@ -46,6 +46,7 @@ class Ground:
     base_urls: list[str]
     metrics_urls: dict[str, str]  # by the daemon's name
     providers: list[Daemon]
+    clocks: Path  # a file by each daemon's name: see tests.soak.shifted_clock
 
     @property
     def book(self) -> AddressBook:
@@ -66,11 +67,10 @@ class Ground:
 
 
 @asynccontextmanager
-async def soaked_market(folder: Path, *, coordinators: int, providers: int) -> AsyncIterator[Ground]:
-    """All up, and every provider's asks on the book or about to be. What is started here ends here."""
-    for name in ("anvil", "pins", "postgres", "logs"):
+async def soaked_market(folder: Path, logs: Path, *, coordinators: int, providers: int) -> AsyncIterator[Ground]:
+    """All up, and every provider's asks on the book or about to be. What is started here ends here; logs stay."""
+    for name in ("anvil", "clocks", "pins", "postgres"):
         (folder / name).mkdir(parents=True)
-    logs = folder / "logs"
     async with (
         running_anvil(pick_free(), folder / "anvil", logs) as anvil,
         running_pin_store(pick_free(), folder / "pins", logs) as pins,
@@ -100,6 +100,7 @@ async def soaked_market(folder: Path, *, coordinators: int, providers: int) -> A
                 market=market,
                 relayer_key=cast.with_role("relayer")[n % 2].private_key,
                 logs=logs,
+                clock=folder / "clocks" / f"coordinator-{n}",
             )
             heads.append(Daemon(program, answers_ok(f"{base_url}/readyz")))
             base_urls.append(base_url)
@@ -115,6 +116,7 @@ async def soaked_market(folder: Path, *, coordinators: int, providers: int) -> A
                 gateway=f"http://{LOOPBACK}:{store.port}",
                 metrics_port=metrics_port,
                 logs=logs,
+                clock=folder / "clocks" / f"provider-{n}",
             )
             hands.append(Daemon(program, answers_ok(f"http://{LOOPBACK}:{metrics_port}/healthz")))
             metrics_urls[program.name] = f"http://{LOOPBACK}:{metrics_port}/metrics"
@@ -133,6 +135,7 @@ async def soaked_market(folder: Path, *, coordinators: int, providers: int) -> A
             base_urls=base_urls,
             metrics_urls=metrics_urls,
             providers=hands,
+            clocks=folder / "clocks",
         )
         try:
             for group in (heads, hands):

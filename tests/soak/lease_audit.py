@@ -4,12 +4,14 @@ from typing import Final
 
 import asyncpg
 
-# `leases` has one row per job, so two live leases would show as one that changes hands too early.
+# `leases` has one row per job, so two live leases would show as one that changes hands too early. Provider 0 is nobody:
+# a job that would not be paid is taken from its holder, whose claim was refused for it, and held back from all.
 _AUDIT: Final = """
 create table if not exists lease_audit (job_id bytea, held_by bigint, taken_by bigint, at timestamptz);
 create or replace function audit_lease() returns trigger language plpgsql as $$
 begin
-    if new.provider_id <> old.provider_id and old.expires_at > clock_timestamp() then
+    if new.provider_id <> old.provider_id and new.provider_id <> 0 and old.provider_id <> 0
+        and old.expires_at > clock_timestamp() then
         insert into lease_audit values (old.job_id, old.provider_id, new.provider_id, clock_timestamp());
     end if;
     return new;

@@ -11,9 +11,10 @@ from devnet.catalogue import MODELS
 from devnet.child import Program
 from devnet.market import Market
 from devnet.pins import PinStore
+from tests.soak.shifted_clock import write_shift
 
 # Short enough for a run to see windows end, long enough for every fault.
-SLA_SECONDS: Final = 300
+SLA_SECONDS: Final = 60
 BATCH_SLA_SECONDS: Final = 3600
 RATE_IN, RATE_OUT = 1_000_000, 2_000_000
 _STOP_SECONDS: Final = 60
@@ -31,6 +32,7 @@ def coordinator_program(
     market: Market,
     relayer_key: str,
     logs: Path,
+    clock: Path,
 ) -> Program:
     environment = {
         "ADDRESSES_JSON": json.dumps(market.address_book),
@@ -50,12 +52,20 @@ def coordinator_program(
         "PIN_STORE_BUCKET": pins.bucket,
         "PIN_STORE_REGION": pins.region,
     }
-    command = (sys.executable, "-m", "coordinatord", "serve")
+    command = _under_clock(clock, "coordinatord", "serve")
     return Program(name, command, logs / f"{name}.log", environment=environment, stop_seconds=_STOP_SECONDS)
 
 
 def provider_program(
-    name: str, wallet: Wallet, *, folder: Path, coordinator: str, gateway: str, metrics_port: int, logs: Path
+    name: str,
+    wallet: Wallet,
+    *,
+    folder: Path,
+    coordinator: str,
+    gateway: str,
+    metrics_port: int,
+    logs: Path,
+    clock: Path,
 ) -> Program:
     folder.mkdir()
     for file, key in (("wallet.key", wallet.private_key), ("box.key", "0x" + wallet.box_secret.hex())):
@@ -63,9 +73,14 @@ def provider_program(
         path.touch(mode=0o600)
         path.write_text(key + "\n", encoding="ascii")
     (folder / "svcd.toml").write_text(_configuration(folder, coordinator, gateway, metrics_port), encoding="utf-8")
-    command = (sys.executable, "-m", "svcd", "run", "--config", str(folder / "svcd.toml"))
+    command = _under_clock(clock, "svcd", "run", "--config", str(folder / "svcd.toml"))
     environment = {"PATH": os.environ["PATH"]}
     return Program(name, command, logs / f"{name}.log", environment=environment, stop_seconds=_STOP_SECONDS)
+
+
+def _under_clock(clock: Path, *command: str) -> tuple[str, ...]:
+    write_shift(clock, 0.0)
+    return (sys.executable, "-m", "tests.soak.shifted_clock", str(clock), *command)
 
 
 def _configuration(folder: Path, coordinator: str, gateway: str, metrics_port: int) -> str:

@@ -1,5 +1,6 @@
 """One soak from beginning to end."""
 
+import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ import anyio
 
 from tests.soak import report
 from tests.soak.faults.schedule import lanes, strike_until_cancelled
-from tests.soak.ground import Ground, soaked_market
+from tests.soak.ground import BLOCK_SECONDS, Ground, soaked_market
 from tests.soak.lease_audit import install_lease_audit
 from tests.soak.options import Options
 from tests.soak.sampling import sample_until_cancelled
@@ -17,16 +18,19 @@ from tests.soak.timeline import Timeline
 from tests.soak.traffic.crowd import Crowd
 from tests.soak.verdict import come_to_rest, judged, violations
 
-_PATIENCE: Final = 90.0  # seconds that clients get to finish once nothing disturbs them any more
+_PATIENCE: Final = 150.0  # seconds that clients get to finish once nothing disturbs them any more
 
 
 async def soak(options: Options, say: Callable[[str], None]) -> dict[str, Any]:
     """The summary that is written to soak.json; every invariant in it holds, or the run is red."""
     timeline = Timeline()
+    logs = (options.out / "soak-logs").absolute()
+    shutil.rmtree(logs, ignore_errors=True)
+    logs.mkdir(parents=True)
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
-        say("starting the market")
+        say(f"starting the market; its logs go to {logs}")
         async with soaked_market(
-            Path(folder), coordinators=options.coordinators, providers=options.providers
+            Path(folder), logs, coordinators=options.coordinators, providers=options.providers
         ) as ground:
             await install_lease_audit(ground.database_url)
             crowd = Crowd(ground, options, timeline)
@@ -38,6 +42,7 @@ async def soak(options: Options, say: Callable[[str], None]) -> dict[str, Any]:
             say("checking the invariants")
             found += await violations(ground, crowd.promised)
             say("stopping every daemon")
+            await ground.anvil.mine_every(BLOCK_SECONDS)  # what a provider still publishes must get its receipt
             found += await _ended_well(ground)
     summary = {
         "seed": options.seed,
@@ -68,7 +73,8 @@ async def _disturb(ground: Ground, options: Options, timeline: Timeline, crowd: 
             crowd.close()
             clients.cancel_scope.deadline = anyio.current_time() + _PATIENCE
         if clients.cancel_scope.cancelled_caught:
-            timeline.complain(f"clients had not finished {_PATIENCE:g} s after the last fault")
+            late = ", ".join(f"{n} × {what}" for what, n in crowd.at_work.items() if n)
+            timeline.complain(f"I1: clients had not finished {_PATIENCE:g} s after the last fault: {late}")
         watching.cancel_scope.cancel()
 
 

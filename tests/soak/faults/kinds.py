@@ -38,6 +38,7 @@ KINDS: Final[dict[str, Kind]] = {
     "database_restart": Kind(stores.database_restart, 0, 3),
     "coordinator_killed": Kind(processes.coordinator_killed, 0, 3),
     "coordinator_restarted": Kind(processes.coordinator_restarted, 0, 1),
+    "machine_clock": Kind(processes.machine_clock, 2, 8),
     "provider_killed": Kind(processes.provider_killed, 0, 3),
     "provider_restarted": Kind(processes.provider_restarted, 0, 1),
 }

@@ -1,11 +1,15 @@
 """Daemons end: without warning, or as their operator asks."""
 
 from random import Random
+from typing import Final
 
 import anyio
 
 from tests.soak.daemon import Daemon
 from tests.soak.ground import Ground
+from tests.soak.shifted_clock import write_shift
+
+_CLOCK_OFF: Final = 900.0  # seconds at most
 
 
 class UncleanExit(Exception):
@@ -26,6 +30,14 @@ async def provider_killed(ground: Ground, random: Random, seconds: float) -> Non
 
 async def provider_restarted(ground: Ground, random: Random, seconds: float) -> None:
     await _restarted(random.choice(ground.providers), seconds)
+
+
+async def machine_clock(ground: Ground, random: Random, seconds: float) -> None:
+    """One machine's clock is wrong, and then set right: what it signs and judges meanwhile is of another time."""
+    clock = ground.clocks / random.choice(ground.daemons).name
+    write_shift(clock, random.choice((-1, 1)) * random.uniform(5, _CLOCK_OFF))
+    await anyio.sleep(seconds)
+    write_shift(clock, 0.0)
 
 
 async def _killed(daemon: Daemon, seconds: float) -> None:

@@ -11,6 +11,7 @@ from typing import Final
 import anyio
 import attrs
 
+from devnet.trouble import Trouble
 from tests.soak.faults.kinds import KINDS
 from tests.soak.faults.processes import UncleanExit
 from tests.soak.ground import Ground
@@ -44,5 +45,5 @@ async def strike_until_cancelled(ground: Ground, lane: Lane, every: float, timel
             with anyio.CancelScope(shield=True), timeline.fault(name):
                 try:
                     await kind.strike(ground, lane.random, seconds)
-                except UncleanExit as unclean:
-                    timeline.complain(str(unclean))
+                except (UncleanExit, Trouble) as broken:
+                    timeline.complain(str(broken))
