@@ -39,18 +39,16 @@ def plot(timeline: Timeline) -> str:
 def _throughput(axis: Axes, timeline: Timeline) -> None:
     axis.set_title("work done per second, by kind", loc="left", fontsize=9)
     for what in sorted({done.what for done in timeline.done}):
-        counts = _binned((done.at, 1.0) for done in timeline.done if done.what == what)
+        counts = binned((done.at, 1.0) for done in timeline.done if done.what == what)
         axis.plot([at for at, _ in counts], [len(ones) / _BIN for _, ones in counts], label=what)
     _legend(axis)
 
 
 def _latency(axis: Axes, timeline: Timeline) -> None:
     axis.set_title("seconds to a posted job (201), percentiles", loc="left", fontsize=9)
-    bins = _binned((done.at, done.seconds) for done in timeline.done if done.what == "post" and done.outcome == "ok")
-    for quantile in _QUANTILES:
-        axis.plot(
-            [at for at, _ in bins], [_quantile(seconds, quantile) for _, seconds in bins], label=f"p{quantile:.0%}"
-        )
+    bins = binned((done.at, done.seconds) for done in timeline.done if done.what == "post" and done.outcome == "ok")
+    for part in _QUANTILES:
+        axis.plot([at for at, _ in bins], [quantile(seconds, part) for _, seconds in bins], label=f"p{part * 100:g}")
     _legend(axis)
 
 
@@ -71,7 +69,7 @@ def _faults(axis: Axes, timeline: Timeline) -> None:
     axis.set_yticks(range(len(kinds)), kinds, fontsize=7)
 
 
-def _binned(points: Iterable[tuple[float, float]]) -> list[tuple[float, list[float]]]:
+def binned(points: Iterable[tuple[float, float]]) -> list[tuple[float, list[float]]]:
     """Values by the middle of their bin; empty bins are there too, or a standstill would look like none."""
     bins: dict[int, list[float]] = {}
     for at, value in points:
@@ -81,11 +79,11 @@ def _binned(points: Iterable[tuple[float, float]]) -> list[tuple[float, list[flo
     return [((n + 0.5) * _BIN, bins.get(n, [])) for n in range(max(bins) + 1)]
 
 
-def _quantile(values: Sequence[float], quantile: float) -> float:
+def quantile(values: Sequence[float], part: float) -> float:
     if not values:
         return float("nan")
     ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(quantile * len(ordered)))]
+    return ordered[min(len(ordered) - 1, int(part * len(ordered)))]
 
 
 def _legend(axis: Axes) -> None:

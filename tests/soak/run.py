@@ -16,7 +16,7 @@ from tests.soak.options import Options
 from tests.soak.sampling import sample_until_cancelled
 from tests.soak.timeline import Timeline
 from tests.soak.traffic.crowd import Crowd
-from tests.soak.verdict import come_to_rest, judged, violations
+from tests.soak.verdict import Remains, come_to_rest, judged, violations
 
 _PATIENCE: Final = 150.0  # seconds that clients get to finish once nothing disturbs them any more
 
@@ -38,9 +38,10 @@ async def soak(options: Options, say: Callable[[str], None]) -> dict[str, Any]:
             say(f"{options.minutes:g} minutes of load and faults, seed {options.seed}")
             await _disturb(ground, options, timeline, crowd)
             say("coming to rest")
-            found = [*timeline.complaints, *await come_to_rest(ground)]
+            remains = Remains(ground.anvil, ground.database_url, ground.pin_store, ground.book)
+            found = [*timeline.complaints, *await come_to_rest(remains)]
             say("checking the invariants")
-            found += await violations(ground, crowd.promised)
+            found += await violations(remains, crowd.promised)
             say("stopping every daemon")
             await ground.anvil.mine_every(BLOCK_SECONDS)  # what a provider still publishes must get its receipt
             found += await _ended_well(ground)

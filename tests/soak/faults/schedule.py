@@ -4,7 +4,8 @@ Two lanes strike independently, so that a process may die while the chain is bei
 ends before the next begins.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
 from random import Random
 from typing import Final
 
@@ -25,25 +26,43 @@ _PROCESSES: Final = frozenset(
 @attrs.frozen
 class Lane:
     kinds: Sequence[str]
-    random: Random
+    seed: str
+
+
+@attrs.frozen
+class Planned:
+    """`random` decides what the strike leaves open: which process, how deep. It is the strike's own, so that how often
+    one draws says nothing about the next."""
+
+    kind: str
+    pause: float  # seconds before it
+    seconds: float  # that it lasts
+    random: Random = attrs.field(eq=False)
 
 
 def lanes(kinds: Iterable[str], seed: int) -> list[Lane]:
-    processes = [kind for kind in kinds if kind in _PROCESSES]
-    others = [kind for kind in kinds if kind not in _PROCESSES]
-    return [Lane(lane, Random(f"{seed}/{n}")) for n, lane in enumerate((others, processes)) if lane]  # noqa: S311 - to be foreseen is its purpose
+    chosen = list(kinds)
+    processes = [kind for kind in chosen if kind in _PROCESSES]
+    others = [kind for kind in chosen if kind not in _PROCESSES]
+    return [Lane(lane, f"{seed}/{n}") for n, lane in enumerate((others, processes)) if lane]
+
+
+def planned(lane: Lane, every: float) -> Iterator[Planned]:
+    """Without end: every kind of the lane once in a random order, then again in another."""
+    order = Random(lane.seed)  # noqa: S311 - to be foreseen is its purpose
+    for turn in count():
+        for place, name in enumerate(order.sample(lane.kinds, len(lane.kinds))):
+            own = Random(f"{lane.seed}/{turn}/{place}")  # noqa: S311 - the same
+            kind = KINDS[name]
+            yield Planned(name, own.expovariate(1 / every), own.uniform(kind.least, kind.most), own)
 
 
 async def strike_until_cancelled(ground: Ground, lane: Lane, every: float, timeline: Timeline) -> None:
-    """Every kind of the lane once in a random order, then again in another."""
-    while True:
-        for name in lane.random.sample(lane.kinds, len(lane.kinds)):
-            await anyio.sleep(lane.random.expovariate(1 / every))
-            kind = KINDS[name]
-            seconds = lane.random.uniform(kind.least, kind.most)
-            # A strike that began is taken back before the run ends: what it broke must be whole for the verdict.
-            with anyio.CancelScope(shield=True), timeline.fault(name):
-                try:
-                    await kind.strike(ground, lane.random, seconds)
-                except (UncleanExit, Trouble) as broken:
-                    timeline.complain(str(broken))
+    for strike in planned(lane, every):
+        await anyio.sleep(strike.pause)
+        # A strike that began is taken back before the run ends: what it broke must be whole for the verdict.
+        with anyio.CancelScope(shield=True), timeline.fault(strike.kind):
+            try:
+                await KINDS[strike.kind].strike(ground, strike.random, strike.seconds)
+            except (UncleanExit, Trouble) as broken:
+                timeline.complain(str(broken))
