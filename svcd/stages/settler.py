@@ -26,6 +26,7 @@ _PAUSE: Final = 1.0  # doubled with each attempt, up to:
 _LONGEST_PAUSE: Final = 10.0
 _SIGNED_AGAIN_AFTER: Final = 500.0  # the window is 600 s; the same op sent again is the same transaction, so not before
 _SERVER_ERROR: Final = 500
+_CLAIM_AWAY: Final = frozenset({"NotClaimed", "UnknownJob"})
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -98,9 +99,10 @@ def _failure(outcome: OpOutcome) -> JobFailed | None:
 
 
 def _may_come_back(held: Held, outcome: OpOutcome) -> bool:
-    """A reorganisation took the claim off the chain: the coordinator sends its bytes again. Given up now, the job would
-    be claimed by us again, and worked on by nobody until it is reclaimed."""
-    return outcome == ChainRefused("NotClaimed") and trio.current_time() < held.claim_dies
+    """A reorganisation took the claim off the chain, or the post as well: the coordinator sends their bytes again. Given
+    up now, the job would be claimed by us again, and worked on by nobody until it is reclaimed."""
+    away = isinstance(outcome, ChainRefused) and outcome.reason in _CLAIM_AWAY
+    return away and trio.current_time() < held.claim_dies
 
 
 def _is_final(outcome: OpOutcome) -> bool:

@@ -309,7 +309,7 @@ async def test_job_whose_claim_a_reorganisation_takes_back_for_a_while_is_settle
 
     claimed: dict[str, object] = {}
     job = market.post()
-    market.scripts["settle"] += [unmade, instead(answer(409, {"ok": False, "reason": "NotClaimed"})), made_again]
+    market.scripts["settle"] += [unmade, instead(answer(409, {"ok": False, "reason": "UnknownJob"})), made_again]
     async with start(backend=Backend(work)) as running:
         assert await running.end_of(job) == ("settled", None)
     assert market.calls.count("claim") == 1
