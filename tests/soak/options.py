@@ -24,7 +24,10 @@ class Options:
 def read_options(arguments: Sequence[str]) -> Options:
     defaults = Options()
     parser = argparse.ArgumentParser(
-        prog="make soak", description="The whole market under load and faults; then the invariants are checked."
+        prog="python -m tests.soak",
+        description="The whole market under load and faults; then the invariants are checked. `make soak` takes the same as"
+        " MINUTES, JOBS, PROVIDERS, COORDINATORS, SEED, FAULTS.",
+        epilog=f"faults: {', '.join(KINDS)}",
     )
     add = parser.add_argument
     add("--minutes", type=float, default=defaults.minutes, help="how long clients and faults go on (%(default)s)")
@@ -32,11 +35,11 @@ def read_options(arguments: Sequence[str]) -> Options:
     add("--providers", type=int, default=defaults.providers, choices=(1, 2, 3), help="svcd processes (%(default)s)")
     add("--coordinators", type=int, default=defaults.coordinators, help="coordinatord processes (%(default)s)")
     add("--seed", type=int, default=defaults.seed, help="decides faults, their order and their length (%(default)s)")
-    add("--faults", default=",".join(defaults.faults), help="kinds, comma-separated; `none` for a quiet run (all)")
+    add("--faults", default="all", help="kinds, comma-separated; `all`, or `none` for a quiet run (%(default)s)")
     add("--fault-every", type=float, default=defaults.fault_every, help="seconds between faults (%(default)s)")
     add("--out", type=Path, default=defaults.out, help="where soak.html and soak.json go (%(default)s)")
     parsed = parser.parse_args(arguments)
-    kinds = () if parsed.faults == "none" else tuple(parsed.faults.split(","))
+    kinds = {"all": tuple(KINDS), "none": ()}.get(parsed.faults, tuple(parsed.faults.split(",")))
     if unknown := [kind for kind in kinds if kind not in KINDS]:
         parser.error(f"--faults: {', '.join(unknown)} unknown; there are {', '.join(KINDS)}")
     if parsed.minutes <= 0 or parsed.coordinators < 1:
