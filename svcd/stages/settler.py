@@ -99,8 +99,8 @@ def _failure(outcome: OpOutcome) -> JobFailed | None:
 
 
 def _may_come_back(held: Held, outcome: OpOutcome) -> bool:
-    """A reorganisation took the claim off the chain, or the post as well: the coordinator sends their bytes again. Given
-    up now, the job would be claimed by us again, and worked on by nobody until it is reclaimed."""
+    """A reorganisation took the claim off the chain, or the post as well: the coordinator sends their bytes again.
+    Given up now, the job would be claimed by us again, and worked on by nobody until it is reclaimed."""
     away = isinstance(outcome, ChainRefused) and outcome.reason in _CLAIM_AWAY
     return away and trio.current_time() < held.claim_dies
 
