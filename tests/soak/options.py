@@ -25,8 +25,8 @@ def read_options(arguments: Sequence[str]) -> Options:
     defaults = Options()
     parser = argparse.ArgumentParser(
         prog="python -m tests.soak",
-        description="The whole market under load and faults; then the invariants are checked. `make soak` takes the same"
-        " as MINUTES, JOBS, PROVIDERS, COORDINATORS, SEED, FAULTS.",
+        description="The whole market under load and faults; then the invariants are checked. `make soak` takes the"
+        " same as MINUTES, JOBS, PROVIDERS, COORDINATORS, SEED, FAULTS.",
         epilog=f"faults: {', '.join(KINDS)}",
     )
     add = parser.add_argument
