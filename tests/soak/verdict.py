@@ -20,6 +20,7 @@ from tests.invariants.funds import fund_violations
 from tests.invariants.index import index_violations
 from tests.invariants.jobs import job_violations
 from tests.invariants.objects import object_violations
+from tests.invariants.registries import registry_violations
 from tests.invariants.relays import relay_violations
 from tests.invariants.sessions import session_violations
 from tests.soak.lease_audit import lease_violations
@@ -91,6 +92,7 @@ async def violations(remains: Remains, promised: Collection[bytes]) -> list[str]
                 *await relay_violations(connection, rpc, stuck_after=0),
                 *await job_violations(rpc, book, promised=promised),
                 *await index_violations(connection, rpc, book),
+                *await registry_violations(connection, rpc, book),
                 *await fund_violations(rpc, book),
                 *await _batch_violations(remains),
                 *await object_violations(connection, remains.pins.gateway),

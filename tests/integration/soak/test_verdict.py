@@ -19,6 +19,7 @@ from devnet.contracts import at, connected
 from devnet.world import World
 from tests.integration.coordinatord.indexer.moves import address_book
 from tests.integration.coordinatord.indexer.scene import follower_of
+from tests.invariants.registries import registry_violations
 from tests.soak.lease_audit import install_lease_audit
 from tests.soak.verdict import INVARIANTS, Remains, judged, violations
 
@@ -149,3 +150,14 @@ async def test_job_that_was_promised_and_is_not_on_the_chain_is_lost(
     assert not verdict["I1"]["holds"]
     assert JOB.hex() in verdict["I1"]["detail"]
     assert [name for name in INVARIANTS if verdict[name]["holds"]] == [name for name in INVARIANTS if name != "I1"]
+
+
+async def test_index_that_a_replay_agrees_with_is_held_against_the_registries_too(
+    world: World, remains: Remains, connection: "Connection[asyncpg.Record]"
+) -> None:
+    await index(world, remains.book, connection)
+    async with open_rpc(world.anvil.rpc_url) as rpc:
+        assert await registry_violations(connection, rpc, remains.book) == []
+        await connection.execute("update providers set ceiling = ceiling + 1 where provider_id = 1")
+        (found,) = await registry_violations(connection, rpc, remains.book)
+    assert found.startswith("I4: provider 1 is")
