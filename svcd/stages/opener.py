@@ -31,9 +31,9 @@ T = TypeVar("T")
 _OPENED_WITHIN: Final = 270.0
 _DEK_BYTES: Final = 32
 # The claim was mined before the escrow was asked: a reorganisation took it, or the post as well, off the chain, and the
-# coordinator sends both again.
-_CLAIM_AWAY: Final = frozenset({"not_claimed", "no_claim"})
-_CLAIM_PAUSE: Final = 2.0
+# coordinator sends both again. And a clock that is wrong is set right.
+_PASSING: Final = frozenset({"not_claimed", "no_claim", "stale_issued_at"})
+_PAUSE: Final = 2.0
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -109,10 +109,10 @@ class PayloadOpener:
                 held.job.job_id, found.seed_wrap, found.ct_hash, answer_key.public.raw, self.clock.now()
             )
             answer = await self.coordinator.release(body, until)
-            away = isinstance(answer, Refused) and answer.code in _CLAIM_AWAY
-            if not away or trio.current_time() + _CLAIM_PAUSE >= until:
+            passing = isinstance(answer, Refused) and answer.code in _PASSING
+            if not passing or trio.current_time() + _PAUSE >= until:
                 break
-            await trio.sleep(_CLAIM_PAUSE)
+            await trio.sleep(_PAUSE)
         if isinstance(answer, Released):
             dek = open_sealed(answer_key, answer.dek_sealed)
             if dek is None or len(dek) != _DEK_BYTES:

@@ -26,7 +26,7 @@ _PAUSE: Final = 1.0  # doubled with each attempt, up to:
 _LONGEST_PAUSE: Final = 10.0
 _SIGNED_AGAIN_AFTER: Final = 500.0  # the window is 600 s; the same op sent again is the same transaction, so not before
 _SERVER_ERROR: Final = 500
-_CLAIM_AWAY: Final = frozenset({"NotClaimed", "UnknownJob"})
+_STALE: Final = ChainRefused("StaleOp")
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -57,14 +57,14 @@ class Settler:
                 return await self.pipeline.settled(held, sealed.started)
             failure = _failure(outcome)
             over = trio.current_time() + pause >= held.sla_ends
-            final = _is_final(outcome) and not (standing != "ended" and _may_come_back(held, outcome))
+            final = _is_final(outcome) and (standing == "ended" or not _may_pass(held, outcome))
             if failure is not None and (over or final):
                 raise failure
             if over:
                 raise JobFailed("settle_http_504", describe(outcome))
             await trio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
-            if trio.current_time() - signed_at > _SIGNED_AGAIN_AFTER:
+            if outcome == _STALE or trio.current_time() - signed_at > _SIGNED_AGAIN_AFTER:
                 op, signed_at = await self._op(sealed), trio.current_time()
 
     async def _op(self, sealed: Sealed) -> Body:
@@ -98,11 +98,17 @@ def _failure(outcome: OpOutcome) -> JobFailed | None:
             return None
 
 
-def _may_come_back(held: Held, outcome: OpOutcome) -> bool:
-    """A reorganisation took the claim off the chain, or the post as well: the coordinator sends their bytes again.
-    Given up now, the job would be claimed by us again, and worked on by nobody until it is reclaimed."""
-    away = isinstance(outcome, ChainRefused) and outcome.reason in _CLAIM_AWAY
-    return away and trio.current_time() < held.claim_dies
+def _may_pass(held: Held, outcome: OpOutcome) -> bool:
+    """Refusals that say nothing final. A wrong clock, ours or the coordinator's, is set right. And what a
+    reorganisation took off the chain, the claim or the post as well, comes back: the coordinator sends their bytes
+    again. Given up then, the job would be claimed by us again, and worked on by nobody until it is reclaimed."""
+    match outcome:
+        case ChainRefused() if outcome == _STALE:
+            return True
+        case ChainRefused(reason="NotClaimed" | "UnknownJob"):
+            return trio.current_time() < held.claim_dies
+        case _:
+            return False
 
 
 def _is_final(outcome: OpOutcome) -> bool:

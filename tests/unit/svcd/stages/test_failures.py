@@ -315,12 +315,26 @@ async def test_job_whose_claim_a_reorganisation_takes_back_for_a_while_is_settle
     assert market.calls.count("claim") == 1
 
 
-async def test_key_is_asked_for_again_while_a_reorganisation_hides_the_claim(
+async def test_settle_and_fail_that_are_stale_by_a_wrong_clock_are_signed_again(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    stale = instead(answer(409, {"ok": False, "reason": "StaleOp"}))
+    good, bad = market.post(), market.post(market.container(canonical({"v": 2})))
+    market.scripts["settle"] += [stale, stale]
+    market.scripts["fail"] += [stale, stale]
+    async with start() as running:
+        assert await running.end_of(good) == ("settled", None)
+        assert await running.end_of(bad) == ("failed", "malformed_envelope")
+    assert (market.calls.count("settle"), market.calls.count("fail")) == (3, 3)
+
+
+async def test_key_is_asked_for_again_while_what_hides_the_claim_may_pass(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     market.scripts["release"] += [
         instead(error(404, "no_claim", "not_found")),
         instead(error(409, "not_claimed")),
+        instead(error(400, "stale_issued_at")),
     ]
     job = open_job(market)
     async with start() as running:
