@@ -4,6 +4,7 @@ import io
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -15,8 +16,8 @@ _QUANTILES: Final = (0.5, 0.95, 0.99)
 
 def plot(timeline: Timeline) -> str:
     """An SVG element."""
-    figure = Figure(figsize=(11, 12), layout="constrained")
-    axes: Sequence[Axes] = figure.subplots(6, 1, sharex=True)
+    figure = Figure(figsize=(13, 14), layout="constrained")
+    axes: Sequence[Axes] = figure.subplots(6, 1, sharex=True, height_ratios=(2, 1, 1, 1, 1, 1.5))
     _throughput(axes[0], timeline)
     _latency(axes[1], timeline)
     for axis, series, title in (
@@ -38,6 +39,7 @@ def plot(timeline: Timeline) -> str:
 
 def _throughput(axis: Axes, timeline: Timeline) -> None:
     axis.set_title("work done per second, by kind", loc="left", fontsize=9)
+    axis.set_prop_cycle(color=colormaps["tab20"].colors)  # type: ignore[attr-defined] # a listed map has them
     for what in sorted({done.what for done in timeline.done}):
         counts = binned((done.at, 1.0) for done in timeline.done if done.what == what)
         axis.plot([at for at, _ in counts], [len(ones) / _BIN for _, ones in counts], label=what)
@@ -88,4 +90,4 @@ def quantile(values: Sequence[float], part: float) -> float:
 
 def _legend(axis: Axes) -> None:
     if axis.get_legend_handles_labels()[0]:
-        axis.legend(fontsize=7, ncols=4, loc="upper left")
+        axis.legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
