@@ -167,3 +167,23 @@ devnet: setup ## bring a whole local market up and keep it until Ctrl-C
 .PHONY: bench
 bench: setup ## every benchmark beside its limit, in one table and in build/bench.json
 	@$(BIN)/python -m tests.bench
+
+# What may be chosen for a soak; `make soak SEED=7 MINUTES=20 FAULTS=reorg,rpc_hang`. See tests/soak/README.md.
+MINUTES ?= 10
+JOBS ?= 0
+PROVIDERS ?= 2
+COORDINATORS ?= 2
+SEED ?= 1
+FAULTS ?= all
+LINES ?= 5000
+KILLS ?= 10
+
+.PHONY: soak soak-market soak-batches
+soak: soak-market soak-batches ## the whole market under load and faults, then its promises checked: build/soak.html
+
+soak-market: setup
+	@$(BIN)/python -m tests.soak --minutes $(MINUTES) --jobs $(JOBS) --providers $(PROVIDERS) \
+		--coordinators $(COORDINATORS) --seed $(SEED) --faults $(FAULTS)
+
+soak-batches: setup
+	@$(BIN)/python -m tests.soak.batches --lines $(LINES) --kills $(KILLS)

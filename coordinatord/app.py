@@ -8,6 +8,7 @@ pool, node, store, keys  closed last
 import signal
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Final
 
 import anyio
@@ -43,6 +44,7 @@ from coordinatord.indexer.follow import IndexerSettings, Wake, run_indexer
 from coordinatord.indexer.readiness import Readiness
 from coordinatord.metrics_server import serve_metrics
 from coordinatord.notify import Systemd
+from coordinatord.patience import Patience
 from coordinatord.pins.store import PinStore, open_pin_store
 from coordinatord.relayer.settings import RelayerSettings
 from coordinatord.relayer.worker import run_relayer
@@ -73,7 +75,6 @@ from coordinatord.store.database import Database, open_database
 from coordinatord.store.escrow_generations import read_custody
 from coordinatord.store.migrate import migrate
 from coordinatord.store.notices import Notices
-from coordinatord.trouble import Retryable
 from coordinatord.workers.batches import BatchWorker
 from coordinatord.workers.expansion import Expansion
 from coordinatord.workers.finalising import Finalising
@@ -82,7 +83,7 @@ from coordinatord.workers.reclaim import ReclaimWorker
 
 log = structlog.get_logger(__name__)
 
-_BOOT_PATIENCE: Final = 60.0  # seconds that a boot waits for the node
+_BOOT_PATIENCE: Final = 60.0  # seconds that a boot waits for the database and the node
 _UNREADY_PAUSE: Final = 0.5  # seconds in which balancers may see that this node is not ready, before it stops listening
 
 
@@ -105,8 +106,9 @@ async def run(config: Config) -> None:
     stopping = Stopping()
     listening = listening_socket(config.port)
     async with AsyncExitStack() as stack:
-        ground = await open_ground(config, stack)
-        await prepare(ground)
+        patience = Patience(_BOOT_PATIENCE)
+        ground = await patience.until("the database", partial(open_ground, config, stack))
+        await prepare(ground, patience)
         escrow = await stack.enter_async_context(open_escrow(config, escrow_ground(ground), system_clock))
         if escrow is not None:
             await escrow.custody.begin()
@@ -140,7 +142,11 @@ async def run(config: Config) -> None:
 
 
 async def open_ground(config: Config, stack: AsyncExitStack) -> Ground:
-    """Connections, closed with `stack` in the opposite order."""
+    """Connections, closed with `stack` in the opposite order. `Retryable`, with nothing opened, when the database does
+    not answer."""
+    database = await stack.enter_async_context(
+        open_database(config.database_url.reveal(), smallest=config.database_pool_min, largest=config.database_pool_max)
+    )
     pins = await stack.enter_async_context(
         open_pin_store(
             config.pin_store_endpoint,
@@ -151,9 +157,6 @@ async def open_ground(config: Config, stack: AsyncExitStack) -> Ground:
         )
     )
     rpc = await stack.enter_async_context(open_rpc(config.rpc_url))
-    database = await stack.enter_async_context(
-        open_database(config.database_url.reveal(), smallest=config.database_pool_min, largest=config.database_pool_max)
-    )
     return Ground(
         config=config,
         domains=Domains.of(config.addresses),
@@ -165,22 +168,17 @@ async def open_ground(config: Config, stack: AsyncExitStack) -> Ground:
     )
 
 
-async def prepare(ground: Ground) -> None:
-    """Migrations under their lock, and the chain held against the address book. Waits for what is still starting."""
-    async with ground.database.connection() as connection:
-        applied = await migrate(connection)
-    if applied:
+async def prepare(ground: Ground, patience: Patience) -> None:
+    """Migrations under their lock, and the chain held against the address book."""
+
+    async def migrated() -> list[str]:
+        async with ground.database.connection() as connection:
+            return await migrate(connection)
+
+    if applied := await patience.until("the database", migrated):
         log.info("migrated", applied=applied)
-    deadline = anyio.current_time() + _BOOT_PATIENCE
-    while True:
-        try:
-            await check_chain(ground.rpc, ground.config.addresses, ground.domains)
-            return
-        except Retryable as trouble:
-            if anyio.current_time() > deadline:
-                raise
-            log.warning("waiting for the node", reason=trouble.message)
-            await anyio.sleep(1)
+    config = ground.config
+    await patience.until("the node", partial(check_chain, ground.rpc, config.addresses, ground.domains))
 
 
 def escrow_ground(ground: Ground) -> EscrowGround:

@@ -1,11 +1,16 @@
 """A job in hand, and what each stage adds to it on its way to the next."""
 
+from typing import Final
+
 import attrs
 
 from common.box import PublicKey
 from svcd.jobs import Job
 from svcd.slots import Slot
 from svcd.work import Output, Work
+
+# A signed claim is good for 600 seconds, so one that is not on the chain after this never will be.
+CLAIM_DEAD_AFTER: Final = 660.0
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -22,6 +27,11 @@ class Held:
     def held(self) -> "Held":
         """As on what the later stages make of it."""
         return self
+
+    @property
+    def claim_dies(self) -> float:
+        """In the loop's time: a claim that is off the chain then, after a reorganisation, does not come back."""
+        return self.sla_ends - self.job.sla_secs + CLAIM_DEAD_AFTER
 
     @property
     def name(self) -> str:

@@ -100,12 +100,15 @@ def _attempts() -> tenacity.AsyncRetrying:
 async def open_database(
     dsn: str, *, smallest: int, largest: int, acquire_timeout: float = 5.0
 ) -> AsyncIterator[Database]:
-    """The pool, closed when the block ends.
+    """The pool, closed when the block ends. `Retryable` when the server does not answer.
 
     Connections are not reset between uses: nobody sets session state on a pooled connection (`set local` only), and
     the reset costs a third of the throughput of point reads.
     """
-    pool = await asyncpg.create_pool(dsn, min_size=smallest, max_size=largest, reset=_no_reset)
+    try:
+        pool = await asyncpg.create_pool(dsn, min_size=smallest, max_size=largest, reset=_no_reset)
+    except (*_AGAIN, *_EXHAUSTED, OSError) as trouble:
+        raise database_trouble(trouble) from trouble
     database = Database(pool, dsn, acquire_timeout)
     try:
         yield database

@@ -107,6 +107,6 @@ class Claimer:
         if isinstance(outcome, ChainRefused) and reason in _ABOUT_US:
             self.pipeline.exclusions.pause(offer.model)
         elif isinstance(outcome, ChainRefused):
-            self.pipeline.exclusions.add(offer.job.job_id, offer.job.expires_at)
+            self.pipeline.exclusions.for_a_while(offer.job.job_id)
         await self.pipeline.journal.ended(offer.job.job_id, "not_claimed", reason)
         offer.slot.give_back()

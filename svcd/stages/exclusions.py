@@ -9,6 +9,7 @@ import trio
 from svcd.clock import Clock
 
 _PAUSE: Final = 10.0  # after a refusal that is about us: the next claim would meet the same
+_A_WHILE: Final = 30.0  # after a refusal that is about a job
 _NO_ESCROW: Final = 300.0  # after the escrow gave no key: until then each open bid claimed would be failed as well
 _FOR_GOOD: Final = 2 * 86_400  # no order is open for longer
 
@@ -25,14 +26,19 @@ class Exclusions:
         for job_id in job_ids:
             self._until[job_id] = self.clock.wall() + _FOR_GOOD
 
-    def add(self, job_id: bytes, expires_at: int) -> None:
+    def add(self, job_id: bytes, expires_at: float) -> None:
         """Until its order has expired."""
         now = self.clock.wall()
         self._until = {known: until for known, until in self._until.items() if until > now}
         self._until[job_id] = expires_at
 
+    def for_a_while(self, job_id: bytes) -> None:
+        """The chain refused a claim of it for what may pass: a token that is paused, an owner who is short of funds, a
+        reorganisation between its post and its claim."""
+        self.add(job_id, self.clock.wall() + _A_WHILE)
+
     def __contains__(self, job_id: bytes) -> bool:
-        return job_id in self._until
+        return self._until.get(job_id, 0.0) > self.clock.wall()
 
     def pause(self, model: str) -> None:
         self._paused[model] = trio.current_time() + _PAUSE

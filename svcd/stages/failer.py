@@ -44,8 +44,8 @@ class Failer:
                     return await self.pipeline.settled(held, None)
                 case "ended":
                     return await self.pipeline.failed(held, reason)
-                case "held" if isinstance(outcome, ChainRefused):
-                    return await self.pipeline.left(held, reason)  # it would be refused again
+                case "held" if isinstance(outcome, ChainRefused) and outcome.reason != "StaleOp":
+                    return await self.pipeline.left(held, reason)  # it would be refused again; a clock is set right
                 case _ if trio.current_time() + pause >= until:
                     return await self.pipeline.left(held, reason)
             await trio.sleep(pause)

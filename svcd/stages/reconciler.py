@@ -15,7 +15,7 @@ from svcd import metrics
 from svcd.clock import Clock
 from svcd.coordinator.client import Coordinator
 from svcd.failures import JobFailed
-from svcd.held import Held, Sealed
+from svcd.held import CLAIM_DEAD_AFTER, Held, Sealed
 from svcd.jobs import Job, JobState
 from svcd.journal.entries import Entry
 from svcd.slots import Slots
@@ -27,8 +27,6 @@ log = structlog.get_logger(__name__)
 
 _EVERY: Final = 30.0
 _RETRY: Final = 2.0
-# A signed claim is good for 600 seconds, so one that is not on the chain after this never will be.
-CLAIM_DEAD_AFTER: Final = 660.0
 
 Verdict = Literal["wait", "not_claimed", "settled", "failed", "claim_expired", "fail", "settle", "work"]
 

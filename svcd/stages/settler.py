@@ -14,7 +14,7 @@ from svcd.coordinator.requests import NoAnswer
 from svcd.coordinator.sessions import SignInRefused
 from svcd.coordinator.signer import Body, Signer
 from svcd.failures import JobFailed
-from svcd.held import Sealed
+from svcd.held import Held, Sealed
 from svcd.stages.looking_up import Lookup
 from svcd.stages.pipeline import Pipeline
 from svcd.stages.settle_failures import refused, sign_in_refused
@@ -26,6 +26,7 @@ _PAUSE: Final = 1.0  # doubled with each attempt, up to:
 _LONGEST_PAUSE: Final = 10.0
 _SIGNED_AGAIN_AFTER: Final = 500.0  # the window is 600 s; the same op sent again is the same transaction, so not before
 _SERVER_ERROR: Final = 500
+_STALE: Final = ChainRefused("StaleOp")
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -51,17 +52,19 @@ class Settler:
                     # The upload has lapsed: they live a few minutes until a settle names them.
                     return await self.pipeline.to_upload.send(held.sla_ends, attrs.evolve(sealed, result_cid=None))
             log.warning("settle not confirmed", job=held.name, outcome=describe(outcome))
-            if await self.lookup.standing(held) == "settled":
+            standing = await self.lookup.standing(held)
+            if standing == "settled":
                 return await self.pipeline.settled(held, sealed.started)
             failure = _failure(outcome)
             over = trio.current_time() + pause >= held.sla_ends
-            if failure is not None and (over or _is_final(outcome)):
+            final = _is_final(outcome) and (standing == "ended" or not _may_pass(held, outcome))
+            if failure is not None and (over or final):
                 raise failure
             if over:
                 raise JobFailed("settle_http_504", describe(outcome))
             await trio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
-            if trio.current_time() - signed_at > _SIGNED_AGAIN_AFTER:
+            if outcome == _STALE or trio.current_time() - signed_at > _SIGNED_AGAIN_AFTER:
                 op, signed_at = await self._op(sealed), trio.current_time()
 
     async def _op(self, sealed: Sealed) -> Body:
@@ -93,6 +96,19 @@ def _failure(outcome: OpOutcome) -> JobFailed | None:
             return JobFailed("settle_transport_error", outcome.detail)
         case StillPending():
             return None
+
+
+def _may_pass(held: Held, outcome: OpOutcome) -> bool:
+    """Refusals that say nothing final. A wrong clock, ours or the coordinator's, is set right. And what a
+    reorganisation took off the chain, the claim or the post as well, comes back: the coordinator sends their bytes
+    again. Given up then, the job would be claimed by us again, and worked on by nobody until it is reclaimed."""
+    match outcome:
+        case ChainRefused() if outcome == _STALE:
+            return True
+        case ChainRefused(reason="NotClaimed" | "UnknownJob"):
+            return trio.current_time() < held.claim_dies
+        case _:
+            return False
 
 
 def _is_final(outcome: OpOutcome) -> bool:

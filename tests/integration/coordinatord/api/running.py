@@ -49,14 +49,14 @@ async def running(
     coordinator = Coordinator(process, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{metrics_port}/metrics")
     try:
         async with httpx.AsyncClient(trust_env=False) as http:
-            await _until_ready(coordinator, http)
+            await until_ready(coordinator, http)
         yield coordinator
     finally:
         process.kill()
         process.wait()
 
 
-async def _until_ready(coordinator: Coordinator, http: httpx.AsyncClient) -> None:
+async def until_ready(coordinator: Coordinator, http: httpx.AsyncClient) -> None:
     with anyio.fail_after(30):
         while True:
             assert coordinator.process.poll() is None, "the coordinator ended"

@@ -1,16 +1,19 @@
 import json
 import subprocess
 from collections.abc import AsyncIterator
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import anyio
 import httpx
 import pytest
 
 from common.domains import Domains
-from devnet.ports import pick_free
+from devnet.ports import LOOPBACK, pick_free
 from devnet.world import World
+from tests.faults.tcp_proxy import Trouble, tcp_proxy
 from tests.integration.coordinatord.api.party import Party, wallet_of
-from tests.integration.coordinatord.api.running import Coordinator, running, start
+from tests.integration.coordinatord.api.running import Coordinator, running, start, until_ready
 from tests.integration.coordinatord.api.stage import configured, environment
 
 pytestmark = pytest.mark.anyio
@@ -128,3 +131,23 @@ async def test_boot_stops_at_a_chain_that_is_not_the_address_books(
     assert process.returncode == 1
     assert told in errors.splitlines()[-1]
     assert b"Traceback" not in errors
+
+
+async def test_coordinator_that_is_started_before_its_database_waits_for_it(
+    world: World, database_url: str, tmp_path: Path
+) -> None:
+    port, log = pick_free(), tmp_path / "log"
+    server = urlsplit(database_url)
+    async with tcp_proxy(LOOPBACK, server.port or 0) as database, httpx.AsyncClient(trust_env=False) as http:
+        settings = environment(world, database_url.replace(f":{server.port}/", f":{database.port}/"), PORT=port)
+        with log.open("wb") as errors, database.trouble(Trouble.REFUSE):
+            process = start(settings, errors=errors.fileno())
+            with anyio.fail_after(20):
+                while b"waiting for the database" not in log.read_bytes():
+                    assert process.poll() is None, log.read_text()
+                    await anyio.sleep(0.05)
+        try:
+            await until_ready(Coordinator(process, f"http://{LOOPBACK}:{port}", ""), http)
+        finally:
+            process.kill()
+            process.wait()

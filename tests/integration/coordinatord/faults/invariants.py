@@ -11,6 +11,7 @@ from coordinatord.store.index.position import read_position
 from tests.invariants.funds import fund_violations
 from tests.invariants.index import index_violations
 from tests.invariants.jobs import job_violations
+from tests.invariants.registries import registry_violations
 from tests.invariants.relays import relay_violations
 
 
@@ -29,6 +30,7 @@ async def all_violations(
                 *await relay_violations(connection, rpc, stuck_after=0),
                 *await job_violations(rpc, book, promised=promised),
                 *await index_violations(connection, rpc, book),
+                *await registry_violations(connection, rpc, book),
                 *await fund_violations(rpc, book, donations=donations),
             ]
     finally:

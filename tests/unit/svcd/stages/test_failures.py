@@ -292,6 +292,55 @@ async def test_op_whose_answer_is_lost_is_looked_up_and_not_assumed(
     assert len(running.backend.ran) == 1
 
 
+async def test_job_whose_claim_a_reorganisation_takes_back_for_a_while_is_settled_when_it_is_there_again(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    async def unmade(_: Callable[[], httpx.Response]) -> httpx.Response:
+        market.jobs[job] |= {"state": 0, "provider_id": "0", "claimed_at": "0"}
+        return answer(409, {"ok": False, "reason": "NotClaimed"})
+
+    async def made_again(perform: Callable[[], httpx.Response]) -> httpx.Response:
+        market.jobs[job] |= claimed
+        return perform()
+
+    async def work(_: Work) -> Output:
+        claimed.update({name: market.jobs[job][name] for name in ("state", "provider_id", "claimed_at")})
+        return Output("done", 1)
+
+    claimed: dict[str, object] = {}
+    job = market.post()
+    market.scripts["settle"] += [unmade, instead(answer(409, {"ok": False, "reason": "UnknownJob"})), made_again]
+    async with start(backend=Backend(work)) as running:
+        assert await running.end_of(job) == ("settled", None)
+    assert market.calls.count("claim") == 1
+
+
+async def test_settle_and_fail_that_are_stale_by_a_wrong_clock_are_signed_again(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    stale = instead(answer(409, {"ok": False, "reason": "StaleOp"}))
+    good, bad = market.post(), market.post(market.container(canonical({"v": 2})))
+    market.scripts["settle"] += [stale, stale]
+    market.scripts["fail"] += [stale, stale]
+    async with start() as running:
+        assert await running.end_of(good) == ("settled", None)
+        assert await running.end_of(bad) == ("failed", "malformed_envelope")
+    assert (market.calls.count("settle"), market.calls.count("fail")) == (3, 3)
+
+
+async def test_key_is_asked_for_again_while_what_hides_the_claim_may_pass(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    market.scripts["release"] += [
+        instead(error(404, "no_claim", "not_found")),
+        instead(error(409, "not_claimed")),
+        instead(error(400, "stale_issued_at")),
+    ]
+    job = open_job(market)
+    async with start() as running:
+        assert await running.end_of(job) == ("settled", None)
+
+
 async def test_settle_that_a_fail_was_about_to_follow_counts_when_it_came_through_after_all(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:

@@ -1,9 +1,10 @@
 import pytest
 
+from svcd.held import CLAIM_DEAD_AFTER
 from svcd.jobs import Job
 from svcd.journal.entries import Entry
 from svcd.journal.states import JournalState
-from svcd.stages.reconciler import CLAIM_DEAD_AFTER, Verdict, verdict
+from svcd.stages.reconciler import Verdict, verdict
 from tests.fakes.market import START, Market
 
 OURS = 7

@@ -1,0 +1,110 @@
+"""A TCP proxy that misbehaves on demand: stands in front of a store, a gateway, a database, and knows none of them.
+
+    async with tcp_proxy("127.0.0.1", 8480) as proxy:      # proxy.port is what the code under test talks to
+        with proxy.trouble(Trouble.REFUSE):
+            ...                                            # lasts as long as the block
+
+Trouble begins for connections under way too: they are cut when it starts, so that what is reused meets it as well.
+"""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from enum import Enum, auto
+from typing import Final
+
+import anyio
+import anyio.abc
+import attrs
+
+_UNAVAILABLE: Final = (
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain\r\ncontent-length: 7\r\n"
+    b"connection: close\r\n\r\ntrouble"
+)
+_CUT_AFTER: Final = 64  # bytes of an answer that get through
+
+
+class Trouble(Enum):
+    """What happens to a connection."""
+
+    REFUSE = auto()  # closed as soon as it is made
+    HANG = auto()  # taken, and never answered
+    CUT = auto()  # closed after the first bytes of an answer
+    UNAVAILABLE = auto()  # an HTTP 503 whatever is asked
+
+
+@attrs.define
+class TcpProxy:
+    host: str
+    port: int
+    _upstream: tuple[str, int]
+    _trouble: Trouble | None = None
+    _open: set[anyio.CancelScope] = attrs.field(factory=set)
+
+    @contextmanager
+    def trouble(self, trouble: Trouble) -> Iterator[None]:
+        self._trouble = trouble
+        self.cut_all()
+        try:
+            yield
+        finally:
+            self._trouble = None
+            self.cut_all()  # what hung must not hang on
+
+    def cut_all(self) -> None:
+        """Close every connection that is under way."""
+        for scope in list(self._open):
+            scope.cancel()
+
+    async def serve(self, client: anyio.abc.SocketStream) -> None:
+        with anyio.CancelScope() as scope:
+            self._open.add(scope)
+            try:
+                async with client:
+                    await self._serve(client)
+            except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream):
+                return  # one side went away, as sides do
+            finally:
+                self._open.discard(scope)
+
+    async def _serve(self, client: anyio.abc.SocketStream) -> None:
+        match self._trouble:
+            case Trouble.REFUSE:
+                return
+            case Trouble.HANG:
+                await anyio.sleep_forever()
+            case Trouble.UNAVAILABLE:
+                await client.receive()
+                await client.send(_UNAVAILABLE)
+            case cut:
+                async with await anyio.connect_tcp(*self._upstream) as upstream, anyio.create_task_group() as both:
+
+                    async def answers() -> None:
+                        await _copy(upstream, client, _CUT_AFTER if cut is Trouble.CUT else None)
+                        both.cancel_scope.cancel()
+
+                    both.start_soon(answers)
+                    await _copy(client, upstream, None)
+                    await upstream.send_eof()
+
+
+async def _copy(source: anyio.abc.SocketStream, target: anyio.abc.SocketStream, most: int | None) -> None:
+    while most is None or most > 0:
+        try:
+            piece = await source.receive(65536 if most is None else most)
+        except (anyio.EndOfStream, anyio.BrokenResourceError):
+            return
+        if most is not None:
+            most -= len(piece)
+        await target.send(piece)
+
+
+@asynccontextmanager
+async def tcp_proxy(host: str, port: int) -> AsyncIterator[TcpProxy]:
+    """Serves on a free port of the loopback until the block ends."""
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=0)
+    own = listener.extra(anyio.abc.SocketAttribute.local_port)  # noqa: S610 - anyio's, not Django's
+    proxy = TcpProxy("127.0.0.1", own, (host, port))
+    async with listener, anyio.create_task_group() as serving:
+        serving.start_soon(listener.serve, proxy.serve)
+        yield proxy
+        serving.cancel_scope.cancel()

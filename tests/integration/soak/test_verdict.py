@@ -1,0 +1,163 @@
+"""A check that cannot fail proves nothing: each promise is broken once, and its check says so."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
+from typing import Final
+
+import asyncpg
+import pytest
+
+from common.address_book import AddressBook
+from coordinatord.chain.decoding import Decoder
+from coordinatord.chain.rpc import open_rpc
+from coordinatord.indexer.fetch import Source
+from coordinatord.pins.store import open_pin_store
+from coordinatord.secret import Secret
+from coordinatord.store.files import object_key
+from coordinatord.store.migrate import migrate
+from devnet.contracts import at, connected
+from devnet.world import World
+from tests.integration.coordinatord.indexer.moves import address_book
+from tests.integration.coordinatord.indexer.scene import follower_of
+from tests.invariants.registries import registry_violations
+from tests.soak.lease_audit import install_lease_audit
+from tests.soak.verdict import INVARIANTS, Remains, judged, violations
+
+pytestmark = pytest.mark.anyio
+
+Connection = asyncpg.Connection
+Break = Callable[[World, Remains, "Connection[asyncpg.Record]"], Awaitable[None]]
+JOB: Final = b"\x77" * 32
+
+
+async def nothing(*_: object) -> None:
+    """As the run left it."""
+
+
+async def tokens_from_nowhere(world: World, remains: Remains, _: object) -> None:
+    async with connected(remains.anvil.rpc_url) as chain:
+        token = at(chain, "DevToken", world.market.token)
+        client = world.cast.with_role("client")[0].address
+        await chain.send(token, client, "transfer", world.market.address_book["jobRegistry"], 1)
+
+
+def statements(*all_: str | tuple[object, ...]) -> Break:
+    """SQL, or SQL with its arguments, one after the other."""
+
+    async def run(_world: World, _remains: Remains, connection: "Connection[asyncpg.Record]") -> None:
+        for one in all_:
+            sql, *arguments = (one,) if isinstance(one, str) else one
+            await connection.execute(str(sql), *arguments)
+
+    return run
+
+
+async def lines_without_records(_: World, remains: Remains, connection: "Connection[asyncpg.Record]") -> None:
+    pins = remains.pins
+    async with open_pin_store(pins.endpoint, pins.bucket, Secret(pins.key), Secret(pins.secret), pins.region) as store:
+        await store.put(object_key("file-in"), b'{"line": 1}\n\n{"line": 3}\n')
+    await connection.execute(
+        "insert into batches (id, owner, endpoint, input_file_id, completion_window, metadata, request_hash,"
+        " expires_at, completed_at) values ('batch_x', '\\x01', '/v1/responses', 'file-in', '1h', '{}', '\\x01',"
+        " now(), now())"
+    )
+
+
+_NONCES: Final = (
+    "insert into relay_txs (chain_id, account, nonce, target, calldata, gas, priority, purpose, lost, created_at)"
+    " select 1, decode(repeat('11', 20), 'hex'), n, '', '', 0, 0, 'foreign', true, now() - $2::interval"
+    " from unnest($1::bigint[]) as n"
+)
+_NEW, _OLD = timedelta(), timedelta(days=8)
+_RELAYS: Final = (  # of one request
+    "insert into relays (kind, subject, dedupe, target, calldata, priority, state)"
+    " select 'post', '', '', '', '', 2, s::relay_state from unnest($1::text[]) as s"
+)
+_LEASE: Final = (
+    "insert into leases (job_id, provider_id, model_id, expires_at) values ('', 1, 1, now() + interval '20 s')"
+)
+_OBJECT: Final = (
+    "insert into objects (key, subject, cid, bytes, sha256, attached, expires_at) values ('containers/01', '',"
+    " 'bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy', 1, '', true, now() + interval '1 day')"
+)
+_SESSION: Final = "insert into sessions (token_hash, address, expires_at) values ('', '', now() + interval '25 h')"
+
+BREAKS: Final[dict[str, tuple[str, Break]]] = {
+    "nothing is broken": ("", nothing),
+    "a relay that never ended": ("I1", statements((_RELAYS, ["queued"]))),
+    "a request that took effect twice": ("I1 I2", statements((_RELAYS, ["refused", "mined", "mined"]))),
+    "a nonce left out": ("I3", statements((_NONCES, [0, 1, 3], _NEW))),
+    "old nonces that the janitor took away": (
+        "",
+        statements((_NONCES, [0, 5], _OLD), (_NONCES, [6, 7], _NEW)),
+    ),
+    "a row that the chain does not have": ("I4", statements("update providers set reputation = reputation + 1")),
+    "tokens that are nobody's": ("I5", tokens_from_nowhere),
+    "a batch that ended without its lines": ("I6", lines_without_records),
+    "an object that was lost": ("I7", statements(_OBJECT)),
+    "a session that outlives its day": ("I8", statements(_SESSION)),
+    "a lease that changes hands while it lives": ("I9", statements(_LEASE, "update leases set provider_id = 2")),
+    "a lease that lapsed and was given on": (
+        "",
+        statements(_LEASE, "update leases set expires_at = now()", "update leases set provider_id = 2"),
+    ),
+}
+
+
+@pytest.fixture
+def remains(world: World, database_url: str) -> Remains:
+    return Remains(world.anvil, database_url, world.pins, address_book(world))
+
+
+@pytest.fixture
+async def connection(remains: Remains) -> AsyncIterator["Connection[asyncpg.Record]"]:
+    opened = await asyncpg.connect(remains.database_url)
+    await migrate(opened)
+    await install_lease_audit(remains.database_url)
+    yield opened
+    await opened.close()
+
+
+async def index(world: World, book: AddressBook, connection: "Connection[asyncpg.Record]") -> None:
+    async with open_rpc(world.anvil.rpc_url) as rpc:
+        await follower_of(Source(rpc, Decoder(book)), world, 64).catch_up(connection)
+
+
+@pytest.mark.parametrize(
+    ("invariants", "break_it"), [pytest.param(*broken, id=name) for name, broken in BREAKS.items()]
+)
+async def test_each_broken_promise_is_seen_as_its_own(
+    invariants: str,
+    break_it: Break,
+    world: World,
+    remains: Remains,
+    connection: "Connection[asyncpg.Record]",
+) -> None:
+    if break_it is tokens_from_nowhere:
+        await break_it(world, remains, connection)
+    await index(world, remains.book, connection)
+    if break_it is not tokens_from_nowhere:
+        await break_it(world, remains, connection)
+    verdict = judged(await violations(remains, ()))
+    assert [name for name, one in verdict.items() if not one["holds"]] == invariants.split()
+
+
+async def test_job_that_was_promised_and_is_not_on_the_chain_is_lost(
+    world: World, remains: Remains, connection: "Connection[asyncpg.Record]"
+) -> None:
+    await index(world, remains.book, connection)
+    verdict = judged(await violations(remains, {JOB}))
+    assert not verdict["I1"]["holds"]
+    assert JOB.hex() in verdict["I1"]["detail"]
+    assert [name for name in INVARIANTS if verdict[name]["holds"]] == [name for name in INVARIANTS if name != "I1"]
+
+
+async def test_index_that_a_replay_agrees_with_is_held_against_the_registries_too(
+    world: World, remains: Remains, connection: "Connection[asyncpg.Record]"
+) -> None:
+    await index(world, remains.book, connection)
+    async with open_rpc(world.anvil.rpc_url) as rpc:
+        assert await registry_violations(connection, rpc, remains.book) == []
+        await connection.execute("update providers set ceiling = ceiling + 1 where provider_id = 1")
+        (found,) = await registry_violations(connection, rpc, remains.book)
+    assert found.startswith("I4: provider 1 is")

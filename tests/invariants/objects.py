@@ -1,0 +1,42 @@
+"""I7: every content id that something live refers to can be fetched, and is the content it was stored as.
+
+violations = await object_violations(connection, gateway)
+assert violations == []
+"""
+
+import hashlib
+from typing import Final
+
+import asyncpg
+import httpx
+
+# Objects of jobs, and uploads; each with the digest it was stored under where one is kept.
+_OBJECTS: Final = (
+    "select 'object ' || key as name, cid, sha256 from objects"
+    " where attached and cid is not null and removing_until is null and expires_at > clock_timestamp()"
+)
+_FILES: Final = (
+    "select 'file ' || id as name, cid, null::bytea as sha256 from files"
+    " where cid is not null and removing_until is null and expires_at > clock_timestamp() + interval '10 seconds'"
+)
+_JOBS: Final = (
+    "select 'job ' || encode(job_id, 'hex') as name, cid, null::bytea as sha256 from jobs"
+    " cross join lateral (values (task_cid), (result_cid)) as named (cid) where cid <> ''"
+)
+
+
+async def object_violations(connection: "asyncpg.Connection[asyncpg.Record]", gateway: str) -> list[str]:
+    """What is broken, in words; empty when all holds. Reads every object: meant for small stores."""
+    found, seen = [], dict[str, bytes | None]()
+    async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
+        for query in (_OBJECTS, _FILES, _JOBS):
+            for row in await connection.fetch(query):
+                cid = row["cid"]
+                if cid not in seen:
+                    answer = await client.get(f"{gateway}/ipfs/{cid}")
+                    seen[cid] = hashlib.sha256(answer.content).digest() if answer.is_success else None
+                if seen[cid] is None:
+                    found.append(f"I7: {row['name']} refers to {cid}, which cannot be fetched")
+                elif row["sha256"] is not None and row["sha256"] != seen[cid]:
+                    found.append(f"I7: {row['name']} is not what was stored under {cid}")
+    return found

@@ -1,0 +1,68 @@
+"""I4 beside the replay: what the index says of every job and provider is what the registries themselves say.
+
+violations = await registry_violations(connection, rpc, address_book)
+assert violations == []
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import asyncpg
+
+from common import abi
+from common.address_book import AddressBook
+from coordinatord.chain.rpc import Rpc
+from coordinatord.chain.views import Reverted, View, read_many
+
+_AT_ONCE: Final = 200
+# Columns in the order of the words that the registry's view answers with.
+_JOB: Final = (
+    *("owner", "model_id", "sla_secs", "state", "ended_because", "fee_bps", "rate_in", "rate_out", "units_in"),
+    *("units_out", "designated", "provider_id", "expires_at", "claimed_at", "gas_fee"),
+)
+_PROVIDER: Final = (
+    *("operator", "box_key", "listed", "allow_all_models", "reputation", "requested", "ceiling", "active_jobs"),
+)
+
+
+async def registry_violations(
+    connection: "asyncpg.Connection[asyncpg.Record]", rpc: Rpc, book: AddressBook
+) -> list[str]:
+    """What is broken, in words; empty when all holds. The chain must stand still, and the index have reached it."""
+    jobs = await connection.fetch("select * from jobs order by job_id")
+    providers = await connection.fetch("select * from providers order by provider_id")
+    job, provider = abi.selector("job(bytes32)"), abi.selector("provider(uint32)")
+    return [
+        *await _differing(
+            rpc,
+            [View(book.job_registry, abi.call(job, abi.bytes32(row["job_id"])), "job_read") for row in jobs],
+            [(f"job {row['job_id'].hex()}", [row[name] for name in _JOB]) for row in jobs],
+        ),
+        *await _differing(
+            rpc,
+            [
+                View(book.provider_registry, abi.call(provider, abi.uint(row["provider_id"])), "provider_id_read")
+                for row in providers
+            ],
+            [(f"provider {row['provider_id']}", [row[name] for name in _PROVIDER]) for row in providers],
+        ),
+    ]
+
+
+async def _differing(rpc: Rpc, views: Sequence[View], indexed: Sequence[tuple[str, Iterable[Any]]]) -> list[str]:
+    found = []
+    for start in range(0, len(views), _AT_ONCE):
+        answers = await read_many(rpc, views[start : start + _AT_ONCE], "job_read")
+        for (name, row), answer in zip(indexed[start : start + _AT_ONCE], answers, strict=True):
+            told = (
+                None
+                if isinstance(answer, Reverted)
+                else [int.from_bytes(answer[at : at + 32]) for at in range(0, len(answer), 32)]
+            )
+            if told != (ours := [_number(value) for value in row]):
+                found.append(f"I4: {name} is {ours} in the index, and {told} in the registry")
+    return found
+
+
+def _number(value: Any) -> int:
+    return int.from_bytes(value) if isinstance(value, bytes) else int(value or 0)

@@ -1,0 +1,54 @@
+"""The node between the coordinators and the chain errs, hangs, forgets to answer, cuts its answers off, lies."""
+
+from random import Random
+
+import anyio
+
+from tests.faults.rpc_proxy import (
+    ANY,
+    ErrorAnswer,
+    Fault,
+    Hang,
+    HttpStatus,
+    SwallowAnswer,
+    Truncate,
+    logs_of_another_block,
+    older_head,
+    withheld_logs,
+)
+from tests.soak.ground import Ground
+
+_METHODS = (ANY, "eth_call", "eth_getLogs", "eth_sendRawTransaction", "eth_getBlockReceipts")
+_ERRORS = ((-32005, "limit exceeded"), (-32603, "Internal error"))
+_STATUSES = (403, 429, 502, 503)
+
+
+async def errors(ground: Ground, random: Random, seconds: float) -> None:
+    method = random.choice(_METHODS)
+    fault: Fault = ErrorAnswer(method, *random.choice(_ERRORS))
+    if random.random() < 0.5:
+        fault = HttpStatus(method, random.choice(_STATUSES))
+    await _for(ground, seconds, fault)
+
+
+async def hang(ground: Ground, random: Random, seconds: float) -> None:
+    await _for(ground, seconds, Hang(random.choice(_METHODS)))
+
+
+async def swallowed(ground: Ground, random: Random, seconds: float) -> None:
+    """The node takes the transaction, and its answer is lost: the worst moment there is."""
+    await _for(ground, seconds, SwallowAnswer(random.choice(("eth_sendRawTransaction", ANY))))
+
+
+async def truncated(ground: Ground, random: Random, seconds: float) -> None:
+    await _for(ground, seconds, Truncate(random.choice(_METHODS), keep=random.random()))
+
+
+async def lies(ground: Ground, random: Random, seconds: float) -> None:
+    lie = random.choice(((withheld_logs(),), (logs_of_another_block(),), older_head(random.randint(1, 20))))
+    await _for(ground, seconds, *lie)
+
+
+async def _for(ground: Ground, seconds: float, *faults: Fault) -> None:
+    with ground.rpc.fault(*faults):
+        await anyio.sleep(seconds)

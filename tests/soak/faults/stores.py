@@ -1,0 +1,33 @@
+"""The pin store and the database: slow, refusing, cut off, killed, restarted."""
+
+from random import Random
+
+import anyio
+
+from tests.faults.tcp_proxy import Trouble
+from tests.soak.ground import Ground
+
+
+async def store_trouble(ground: Ground, random: Random, seconds: float) -> None:
+    with ground.store.trouble(random.choice(list(Trouble))):
+        await anyio.sleep(seconds)
+
+
+async def store_killed(ground: Ground, _random: Random, seconds: float) -> None:
+    await ground.pins.kill()
+    await anyio.sleep(seconds)
+    await ground.pins.start()
+    await ground.pins.until_ready()
+
+
+async def database_cut(ground: Ground, _random: Random, seconds: float) -> None:
+    """Every connection breaks at once; the server lives."""
+    with ground.database.trouble(Trouble.REFUSE):
+        await anyio.sleep(seconds)
+
+
+async def database_restart(ground: Ground, _random: Random, seconds: float) -> None:
+    await ground.postgres.stop()
+    await anyio.sleep(seconds)
+    await ground.postgres.start()
+    await ground.postgres.until_ready()

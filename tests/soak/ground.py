@@ -1,0 +1,150 @@
+"""The soaked market: real services, each behind a proxy that can make trouble, and daemons that can be killed."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import anyio
+import attrs
+
+from common.address_book import AddressBook
+from devnet import accounts
+from devnet.accounts import Cast, Wallet
+from devnet.anvil import Anvil, running_anvil
+from devnet.app import deployed_market
+from devnet.market import Market
+from devnet.pins import PinStore, running_pin_store
+from devnet.ports import LOOPBACK, pick_free
+from devnet.postgres import running_postgres
+from tests.faults.rpc_proxy import RpcProxy, rpc_proxy
+from tests.faults.tcp_proxy import TcpProxy, tcp_proxy
+from tests.soak.answering import accepts_sql, answers_ok, listens
+from tests.soak.daemon import Daemon
+from tests.soak.programs import coordinator_program, provider_program
+
+BLOCK_SECONDS: Final = 1
+
+
+@attrs.frozen
+class Ground:
+    """`rpc`, `store`, `gateway` and `database` are what daemons talk to; the services themselves lie behind."""
+
+    anvil: Anvil
+    postgres: Daemon
+    database_url: str  # past the proxy: for checks
+    pins: Daemon
+    pin_store: PinStore
+    cast: Cast
+    market: Market
+    rpc: RpcProxy
+    store: TcpProxy
+    database: TcpProxy
+    coordinators: list[Daemon]
+    base_urls: list[str]
+    metrics_urls: dict[str, str]  # by the daemon's name
+    providers: list[Daemon]
+    clocks: Path  # a file by each daemon's name: see tests.soak.shifted_clock
+
+    @property
+    def book(self) -> AddressBook:
+        return AddressBook.parse(json.dumps(self.market.address_book).encode())
+
+    @property
+    def gateway(self) -> str:
+        return f"http://{self.store.host}:{self.store.port}"
+
+    @property
+    def daemons(self) -> list[Daemon]:
+        return [*self.coordinators, *self.providers]
+
+    @property
+    def strangers(self) -> list[Wallet]:
+        """Providers that are registered and run no daemon."""
+        return self.cast.with_role("provider")[len(self.providers) :]
+
+
+@asynccontextmanager
+async def soaked_market(folder: Path, logs: Path, *, coordinators: int, providers: int) -> AsyncIterator[Ground]:
+    """All up, and every provider's asks on the book or about to be. What is started here ends here; logs stay."""
+    for name in ("anvil", "clocks", "pins", "postgres"):
+        (folder / name).mkdir(parents=True)
+    async with (
+        running_anvil(pick_free(), folder / "anvil", logs) as anvil,
+        running_pin_store(pick_free(), folder / "pins", logs) as pins,
+        running_postgres(pick_free(), folder / "postgres", logs) as postgres,
+        rpc_proxy(anvil.rpc_url) as rpc,
+        tcp_proxy(LOOPBACK, urlsplit(pins.endpoint).port or 0) as store,
+        tcp_proxy(LOOPBACK, postgres.port) as database,
+    ):
+        cast = accounts.derive()
+        market = await deployed_market(anvil, cast)
+        await anvil.mine_every(BLOCK_SECONDS)
+        proxied_url = postgres.url().replace(f":{postgres.port}/", f":{database.port}/")
+        proxied_store = attrs.evolve(pins, endpoint=f"http://{LOOPBACK}:{store.port}")
+        heads: list[Daemon] = []
+        base_urls: list[str] = []
+        metrics_urls: dict[str, str] = {}
+        for n in range(coordinators):
+            port, metrics_port = pick_free(), pick_free()
+            base_url = f"http://{LOOPBACK}:{port}"
+            program = coordinator_program(
+                f"coordinator-{n}",
+                port=port,
+                metrics_port=metrics_port,
+                rpc_url=rpc.url,
+                database_url=proxied_url,
+                pins=proxied_store,
+                market=market,
+                relayer_key=cast.with_role("relayer")[n % 2].private_key,
+                logs=logs,
+                clock=folder / "clocks" / f"coordinator-{n}",
+            )
+            heads.append(Daemon(program, answers_ok(f"{base_url}/readyz")))
+            base_urls.append(base_url)
+            metrics_urls[program.name] = f"http://{LOOPBACK}:{metrics_port}/metrics"
+        hands: list[Daemon] = []
+        for n, wallet in enumerate(cast.with_role("provider")[:providers]):
+            metrics_port = pick_free()
+            program = provider_program(
+                f"provider-{n}",
+                wallet,
+                folder=folder / f"provider-{n}",
+                coordinator=base_urls[n % len(base_urls)],
+                gateway=f"http://{LOOPBACK}:{store.port}",
+                metrics_port=metrics_port,
+                logs=logs,
+                clock=folder / "clocks" / f"provider-{n}",
+            )
+            hands.append(Daemon(program, answers_ok(f"http://{LOOPBACK}:{metrics_port}/healthz")))
+            metrics_urls[program.name] = f"http://{LOOPBACK}:{metrics_port}/metrics"
+        ground = Ground(
+            anvil=anvil,
+            postgres=Daemon(postgres.child.program, accepts_sql(postgres), postgres.child),
+            database_url=postgres.url(),
+            pins=Daemon(pins.child.program, listens(f"{pins.gateway}/ipfs/"), pins.child),
+            pin_store=pins,
+            cast=cast,
+            market=market,
+            rpc=rpc,
+            store=store,
+            database=database,
+            coordinators=heads,
+            base_urls=base_urls,
+            metrics_urls=metrics_urls,
+            providers=hands,
+            clocks=folder / "clocks",
+        )
+        try:
+            for group in (heads, hands):
+                for daemon in group:
+                    await daemon.start()
+                for daemon in group:
+                    await daemon.until_ready()
+            yield ground
+        finally:
+            with anyio.CancelScope(shield=True):
+                for daemon in (*hands, *heads, ground.pins, ground.postgres):
+                    await daemon.kill()

@@ -1,0 +1,56 @@
+"""What a person may choose about a soak."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+
+from tests.soak.faults.kinds import KINDS
+
+
+@attrs.frozen
+class Options:
+    minutes: float = 5.0
+    jobs: int = 0  # of all clients together; 0: as many as the minutes hold
+    providers: int = 2
+    coordinators: int = 2
+    seed: int = 1
+    faults: tuple[str, ...] = tuple(KINDS)
+    fault_every: float = 8.0  # seconds from the end of one fault to the start of the next, on average
+    out: Path = Path("build")
+
+
+def read_options(arguments: Sequence[str]) -> Options:
+    defaults = Options()
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.soak",
+        description="The whole market under load and faults; then the invariants are checked. `make soak` takes the"
+        " same as MINUTES, JOBS, PROVIDERS, COORDINATORS, SEED, FAULTS.",
+        epilog=f"faults: {', '.join(KINDS)}",
+    )
+    add = parser.add_argument
+    add("--minutes", type=float, default=defaults.minutes, help="how long clients and faults go on (%(default)s)")
+    add("--jobs", type=int, default=defaults.jobs, help="jobs at most; 0: as many as fit (%(default)s)")
+    add("--providers", type=int, default=defaults.providers, choices=(1, 2, 3), help="svcd processes (%(default)s)")
+    add("--coordinators", type=int, default=defaults.coordinators, help="coordinatord processes (%(default)s)")
+    add("--seed", type=int, default=defaults.seed, help="decides faults, their order and their length (%(default)s)")
+    add("--faults", default="all", help="kinds, comma-separated; `all`, or `none` for a quiet run (%(default)s)")
+    add("--fault-every", type=float, default=defaults.fault_every, help="seconds between faults (%(default)s)")
+    add("--out", type=Path, default=defaults.out, help="where soak.html and soak.json go (%(default)s)")
+    parsed = parser.parse_args(arguments)
+    kinds = {"all": tuple(KINDS), "none": ()}.get(parsed.faults, tuple(parsed.faults.split(",")))
+    if unknown := [kind for kind in kinds if kind not in KINDS]:
+        parser.error(f"--faults: {', '.join(unknown)} unknown; there are {', '.join(KINDS)}")
+    if parsed.minutes <= 0 or parsed.coordinators < 1:
+        parser.error("--minutes and --coordinators must be positive")
+    return Options(
+        minutes=parsed.minutes,
+        jobs=parsed.jobs,
+        providers=parsed.providers,
+        coordinators=parsed.coordinators,
+        seed=parsed.seed,
+        faults=kinds,
+        fault_every=parsed.fault_every,
+        out=parsed.out,
+    )

@@ -1,0 +1,124 @@
+"""The daemons of the soaked market, set up as an operator would."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+from devnet.accounts import Wallet
+from devnet.catalogue import MODELS
+from devnet.child import Program
+from devnet.market import Market
+from devnet.pins import PinStore
+from tests.soak.shifted_clock import write_shift
+
+# Short enough for a run to see windows end, long enough for every fault.
+SLA_SECONDS: Final = 60
+BATCH_SLA_SECONDS: Final = 3600
+RATE_IN, RATE_OUT = 1_000_000, 2_000_000
+_STOP_SECONDS: Final = 60
+_OPERATOR_KEY: Final = "0x" + "5e" * 32
+
+
+def coordinator_program(
+    name: str,
+    *,
+    port: int,
+    metrics_port: int,
+    rpc_url: str,
+    database_url: str,
+    pins: PinStore,
+    market: Market,
+    relayer_key: str,
+    logs: Path,
+    clock: Path,
+) -> Program:
+    environment = {
+        "ADDRESSES_JSON": json.dumps(market.address_book),
+        "DATABASE_URL": database_url,
+        "RELAYER_KEY": relayer_key,
+        "RPC_URL": rpc_url,
+        "PORT": str(port),
+        "METRICS_PORT": str(metrics_port),
+        "ESCROW_MODE": "static",
+        "OPERATOR_KEY": _OPERATOR_KEY,
+        "BLOCK_TIME_MS": "500",
+        "REQUESTS_PER_SECOND": "100000",
+        "REQUESTS_BURST": "100000",
+        "PIN_STORE_ENDPOINT": pins.endpoint,
+        "PIN_STORE_KEY": pins.key,
+        "PIN_STORE_SECRET": pins.secret,
+        "PIN_STORE_BUCKET": pins.bucket,
+        "PIN_STORE_REGION": pins.region,
+    }
+    command = _under_clock(clock, "coordinatord", "serve")
+    return Program(name, command, logs / f"{name}.log", environment=environment, stop_seconds=_STOP_SECONDS)
+
+
+def provider_program(
+    name: str,
+    wallet: Wallet,
+    *,
+    folder: Path,
+    coordinator: str,
+    gateway: str,
+    metrics_port: int,
+    logs: Path,
+    clock: Path,
+) -> Program:
+    folder.mkdir()
+    for file, key in (("wallet.key", wallet.private_key), ("box.key", "0x" + wallet.box_secret.hex())):
+        path = folder / file
+        path.touch(mode=0o600)
+        path.write_text(key + "\n", encoding="ascii")
+    (folder / "svcd.toml").write_text(_configuration(folder, coordinator, gateway, metrics_port), encoding="utf-8")
+    command = _under_clock(clock, "svcd", "run", "--config", str(folder / "svcd.toml"))
+    environment = {"PATH": os.environ["PATH"]}
+    return Program(name, command, logs / f"{name}.log", environment=environment, stop_seconds=_STOP_SECONDS)
+
+
+def _under_clock(clock: Path, *command: str) -> tuple[str, ...]:
+    write_shift(clock, 0.0)
+    return (sys.executable, "-m", "tests.soak.shifted_clock", str(clock), *command)
+
+
+def _configuration(folder: Path, coordinator: str, gateway: str, metrics_port: int) -> str:
+    text, embeddings = MODELS[0].name, MODELS[1].name
+    asks = "".join(
+        f"""
+[[model.ask]]
+sla_seconds = {sla}
+rate_in = "{RATE_IN}"
+rate_out = "{RATE_OUT}"
+"""
+        for sla in (SLA_SECONDS, BATCH_SLA_SECONDS)
+    )
+    models = "".join(
+        f"""
+[[model]]
+name = "{name}"
+serves = ["{serves}"]
+slots = 8
+margin_seconds = 5
+poll_seconds = 0.5
+[model.backend]
+kind = "echo"
+delay_seconds = 0.2
+{asks}"""
+        for name, serves in ((text, "text"), (embeddings, "embeddings"))
+    )
+    return f"""
+state_directory = "{folder / "state"}"
+[coordinator]
+url = "{coordinator}"
+[gateway]
+urls = ["{gateway}"]
+[keys]
+wallet_file = "{folder / "wallet.key"}"
+box_file = "{folder / "box.key"}"
+[metrics]
+port = {metrics_port}
+[limits]
+shutdown_grace_seconds = 20
+{models}"""

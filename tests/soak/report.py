@@ -1,0 +1,60 @@
+"""What a run leaves for people and for programs: soak.html and soak.json."""
+
+import json
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from tests.soak.plots import plot
+from tests.soak.timeline import Timeline
+from tests.soak.verdict import INVARIANTS
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Soak, seed {seed}</title>
+<style>
+body {{ font: 15px/1.4 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }}
+table {{ border-collapse: collapse; }} td, th {{ padding: .2rem .8rem .2rem 0; text-align: left; vertical-align: top; }}
+.holds {{ color: #060; }} .broken {{ color: #b00; font-weight: bold; }} svg {{ width: 100%; height: auto; }}
+</style></head><body>
+<h1>Soak: {verdict}</h1>
+<p>Seed {seed}, {minutes:g} minutes, {coordinators} coordinators, {providers} providers, {jobs} jobs promised.</p>
+<h2>Invariants</h2><table>{invariants}</table>
+<h2>Faults</h2><table>{faults}</table>
+<h2>What clients met</h2><table>{outcomes}</table>
+<h2>Course</h2>{plot}
+</body></html>
+"""
+
+
+def write(folder: Path, summary: dict[str, Any], timeline: Timeline) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "soak.json").write_text(json.dumps(summary, indent=2) + "\n")
+    (folder / "soak.html").write_text(_page(summary, timeline))
+
+
+def _page(summary: dict[str, Any], timeline: Timeline) -> str:
+    judged = summary["invariants"]
+    held = all(one["holds"] for one in judged.values())
+    rows = (
+        f"<tr><td>{name} {escape(INVARIANTS.get(name, ''))}</td>"
+        f'<td class="{"holds" if one["holds"] else "broken"}">{"holds" if one["holds"] else "broken"}</td>'
+        f"<td>{escape(one['detail'])}</td></tr>"
+        for name, one in judged.items()
+    )
+    return _PAGE.format(
+        seed=summary["seed"],
+        minutes=summary["minutes"],
+        coordinators=summary["coordinators"],
+        providers=summary["providers"],
+        jobs=summary["jobs"],
+        verdict="everything held" if held else "broken",
+        invariants="".join(rows),
+        faults="".join(
+            f"<tr><td>{escape(kind)}</td><td>{count}</td></tr>" for kind, count in summary["faults"].items()
+        ),
+        outcomes="".join(
+            f"<tr><td>{escape(what)}</td><td>{escape(', '.join(f'{o}: {n}' for o, n in counts.items()))}</td></tr>"
+            for what, counts in summary["outcomes"].items()
+        ),
+        plot=plot(timeline),
+    )

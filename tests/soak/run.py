@@ -1,0 +1,88 @@
+"""One soak from beginning to end."""
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+
+from tests.soak import report
+from tests.soak.faults.schedule import lanes, strike_until_cancelled
+from tests.soak.ground import BLOCK_SECONDS, Ground, soaked_market
+from tests.soak.lease_audit import install_lease_audit
+from tests.soak.options import Options
+from tests.soak.sampling import sample_until_cancelled
+from tests.soak.timeline import Timeline
+from tests.soak.traffic.crowd import Crowd
+from tests.soak.verdict import Remains, come_to_rest, judged, violations
+
+_PATIENCE: Final = 150.0  # seconds that clients get to finish once nothing disturbs them any more
+
+
+async def soak(options: Options, say: Callable[[str], None]) -> dict[str, Any]:
+    """The summary that is written to soak.json; every invariant in it holds, or the run is red."""
+    timeline = Timeline()
+    logs = (options.out / "soak-logs").absolute()
+    shutil.rmtree(logs, ignore_errors=True)
+    logs.mkdir(parents=True)
+    with tempfile.TemporaryDirectory(prefix="soak-") as folder:
+        say(f"starting the market; its logs go to {logs}")
+        async with soaked_market(
+            Path(folder), logs, coordinators=options.coordinators, providers=options.providers
+        ) as ground:
+            await install_lease_audit(ground.database_url)
+            crowd = Crowd(ground, options, timeline)
+            timeline.began += timeline.now
+            say(f"{options.minutes:g} minutes of load and faults, seed {options.seed}")
+            await _disturb(ground, options, timeline, crowd)
+            say("coming to rest")
+            remains = Remains(ground.anvil, ground.database_url, ground.pin_store, ground.book)
+            found = [*timeline.complaints, *await come_to_rest(remains)]
+            say("checking the invariants")
+            found += await violations(remains, crowd.promised)
+            say("stopping every daemon")
+            await ground.anvil.mine_every(BLOCK_SECONDS)  # what a provider still publishes must get its receipt
+            found += await _ended_well(ground)
+    summary = {
+        "seed": options.seed,
+        "minutes": options.minutes,
+        "coordinators": options.coordinators,
+        "providers": options.providers,
+        "jobs": len(crowd.promised),
+        **timeline.as_json(),
+        "invariants": judged(found),
+    }
+    report.write(options.out, summary, timeline)
+    return summary
+
+
+async def _disturb(ground: Ground, options: Options, timeline: Timeline, crowd: Crowd) -> None:
+    """Load and faults side by side; faults end first, then the clients have finished what they began."""
+    async with anyio.create_task_group() as watching:
+        watching.start_soon(sample_until_cancelled, ground, timeline)
+        for daemon in ground.daemons:
+            watching.start_soon(daemon.watch)
+        async with anyio.create_task_group() as clients:
+            clients.start_soon(crowd.run)
+            async with anyio.create_task_group() as faults:
+                for lane in lanes(options.faults, options.seed):
+                    faults.start_soon(strike_until_cancelled, ground, lane, options.fault_every, timeline)
+                await crowd.until_enough(options.minutes * 60)
+                faults.cancel_scope.cancel()
+            crowd.close()
+            clients.cancel_scope.deadline = anyio.current_time() + _PATIENCE
+        if clients.cancel_scope.cancelled_caught:
+            late = ", ".join(f"{n} × {what}" for what, n in crowd.at_work.items() if n)
+            timeline.complain(f"I1: clients had not finished {_PATIENCE:g} s after the last fault: {late}")
+        watching.cancel_scope.cancel()
+
+
+async def _ended_well(ground: Ground) -> list[str]:
+    """Daemons end when asked, with status 0; none ended unasked before."""
+    found = [f"{d.name} ended by itself with status {status}" for d in ground.daemons for status in d.deaths]
+    for daemon in (*ground.providers, *ground.coordinators):
+        if (status := await daemon.stop()) != 0:
+            found.append(f"{daemon.name} ended with status {status} after SIGTERM")
+    return found

@@ -1,0 +1,57 @@
+"""Looks at every daemon once a second: what it says at /metrics, and what it takes of the machine."""
+
+from pathlib import Path
+from typing import Final
+
+import anyio
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.soak.daemon import Daemon
+from tests.soak.ground import Ground
+from tests.soak.timeline import Reading, Timeline
+
+EVERY: Final = 1.0
+# Series that are plotted, summed over their labels, by the name that the report gives them.
+_SERIES: Final = {
+    "coordinatord_relay_queue_depth": "queue",
+    "coordinatord_index_lag_blocks": "lag",
+    "svcd_jobs_settled_total": "settled",
+    "svcd_capacity_free": "free",
+}
+
+
+async def sample_until_cancelled(ground: Ground, timeline: Timeline) -> None:
+    async with httpx.AsyncClient(trust_env=False, timeout=2) as client:
+        while True:
+            async with anyio.create_task_group() as reads:
+                for daemon in ground.daemons:
+                    reads.start_soon(_read, client, ground, daemon, timeline)
+            await anyio.sleep(EVERY)
+
+
+async def _read(client: httpx.AsyncClient, ground: Ground, daemon: Daemon, timeline: Timeline) -> None:
+    values: dict[str, float] = {}
+    if (memory := _resident_mib(daemon.pid)) is not None:
+        values["memory"] = memory
+    try:
+        told = (await client.get(ground.metrics_urls[daemon.name])).text
+    except httpx.TransportError:
+        told = ""  # it is down, or about to be
+    for family in text_string_to_metric_families(told):
+        for sample in family.samples:
+            if sample.name in _SERIES:
+                name = _SERIES[sample.name]
+                values[name] = values.get(name, 0.0) + sample.value
+    timeline.readings.append(Reading(daemon.name, timeline.now, values))
+
+
+def _resident_mib(pid: int | None) -> float | None:
+    if pid is None:
+        return None
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return None
+    lines = [line for line in status.splitlines() if line.startswith("VmRSS")]
+    return int(lines[0].split()[1]) / 1024 if lines else None

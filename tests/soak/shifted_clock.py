@@ -1,0 +1,41 @@
+"""Runs a module under a wall clock that others can shift: a machine whose clock is set wrong, and then set right.
+
+    python -m tests.soak.shifted_clock <file> <module> <argument>…
+
+The file holds the shift in seconds, as one double, and may change at any time. Only the wall clock is shifted: what a
+program measures durations by goes on as it does on a real machine. The database's clock is the database's.
+"""
+
+import mmap
+import runpy
+import struct
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+_SHIFT: Final = struct.Struct("<d")
+
+
+def write_shift(path: Path, seconds: float) -> None:
+    """In place: who runs under the clock has the file mapped."""
+    with path.open("r+b" if path.exists() else "w+b") as file:
+        file.write(_SHIFT.pack(seconds))
+
+
+def shifted(real: Callable[[], float], shift: Callable[[], float]) -> Callable[[], float]:
+    return lambda: real() + shift()
+
+
+def main() -> None:
+    path, module, *arguments = sys.argv[1:]
+    with Path(path).open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), _SHIFT.size, access=mmap.ACCESS_READ)
+    time.time = shifted(time.time, lambda: float(_SHIFT.unpack(mapped[: _SHIFT.size])[0]))
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""What happened when, in seconds since the run began: faults, requests, jobs, readings, complaints."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import attrs
+
+
+@attrs.frozen
+class Span:
+    """A fault, from its start to its end."""
+
+    kind: str
+    start: float
+    end: float
+
+
+@attrs.frozen
+class Done:
+    """A piece of a client's work: what, when it ended, how long it took, and how it ended."""
+
+    what: str
+    at: float
+    seconds: float
+    outcome: str
+
+
+@attrs.frozen
+class Reading:
+    """What one daemon told of itself."""
+
+    daemon: str
+    at: float
+    values: dict[str, float]
+
+
+@attrs.define
+class Timeline:
+    began: float = attrs.field(factory=time.monotonic)
+    faults: list[Span] = attrs.field(factory=list)
+    done: list[Done] = attrs.field(factory=list)
+    readings: list[Reading] = attrs.field(factory=list)
+    complaints: list[str] = attrs.field(factory=list)  # each is a broken promise
+
+    @property
+    def now(self) -> float:
+        return time.monotonic() - self.began
+
+    @contextmanager
+    def fault(self, kind: str) -> Iterator[None]:
+        start = self.now
+        try:
+            yield
+        finally:
+            self.faults.append(Span(kind, start, self.now))
+
+    def finished(self, what: str, since: float, outcome: str) -> None:
+        self.done.append(Done(what, self.now, self.now - since, outcome))
+
+    def complain(self, text: str) -> None:
+        self.complaints.append(text)
+
+    def fault_counts(self) -> dict[str, int]:
+        return dict(sorted(Counter(span.kind for span in self.faults).items()))
+
+    def outcome_counts(self) -> dict[str, dict[str, int]]:
+        counts: dict[str, Counter[str]] = {}
+        for done in self.done:
+            counts.setdefault(done.what, Counter())[done.outcome] += 1
+        return {what: dict(sorted(outcomes.items())) for what, outcomes in sorted(counts.items())}
+
+    def as_json(self) -> dict[str, Any]:
+        return {"faults": self.fault_counts(), "outcomes": self.outcome_counts()}

@@ -1,0 +1,30 @@
+"""A wallet that buys, at whichever coordinator is next: what it began at one it goes on with at another."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+
+import attrs
+
+from devnet.accounts import Wallet
+from svc.client import Client
+from tests.soak.ground import Ground
+
+
+@attrs.define
+class Buyer:
+    ground: Ground
+    wallet: Wallet
+    random: Random
+
+    @asynccontextmanager
+    async def anywhere(self) -> AsyncIterator[Client]:
+        client = Client(
+            self.random.choice(self.ground.base_urls),
+            wallet_key=self.wallet.private_key,
+            gateways=self.ground.gateway,
+            addresses=self.ground.book,
+            environment={},
+        )
+        async with client:
+            yield client

@@ -1,0 +1,117 @@
+"""Clients of every kind, each doing its piece of work again and again until the run is over."""
+
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import count
+from random import Random
+from typing import Final
+
+import anyio
+import attrs
+import httpx
+
+from svc.errors import SvcError
+from tests.soak.ground import Ground
+from tests.soak.options import Options
+from tests.soak.timeline import Timeline
+from tests.soak.traffic.batches import BatchWork
+from tests.soak.traffic.buyer import Buyer
+from tests.soak.traffic.files import FileWork
+from tests.soak.traffic.hostile import Hostile
+from tests.soak.traffic.idlers import Idler
+from tests.soak.traffic.readers import Reader
+from tests.soak.traffic.work import Work, outcome_of
+
+_PAUSE: Final = 0.3  # seconds between two pieces of a client's work
+_LONG_PAUSE: Final = 5.0  # where a piece weighs more
+
+Act = Callable[[int], Awaitable[str]]
+
+
+@attrs.frozen
+class Client:
+    what: str
+    act: Act
+    pause: float = _PAUSE
+
+
+class Crowd:
+    def __init__(self, ground: Ground, options: Options, timeline: Timeline) -> None:
+        self._ground, self._options, self._timeline = ground, options, timeline
+        self._work = Work(ground, timeline)
+        self._closing = anyio.Event()
+        self.at_work: dict[str, int] = {}  # how many clients of each kind have not finished
+
+    @property
+    def promised(self) -> set[bytes]:
+        return self._work.promised
+
+    async def run(self) -> None:
+        """Returns when every client has finished what it was at after `close`."""
+        async with anyio.create_task_group() as clients:
+            for client in (*self._buyers(), *self._others()):
+                clients.start_soon(self._again, client)
+
+    def close(self) -> None:
+        """Begin nothing new."""
+        self._closing.set()
+
+    async def until_enough(self, seconds: float) -> None:
+        until = anyio.current_time() + seconds
+        while anyio.current_time() < until and not 0 < self._options.jobs <= len(self.promised):  # noqa: ASYNC110 - the time has no event
+            await anyio.sleep(0.2)
+
+    def _buyers(self) -> Iterator[Client]:
+        """Those who pay, some of them from one wallet at once."""
+        work, batches, files = self._work, BatchWork(self._timeline), FileWork(self._timeline)
+        kinds: list[tuple[str, Callable[[Buyer], Awaitable[str]], int, int, float]] = [
+            ("open job", work.open_job, 0, 4, _PAUSE),
+            ("market job", work.market_job, 1, 3, _PAUSE),
+            ("designated job", work.designated_job, 1, 1, _PAUSE),
+            ("cancelled job", work.cancelled_job, 2, 1, _PAUSE),
+            ("job posted twice", work.job_posted_twice, 2, 1, _PAUSE),
+            ("uploaded job", work.uploaded_job, 3, 1, 1.0),
+            ("large job", work.large_job, 3, 1, 2 * _LONG_PAUSE),
+            ("quote", work.quoted, 0, 1, _PAUSE),
+            ("batch", batches.batch, 3, 1, _PAUSE),
+            ("cancelled batch", batches.cancelled_batch, 2, 1, _LONG_PAUSE),
+            ("file", files.file, 1, 1, 1.0),
+        ]
+        wallets = self._ground.cast.with_role("client")
+        for what, act, wallet, how_many, pause in kinds:
+            for n in range(how_many):
+                buyer = Buyer(self._ground, wallets[wallet], self._random(f"{what}/{n}"))
+                yield Client(what, _acting(act, buyer), pause)
+
+    def _others(self) -> Iterator[Client]:
+        ground, timeline = self._ground, self._timeline
+        hostile = Hostile(ground, timeline)
+        yield Client("nonce twice", hostile.one_nonce_twice)
+        yield Client("garbage", hostile.garbage)
+        yield Client("no session", hostile.not_theirs)
+        yield Client("reader", Reader(ground, timeline).look, 0.1)
+        for n, wallet in enumerate(ground.strangers):
+            yield Client("idle provider", Idler(ground, timeline, wallet, self._random(f"idle/{n}")).poll, _LONG_PAUSE)
+
+    def _random(self, name: str) -> Random:
+        return Random(f"{self._options.seed}/{name}")  # noqa: S311 - to be foreseen is its purpose
+
+    async def _again(self, client: Client) -> None:
+        self.at_work[client.what] = self.at_work.get(client.what, 0) + 1
+        for n in count():
+            if self._closing.is_set():
+                break
+            since = self._timeline.now
+            try:
+                outcome = await client.act(n)
+            except SvcError as trouble:
+                outcome = outcome_of(trouble, self._timeline, client.what)
+            except httpx.TransportError as gone:
+                outcome = type(gone).__name__
+            self._timeline.finished(client.what, since, outcome)
+            with anyio.move_on_after(client.pause):
+                await self._closing.wait()
+        self.at_work[client.what] -= 1
+
+
+def _acting(act: Callable[[Buyer], Awaitable[str]], buyer: Buyer) -> Act:
+    return lambda _: act(buyer)

@@ -1,0 +1,65 @@
+"""A provider that does not deliver: it polls, holds jobs that it never claims, and claims some that it never ends.
+
+The first lapse with their lease and are given to others; the second miss their window and are reclaimed.
+"""
+
+from itertools import count
+from random import Random
+from typing import Any, Final
+
+import attrs
+import httpx
+
+from common.domains import Domains
+from devnet.accounts import Wallet
+from tests.integration.coordinatord.api.party import Party, wallet_of
+from tests.soak.ground import Ground
+from tests.soak.programs import SLA_SECONDS
+from tests.soak.timeline import Timeline
+from tests.soak.traffic.answers import counted
+
+_CLAIMED: Final = 0.15  # of the polls that got something
+_MODEL: Final = 1
+
+
+@attrs.define
+class Idler:
+    ground: Ground
+    timeline: Timeline
+    wallet: Wallet
+    random: Random
+    _token: str = ""
+    _turns: "count[int]" = attrs.field(factory=count)
+
+    async def poll(self, _n: int) -> str:
+        urls = self.ground.base_urls
+        async with httpx.AsyncClient(base_url=urls[next(self._turns) % len(urls)], trust_env=False, timeout=90) as http:
+            party = self._party(http)
+            if not self._token:
+                answer = await http.get("/auth/nonce", params={"address": party.address})
+                if answer.status_code == 200:
+                    answer = await http.post(
+                        "/auth/session", json=party.answer_to(answer.json()["nonce"], role="provider")
+                    )
+                if answer.status_code != 200:
+                    return f"sign in {counted(answer, self.timeline, {200})}"
+                self._token = party.token = answer.json()["token"]
+            query: dict[str, str | int] = {
+                "state": "Open",
+                "model": _MODEL,
+                "free": self.random.randint(1, 3),
+                "limit": 10,
+            }
+            polled = await http.get("/evm/jobs", params=query, headers=party.authorization)
+            jobs: list[dict[str, Any]] = polled.json()["jobs"] if polled.status_code == 200 else []
+            # An hour's window would keep its owner waiting beyond the end of the run.
+            short = [job["job_id"] for job in jobs if int(job["sla_secs"]) == SLA_SECONDS]
+            if not short or self.random.random() > _CLAIMED:
+                return f"{counted(polled, self.timeline, {200})} {'held' if jobs else 'nothing'}"
+            claimed = await party.run(party.claim(short[0]))
+            return f"claim {counted(claimed, self.timeline, {201, 409, 504})}"
+
+    def _party(self, http: httpx.AsyncClient) -> Party:
+        book = self.ground.book
+        domains = Domains.of(book)
+        return Party(wallet_of(self.wallet), domains, book.job_registry, http, self.wallet.box_key, self._token)

@@ -1,0 +1,43 @@
+"""Those who look: at the catalogue, the book, the asks, the providers, and at whether anything changed since."""
+
+from typing import Final
+
+import attrs
+import httpx
+
+from tests.soak.ground import Ground
+from tests.soak.timeline import Timeline
+from tests.soak.traffic.answers import counted
+
+_PATHS: Final = (
+    "/v1/models",
+    "/evm/jobs?limit=20&order=newest",
+    "/evm/jobs?state=Settled&limit=1000",
+    "/evm/jobs/summary?owner={client}",
+    "/evm/asks",
+    "/evm/asks/floors",
+    "/evm/providers",
+    "/evm/allowlist",
+    "/evm/chain",
+)
+
+
+@attrs.frozen
+class Reader:
+    """`as_of_block` never goes back further than a reorganisation may take it: a coordinator that answers from an older
+    index than before answers wrongly, and tells so by nothing else."""
+
+    ground: Ground
+    timeline: Timeline
+    etags: dict[str, str] = attrs.field(factory=dict)
+
+    async def look(self, n: int) -> str:
+        base_url = self.ground.base_urls[n % len(self.ground.base_urls)]
+        client = self.ground.cast.with_role("client")[0].address
+        path = _PATHS[n % len(_PATHS)].format(client=client)
+        headers = {"if-none-match": self.etags[path]} if path in self.etags else {}
+        async with httpx.AsyncClient(base_url=base_url, trust_env=False, timeout=30) as http:
+            answer = await http.get(path, headers=headers)
+        if "etag" in answer.headers:
+            self.etags[path] = answer.headers["etag"]
+        return counted(answer, self.timeline, {200, 304})

@@ -1,0 +1,191 @@
+"""What buyers do over and over: each piece returns how it ended, and complains of what must not happen."""
+
+import secrets
+import time
+from typing import Any, Final
+
+import anyio
+import attrs
+import httpx
+
+from common.secp256k1 import Wallet
+from devnet.catalogue import MODELS
+from svc.core.orders import PreparedOrder
+from svc.errors import ApiError, ConnectionFailed, JobFailed, ResultUnreadable, SvcError
+from svc.signers import LocalSigner
+from tests.soak.ground import Ground
+from tests.soak.programs import RATE_IN, RATE_OUT, SLA_SECONDS
+from tests.soak.timeline import Timeline
+from tests.soak.traffic.answers import counted
+from tests.soak.traffic.buyer import Buyer
+
+_TEXT: Final = MODELS[0].name
+_WINDOW: Final = f"{SLA_SECONDS}s"
+_UNREADABLE_FOR: Final = 60.0  # a gateway that is away comes back
+_LARGE: Final = 16_000_000  # more than a submission takes inline: container and result both go through uploads
+
+
+@attrs.define
+class Work:
+    """What all buyers share. `promised`: jobs whose post was answered 201."""
+
+    ground: Ground
+    timeline: Timeline
+    promised: set[bytes] = attrs.field(factory=set)
+
+    async def open_job(self, buyer: Buyer) -> str:
+        """To whoever claims it, sealed to the escrow."""
+        return await self._bought(buyer, {"rate_in": RATE_IN, "rate_out": RATE_OUT})
+
+    async def market_job(self, buyer: Buyer) -> str:
+        """To the cheapest who is live, sealed to it."""
+        return await self._bought(buyer, {})
+
+    async def designated_job(self, buyer: Buyer) -> str:
+        """To one that the client chose itself, live or not."""
+        chosen = buyer.random.randrange(len(self.ground.providers)) + 1  # ids in the order of registration
+        return await self._bought(buyer, {"provider": chosen, "rate_in": RATE_IN, "rate_out": RATE_OUT})
+
+    async def large_job(self, buyer: Buyer) -> str:
+        return await self._bought(buyer, {"rate_in": RATE_IN, "rate_out": RATE_OUT}, _question() + "." * _LARGE)
+
+    async def uploaded_job(self, buyer: Buyer) -> str:
+        """Its container is uploaded first, and named."""
+        question = _question()
+        prepared = await self._prepared(buyer, question)
+        async with buyer.anywhere() as client:
+            amount = int((await client.quote(prepared)).quote.amount)
+            uploaded = await client.files.upload(prepared.sealed_order.sealed.container, "input")
+        body = prepared.submission(amount, await _signed(buyer, prepared, amount), uploaded.svc.cid)
+        since = self.timeline.now
+        answer = await self._sent(buyer.random.choice(self.ground.base_urls), body)
+        if answer.status_code != 201:
+            return counted(answer, self.timeline, {409, 504})
+        self.promised.add(prepared.sealed_order.job_id)
+        return await self._ended(buyer, prepared, question, since)
+
+    async def job_posted_twice(self, buyer: Buyer) -> str:
+        """The same submission at every coordinator at once: one job, and who hears of it hears the same."""
+        question = _question()
+        prepared = await self._prepared(buyer, question)
+        async with buyer.anywhere() as client:
+            amount = int((await client.quote(prepared)).quote.amount)
+        body = prepared.submission(amount, await _signed(buyer, prepared, amount))
+        answers: list[httpx.Response] = []
+        since = self.timeline.now
+
+        async def post(base_url: str) -> None:
+            try:
+                answers.append(await self._sent(base_url, body))
+            except httpx.TransportError:
+                return  # inside a group of tasks: a coordinator that is down must not end the others
+
+        async with anyio.create_task_group() as posting:
+            for base_url in self.ground.base_urls:
+                posting.start_soon(post, base_url)
+        outcomes = [counted(answer, self.timeline, {201, 409, 504}) for answer in answers]
+        if "201" not in outcomes:
+            return " / ".join(sorted(outcomes)) or "no answer"
+        self.promised.add(prepared.sealed_order.job_id)
+        return await self._ended(buyer, prepared, question, since)
+
+    async def quoted(self, buyer: Buyer) -> str:
+        """Who would do it, and what it would come to; nothing is bought."""
+        async with buyer.anywhere() as client:
+            candidates = await client.probe(_TEXT, _question(), window=_WINDOW)
+        prepared = await self._prepared(buyer, _question())
+        async with buyer.anywhere() as client:
+            quoted = await client.quote(prepared)
+        if int(quoted.quote.amount) <= 0:
+            self.timeline.complain(f"a quote of {quoted.quote.amount} for an order that costs")
+        return f"quoted, {len(candidates)} candidates"
+
+    async def cancelled_job(self, buyer: Buyer) -> str:
+        """Below every ask, so that nobody claims it; taken back."""
+        async with buyer.anywhere() as client:
+            prepared = await client.prepare(_TEXT, _question(), window=_WINDOW, rate_in=1, rate_out=1)
+            await self._post(buyer, prepared)
+        job_id = prepared.id
+        async with buyer.anywhere() as client:
+            await client.cancel(job_id)
+        async with buyer.anywhere() as client:
+            job = await client.wait(job_id, timeout=120)
+        return job.status
+
+    async def _prepared(self, buyer: Buyer, question: str) -> PreparedOrder:
+        async with buyer.anywhere() as client:
+            return await client.prepare(_TEXT, question, window=_WINDOW, rate_in=RATE_IN, rate_out=RATE_OUT)
+
+    async def _sent(self, base_url: str, body: dict[str, Any]) -> httpx.Response:
+        async with httpx.AsyncClient(base_url=base_url, trust_env=False, timeout=90) as http:
+            return await http.post("/v1/jobs", json=body)
+
+    async def _bought(self, buyer: Buyer, terms: dict[str, Any], question: str | None = None) -> str:
+        asked = question if question is not None else _question()
+        async with buyer.anywhere() as client:
+            prepared = await client.prepare(_TEXT, asked, window=_WINDOW, **terms)
+        since = self.timeline.now
+        await self._post(buyer, prepared)
+        return await self._ended(buyer, prepared, asked, since)
+
+    async def _post(self, buyer: Buyer, prepared: PreparedOrder) -> None:
+        """Until it is posted: the same order again is the same job."""
+        while True:
+            try:
+                async with buyer.anywhere() as client:
+                    submitted = await client.submit(prepared)
+            except SvcError as trouble:
+                if not may_come_again(trouble):
+                    raise
+                await anyio.sleep(0.5)
+                continue
+            if submitted.mined:
+                self.promised.add(prepared.sealed_order.job_id)
+            return
+
+    async def _ended(self, buyer: Buyer, prepared: PreparedOrder, question: str, since: float) -> str:
+        """What became of a job that was posted."""
+        self.timeline.finished("post", since, "ok")
+        async with buyer.anywhere() as client:
+            job = await client.wait(prepared.id)
+        if job.status != "completed":
+            return job.status
+        return await self._opened(buyer, prepared.id, question)
+
+    async def _opened(self, buyer: Buyer, job_id: str, question: str) -> str:
+        until = time.monotonic() + _UNREADABLE_FOR
+        while True:
+            try:
+                async with buyer.anywhere() as client:
+                    result = await client.open(job_id)
+                break
+            except (ResultUnreadable, ApiError, ConnectionFailed) as trouble:
+                if time.monotonic() > until:
+                    self.timeline.complain(f"I7: the result of {job_id} cannot be had: {trouble.code} {trouble}")
+                    return "unreadable"
+                await anyio.sleep(1)
+        if question not in str(result.output):
+            self.timeline.complain(f"the result of {job_id} answers something else")
+        return "opened"
+
+
+def may_come_again(trouble: SvcError) -> bool:
+    return trouble.retryable or trouble.type == "receipt_timeout"
+
+
+def outcome_of(trouble: SvcError, timeline: Timeline, what: str) -> str:
+    """How a piece of work that failed is counted. An answer that no client should get is complained of."""
+    if isinstance(trouble, ApiError) and (trouble.status == 500 or trouble.type == "internal_error"):
+        timeline.complain(f"{what} was answered {trouble.status} {trouble.type}: {trouble.message}")
+    if isinstance(trouble, JobFailed):
+        return f"job {trouble.code}"
+    return str(trouble.code or trouble.type)
+
+
+async def _signed(buyer: Buyer, prepared: PreparedOrder, amount: int) -> bytes:
+    wallet = Wallet(bytes.fromhex(buyer.wallet.private_key[2:]))
+    return await LocalSigner(wallet).sign(prepared.payment(amount))
+
+
+def _question() -> str:
+    return f"What is {secrets.token_hex(16)}?"

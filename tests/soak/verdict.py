@@ -1,0 +1,121 @@
+"""What the run left behind, held against what the system promises."""
+
+from collections.abc import Collection
+from typing import Any, Final
+
+import anyio
+import asyncpg
+import attrs
+
+from common.address_book import AddressBook
+from coordinatord.chain.rpc import open_rpc, quantity
+from coordinatord.pins.store import open_pin_store
+from coordinatord.secret import Secret
+from coordinatord.store.database import open_database
+from coordinatord.store.index.position import read_position
+from devnet.anvil import Anvil
+from devnet.pins import PinStore
+from tests.invariants.batches import broken_batches
+from tests.invariants.funds import fund_violations
+from tests.invariants.index import index_violations
+from tests.invariants.jobs import job_violations
+from tests.invariants.objects import object_violations
+from tests.invariants.registries import registry_violations
+from tests.invariants.relays import relay_violations
+from tests.invariants.sessions import session_violations
+from tests.soak.lease_audit import lease_violations
+
+INVARIANTS: Final = {
+    "I1": "none lost",
+    "I2": "none doubled",
+    "I3": "nonces",
+    "I4": "index",
+    "I5": "funds",
+    "I6": "batches",
+    "I7": "objects",
+    "I8": "sessions",
+    "I9": "leases",
+}
+_QUIET_SECONDS: Final = 120.0
+_UNDER_WAY: Final = "select count(*) from relays where state in ('queued', 'signed')"
+_CLAIMED: Final = "select count(*) from jobs where state = 1"
+
+
+@attrs.frozen
+class Remains:
+    """Where to look for what a run left behind: the services themselves, past whatever makes trouble."""
+
+    anvil: Anvil
+    database_url: str
+    pins: PinStore
+    book: AddressBook
+
+
+async def come_to_rest(remains: Remains) -> list[str]:
+    """Let what is under way end: relays are mined, and what is still claimed is reclaimed once its window is over.
+    What does not end is told."""
+    anvil = remains.anvil
+    connection = await asyncpg.connect(remains.database_url)
+    try:
+        stuck = await _until_none(connection, _UNDER_WAY, "I1: {} relays did not end")
+        if await connection.fetchval(_CLAIMED):
+            await anvil.call("evm_increaseTime", 86_400)
+            await anvil.call("evm_mine")
+            stuck += await _until_none(connection, _CLAIMED, "I1: {} jobs are still claimed after their window")
+            stuck += await _until_none(connection, _UNDER_WAY, "I1: {} relays did not end")
+        await anvil.call("evm_setIntervalMining", 0)
+        await anvil.call("evm_mine")
+    finally:
+        await connection.close()
+    return stuck
+
+
+async def _until_none(connection: "asyncpg.Connection[asyncpg.Record]", query: str, told: str) -> list[str]:
+    with anyio.move_on_after(_QUIET_SECONDS):
+        while await connection.fetchval(query):  # noqa: ASYNC110 - the event is in another process
+            await anyio.sleep(0.25)
+        return []
+    return [told.format(await connection.fetchval(query))]
+
+
+async def violations(remains: Remains, promised: Collection[bytes]) -> list[str]:
+    """All that is broken, each line opened by its invariant. The chain stands still, an indexer runs."""
+    connection = await asyncpg.connect(remains.database_url)
+    book = remains.book
+    try:
+        async with open_rpc(remains.anvil.rpc_url) as rpc:
+            head = quantity(await rpc.call("eth_blockNumber"))
+            with anyio.move_on_after(_QUIET_SECONDS):
+                while (position := await read_position(connection)) is None or position.block_number < head:  # noqa: ASYNC110 - the event is in another process
+                    await anyio.sleep(0.1)
+            return [
+                *await relay_violations(connection, rpc, stuck_after=0),
+                *await job_violations(rpc, book, promised=promised),
+                *await index_violations(connection, rpc, book),
+                *await registry_violations(connection, rpc, book),
+                *await fund_violations(rpc, book),
+                *await _batch_violations(remains),
+                *await object_violations(connection, remains.pins.gateway),
+                *await session_violations(connection),
+                *await lease_violations(connection),
+            ]
+    finally:
+        await connection.close()
+
+
+async def _batch_violations(remains: Remains) -> list[str]:
+    at = remains.pins
+    async with (
+        open_database(remains.database_url, smallest=1, largest=2) as database,
+        open_pin_store(at.endpoint, at.bucket, Secret(at.key), Secret(at.secret), at.region) as pins,
+    ):
+        return await broken_batches(database, pins)
+
+
+def judged(found: Collection[str]) -> dict[str, Any]:
+    """By invariant: whether it holds, and what breaks it. What belongs to none breaks `other`."""
+    broken: dict[str, list[str]] = {name: [] for name in (*INVARIANTS, "other")}
+    for line in found:
+        name = line.split(":", 1)[0]
+        broken[name if name in INVARIANTS else "other"].append(line)
+    return {name: {"holds": not lines, "detail": "; ".join(lines[:20])} for name, lines in broken.items()}

@@ -1,0 +1,74 @@
+import json
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+from tests.soak import report
+from tests.soak.plots import binned, plot, quantile
+from tests.soak.timeline import Done, Reading, Span, Timeline
+from tests.soak.verdict import INVARIANTS, judged
+
+
+def course() -> Timeline:
+    return Timeline(
+        faults=[Span("reorg", 1.0, 1.0), Span("rpc_hang", 3.0, 7.0), Span("reorg", 9.0, 9.0)],
+        done=[Done("post", 1.0 + n, 0.5 + n / 10, "ok") for n in range(10)] + [Done("quote", 2.0, 0.1, "<b>bold</b>")],
+        readings=[Reading("coordinator-0", float(n), {"queue": n, "lag": 0, "memory": 100.0}) for n in range(12)],
+    )
+
+
+def summary(timeline: Timeline, *found: str) -> dict[str, object]:
+    told = {"seed": 1, "minutes": 0.2, "coordinators": 2, "providers": 2, "jobs": 10}
+    return {**told, **timeline.as_json(), "invariants": judged(found)}
+
+
+def test_invariants_hold_unless_a_line_says_otherwise() -> None:
+    verdict = judged(["I2: twice", "I2: thrice", "a daemon died"])
+    assert [name for name in INVARIANTS if not verdict[name]["holds"]] == ["I2"]
+    assert verdict["I2"]["detail"] == "I2: twice; I2: thrice"
+    assert verdict["other"] == {"holds": False, "detail": "a daemon died"}
+    assert all(one["holds"] for one in judged([]).values())
+
+
+def test_faults_and_outcomes_are_counted_by_kind() -> None:
+    told = course().as_json()
+    assert told["faults"] == {"reorg": 2, "rpc_hang": 1}
+    assert told["outcomes"]["post"] == {"ok": 10}
+
+
+def test_report_is_a_json_of_figures_and_one_page_that_needs_no_other_file(tmp_path: Path) -> None:
+    timeline = course()
+    report.write(tmp_path, summary(timeline, "I3: <gap>"), timeline)
+    told = json.loads((tmp_path / "soak.json").read_text())
+    assert told["invariants"]["I3"] == {"holds": False, "detail": "I3: <gap>"}
+    page = (tmp_path / "soak.html").read_text()
+    assert "Soak: broken" in page
+    assert "I3: &lt;gap&gt;" in page
+    assert "&lt;b&gt;bold&lt;/b&gt;" in page
+    assert "<b>" not in page
+    assert not re.search(r'(src|href)="(?!#)', page.split("<svg", 1)[0])
+
+
+def test_page_of_a_run_that_held_says_so(tmp_path: Path) -> None:
+    report.write(tmp_path, summary(course()), course())
+    assert "Soak: everything held" in (tmp_path / "soak.html").read_text()
+
+
+def test_picture_has_a_panel_for_each_figure_and_names_every_fault() -> None:
+    drawn = plot(course())
+    ElementTree.fromstring(drawn)  # noqa: S314 - our own text
+    for comment in ("work done per second", "percentiles", "relays waiting", "index lag", "resident memory", "reorg"):
+        assert comment in drawn
+
+
+def test_run_without_anything_is_drawn_too() -> None:
+    assert plot(Timeline()).startswith("<svg")
+
+
+def test_bins_of_a_standstill_are_empty_and_there() -> None:
+    assert binned([(1.0, 7.0), (16.0, 8.0)]) == [(2.5, [7.0]), (7.5, []), (12.5, []), (17.5, [8.0])]
+
+
+def test_quantile_is_a_value_that_occurred() -> None:
+    values = [float(n) for n in range(1, 101)]
+    assert [quantile(values, q) for q in (0.5, 0.95, 0.99)] == [51.0, 96.0, 100.0]

@@ -1,0 +1,43 @@
+from itertools import islice
+
+import pytest
+
+from tests.soak.faults.kinds import KINDS
+from tests.soak.faults.schedule import Planned, lanes, planned
+
+
+def first(count: int, seed: int, kinds: tuple[str, ...] = tuple(KINDS)) -> list[list[Planned]]:
+    return [list(islice(planned(lane, 5.0), count)) for lane in lanes(kinds, seed)]
+
+
+def test_seed_decides_every_fault_its_time_and_its_own_choices() -> None:
+    ours, again = first(40, 7), first(40, 7)
+    assert ours == again
+    assert [[one.random.random() for one in lane] for lane in ours] == [
+        [one.random.random() for one in lane] for lane in again
+    ]
+    assert ours != first(40, 8)
+
+
+def test_every_kind_strikes_once_before_any_strikes_twice() -> None:
+    for lane in lanes(KINDS, 1):
+        kinds = len(lane.kinds)
+        struck = [one.kind for one in islice(planned(lane, 5.0), 2 * kinds)]
+        assert set(struck[:kinds]) == set(struck[kinds:]) == set(lane.kinds)
+
+
+def test_processes_die_while_other_faults_go_on() -> None:
+    others, processes = lanes(KINDS, 1)
+    assert set(others.kinds).isdisjoint(processes.kinds)
+    assert {*others.kinds, *processes.kinds} == set(KINDS)
+
+
+@pytest.mark.parametrize("kinds", [(), ("reorg",), ("coordinator_killed",)])
+def test_lanes_without_faults_are_left_out(kinds: tuple[str, ...]) -> None:
+    assert [list(lane.kinds) for lane in lanes(kinds, 1)] == [[kind] for kind in kinds]
+
+
+def test_faults_last_as_long_as_their_kind_may() -> None:
+    for one in (one for lane in first(200, 3) for one in lane):
+        assert KINDS[one.kind].least <= one.seconds <= KINDS[one.kind].most
+        assert one.pause >= 0
