@@ -13,29 +13,26 @@ from typing import Final
 from common.refusal import Refused
 
 MAX_SAFE_INTEGER: Final = 2**53 - 1
-_DECIMAL: Final = re.compile(r"0|[1-9][0-9]*", re.ASCII)
 _HEX: Final = re.compile(r"(?:[0-9a-fA-F]{2})*", re.ASCII)
 
 
 def read_uint(value: object, bits: int, param: str) -> int:
     """An unsigned integer: a JSON number in the safe range, or a plain decimal string."""
-    if type(value) is int:  # a bool is an int to isinstance, and not to us
-        if value < 0 or value > MAX_SAFE_INTEGER:
-            raise Refused(f"{param} must be in 0..2^53-1 as a number; use a decimal string above that", param)
-        number = value
-    elif isinstance(value, str):
-        number = read_decimal(value, bits, param)
-    else:
+    if isinstance(value, str):
+        return read_decimal(value, bits, param)
+    if type(value) is not int:  # a bool is an int to isinstance, and not to us
         raise Refused(f"{param} must be an integer or a decimal string", param)
-    if number >> bits:
+    if value < 0 or value > MAX_SAFE_INTEGER:
+        raise Refused(f"{param} must be in 0..2^53-1 as a number; use a decimal string above that", param)
+    if value >> bits:
         raise Refused(f"{param} does not fit a uint{bits}", param)
-    return number
+    return value
 
 
 def read_decimal(text: str, bits: int, param: str) -> int:
     """An unsigned integer written in plain decimal digits, as queries and strings carry it."""
     # The longest uint256 has 78 digits; a longer string is refused before int() spends time on it.
-    if len(text) > 78 or not _DECIMAL.fullmatch(text):
+    if len(text) > 78 or not (text.isascii() and text.isdigit()) or (text[0] == "0" and len(text) > 1):
         raise Refused(f"{param} must be a decimal integer without sign or leading zeros", param)
     number = int(text)
     if number >> bits:
