@@ -88,12 +88,13 @@ def commit(container: Piece) -> Committed:
         length = len(whole)
         if length < SHORTEST_CONTAINER:
             raise too_short(length)
-        seed_wrap = ContainerHead.parse(whole).seed_wrap
+        head = bytes(whole[:HEAD_BYTES])
+        seed_wrap = ContainerHead.parse(head).seed_wrap
         if not framing.is_sealed_length(length - HEAD_BYTES):
             raise Refused(f"no container has {length} bytes", code="bad_container")
         with whole[HEAD_BYTES:] as ciphertext:
             ct_hash = keccak256(ciphertext)
-    return Committed(commitment(seed_wrap, ct_hash), seed_wrap, ct_hash, length)
+    return Committed(keccak256(head + ct_hash), seed_wrap, ct_hash, length)
 
 
 def check_container(container: Piece, c: bytes) -> Committed:
