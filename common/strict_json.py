@@ -14,6 +14,8 @@ import re
 from json.encoder import encode_basestring
 from typing import Final, NoReturn
 
+import msgspec
+
 from common.refusal import Refused
 from common.scalars import MAX_SAFE_INTEGER
 
@@ -27,6 +29,9 @@ _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 def parse(raw: bytes | bytearray, param: str | None = None) -> object:
     """The value of a JSON text; `Refused` carries `param` and no code."""
+    flat = _flat(raw)
+    if flat is not None:
+        return flat
     # Both checks cost about as much as the parse, and few texts need one: without so many brackets nothing is
     # deep, and after a strict UTF-8 decode only a \u escape can bring a NUL or a lone surrogate.
     if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH:
@@ -45,6 +50,24 @@ def parse(raw: bytes | bytearray, param: str | None = None) -> object:
     if b"\\u" in raw:
         _check_texts(value, param)
     return value
+
+
+def _flat(raw: bytes | bytearray) -> dict[str, object] | None:
+    """An object that nests and escapes nothing, as most bodies are; None for all else, and for what is wrong.
+
+    A parser of three times the speed reads it. What that one lets pass and we do not is a duplicate key, and
+    here one count shows it: each pair of quotes is a name or a string, and a duplicate leaves fewer of them.
+    """
+    if b"\\" in raw or raw.count(b"{") + raw.count(b"[") != 1:
+        return None
+    try:
+        value = _FLAT.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None  # the other parser says why
+    if type(value) is not dict:
+        return None
+    strings = len(value) + sum([type(member) is str for member in value.values()])
+    return value if raw.count(b'"') == 2 * strings else None
 
 
 def canonical(value: object) -> bytes:
@@ -75,6 +98,7 @@ def _no_constant(name: str) -> NoReturn:
     raise Refused(f"{name} is not JSON")
 
 
+_FLAT: Final = msgspec.json.Decoder()
 _DECODER: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_float=_finite, parse_constant=_no_constant)
 
 

@@ -272,19 +272,19 @@ def wire(kind: Kind[Any], about: str = "", *, optional: bool = False, default: o
 def read_object(shape: type[T], values: Mapping[str, object], prefix: str = "") -> T:
     """The body as `shape`, or Refused naming the first field at fault. Members it does not know are left alone."""
     read: dict[str, object] = {}
-    for name, read_value, required in _readers(shape):  # type: ignore[arg-type] # every class is hashable
+    for name, param, read_value, required in _readers(shape, prefix):  # type: ignore[arg-type] # every class is hashable
         value = values.get(name)
         if value is not None:
-            read[name] = read_value(value, prefix + name)
+            read[name] = read_value(value, param)
         elif required:
-            raise Refused(f"{prefix}{name} is required", prefix + name)
+            raise Refused(f"{param} is required", param)
     return shape(**read)
 
 
-@functools.cache
-def _readers(shape: type[Any]) -> "tuple[tuple[str, Callable[[object, str], object], bool], ...]":
-    """Name, reader, and whether it must be there; once per shape, because batches read one for every line."""
-    return tuple((f.name, f.metadata["kind"].read, f.default is attrs.NOTHING) for f in _fields(shape))
+@functools.lru_cache(maxsize=1024)  # prefixes hold positions in arrays, which are as many as bodies have room for
+def _readers(shape: type[Any], prefix: str) -> "tuple[tuple[str, str, Callable[[object, str], object], bool], ...]":
+    """Name, parameter, reader, and whether it must be there; made once, because batches read one for every line."""
+    return tuple((f.name, prefix + f.name, f.metadata["kind"].read, f.default is attrs.NOTHING) for f in _fields(shape))
 
 
 def object_schema(shape: type[object]) -> Schema:

@@ -12,10 +12,10 @@ from urllib.parse import quote
 from xml.sax.saxutils import escape
 
 import anyio
-import httpx
 import structlog
 
 from coordinatord.ahead import running_ahead
+from coordinatord.pins.exchange import Answered
 from coordinatord.pins.payload import Payload, payload_of
 from coordinatord.pins.requests import StoreRequests, rejected
 from coordinatord.trouble import Retryable
@@ -31,7 +31,7 @@ BeforePart: TypeAlias = Callable[[str], Awaitable[None]]
 
 async def put_in_parts(
     requests: StoreRequests, key: str, pieces: AsyncIterable[bytes], before_part: BeforePart
-) -> httpx.Response:
+) -> Answered:
     """Store all of `pieces`, more than one part, under `key`; the store's answer to the whole."""
     created = await requests.send("upload", "POST", key, query="uploads=")
     found = _UPLOAD_ID.search(created.content)

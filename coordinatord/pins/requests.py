@@ -7,14 +7,15 @@ import hashlib
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from http import HTTPStatus
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import httpx
 import tenacity
 
 from coordinatord.metrics import store_requests
-from coordinatord.pins.exchange import SMALL, Exchange, NoAnswer
+from coordinatord.pins.exchange import SMALL, Answered, Exchange, NoAnswer
 from coordinatord.pins.payload import Payload
 from coordinatord.pins.signing import Signer
 from coordinatord.trouble import Retryable
@@ -42,7 +43,7 @@ class StoreRequests:
 
     async def send(
         self, operation: str, method: str, key: str, *, query: str = "", payload: Payload | None = None
-    ) -> httpx.Response:
+    ) -> Answered:
         """The answer, whole; it is a 2xx. `operation` is the metric's label."""
         url = f"{self._root}/{quote(key, safe='/')}{'?' + query if query else ''}"
         async for attempt in self._again():
@@ -50,14 +51,14 @@ class StoreRequests:
                 return await self._once(operation, method, url, payload if payload is not None else Payload())
         raise AssertionError("tenacity returns or raises")
 
-    async def _once(self, operation: str, method: str, url: str, payload: Payload) -> httpx.Response:
+    async def _once(self, operation: str, method: str, url: str, payload: Payload) -> Answered:
         # The length is said ahead, so that pieces are not sent in chunks of their own, which S3 does not take.
         headers = {**self._signer.headers(method, url, payload.sha256), "content-length": str(payload.size)}
         started = time.perf_counter()
         outcome = "unavailable"
         try:
-            response = await self._answer(method, url, headers, payload)
-            trouble = _trouble(response)
+            answered = await self._answer(method, url, headers, payload)
+            trouble = _trouble(answered.status, method, url)
             outcome = "ok" if trouble is None else str(trouble.code)
         except (httpx.HTTPError, NoAnswer) as cause:
             raise unavailable(type(cause).__name__) from cause
@@ -65,15 +66,13 @@ class StoreRequests:
             store_requests.labels(operation, outcome).observe(time.perf_counter() - started)
         if trouble is not None:
             raise trouble
-        return response
+        return answered
 
-    async def _answer(self, method: str, url: str, headers: Mapping[str, str], payload: Payload) -> httpx.Response:
-        if self._exchange is None or payload.size > SMALL:
-            return await self._client.request(method, url, headers=headers, content=payload.stream())
-        answered = await self._exchange(method, url, headers, b"".join(payload.pieces))
-        return httpx.Response(
-            answered.status, headers=answered.headers, content=answered.content, request=httpx.Request(method, url)
-        )
+    async def _answer(self, method: str, url: str, headers: Mapping[str, str], payload: Payload) -> Answered:
+        if self._exchange is not None and payload.size <= SMALL:
+            return await self._exchange(method, url, headers, b"".join(payload.pieces))
+        response = await self._client.request(method, url, headers=headers, content=payload.stream())
+        return Answered(response.status_code, response.headers, response.content)
 
     @asynccontextmanager
     async def stream(
@@ -100,7 +99,7 @@ class StoreRequests:
         outcome = "unavailable"
         try:
             response = await stack.enter_async_context(self._client.stream("GET", url, headers=headers))
-            trouble = _trouble(response)
+            trouble = _trouble(response.status_code, "GET", url)
             outcome = "ok" if trouble is None else str(trouble.code)
         except httpx.HTTPError as cause:
             raise unavailable(type(cause).__name__) from cause
@@ -132,14 +131,14 @@ def missing(key: str) -> Retryable:
     return Retryable("pinner_unavailable", f"the object store does not hold {key}", "object_missing")
 
 
-def _trouble(response: httpx.Response) -> Retryable | None:
-    if response.is_success:
+def _trouble(status: int, method: str, url: str) -> Retryable | None:
+    if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
         return None
-    if response.status_code == httpx.codes.NOT_FOUND and response.request.method in ("GET", "HEAD", "DELETE"):
-        return missing(response.request.url.path)
-    if response.is_server_error or response.status_code == httpx.codes.TOO_MANY_REQUESTS:
-        return unavailable(f"HTTP {response.status_code}")
-    return rejected(f"HTTP {response.status_code}")
+    if status == HTTPStatus.NOT_FOUND and method in ("GET", "HEAD", "DELETE"):
+        return missing(urlsplit(url).path)
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS:
+        return unavailable(f"HTTP {status}")
+    return rejected(f"HTTP {status}")
 
 
 def _may_help(trouble: BaseException) -> bool:

@@ -15,7 +15,7 @@ import httpx
 
 from common.cid import Cid, parse_cid
 from common.refusal import Refused
-from coordinatord.pins.exchange import open_exchange
+from coordinatord.pins.exchange import Answered, open_exchange
 from coordinatord.pins.parts import BeforePart, abort, put_in_parts
 from coordinatord.pins.payload import Payload, payload_of
 from coordinatord.pins.requests import StoreRequests, cid_header, rejected
@@ -120,7 +120,7 @@ class PinStore:
             if trouble.code != "object_missing":  # most stores answer as if it had been there
                 raise
 
-    async def _cid(self, response: httpx.Response, key: str) -> Cid:
+    async def _cid(self, response: Answered, key: str) -> Cid:
         text = cid_header(response.headers) or await self.cid_of(key)
         try:
             return parse_cid(text, "cid")

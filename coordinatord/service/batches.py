@@ -130,6 +130,8 @@ class Batches:
             return None
         if not is_cancellable(found.batch):
             return NotCancellable()
+        if found.batch.cancelling_at is not None:
+            return found
         async with self.database.connection() as connection:
             if not await batches.cancel(connection, batch_id, owner):
                 return NotCancellable()

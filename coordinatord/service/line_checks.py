@@ -1,4 +1,4 @@
-"""What a line of a batch decides by itself, checked in threads: recovering signatures costs most."""
+"""What a line of a batch decides by itself, checked in a thread: recovering signatures costs most."""
 
 from collections.abc import Sequence
 from typing import TypeAlias

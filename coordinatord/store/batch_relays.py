@@ -8,8 +8,9 @@ import attrs
 from coordinatord.store.database import Connection
 from coordinatord.store.outbox import Priority
 
-# Enough that the relayer never waits for a worker, few enough that none waits for its turn until it is dropped.
-MOST_WAITING: Final = 512
+# Enough that the relayer has something to do while a worker prepares the next stretch, few enough that none waits for
+# its turn until it is dropped.
+MOST_WAITING: Final = 1024
 
 _WITHDRAWN: Final = "relay_queue_timeout"  # what a request that joined such a post hears: it may try again
 

@@ -43,6 +43,15 @@ async def take(connection: Connection) -> Work | None:
     return Work(*row)
 
 
+async def seconds_to_next(connection: Connection) -> float | None:
+    """Until a batch becomes due that is not; what is due already is in somebody's hands."""
+    seconds: float | None = await connection.fetchval(
+        "select extract(epoch from min(due_at) - clock_timestamp())::float8 from batch_work"
+        " where due_at > clock_timestamp()"
+    )
+    return seconds
+
+
 async def pause(connection: Connection, batch_id: str, seconds: float, *, attempts: int = 0) -> None:
     """Not due again before then."""
     await connection.execute(

@@ -21,7 +21,7 @@ from coordinatord.workers.finalising import Finalising
 
 log = structlog.get_logger(__name__)
 
-_IDLE: Final = 0.25  # seconds between looks for a batch that is due
+_IDLE: Final = 0.25  # seconds between looks for a batch that is due, at most
 _QUEUE_FULL: Final = 0.02  # seconds until posts may be added again
 # A look at a large batch reads all its lines: it may take a tenth of the time.
 _LOOKS_APART: Final = 10.0
@@ -47,7 +47,16 @@ class BatchWorker:
                     log.warning("no batch moved", reason=trouble.message)
                     moved = False
                 if not moved:
-                    await due.wait(_IDLE)
+                    await due.wait(await self._pause())
+
+    async def _pause(self) -> float:
+        """Seconds until a look is worth while."""
+        try:
+            async with self.database.connection() as connection:
+                following = await batch_work.seconds_to_next(connection)
+        except Retryable:
+            return _IDLE
+        return _IDLE if following is None else min(following, _IDLE)
 
     async def turn(self) -> bool:
         """Move one batch by one step; False when none was due."""

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Final
 
-import anyio
 import attrs
 import structlog
 from anyio import to_thread
@@ -43,7 +42,6 @@ NOT_POSTED: Final = {
     "cancelled": "the batch was cancelled before this line was posted",
     "expired": "the batch's window ended before this line was posted",
 }
-_CHECKED_AT_ONCE: Final = 128  # lines for one thread
 _GIVEN_UP_AFTER: Final = 3  # times that the store says that it has not got the input file
 
 
@@ -155,18 +153,10 @@ class Expansion:
         return skipped + posted
 
     async def _alone(self, endpoint: str, lines: Sequence[Line]) -> list[Checked]:
-        """What each line decides by itself, on as many cores as there are."""
+        """What each line decides by itself. In one thread: two would take turns with the interpreter for a third of
+        the time, and be slower than one; other cores are for other processes."""
         checks = LineChecks(self.domains, self.registry.address, endpoint, await self.registry.fees(), self.clock())
-        parts = [lines[start : start + _CHECKED_AT_ONCE] for start in range(0, len(lines), _CHECKED_AT_ONCE)]
-        done: dict[int, list[Checked]] = {}
-
-        async def check(number: int) -> None:
-            done[number] = await to_thread.run_sync(checks.check, parts[number])
-
-        async with anyio.create_task_group() as tasks:
-            for number in range(len(parts)):
-                tasks.start_soon(check, number)
-        return [one for number in range(len(parts)) for one in done[number]]
+        return await to_thread.run_sync(checks.check, lines)
 
     async def _on_chain(self, checked: Sequence[Checked]) -> list[Checked]:
         """Models and payers as the chain has them, each asked for once. Everything else that the chain decides is

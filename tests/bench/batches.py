@@ -8,14 +8,12 @@ Beside it, in the same world: bare signature recoveries on as many cores, and th
 
 import argparse
 import json
-import os
 import secrets
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -27,6 +25,7 @@ import httpx
 
 from common.address_book import AddressBook
 from common.domains import Domains
+from common.messages.payments import job_payment
 from common.secp256k1 import recover
 from coordinatord.chain.job_registry import JobRegistry
 from coordinatord.chain.rpc import open_rpc
@@ -45,7 +44,7 @@ from devnet.ports import pick_free
 from devnet.postgres import running_postgres
 from devnet.world import World
 from tests.bench.quick_store import quick_store
-from tests.bench.relaying import awake, rooms
+from tests.bench.relaying import rooms
 from tests.bench.row import Row, interleaved
 from tests.fakes.submissions import Body, Submitter, jsonl
 from tests.integration.coordinatord.api.party import Party, wallet_of
@@ -55,10 +54,9 @@ from tests.integration.coordinatord.api.stage import environment
 LINES: Final = 50_000
 PAYLOAD: Final = 870  # so that a line has 2 KiB
 CHECKED: Final = 2000  # lines of one portion
-ROUNDS: Final = 3
-SINGLES: Final = 60
+ROUNDS: Final = 5
+SINGLES: Final = 15
 MEMORY_LIMIT: Final = 250  # MiB above idle
-_AT_ONCE: Final = 128  # lines of one thread's turn, as the worker has it
 _RELAYER_SHARE: Final = 5  # the relayer alone is given a fifth of the lines
 
 
@@ -89,11 +87,12 @@ async def stand() -> AsyncIterator[Stand]:
             world = World(anvil, store, postgres, cast, market)
             settings = environment(world, url, RELAY_MAX_DEPTH=256, RELAY_COALESCE_MAX=64, LOG_LEVEL="warning")
             async with (
-                awake(anvil),
                 running(settings, pick_free(), pick_free()) as coordinator,
                 httpx.AsyncClient(base_url=coordinator.base_url, trust_env=False, timeout=120) as http,
             ):
                 owner, submitter = await _owner(anvil, market, http)
+                # By the clock, as chains do it: what waits for one block is mined in it together.
+                await anvil.mine_every(1)
                 yield Stand(coordinator, url, anvil, owner, submitter)
 
 
@@ -111,35 +110,31 @@ async def _owner(anvil: Anvil, market: Market, http: httpx.AsyncClient) -> tuple
 
 
 def checking(submitter: Submitter) -> tuple[float, float]:
-    """(lines per second, pairs of bare recoveries per second), on all cores."""
+    """(lines, pairs of bare recoveries of their signatures) per second, in one thread, as a worker has it."""
     texts = [json.dumps(line).encode() for line in submitter.lines(CHECKED, PAYLOAD)]
-    parts = [
-        [Line(number, texts[number]) for number in range(start, min(start + _AT_ONCE, CHECKED))]
-        for start in range(0, CHECKED, _AT_ONCE)
-    ]
+    lines = [Line(number, text) for number, text in enumerate(texts, 1)]
     checks = LineChecks(submitter.domains, submitter.registry, "/v1/responses", submitter.terms, time.time())
-    digest = secrets.token_bytes(32)
-    signature = submitter.wallet.sign(digest)
+    signed = [pair for one in checks.check(lines) if isinstance(one, Good) for pair in _signed(submitter, one.paid)]
 
-    def bare(part: Sequence[Line]) -> None:
-        for _ in part:
+    def ours() -> int:
+        done = checks.check(lines)
+        if not all(isinstance(checked, Good) for checked in done):
+            raise AssertionError("a good line was skipped")
+        return len(done)
+
+    def limit() -> int:
+        for digest, signature in signed:
             recover(digest, signature)
-            recover(digest, signature)
+        return len(signed) // 2
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-
-        def ours() -> int:
-            done = [checked for part in pool.map(checks.check, parts) for checked in part]
-            if not all(isinstance(checked, Good) for checked in done):
-                raise AssertionError("a good line was skipped")
-            return len(done)
-
-        def limit() -> int:
-            list(pool.map(bare, parts))
-            return CHECKED
-
-        rates = interleaved({"ours": ours, "limit": limit}, ROUNDS)
+    rates = interleaved({"ours": ours, "limit": limit}, ROUNDS)
     return rates["ours"], rates["limit"]
+
+
+def _signed(submitter: Submitter, paid: Paid) -> list[tuple[bytes, bytes]]:
+    body, domains = paid.body, submitter.domains
+    payment = job_payment(body.owner, submitter.registry, paid.amount, body.expires_at, body.job_id)
+    return [(domains.jobs.digest(body.order()), body.signature), (domains.token.digest(payment), paid.payment)]
 
 
 # --- posting ---------------------------------------------------------------------------------------------------
@@ -275,7 +270,7 @@ def rows(lines: int = LINES) -> list[Row]:
     submitter = anyio.run(a_submitter)
     ours, limit = checking(submitter)
     share = ours / limit
-    row = Row("lines checked", ours, "lines/s", "bare recoveries on the same cores", share, 0.7, share >= 0.7)
+    row = Row("lines checked in one thread", ours, "lines/s", "bare recoveries in one thread", share, 0.7, share >= 0.7)
     return [row, *anyio.run(whole, lines, backend_options={"use_uvloop": True})]
 
 

@@ -1,16 +1,17 @@
 """A whole coordinator killed again and again inside one batch; then I6, and I1–I5 beside it.
 
-    python -m tests.soak.batches [--lines 50000] [--kills 10]
+    python -m tests.soak.batches [--lines 50000] [--kills 10] [--seed 1]
 
 Exits with 1 when something is broken.
 """
 
 import argparse
 import json
+import random
 import sys
 import tempfile
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,7 @@ import httpx
 
 from common.address_book import AddressBook
 from common.domains import Domains
+from common.scalars import hex_of
 from coordinatord import app
 from coordinatord.chain.job_registry import JobRegistry
 from coordinatord.chain.rpc import open_rpc
@@ -35,12 +37,13 @@ from devnet.world import World
 from tests.bench.relaying import awake, rooms
 from tests.fakes.submissions import Submitter, jsonl
 from tests.integration.coordinatord.api.party import Party, wallet_of
-from tests.integration.coordinatord.api.running import running
+from tests.integration.coordinatord.api.running import Coordinator, running
 from tests.integration.coordinatord.api.stage import environment
 from tests.integration.coordinatord.faults.invariants import all_violations
 from tests.invariants.batches import broken_batches
 
 _BAD_EVERY: Final = 10  # every so many lines one is no submission
+_SETTLED: Final = 25
 _PATIENCE: Final = 3600.0  # seconds for each stretch between two kills
 
 
@@ -60,6 +63,34 @@ class Scene:
             terms = await JobRegistry(rpc, book.job_registry).fees()
         return owner, Submitter(owner.wallet, owner.domains, book.chain_id, book.job_registry, terms, owner.box_key)
 
+    def life(self) -> AbstractAsyncContextManager[Coordinator]:
+        """A coordinator that is killed when the block ends."""
+        return running(dict(self.settings), pick_free(), pick_free())
+
+    async def settle_some(self, base_url: str, http: httpx.AsyncClient) -> None:
+        """A few of the batch's jobs, so that both of its files have lines."""
+        wallet = self.world.cast.with_role("provider")[0]
+        provider = Party(wallet_of(wallet), Domains.of(self.book), self.book.job_registry, http, wallet.box_key)
+        http.base_url = httpx.URL(base_url)
+        await provider.sign_in("provider")
+        connection = await asyncpg.connect(self.database_url)
+        rows = await connection.fetch(
+            "select job_id from batch_lines where relay_id is not null order by line limit $1", _SETTLED
+        )
+        await connection.close()
+        for row in rows:
+            job = hex_of(row["job_id"])
+            for op in (provider.claim(job), provider.settle(job, result="AAAA")):
+                (await provider.run(op)).raise_for_status()
+
+    async def recorded(self, lines: int) -> None:
+        await self.until("select not exists (select from batch_work where lines_done <= $1)", lines)
+
+    async def execute(self, statement: str) -> None:
+        connection = await asyncpg.connect(self.database_url)
+        await connection.execute(statement)
+        await connection.close()
+
     async def until(self, query: str, *arguments: object) -> None:
         """Until the query answers true."""
         connection = await asyncpg.connect(self.database_url)
@@ -71,32 +102,45 @@ class Scene:
             await connection.close()
 
 
-async def killed_batch(scene: Scene, lines: int, kills: int) -> list[str]:
-    """What is broken afterwards, in words."""
-    posted = lines - len(range(0, lines, _BAD_EVERY))
+async def killed_batch(scene: Scene, lines: int, kills: int, seed: int) -> list[str]:
+    """What is broken afterwards, in words. A fifth of the kills come while the files are being written."""
+    dice = random.Random(seed)  # noqa: S311 - a seed, so that a run can be repeated
+    late = min(max(kills // 5, 1), kills - 1)
+    early = sorted(dice.randrange(1, lines) for _ in range(kills - late))
     async with httpx.AsyncClient(trust_env=False, timeout=300) as http:
-        async with running(dict(scene.settings), pick_free(), pick_free()) as first:
-            owner, submitter = await scene.owner(first.base_url, http)
-            content = jsonl(b"no json" if n % _BAD_EVERY == 0 else submitter.line() for n in range(lines))
-            uploaded = await owner.upload("batch", content)
-            uploaded.raise_for_status()
-            body = {"input_file_id": uploaded.json()["id"], "endpoint": "/v1/responses", "completion_window": "24h"}
-            created = await http.post("/v1/batches", json=body, headers=owner.authorization)
-            created.raise_for_status()
-        # Leaving the block above was the first kill.
-        for kill in range(1, kills):
-            async with running(dict(scene.settings), pick_free(), pick_free()):
-                recorded = kill * lines // kills
-                await scene.until("select not exists (select from batch_work where lines_done <= $1)", recorded)
-            print(f"killed {kill + 1} times, {recorded} lines recorded", file=sys.stderr)
-        async with running(dict(scene.settings), pick_free(), pick_free()):
-            await scene.until("select count(*) = $1 from relays where state = 'mined'", posted)
-            await scene.until("select not exists (select from relays where state in ('queued', 'signed'))")
-            connection = await asyncpg.connect(scene.database_url)
-            await connection.execute("update batches set expires_at = clock_timestamp()")
-            await connection.close()
+        async with awake(scene.world.anvil):
+            async with scene.life() as first:
+                owner, submitter = await scene.owner(first.base_url, http)
+                await _begin(http, owner, submitter, lines)
+                await scene.recorded(early[0])
+            for recorded in early[1:]:
+                async with scene.life():
+                    await scene.recorded(recorded)
+                    await anyio.sleep(dice.random() / 4)  # anywhere within a step
+                print(f"killed with {recorded} lines recorded", file=sys.stderr)
+            async with scene.life() as last_but_late:
+                await scene.until("select expanded from batch_work")
+                await scene.until("select not exists (select from relays where state <> 'mined')")
+                await scene.settle_some(last_but_late.base_url, http)
+                await scene.execute("update batches set expires_at = clock_timestamp()")
+                await scene.until("select finalizing_at is not null from batches")
+            for _ in range(late - 1):
+                async with scene.life():
+                    await anyio.sleep(dice.random())
+            print(f"killed {kills} times", file=sys.stderr)
+        # Nobody mines from here on but for the coordinator, which has nothing left to send: the chain stands still.
+        async with scene.life():
             await scene.until("select expired_at is not null from batches")
             return await _broken(scene)
+
+
+async def _begin(http: httpx.AsyncClient, owner: Party, submitter: Submitter, lines: int) -> None:
+    content = jsonl(b"no json" if n % _BAD_EVERY == 0 else submitter.line() for n in range(lines))
+    uploaded = await owner.upload("batch", content)
+    uploaded.raise_for_status()
+    body = {"input_file_id": uploaded.json()["id"], "endpoint": "/v1/responses", "completion_window": "24h"}
+    created = await http.post("/v1/batches", json=body, headers=owner.authorization)
+    created.raise_for_status()
 
 
 async def _broken(scene: Scene) -> list[str]:
@@ -108,14 +152,13 @@ async def _broken(scene: Scene) -> list[str]:
     return found + await all_violations(scene.database_url, scene.world.anvil.rpc_url, scene.book, promised=promised)
 
 
-async def run(lines: int, kills: int) -> list[str]:
+async def run(lines: int, kills: int, seed: int) -> list[str]:
     with tempfile.TemporaryDirectory() as name:
         directory = rooms(Path(name))
         async with (
             running_anvil(pick_free(), directory / "anvil", directory) as anvil,
             running_postgres(pick_free(), directory / "postgres", directory) as postgres,
             running_pin_store(pick_free(), directory / "pins", directory) as pins,
-            awake(anvil),
         ):
             cast = accounts.derive()
             market = await deployed_market(anvil, cast)
@@ -124,18 +167,24 @@ async def run(lines: int, kills: int) -> list[str]:
             world = World(anvil, pins, postgres, cast, market)
             settings = environment(world, url, LOG_LEVEL="warning", RELAY_COALESCE_MAX=64)
             book = AddressBook.parse(json.dumps(market.address_book).encode())
-            return await killed_batch(Scene(world, url, settings, book), lines, kills)
+            return await killed_batch(Scene(world, url, settings, book), lines, kills, seed)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak.batches")
     parser.add_argument("--lines", type=int, default=50_000)
     parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=1, help="of the moments of the kills")
     chosen = parser.parse_args()
-    broken = anyio.run(run, chosen.lines, chosen.kills, backend_options={"use_uvloop": True})
+    if chosen.kills < 2 or chosen.lines < _SETTLED * 2:
+        parser.error(f"at least 2 kills and {_SETTLED * 2} lines")
+    broken = anyio.run(run, chosen.lines, chosen.kills, chosen.seed, backend_options={"use_uvloop": True})
     for what in broken:
         print(what, file=sys.stderr)
-    print(f"{chosen.lines} lines, {chosen.kills} kills: {'broken' if broken else 'all holds'}", file=sys.stderr)
+    print(
+        f"{chosen.lines} lines, {chosen.kills} kills, seed {chosen.seed}: {'broken' if broken else 'all holds'}",
+        file=sys.stderr,
+    )
     return 1 if broken else 0
 
 

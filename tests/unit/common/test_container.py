@@ -1,6 +1,7 @@
 """Containers: the vectors, the commitment as bytes pass, and that nothing altered opens."""
 
 import hashlib
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -120,6 +121,26 @@ def test_what_is_too_short_is_called_that_whatever_its_version() -> None:
         with pytest.raises(Refused) as caught:
             refuse(b"\x02" + bytes(120))
         assert caught.value.code == "too_short"
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("length", [0, 1, 80, 81, 121, 122, 123, 81 + 24 + 65_553, 81 + 24 + 65_553 + 17])
+def test_a_container_at_hand_is_judged_as_one_that_passes_by(version: int, length: int) -> None:
+    raw = (bytes((version,)) + pattern(length))[:length]
+
+    def by_the_piece() -> container.Committed:
+        commitment = Commitment()
+        for at in range(0, length, 50_000):
+            commitment.update(raw[at : at + 50_000])
+        return commitment.finish()
+
+    def judged(judge: Callable[[], container.Committed]) -> container.Committed | str | None:
+        try:
+            return judge()
+        except Refused as refusal:
+            return refusal.code
+
+    assert judged(lambda: container.commit(raw)) == judged(by_the_piece)
 
 
 def test_a_key_released_to_a_thief_of_the_container_opens_nothing() -> None:

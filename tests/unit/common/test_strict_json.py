@@ -68,6 +68,22 @@ def test_bytes_are_read_or_refused_and_nothing_else(raw: bytes) -> None:
         return
 
 
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["a", "b", "", "é", '"', ":"]), st.one_of(st.none(), st.booleans(), NUMBERS, TEXTS)),
+        max_size=5,
+    )
+)
+def test_a_flat_object_is_read_unless_a_name_is_there_twice(members: list[tuple[str, object]]) -> None:
+    spelled = ",".join(f"{json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}" for name, value in members)
+    raw = b"{" + spelled.encode() + b"}"
+    if len(dict(members)) == len(members):
+        assert parse(raw) == dict(members)
+    else:
+        with pytest.raises(Refused, match="duplicate key"):
+            parse(raw)
+
+
 @pytest.fixture
 def _recursion_limit_raised() -> Iterator[None]:
     """As libraries do: then the stdlib's scanner recurses until the stack ends, and the process with it."""

@@ -112,6 +112,19 @@ async def test_cancel_posts_no_more_and_takes_back_what_waits(world: World, quie
     assert await broken_batches(quiet.ground.database, quiet.ground.pins) == []
 
 
+async def test_cancel_is_repeated_to_no_effect_until_the_files_are_written(world: World, quiet: Stage) -> None:
+    batching, worker = await quiet_batching(world, quiet), app.batch_worker_of(quiet.ground)
+    batch = (await batching.create(b"no json"))["id"]
+    first = (await batching.cancel(batch)).json()
+    while await quiet.fetchval("select ends_as is null from batches"):
+        assert await worker.turn()
+    again = await batching.cancel(batch)
+    assert again.status_code == 200
+    assert (again.json()["status"], again.json()["cancelling_at"]) == ("cancelling", first["cancelling_at"])
+    assert await worker.turn()
+    assert (await batching.cancel(batch)).status_code == 400
+
+
 async def test_cancelled_batch_follows_what_is_on_the_chain_to_its_end(
     batching: Batching, client: Party, provider: Party, stage: Stage
 ) -> None:
