@@ -50,6 +50,26 @@ async def test_job_of_a_killed_daemon_is_settled_once_by_the_next(
     assert market.jobs[job]["state"] == 2
 
 
+@pytest.mark.parametrize("before", [True, False])
+async def test_large_result_of_a_killed_daemon_is_uploaded_and_settled_by_the_next(
+    before: bool, autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    async def large(_: Work) -> Output:
+        return Output("x" * 16_000_000, 1)
+
+    reached = trio.Event()
+    hang(market, "files", reached, before=before)
+    job = market.post()
+    async with start(backend=Backend(large)):
+        await reached.wait()
+    del market.always["files"]
+    second = Backend()
+    async with start(backend=second) as running:
+        assert await running.end_of(job) == ("settled", None)
+    assert second.ran == []
+    assert len(market.results[job]) > 16_000_000
+
+
 async def test_run_that_was_cut_by_a_kill_is_run_again_within_what_is_left_of_its_sla(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
