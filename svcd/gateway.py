@@ -50,7 +50,7 @@ class Gateways:
         """None when it is all there; the status, or what went wrong."""
         into.clear()
         try:
-            async with self.http.stream("GET", f"{url}/ipfs/{cid}") as response:
+            async with self.http.stream("GET", f"{url}/ipfs/{cid}", follow_redirects=True) as response:
                 if not response.is_success:
                     return response.status_code
                 # Closed here and now, also when it is left early. (A generator, annotated as less.)
@@ -66,7 +66,7 @@ class Gateways:
         """None when the gateway answers; else what is wrong. For `svcd check`."""
         try:
             # Content that no gateway has: any answer but a server's error shows that it is there.
-            response = await self.http.get(f"{url}/ipfs/{_EMPTY_CID}")
+            response = await self.http.get(f"{url}/ipfs/{_EMPTY_CID}", follow_redirects=True)
         except httpx.HTTPError as failure:
             return f"{type(failure).__name__}: {failure}"
         return f"answered {response.status_code}" if response.status_code >= _SERVER_ERROR else None

@@ -24,6 +24,11 @@ class Held:
         return self
 
     @property
+    def claimed_at(self) -> float:
+        """In the loop's time; a little before the chain's."""
+        return self.sla_ends - self.job.sla_secs
+
+    @property
     def name(self) -> str:
         """As logs and routes write the job."""
         return "0x" + self.job.job_id.hex()

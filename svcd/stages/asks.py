@@ -39,6 +39,7 @@ class AskPublisher:
     wanted: frozenset[Ask]
     journal: Journal
     _jump: int = 0
+    _told: bool = False  # that it is not listed
 
     async def run(self) -> NoReturn:
         while True:
@@ -60,12 +61,18 @@ class AskPublisher:
             await trio.sleep(1)
 
     async def publish(self, wanted: frozenset[Ask]) -> bool:
-        """True when the book shows what is wanted."""
+        """True when there is nothing more to do about it for a while."""
         posted = await self._posted()
-        quotes = differing(wanted, posted)[:_MOST_QUOTES]
+        outstanding = differing(wanted, posted)
+        quotes = outstanding[:_MOST_QUOTES]
         metrics.asks_published.set(len(posted))
         if not quotes:
             return True
+        # The book shows the asks of listed providers only: others could not tell whether theirs are on it.
+        if wanted and not (await self.coordinator.provider(self.provider_id)).listed:
+            self._waits_for_listing()
+            return True
+        self._told = False
         signed_at = await self.journal.next_time(_SIGNED_AT, skip=self._jump)
         body = self.signer.asks(self.provider_id, signed_at, quotes)
         answer = await self.coordinator.publish(body, trio.current_time() + _PATIENCE)
@@ -74,9 +81,14 @@ class AskPublisher:
             log.info("asks published", signed_at=signed_at, quotes=len(quotes))
             posted = await self._posted()
             metrics.asks_published.set(len(posted))
-            return not differing(wanted, posted)
+            return len(quotes) == len(outstanding) or not differing(wanted, posted)
         self._refused(answer)
         return False
+
+    def _waits_for_listing(self) -> None:
+        if not self._told:
+            log.warning("not listed by the market's admin: asks wait until then")
+        self._told = True
 
     async def _posted(self) -> frozenset[Ask]:
         rows = await self.coordinator.asks_of(self.provider_id)

@@ -51,7 +51,7 @@ class Settler:
                     # The upload has lapsed: they live a few minutes until a settle names them.
                     return await self.pipeline.to_upload.send(held.sla_ends, attrs.evolve(sealed, result_cid=None))
             log.warning("settle not confirmed", job=held.name, outcome=describe(outcome))
-            if await self.lookup.standing(held) == "settled":
+            if await self.lookup.after(outcome, held) == "settled":
                 return await self.pipeline.settled(held, sealed.started)
             failure = _failure(outcome)
             over = trio.current_time() + pause >= held.sla_ends

@@ -73,3 +73,16 @@ async def test_more_than_is_allowed_is_not_read_to_its_end(autojump_clock: MockC
     with pytest.raises(JobFailed) as failed:
         await fetched(Net(a=[]), tmp_path, limit=100_000)
     assert failed.value.reason == "bad_container"
+
+
+async def test_gateway_that_sends_elsewhere_is_followed(autojump_clock: MockClock, tmp_path: Path) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.host == "a":
+            return httpx.Response(301, headers={"location": "http://cid.ipfs.a/"})
+        return httpx.Response(200, content=CONTENT)
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
+        spool = Spool(tmp_path, 2**30)
+        await Gateways(http, ["http://a"]).fetch("cid", spool, trio.current_time() + 10)
+        assert spool.length == len(CONTENT)
+        spool.clear()

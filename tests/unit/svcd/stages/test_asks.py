@@ -5,7 +5,8 @@ from trio.testing import MockClock
 from common.messages.providers import Ask
 from svcd.discount import Rates
 from svcd.stages.asks import differing
-from tests.fakes.market import START, Market, error, instead, lost
+from tests.fakes.market import START, Market
+from tests.fakes.market_answers import error, instead, lost
 from tests.unit.svcd.stages.conftest import Start
 from tests.unit.svcd.stages.running import count, model_for
 
@@ -62,3 +63,17 @@ async def test_publication_without_an_answer_is_compared_with_the_book_before_it
     async with start(models=(MODEL,)):
         await trio.sleep(60)
     assert market.asks == {(1, 60): (1, 2), (1, 600): (3, 4)}
+
+
+@pytest.mark.trio
+async def test_asks_of_a_provider_that_is_not_listed_wait_and_are_not_published_over_and_over(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    market.listed = False
+    async with start(models=(MODEL,)):
+        await trio.sleep(200)
+        assert market.snapshots == []
+        market.listed = True
+        await trio.sleep(100)
+        assert market.asks == {(1, 60): (1, 2), (1, 600): (3, 4)}
+    assert len(market.snapshots) == 1

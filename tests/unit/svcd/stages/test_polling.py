@@ -1,6 +1,9 @@
 """How much is asked for, at which rates, and what of it is claimed."""
 
+from collections.abc import Callable
+
 import attrs
+import httpx
 import pytest
 import trio
 from trio.testing import MockClock
@@ -10,7 +13,8 @@ from svcd.failures import JobFailed
 from svcd.probes.build import Load
 from svcd.probes.slots import SlotsProbe
 from svcd.work import Output, Work
-from tests.fakes.market import Market, answer, error, instead
+from tests.fakes.market import Market
+from tests.fakes.market_answers import Script, answer, error, instead
 from tests.unit.svcd.stages.conftest import Start
 from tests.unit.svcd.stages.running import Backend, count, model_for
 
@@ -55,6 +59,29 @@ async def test_granted_capacity_bounds_what_is_asked_for_and_is_asked_to_be_rais
         await trio.sleep(200)
         assert market.requested == [8]  # at half of the full reputation, twice the slots
         assert asked(market)[-1] == 4
+
+
+async def test_capacity_that_a_ceiling_withholds_is_asked_for_again_only_when_more_is_needed(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    market.capacity = 2
+    market.always["request_capacity"] = keeping(market)
+    async with start(models=(MODEL,)):
+        for reputation, requested in ((500, [8]), (600, [8]), (400, [8, 10])):
+            market.reputation = reputation
+            await trio.sleep(100)
+            assert market.requested == requested
+
+
+def keeping(market: Market) -> Script:
+    """The request is taken, and the ceiling leaves the grant as it was."""
+
+    async def script(perform: Callable[[], httpx.Response]) -> httpx.Response:
+        granted, answered = market.capacity, perform()
+        market.capacity = granted
+        return answered
+
+    return script
 
 
 async def test_busy_backend_lowers_free_whoever_keeps_it_busy(
@@ -132,19 +159,6 @@ async def test_window_that_relays_and_runs_have_lately_not_fitted_into_is_not_cl
         job = market.post(sla_secs="60")
         await trio.sleep(20)
         assert running.entry(job) == ("", None)
-
-
-@pytest.mark.parametrize(("reason", "claims"), [("PaymentRefused", 1), ("AtCapacity", 2)])
-async def test_refused_claim_is_tried_again_only_where_it_was_not_the_jobs_fault(
-    reason: str, claims: int, autojump_clock: MockClock, market: Market, start: Start
-) -> None:
-    market.scripts["claim"].append(instead(answer(409, {"ok": False, "reason": reason})))
-    job = market.post()
-    async with start(models=(MODEL,)) as running:
-        await trio.sleep(60)
-        assert running.ground.slots.held == 0
-        assert running.entry(job)[0] == ("settled" if claims == 2 else "not_claimed")
-    assert market.calls.count("claim") == claims
 
 
 async def test_what_could_not_be_opened_is_not_claimed(autojump_clock: MockClock, market: Market, start: Start) -> None:

@@ -10,9 +10,10 @@ from trio.testing import MockClock
 from common.strict_json import canonical
 from svcd.trouble import Fatal
 from svcd.work import Output, Work
-from tests.fakes.market import Market, unreached
+from tests.fakes.market import START, Market
+from tests.fakes.market_answers import answer, instead, unreached
 from tests.unit.svcd.stages.conftest import Start
-from tests.unit.svcd.stages.running import Backend
+from tests.unit.svcd.stages.running import Backend, count
 
 pytestmark = pytest.mark.trio
 
@@ -124,6 +125,44 @@ async def test_lost_journal_costs_no_job_the_chain_still_names_them(
     market.claim(job)
     async with start() as running:
         assert await running.end_of(job) == ("settled", None)
+
+
+async def test_job_that_was_believed_not_claimed_is_taken_on_when_the_chain_says_it_was(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    market.scripts["claim"].append(instead(answer(409, {"ok": False, "reason": "PaymentRefused"})))
+    job = market.post()
+    async with start() as running:
+        assert await running.end_of(job) == ("not_claimed", "PaymentRefused")
+        market.claim(job)
+        await running.until(lambda: running.entry(job)[0] != "not_claimed")
+        assert await running.end_of(job) == ("settled", None)
+
+
+async def test_job_that_ends_while_another_is_looked_up_is_counted_once(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    """The look at the journal is from before its end."""
+
+    async def slowly(perform: Callable[[], httpx.Response]) -> httpx.Response:
+        await trio.sleep(20)
+        return perform()
+
+    async def half_a_minute(work: Work) -> Output:
+        await trio.sleep(35)
+        return Output(work.input, 1)
+
+    market.always["claim"] = unreached()
+    unanswered = market.post(expires_at=str(START + 6))
+    async with start(backend=Backend(half_a_minute)) as running:
+        await running.until(lambda: running.entry(unanswered)[0] == "claiming" and not running.ground.slots.held)
+        del market.always["claim"]
+        market.always["job"] = slowly
+        settled = count("svcd_jobs_settled_total")
+        job = market.post()
+        assert await running.end_of(job) == ("settled", None)
+        await trio.sleep(60)
+        assert count("svcd_jobs_settled_total") == settled + 1
 
 
 async def test_ended_job_is_not_taken_on_again_by_what_an_index_says_that_is_behind(
