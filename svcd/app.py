@@ -64,6 +64,7 @@ async def run(config: Config) -> None:
                 await background.start(serve_metrics, config.metrics_host, config.metrics_port, health)
             background.start_soon(systemd.keep_alive)
             background.start_soon(journal.keep_small)
+            background.start_soon(health.watch)
             # Ready to be supervised: a coordinator that is away is waited for, and is no reason to be restarted.
             systemd.say("READY=1", "STATUS=waiting for the coordinator")
             ground = await _unless_stopped(drain, lambda: prepare(config, stack, journal, clock))

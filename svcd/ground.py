@@ -129,7 +129,7 @@ async def _session(coordinator: Coordinator) -> Session:
         if isinstance(session, Session):
             return session
         if session.status is not None and session.status < 500:
-            raise Fatal(f"the coordinator does not sign this wallet in: {session.detail} ({session.status})")
+            raise Fatal(f"the coordinator does not sign {coordinator.sessions.signer.address} in: {session.advice}")
         log.warning("waiting for a session", reason=session.detail)
         await trio.sleep(_RETRY)
 

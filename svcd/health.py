@@ -1,13 +1,17 @@
 """Whether this daemon does its work: what /healthz answers."""
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NoReturn
 
 import attrs
+import structlog
 import trio
 
 from svcd.journal.journal import Journal
 
+log = structlog.get_logger(__name__)
+
+_LOOKED_EVERY: Final = 5.0
 _SILENCE: Final = 60.0  # seconds without an answered poll that are no trouble yet
 
 
@@ -22,6 +26,18 @@ class Health:
 
     def heard(self, model: str) -> None:
         self._heard[model] = trio.current_time()
+
+    async def watch(self) -> NoReturn:
+        """Tells the log when it turns, either way: /healthz says no reasons."""
+        told = self.trouble
+        while True:
+            await trio.sleep(_LOOKED_EVERY)
+            trouble = self.trouble
+            if trouble is not None and trouble != told:
+                log.warning("unhealthy", reason=trouble)
+            elif trouble != told:
+                log.info("healthy")
+            told = trouble
 
     @property
     def trouble(self) -> str | None:

@@ -34,6 +34,13 @@ class SignInRefused:
     status: int | None
     detail: str
 
+    @property
+    def advice(self) -> str:
+        """For an operator."""
+        if self.detail == "not_registered":
+            return "not a registered provider: the wallet registers with the market first"
+        return f"{self.detail} ({self.status})" if self.status is not None else self.detail
+
 
 @attrs.define(slots=True, eq=False)
 class Sessions:

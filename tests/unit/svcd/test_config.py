@@ -34,7 +34,7 @@ kind = "echo"
 def _read(text: str, tmp_path: Path, **environ: str) -> Config:
     path = tmp_path / "svcd.toml"
     path.write_text(text)
-    return read_config(path, {"WALLET": _KEY, **environ})
+    return read_config(path, {"WALLET": _KEY, "SHORT": "11", **environ})
 
 
 def _mistake(text: str, tmp_path: Path, **environ: str) -> str:
@@ -73,12 +73,14 @@ def test_secrets_do_not_show_in_the_configurations_own_text(tmp_path: Path) -> N
         ('url = "https', 'url = "ftp', "svcd.toml:3: coordinator.url: url must be an http:// or https:// address"),
         ('urls = ["https', 'urls = ["https", "x', "svcd.toml:5: gateway.urls: urls must be an http:// or https://"),
         ('wallet_env = "WALLET"', "", "svcd.toml:6: keys.wallet_file: wallet_file, wallet_env or"),
-        ('env = "WALLET"', 'env = "NONE"', "svcd.toml:7: keys.wallet_env: wallet_env leads to no key of 32 bytes"),
+        ('env = "WALLET"', 'env = "NONE"', "svcd.toml:7: keys.wallet_env: the environment variable NONE is not set"),
         (
             'env = "WALLET"',
             'env = "WALLET"\nwallet_file = "/k"',
             "svcd.toml:7: keys.wallet_env: wallet_env stands besi",
         ),
+        ('env = "WALLET"', 'env = "SHORT"', "svcd.toml:7: keys.wallet_env: wallet_env leads to no key of 32 bytes"),
+        ('env = "WALLET"', 'file = "/none"', "svcd.toml:7: keys.wallet_file: /none cannot be read (No such file"),
         ("[model.backend]", "[model.backends]", "svcd.toml:8: model[0].backend.kind: kind is missing"),
         ("[[model]]", "[[model]]\n[[model.x", "svcd.toml: Expected ']]'"),
     ],
