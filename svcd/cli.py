@@ -1,6 +1,7 @@
 """`svcd`: the provider's command line."""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
@@ -35,12 +36,16 @@ def _run(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
     status = 1
     try:
-        return int(options.run(options))
+        status = int(options.run(options))
+        sys.stdout.flush()
+        return status
     except* FileExistsError as group:
         for taken in _leaves(group):
             print(f"svcd: {getattr(taken, 'filename', taken)} exists already; choose another", file=sys.stderr)
     except* KeyboardInterrupt:
         status = _INTERRUPTED
+    except* BrokenPipeError:  # whoever read has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except* (Fatal, OSError) as group:
         for trouble in _leaves(group):
             print(f"svcd: {trouble}", file=sys.stderr)

@@ -3,9 +3,11 @@
 from collections.abc import Iterable
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
 from svcd.failures import KNOWN_REASONS
+
+disable_created_metrics()  # type: ignore[no-untyped-call] # a second series for each, which nobody asks for
 
 REGISTRY: Final = CollectorRegistry()
 

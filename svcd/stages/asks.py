@@ -78,7 +78,7 @@ class AskPublisher:
         answer = await self.coordinator.publish(body, trio.current_time() + _PATIENCE)
         if isinstance(answer, Reply) and answer.status == 200:
             self._jump = 0
-            log.info("asks published", signed_at=signed_at, quotes=len(quotes))
+            log.info("asks published" if wanted else "asks withdrawn", signed_at=signed_at, quotes=len(quotes))
             posted = await self._posted()
             metrics.asks_published.set(len(posted))
             return len(quotes) == len(outstanding) or not differing(wanted, posted)

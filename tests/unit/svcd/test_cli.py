@@ -1,3 +1,6 @@
+import os
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -58,3 +61,13 @@ def test_status_needs_no_keys_and_tells_what_the_journal_holds_when_nobody_answe
         "journal: failed (backend_error) 2",
         "journal: failed (undecryptable) 1",
     ]
+
+
+def test_reader_that_has_read_enough_is_no_trouble(tmp_path: Path) -> None:
+    (tmp_path / "svcd.toml").write_text(f'state_directory = "{tmp_path}"\n[metrics]\nport = 0\n')
+    gone, end = os.pipe()
+    os.close(gone)
+    command = [sys.executable, "-m", "svcd", "status", "--config", str(tmp_path / "svcd.toml")]
+    done = subprocess.run(command, stdout=end, stderr=subprocess.PIPE, check=False, timeout=60)
+    os.close(end)
+    assert done.stderr == b""
