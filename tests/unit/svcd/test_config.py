@@ -71,6 +71,16 @@ def test_secrets_do_not_show_in_the_configurations_own_text(tmp_path: Path) -> N
         ('rate_in = "1"', 'rate_in = "01"', "svcd.toml:13: model[0].ask[0].rate_in: rate_in must be a decimal"),
         ('kind = "echo"', 'kind = "magic"', "svcd.toml:16: model[0].backend.kind: kind must be one of"),
         ('url = "https', 'url = "ftp', "svcd.toml:3: coordinator.url: url must be an http:// or https:// address"),
+        (
+            'coordinator.example/"',
+            'c:port"',
+            "svcd.toml:3: coordinator.url: url must be an http:// or https:// address",
+        ),
+        (
+            'coordinator.example/"',
+            'c:70000"',
+            "svcd.toml:3: coordinator.url: url must be an http:// or https:// address",
+        ),
         ('urls = ["https', 'urls = ["https", "x', "svcd.toml:5: gateway.urls: urls must be an http:// or https://"),
         ('wallet_env = "WALLET"', "", "svcd.toml:6: keys.wallet_file: wallet_file, wallet_env or"),
         ('env = "WALLET"', 'env = "NONE"', "svcd.toml:7: keys.wallet_env: the environment variable NONE is not set"),
