@@ -96,7 +96,7 @@ class Daemon:
             await self._start_commitments(commitments, pipeline, offers)
             async with trio.open_nursery() as intake:
                 intake.start_soon(asks.run)
-                self.health.expect(ground.offered)
+                self.health.expect({name: one.config.poll_seconds for name, one in ground.offered.items()})
                 for one in ground.offered.values():
                     intake.start_soon(self._poller(one, exclusions, offers).run)
                 log.info("working", provider_id=ground.provider_id, models=sorted(ground.offered))

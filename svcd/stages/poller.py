@@ -58,7 +58,6 @@ class Poller:
                 if refused:
                     log.info("polls answered again", model=self.model.name)
                 refused = False
-                self.health.heard(self.model.name)
             await trio.sleep(self.model.poll_seconds)
 
     async def poll(self) -> None:
@@ -69,6 +68,7 @@ class Poller:
             "rate_out": min(floor.rate_out for floor in floors.values()),
         }
         jobs = await self.coordinator.poll(self.model_id, free, lowest)
+        self.health.heard(self.model.name)
         metrics.model_free.labels(self.model.name).set(free)
         for job in jobs:
             if free > 0 and self._is_wanted(job, floors):

@@ -184,6 +184,14 @@ async def test_escrow_that_gave_no_key_is_left_alone_for_five_minutes(
         assert trio.current_time() - began > 280
 
 
+async def test_rare_polls_are_no_silence(autojump_clock: MockClock, market: Market, start: Start) -> None:
+    rare = model_for("demo/text", {"text"}, poll_seconds=200.0)
+    async with start(models=(rare,)) as running:
+        for _ in range(20):
+            await trio.sleep(61)
+            assert running.daemon.health.trouble is None
+
+
 async def test_poll_that_fails_is_no_end_and_silence_makes_unhealthy(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
