@@ -9,6 +9,32 @@ from svcd.metrics import REGISTRY, start_at_zero
 _PACKAGE = Path(__file__).parents[3] / "svcd"
 
 
+SPECIFIED = {
+    "svcd_jobs_claimed": ("counter", ()),
+    "svcd_jobs_settled": ("counter", ()),
+    "svcd_jobs_failed": ("counter", ("reason",)),
+    "svcd_job_duration_seconds": ("histogram", ()),
+    "svcd_backend_latency_seconds": ("histogram", ("model",)),
+    "svcd_capacity_free": ("gauge", ()),
+    "svcd_capacity_granted": ("gauge", ()),
+    "svcd_asks_published": ("gauge", ()),
+    "svcd_model_free": ("gauge", ("model",)),
+    "svcd_backend_load": ("gauge", ("model",)),
+    "svcd_bid_floor_discount_pct": ("gauge", ("model",)),
+    "svcd_load_probe_failures": ("counter", ("model",)),
+    "svcd_backend_retries": ("counter", ("model",)),
+}
+
+
+def test_metrics_are_the_specified_ones_with_their_types_and_labels() -> None:
+    start_at_zero(["m"])
+    served = {
+        family.name: (family.type, tuple(label for label in family.samples[0].labels if label != "le"))
+        for family in REGISTRY.collect()
+    }
+    assert served == SPECIFIED
+
+
 def test_every_series_of_a_model_and_every_reason_is_there_before_anything_happened() -> None:
     start_at_zero(["m/never-run"])
     text = generate_latest(REGISTRY).decode()
