@@ -155,7 +155,7 @@ def _root(place: _Place, environ: Mapping[str, str]) -> Config:
         addresses=coordinator.at(lambda table: table.optional("addresses_file", lambda key: _addresses(table, key))),
         gateways=tuple(url.rstrip("/") for url in gateway.at(_gateways)),
         gateway_attempts=gateway.at(lambda table: table.integer("attempts", 1, 100, 8)),
-        gateway_pause_seconds=gateway.at(lambda table: table.number("pause_seconds", 0, 60, 1.5)),
+        gateway_pause_seconds=gateway.at(lambda table: table.number("pause_seconds", 0.1, 60, 1.5)),
         wallet=keys.at(lambda table: _required_key(table, environ, "wallet", Wallet)),
         box=keys.at(lambda table: read_key(table, environ, "box", SecretKey)),
         evidence_file=keys.at(lambda table: table.optional("evidence_file", table.path)),

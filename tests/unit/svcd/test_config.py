@@ -68,6 +68,11 @@ def test_secrets_do_not_show_in_the_configurations_own_text(tmp_path: Path) -> N
         ("slots = 2", "slots = 0", "svcd.toml:10: model[0].slots: slots must be an integer in 1..10000"),
         ("slots = 2", "slotz = 2", "svcd.toml:8: model[0].slots: slots is missing"),
         ("slots = 2", "slots = 2\ncolour = 1", "svcd.toml:11: model[0].colour: colour is not a key of this table"),
+        (
+            "slots = 2",
+            "slots = 2\ndiscount = { most_percent = 200 }",
+            "svcd.toml:11: model[0].discount.most_percent: mo",
+        ),
         ('rate_in = "1"', 'rate_in = "01"', "svcd.toml:13: model[0].ask[0].rate_in: rate_in must be a decimal"),
         ('kind = "echo"', 'kind = "magic"', "svcd.toml:16: model[0].backend.kind: kind must be one of"),
         ('url = "https', 'url = "ftp', "svcd.toml:3: coordinator.url: url must be an http:// or https:// address"),

@@ -11,7 +11,7 @@ from common.strict_json import canonical
 from svcd.trouble import Fatal
 from svcd.work import Output, Work
 from tests.fakes.market import START, Market
-from tests.fakes.market_answers import answer, instead, unreached
+from tests.fakes.market_answers import Script, answer, instead, unreached
 from tests.unit.svcd.stages.conftest import Start
 from tests.unit.svcd.stages.running import Backend, count
 
@@ -90,6 +90,36 @@ async def test_run_that_was_cut_by_a_kill_is_run_again_within_what_is_left_of_it
         assert await running.end_of(job) == ("settled", None)
     (work,) = second.ran
     assert work.deadline <= 600 - 30  # from the claim, whose time is the clock's zero, give or take a second
+
+
+@pytest.mark.parametrize("stage", ["fetch", "settle", "fail", "files"])
+async def test_network_that_is_lost_for_minutes_at_any_stage_costs_no_job(
+    stage: str, autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    async def lose(perform: Callable[[], httpx.Response]) -> httpx.Response:
+        market.always = Nowhere()
+        raise httpx.ReadError("as the test wants it")
+
+    async def act(work: Work) -> Output:
+        return Output("x" * 16_000_000 if stage == "files" else "y", 1)
+
+    market.always[stage] = lose
+    plaintext = canonical({"v": 2}) if stage == "fail" else None
+    job = market.post(market.container(plaintext))
+    async with start(backend=Backend(act)) as running:
+        await running.until(lambda: isinstance(market.always, Nowhere))
+        await trio.sleep(200)
+        market.always = {}
+        expected = ("failed", "malformed_envelope") if stage == "fail" else ("settled", None)
+        assert await running.end_of(job) == expected
+    assert len(running.backend.ran) == (stage != "fail")
+
+
+class Nowhere(dict[str, Script]):
+    """Nothing is reached."""
+
+    def get(self, _: object, _default: object = None) -> Script:  # type: ignore[override]
+        return unreached()
 
 
 async def test_claim_that_is_mined_long_after_its_answer_was_given_up_is_taken_on(
