@@ -151,6 +151,9 @@ class Journal:
         except sqlite3.OperationalError as refused:
             self._pending = batch + self._pending
             await self._wait_for_disk(refused)
+        except Exception:
+            self._pending = batch + self._pending  # one of them is at fault: each writer finds out for itself
+            raise
         else:
             self.works = True
             for one in batch:

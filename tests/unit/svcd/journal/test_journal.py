@@ -1,7 +1,7 @@
 """The journal on a real disk, with real threads."""
 
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
@@ -105,6 +105,27 @@ async def test_disk_that_refuses_is_waited_for_and_the_journal_says_so(tmp_path:
             full.close()
         assert journal.works
         assert len(await journal.live()) == 1
+
+
+async def test_entry_that_no_disk_would_take_is_its_writers_trouble_and_keeps_nobody_waiting(tmp_path: Path) -> None:
+    job, outcomes = a_job(), []
+
+    async def write(act: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await act()
+            outcomes.append("written")
+        except sqlite3.IntegrityError:
+            outcomes.append("refused")
+
+    async with opened(tmp_path) as journal:
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(write, lambda: journal.note("name", "no number"))  # type: ignore[arg-type]
+                for _ in range(3):
+                    nursery.start_soon(write, lambda: journal.claiming(job, "m"))
+        assert "refused" in outcomes
+        await journal.claiming(job, "m")
+        assert [entry.job for entry in await journal.live()] == [job]
 
 
 async def test_ended_jobs_are_forgotten_when_they_can_play_no_part_any_more(tmp_path: Path) -> None:
