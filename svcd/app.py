@@ -17,6 +17,7 @@ import structlog
 import trio
 
 from common.messages.providers import Ask
+from svcd import metrics
 from svcd.breaker import watch
 from svcd.clock import Clock
 from svcd.config import Config
@@ -53,6 +54,7 @@ _LAST_SECONDS: Final = 15.0  # of the shutdown's grace: for failing what could n
 async def run(config: Config) -> None:
     """The daemon, until SIGTERM or SIGINT; a second one ends the process at once."""
     systemd, drain, clock = Systemd(), Drain(), Clock()
+    metrics.start_at_zero(config.slots)
     async with AsyncExitStack() as stack:
         journal = await stack.enter_async_context(open_journal(config.state_directory, clock.wall))
         async with trio.open_nursery() as background:
@@ -61,6 +63,8 @@ async def run(config: Config) -> None:
             if config.metrics_port:
                 await background.start(serve_metrics, config.metrics_host, config.metrics_port, health)
             background.start_soon(systemd.keep_alive)
+            background.start_soon(journal.keep_small)
+            background.start_soon(health.watch)
             # Ready to be supervised: a coordinator that is away is waited for, and is no reason to be restarted.
             systemd.say("READY=1", "STATUS=waiting for the coordinator")
             ground = await _unless_stopped(drain, lambda: prepare(config, stack, journal, clock))
@@ -92,7 +96,7 @@ class Daemon:
             await self._start_commitments(commitments, pipeline, offers)
             async with trio.open_nursery() as intake:
                 intake.start_soon(asks.run)
-                self.health.expect(ground.offered)
+                self.health.expect({name: one.config.poll_seconds for name, one in ground.offered.items()})
                 for one in ground.offered.values():
                     intake.start_soon(self._poller(one, exclusions, offers).run)
                 log.info("working", provider_id=ground.provider_id, models=sorted(ground.offered))

@@ -1,8 +1,7 @@
 """`svcd check`: everything that a run will need, looked at once and told in a table."""
 
-import time
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +12,7 @@ import trio
 from common.refusal import Refused
 from common.scalars import hex_of
 from svcd.backends.build import open_backend
+from svcd.backends.settings import EchoSettings, ExecSettings, HttpSettings, OpenAISettings
 from svcd.clock import Clock
 from svcd.config import Config, ModelConfig
 from svcd.coordinator.client import Coordinator, read_chain
@@ -23,19 +23,21 @@ from svcd.coordinator.signer import Signer
 from svcd.findings import Finding
 from svcd.gateway import Gateways
 from svcd.probes.build import open_load
+from svcd.probes.settings import JsonSettings, PrometheusSettings
 from svcd.trouble import Unavailable
 
 _CLOCK_TOLERANCE: Final = 60.0  # of the ±600 seconds within which signatures count
 _PATIENCE: Final = 15.0
 
 
-async def examine(config: Config, http: httpx.AsyncClient | None = None) -> list[Finding]:
+async def examine(
+    config: Config, transport: httpx.AsyncBaseTransport | None = None, clock: Clock | None = None
+) -> list[Finding]:
     """In the order in which a run would need them."""
-    async with AsyncExitStack() as stack:
-        if http is None:
-            http = await stack.enter_async_context(httpx.AsyncClient(timeout=_PATIENCE, trust_env=False))
-        checkup = _Checkup(config, http, Requests(http, config.coordinator_url))
-        findings = [Finding("configuration", True, f"{len(config.models)} models, {sum(config.slots.values())} slots")]
+    async with httpx.AsyncClient(transport=transport, timeout=_PATIENCE, trust_env=False) as http:
+        checkup = _Checkup(config, http, Requests(http, config.coordinator_url), clock or Clock())
+        models, slots = (_counted(n, what) for n, what in ((len(config.models), "model"), (_slots(config), "slot")))
+        findings = [Finding("configuration", True, f"{models}, {slots}")]
         for part in (checkup.state_directory, checkup.coordinator, checkup.gateways, checkup.backends):
             findings += [finding async for finding in part()]
         return findings
@@ -46,13 +48,14 @@ class _Checkup:
     config: Config
     http: httpx.AsyncClient
     requests: Requests
+    clock: Clock
 
     async def state_directory(self) -> AsyncIterator[Finding]:
         directory = self.config.state_directory
         yield await _tried("state directory", lambda: trio.to_thread.run_sync(_writable, directory))
 
     async def coordinator(self) -> AsyncIterator[Finding]:
-        asked = time.time()
+        asked = self.clock.wall()
         ready = await self.requests.ask("GET", "/readyz", attempts=1)
         if isinstance(ready, NoAnswer):
             yield Finding("coordinator", False, f"{self.config.coordinator_url}: {ready.detail}")
@@ -60,7 +63,7 @@ class _Checkup:
         yield Finding("coordinator", ready.status == 200, f"{ready.fields.get('reason', ready.status)}")
         if ready.date is not None:
             # The header has whole seconds, cut off.
-            ahead = (asked + time.time()) / 2 - (ready.date + 0.5)
+            ahead = (asked + self.clock.wall()) / 2 - (ready.date + 0.5)
             yield Finding("clock", abs(ahead) <= _CLOCK_TOLERANCE, f"{ahead:+.1f} s against the coordinator's")
         try:
             deployment = await read_chain(self.requests)
@@ -68,15 +71,21 @@ class _Checkup:
             yield Finding("deployment", False, str(wrong))
             return
         yield self._deployment(deployment)
+        async for finding in self._signed_in(deployment):
+            yield finding
+
+    async def _signed_in(self, deployment: Deployment) -> AsyncIterator[Finding]:
         signer = Signer(self.config.wallet, deployment.domains)
-        coordinator = Coordinator(self.requests, Sessions(self.requests, signer, Clock()))
+        coordinator = Coordinator(self.requests, Sessions(self.requests, signer, self.clock))
         session = await coordinator.sessions.current()
-        if not isinstance(session, Session):
-            yield Finding("session", False, f"{signer.address}: {session.detail} ({session.status})")
-            return
-        yield Finding("session", True, f"{signer.address} is provider {session.provider_id}")
         try:
-            async for finding in self._provider(coordinator, session):
+            if isinstance(session, Session):
+                yield Finding("session", True, f"{signer.address} is provider {session.provider_id}")
+                async for finding in self._provider(coordinator, session):
+                    yield finding
+            else:
+                yield Finding("session", False, f"{signer.address}: {session.advice}")
+            async for finding in self._models(coordinator):
                 yield finding
         except (Unavailable, Refused) as wrong:
             yield Finding("registry", False, str(wrong))
@@ -91,7 +100,7 @@ class _Checkup:
     async def _provider(self, coordinator: Coordinator, session: Session) -> AsyncIterator[Finding]:
         provider = await coordinator.provider(session.provider_id)
         yield Finding("listed", provider.listed, "on the book" if provider.listed else "ask the market's admin")
-        slots = sum(self.config.slots.values())
+        slots = _slots(self.config)
         enough = provider.capacity >= slots
         more = "" if enough else "; a run asks for more"
         yield Finding("capacity", enough or None, f"{provider.capacity} granted for {slots} slots{more}")
@@ -100,7 +109,10 @@ class _Checkup:
         else:
             ours = hex_of(self.config.box.public.raw)
             same = provider.box_key == ours
-            yield Finding("box key", same, ours if same else f"the registry has {provider.box_key}: run svcd identity")
+            theirs = provider.box_key or "none"
+            yield Finding("box key", same, ours if same else f"ours is {ours}, the registry's {theirs}: svcd identity")
+
+    async def _models(self, coordinator: Coordinator) -> AsyncIterator[Finding]:
         known = await coordinator.models()
         for name in self.config.slots:
             what = f"id {known[name]}" if name in known else "not in the coordinator's catalogue"
@@ -121,16 +133,35 @@ class _Checkup:
 async def _up(model: ModelConfig) -> str:
     async with open_backend(model.backend) as backend:
         if not await backend.is_up():
-            raise _Wrong("it does not answer")
-    return "up"
+            raise _Wrong(f"{_whereabouts(model)} does not answer as one that is up")
+    return f"{_whereabouts(model)} is up"
 
 
 async def _load(model: ModelConfig) -> str:
     async with open_load(model.load, model=model.name, slots=model.slots, in_flight=lambda: 0) as load:
         reading = await load.probe.read()
     if reading is None:
-        raise _Wrong("no reading")
+        where = model.load.url if isinstance(model.load, PrometheusSettings | JsonSettings) else "its own slots"
+        raise _Wrong(f"{where} gives no reading")
     return f"{reading:.2f}"
+
+
+def _whereabouts(model: ModelConfig) -> str:
+    match model.backend:
+        case OpenAISettings(base_url=url) | HttpSettings(submit_url=url):
+            return url
+        case ExecSettings(command=command):
+            return command[0]
+        case EchoSettings():
+            return "echo"
+
+
+def _slots(config: Config) -> int:
+    return sum(config.slots.values())
+
+
+def _counted(n: int, what: str) -> str:
+    return f"{n} {what}{'s' if n != 1 else ''}"
 
 
 class _Wrong(Exception):
@@ -147,8 +178,8 @@ async def _tried(what: str, look: Callable[[], Awaitable[str]]) -> Finding:
 
 
 def _writable(directory: Path) -> str:
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    probe = directory / ".writable"
-    probe.write_bytes(b"")
-    probe.unlink()
-    return str(directory)
+    """Looked at, and not made: whoever checks may be another user than the one that runs."""
+    there = next(path for path in (directory, *directory.parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise _Wrong(f"{there} cannot be written by this user")
+    return str(directory) if there == directory else f"{directory} will be made"

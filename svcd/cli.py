@@ -1,25 +1,30 @@
 """`svcd`: the provider's command line."""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+from typing import TypeVar
 
 import trio
 
 from common.scalars import hex_of
 from svcd import app
 from svcd.checkup import examine
-from svcd.config import Config, read_config
-from svcd.findings import Finding, table
+from svcd.config import Config, Whereabouts, read_config, read_whereabouts
+from svcd.findings import Finding, summary, table
 from svcd.identity import publish_identity
 from svcd.keys import BOX_FILE, WALLET_FILE, create_identity
 from svcd.logs import set_up_logging
 from svcd.status import look
 from svcd.trouble import Fatal
 
+T = TypeVar("T")
+
 DEFAULT_CONFIG = Path("/etc/svcd/svcd.toml")
+_INTERRUPTED = 130  # as shells count it: 128 and the signal's number
 
 
 def main() -> None:
@@ -29,15 +34,22 @@ def main() -> None:
 
 def _run(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
+    status = 1
     try:
-        return int(options.run(options))
+        status = int(options.run(options))
+        sys.stdout.flush()
+        return status
     except* FileExistsError as group:
         for taken in _leaves(group):
             print(f"svcd: {getattr(taken, 'filename', taken)} exists already; choose another", file=sys.stderr)
+    except* KeyboardInterrupt:
+        status = _INTERRUPTED
+    except* BrokenPipeError:  # whoever read has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except* (Fatal, OSError) as group:
         for trouble in _leaves(group):
             print(f"svcd: {trouble}", file=sys.stderr)
-    return 1
+    return status
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -45,17 +57,18 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=version("sealed-job-coordinator"))
     commands = parser.add_subparsers(title="commands", required=True, metavar="command")
 
-    def configured(name: str, about: str, act: Callable[[Config], int]) -> None:
+    def configured(name: str, about: str, act: Callable[[T], int], read: Callable[[Path], T]) -> None:
         command = commands.add_parser(name, help=about, description=about)
         command.add_argument(
             "--config", type=Path, default=DEFAULT_CONFIG, help=f"the configuration (default: {DEFAULT_CONFIG})"
         )
-        command.set_defaults(run=lambda options: act(read_config(options.config)))
+        command.set_defaults(run=lambda options: act(read(options.config)))
 
-    configured("run", "claim, run and settle jobs until SIGTERM", _serve)
-    configured("check", "look at everything that a run needs, and print what is right and what is not", _check)
-    configured("identity", "publish the box key, and the evidence for it if there is any", _identity)
-    configured("status", "what the running daemon and its journal say", _status)
+    configured("run", "claim, run and settle jobs until SIGTERM", _serve, read_config)
+    about_check = "look at everything that a run needs, and print what is right and what is not"
+    configured("check", about_check, _check, read_config)
+    configured("identity", "publish the box key, and the evidence for it if there is any", _identity, read_config)
+    configured("status", "what the running daemon and its journal say; needs no keys", _status, read_whereabouts)
     keygen = commands.add_parser(
         "keygen", help="create the provider's keys", description=f"Create {WALLET_FILE} and {BOX_FILE} in a directory."
     )
@@ -72,7 +85,10 @@ def _serve(config: Config) -> int:
 
 def _check(config: Config) -> int:
     set_up_logging("warning")  # the table says what there is to say
-    return _print(trio.run(examine, config))
+    findings = trio.run(examine, config)
+    status = _print(findings)
+    print(summary(findings))
+    return status
 
 
 def _identity(config: Config) -> int:
@@ -81,8 +97,8 @@ def _identity(config: Config) -> int:
     return 0
 
 
-def _status(config: Config) -> int:
-    return _print(look(config))
+def _status(daemon: Whereabouts) -> int:
+    return _print(look(daemon))
 
 
 def _print(findings: list[Finding]) -> int:

@@ -72,17 +72,42 @@ class Config:
         return {model.name: model.slots for model in self.models}
 
 
+@attrs.frozen(slots=True, kw_only=True)
+class Whereabouts:
+    """Where a daemon is to be found: what can be read without its keys."""
+
+    state_directory: Path
+    metrics_host: str
+    metrics_port: int
+
+
 def read_config(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
     """Fatal, as one line that names the file, the line and the key, when anything is wrong with it."""
+    return _read(path, lambda place: _root(place, environ))
+
+
+def read_whereabouts(path: Path) -> Whereabouts:
+    """Fatal like `read_config`, but for what it reads alone."""
+
+    def read(place: _Place) -> Whereabouts:
+        metrics = place.below("metrics")
+        return Whereabouts(
+            state_directory=_state_directory(place), metrics_host=_host(metrics), metrics_port=_port(metrics)
+        )
+
+    return _read(path, read)
+
+
+def _read(path: Path, read: Callable[["_Place"], T]) -> T:
     try:
         text = path.read_text(encoding="utf-8")
         values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as wrong:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as wrong:
         raise Fatal(f"{path}: {wrong}") from None
-    except (OSError, UnicodeDecodeError) as broken:
-        raise Fatal(f"{path}: {broken}") from None
+    except OSError as broken:
+        raise Fatal(f"{path}: {broken.strerror}") from None
     try:
-        return _root(_Place((), Table(values)), environ)
+        return read(_Place((), Table(values)))
     except _Mistake as mistake:
         line = line_of(text, mistake.path)
         where = f"{path}:{line}" if line is not None else str(path)
@@ -120,7 +145,7 @@ def _root(place: _Place, environ: Mapping[str, str]) -> Config:
     coordinator, gateway, keys = place.below("coordinator"), place.below("gateway"), place.below("keys")
     metrics, limits = place.below("metrics"), place.below("limits")
     config = Config(
-        state_directory=place.at(lambda table: table.path("state_directory")),
+        state_directory=_state_directory(place),
         log_level=place.at(lambda table: table.choice("log_level", ("debug", "info", "warning", "error"), "info")),
         shutdown_grace_seconds=limits.at(lambda table: table.number("shutdown_grace_seconds", 0, 86_400, 60)),
         max_container_bytes=limits.at(
@@ -130,17 +155,29 @@ def _root(place: _Place, environ: Mapping[str, str]) -> Config:
         addresses=coordinator.at(lambda table: table.optional("addresses_file", lambda key: _addresses(table, key))),
         gateways=tuple(url.rstrip("/") for url in gateway.at(_gateways)),
         gateway_attempts=gateway.at(lambda table: table.integer("attempts", 1, 100, 8)),
-        gateway_pause_seconds=gateway.at(lambda table: table.number("pause_seconds", 0, 60, 1.5)),
+        gateway_pause_seconds=gateway.at(lambda table: table.number("pause_seconds", 0.1, 60, 1.5)),
         wallet=keys.at(lambda table: _required_key(table, environ, "wallet", Wallet)),
         box=keys.at(lambda table: read_key(table, environ, "box", SecretKey)),
         evidence_file=keys.at(lambda table: table.optional("evidence_file", table.path)),
-        metrics_host=metrics.at(lambda table: table.text("host", "127.0.0.1")),
-        metrics_port=metrics.at(lambda table: table.integer("port", 0, 65_535, 9403)),
+        metrics_host=_host(metrics),
+        metrics_port=_port(metrics),
         models=_models(place, environ),
     )
     for read in (coordinator, gateway, keys, metrics, limits, place):
         read.done()
     return config
+
+
+def _state_directory(place: _Place) -> Path:
+    return place.at(lambda table: table.path("state_directory"))
+
+
+def _host(metrics: _Place) -> str:
+    return metrics.at(lambda table: table.text("host", "127.0.0.1"))
+
+
+def _port(metrics: _Place) -> int:
+    return metrics.at(lambda table: table.integer("port", 0, 65_535, 9403))
 
 
 def _models(place: _Place, environ: Mapping[str, str]) -> tuple[ModelConfig, ...]:

@@ -23,6 +23,24 @@ _SETTLE_TROUBLE: Final = frozenset(
 )
 
 
+# Every reason whose name is known beforehand. (The chain and the coordinator may have further names of their own.)
+KNOWN_REASONS: Final = (
+    *("backend_error", "backend_exhausted", "deadline_wait", "media_input_refused", "sla_abandon", "internal_error"),
+    *("too_short", "bad_version", "commitment_mismatch", "bad_container"),
+    *("undecryptable", "malformed_envelope", "owner_mismatch", "units_in_short"),
+    *("unseal_failed", "not_our_bid", "no_cipher", "escrow_unavailable", "escrow_unreachable"),
+    # the escrow's own codes
+    *("stale_issued_at", "wrap_mismatch", "wrong_wallet", "no_claim", "not_claimed", "escrow_key_lost"),
+    *("modality_unknown", "task_unresolved", "claim_expired", "unservable"),
+    # what the job registry can say to a settle
+    *("settle_SlaExpired", "settle_NotClaimed", "settle_NotTheClaimer", "settle_StaleOp", "settle_TooManyUnits"),
+    *("settle_UnknownJob", "settle_UnknownProvider", "settle_InvalidSignature", "settle_InvalidCid"),
+    *sorted(_SETTLE_TROUBLE),
+    *(f"settle_http_{status}" for status in (400, 401, 429, 500, 502, 503, 504)),
+    *(f"session_http_{status}" for status in (400, 401, 403, 429, 500, 502, 503)),
+)
+
+
 @attrs.frozen(slots=True)
 class JobFailed(Exception):
     """This job will not be settled by us. `reason` is one of the specification's, `detail` is for the log."""

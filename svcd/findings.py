@@ -14,6 +14,12 @@ class Finding:
     detail: str
 
 
+def summary(findings: Iterable[Finding]) -> str:
+    """The table's last line."""
+    wrong = [finding.what for finding in findings if finding.right is False]
+    return f"{len(wrong)} wrong: {', '.join(wrong)}" if wrong else "nothing is wrong"
+
+
 def table(findings: Iterable[Finding]) -> str:
     marks = {True: "right", False: "WRONG", None: ""}
     rows = [(marks[finding.right], finding.what, finding.detail) for finding in findings]

@@ -10,7 +10,6 @@ import structlog
 import trio
 
 from common.refusal import Refused
-from svcd import metrics
 from svcd.backends.backend import Backend
 from svcd.backends.build import open_backend
 from svcd.breaker import Breaker
@@ -130,7 +129,7 @@ async def _session(coordinator: Coordinator) -> Session:
         if isinstance(session, Session):
             return session
         if session.status is not None and session.status < 500:
-            raise Fatal(f"the coordinator does not sign this wallet in: {session.detail} ({session.status})")
+            raise Fatal(f"the coordinator does not sign {coordinator.sessions.signer.address} in: {session.advice}")
         log.warning("waiting for a session", reason=session.detail)
         await trio.sleep(_RETRY)
 
@@ -152,10 +151,6 @@ async def _model_ids(config: Config, coordinator: Coordinator) -> dict[str, int]
 
 @asynccontextmanager
 async def _equipped(model: ModelConfig, slots: Slots) -> AsyncIterator[Equipment]:
-    # The series are there from the start, at zero.
-    metrics.backend_latency.labels(model.name)
-    metrics.backend_retries.labels(model.name)
-    metrics.model_free.labels(model.name)
     async with (
         open_backend(model.backend) as backend,
         open_load(model.load, model=model.name, slots=model.slots, in_flight=lambda: slots.held_of(model.name)) as load,

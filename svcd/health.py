@@ -1,34 +1,53 @@
 """Whether this daemon does its work: what /healthz answers."""
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, NoReturn
 
 import attrs
+import structlog
 import trio
 
 from svcd.journal.journal import Journal
 
-_SILENCE: Final = 60.0  # seconds without an answered poll that are no trouble yet
+log = structlog.get_logger(__name__)
+
+_LOOKED_EVERY: Final = 5.0
+_SILENCE: Final = 60.0  # seconds without an answered poll that are no trouble yet; more where polls are rarer
 
 
 @attrs.define(slots=True, eq=False)
 class Health:
     journal: Journal
     _heard: dict[str, float] = attrs.field(factory=dict)
+    _pauses: Mapping[str, float] = attrs.field(factory=dict)
 
-    def expect(self, models: Iterable[str]) -> None:
-        """From now on each of these is to be polled."""
-        self._heard = {model: trio.current_time() for model in models}
+    def expect(self, pauses: Mapping[str, float]) -> None:
+        """From now on each of these models is to be polled, with so many seconds in between."""
+        self._pauses = pauses
+        self._heard = {model: trio.current_time() for model in pauses}
 
     def heard(self, model: str) -> None:
         self._heard[model] = trio.current_time()
+
+    async def watch(self) -> NoReturn:
+        """Tells the log when it turns, either way: /healthz says no reasons."""
+        told = self.trouble
+        while True:
+            await trio.sleep(_LOOKED_EVERY)
+            trouble = self.trouble
+            if trouble is not None and trouble != told:
+                log.warning("unhealthy", reason=trouble)
+            elif trouble != told:
+                log.info("healthy")
+            told = trouble
 
     @property
     def trouble(self) -> str | None:
         """None when all is well."""
         if not self.journal.works:
             return "the journal cannot be written"
-        silent = [model for model, at in self._heard.items() if trio.current_time() - at > _SILENCE]
+        now = trio.current_time()
+        silent = [model for model, at in self._heard.items() if now - at > max(_SILENCE, 3 * self._pauses[model])]
         if silent or not self._heard:
             return f"no poll was answered lately: {', '.join(silent) or 'none yet'}"
         return None

@@ -29,9 +29,14 @@ class Held:
         return self
 
     @property
+    def claimed_at(self) -> float:
+        """In the loop's time; a little before the chain's."""
+        return self.sla_ends - self.job.sla_secs
+
+    @property
     def claim_dies(self) -> float:
         """In the loop's time: a claim that is off the chain then, after a reorganisation, does not come back."""
-        return self.sla_ends - self.job.sla_secs + CLAIM_DEAD_AFTER
+        return self.claimed_at + CLAIM_DEAD_AFTER
 
     @property
     def name(self) -> str:

@@ -17,7 +17,7 @@ def read_key(table: Table, environ: Mapping[str, str], name: str, make: Callable
     """From `<name>_file`, `<name>_env` or `<name>_credential`, whichever is given; None when none is."""
     sources = {
         f"{name}_file": lambda key: _content(table.path(key), key),
-        f"{name}_env": lambda key: environ.get(table.text(key), ""),
+        f"{name}_env": lambda key: _variable(environ, table.text(key), key),
         f"{name}_credential": lambda key: _content(_credentials(environ, key) / table.text(key), key),
     }
     given = [key for key in sources if table.has(key)]
@@ -35,15 +35,23 @@ def read_key(table: Table, environ: Mapping[str, str], name: str, make: Callable
         raise Refused(f"{key}: {weak.message}", key) from None
 
 
+def _variable(environ: Mapping[str, str], variable: str, key: str) -> str:
+    if not environ.get(variable):
+        raise Refused(f"the environment variable {variable} is not set", key)
+    return environ[variable]
+
+
 def _content(path: Path, key: str) -> str:
     try:
         return path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as broken:
-        raise Refused(f"{path} cannot be read ({broken})", key) from None
+    except OSError as broken:
+        raise Refused(f"{path} cannot be read ({broken.strerror})", key) from None
+    except UnicodeDecodeError:
+        raise Refused(f"{path} holds no key of 32 bytes in hex", key) from None
 
 
 def _credentials(environ: Mapping[str, str], key: str) -> Path:
     directory = environ.get("CREDENTIALS_DIRECTORY")
     if not directory:
-        raise Refused("there is no CREDENTIALS_DIRECTORY; systemd's LoadCredential= sets it", key)
+        raise Refused("there is no CREDENTIALS_DIRECTORY: systemd sets it for the service (LoadCredential=)", key)
     return Path(directory)

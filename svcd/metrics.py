@@ -1,8 +1,13 @@
-"""What /metrics serves: the specification's series, all there from the start."""
+"""What /metrics serves: the specification's series, all there from the start (`start_at_zero`)."""
 
+from collections.abc import Iterable
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+
+from svcd.failures import KNOWN_REASONS
+
+disable_created_metrics()  # type: ignore[no-untyped-call] # a second series for each, which nobody asks for
 
 REGISTRY: Final = CollectorRegistry()
 
@@ -37,3 +42,15 @@ load_probe_failures = Counter(
     "svcd_load_probe_failures_total", "Load probes without a reading", ["model"], registry=REGISTRY
 )
 backend_retries = Counter("svcd_backend_retries_total", "Backend attempts retried", ["model"], registry=REGISTRY)
+
+
+def start_at_zero(models: Iterable[str]) -> None:
+    """Every series there is, before anything happened: a counter that comes into being at 1 has not risen for
+    Prometheus, and an alert on its rise stays silent about the first job that was lost."""
+    for reason in KNOWN_REASONS:
+        jobs_failed.labels(reason)
+    for model in models:
+        for metric in (backend_latency, model_free, backend_load, bid_floor_discount):
+            metric.labels(model)
+        for counter in (load_probe_failures, backend_retries):
+            counter.labels(model)

@@ -9,6 +9,7 @@ from prometheus_client import generate_latest
 
 from svcd.health import Health
 from svcd.metrics import REGISTRY
+from svcd.trouble import Fatal
 
 log = structlog.get_logger(__name__)
 
@@ -20,8 +21,11 @@ _TEXT: Final = b"text/plain; version=0.0.4; charset=utf-8"
 async def serve_metrics(
     host: str, port: int, health: Health, *, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Until cancelled. Tells its port when it listens; a port that is taken is an OSError."""
-    listeners = await trio.open_tcp_listeners(port, host=host)
+    """Until cancelled. Tells its port when it listens; Fatal when it cannot."""
+    try:
+        listeners = await trio.open_tcp_listeners(port, host=host)
+    except OSError as taken:
+        raise Fatal(f"metrics cannot be served on {host}, port {port}: {taken.strerror or taken}") from None
     bound = int(listeners[0].socket.getsockname()[1])
     log.info("metrics served", host=host, port=bound)
 

@@ -7,7 +7,7 @@ from typing import Final
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from svcd.config import Config
+from svcd.config import Whereabouts
 from svcd.findings import Finding
 from svcd.journal.entries import read_counts
 from svcd.journal.journal import JOURNAL_FILE
@@ -16,7 +16,6 @@ _PATIENCE: Final = 5.0
 _SHOWN: Final = {
     "svcd_jobs_claimed_total": "claimed since start",
     "svcd_jobs_settled_total": "settled since start",
-    "svcd_jobs_failed_total": "failed since start",
     "svcd_capacity_granted": "slots granted",
     "svcd_capacity_free": "slots free",
     "svcd_asks_published": "asks on the book",
@@ -26,14 +25,15 @@ _SHOWN: Final = {
 }
 
 
-def look(config: Config) -> list[Finding]:
-    return [*_daemon(config), *_journal(config)]
+def look(daemon: Whereabouts) -> list[Finding]:
+    return [*_daemon(daemon), *_journal(daemon)]
 
 
-def _daemon(config: Config) -> list[Finding]:
-    if not config.metrics_port:
+def _daemon(daemon: Whereabouts) -> list[Finding]:
+    if not daemon.metrics_port:
         return [Finding("daemon", None, "serves no metrics (metrics.port is 0)")]
-    base = f"http://{config.metrics_host}:{config.metrics_port}"
+    host = f"[{daemon.metrics_host}]" if ":" in daemon.metrics_host else daemon.metrics_host
+    base = f"http://{host}:{daemon.metrics_port}"
     try:
         with httpx.Client(base_url=base, timeout=_PATIENCE, trust_env=False) as http:
             health, text = http.get("/healthz"), http.get("/metrics").text
@@ -42,14 +42,16 @@ def _daemon(config: Config) -> list[Finding]:
     findings = [Finding("daemon", health.is_success, health.text.strip())]
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
-            if sample.name in _SHOWN:
+            if sample.name == "svcd_jobs_failed_total" and sample.value:
+                findings.append(Finding(f"failed since start: {sample.labels['reason']}", None, f"{sample.value:g}"))
+            elif sample.name in _SHOWN:
                 labels = " ".join(sample.labels.values())
                 findings.append(Finding(f"{_SHOWN[sample.name]} {labels}".rstrip(), None, f"{sample.value:g}"))
     return findings
 
 
-def _journal(config: Config) -> list[Finding]:
-    path = config.state_directory / JOURNAL_FILE
+def _journal(daemon: Whereabouts) -> list[Finding]:
+    path = daemon.state_directory / JOURNAL_FILE
     try:
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
             counts = read_counts(connection)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 import attrs
+import httpx
 
 from common.refusal import Refused
 
@@ -34,7 +35,7 @@ class Table:
 
     def url(self, key: str, default: str | None = None) -> str:
         value = self.text(key, default)
-        if not _URL.fullmatch(value):
+        if not _URL.fullmatch(value) or not _is_address(value):
             raise Refused(f"{key} must be an http:// or https:// address", key)
         return value
 
@@ -111,3 +112,12 @@ class Table:
         if value is None:
             raise Refused(f"{key} is missing", key)
         return value
+
+
+def _is_address(value: str) -> bool:
+    """As requests will read it: a mistake is told now, and not by the first request."""
+    try:
+        url = httpx.URL(value)
+    except httpx.InvalidURL:
+        return False
+    return bool(url.host) and (url.port is None or 0 < url.port < 65_536)

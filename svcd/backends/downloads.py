@@ -11,7 +11,7 @@ import attrs
 import httpx
 
 from svcd.backends.attempts import TryAgain
-from svcd.backends.http_answers import check_length, read_body, read_error
+from svcd.backends.http_answers import address_in, check_length, read_body, read_error
 from svcd.failures import JobFailed
 
 _KEY: Final = "url"
@@ -39,9 +39,7 @@ class Downloads:
         raise JobFailed("backend_error", "result_path leads to no address of a file", True)
 
     async def _fetch(self, url: str) -> dict[str, object]:
-        target, home = httpx.URL(self.submit_url).join(url), httpx.URL(self.submit_url)
-        if target.scheme not in ("http", "https"):
-            raise JobFailed("backend_error", "a result's address is neither http nor https", True)
+        target, home = address_in(self.submit_url, url), httpx.URL(self.submit_url)
         request = self.client.build_request("GET", target)
         if (target.scheme, target.host, target.port) != (home.scheme, home.host, home.port):
             request = httpx.Request("GET", target, extensions=request.extensions)

@@ -21,7 +21,7 @@ import trio
 
 from svcd.backends.attempts import Attempts, Signs, TryAgain
 from svcd.backends.downloads import Downloads
-from svcd.backends.http_answers import error_code, for_the_seal, read_body, read_error, read_object
+from svcd.backends.http_answers import address_in, error_code, for_the_seal, read_body, read_error, read_object
 from svcd.backends.settings import HttpSettings
 from svcd.failures import JobFailed
 from svcd.work import Output, Work
@@ -98,7 +98,7 @@ class HttpBackend:
         url = settings.poll_url_path.first(status) if settings.poll_url_path else None
         if not isinstance(url, str) or not url:
             raise JobFailed("backend_error", "the submit's answer holds no address at poll_url_path", True)
-        return str(httpx.URL(settings.submit_url).join(url))
+        return str(address_in(settings.submit_url, url))
 
     async def _follow(self, status: dict[str, object], poll_url: str, ended: trio.Event) -> dict[str, object]:
         """The answer that says that the job is done. A poll without an answer is asked again, some times in a row."""

@@ -77,6 +77,17 @@ def _date(text: str | None) -> float | None:
         return None
 
 
+def address_in(answer_to: str, named: str) -> httpx.URL:
+    """Where an address leads that an answer names; it may be relative to what was asked."""
+    try:
+        url = httpx.URL(answer_to).join(named)
+    except httpx.InvalidURL:
+        raise JobFailed("backend_error", "the answer names an address that is none", True) from None
+    if url.scheme not in ("http", "https"):
+        raise JobFailed("backend_error", "the answer names an address that is neither http nor https", True)
+    return url
+
+
 async def read_body(response: httpx.Response, longest: int) -> bytes:
     """The whole body, `JobFailed` once it is longer than the provider allows for."""
     body = bytearray()

@@ -68,5 +68,7 @@ def describe(outcome: OpOutcome | UploadOutcome | ReleaseOutcome) -> str:
             return outcome.detail
         case StillPending():
             return f"pending in {outcome.tx_hash}"
+        case Mined(succeeded=False):
+            return f"mined and reverted in {outcome.tx_hash}"
         case _:
             return "done"

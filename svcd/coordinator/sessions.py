@@ -1,5 +1,6 @@
 """The provider's session: signed in once, renewed before it ends or when the coordinator no longer knows it."""
 
+import math
 from typing import Final
 
 import attrs
@@ -33,6 +34,13 @@ class SignInRefused:
     status: int | None
     detail: str
 
+    @property
+    def advice(self) -> str:
+        """For an operator."""
+        if self.detail == "not_registered":
+            return "not a registered provider: the wallet registers with the market first"
+        return f"{self.detail} ({self.status})" if self.status is not None else self.detail
+
 
 @attrs.define(slots=True, eq=False)
 class Sessions:
@@ -43,14 +51,16 @@ class Sessions:
     _turn: trio.Lock = attrs.field(factory=trio.Lock)
 
     async def current(self, give_up_at: float | None = None) -> Session | SignInRefused:
-        """Callers that need a new one share it."""
-        async with self._turn:
-            session = self._current
-            if session is not None and session.expires_at - _RENEWED_BEFORE_END > self.clock.wall():
-                return session
-            fresh = await self._sign_in(give_up_at)
-            self._current = fresh if isinstance(fresh, Session) else None
-            return fresh
+        """Callers that need a new one share it. None waits past its own `give_up_at` (loop time) for another's."""
+        with trio.move_on_at(give_up_at if give_up_at is not None else math.inf):
+            async with self._turn:
+                session = self._current
+                if session is not None and session.expires_at - _RENEWED_BEFORE_END > self.clock.wall():
+                    return session
+                fresh = await self._sign_in(give_up_at)
+                self._current = fresh if isinstance(fresh, Session) else None
+                return fresh
+        return SignInRefused(None, "no session within the time that was left")
 
     def is_dead(self, session: Session) -> None:
         """The coordinator answered 401 to it."""

@@ -13,9 +13,11 @@ import attrs
 
 from svcd.jobs import Job
 from svcd.journal.states import LIVE, JournalState
+from svcd.trouble import Fatal
 
 Statement = tuple[str, tuple[object, ...]]
 
+_VERSION: Final = 1  # of the tables below: a change of theirs raises it, and brings older ones along
 _SCHEMA: Final = """
 create table if not exists jobs (
     job_id blob primary key,
@@ -55,12 +57,27 @@ class Entry:
 
 
 def open_database(path: Path) -> sqlite3.Connection:
-    """Every commit is on the disk when it returns."""
+    """Every commit is on the disk when it returns. Fatal for a file that is not this journal's."""
     connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+    try:
+        _set_up(connection)
+    except sqlite3.DatabaseError as broken:
+        connection.close()
+        raise Fatal(f"the journal {path} cannot be used: {broken}") from None
+    except Fatal:
+        connection.close()
+        raise
+    return connection
+
+
+def _set_up(connection: sqlite3.Connection) -> None:
+    (version,) = connection.execute("pragma user_version").fetchone()
+    if version > _VERSION:
+        raise Fatal(f"the journal was written by a newer svcd (its format is {version}, this one knows {_VERSION})")
     connection.execute("pragma journal_mode = wal")
     connection.execute("pragma synchronous = full")
     connection.executescript(_SCHEMA)
-    return connection
+    connection.execute(f"pragma user_version = {_VERSION}")
 
 
 # --- writing: statements, so that several can share a commit ------------------------------------------------
@@ -76,10 +93,10 @@ def claiming(job: Job, model: str, at: float) -> Statement:
 
 
 def adopted(job: Job, model: str, at: float) -> Statement:
-    """A job that the chain says is ours and the journal does not know."""
+    """A job that the chain says is ours and the journal does not know, or holds for not claimed."""
     values = (job.job_id, model, json.dumps(job.as_row()), "claimed", float(job.claimed_at), at)
     return (
-        "insert or ignore into jobs (job_id, model, row, state, claim_sent, updated) values (?, ?, ?, ?, ?, ?)",
+        "insert or replace into jobs (job_id, model, row, state, claim_sent, updated) values (?, ?, ?, ?, ?, ?)",
         values,
     )
 
@@ -128,9 +145,14 @@ def read_live(connection: sqlite3.Connection) -> list[Entry]:
     return [Entry(Job.read(json.loads(row[0])), *row[1:]) for row in rows]
 
 
+def read_state(connection: sqlite3.Connection, job_id: bytes) -> JournalState | None:
+    row = connection.execute("select state from jobs where job_id = ?", (job_id,)).fetchone()
+    return row[0] if row is not None else None
+
+
 def read_unknown(connection: sqlite3.Connection, job_ids: Iterable[bytes]) -> set[bytes]:
-    """Those of which nothing is remembered."""
-    known = "select 1 from jobs where job_id = ?"
+    """Those of which nothing is remembered but, perhaps, that they were not claimed."""
+    known = "select 1 from jobs where job_id = ? and state != 'not_claimed'"
     return {job_id for job_id in job_ids if connection.execute(known, (job_id,)).fetchone() is None}
 
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import BinaryIO, Final, TypeVar
+from typing import BinaryIO, Final, NoReturn, TypeVar
 
 import attrs
 import structlog
@@ -29,6 +29,7 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _REMEMBERED: Final = 3 * 86_400  # no order lives longer than two days: one until its claim, one until its SLA
+_TIDIED_EVERY: Final = 3600.0
 _PAUSE: Final = 1.0
 
 
@@ -80,8 +81,12 @@ class Journal:
     async def live(self) -> list[Entry]:
         return await self._read(entries.read_live)
 
+    async def state(self, job_id: bytes) -> JournalState | None:
+        """None for a job of which nothing is remembered."""
+        return await self._read(lambda connection: entries.read_state(connection, job_id))
+
     async def unknown(self, job_ids: Collection[bytes]) -> set[bytes]:
-        """Those of which nothing is remembered, whatever became of them."""
+        """Those that, as far as is remembered, were never ours."""
         return await self._read(lambda connection: entries.read_unknown(connection, job_ids))
 
     async def failed_before(self) -> set[bytes]:
@@ -92,9 +97,18 @@ class Journal:
         inline = await self._read(lambda connection: entries.read_result(connection, job_id))
         return inline if inline is not None else await trio.to_thread.run_sync(self._files.open, job_id)
 
-    async def tidy(self) -> None:
-        """Forget what can play no part any more."""
+    async def forget(self) -> None:
+        """What ended too long ago to play any part."""
         await self._write(entries.forgotten(self._wall() - _REMEMBERED))
+
+    async def keep_small(self) -> NoReturn:
+        while True:
+            await trio.sleep(_TIDIED_EVERY)
+            await self.forget()
+
+    async def tidy(self) -> None:
+        """Before anything is at work: result files that belong to no job that is held are removed, too."""
+        await self.forget()
         live = [entry.job.job_id for entry in await self.live()]
         await self._patiently(lambda: self._files.remove_all_but(live))
 
@@ -137,6 +151,9 @@ class Journal:
         except sqlite3.OperationalError as refused:
             self._pending = batch + self._pending
             await self._wait_for_disk(refused)
+        except Exception:
+            self._pending = batch + self._pending  # one of them is at fault: each writer finds out for itself
+            raise
         else:
             self.works = True
             for one in batch:

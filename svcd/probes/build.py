@@ -38,8 +38,6 @@ async def open_load(
 ) -> AsyncIterator[Load]:
     """`in_flight` says how many of the model's `slots` are taken now."""
     own = SlotsProbe(slots, in_flight)
-    metrics.load_probe_failures.labels(model)  # the series is there from the start, at zero
-    metrics.backend_load.labels(model)
     match settings:
         case PrometheusSettings():
             async with _client(settings.headers) as client:

@@ -39,6 +39,8 @@ class AskPublisher:
     wanted: frozenset[Ask]
     journal: Journal
     _jump: int = 0
+    _told: bool = False  # that it is not listed
+    _unheard: frozenset[Ask] = frozenset()  # published, and no word of it: they may come onto the book yet
 
     async def run(self) -> NoReturn:
         while True:
@@ -53,30 +55,42 @@ class AskPublisher:
         """All of them; a coordinator that does not answer is told a few times and then left."""
         for _ in range(3):
             try:
-                if await self.publish(frozenset()):
+                if await self.publish(frozenset(), besides=self._unheard):
                     return
             except (Unavailable, Refused) as trouble:
                 log.warning("asks not withdrawn", reason=str(trouble))
             await trio.sleep(1)
 
-    async def publish(self, wanted: frozenset[Ask]) -> bool:
-        """True when the book shows what is wanted."""
+    async def publish(self, wanted: frozenset[Ask], besides: frozenset[Ask] = frozenset()) -> bool:
+        """True when there is nothing more to do about it for a while. `besides`: taken for posted, too."""
         posted = await self._posted()
-        quotes = differing(wanted, posted)[:_MOST_QUOTES]
+        outstanding = differing(wanted, posted | besides)
+        quotes = outstanding[:_MOST_QUOTES]
         metrics.asks_published.set(len(posted))
         if not quotes:
             return True
+        # The book shows the asks of listed providers only: others could not tell whether theirs are on it.
+        if wanted and not (await self.coordinator.provider(self.provider_id)).listed:
+            self._waits_for_listing()
+            return True
+        self._told = False
         signed_at = await self.journal.next_time(_SIGNED_AT, skip=self._jump)
         body = self.signer.asks(self.provider_id, signed_at, quotes)
+        self._unheard |= frozenset(quote for quote in quotes if quote in wanted)
         answer = await self.coordinator.publish(body, trio.current_time() + _PATIENCE)
         if isinstance(answer, Reply) and answer.status == 200:
-            self._jump = 0
-            log.info("asks published", signed_at=signed_at, quotes=len(quotes))
+            self._jump, self._unheard = 0, frozenset()
+            log.info("asks published" if wanted else "asks withdrawn", signed_at=signed_at, quotes=len(quotes))
             posted = await self._posted()
             metrics.asks_published.set(len(posted))
-            return not differing(wanted, posted)
+            return len(quotes) == len(outstanding) or not differing(wanted, posted)
         self._refused(answer)
         return False
+
+    def _waits_for_listing(self) -> None:
+        if not self._told:
+            log.warning("not listed by the market's admin: asks wait until then")
+        self._told = True
 
     async def _posted(self) -> frozenset[Ask]:
         rows = await self.coordinator.asks_of(self.provider_id)

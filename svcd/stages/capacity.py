@@ -46,8 +46,8 @@ class Capacity:
             log.info("capacity granted", granted=provider.capacity, slots=self.slots.capacity, listed=provider.listed)
         self.slots.grant(provider.capacity)
         needed = request_for(self.slots.capacity, provider)
-        # Once per figure: what a ceiling keeps from us is not had by asking again.
-        if provider.capacity < self.slots.capacity and await self.journal.noted(_REQUESTED) != needed:
+        # Only for more than ever before: what a ceiling keeps from us is not had by asking again.
+        if provider.capacity < self.slots.capacity and await self.journal.noted(_REQUESTED) < needed:
             await self._request(needed)
 
     async def _request(self, n: int) -> None:

@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 _PATIENCE: Final = 90.0  # seconds for one claim: the coordinator itself waits a minute for the receipt
 _LOOK_AGAIN: Final = 2.0
 # Refusals that say nothing about the job: it may be claimed later, or by somebody else.
-_ABOUT_US: Final = frozenset({"AtCapacity", "NotListed", "StaleOp", "UnknownProvider"})
+_ABOUT_US: Final = frozenset({"AtCapacity", "ModelNotAllowed", "NotListed", "StaleOp", "UnknownProvider"})
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -95,18 +95,20 @@ class Claimer:
                 found = await self.coordinator.job(job.job_id)
             except Unavailable:
                 found = None
+            # A job that the chain does not call open, and the index does, is one that the index is behind with.
             if found is not None and found.state != JobState.OPEN:
                 return found.state == JobState.CLAIMED and found.provider_id == self.provider_id
-            if trio.current_time() + _LOOK_AGAIN >= until or isinstance(outcome, ChainRefused):
-                return False if isinstance(outcome, ChainRefused) else None
+            if trio.current_time() + _LOOK_AGAIN >= until:
+                return None
             await trio.sleep(_LOOK_AGAIN)
 
     async def _not_claimed(self, offer: Offer, outcome: OpOutcome) -> None:
         reason = describe(outcome)
         log.info("claim refused", job=offer.job.job_id.hex(), reason=reason)
-        if isinstance(outcome, ChainRefused) and reason in _ABOUT_US:
-            self.pipeline.exclusions.pause(offer.model)
-        elif isinstance(outcome, ChainRefused):
-            self.pipeline.exclusions.for_a_while(offer.job.job_id)
+        match outcome:
+            case ChainRefused() if reason not in _ABOUT_US:
+                self.pipeline.exclusions.for_a_while(offer.job.job_id)
+            case ChainRefused() | Refused() | SignInRefused():
+                self.pipeline.exclusions.pause(offer.model)
         await self.pipeline.journal.ended(offer.job.job_id, "not_claimed", reason)
         offer.slot.give_back()

@@ -39,7 +39,7 @@ class Failer:
             if isinstance(outcome, Mined) and outcome.succeeded:
                 return await self.pipeline.failed(held, reason)
             log.warning("fail not confirmed", job=held.name, reason=reason, outcome=describe(outcome))
-            match await self.lookup.standing(held):
+            match await self.lookup.after(outcome, held):
                 case "settled":  # a settle whose answer was lost came through after all
                     return await self.pipeline.settled(held, None)
                 case "ended":

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 import attrs
+import httpx
 import trio
 
 from common.box import SecretKey, open_sealed
@@ -29,6 +30,7 @@ T = TypeVar("T")
 
 # A key that cannot be had must be told within 300 seconds of the claim; half a minute of them is left for the fail.
 _OPENED_WITHIN: Final = 270.0
+_LEAST_PATIENCE: Final = 30.0  # for jobs found again after a restart, too late for that
 _DEK_BYTES: Final = 32
 # The claim was mined before the escrow was asked: a reorganisation took it, or the post as well, off the chain, and the
 # coordinator sends both again. And a clock that is wrong is set right.
@@ -59,6 +61,8 @@ class PayloadOpener:
         if held.job.designated not in (0, self.provider_id):
             raise JobFailed("not_our_bid", f"the job is designated to provider {held.job.designated}")
         deadline = held.sla_ends - self.timings.margin(model.margin_seconds)
+        if trio.current_time() >= deadline:
+            raise JobFailed("claim_expired" if held.recovered else "deadline_wait", "no time is left to run it in")
         with self.drain.work():
             work = await self._work(held, model, deadline)
         await self.pipeline.to_run[held.model].send(held.sla_ends, work)
@@ -67,8 +71,8 @@ class PayloadOpener:
         job = held.job
         spool = Spool(self.spool_directory, self.max_container_bytes)
         try:
-            until = min(deadline, trio.current_time() + _OPENED_WITHIN)
             started = trio.current_time()
+            until = min(deadline, max(held.claimed_at + _OPENED_WITHIN, started + _LEAST_PATIENCE))
             await self.gateways.fetch(job.task_cid, spool, until)
             self.timings.fetched(trio.current_time() - started)
             found = await _off_loop(spool, lambda: committed(spool, job.c))
@@ -118,7 +122,7 @@ class PayloadOpener:
             if dek is None or len(dek) != _DEK_BYTES:
                 raise JobFailed("undecryptable", "the escrow's answer is not sealed to the key that asked")
             return dek
-        if isinstance(answer, Refused) and answer.status < 500:
+        if isinstance(answer, Refused) and answer.status < 500 and answer.status != httpx.codes.TOO_MANY_REQUESTS:
             raise JobFailed(answer.code or "escrow_unavailable", f"the escrow answered {answer.status}")
         detail = f"answered {answer.status} {answer.code}" if isinstance(answer, Refused) else answer.detail
         raise JobFailed("escrow_unreachable", detail)

@@ -17,7 +17,7 @@ from svcd.discount import Discount, Rates
 from svcd.health import Health
 from svcd.jobs import Job
 from svcd.probes.build import Load
-from svcd.slots import Slots
+from svcd.slots import Slot, Slots
 from svcd.stages.claimer import Offer
 from svcd.stages.exclusions import Exclusions
 from svcd.timings import Timings
@@ -58,7 +58,6 @@ class Poller:
                 if refused:
                     log.info("polls answered again", model=self.model.name)
                 refused = False
-                self.health.heard(self.model.name)
             await trio.sleep(self.model.poll_seconds)
 
     async def poll(self) -> None:
@@ -69,13 +68,21 @@ class Poller:
             "rate_out": min(floor.rate_out for floor in floors.values()),
         }
         jobs = await self.coordinator.poll(self.model_id, free, lowest)
+        self.health.heard(self.model.name)
         metrics.model_free.labels(self.model.name).set(free)
         for job in jobs:
             if free > 0 and self._is_wanted(job, floors):
                 slot = self.slots.take(self.model.name, job.job_id)
                 if slot is not None:
                     free -= 1
-                    await self.offers.send(job.expires_at, Offer(job, self.model.name, slot))
+                    await self._offer(job, slot)
+
+    async def _offer(self, job: Job, slot: Slot) -> None:
+        try:
+            await self.offers.send(job.expires_at, Offer(job, self.model.name, slot))
+        except trio.Cancelled:  # told to stop while the claimers are all busy
+            slot.give_back()
+            raise
 
     def _free(self, load: float) -> int:
         """Free slots, fewer the busier the backend is, whoever keeps it busy; none while the circuit is open."""

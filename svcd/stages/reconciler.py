@@ -81,7 +81,10 @@ class Reconciler:
     async def once(self) -> None:
         for entry in await self.pipeline.journal.live():
             if not self.slots.holds(entry.job.job_id):
-                await self._resume(entry, await self.coordinator.job(entry.job.job_id))
+                job = await self.coordinator.job(entry.job.job_id)
+                # Its own stages may have ended it while it was looked up: what was read of it before is then stale.
+                if await self.pipeline.journal.state(entry.job.job_id) == entry.state:
+                    await self._resume(entry, job)
         claimed = await self.coordinator.claimed_by(self.provider_id)
         # Read after the list: what was claimed and ended in between is known by now. A job whose end is known is not
         # taken on again, whatever an index that is behind says.

@@ -52,12 +52,14 @@ class Settler:
                     # The upload has lapsed: they live a few minutes until a settle names them.
                     return await self.pipeline.to_upload.send(held.sla_ends, attrs.evolve(sealed, result_cid=None))
             log.warning("settle not confirmed", job=held.name, outcome=describe(outcome))
-            standing = await self.lookup.standing(held)
+            may_pass = _may_pass(held, outcome)
+            # What may pass is tried again anyhow; only before an end is believed has the index to say so.
+            standing = await (self.lookup.standing(held) if may_pass else self.lookup.after(outcome, held))
             if standing == "settled":
                 return await self.pipeline.settled(held, sealed.started)
             failure = _failure(outcome)
             over = trio.current_time() + pause >= held.sla_ends
-            final = _is_final(outcome) and (standing == "ended" or not _may_pass(held, outcome))
+            final = _is_final(outcome) and (standing == "ended" or not may_pass)
             if failure is not None and (over or final):
                 raise failure
             if over:

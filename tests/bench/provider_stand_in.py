@@ -16,7 +16,8 @@ import httpx
 from hypercorn.asyncio import serve
 from hypercorn.config import Config
 
-from tests.fakes.market import CLAIMED, OPEN, Body, Market, answer
+from tests.fakes.market import CLAIMED, OPEN, Market
+from tests.fakes.market_answers import Body, answer
 
 
 @attrs.define

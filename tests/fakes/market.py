@@ -8,7 +8,7 @@ import base64
 import json
 import secrets
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -24,15 +24,13 @@ from common.domains import Domains
 from common.envelope import Envelope
 from common.messages.escrow import Release
 from common.messages.jobs import Claim, Fail, Settle
-from common.messages.providers import Ask, AskSnapshot, RequestCapacity
+from common.messages.providers import Ask, AskSnapshot, RequestCapacity, SetIdentity
 from common.messages.sessions import SvcSession
 from common.quotes import job_id
 from common.scalars import base64_of, hex_of
 from common.sealed_stream import ContainerHead
 from common.secp256k1 import Wallet, recover
-
-Body = dict[str, Any]
-Script = Callable[[Callable[[], httpx.Response]], Awaitable[httpx.Response]]
+from tests.fakes.market_answers import Body, Script, answer, error
 
 URL = "http://coordinator"
 GATEWAY = "http://gateway"
@@ -52,46 +50,6 @@ BOOK = AddressBook(
 OPEN, CLAIMED, SETTLED, CANCELLED = range(4)
 
 
-def answer(status: int, body: object = None, *, retryable: bool = False) -> httpx.Response:
-    headers = {"x-svc-retryable": "true" if retryable else "false"} if status >= 400 else {}
-    return httpx.Response(status, json=body if body is not None else {}, headers=headers)
-
-
-def error(
-    status: int, code: str | None, kind: str = "invalid_request_error", *, retryable: bool = False
-) -> httpx.Response:
-    envelope = {"error": {"message": "as the test wants it", "type": kind, "param": None, "code": code}}
-    return answer(status, envelope, retryable=retryable)
-
-
-def instead(response: httpx.Response) -> Script:
-    """This answer, and nothing happens."""
-
-    async def script(_: Callable[[], httpx.Response]) -> httpx.Response:
-        return response
-
-    return script
-
-
-def unreached() -> Script:
-    """No connection: nothing happens."""
-
-    async def script(_: Callable[[], httpx.Response]) -> httpx.Response:
-        raise httpx.ConnectError("as the test wants it")
-
-    return script
-
-
-def lost() -> Script:
-    """It happens, and its answer is lost."""
-
-    async def script(perform: Callable[[], httpx.Response]) -> httpx.Response:
-        perform()
-        raise httpx.ReadError("as the test wants it")
-
-    return script
-
-
 @attrs.define
 class Market:
     """`now` gives Unix seconds. `scripts`: per op or route name, what to answer next; `always`, until taken away."""
@@ -104,12 +62,15 @@ class Market:
     result_key: SecretKey = attrs.field(factory=lambda: SecretKey(b"\x55" * 32))
     provider_id: int = 7
     capacity: int = 1000
+    reputation: int = 500
+    listed: bool = True
     jobs: dict[str, Body] = attrs.field(factory=dict)
     content: dict[str, bytes] = attrs.field(factory=dict)
     results: dict[str, bytes] = attrs.field(factory=dict)  # by job
     asks: dict[tuple[int, int], tuple[int, int]] = attrs.field(factory=dict)
     snapshots: list[int] = attrs.field(factory=list)
     requested: list[int] = attrs.field(factory=list)
+    identities: list[tuple[bytes, bytes]] = attrs.field(factory=list)
     sessions: set[str] = attrs.field(factory=set)
     polls: list[dict[str, str]] = attrs.field(factory=list)
     calls: list[str] = attrs.field(factory=list)
@@ -208,7 +169,7 @@ class Market:
             return "fetch"
         if path == "/release":
             return "release"
-        return path.split("/")[2] + ("!" if request.method == "PUT" else "")
+        return path.rstrip("/").split("/")[min(2, path.count("/"))] + ("!" if request.method == "PUT" else "")
 
     def _perform(self, name: str, request: httpx.Request) -> httpx.Response:
         if request.url.host == "gateway":
@@ -257,8 +218,9 @@ class Market:
         return answer(200, {"data": rows if first else []})
 
     def _providers(self, _: httpx.Request) -> httpx.Response:
-        fields = {"provider_id": str(self.provider_id), "operator": hex_of(self.provider.address), "listed": True}
-        fields |= {"capacity": str(self.capacity), "reputation": "500", "box_key": hex_of(self.box.public.raw)}
+        fields: Body = {"provider_id": str(self.provider_id), "operator": hex_of(self.provider.address)}
+        fields |= {"capacity": str(self.capacity), "reputation": str(self.reputation), "listed": self.listed}
+        fields |= {"box_key": hex_of(self.box.public.raw)}
         return answer(200, fields)
 
     def _asks(self, request: httpx.Request) -> httpx.Response:
@@ -273,7 +235,7 @@ class Market:
             }
             for (m, s), (i, o) in self.asks.items()
         ]
-        return answer(200, {"asks": rows if first else []})
+        return answer(200, {"asks": rows if first and self.listed else []})
 
     def _publish(self, request: httpx.Request) -> httpx.Response:
         body = json.loads(request.content)
@@ -342,6 +304,17 @@ class Market:
         self.end(body["job_id"], 3)
         return _mined()
 
+    def _set_identity(self, request: httpx.Request) -> httpx.Response:
+        body = json.loads(request.content)
+        message = SetIdentity(_bytes(body["box_key"]), _bytes(body["evidence"]), body["issued_at"])
+        if recover(self.domains.providers.digest(message), _bytes(body["signature"])) != self.provider.address:
+            return error(403, None, "invalid_op_signature")
+        self.identities.append((message.box_key, message.evidence))
+        return _mined()
+
+    def _readyz(self, _: httpx.Request) -> httpx.Response:
+        return answer(200, {"ready": True, "reason": "ready"})
+
     def _request_capacity(self, request: httpx.Request) -> httpx.Response:
         body = json.loads(request.content)
         digest = self.domains.providers.digest(RequestCapacity(body["n"], body["issued_at"]))
@@ -379,7 +352,7 @@ class Market:
 
 
 _ROUTES = {"asks!": "publish"}
-_SESSION_ROUTES = {"claim", "settle", "fail", "request_capacity", "poll", "asks!", "files"}
+_SESSION_ROUTES = {"claim", "settle", "fail", "request_capacity", "set_identity", "poll", "asks!", "files"}
 
 
 def _mined() -> httpx.Response:

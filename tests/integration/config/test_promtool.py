@@ -2,26 +2,16 @@
 
 import json
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.fakes.exposition import exposition
+from tests.integration.promtool import PROMTOOL, promtool
 
 ROOT = Path(__file__).parents[3]
-PROMTOOL = next(
-    (path for path in (ROOT / "build/promtool", shutil.which("promtool")) if path and Path(path).exists()), None
-)
 
 pytestmark = pytest.mark.skipif(PROMTOOL is None, reason="no promtool here; `make promtool` fetches it")
-
-
-def promtool(*arguments: str | Path, stdin: bytes = b"") -> str:
-    """Its complaints: nothing when all is well."""
-    done = subprocess.run([str(PROMTOOL), *arguments], input=stdin, capture_output=True, check=False, timeout=60)
-    return "" if done.returncode == 0 and not done.stderr.strip() else (done.stdout + done.stderr).decode()
 
 
 @pytest.mark.parametrize("daemon", ["coordinatord", "svcd"])

@@ -34,7 +34,7 @@ kind = "echo"
 def _read(text: str, tmp_path: Path, **environ: str) -> Config:
     path = tmp_path / "svcd.toml"
     path.write_text(text)
-    return read_config(path, {"WALLET": _KEY, **environ})
+    return read_config(path, {"WALLET": _KEY, "SHORT": "11", **environ})
 
 
 def _mistake(text: str, tmp_path: Path, **environ: str) -> str:
@@ -68,17 +68,34 @@ def test_secrets_do_not_show_in_the_configurations_own_text(tmp_path: Path) -> N
         ("slots = 2", "slots = 0", "svcd.toml:10: model[0].slots: slots must be an integer in 1..10000"),
         ("slots = 2", "slotz = 2", "svcd.toml:8: model[0].slots: slots is missing"),
         ("slots = 2", "slots = 2\ncolour = 1", "svcd.toml:11: model[0].colour: colour is not a key of this table"),
+        (
+            "slots = 2",
+            "slots = 2\ndiscount = { most_percent = 200 }",
+            "svcd.toml:11: model[0].discount.most_percent: mo",
+        ),
         ('rate_in = "1"', 'rate_in = "01"', "svcd.toml:13: model[0].ask[0].rate_in: rate_in must be a decimal"),
         ('kind = "echo"', 'kind = "magic"', "svcd.toml:16: model[0].backend.kind: kind must be one of"),
         ('url = "https', 'url = "ftp', "svcd.toml:3: coordinator.url: url must be an http:// or https:// address"),
+        (
+            'coordinator.example/"',
+            'c:port"',
+            "svcd.toml:3: coordinator.url: url must be an http:// or https:// address",
+        ),
+        (
+            'coordinator.example/"',
+            'c:70000"',
+            "svcd.toml:3: coordinator.url: url must be an http:// or https:// address",
+        ),
         ('urls = ["https', 'urls = ["https", "x', "svcd.toml:5: gateway.urls: urls must be an http:// or https://"),
         ('wallet_env = "WALLET"', "", "svcd.toml:6: keys.wallet_file: wallet_file, wallet_env or"),
-        ('env = "WALLET"', 'env = "NONE"', "svcd.toml:7: keys.wallet_env: wallet_env leads to no key of 32 bytes"),
+        ('env = "WALLET"', 'env = "NONE"', "svcd.toml:7: keys.wallet_env: the environment variable NONE is not set"),
         (
             'env = "WALLET"',
             'env = "WALLET"\nwallet_file = "/k"',
             "svcd.toml:7: keys.wallet_env: wallet_env stands besi",
         ),
+        ('env = "WALLET"', 'env = "SHORT"', "svcd.toml:7: keys.wallet_env: wallet_env leads to no key of 32 bytes"),
+        ('env = "WALLET"', 'file = "/none"', "svcd.toml:7: keys.wallet_file: /none cannot be read (No such file"),
         ("[model.backend]", "[model.backends]", "svcd.toml:8: model[0].backend.kind: kind is missing"),
         ("[[model]]", "[[model]]\n[[model.x", "svcd.toml: Expected ']]'"),
     ],

@@ -49,6 +49,15 @@ async def test_gateways_are_tried_in_turn_until_one_has_it(autojump_clock: MockC
     assert os.listdir(tmp_path) == []  # the spool's file has no name
 
 
+async def test_network_that_is_away_is_waited_for_and_counts_as_no_answer(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    assert await fetched(Net(a=[0] * 50), tmp_path, attempts=2, until=100) == CONTENT
+    with pytest.raises(JobFailed, match="ConnectError"):
+        await fetched(Net(a=[0] * 50), tmp_path, attempts=2, until=50)
+    assert trio.current_time() == pytest.approx(50 * 1.5 + 50, abs=1.5)
+
+
 async def test_gateway_that_refuses_is_left_out(autojump_clock: MockClock, tmp_path: Path) -> None:
     net = Net(a=[403], b=[404])
     assert await fetched(net, tmp_path) == CONTENT
@@ -73,3 +82,16 @@ async def test_more_than_is_allowed_is_not_read_to_its_end(autojump_clock: MockC
     with pytest.raises(JobFailed) as failed:
         await fetched(Net(a=[]), tmp_path, limit=100_000)
     assert failed.value.reason == "bad_container"
+
+
+async def test_gateway_that_sends_elsewhere_is_followed(autojump_clock: MockClock, tmp_path: Path) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.host == "a":
+            return httpx.Response(301, headers={"location": "http://cid.ipfs.a/"})
+        return httpx.Response(200, content=CONTENT)
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
+        spool = Spool(tmp_path, 2**30)
+        await Gateways(http, ["http://a"]).fetch("cid", spool, trio.current_time() + 10)
+        assert spool.length == len(CONTENT)
+        spool.clear()

@@ -70,6 +70,15 @@ async def test_the_address_to_poll_may_come_with_the_answer() -> None:
     assert server.paths() == [SUBMIT, "GET /elsewhere"]
 
 
+@pytest.mark.parametrize("address", ["http://h:port/", "ftp://h/"])
+async def test_an_address_to_poll_that_is_none_is_the_providers_fault(address: str) -> None:
+    started = Reply.of({"id": "j1", "status": "queued", "urls": {"get": address}})
+    async with backend({SUBMIT: [started]}, poll_url=None, poll_url_path="urls.get") as (http, _):
+        with pytest.raises(JobFailed) as failed:
+            await http.run(work_on(modality="image"))
+    assert (failed.value.reason, failed.value.backend_fault) == ("backend_error", True)
+
+
 async def test_files_are_fetched_and_carried_and_the_key_goes_only_to_its_own_server() -> None:
     picture = Reply(200, (b"\x89PNG",), {"content-type": "image/png; charset=binary"})
     async with running_model_server(lambda _: picture) as store:
@@ -83,7 +92,7 @@ async def test_files_are_fetched_and_carried_and_the_key_goes_only_to_its_own_se
     assert "authorization" not in store.asked[0].headers
 
 
-@pytest.mark.parametrize("output", [{"url": "file:///etc/passwd"}, 7, {"name": "x"}])
+@pytest.mark.parametrize("output", [{"url": "file:///etc/passwd"}, "http://h:port/", 7, {"name": "x"}])
 async def test_a_result_that_is_no_address_of_a_file_is_the_providers_fault(output: object) -> None:
     async with backend({SUBMIT: [job("done", output=output)]}, download=True) as (http, _):
         with pytest.raises(JobFailed) as failed:

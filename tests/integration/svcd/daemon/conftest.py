@@ -3,7 +3,10 @@ against does; the daemon is a process of its own."""
 
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 
+import attrs
 import httpx
 import pytest
 
@@ -27,17 +30,37 @@ def book(world: World) -> AddressBook:
 async def scene(
     world: World, database_url: str, book: AddressBook, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Scene]:
-    settings = environment(
-        world, database_url, ESCROW_MODE="static", OPERATOR_KEY=world.cast.operator.private_key, MATCH_LEASE_MS=1000
-    )
+    directory = tmp_path_factory.mktemp("provider")
+    hosting = {"ESCROW_MODE": "static", "OPERATOR_KEY": world.cast.operator.private_key}
+    async with _staged(world, database_url, book, directory, **hosting) as (staged, http):
+        escrow = bytes.fromhex((await http.get("/key")).json()["escrow_public_key"])
+        yield attrs.evolve(staged, escrow=escrow)
+
+
+@pytest.fixture
+async def sparse_scene(
+    world: World, database_url: str, book: AddressBook, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Scene]:
+    """A coordinator that hosts no escrow and takes no large files."""
+    directory = tmp_path_factory.mktemp("provider")
+    async with _staged(world, database_url, book, directory, MAX_BLOB_BYTES=10_000_000) as (staged, _):
+        yield staged
+
+
+@asynccontextmanager
+async def _staged(
+    world: World, database_url: str, book: AddressBook, directory: Path, **settings: object
+) -> AsyncIterator[tuple[Scene, httpx.AsyncClient]]:
     account = world.cast.demo_provider
     async with (
-        running(settings, pick_free(), pick_free()) as coordinator,
+        running(
+            environment(world, database_url, MATCH_LEASE_MS=1000, **settings), pick_free(), pick_free()
+        ) as coordinator,
         holding_proxy(coordinator.base_url, world.pins.gateway) as proxy,
         httpx.AsyncClient(base_url=coordinator.base_url, trust_env=False, timeout=30) as http,
     ):
-        client = Party(
-            wallet_of(world.cast.with_role("client")[0]), Domains.of(book), book.job_registry, http, account.box_key
+        client, provider = (
+            Party(wallet_of(wallet), Domains.of(book), book.job_registry, http, account.box_key)
+            for wallet in (world.cast.with_role("client")[0], account)
         )
-        escrow = bytes.fromhex((await http.get("/key")).json()["escrow_public_key"])
-        yield Scene(world, proxy, client, escrow, database_url, book, tmp_path_factory.mktemp("provider"))
+        yield Scene(world, proxy, client, provider, account.box_key, database_url, book, directory), http

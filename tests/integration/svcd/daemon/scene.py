@@ -26,14 +26,16 @@ from tests.faults.holding_proxy import HoldingProxy
 from tests.integration.coordinatord.api.party import Party
 
 MODEL: Final = "demo/text-small"
-# A model server's stand-in that hangs for as long as a file is there, and says that it was reached.
+# A model server's stand-in that hangs for as long as a file is there, and says that it was reached. For "large" it has
+# a result that no settle holds.
 _PROGRAM: Final = """\
 import json, pathlib, sys, time
 work, here = json.load(sys.stdin), pathlib.Path(__file__).parent
 (here / "reached").touch()
 while work["input"]["input"] == "hang" and (here / "hang").exists():
     time.sleep(0.05)
-json.dump({"output": work["input"], "completion_tok": 3}, sys.stdout)
+large = work["input"]["input"] == "large"
+json.dump({"output": "x" * 16_000_000 if large else work["input"], "completion_tok": 3}, sys.stdout)
 """
 
 
@@ -42,7 +44,8 @@ class Scene:
     world: World
     proxy: HoldingProxy
     client: Party
-    escrow: bytes
+    provider: Party  # the daemon's wallet, in other hands
+    escrow: bytes  # the key that open jobs are sealed to
     database_url: str
     book: AddressBook
     directory: Path

@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from common.scalars import hex_of
+from tests.integration.promtool import PROMTOOL, promtool
 from tests.integration.svcd.daemon.scene import Scene, terminated, until
 
 pytestmark = pytest.mark.anyio
@@ -31,6 +32,9 @@ async def test_designated_and_open_jobs_are_settled_and_the_end_withdraws_the_as
             health, metrics = await daemon.get("/healthz"), (await daemon.get("/metrics")).text
             assert (health.status_code, health.text) == (200, "ok\n")
             assert "\nsvcd_jobs_settled_total 2.0\n" in metrics
+            assert '\nsvcd_jobs_failed_total{reason="sla_abandon"} 0.0\n' in metrics
+            if PROMTOOL is not None:
+                assert promtool("check", "metrics", stdin=metrics.encode()) == ""
             status = await scene.run("status")
             assert status.returncode == 0
             assert "journal: settled" in status.stdout

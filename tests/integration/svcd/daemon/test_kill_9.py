@@ -17,6 +17,7 @@ CALLS = [
     ("claim", True),
     ("claim", False),
     ("fetch", True),
+    ("files", False),
     ("release", True),
     ("release", False),
     ("settle", True),
@@ -33,9 +34,10 @@ async def test_killed_with_a_job_at_each_stage_every_job_ends_once_and_every_uni
     jobs, reached = {}, []
     for name, before in CALLS:
         malformed = canonical({"v": 2}) if name == "fail" else None
-        job = await scene.post(designated=name != "release", plaintext=malformed)
+        word = "large" if name == "files" else "word"
+        job = await scene.post(word, designated=name != "release", plaintext=malformed)
         jobs[name, before] = job
-        about = (await scene.row(job))["svc"]["task_cid"] if name == "fetch" else job
+        about = await _named_in(scene, name, job)
         reached.append(scene.proxy.hold(name, about, before=before))
     jobs["run", True] = await scene.post("hang")
 
@@ -59,3 +61,14 @@ async def test_killed_with_a_job_at_each_stage_every_job_ends_once_and_every_uni
                 assert (await scene.opened(row)).job_id == bytes.fromhex(job[2:])
     promised = [bytes.fromhex(job[2:]) for job in scene.posted]
     assert await all_violations(scene.database_url, scene.world.anvil.rpc_url, scene.book, promised=promised) == []
+
+
+async def _named_in(scene: Scene, call: str, job: str) -> str:
+    """What tells a job's call from those of others."""
+    match call:
+        case "fetch":
+            return str((await scene.row(job))["svc"]["task_cid"])
+        case "files":
+            return "purpose"  # the only upload there is
+        case _:
+            return job

@@ -1,17 +1,19 @@
 """The journal on a real disk, with real threads."""
 
 import sqlite3
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import attrs
 import pytest
 import trio
+from trio.testing import MockClock
 
 from svcd.jobs import Job
 from svcd.journal.journal import Journal, open_journal
 from svcd.journal.results import LONGEST_ROW
+from svcd.trouble import Fatal
 from tests.fakes.market import Market
 
 pytestmark = pytest.mark.trio
@@ -105,6 +107,27 @@ async def test_disk_that_refuses_is_waited_for_and_the_journal_says_so(tmp_path:
         assert len(await journal.live()) == 1
 
 
+async def test_entry_that_no_disk_would_take_is_its_writers_trouble_and_keeps_nobody_waiting(tmp_path: Path) -> None:
+    job, outcomes = a_job(), []
+
+    async def write(act: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await act()
+            outcomes.append("written")
+        except sqlite3.IntegrityError:
+            outcomes.append("refused")
+
+    async with opened(tmp_path) as journal:
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(write, lambda: journal.note("name", "no number"))  # type: ignore[arg-type]
+                for _ in range(3):
+                    nursery.start_soon(write, lambda: journal.claiming(job, "m"))
+        assert "refused" in outcomes
+        await journal.claiming(job, "m")
+        assert [entry.job for entry in await journal.live()] == [job]
+
+
 async def test_ended_jobs_are_forgotten_when_they_can_play_no_part_any_more(tmp_path: Path) -> None:
     clock, ended, live = Clock(), a_job(), a_job()
     async with opened(tmp_path, clock) as journal:
@@ -115,6 +138,45 @@ async def test_ended_jobs_are_forgotten_when_they_can_play_no_part_any_more(tmp_
     clock.now += 4 * 86_400
     async with opened(tmp_path, clock) as journal:
         assert await journal.unknown([ended.job_id, live.job_id]) == {ended.job_id}
+
+
+async def test_a_daemon_that_runs_for_long_forgets_as_well(
+    autojump_clock: MockClock, inline_threads: None, tmp_path: Path
+) -> None:
+    clock, ended = Clock(), a_job()
+    async with opened(tmp_path, clock) as journal, trio.open_nursery() as nursery:
+        await journal.claiming(ended, "m")
+        await journal.ended(ended.job_id, "failed", "undecryptable")
+        nursery.start_soon(journal.keep_small)
+        clock.now += 4 * 86_400
+        await trio.sleep(4000)
+        assert await journal.state(ended.job_id) is None
+        nursery.cancel_scope.cancel()
+
+
+def as_newer(path: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("pragma user_version = 99")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda path: path.write_bytes(b"not a database" * 100), "cannot be used: file is not a database"),
+        (as_newer, "written by a newer svcd"),
+    ],
+    ids=["no journal", "a newer one"],
+)
+async def test_file_that_this_daemon_cannot_keep_is_refused_and_left_alone(
+    spoil: Callable[[Path], object], message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "journal.sqlite3"
+    spoil(path)
+    before = path.read_bytes()
+    with pytest.raises(Fatal, match=message):
+        async with opened(tmp_path):
+            pass
+    assert path.read_bytes() == before
 
 
 async def test_times_for_signing_only_grow(tmp_path: Path) -> None:

@@ -1,3 +1,6 @@
+from collections.abc import Callable
+
+import httpx
 import pytest
 import trio
 from trio.testing import MockClock
@@ -5,7 +8,8 @@ from trio.testing import MockClock
 from common.messages.providers import Ask
 from svcd.discount import Rates
 from svcd.stages.asks import differing
-from tests.fakes.market import START, Market, error, instead, lost
+from tests.fakes.market import START, Market
+from tests.fakes.market_answers import answer, error, instead, lost
 from tests.unit.svcd.stages.conftest import Start
 from tests.unit.svcd.stages.running import count, model_for
 
@@ -62,3 +66,35 @@ async def test_publication_without_an_answer_is_compared_with_the_book_before_it
     async with start(models=(MODEL,)):
         await trio.sleep(60)
     assert market.asks == {(1, 60): (1, 2), (1, 600): (3, 4)}
+
+
+@pytest.mark.trio
+async def test_asks_whose_publication_was_cut_by_the_stop_are_withdrawn_although_no_book_shows_them_yet(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    async def unanswered(perform: Callable[[], httpx.Response]) -> httpx.Response:
+        perform()
+        await trio.sleep_forever()
+        raise AssertionError
+
+    market.scripts["asks!"].append(unanswered)
+    market.always["asks"] = instead(answer(200, {"asks": []}))
+    async with start(models=(MODEL,)) as running:
+        await running.until(lambda: market.asks == {(1, 60): (1, 2), (1, 600): (3, 4)})
+        running.drain.begin()
+        await running.until(lambda: market.asks == {})
+    assert len(market.snapshots) == 2
+
+
+@pytest.mark.trio
+async def test_asks_of_a_provider_that_is_not_listed_wait_and_are_not_published_over_and_over(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    market.listed = False
+    async with start(models=(MODEL,)):
+        await trio.sleep(200)
+        assert market.snapshots == []
+        market.listed = True
+        await trio.sleep(100)
+        assert market.asks == {(1, 60): (1, 2), (1, 600): (3, 4)}
+    assert len(market.snapshots) == 1

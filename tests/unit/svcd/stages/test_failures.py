@@ -16,7 +16,8 @@ from common.box import SecretKey
 from common.strict_json import canonical
 from svcd.failures import JobFailed
 from svcd.work import Output, Work
-from tests.fakes.market import Market, answer, error, instead, lost, unreached
+from tests.fakes.market import CLAIMED, Market
+from tests.fakes.market_answers import answer, behind, error, instead, lost, unreached
 from tests.unit.svcd.stages.conftest import Start
 from tests.unit.svcd.stages.running import Backend, count, model_for
 
@@ -128,10 +129,13 @@ def recovered(**changed: Any) -> Callable[[Market], str]:
     return prepare
 
 
-def over(market: Market) -> str:
-    job = market.post()
-    market.claim(job, ago=601)
-    return job
+def recovered_after(seconds: int) -> Callable[[Market], str]:
+    def prepare(market: Market) -> str:
+        job = market.post()
+        market.claim(job, ago=seconds)
+        return job
+
+    return prepare
 
 
 def queued(market: Market) -> str:
@@ -181,6 +185,9 @@ CASES = {
         "escrow_unavailable", open_with("release", instead(error(403, "escrow_unavailable")))
     ),
     "escrow does not answer": Case("escrow_unreachable", open_with("release", unreached())),
+    "escrow is overrun": Case(
+        "escrow_unreachable", open_with("release", instead(error(429, None, "busy", retryable=True)))
+    ),
     "escrow cannot read the chain": Case(
         "escrow_unreachable", open_with("release", instead(error(503, "job_read", retryable=True)))
     ),
@@ -196,7 +203,8 @@ CASES = {
         configured={"models": (model_for("demo/text", {"image", "video"}),)},
     ),
     "container is nowhere": Case("task_unresolved", recovered(task_cid="bafknowhere")),
-    "recovered after its SLA": Case("claim_expired", over),
+    "recovered after its SLA": Case("claim_expired", recovered_after(601)),
+    "recovered within its SLA's margin": Case("claim_expired", recovered_after(575)),
     "recovered for a model that is gone": Case(
         "unservable", recovered(), configured={"models": (model_for("demo/image", {"image"}),)}
     ),
@@ -341,6 +349,17 @@ async def test_key_is_asked_for_again_while_what_hides_the_claim_may_pass(
         assert await running.end_of(job) == ("settled", None)
 
 
+async def test_settle_that_came_through_counts_although_it_is_refused_when_sent_again_and_the_index_is_behind(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    market.scripts["settle"].append(lost())
+    market.scripts["job"] += [behind(state=CLAIMED)] * 3
+    job = market.post()
+    async with start() as running:
+        assert await running.end_of(job) == ("settled", None)
+    assert market.calls.count("settle") >= 2
+
+
 async def test_settle_that_a_fail_was_about_to_follow_counts_when_it_came_through_after_all(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
@@ -350,6 +369,7 @@ async def test_settle_that_a_fail_was_about_to_follow_counts_when_it_came_throug
 
     job = scripted("settle", instead(error(400, None)))(market)
     market.scripts["fail"].append(late)
+    market.scripts["job"] += [behind(state=CLAIMED)] * 3  # the index hears of it later
     async with start() as running:
         assert await running.end_of(job) == ("settled", None)
 

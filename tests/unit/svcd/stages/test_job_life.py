@@ -6,7 +6,8 @@ from trio.testing import MockClock
 
 from svcd.discount import Rates
 from svcd.work import Output, Work
-from tests.fakes.market import Market, error, instead
+from tests.fakes.market import Market
+from tests.fakes.market_answers import error, instead, lost, unreached
 from tests.unit.svcd.stages.conftest import Start
 from tests.unit.svcd.stages.running import Backend, count, model_for
 
@@ -47,6 +48,17 @@ async def test_result_over_the_inline_limit_is_uploaded_and_named_in_the_settle(
         assert await running.end_of(job) == ("settled", None)
         assert list((running.ground.config.state_directory / "results").iterdir()) == []
     assert market.calls.count("files") == 1
+    assert len(str(running.opened(job).output)) == 16_000_000
+
+
+async def test_upload_without_an_answer_is_made_again(autojump_clock: MockClock, market: Market, start: Start) -> None:
+    async def large(_: Work) -> Output:
+        return Output("x" * 16_000_000, 10)
+
+    job = market.post()
+    market.scripts["files"] += [unreached(), lost()]
+    async with start(backend=Backend(large)) as running:
+        assert await running.end_of(job) == ("settled", None)
     assert len(str(running.opened(job).output)) == 16_000_000
 
 

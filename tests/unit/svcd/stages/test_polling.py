@@ -13,7 +13,8 @@ from svcd.failures import JobFailed
 from svcd.probes.build import Load
 from svcd.probes.slots import SlotsProbe
 from svcd.work import Output, Work
-from tests.fakes.market import Market, answer, error, instead
+from tests.fakes.market import Market
+from tests.fakes.market_answers import Script, answer, error, instead
 from tests.unit.svcd.stages.conftest import Start
 from tests.unit.svcd.stages.running import Backend, count, model_for
 
@@ -58,6 +59,29 @@ async def test_granted_capacity_bounds_what_is_asked_for_and_is_asked_to_be_rais
         await trio.sleep(200)
         assert market.requested == [8]  # at half of the full reputation, twice the slots
         assert asked(market)[-1] == 4
+
+
+async def test_capacity_that_a_ceiling_withholds_is_asked_for_again_only_when_more_is_needed(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    market.capacity = 2
+    market.always["request_capacity"] = keeping(market)
+    async with start(models=(MODEL,)):
+        for reputation, requested in ((500, [8]), (600, [8]), (400, [8, 10])):
+            market.reputation = reputation
+            await trio.sleep(100)
+            assert market.requested == requested
+
+
+def keeping(market: Market) -> Script:
+    """The request is taken, and the ceiling leaves the grant as it was."""
+
+    async def script(perform: Callable[[], httpx.Response]) -> httpx.Response:
+        granted, answered = market.capacity, perform()
+        market.capacity = granted
+        return answered
+
+    return script
 
 
 async def test_busy_backend_lowers_free_whoever_keeps_it_busy(
@@ -177,6 +201,14 @@ async def test_escrow_that_gave_no_key_is_left_alone_for_five_minutes(
         assert await running.end_of(market.post()) == ("settled", None)  # designated jobs go on
         assert await running.end_of(second) == ("settled", None)
         assert trio.current_time() - began > 280
+
+
+async def test_rare_polls_are_no_silence(autojump_clock: MockClock, market: Market, start: Start) -> None:
+    rare = model_for("demo/text", {"text"}, poll_seconds=200.0)
+    async with start(models=(rare,)) as running:
+        for _ in range(20):
+            await trio.sleep(61)
+            assert running.daemon.health.trouble is None
 
 
 async def test_poll_that_fails_is_no_end_and_silence_makes_unhealthy(

@@ -10,9 +10,10 @@ from trio.testing import MockClock
 from common.strict_json import canonical
 from svcd.trouble import Fatal
 from svcd.work import Output, Work
-from tests.fakes.market import Market, unreached
+from tests.fakes.market import START, Market
+from tests.fakes.market_answers import Script, answer, instead, unreached
 from tests.unit.svcd.stages.conftest import Start
-from tests.unit.svcd.stages.running import Backend
+from tests.unit.svcd.stages.running import Backend, count
 
 pytestmark = pytest.mark.trio
 
@@ -50,6 +51,26 @@ async def test_job_of_a_killed_daemon_is_settled_once_by_the_next(
     assert market.jobs[job]["state"] == 2
 
 
+@pytest.mark.parametrize("before", [True, False])
+async def test_large_result_of_a_killed_daemon_is_uploaded_and_settled_by_the_next(
+    before: bool, autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    async def large(_: Work) -> Output:
+        return Output("x" * 16_000_000, 1)
+
+    reached = trio.Event()
+    hang(market, "files", reached, before=before)
+    job = market.post()
+    async with start(backend=Backend(large)):
+        await reached.wait()
+    del market.always["files"]
+    second = Backend()
+    async with start(backend=second) as running:
+        assert await running.end_of(job) == ("settled", None)
+    assert second.ran == []
+    assert len(market.results[job]) > 16_000_000
+
+
 async def test_run_that_was_cut_by_a_kill_is_run_again_within_what_is_left_of_its_sla(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
@@ -69,6 +90,36 @@ async def test_run_that_was_cut_by_a_kill_is_run_again_within_what_is_left_of_it
         assert await running.end_of(job) == ("settled", None)
     (work,) = second.ran
     assert work.deadline <= 600 - 30  # from the claim, whose time is the clock's zero, give or take a second
+
+
+@pytest.mark.parametrize("stage", ["fetch", "settle", "fail", "files"])
+async def test_network_that_is_lost_for_minutes_at_any_stage_costs_no_job(
+    stage: str, autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    async def lose(perform: Callable[[], httpx.Response]) -> httpx.Response:
+        market.always = Nowhere()
+        raise httpx.ReadError("as the test wants it")
+
+    async def act(work: Work) -> Output:
+        return Output("x" * 16_000_000 if stage == "files" else "y", 1)
+
+    market.always[stage] = lose
+    plaintext = canonical({"v": 2}) if stage == "fail" else None
+    job = market.post(market.container(plaintext))
+    async with start(backend=Backend(act)) as running:
+        await running.until(lambda: isinstance(market.always, Nowhere))
+        await trio.sleep(200)
+        market.always = {}
+        expected = ("failed", "malformed_envelope") if stage == "fail" else ("settled", None)
+        assert await running.end_of(job) == expected
+    assert len(running.backend.ran) == (stage != "fail")
+
+
+class Nowhere(dict[str, Script]):
+    """Nothing is reached."""
+
+    def get(self, _: object, _default: object = None) -> Script:  # type: ignore[override]
+        return unreached()
 
 
 async def test_claim_that_is_mined_long_after_its_answer_was_given_up_is_taken_on(
@@ -104,6 +155,44 @@ async def test_lost_journal_costs_no_job_the_chain_still_names_them(
     market.claim(job)
     async with start() as running:
         assert await running.end_of(job) == ("settled", None)
+
+
+async def test_job_that_was_believed_not_claimed_is_taken_on_when_the_chain_says_it_was(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    market.scripts["claim"].append(instead(answer(409, {"ok": False, "reason": "PaymentRefused"})))
+    job = market.post()
+    async with start() as running:
+        assert await running.end_of(job) == ("not_claimed", "PaymentRefused")
+        market.claim(job)
+        await running.until(lambda: running.entry(job)[0] != "not_claimed")
+        assert await running.end_of(job) == ("settled", None)
+
+
+async def test_job_that_ends_while_another_is_looked_up_is_counted_once(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    """The look at the journal is from before its end."""
+
+    async def slowly(perform: Callable[[], httpx.Response]) -> httpx.Response:
+        await trio.sleep(20)
+        return perform()
+
+    async def half_a_minute(work: Work) -> Output:
+        await trio.sleep(35)
+        return Output(work.input, 1)
+
+    market.always["claim"] = unreached()
+    unanswered = market.post(expires_at=str(START + 6))
+    async with start(backend=Backend(half_a_minute)) as running:
+        await running.until(lambda: running.entry(unanswered)[0] == "claiming" and not running.ground.slots.held)
+        del market.always["claim"]
+        market.always["job"] = slowly
+        settled = count("svcd_jobs_settled_total")
+        job = market.post()
+        assert await running.end_of(job) == ("settled", None)
+        await trio.sleep(60)
+        assert count("svcd_jobs_settled_total") == settled + 1
 
 
 async def test_ended_job_is_not_taken_on_again_by_what_an_index_says_that_is_behind(

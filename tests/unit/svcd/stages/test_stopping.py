@@ -1,11 +1,15 @@
 """Told to stop: no more claims, no more asks, and nothing held is left behind unsaid."""
 
+from collections.abc import Callable
+
+import httpx
 import pytest
 import trio
 from trio.testing import MockClock
 
 from svcd.work import Output, Work
 from tests.fakes.market import Market
+from tests.fakes.market_answers import unreached
 from tests.unit.svcd.stages.conftest import Start
 from tests.unit.svcd.stages.running import Backend
 
@@ -55,3 +59,35 @@ async def test_provider_without_jobs_stops_at_once(autojump_clock: MockClock, ma
         running.drain.begin()
         await running.until(lambda: market.asks == {})
         assert trio.current_time() - began < 5
+
+
+async def test_claim_that_is_answered_while_it_stops_is_still_worked_off(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    async def slowly(perform: Callable[[], httpx.Response]) -> httpx.Response:
+        await trio.sleep(20)
+        return perform()
+
+    market.always["claim"] = slowly
+    job = market.post()
+    async with start() as running:
+        await trio.sleep(5)
+        running.drain.begin()
+        assert await running.end_of(job) == ("settled", None)
+
+
+async def test_result_that_could_not_be_settled_within_the_grace_is_settled_by_the_next_start(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    market.always["settle"] = unreached()
+    job = market.post()
+    async with start() as running:
+        await running.until(lambda: running.entry(job)[0] == "sealed")
+        running.drain.begin()
+        await trio.sleep(61)
+        assert running.entry(job)[0] == "sealed"  # done work is not thrown away
+    del market.always["settle"]
+    second = lasting(0)
+    async with start(backend=second) as running:
+        assert await running.end_of(job) == ("settled", None)
+    assert second.ran == []

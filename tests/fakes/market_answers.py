@@ -1,0 +1,58 @@
+"""What the market in memory (`tests.fakes.market`) answers, and how a test makes it answer something else."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx
+
+Body = dict[str, Any]
+Script = Callable[[Callable[[], httpx.Response]], Awaitable[httpx.Response]]
+
+
+def answer(status: int, body: object = None, *, retryable: bool = False) -> httpx.Response:
+    headers = {"x-svc-retryable": "true" if retryable else "false"} if status >= 400 else {}
+    return httpx.Response(status, json=body if body is not None else {}, headers=headers)
+
+
+def error(
+    status: int, code: str | None, kind: str = "invalid_request_error", *, retryable: bool = False
+) -> httpx.Response:
+    envelope = {"error": {"message": "as the test wants it", "type": kind, "param": None, "code": code}}
+    return answer(status, envelope, retryable=retryable)
+
+
+def instead(response: httpx.Response) -> Script:
+    """This answer, and nothing happens."""
+
+    async def script(_: Callable[[], httpx.Response]) -> httpx.Response:
+        return response
+
+    return script
+
+
+def unreached() -> Script:
+    """No connection: nothing happens."""
+
+    async def script(_: Callable[[], httpx.Response]) -> httpx.Response:
+        raise httpx.ConnectError("as the test wants it")
+
+    return script
+
+
+def lost() -> Script:
+    """It happens, and its answer is lost."""
+
+    async def script(perform: Callable[[], httpx.Response]) -> httpx.Response:
+        perform()
+        raise httpx.ReadError("as the test wants it")
+
+    return script
+
+
+def behind(**then: Any) -> Script:
+    """An index that is behind: what a read gives, with the fields as they were."""
+
+    async def script(perform: Callable[[], httpx.Response]) -> httpx.Response:
+        return answer(200, {**perform().json(), **then})
+
+    return script

@@ -1,0 +1,55 @@
+"""Why a job ends without a settle, where it is the coordinator, the escrow or the chain that says so."""
+
+import re
+
+import httpx
+import pytest
+
+from common.box import SecretKey
+from tests.integration.svcd.daemon.scene import Scene, until
+
+pytestmark = pytest.mark.anyio
+
+
+async def reasons(scene: Scene) -> dict[str, float]:
+    """As the daemon's metrics count them."""
+    async with httpx.AsyncClient(trust_env=False) as http:
+        text = (await http.get(f"http://127.0.0.1:{scene.metrics_port}/metrics")).text
+    counts = re.findall(r'^svcd_jobs_failed_total{reason="([^"]+)"} (\S+)$', text, re.MULTILINE)
+    return {reason: float(count) for reason, count in counts if float(count)}
+
+
+async def until_counted(scene: Scene, expected: dict[str, float]) -> None:
+    async def counted() -> bool:
+        return await reasons(scene) == expected
+
+    await until(counted)
+
+
+async def test_job_that_another_hand_ended_is_given_up_with_the_chains_word_and_a_strangers_key_with_the_escrows(
+    scene: Scene,
+) -> None:
+    (scene.directory / "hang").touch()
+    scene.escrow = SecretKey.generate().public.raw
+    with scene.daemon():
+        unsealed, ended = await scene.post(designated=False), await scene.post("hang")
+
+        async def runs() -> bool:
+            return (scene.directory / "reached").exists()
+
+        await until(runs)
+        assert (await scene.ended(unsealed))["status"] == "failed", scene.log
+        provider = scene.provider
+        await provider.sign_in("provider")
+        failed = await provider.http.post("/evm/ops", json=provider.fail(ended), headers=provider.authorization)
+        assert failed.status_code == 201, failed.text
+        (scene.directory / "hang").unlink()
+        await until_counted(scene, {"unseal_failed": 1, "settle_NotClaimed": 1})
+
+
+async def test_coordinator_without_escrow_or_room_for_the_result_has_the_job_failed(sparse_scene: Scene) -> None:
+    scene = sparse_scene
+    with scene.daemon():
+        for job in (await scene.post(designated=False), await scene.post("large")):
+            assert (await scene.ended(job))["status"] == "failed", scene.log
+        await until_counted(scene, {"escrow_unavailable": 1, "settle_result_too_large": 1})

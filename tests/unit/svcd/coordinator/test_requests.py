@@ -1,0 +1,79 @@
+import httpx
+import pytest
+import trio
+from trio.testing import MockClock
+
+from svcd.coordinator.requests import NoAnswer, Reply, Requests
+
+pytestmark = pytest.mark.trio
+
+
+class Server:
+    """Answers each request with the next of what it was given; the last stays."""
+
+    def __init__(self, *answers: httpx.Response | Exception | float) -> None:
+        self.answers = list(answers)
+        self.asked = 0
+
+    async def __call__(self, _: httpx.Request) -> httpx.Response:
+        self.asked += 1
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        if isinstance(answer, float):
+            await trio.sleep(answer)
+            return httpx.Response(200, json={})
+        return answer
+
+
+def trouble(status: int, retryable: bool) -> httpx.Response:
+    return httpx.Response(
+        status,
+        json={"error": {"code": None, "type": "busy"}},
+        headers={"x-svc-retryable": "true" if retryable else "false"},
+    )
+
+
+async def ask(server: Server, **options: object) -> Reply | NoAnswer:
+    async with httpx.AsyncClient(transport=httpx.MockTransport(server)) as http:
+        return await Requests(http, "http://c").ask("POST", "/op", **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("status", "retryable", "asked"), [(503, True, 4), (503, False, 1), (429, True, 4), (500, False, 1)]
+)
+async def test_error_is_repeated_by_its_header_and_not_by_its_status(
+    status: int, retryable: bool, asked: int, autojump_clock: MockClock
+) -> None:
+    server = Server(trouble(status, retryable))
+    reply = await ask(server)
+    assert isinstance(reply, Reply)
+    assert (reply.status, reply.code, server.asked) == (status, "busy", asked)
+
+
+async def test_request_without_an_answer_is_repeated_only_where_that_is_safe(autojump_clock: MockClock) -> None:
+    careful, free = Server(httpx.ReadError("cut")), Server(httpx.ReadError("cut"), httpx.Response(200, json={}))
+    assert isinstance(await ask(careful, resend=False), NoAnswer)
+    assert careful.asked == 1
+    assert isinstance(await ask(free), Reply)
+    assert free.asked == 2
+
+
+async def test_with_a_deadline_it_goes_on_until_then_and_not_longer(autojump_clock: MockClock) -> None:
+    server = Server(trouble(503, True))
+    reply = await ask(server, give_up_at=100.0)
+    assert isinstance(reply, Reply)
+    assert server.asked > 8
+    assert 85 < trio.current_time() < 100
+
+
+async def test_answer_that_takes_too_long_is_none(autojump_clock: MockClock) -> None:
+    assert isinstance(await ask(Server(1000.0), give_up_at=20.0), NoAnswer)
+    assert trio.current_time() == 20
+
+
+async def test_answer_that_is_no_json_has_a_status_and_no_body(autojump_clock: MockClock) -> None:
+    reply = await ask(Server(httpx.Response(502, content=b"<html>", headers={"date": "Thu, 01 Jan 1970 00:01:40 GMT"})))
+    assert reply == Reply(502, None, retryable=False, date=100.0)
+    assert isinstance(reply, Reply)
+    assert (reply.code, reply.fields) == (None, {})

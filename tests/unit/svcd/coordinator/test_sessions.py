@@ -1,0 +1,84 @@
+import httpx
+import pytest
+import trio
+from trio.testing import MockClock
+
+from svcd.clock import Clock
+from svcd.coordinator.requests import Requests
+from svcd.coordinator.sessions import Session, Sessions, SignInRefused
+from svcd.coordinator.signer import Signer
+from tests.fakes.market import START, URL, Market
+from tests.fakes.market_answers import Script, answer, error, instead, lost, unreached
+
+pytestmark = pytest.mark.trio
+
+
+@pytest.fixture
+def market(autojump_clock: MockClock) -> Market:
+    return Market(lambda: START + autojump_clock.current_time())
+
+
+@pytest.fixture
+def sessions(market: Market) -> Sessions:
+    http = httpx.AsyncClient(transport=market.transport)
+    return Sessions(Requests(http, URL), Signer(market.provider, market.domains), Clock(market.now))
+
+
+async def test_callers_share_one_session_until_a_minute_before_its_end(
+    autojump_clock: MockClock, market: Market, sessions: Sessions
+) -> None:
+    async with trio.open_nursery() as nursery:
+        for _ in range(5):
+            nursery.start_soon(sessions.current)
+    assert len(market.sessions) == 1
+    await trio.sleep(86_400 - 61)
+    await sessions.current()
+    assert len(market.sessions) == 1
+    await trio.sleep(1)
+    await sessions.current()
+    assert len(market.sessions) == 2
+
+
+async def test_session_that_the_coordinator_disowns_is_replaced_once_whoever_tells_it(
+    autojump_clock: MockClock, market: Market, sessions: Sessions
+) -> None:
+    first = await sessions.current()
+    assert isinstance(first, Session)
+    sessions.is_dead(first)
+    second = await sessions.current()
+    sessions.is_dead(first)  # told again, by a slower caller
+    assert await sessions.current() is second
+    assert len(market.sessions) == 2
+
+
+@pytest.mark.parametrize(
+    ("scripts", "status"),
+    [
+        ({"session": instead(error(403, "not_registered"))}, 403),
+        ({"session": instead(answer(200, {"token": "t"}))}, 200),  # no session
+        ({"session": lost()}, None),
+        ({"nonce": unreached()}, None),
+        ({"nonce": instead(error(503, None, "relay_unavailable", retryable=True))}, 503),
+    ],
+)
+async def test_sign_in_that_comes_to_nothing_says_how(
+    scripts: dict[str, Script], status: int | None, autojump_clock: MockClock, market: Market, sessions: Sessions
+) -> None:
+    market.always = scripts
+    refused = await sessions.current()
+    assert isinstance(refused, SignInRefused)
+    assert refused.status == status
+    market.always = {}
+    assert isinstance(await sessions.current(), Session)
+
+
+async def test_caller_waits_no_longer_than_its_own_time_for_the_sign_in_of_another(
+    autojump_clock: MockClock, market: Market, sessions: Sessions
+) -> None:
+    market.always["nonce"] = unreached()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(sessions.current, 10_000.0)
+        await trio.sleep(1)
+        assert isinstance(await sessions.current(20.0), SignInRefused)
+        assert trio.current_time() == 20
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,82 @@
+"""Claims: what a refusal is about, and what becomes of one whose answer does not say how it ended."""
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from tests.fakes.market import OPEN, Market
+from tests.fakes.market_answers import Script, answer, behind, error, instead, lost
+from tests.unit.svcd.stages.conftest import Start
+from tests.unit.svcd.stages.running import model_for
+
+pytestmark = pytest.mark.trio
+
+MODEL = model_for("demo/text", {"text"})
+
+
+def refused(reason: str) -> Script:
+    return instead(answer(409, {"ok": False, "reason": reason}))
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        refused("AtCapacity"),
+        refused("ModelNotAllowed"),
+        instead(error(403, None, "invalid_op_signature")),
+        instead(answer(201, {"tx_hash": "0xab", "status": "reverted", "block_number": "1"})),
+    ],
+    ids=["ours", "the model's", "the wallet's", "reverted"],
+)
+async def test_claim_that_was_refused_for_no_fault_of_the_job_is_tried_again(
+    refusal: Script, autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    market.scripts["claim"].append(refusal)
+    job = market.post()
+    async with start(models=(MODEL,)) as running:
+        await trio.sleep(60)
+        assert running.ground.slots.held == 0
+        assert running.entry(job)[0] == "settled"
+    assert market.calls.count("claim") == 2
+
+
+@pytest.mark.parametrize(
+    "refusal", [refused("AtCapacity"), instead(error(403, None, "invalid_op_signature"))], ids=["chain", "coordinator"]
+)
+async def test_claims_that_are_refused_because_of_us_are_not_repeated_at_the_pace_of_polls(
+    refusal: Script, autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    market.always["claim"] = refusal
+    market.post()
+    async with start(models=(MODEL,)):
+        await trio.sleep(60)
+    assert len(market.polls) > 25
+    assert market.calls.count("claim") <= 6
+
+
+async def test_claim_that_was_mined_and_is_refused_when_sent_again_is_ours_once_the_index_says_so(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    market.scripts["claim"].append(lost())
+    market.scripts["job"] += [behind(state=OPEN, provider_id="0")] * 2
+    job = market.post()
+    async with start(models=(MODEL,)) as running:
+        assert await running.end_of(job) == ("settled", None)
+    assert market.calls.count("claim") == 2
+
+
+async def test_no_slot_is_lost_when_it_is_told_to_stop_while_every_claimer_is_busy(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    async def unanswered(_: object) -> None:
+        await trio.sleep_forever()
+
+    market.always["claim"] = unanswered  # type: ignore[assignment]
+    template = market.jobs[market.post()]
+    for n in range(200):  # more than the claimers and their channel take
+        job = f"0x{n:064x}"
+        market.jobs[job] = {**template, "job_id": job}
+    async with start(models=(model_for("demo/text", {"text"}, slots=200),)) as running:
+        await running.until(lambda: running.ground.slots.held > 128)
+        running.drain.begin()
+        await running.until(lambda: running.ground.slots.held == 64)  # those whose claims are under way

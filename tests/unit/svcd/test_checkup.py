@@ -1,0 +1,166 @@
+"""`svcd check`: each row right, and each wrong when what it looks at is."""
+
+import os
+from collections.abc import Callable
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any
+
+import attrs
+import httpx
+import pytest
+import trio
+from trio.testing import MockClock
+
+from common.box import SecretKey
+from svcd.backends.settings import read_backend
+from svcd.checkup import examine
+from svcd.clock import Clock
+from svcd.findings import Finding, summary, table
+from svcd.probes.settings import read_probe
+from tests.fakes.market import BOOK, START, Market
+from tests.fakes.market_answers import Script, answer, error, instead, unreached
+from tests.unit.svcd.stages.running import config_for, model_for
+
+pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("inline_threads")]
+
+TEXT = model_for("demo/text", {"text"})
+ABSENT = "http://127.0.0.1:1"  # nothing listens on this port
+
+
+async def examined(market: Market, state: Path, **configured: Any) -> list[Finding]:
+    config = config_for(market, state, **{"models": (TEXT,), "addresses": BOOK, **configured})
+    market.always.setdefault("readyz", dated(0))
+    return await examine(config, market.transport, Clock(lambda: START))
+
+
+def dated(behind: float) -> Script:
+    """The coordinator's clock stands in its answers' headers."""
+
+    async def script(perform: Callable[[], httpx.Response]) -> httpx.Response:
+        response = perform()
+        response.headers["date"] = formatdate(START - behind, usegmt=True)
+        return response
+
+    return script
+
+
+def backed(**backend: object) -> dict[str, Any]:
+    return {"models": (attrs.evolve(TEXT, backend=read_backend(backend, {})),)}
+
+
+@attrs.frozen
+class Case:
+    """What is changed, and the row that shows it with these words."""
+
+    row: str
+    words: str
+    configured: dict[str, Any] = attrs.field(factory=dict)
+    market: dict[str, Any] = attrs.field(factory=dict)
+
+
+CASES = {
+    "coordinator is away": Case("coordinator", "ConnectError", market={"always": {"readyz": unreached()}}),
+    "coordinator is not ready": Case(
+        "coordinator", "trailing", market={"always": {"readyz": instead(answer(503, {"reason": "trailing"}))}}
+    ),
+    "clock is off": Case("clock", "+299.5 s", market={"always": {"readyz": dated(300)}}),
+    "it is no coordinator": Case(
+        "deployment", "does not describe", market={"always": {"chain": instead(answer(200, {"hello": 1}))}}
+    ),
+    "another deployment": Case(
+        "domains", "chain 31337 instead of 1", configured={"addresses": attrs.evolve(BOOK, chain_id=1)}
+    ),
+    "wallet is no provider's": Case(
+        "session", "not a registered provider", market={"always": {"session": instead(error(403, "not_registered"))}}
+    ),
+    "not listed": Case("listed", "ask the market's admin", market={"listed": False}),
+    "another box key is published": Case(
+        "box key", "svcd identity", configured={"box": SecretKey(b"\x77" * 32)}, market={"box": SecretKey(b"\x33" * 32)}
+    ),
+    "model is not in the catalogue": Case(
+        "model demo/other", "not in the coordinator's catalogue", {"models": (model_for("demo/other", {"text"}),)}
+    ),
+    "registry is not to be read": Case(
+        "registry", "answered 500", market={"always": {"providers": instead(error(500, None, "internal_error"))}}
+    ),
+    "gateway is away": Case("gateway", "ConnectError", market={"always": {"fetch": unreached()}}),
+    "gateway is broken": Case("gateway", "answered 502", market={"always": {"fetch": instead(answer(502))}}),
+    "model server is away": Case(
+        "backend of demo/text", f"{ABSENT} does not", backed(kind="openai", api="chat", base_url=ABSENT)
+    ),
+    "program is not there": Case(
+        "backend of demo/text", "/none/such does not", backed(kind="exec", command=["/none/such"])
+    ),
+    "load cannot be read": Case(
+        "load of demo/text",
+        f"{ABSENT} gives no reading",
+        {"models": (attrs.evolve(TEXT, load=read_probe({"kind": "prometheus", "url": ABSENT})),)},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])
+async def test_what_is_wrong_has_a_row_that_says_so(case: Case, tmp_path: Path) -> None:
+    market = Market(lambda: START)
+    for name, value in case.market.items():
+        setattr(market, name, value)
+    findings = await examined(market, tmp_path, **case.configured)
+    wrong = {finding.what: finding.detail for finding in findings if finding.right is False}
+    assert list(wrong) == [case.row]
+    assert case.words in wrong[case.row]
+    assert f"WRONG  {case.row}" in table(findings)
+    assert summary(findings) == f"1 wrong: {case.row}"
+
+
+async def test_everything_right_has_a_row_each_and_nothing_is_left_in_the_state_directory(tmp_path: Path) -> None:
+    findings = await examined(Market(lambda: START), tmp_path / "state")
+    rows = {finding.what: finding.right for finding in findings}
+    assert rows == dict.fromkeys(
+        [
+            "configuration",
+            "state directory",
+            "coordinator",
+            "clock",
+            "domains",
+            "session",
+            "listed",
+            "capacity",
+            "box key",
+            "model demo/text",
+            "gateway",
+            "backend of demo/text",
+            "load of demo/text",
+        ],
+        True,
+    )
+    assert summary(findings) == "nothing is wrong"
+    assert os.listdir(tmp_path) == []
+
+
+async def test_what_is_only_told_is_neither_right_nor_wrong(tmp_path: Path) -> None:
+    market = Market(lambda: START, capacity=1)
+    findings = await examined(market, tmp_path, box=None, addresses=None)
+    told = {finding.what for finding in findings if finding.right is None}
+    assert told == {"domains", "capacity", "box key"}
+
+
+async def test_state_directory_that_cannot_be_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    findings = await examined(Market(lambda: START), tmp_path / "file" / "state")
+    assert [finding.what for finding in findings if finding.right is False] == ["state directory"]
+
+
+async def test_look_that_takes_too_long_is_wrong(
+    autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = backed(kind="echo")
+    monkeypatch.setattr("svcd.backends.echo.EchoBackend.is_up", _never)
+    findings = await examined(Market(lambda: START), tmp_path, **slow)
+    (late,) = [finding for finding in findings if finding.right is False]
+    assert (late.what, late.detail) == ("backend of demo/text", "no answer in 15 s")
+
+
+async def _never(_: object) -> bool:
+    await trio.sleep_forever()
+    raise AssertionError

@@ -1,0 +1,73 @@
+import os
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from devnet.ports import pick_free
+from svcd.cli import main
+from svcd.jobs import Job
+from svcd.journal import entries
+from svcd.journal.journal import JOURNAL_FILE
+from tests.fakes.market import START, Market
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr("sys.argv", ["svcd", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def test_keys_are_made_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "keygen", "--out", str(tmp_path)) == 0
+    assert "operator 0x" in capsys.readouterr().out
+    assert run(monkeypatch, "keygen", "--out", str(tmp_path)) == 1
+    assert capsys.readouterr().err == f"svcd: {tmp_path}/wallet.key exists already; choose another\n"
+
+
+@pytest.mark.parametrize("command", ["run", "check", "identity", "status"])
+def test_mistake_in_the_configuration_is_one_line_and_exit_1(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "svcd.toml"
+    assert run(monkeypatch, command, "--config", str(config)) == 1
+    assert capsys.readouterr().err == f"svcd: {config}: No such file or directory\n"
+    config.write_text('\nstate_directory = "relative"\n')
+    assert run(monkeypatch, command, "--config", str(config)) == 1
+    assert capsys.readouterr().err.startswith(f"svcd: {config}:2: ")
+
+
+def test_status_needs_no_keys_and_tells_what_the_journal_holds_when_nobody_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, port = tmp_path / "svcd.toml", pick_free()
+    config.write_text(f'state_directory = "{tmp_path}"\n[keys]\nwallet_credential = "w"\n[metrics]\nport = {port}\n')
+    market = Market(lambda: START)
+    with closing(entries.open_database(tmp_path / JOURNAL_FILE)) as connection:
+        for reason in ("undecryptable", "backend_error", "backend_error"):
+            job = Job.read(market.jobs[market.post()])
+            connection.execute(*entries.claiming(job, "m", START))
+            connection.execute(*entries.ended(job.job_id, "failed", reason, START))
+    assert run(monkeypatch, "status", "--config", str(config)) == 1
+    said = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert said == [
+        f"WRONG daemon does not answer on http://127.0.0.1:{port} (ConnectError)",
+        "journal: failed (backend_error) 2",
+        "journal: failed (undecryptable) 1",
+    ]
+
+
+def test_reader_that_has_read_enough_is_no_trouble(tmp_path: Path) -> None:
+    (tmp_path / "svcd.toml").write_text(f'state_directory = "{tmp_path}"\n[metrics]\nport = 0\n')
+    gone, end = os.pipe()
+    os.close(gone)
+    command = [sys.executable, "-m", "svcd", "status", "--config", str(tmp_path / "svcd.toml")]
+    done = subprocess.run(command, stdout=end, stderr=subprocess.PIPE, check=False, timeout=60)
+    os.close(end)
+    assert done.stderr == b""

@@ -1,0 +1,67 @@
+import re
+from pathlib import Path
+
+from prometheus_client import generate_latest
+
+from svcd.failures import KNOWN_REASONS
+from svcd.metrics import REGISTRY, start_at_zero
+
+_PACKAGE = Path(__file__).parents[3] / "svcd"
+
+
+SPECIFIED = {
+    "svcd_jobs_claimed": ("counter", ()),
+    "svcd_jobs_settled": ("counter", ()),
+    "svcd_jobs_failed": ("counter", ("reason",)),
+    "svcd_job_duration_seconds": ("histogram", ()),
+    "svcd_backend_latency_seconds": ("histogram", ("model",)),
+    "svcd_capacity_free": ("gauge", ()),
+    "svcd_capacity_granted": ("gauge", ()),
+    "svcd_asks_published": ("gauge", ()),
+    "svcd_model_free": ("gauge", ("model",)),
+    "svcd_backend_load": ("gauge", ("model",)),
+    "svcd_bid_floor_discount_pct": ("gauge", ("model",)),
+    "svcd_load_probe_failures": ("counter", ("model",)),
+    "svcd_backend_retries": ("counter", ("model",)),
+}
+
+
+def test_metrics_are_the_specified_ones_with_their_types_and_labels() -> None:
+    start_at_zero(["m"])
+    served = {
+        family.name: (family.type, tuple(label for label in family.samples[0].labels if label != "le"))
+        for family in REGISTRY.collect()
+    }
+    assert served == SPECIFIED
+
+
+def test_every_series_of_a_model_and_every_reason_is_there_before_anything_happened() -> None:
+    start_at_zero(["m/never-run"])
+    text = generate_latest(REGISTRY).decode()
+    for name in ("model_free", "backend_load", "bid_floor_discount_pct", "load_probe_failures_total"):
+        assert f'\nsvcd_{name}{{model="m/never-run"}} 0.0\n' in text
+    assert '\nsvcd_backend_retries_total{model="m/never-run"} 0.0\n' in text
+    assert '\nsvcd_backend_latency_seconds_count{model="m/never-run"} 0.0\n' in text
+    for reason in KNOWN_REASONS:
+        assert f'\nsvcd_jobs_failed_total{{reason="{reason}"}} ' in text
+    for name in ("jobs_claimed_total", "jobs_settled_total", "job_duration_seconds_count"):
+        assert re.search(rf"^svcd_{name} ", text, re.MULTILINE)
+    for name in ("capacity_free", "capacity_granted", "asks_published"):
+        assert re.search(rf"^svcd_{name} ", text, re.MULTILINE)
+
+
+def test_no_stage_gives_a_reason_that_is_not_known() -> None:
+    sources = "".join(path.read_text() for path in _PACKAGE.rglob("*.py"))
+    given = set(re.findall(r'JobFailed\(\s*"([a-z0-9_A-Z]+)"', sources))
+    assert len(given) > 15
+    assert given <= set(KNOWN_REASONS)
+
+
+def test_every_known_reason_is_explained_to_the_operator() -> None:
+    handbook = (_PACKAGE / "README.md").read_text()
+    patterns = {"settle_http_": "settle_http_<status>", "session_http_": "session_http_<status>"}
+    for reason in KNOWN_REASONS:
+        shown = next((pattern for start, pattern in patterns.items() if reason.startswith(start)), reason)
+        if re.match("settle_[A-Z]", reason):
+            shown = "settle_<contract error>"
+        assert f"`{shown}`" in handbook, reason
