@@ -68,6 +68,8 @@ class Gateways:
                         take(sink, piece)
         except httpx.TransportError as failed:
             return _Failure(f"{type(failed).__name__}: {failed}", may_come=True)
+        except (httpx.RequestError, httpx.InvalidURL) as failed:  # redirects without end or to nowhere, odd encodings
+            return _Failure(f"{type(failed).__name__}: {failed}", may_come=False)
         return None
 
 

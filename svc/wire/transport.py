@@ -72,7 +72,7 @@ class Transport:
         """One attempt, whatever its status. Raises ConnectionFailed when there was no whole answer."""
         try:
             response = await self.http.request(method, path, **request)
-        except httpx.TransportError as failed:
+        except httpx.RequestError as failed:
             raise ConnectionFailed(f"{method} {path}: {type(failed).__name__}: {failed}") from failed
         self.clock.heard(response.headers.get("date"))
         return response
@@ -87,7 +87,7 @@ class Transport:
                     raise error_of(response)
                 async with pieces_of(response) as pieces:
                     yield pieces
-        except httpx.TransportError as failed:
+        except httpx.RequestError as failed:
             raise ConnectionFailed(f"GET {path}: {type(failed).__name__}: {failed}") from failed
 
 

@@ -220,8 +220,10 @@ async def test_job_that_an_earlier_attempt_made_is_found_behind_the_refusal(coor
     coordinator.tell(JOBS, in_turn(submitted=[failing(409, "invalid_request_error", "DuplicateJob")]))
     client = coordinator.client()
     prepared = await client.prepare("demo/text", "hello")
-    coordinator.tell(f"GET /v1/jobs/{prepared.id}", Answer(200, job(prepared.id)))
+    behind = failing(404, "not_found")  # the index follows the chain
+    coordinator.tell(f"GET /v1/jobs/{prepared.id}", behind, behind, Answer(200, job(prepared.id)))
     assert (await client.submit(prepared)).job_id == prepared.id
+    assert len(submissions(coordinator)) == 1
 
 
 async def test_broadcast_without_a_receipt_is_followed_and_not_sent_again(coordinator: FakeCoordinator) -> None:

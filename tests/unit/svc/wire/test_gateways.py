@@ -39,6 +39,13 @@ async def test_other_statuses_fail_at_once(status: int) -> None:
     assert (unread.value.code, len(coordinator.asked)) == ("gateway_status", 1)
 
 
+async def test_redirects_without_end_are_a_failure_as_any_other() -> None:
+    coordinator = held(a=[Answer(302, headers={"location": "http://a/ipfs/bafyx"})])
+    with pytest.raises(ResultUnreadable) as unread:
+        await read(coordinator, A)
+    assert unread.value.code == "gateway_status"
+
+
 async def test_next_gateway_is_asked_where_one_fails() -> None:
     coordinator = held(a=[Answer(403)], b=[Answer(200, b"there")])
     assert await read(coordinator, A, B) == b"there"

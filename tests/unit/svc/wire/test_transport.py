@@ -88,6 +88,12 @@ async def test_error_of_a_form_that_is_specified_apart_is_read(coordinator: Fake
     assert (refused.value.code, refused.value.param, refused.value.retryable) == ("model_not_found", None, False)
 
 
+async def test_answer_that_cannot_be_decoded_is_none(coordinator: FakeCoordinator) -> None:
+    coordinator.tell(ROUTE, Answer(200, b"no gzip", {"content-encoding": "gzip"}))
+    with pytest.raises(ConnectionFailed):
+        await coordinator.client().models.get("demo/text")
+
+
 async def test_malformed_answer_is_an_internal_error(coordinator: FakeCoordinator) -> None:
     coordinator.tell(ROUTE, Answer(200, {"id": 5}))
     with pytest.raises(InternalError):
@@ -126,12 +132,16 @@ async def test_session_is_minted_once_and_used_for_all(coordinator: FakeCoordina
     assert [asked.headers["authorization"] for asked in coordinator.to("GET /v1/files/f")] == ["Bearer t1"] * 2
 
 
-async def test_session_in_its_last_minute_is_renewed(coordinator: FakeCoordinator) -> None:
-    give_sessions(coordinator, lives=59)
+@pytest.mark.parametrize(("lives", "second"), [(59, "t2"), (75, "t1")])
+async def test_session_is_renewed_in_its_last_minute_and_not_before(
+    coordinator: FakeCoordinator, lives: int, second: str
+) -> None:
+    give_sessions(coordinator, lives=lives)
     client = coordinator.client()
     await client.files.get("f")
     await client.files.get("f")
-    assert [asked.headers["authorization"] for asked in coordinator.to("GET /v1/files/f")] == ["Bearer t1", "Bearer t2"]
+    bearers = [asked.headers["authorization"] for asked in coordinator.to("GET /v1/files/f")]
+    assert bearers == ["Bearer t1", f"Bearer {second}"]
 
 
 async def test_refused_session_is_renewed_once(coordinator: FakeCoordinator) -> None:
