@@ -74,6 +74,24 @@ def test_completion_script_asks_svc_for_its_words(shell: str, capsys: pytest.Cap
     assert f"_SVC_COMPLETE={shell}_complete" in script
 
 
+@pytest.mark.parametrize(
+    ("shell", "words", "current", "offered"),
+    [
+        ("zsh", "svc key", "1", "plain\nkeygen\nCreate a wallet key file."),
+        ("zsh", "svc batch can", "2", "plain\ncancel\nPost no further lines of a batch."),
+        ("fish", "svc key", "key", "plain,keygen\tCreate a wallet key file."),
+        ("fish", "svc jobs --state Can", "Can", "plain,Cancelled"),
+    ],
+)
+def test_completion_offers_words_in_the_form_that_the_shells_script_reads(
+    shell: str, words: str, current: str, offered: str
+) -> None:
+    asked = {"_SVC_COMPLETE": f"{shell}_complete", "COMP_WORDS": words, "COMP_CWORD": current}
+    svc = str(Path(sys.executable).with_name("svc"))
+    ran = subprocess.run([svc], env={**os.environ, **asked}, capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == offered
+
+
 def test_completion_in_bash_offers_the_commands() -> None:
     ask = 'COMP_WORDS=(svc key); COMP_CWORD=1; _svc_completion svc; echo "${COMPREPLY[*]}"'
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
