@@ -11,8 +11,9 @@ from svc.errors import (
     InternalError,
     InvalidRequest,
     NotFound,
+    PinnerUnavailable,
 )
-from tests.unit.svc.fake_coordinator import MODEL, Answer, Dropped, FakeCoordinator, error, failing
+from tests.unit.svc.fake_coordinator import MODEL, Answer, Dropped, FakeCoordinator, Told, error, failing
 
 pytestmark = pytest.mark.anyio
 
@@ -121,6 +122,19 @@ async def test_no_more_than_the_limit_is_asked_for(coordinator: FakeCoordinator)
     coordinator.tell("GET /evm/asks/floors", Answer(200, {"floors": [row] * 2}))
     assert len(await coordinator.client().market.floors(limit=2)) == 2
     assert len(coordinator.asked) == 1
+
+
+@pytest.mark.parametrize("trouble", [failing(503, "pinner_unavailable", "object_missing", retryable=True), Dropped()])
+async def test_content_is_asked_for_again_until_it_comes(coordinator: FakeCoordinator, trouble: Told) -> None:
+    give_sessions(coordinator, lives=86_400)
+    coordinator.tell("GET /v1/files/f/content", trouble, trouble, trouble, Answer(200, b"there"))
+    client = coordinator.client(retries=LOW)
+    assert await client.files.content("f") == b"there"
+    times = [asked.at - coordinator.to("GET /v1/files/f/content")[0].at for asked in coordinator.asked[-4:]]
+    assert times == pytest.approx([0, 0.5, 1.5, 3.5])
+    coordinator.tell("GET /v1/files/f/content", trouble)
+    with pytest.raises((PinnerUnavailable, ConnectionFailed)):
+        await client.files.content("f")
 
 
 async def test_session_is_minted_once_and_used_for_all(coordinator: FakeCoordinator) -> None:
