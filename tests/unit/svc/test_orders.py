@@ -91,6 +91,14 @@ async def test_submission_is_signed_sealed_and_paid_as_the_protocol_says(coordin
     assert int(body["expires_at"]) - time.time() == pytest.approx(7200, abs=5)
 
 
+@pytest.mark.parametrize(("window", "margin", "life"), [("5m", 600, 900), ("batch", 600, 86_400), ("soon", 0, 3600)])
+async def test_order_stands_for_its_window_and_the_margin_that_was_set(
+    coordinator: FakeCoordinator, window: str, margin: int, life: int
+) -> None:
+    prepared = await coordinator.client(settlement_margin=margin).prepare("demo/text", "hello", window=window)
+    assert prepared.terms.expires_at - time.time() == pytest.approx(life, abs=5)
+
+
 async def test_open_order_without_an_escrow_is_refused(coordinator: FakeCoordinator) -> None:
     coordinator.tell("GET /key", failing(403, "invalid_request_error", "escrow_unavailable"))
     with pytest.raises(InvalidRequest) as refused:

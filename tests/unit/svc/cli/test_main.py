@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from common.scalars import hex_of
+from svc.cli.commands import batches
 from svc.cli.exits import MEANINGS, Exit
 from svc.cli.main import main, svc
 from svc.keys import read_wallet
@@ -57,6 +58,13 @@ def test_every_command_is_listed_with_a_line_of_help_and_explains_itself(capsys:
         assert main([name, "--help"]) == Exit.DONE
         assert f"Usage: svc {name}" in capsys.readouterr().out
         assert [parameter.name for parameter in command.params if not parameter.help] == []
+
+
+def test_no_command_takes_a_secret_as_an_argument() -> None:
+    commands = [*svc.commands.values(), *batches.batch.commands.values()]
+    named = {str(parameter.name) for command in commands for parameter in command.params}
+    # Files of keys, and the public keys of escrows.
+    assert {name for name in named if "key" in name or "secret" in name} == {"key_file", "key", "escrow_keys"}
 
 
 def test_help_lists_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@ import time
 
 import pytest
 
+from svc import errors
 from svc.core.retries import RetryPolicy
 from svc.errors import (
     AuthenticationFailed,
@@ -80,6 +81,32 @@ async def test_error_carries_all_that_the_coordinator_said(coordinator: FakeCoor
         400,
         "as told",
     )
+
+
+@pytest.mark.parametrize(
+    ("type_", "kind"),
+    [
+        ("invalid_request_error", errors.InvalidRequest),
+        ("authentication_error", errors.AuthenticationFailed),
+        ("invalid_op_signature", errors.InvalidOpSignature),
+        ("not_found", errors.NotFound),
+        ("busy", errors.Busy),
+        ("not_ready", errors.NotReady),
+        ("chain_unreachable", errors.ChainUnreachable),
+        ("relay_unavailable", errors.RelayUnavailable),
+        ("pinner_unavailable", errors.PinnerUnavailable),
+        ("receipt_timeout", errors.ReceiptTimeout),
+        ("internal_error", errors.InternalError),
+        ("of_next_year", errors.ApiError),
+    ],
+)
+async def test_every_type_of_error_has_its_class(
+    coordinator: FakeCoordinator, type_: str, kind: type[errors.ApiError]
+) -> None:
+    coordinator.tell(ROUTE, failing(400, type_))
+    with pytest.raises(errors.ApiError) as refused:
+        await coordinator.client().models.get("demo/text")
+    assert (type(refused.value), refused.value.type) == (kind, type_)
 
 
 async def test_error_of_a_form_that_is_specified_apart_is_read(coordinator: FakeCoordinator) -> None:
