@@ -58,8 +58,14 @@ class Account:
     async def model(self, name: str) -> Model:
         return await self._read(f"/v1/models/{quote(name)}", Model)
 
+    async def escrow(self) -> EscrowKey:
+        """What the escrow says of itself, verified. Raises EscrowUntrusted."""
+        answer = await self._read("/key", EscrowKey)
+        verified_key(answer, self.trust)
+        return answer
+
     async def escrow_key(self) -> PublicKey:
-        """The escrow's key, verified. Raises EscrowUntrusted."""
+        """The key to seal to, verified. Raises EscrowUntrusted."""
         return verified_key(await self._read("/key", EscrowKey), self.trust)
 
     def wallet(self) -> Signer:

@@ -93,7 +93,7 @@ class Preparation:
         return PreparedBatch(
             endpoint=source.endpoint,
             completion_window=window,
-            content=b"\n".join(texts) + b"\n",
+            content=b"\n".join((*texts, b"")),
             job_ids=tuple(line.job_id for line in lines),
             custom_ids={line.job_id: one.custom_id for line, one in named if one.custom_id is not None},
             amount=amount,

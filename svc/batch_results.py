@@ -40,6 +40,7 @@ class BatchResults:
 
     async def read(self, batch: Batch, custom_ids: Mapping[str, str]) -> AsyncIterator[BatchResult]:
         if batch.output_file_id is not None:
+            await self.results.account.result_keys()  # a lack of keys is the caller's to know, not that of each line
             lines = await self._lines(batch.output_file_id, OutputLine)
             for at in range(0, len(lines), _TOGETHER):
                 for result in await self._opened(lines[at : at + _TOGETHER], custom_ids):

@@ -15,7 +15,7 @@ from svc.batch_preparation import Preparation, PreparedBatch
 from svc.batch_results import BatchResult, BatchResults
 from svc.core.batch_lines import read_lines
 from svc.core.windows import DEFAULT_WINDOW, completion_window
-from svc.errors import BatchFailed, ConnectionFailed, OrderRefused, WaitTimedOut
+from svc.errors import ApiError, BatchFailed, ConnectionFailed, OrderRefused, ResultUnreadable, WaitTimedOut
 from svc.files import Files
 from svc.records import Batch, ModelPlan, Record
 
@@ -23,6 +23,7 @@ Lines = Path | Iterable[bytes | str | Mapping[str, Any]]
 BatchSeen = Callable[[Batch], object]
 
 POLL_SECONDS: Final = 60.0
+_LONGEST_WINDOW: Final = 86_400.0  # of a batch that could not be looked at yet
 _MOST_PAIRS: Final = 16
 _LONGEST_KEY: Final = 64
 _LONGEST_VALUE: Final = 512
@@ -132,16 +133,18 @@ class Batches:
         began = anyio.current_time()
         most = timeout
         while True:
-            batch = await self.get(batch_id)
-            if progress is not None:
-                progress(batch)
-            if batch.ended:
-                return batch
-            if most is None:  # one look more than the window: the end is written a little after it
-                most = max(0.0, self._window(batch)) + every
-            left = began + most - anyio.current_time()
+            batch = await self._look(batch_id)
+            if batch is not None:
+                if progress is not None:
+                    progress(batch)
+                if batch.ended:
+                    return batch
+                if most is None:  # one look more than the window: the end is written a little after it
+                    most = anyio.current_time() - began + max(0.0, self._window(batch)) + every
+            patience = _LONGEST_WINDOW if most is None else most
+            left = began + patience - anyio.current_time()
             if left <= 0:
-                raise WaitTimedOut(f"batch {batch_id}", most)
+                raise WaitTimedOut(f"batch {batch_id}", patience)
             await self.account.transport.sleep(min(every, left))
 
     async def results(
@@ -150,13 +153,24 @@ class Batches:
         """Every line's end: the settled ones in file order, opened, then the failed ones.
 
         `custom_ids` are those of the prepared batch, by job id. Raises BatchFailed when the input was refused as a
-        whole.
+        whole, ResultUnreadable (`no_result`) while it goes on.
         """
         ended = batch if isinstance(batch, Batch) else await self.get(batch)
         if ended.status == "failed":
             raise _refused(ended)
+        if not ended.ended:
+            message = f"batch {ended.id} is {ended.status}: it has no results yet"
+            raise ResultUnreadable(message, code="no_result")
         async for result in self.opened.read(ended, custom_ids or {}):
             yield result
+
+    async def _look(self, batch_id: str) -> Batch | None:
+        try:
+            return await self.get(batch_id)
+        except (ApiError, ConnectionFailed) as failed:
+            if not failed.retryable:
+                raise
+            return None  # a coordinator that is away for a while is what waiting is for
 
     async def _created_from(self, file_id: str) -> Batch | None:
         page = await self.list()

@@ -215,8 +215,7 @@ class Client:
 
     async def escrow(self) -> EscrowKey:
         """The escrow's key, verified. Raises EscrowUntrusted; InvalidRequest (`escrow_unavailable`) without one."""
-        await self._account.escrow_key()
-        return await self._account.transport.get("/key", EscrowKey)
+        return await self._account.escrow()
 
     async def session(self) -> Session:
         """This wallet's session, minted if need be."""

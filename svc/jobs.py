@@ -60,8 +60,8 @@ class Jobs:
         """Take an open job back. One that ended already stays as it is; a claimed one is InvalidRequest with code
         `NotCancellable`."""
         raw = read_job_id(job_id)
-        issued_at = self.account.transport.clock.now()
         market, signer = await self.account.market(), self.account.wallet()
+        issued_at = self.account.transport.clock.now()  # after an answer: before the first, the clock is only ours
         signature = await signer.sign(cancellation(market, raw, issued_at))
         body = {"issued_at": issued_at, "signature": hex_of(signature)}
         # Cancelling twice is cancelling once.

@@ -164,11 +164,23 @@ class Orders:
             if outcome is not None:
                 return outcome
             error = error_of(response)
-            # Only this order makes this job: an earlier attempt counted, though its answer was lost.
-            found = await self._read_back(prepared, amount) if error.code == "DuplicateJob" else None
+            found = await self._made_before(prepared, amount) if error.code == "DuplicateJob" else None
             if found is None:
                 raise error
             return found
+
+    async def _made_before(self, prepared: PreparedOrder, amount: int) -> Submitted | None:
+        """Only this order makes this job: an earlier attempt counted, though its answer was lost.
+
+        The chain has the job, and the index follows the chain: a moment later it is there to be read.
+        """
+        transport = self.account.transport
+        for attempt in range(transport.retries.most):
+            found = await self._read_back(prepared, amount)
+            if found is not None:
+                return found
+            await transport.sleep(transport.retries.pause(attempt))
+        return await self._read_back(prepared, amount)
 
     async def _read_back(self, prepared: PreparedOrder, amount: int) -> Submitted | None:
         try:

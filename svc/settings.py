@@ -10,6 +10,7 @@ SVC_SETTLEMENT_MARGIN   seconds that an order outlives its window (default 3600)
 import os
 from collections.abc import Mapping, Sequence
 from typing import Final, Self
+from urllib.parse import urlsplit
 
 import attrs
 
@@ -63,7 +64,7 @@ class Settings:
         elif settlement_margin < 0:
             raise Refused("settlement_margin must not be negative", "settlement_margin")
         return cls(
-            base_url=(base_url or known.get("SVC_BASE_URL") or DEFAULT_BASE_URL).rstrip("/"),
+            base_url=_url(base_url or known.get("SVC_BASE_URL") or DEFAULT_BASE_URL, "SVC_BASE_URL"),
             gateways=_gateways(gateways if gateways is not None else known.get("SVC_PIN_GATEWAY", PUBLIC_GATEWAY)),
             wallet=wallet if wallet is None or isinstance(wallet, Wallet) else Wallet(_key(wallet, "SVC_WALLET_KEY")),
             cipher_key=(
@@ -76,7 +77,20 @@ class Settings:
 
 def _gateways(given: str | Sequence[str]) -> tuple[str, ...]:
     each = given.split(",") if isinstance(given, str) else given
-    return tuple(gateway.strip().rstrip("/") for gateway in each if gateway.strip())
+    return tuple(_url(gateway, "SVC_PIN_GATEWAY") for gateway in each if gateway.strip())
+
+
+def _url(given: str, name: str) -> str:
+    """Without its last slash. What no request could go to is refused here, before anything is bought."""
+    url = given.strip().rstrip("/")
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in {"http", "https"} and parts.hostname is not None and parts.port != 0
+    except ValueError:  # brackets that do not close, a port that is none
+        usable = False
+    if not usable:
+        raise Refused(f"{name} must be an address that begins with http:// or https://", name)
+    return url
 
 
 def _key(given: str | bytes, name: str) -> bytes:

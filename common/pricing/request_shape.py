@@ -22,12 +22,15 @@ DURATIONS: Final = ("duration_secs", "duration")
 _IMAGE_MARKS: Final = ("num_images", "width", "resolution")
 SINGLE_ASSETS: Final = ("image", "end_image", "video")
 ASSET_LISTS: Final = ("reference_images", "reference_videos", "reference_audios")
+_MARKS: Final = frozenset((*OUTPUT_CAPS, *DURATIONS, *_IMAGE_MARKS, *SINGLE_ASSETS, *ASSET_LISTS))
 
 
 def modality_of(endpoint: str | None, model_input: Input) -> Modality:
     """`endpoint`: where the request belongs, when it is known; only embeddings are told by it."""
     if endpoint == EMBEDDINGS_ENDPOINT:
         return "embeddings"
+    if _MARKS.isdisjoint(model_input):  # as most texts are: one look instead of a dozen
+        return "text"
     if _names(model_input, OUTPUT_CAPS):
         return "text"
     if _names(model_input, DURATIONS):

@@ -26,7 +26,7 @@ _HINTS: Final = {
     "payer_has_code": "pay from an account without contract code or delegation",
     "InsufficientBalance": "the wallet holds less of the payment token than the order's amount; svc doctor shows it",
     "NotCancellable": "a provider has claimed it already: it ends as completed, or the payment comes back",
-    "no_result": "wait for it with svc wait",
+    "no_result": "wait for it with svc wait, or svc batch wait",
     "wait_timed_out": "it goes on; wait again with the same id",
     "reads_disabled": "set SVC_PIN_GATEWAY or --gateway",
     "gateway_unavailable": "try another gateway with --gateway",

@@ -1,6 +1,5 @@
 """What a model is to work on: from an argument, a file or standard input."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -72,6 +71,6 @@ def _param(param: str) -> tuple[str, Any]:
     if not name or not equals:
         raise click.UsageError(f"--param {param}: write it as name=value")
     try:
-        return name, json.loads(value)
-    except ValueError:
+        return name, strict_json.parse(value.encode("utf-8", "surrogatepass"))
+    except Refused:
         return name, value

@@ -13,7 +13,7 @@ from svc.cli.completion import completion
 from svc.cli.exits import MEANINGS, Exit
 
 _SECTIONS: Final[dict[str, tuple[click.Command, ...]]] = {
-    "One job": (jobs.run, jobs.quote, jobs.submit, jobs.status, jobs.wait, jobs.result, jobs.cancel, jobs.jobs),
+    "One job": (jobs.run, jobs.quote, jobs.submit, jobs.status, jobs.wait, jobs.result_, jobs.cancel, jobs.jobs),
     "Many jobs": (batches.batch,),
     "The market": (market.models, market.asks, market.providers, market.escrow),
     "Set-up": (keys.keygen, keys.address, doctor.doctor, completion),

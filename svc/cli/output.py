@@ -97,8 +97,9 @@ class Output:
             self._err.print(f"     {escape(hint)}")
 
     @contextmanager
-    def gauge(self) -> Iterator[Gauge]:
-        if self._quiet or self.as_json or not self._err.is_terminal:
+    def gauge(self, *, among_results: bool = False) -> Iterator[Gauge]:
+        """`among_results`: they are written meanwhile; on one terminal with them a bar would cut their lines."""
+        if self._quiet or self.as_json or not self._err.is_terminal or (among_results and self._out.is_terminal):
             yield Gauge(None)
             return
         columns = (

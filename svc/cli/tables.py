@@ -7,7 +7,7 @@ from typing import Final
 from svc.cli.doctor.finding import Finding
 from svc.cli.money import in_token
 from svc.cli.output import Table
-from svc.records import ENDED_BECAUSE, Ask, Batch, BookRow, Candidate, Floor, Model, ModelPlan, Provider
+from svc.records import ENDED_BECAUSE, Ask, Batch, BookRow, Floor, Model, ModelPlan, Provider
 
 _OPEN, _CLAIMED, _SETTLED = 0, 1, 2
 _UNITS: Final = ((3_600, "h"), (60, "m"))
@@ -49,11 +49,6 @@ def providers(listed: Iterable[Provider], names: Mapping[int, str]) -> Table:
     ]
     columns = ("provider", "wallet", "listed", "reputation", "busy", "models", "can be sealed to")
     return Table(columns, rows, frozenset({"provider", "reputation", "busy"}))
-
-
-def candidates(listed: Iterable[Candidate]) -> Table:
-    rows = [(str(each.provider_id), str(each.rate_in), str(each.rate_out)) for each in listed]
-    return Table(("provider", "rate in", "rate out"), rows, _RATES | {"provider"})
 
 
 def jobs(listed: Iterable[BookRow], names: Mapping[int, str]) -> Table:

@@ -18,8 +18,10 @@ MOST_SKEW: Final = 900.0
 
 @attrs.define
 class ServerClock:
+    """`skew` is the coordinator's time less ours as its last answer had it, believed or not."""
+
     local: Callable[[], float] = time.time
-    skew: float = 0.0  # the coordinator's time less ours
+    skew: float = 0.0
 
     def heard(self, date: str | None) -> None:
         """`date`: the header of an answer that has just arrived."""
@@ -33,8 +35,11 @@ class ServerClock:
             said = said.replace(tzinfo=UTC)
         # The header is cut to whole seconds and as old as its way here, so that we rather lag than lead: an order
         # may end a second early, but never later than the coordinator takes it.
-        skew = said.timestamp() - self.local()
-        self.skew = skew if abs(skew) <= MOST_SKEW else 0.0
+        self.skew = said.timestamp() - self.local()
+
+    @property
+    def believed(self) -> bool:
+        return abs(self.skew) <= MOST_SKEW
 
     def now(self) -> int:
-        return int(self.local() + self.skew)
+        return int(self.local() + (self.skew if self.believed else 0.0))

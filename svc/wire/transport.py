@@ -72,23 +72,31 @@ class Transport:
         """One attempt, whatever its status. Raises ConnectionFailed when there was no whole answer."""
         try:
             response = await self.http.request(method, path, **request)
-        except httpx.TransportError as failed:
+        except httpx.RequestError as failed:
             raise ConnectionFailed(f"{method} {path}: {type(failed).__name__}: {failed}") from failed
         self.clock.heard(response.headers.get("date"))
         return response
 
     @asynccontextmanager
     async def streaming(self, path: str, headers: Mapping[str, str]) -> AsyncIterator[AsyncIterator[bytes]]:
-        """The pieces of a GET's body, as they come. Not retried once it began."""
-        try:
-            async with self.http.stream("GET", path, headers=headers) as response:
-                if response.status_code not in _OK:
+        """The pieces of a GET's body, as they come. Retried as any other read until it began, and not after."""
+        attempt, began = 0, False
+        while True:
+            try:
+                async with self.http.stream("GET", path, headers=headers) as response:
+                    if response.status_code in _OK:
+                        began = True
+                        async with pieces_of(response) as pieces:
+                            yield pieces
+                        return
                     await response.aread()
-                    raise error_of(response)
-                async with pieces_of(response) as pieces:
-                    yield pieces
-        except httpx.TransportError as failed:
-            raise ConnectionFailed(f"GET {path}: {type(failed).__name__}: {failed}") from failed
+                    error: ApiError | ConnectionFailed = error_of(response)
+            except httpx.RequestError as failed:
+                error = ConnectionFailed(f"GET {path}: {type(failed).__name__}: {failed}")
+            if began or not error.retryable or attempt == self.retries.most:
+                raise error
+            await self.sleep(self.retries.pause(attempt))
+            attempt += 1
 
 
 @asynccontextmanager

@@ -1,12 +1,11 @@
 """Many jobs from one file."""
 
 import json
-import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any
 
 import click
 
@@ -18,6 +17,7 @@ from svc.cli.exits import Exit
 from svc.cli.inputs import read_bytes
 from svc.cli.output import Gauge
 from svc.cli.wire_form import wire_form
+from svc.cli.written import written
 from svc.core.batch_lines import read_lines
 from svc.records import Batch
 
@@ -50,9 +50,10 @@ def batch() -> None:
 @_WINDOW
 @connected
 async def plan(connection: Connection, file: str, window: str) -> Exit:
-    """Say who would take the lines that carry no rates, at what price. Nothing is reserved.
+    """Say who would take the lines and at what price.
 
-    Ends with 4 when the network cannot take all of them in the window now.
+    Those that carry no rates are asked for; nothing is reserved. Ends with 4 when the network cannot take all of them
+    in the window now.
     """
     lines = _lines(file)
     async with connection.client(wallet=True) as client:
@@ -88,9 +89,10 @@ async def create(
     metadata: tuple[str, ...],
     max_amount: int | None,
 ) -> None:
-    """Plan, seal, sign and pay every line, start the batch, and write its id.
+    """Start a batch and write its id.
 
-    The file is refused as a whole when a line is wrong, naming the line, before anything is sent.
+    Every line is planned, sealed, signed and paid for. The file is refused as a whole when a line is wrong, naming the
+    line, before anything is sent.
     """
     lines, pairs, output = _lines(file), _pairs(metadata), connection.output
     async with connection.client(wallet=True) as client:
@@ -142,10 +144,10 @@ async def status(connection: Connection, batch_id: str) -> None:
 @click.option("--every", type=click.FloatRange(0.1), default=60.0, help="Seconds between looks.")
 @connected
 async def wait(connection: Connection, batch_id: str, patience: float | None, every: float) -> Exit:
-    """Wait until a batch has ended; it ends with 0 only if the batch was completed.
+    """Wait until a batch has ended.
 
-    Lines may have failed all the same: svc batch results tells them. Without --timeout it waits for the rest of the
-    window.
+    The command ends with 0 only if the batch was completed; lines may have failed all the same: svc batch results tells
+    them. Without --timeout it waits for the rest of the window.
     """
     output = connection.output
     async with connection.client(wallet=True) as client:
@@ -163,16 +165,17 @@ async def wait(connection: Connection, batch_id: str, patience: float | None, ev
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the results to a file.")
 @connected
 async def results(connection: Connection, batch_id: str, lines: str | None, out: Path | None) -> Exit:
-    """Write one JSON line per line of the batch: the settled ones in file order, opened, then the failed ones.
+    """Write a JSON line for each line of a batch.
 
-    Ends with 5 when some lines have no result.
+    The settled ones come in file order, opened, then the failed ones. Ends with 5 when some lines have no result, with
+    6 while the batch goes on.
     """
     custom_ids = _custom_ids(lines) if lines is not None else {}
     failed = 0
     async with connection.client(wallet=True) as client:
         seen = await client.batches.get(batch_id)
-        with ExitStack() as opened, connection.output.gauge() as gauge:
-            write = connection.output.text if out is None else _writer(opened.enter_context(_private(out)))
+        with ExitStack() as opened, connection.output.gauge(among_results=out is None) as gauge:
+            write = connection.output.text if out is None else _writer(opened.enter_context(written(out)))
             done = 0
             async for each in client.batches.results(seen):
                 write(json.dumps(_line(each, custom_ids), ensure_ascii=False))
@@ -222,16 +225,8 @@ def _line(ended: BatchResult, custom_ids: Mapping[int, str]) -> dict[str, Any]:
     return line | dict(wire_form(known))
 
 
-def _private(path: Path) -> TextIO:
-    """Readable by its owner alone: what is written was sealed until now."""
-    try:
-        return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8")
-    except OSError as trouble:
-        raise click.UsageError(f"{path}: {trouble.strerror}") from None
-
-
-def _writer(file: TextIO) -> Callable[[str], object]:
-    return lambda line: file.write(line + "\n")
+def _writer(file: IO[bytes]) -> Callable[[str], object]:
+    return lambda line: file.write(line.encode() + b"\n")
 
 
 def _show(gauge: Gauge, seen: Batch) -> None:

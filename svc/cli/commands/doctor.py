@@ -27,10 +27,10 @@ _NO_WALLET: Final = Finding.unchecked(
 @click.option("--rpc-url", envvar="SVC_RPC_URL", show_envvar=True, help="A node of the chain, for what only it knows.")
 @connected
 async def doctor(connection: Connection, rpc_url: str | None) -> Exit:
-    """Look at everything that a job needs, and say what is wrong and what to do.
+    """Say what is wrong and what to do about it.
 
-    Clock, versions, signing domains, session, gateway, escrow key; with a node of the chain the balance as well.
-    Nothing is posted and nothing paid. Ends with 9 when something is wrong.
+    Looked at is all that a job needs: clock, versions, signing domains, session, gateway, escrow key; with a node of
+    the chain the balance as well. Nothing is posted and nothing paid. Ends with 9 when something is wrong.
     """
     async with connection.client() as client, httpx.AsyncClient(timeout=_SECONDS) as http:
         away = await reachable(client)

@@ -1,8 +1,9 @@
 """One job: from order to answer in one go, or step by step."""
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import attrs
 import click
@@ -15,6 +16,9 @@ from svc.cli.exits import Exit
 from svc.cli.order_options import OrderOptions, takes_order
 from svc.cli.output import Output
 from svc.cli.wire_form import wire_form
+from svc.cli.written import not_writable, written
+from svc.client import Client
+from svc.core.quoting import checked_amount
 from svc.records import Deployment, Job, Quoted
 from svc.results import Result
 from svc.results import cost_of as provider_cost
@@ -40,7 +44,8 @@ async def run(connection: Connection, order: OrderOptions, patience: float | Non
     """
     output = connection.output
     async with connection.client(wallet=True) as client:
-        with output.gauge() as gauge:
+        with ExitStack() as opened, output.gauge() as gauge:
+            file = None if out is None else opened.enter_context(written(out))
             gauge.show("sealing")
             prepared = await client.prepare(order.model, order.input, **order.terms)
             gauge.show("asking the price")
@@ -53,6 +58,7 @@ async def run(connection: Connection, order: OrderOptions, patience: float | Non
             )
             gauge.show("reading the result")
             result = await client.open(job)
+            _fill(file, result)
         cost, chain = cost_of(job, quoted.quote), await client.chain()
     output.say(in_words(cost, chain))
     _deliver(output, result, out, {"cost": attrs.asdict(cost) | {"paid": cost.paid}})
@@ -71,6 +77,7 @@ async def quote(connection: Connection, order: OrderOptions) -> None:
     async with connection.client(wallet=True) as client:
         prepared = await client.prepare(order.model, order.input, **order.terms)
         quoted = await client.quote(prepared)
+        checked_amount(prepared, quoted.quote, order.max_amount)
         chain = await client.chain()
     if output.as_json:
         output.json(wire_form(quoted))
@@ -93,7 +100,9 @@ async def quote(connection: Connection, order: OrderOptions) -> None:
 @takes_order
 @connected
 async def submit(connection: Connection, order: OrderOptions) -> None:
-    """Order one job and write its id; wait for it with svc wait, or come back for svc result.
+    """Order one job and write its id.
+
+    Wait for it with svc wait, or come back for svc result.
 
     \b
       job=$(svc submit demo/text-small --file prompt.txt)
@@ -126,9 +135,9 @@ async def status(connection: Connection, job_id: str) -> None:
 @click.option("--timeout", "patience", type=click.FloatRange(0), help="Wait no longer than so many seconds.")
 @connected
 async def wait(connection: Connection, job_id: str, patience: float | None) -> Exit:
-    """Wait until a job has ended; it ends with 0 only if the job was completed.
+    """Wait until a job has ended.
 
-    Without --timeout it waits as long as the job can last.
+    The command ends with 0 only if the job was completed. Without --timeout it waits as long as the job can last.
     """
     output = connection.output
     async with connection.client() as client:
@@ -141,12 +150,12 @@ async def wait(connection: Connection, job_id: str, patience: float | None) -> E
     return Exit.DONE if job.status == "completed" else Exit.NO_RESULT
 
 
-@click.command()
+@click.command("result")
 @click.argument("job_id", help="The job's id.")
 @click.option("--out", type=_OUT, help="Write the output to a file instead.")
 @click.option("--whole", type=_OUT, help="Write the opened result as it is to a file, whatever its size.")
 @connected
-async def result(connection: Connection, job_id: str, out: Path | None, whole: Path | None) -> None:
+async def result_(connection: Connection, job_id: str, out: Path | None, whole: Path | None) -> None:
     """Read and open the result of one of your jobs.
 
     It is read from the gateway and opens with the wallet that ordered it, on any machine, as long as it is stored.
@@ -156,20 +165,22 @@ async def result(connection: Connection, job_id: str, out: Path | None, whole: P
     async with connection.client(wallet=True) as client:
         job = await client.jobs.get(job_id)
         if whole is not None:
-            length = await client.save(job, whole)
-            connection.output.say(f"{length} bytes written to {whole}")
+            await _save(connection.output, client, job, whole)
             return
-        opened = await client.open(job)
-    _deliver(connection.output, opened, out, {"cost": {"provider": provider_cost(job)}})
+        with ExitStack() as opened:
+            file = None if out is None else opened.enter_context(written(out))
+            result = await client.open(job)
+            _fill(file, result)
+    _deliver(connection.output, result, out, {"cost": {"provider": provider_cost(job)}})
 
 
 @click.command()
 @click.argument("job_id", help="The job's id.")
 @connected
 async def cancel(connection: Connection, job_id: str) -> None:
-    """Take back one of your jobs that nobody has claimed yet: nothing was collected, nothing is owed.
+    """Take back one of your jobs that nobody has claimed yet.
 
-    A job that ended already stays as it is. A claimed one cannot be taken back.
+    Nothing was collected, nothing is owed. A job that ended already stays as it is. A claimed one cannot be taken back.
     """
     async with connection.client(wallet=True) as client:
         cancelled = await client.cancel(job_id)
@@ -185,7 +196,10 @@ async def cancel(connection: Connection, job_id: str) -> None:
 @click.option("--summary", is_flag=True, help="Totals instead.")
 @connected
 async def jobs(connection: Connection, state: Any, owner: str | None, limit: int, summary: bool) -> None:
-    """List jobs: yours, or those of another owner (the book is public; what is in a job is not)."""
+    """List jobs: yours, or those of another owner.
+
+    The book is public; what is in a job is not.
+    """
     output = connection.output
     async with connection.client(wallet=owner is None) as client:
         whose = owner or client.address
@@ -207,10 +221,24 @@ async def jobs(connection: Connection, state: Any, owner: str | None, limit: int
     output.facts(facts, wire_form(totals))
 
 
+async def _save(output: Output, client: Client, job: Job, path: Path) -> None:
+    try:
+        length = await client.save(job, path)
+    except OSError as trouble:
+        raise not_writable(path, trouble) from None
+    output.say(f"{length} bytes written to {path}")
+    if output.as_json:
+        output.json({"job_id": job.id, "file": str(path), "bytes": length})
+
+
+def _fill(file: IO[bytes] | None, result: Result) -> None:
+    if file is not None:
+        file.write(_as_text(result.output).encode() + b"\n")
+
+
 def _deliver(output: Output, result: Result, out: Path | None, more: dict[str, Any]) -> None:
     """The output alone, for people and pipes; all that is known of it, in JSON."""
     if out is not None:
-        out.write_text(_as_text(result.output) + "\n", encoding="utf-8")
         output.say(f"written to {out}")
     if output.as_json:
         known = {"job_id": result.job_id, "status": result.job.status, "output": result.output, "usage": result.usage}

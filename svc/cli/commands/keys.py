@@ -41,7 +41,7 @@ def keygen(out: Path) -> Exit:
     "key", type=click.Path(path_type=Path, dir_okay=False), required=False, help="The key file, as keygen writes it."
 )
 def address(key: Path | None) -> Exit:
-    """Show the address of a key file, or of the key in the environment."""
+    """Show a wallet's address: of a key file, or of the key in the environment."""
     try:
         wallet = wallet_of(key)
     except Refused as wrong:

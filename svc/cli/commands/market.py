@@ -45,10 +45,10 @@ async def models(connection: Connection, name: str | None) -> None:
 @click.option("--floors", is_flag=True, help="The lowest rates of each model and window instead.")
 @connected
 async def asks(connection: Connection, model: str | None, floors: bool) -> None:
-    """List what providers ask, in base units of the payment token per 10^6 units.
+    """List what providers ask.
 
-    An order whose rates are at or above a live provider's ask can be claimed by it. The two rates of a floor may
-    be those of two providers.
+    Rates are in base units of the payment token per 10^6 units. An order whose rates are at or above a live provider's
+    ask can be claimed by it. The two rates of a floor may be those of two providers.
     """
     async with connection.client() as client:
         names = await names_of(client)

@@ -9,11 +9,11 @@ from svc.cli import tables
 from svc.cli.doctor.finding import Finding
 from svc.cli.failures import hint_of
 from svc.client import Client
+from svc.core.clock import MOST_SKEW
 from svc.core.quoting import checked_amount
 from svc.errors import ConnectionFailed, EscrowUntrusted, SvcError
 
 _HURRY: Final = 5.0  # seconds of difference that an answer's way and whole seconds explain
-_WINDOW: Final = 600.0  # beyond it nothing that is signed with a time is taken
 _UNREACHABLE: Final = "is the coordinator up, and this its address? Set SVC_BASE_URL or --coordinator"
 _NO_COORDINATOR: Final = "something else answers at this address: set SVC_BASE_URL or --coordinator"
 _GENERIC: Final = "see the message; svc retries what may be retried"
@@ -42,7 +42,7 @@ async def clock(client: Client) -> list[Finding]:
     seen = f"the coordinator's clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this one"
     if abs(skew) <= _HURRY:
         return [Finding.well("clock", "agrees with the coordinator's")]
-    if abs(skew) < _WINDOW:
+    if abs(skew) <= MOST_SKEW:
         return [Finding.doubtful("clock", f"{seen}; svc corrects for it", "set this machine's clock by NTP")]
     return [Finding.wrong("clock", seen, "set this machine's clock by NTP: what it signs would be refused as stale")]
 

@@ -43,8 +43,11 @@ def test_job_step_by_step_from_another_process_each_time(svc: Svc, tmp_path: Pat
     assert (facts["status"], facts["provider"], facts["model"]) == ("completed", "1", _MODEL)
     assert json.loads(svc("result", job).out) == {"input": "hello"}
     whole = tmp_path / "whole.json"
-    assert svc("result", job, "--whole", str(whole)).code == Exit.DONE
+    saved = json.loads(svc("result", job, "--whole", str(whole), "--json").out)
+    assert saved == {"job_id": job, "file": str(whole), "bytes": whole.stat().st_size}
     assert json.loads(whole.read_text())["job_id"] == job
+    assert svc("result", job, "--out", str(tmp_path / "out")).out == ""
+    assert json.loads((tmp_path / "out").read_text()) == {"input": "hello"}
     assert job in [row.split("\t")[0] for row in svc("jobs").out.splitlines()]
     assert int(json.loads(svc("jobs", "--summary", "--json").out)["completed"]) >= 1
 
@@ -67,6 +70,9 @@ def test_job_that_nobody_takes_is_still_running_until_it_is_cancelled(svc: Svc) 
         (("run", "no/such", "hi"), {}, Exit.REFUSED, "svc models lists what there is"),
         (("run", _MODEL, "hi", "-p", "stream=true"), {}, Exit.USAGE, "stream"),
         (("run", _MODEL, "hi", "--max-amount", "5"), {}, Exit.REFUSED, "over 5"),
+        (("quote", _MODEL, "hi", "--max-amount", "5"), {}, Exit.REFUSED, "over 5"),
+        (("run", _MODEL, "hi", "--out", "/nowhere/at/all"), {}, Exit.USAGE, "No such file"),
+        (("run", _MODEL, "hi", "--coordinator", "localhost"), {}, Exit.USAGE, "http://"),
         (("run", _MODEL, "hi", "--window", "45s"), {}, Exit.TRY_AGAIN, "no provider is live"),
         (("submit", _MODEL, "hi", *_NOBODYS_RATES, "--escrow-key", "00" * 32), {}, Exit.REFUSED, "pinned"),
     ],

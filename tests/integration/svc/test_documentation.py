@@ -1,4 +1,4 @@
-"""What the pages show is what happens: the quick start pasted as it stands, the examples of the synchronous client."""
+"""What the pages show is what happens: the quick start pasted as it stands, the examples of handbook and client."""
 
 import doctest
 import json
@@ -44,17 +44,22 @@ async def test_quick_start_works_as_it_stands(shop: Shop, provider: WorkingProvi
     assert ended.stdout.startswith(b"{'for': None, 'text': 'sboj delaes'} {'output_tokens': 11} cost: ")
 
 
-async def test_examples_of_the_synchronous_client_show_what_happens(shop: Shop, provider: WorkingProvider) -> None:
+async def test_examples_of_docstrings_and_handbook_show_what_happens(shop: Shop, provider: WorkingProvider) -> None:
+    handbook = README.read_text("utf-8").replace("```", "")  # else the fence is taken for output
+
     def run() -> list[doctest.TestResults]:
         finder, runner = doctest.DocTestFinder(exclude_empty=True), doctest.DocTestRunner()
         with SyncClient(environment=shop.options) as client:
-            return [runner.run(test) for test in finder.find(sync_client, globs={"client": client}) if test.examples]
+            known = {"client": client}
+            page = doctest.DocTestParser().get_doctest(handbook, dict(known), README.name, str(README), 0)
+            tests = [page, *finder.find(sync_client, globs=known)]
+            return [runner.run(test) for test in tests if test.examples]
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(provider.work)
         ended = await to_thread.run_sync(run)
         tasks.cancel_scope.cancel()
-    assert sum(one.attempted for one in ended) >= 12
+    assert sum(one.attempted for one in ended) >= 28
     assert sum(one.failed for one in ended) == 0
 
 

@@ -17,11 +17,22 @@ from common.result import seal_result
 from common.scalars import read_base64
 from svc import batch_pool
 from svc.client import Client
-from svc.errors import BatchFailed, ConnectionFailed, OrderRefused, PlanShort, QuoteRefused, RelayUnavailable
+from svc.errors import (
+    BatchFailed,
+    ConnectionFailed,
+    OrderRefused,
+    PlanShort,
+    QuoteRefused,
+    RelayUnavailable,
+    ResultUnreadable,
+    WaitTimedOut,
+)
 from svc.signers import RemoteSigner
 from tests.unit.svc.fake_coordinator import (
     BOX_SECRET,
     CANDIDATE,
+    FEE_BPS,
+    GAS_FEE,
     JOB_REGISTRY,
     WALLET,
     Answer,
@@ -87,7 +98,10 @@ async def test_lines_become_whole_submissions_priced_by_one_quote(coordinator: F
     assert [one["job_id"] for one in written] == list(prepared.job_ids)
     assert [opened(one).input["input"] for one in written] == ["text 0", "text 1", "text 2"]
     assert [opened(one).custom_id for one in written] == list(prepared.custom_ids.values()) == ["c0", "c1", "c2"]
-    assert sum(int(one["amount"]) for one in written) == prepared.amount
+    caps = [-(-(10**6 * one["units_in"] + 2 * 10**6 * one["units_out"]) // 10**6) for one in written]
+    amounts = [cap + cap * FEE_BPS // 10_000 + GAS_FEE for cap in caps]
+    assert [int(one["amount"]) for one in written] == amounts
+    assert prepared.amount == sum(amounts)
     assert {one["designated"] for one in written} == {7}
     assert "rate_in" not in opened(written[0]).input
 
@@ -119,8 +133,10 @@ async def test_remote_wallet_signs_each_line(coordinator: FakeCoordinator) -> No
 
 
 async def test_many_lines_are_made_by_several_processes_in_their_order(
-    coordinator: FakeCoordinator, monkeypatch: pytest.MonkeyPatch
+    coordinator: FakeCoordinator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    await anyio.Path(tmp_path / "pickle.py").write_text("raise SystemExit('what lies about here is not to be run')")
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(batch_pool, "PORTION", 2)
     monkeypatch.setattr(batch_pool, "ALONE", 4)
     monkeypatch.setattr(batch_pool.os, "cpu_count", lambda: 2)
@@ -222,6 +238,36 @@ async def test_batch_is_looked_at_every_minute_until_it_ends(coordinator: FakeCo
     assert (ended.status, seen) == ("completed", states)
     times = [asked.at for asked in coordinator.to("GET /v1/batches/b1")]
     assert [later - earlier for earlier, later in pairwise(times)] == pytest.approx([60.0] * 3)
+
+
+async def test_coordinator_that_is_away_for_a_while_is_waited_for(coordinator: FakeCoordinator) -> None:
+    away = failing(503, "not_ready", retryable=True)
+    coordinator.tell("GET /v1/batches/b1", *[away] * 9, Answer(200, batch("completed")))
+    assert (await coordinator.client().batches.wait("b1")).status == "completed"
+
+
+async def test_wait_lasts_for_the_rest_of_the_window(coordinator: FakeCoordinator) -> None:
+    coordinator.tell("GET /v1/batches/b1", Answer(200, batch("in_progress", expires_at=int(time.time()) + 600)))
+    began = anyio.current_time()
+    with pytest.raises(WaitTimedOut):
+        await coordinator.client().batches.wait("b1")
+    assert anyio.current_time() - began == pytest.approx(660, abs=5)
+
+
+async def test_batch_that_goes_on_has_no_results_yet(coordinator: FakeCoordinator) -> None:
+    coordinator.tell("GET /v1/batches/b1", Answer(200, batch("in_progress")))
+    with pytest.raises(ResultUnreadable) as refused:
+        _ = [one async for one in coordinator.client().batches.results("b1")]
+    assert refused.value.code == "no_result"
+
+
+async def test_results_without_any_key_to_open_them_are_refused_once(coordinator: FakeCoordinator) -> None:
+    signer = RemoteSigner(WALLET.address, by_digest=WALLET.sign)
+    client = coordinator.client(wallet_key=None, signer=signer)
+    coordinator.tell("GET /v1/batches/b1", Answer(200, batch("completed", output_file_id="out")))
+    with pytest.raises(OrderRefused) as refused:
+        _ = [one async for one in client.batches.results("b1")]
+    assert refused.value.param == "SVC_CIPHER_KEY"
 
 
 async def test_results_come_in_file_order_settled_lines_first(coordinator: FakeCoordinator) -> None:

@@ -8,11 +8,7 @@ import pytest
 
 import svc
 
-FOUND = [
-    module.name
-    for module in pkgutil.walk_packages(svc.__path__, "svc.")
-    if not module.name.startswith("svc.cli") and module.name != "svc.sync_client"
-]
+FOUND = [module.name for module in pkgutil.walk_packages(svc.__path__, "svc.") if module.name != "svc.sync_client"]
 
 
 @pytest.mark.parametrize("name", FOUND)
@@ -22,7 +18,14 @@ def test_examples_show_what_happens(name: str) -> None:
 
 def test_there_are_examples() -> None:
     shown = {name for name in FOUND if any(test.examples for test in _tests(name))}
-    assert {"svc.core.windows", "svc.core.bids", "svc.core.payload", "svc.settings", "svc.signers"} <= shown
+    assert {
+        "svc.core.windows",
+        "svc.core.bids",
+        "svc.core.payload",
+        "svc.settings",
+        "svc.signers",
+        "svc.cli.money",
+    } <= shown
 
 
 def _tests(name: str) -> list[doctest.DocTest]:

@@ -1,4 +1,5 @@
 import time
+from email.utils import formatdate
 from itertools import pairwise
 
 import anyio
@@ -6,7 +7,7 @@ import pytest
 
 from common.scalars import hex_of
 from svc.errors import InvalidRequest, OrderRefused, WaitTimedOut
-from tests.unit.svc.fake_coordinator import WALLET, Answer, FakeCoordinator, failing, job
+from tests.unit.svc.fake_coordinator import DEPLOYMENT, WALLET, Answer, FakeCoordinator, failing, job
 
 pytestmark = pytest.mark.anyio
 
@@ -57,12 +58,14 @@ async def test_wait_lasts_as_long_as_the_job_can() -> None:
     assert anyio.current_time() - began == pytest.approx(3600, abs=10)
 
 
-async def test_cancellation_is_signed_by_the_coordinators_clock() -> None:
+async def test_cancellation_is_signed_by_the_coordinators_clock_from_the_first_call_on() -> None:
     answer = {"job_id": JOB, "tx_hash": "0x" + "cc" * 32}
+    ahead = {"date": formatdate(time.time() + 800, usegmt=True)}
     coordinator = FakeCoordinator({f"POST /v1/jobs/{JOB}/cancel": [Answer(200, answer)]})
+    coordinator.tell("GET /evm/chain", Answer(200, DEPLOYMENT, ahead))
     assert (await coordinator.client().cancel(JOB)).tx_hash == answer["tx_hash"]
     (asked,) = coordinator.to(f"POST /v1/jobs/{JOB}/cancel")
-    assert abs(asked.body["issued_at"] - time.time()) < 5
+    assert asked.body["issued_at"] - time.time() == pytest.approx(800, abs=5)
 
 
 async def test_what_is_no_job_id_is_not_asked_for() -> None:

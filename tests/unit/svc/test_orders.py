@@ -91,6 +91,14 @@ async def test_submission_is_signed_sealed_and_paid_as_the_protocol_says(coordin
     assert int(body["expires_at"]) - time.time() == pytest.approx(7200, abs=5)
 
 
+@pytest.mark.parametrize(("window", "margin", "life"), [("5m", 600, 900), ("batch", 600, 86_400), ("soon", 0, 3600)])
+async def test_order_stands_for_its_window_and_the_margin_that_was_set(
+    coordinator: FakeCoordinator, window: str, margin: int, life: int
+) -> None:
+    prepared = await coordinator.client(settlement_margin=margin).prepare("demo/text", "hello", window=window)
+    assert prepared.terms.expires_at - time.time() == pytest.approx(life, abs=5)
+
+
 async def test_open_order_without_an_escrow_is_refused(coordinator: FakeCoordinator) -> None:
     coordinator.tell("GET /key", failing(403, "invalid_request_error", "escrow_unavailable"))
     with pytest.raises(InvalidRequest) as refused:
@@ -220,8 +228,10 @@ async def test_job_that_an_earlier_attempt_made_is_found_behind_the_refusal(coor
     coordinator.tell(JOBS, in_turn(submitted=[failing(409, "invalid_request_error", "DuplicateJob")]))
     client = coordinator.client()
     prepared = await client.prepare("demo/text", "hello")
-    coordinator.tell(f"GET /v1/jobs/{prepared.id}", Answer(200, job(prepared.id)))
+    behind = failing(404, "not_found")  # the index follows the chain
+    coordinator.tell(f"GET /v1/jobs/{prepared.id}", behind, behind, Answer(200, job(prepared.id)))
     assert (await client.submit(prepared)).job_id == prepared.id
+    assert len(submissions(coordinator)) == 1
 
 
 async def test_broadcast_without_a_receipt_is_followed_and_not_sent_again(coordinator: FakeCoordinator) -> None:

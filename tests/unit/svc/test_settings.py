@@ -60,6 +60,11 @@ def test_empty_gateway_disables_reads(given: dict[str, object]) -> None:
         ("SVC_CIPHER_KEY", "01" * 31),
         ("SVC_SETTLEMENT_MARGIN", "-1"),
         ("SVC_SETTLEMENT_MARGIN", "1h"),
+        ("SVC_BASE_URL", "market.example:8402"),
+        ("SVC_BASE_URL", "ftp://market.example"),
+        ("SVC_BASE_URL", "http://[market"),
+        ("SVC_BASE_URL", "http://market.example:99999"),
+        ("SVC_PIN_GATEWAY", "https://a.example,https://"),
     ],
 )
 def test_malformed_setting_is_refused_without_being_shown(name: str, value: str) -> None:

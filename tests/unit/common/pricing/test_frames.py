@@ -32,7 +32,9 @@ def test_other_ratios_keep_the_area_within_half_a_percent(tier: str, ratio: str,
     assert abs(frame[0] * frame[1] / (width * height) - 1) < 0.005
 
 
-@pytest.mark.parametrize(("tier", "frame"), [("480p", (978, 420)), ("720p", (1108, 832)), ("4k", (4400, 1886))])
+@pytest.mark.parametrize(
+    ("tier", "frame"), [("480p", (978, 420)), ("720p", (1108, 832)), ("1080p", (1662, 1248)), ("4k", (4400, 1886))]
+)
 def test_adaptive_is_priced_at_the_largest_frame_of_the_tier(tier: str, frame: tuple[int, int]) -> None:
     assert largest_frame(tier) == frame
     assert frame_pixels({"resolution": tier, "aspect_ratio": "adaptive"}, (still(10, 10),)) == frame[0] * frame[1]

@@ -1,11 +1,25 @@
 import pytest
 
-from common.pricing.request_shape import Modality
+from common.pricing.request_shape import Modality, modality_of
 from common.pricing.units import Units, text_units, units_of
 from common.refusal import Refused
+from tests.vectors.vector_file import Case, cases
+
+VECTORS = cases("units.json")
 
 STILL = {"b64": "AAAA", "media_type": "image/png", "width": 20, "height": 10}
 CLIP = {**STILL, "duration_secs": 3}
+
+
+@pytest.mark.parametrize("case", VECTORS, ids=lambda case: case["name"])
+def test_vectors_that_all_implementations_share_hold(case: Case) -> None:
+    modality = modality_of(case["endpoint"], case["input"])
+    if "refused" in case:
+        with pytest.raises(Refused):
+            units_of(modality, case["input"])
+    else:
+        assert modality == case["modality"]
+        assert units_of(modality, case["input"]) == Units(case["units_in"], case["units_out"])
 
 
 @pytest.mark.parametrize(("length", "units"), [(0, 1), (1, 1), (4, 1), (5, 2), (8, 2), (4096, 1024)])

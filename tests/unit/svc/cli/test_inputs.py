@@ -31,8 +31,8 @@ def test_file_is_an_object_when_it_is_one_and_text_otherwise(tmp_path: Path, con
 
 
 def test_params_join_the_object_and_wrap_a_text_as_input() -> None:
-    params = ("max_tokens=64", "stop=[1]", "style=plain words", "empty=", "a=b=c")
-    added = {"max_tokens": 64, "stop": [1], "style": "plain words", "empty": "", "a": "b=c"}
+    params = ("max_tokens=64", "stop=[1]", "style=plain words", "empty=", "a=b=c", "rest=NaN")
+    added = {"max_tokens": 64, "stop": [1], "style": "plain words", "empty": "", "a": "b=c", "rest": "NaN"}
     assert read_input("hi", None, params, _NONE) == {"input": "hi", **added}
     assert read_input(None, "-", ("x=2",), BytesIO(b'{"x": 1, "y": 3}')) == {"x": 2, "y": 3}
 

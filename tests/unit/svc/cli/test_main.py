@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from common.scalars import hex_of
+from svc.cli.commands import batches
 from svc.cli.exits import MEANINGS, Exit
 from svc.cli.main import main, svc
 from svc.keys import read_wallet
@@ -59,6 +60,13 @@ def test_every_command_is_listed_with_a_line_of_help_and_explains_itself(capsys:
         assert [parameter.name for parameter in command.params if not parameter.help] == []
 
 
+def test_no_command_takes_a_secret_as_an_argument() -> None:
+    commands = [*svc.commands.values(), *batches.batch.commands.values()]
+    named = {str(parameter.name) for command in commands for parameter in command.params}
+    # Files of keys, and the public keys of escrows.
+    assert {name for name in named if "key" in name or "secret" in name} == {"key_file", "key", "escrow_keys"}
+
+
 def test_help_lists_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     main(["--help"])
     listed = capsys.readouterr().out
@@ -72,6 +80,24 @@ def test_completion_script_asks_svc_for_its_words(shell: str, capsys: pytest.Cap
     assert main(["completion", shell]) == Exit.DONE
     script = capsys.readouterr().out
     assert f"_SVC_COMPLETE={shell}_complete" in script
+
+
+@pytest.mark.parametrize(
+    ("shell", "words", "current", "offered"),
+    [
+        ("zsh", "svc key", "1", "plain\nkeygen\nCreate a wallet key file."),
+        ("zsh", "svc batch can", "2", "plain\ncancel\nPost no further lines of a batch."),
+        ("fish", "svc key", "key", "plain,keygen\tCreate a wallet key file."),
+        ("fish", "svc jobs --state Can", "Can", "plain,Cancelled"),
+    ],
+)
+def test_completion_offers_words_in_the_form_that_the_shells_script_reads(
+    shell: str, words: str, current: str, offered: str
+) -> None:
+    asked = {"_SVC_COMPLETE": f"{shell}_complete", "COMP_WORDS": words, "COMP_CWORD": current}
+    svc = str(Path(sys.executable).with_name("svc"))
+    ran = subprocess.run([svc], env={**os.environ, **asked}, capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == offered
 
 
 def test_completion_in_bash_offers_the_commands() -> None:

@@ -80,6 +80,15 @@ def test_gauge_says_nothing_where_nobody_looks() -> None:
     assert err.getvalue() == ""
 
 
+def test_gauge_keeps_away_from_results_that_go_to_the_same_terminal(terminal: _Terminal) -> None:
+    with _output(terminal, terminal).gauge(among_results=True) as gauge:
+        gauge.show("lines", 1, 2)
+    assert terminal.getvalue() == ""
+    with _output(StringIO(), terminal).gauge(among_results=True) as gauge:
+        gauge.show("lines", 1, 2)
+    assert "1/2" in terminal.getvalue()
+
+
 def test_gauge_on_a_terminal_shows_how_far_it_is(terminal: _Terminal) -> None:
     with _output(StringIO(), terminal).gauge() as gauge:
         gauge.show("lines [x]", 1, 20)

@@ -14,6 +14,12 @@ def test_coordinators_time_is_taken_from_its_answers_and_never_led(ahead: int) -
     assert clock.now() == int(HERE) + ahead
 
 
+def test_difference_is_told_even_where_it_is_not_believed() -> None:
+    clock = ServerClock(local=lambda: HERE)
+    clock.heard(formatdate(HERE + 7200, usegmt=True))
+    assert (round(clock.skew), clock.believed) == (7199, False)
+
+
 @pytest.mark.parametrize("said", [None, "", "yesterday", formatdate(HERE + 100_000, usegmt=True)])
 def test_time_that_is_missing_malformed_or_far_off_is_not_believed(said: str | None) -> None:
     clock = ServerClock(local=lambda: HERE)

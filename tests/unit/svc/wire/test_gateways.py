@@ -1,5 +1,6 @@
 import pytest
 
+from common.cid import cid_of
 from svc.errors import ResultUnreadable
 from svc.wire.gateways import Gateways
 from tests.unit.svc.fake_coordinator import Answer, Dropped, FakeCoordinator, Told
@@ -39,6 +40,13 @@ async def test_other_statuses_fail_at_once(status: int) -> None:
     assert (unread.value.code, len(coordinator.asked)) == ("gateway_status", 1)
 
 
+async def test_redirects_without_end_are_a_failure_as_any_other() -> None:
+    coordinator = held(a=[Answer(302, headers={"location": "http://a/ipfs/bafyx"})])
+    with pytest.raises(ResultUnreadable) as unread:
+        await read(coordinator, A)
+    assert unread.value.code == "gateway_status"
+
+
 async def test_next_gateway_is_asked_where_one_fails() -> None:
     coordinator = held(a=[Answer(403)], b=[Answer(200, b"there")])
     assert await read(coordinator, A, B) == b"there"
@@ -49,6 +57,28 @@ async def test_gateways_are_asked_again_while_one_of_them_may_get_it() -> None:
     coordinator = held(a=[Answer(403)], b=[Answer(404), Answer(200, b"there")])
     assert await read(coordinator, A, B) == b"there"
     assert len(coordinator.asked) == 4
+
+
+async def test_other_bytes_than_those_of_the_id_are_the_gateways_failure() -> None:
+    cid = str(cid_of(b"there"))
+    forged = FakeCoordinator({f"GET {A}/ipfs/{cid}": [Answer(200, b"forged")]})
+    with pytest.raises(ResultUnreadable, match="other bytes") as unread:
+        await read(forged, A, cid=cid)
+    assert unread.value.code == "gateway_status"
+    forged.tell(f"GET {B}/ipfs/{cid}", Answer(200, b"there"))
+    assert await read(forged, A, B, cid=cid) == b"there"
+
+
+async def test_content_that_does_not_open_is_its_makers_fault_only_if_it_is_that_of_the_id() -> None:
+    def refuse(_: bytearray, piece: bytes) -> None:
+        raise ResultUnreadable("it does not open", code="undecryptable")
+
+    cid = str(cid_of(b"there"))
+    for content, code in ((b"there", "undecryptable"), (b"forged", "gateway_status")):
+        coordinator = FakeCoordinator({f"GET {A}/ipfs/{cid}": [Answer(200, content)]})
+        with pytest.raises(ResultUnreadable) as unread:
+            await coordinator.client(gateways=A)._account.gateways.read(cid, bytearray, refuse)
+        assert unread.value.code == code
 
 
 async def test_reads_carry_no_credentials() -> None:

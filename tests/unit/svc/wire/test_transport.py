@@ -2,6 +2,7 @@ import time
 
 import pytest
 
+from svc import errors
 from svc.core.retries import RetryPolicy
 from svc.errors import (
     AuthenticationFailed,
@@ -11,8 +12,9 @@ from svc.errors import (
     InternalError,
     InvalidRequest,
     NotFound,
+    PinnerUnavailable,
 )
-from tests.unit.svc.fake_coordinator import MODEL, Answer, Dropped, FakeCoordinator, error, failing
+from tests.unit.svc.fake_coordinator import MODEL, Answer, Dropped, FakeCoordinator, Told, error, failing
 
 pytestmark = pytest.mark.anyio
 
@@ -81,11 +83,43 @@ async def test_error_carries_all_that_the_coordinator_said(coordinator: FakeCoor
     )
 
 
+@pytest.mark.parametrize(
+    ("type_", "kind"),
+    [
+        ("invalid_request_error", errors.InvalidRequest),
+        ("authentication_error", errors.AuthenticationFailed),
+        ("invalid_op_signature", errors.InvalidOpSignature),
+        ("not_found", errors.NotFound),
+        ("busy", errors.Busy),
+        ("not_ready", errors.NotReady),
+        ("chain_unreachable", errors.ChainUnreachable),
+        ("relay_unavailable", errors.RelayUnavailable),
+        ("pinner_unavailable", errors.PinnerUnavailable),
+        ("receipt_timeout", errors.ReceiptTimeout),
+        ("internal_error", errors.InternalError),
+        ("of_next_year", errors.ApiError),
+    ],
+)
+async def test_every_type_of_error_has_its_class(
+    coordinator: FakeCoordinator, type_: str, kind: type[errors.ApiError]
+) -> None:
+    coordinator.tell(ROUTE, failing(400, type_))
+    with pytest.raises(errors.ApiError) as refused:
+        await coordinator.client().models.get("demo/text")
+    assert (type(refused.value), refused.value.type) == (kind, type_)
+
+
 async def test_error_of_a_form_that_is_specified_apart_is_read(coordinator: FakeCoordinator) -> None:
     coordinator.tell(ROUTE, Answer(404, {"error": {"message": "m", "type": "not_found", "code": "model_not_found"}}))
     with pytest.raises(NotFound) as refused:
         await coordinator.client().models.get("demo/text")
     assert (refused.value.code, refused.value.param, refused.value.retryable) == ("model_not_found", None, False)
+
+
+async def test_answer_that_cannot_be_decoded_is_none(coordinator: FakeCoordinator) -> None:
+    coordinator.tell(ROUTE, Answer(200, b"no gzip", {"content-encoding": "gzip"}))
+    with pytest.raises(ConnectionFailed):
+        await coordinator.client().models.get("demo/text")
 
 
 async def test_malformed_answer_is_an_internal_error(coordinator: FakeCoordinator) -> None:
@@ -117,6 +151,19 @@ async def test_no_more_than_the_limit_is_asked_for(coordinator: FakeCoordinator)
     assert len(coordinator.asked) == 1
 
 
+@pytest.mark.parametrize("trouble", [failing(503, "pinner_unavailable", "object_missing", retryable=True), Dropped()])
+async def test_content_is_asked_for_again_until_it_comes(coordinator: FakeCoordinator, trouble: Told) -> None:
+    give_sessions(coordinator, lives=86_400)
+    coordinator.tell("GET /v1/files/f/content", trouble, trouble, trouble, Answer(200, b"there"))
+    client = coordinator.client(retries=LOW)
+    assert await client.files.content("f") == b"there"
+    times = [asked.at - coordinator.to("GET /v1/files/f/content")[0].at for asked in coordinator.asked[-4:]]
+    assert times == pytest.approx([0, 0.5, 1.5, 3.5])
+    coordinator.tell("GET /v1/files/f/content", trouble)
+    with pytest.raises((PinnerUnavailable, ConnectionFailed)):
+        await client.files.content("f")
+
+
 async def test_session_is_minted_once_and_used_for_all(coordinator: FakeCoordinator) -> None:
     give_sessions(coordinator, lives=86_400)
     client = coordinator.client()
@@ -126,12 +173,16 @@ async def test_session_is_minted_once_and_used_for_all(coordinator: FakeCoordina
     assert [asked.headers["authorization"] for asked in coordinator.to("GET /v1/files/f")] == ["Bearer t1"] * 2
 
 
-async def test_session_in_its_last_minute_is_renewed(coordinator: FakeCoordinator) -> None:
-    give_sessions(coordinator, lives=59)
+@pytest.mark.parametrize(("lives", "second"), [(59, "t2"), (75, "t1")])
+async def test_session_is_renewed_in_its_last_minute_and_not_before(
+    coordinator: FakeCoordinator, lives: int, second: str
+) -> None:
+    give_sessions(coordinator, lives=lives)
     client = coordinator.client()
     await client.files.get("f")
     await client.files.get("f")
-    assert [asked.headers["authorization"] for asked in coordinator.to("GET /v1/files/f")] == ["Bearer t1", "Bearer t2"]
+    bearers = [asked.headers["authorization"] for asked in coordinator.to("GET /v1/files/f")]
+    assert bearers == ["Bearer t1", f"Bearer {second}"]
 
 
 async def test_refused_session_is_renewed_once(coordinator: FakeCoordinator) -> None:

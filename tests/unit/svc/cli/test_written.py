@@ -1,0 +1,26 @@
+from pathlib import Path
+
+import click
+import pytest
+
+from svc.cli.written import written
+
+
+def test_file_appears_once_it_is_whole_and_for_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    with written(path) as file:
+        file.write(b"all of it")
+        assert not path.exists()
+    assert path.read_bytes() == b"all of it"
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_file_that_cannot_be_is_refused_before_anything_is_done(tmp_path: Path) -> None:
+    with pytest.raises(click.UsageError, match="No such file"), written(tmp_path / "no" / "out"):
+        pytest.fail("the block must not begin")
+
+
+def test_nothing_is_left_of_a_block_that_fails(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="refused"), written(tmp_path / "out"):
+        raise ValueError("refused")
+    assert list(tmp_path.iterdir()) == []
