@@ -165,7 +165,7 @@ devnet: setup ## bring a whole local market up and keep it until Ctrl-C
 # --- measurements -----------------------------------------------------------------------------------------
 
 .PHONY: bench
-bench: setup ## every benchmark beside its limit, in one table and in build/bench.json
+bench: setup ## every benchmark beside its limit: a table, build/bench.json, its history, and a plot of both
 	@$(BIN)/python -m tests.bench
 
 # What may be chosen for a soak; `make soak SEED=7 MINUTES=20 FAULTS=reorg,rpc_hang`. See tests/soak/README.md.

@@ -1,4 +1,5 @@
-"""Runs every benchmark, prints one table and writes build/bench.json.
+"""Runs every benchmark, prints one table, and leaves in build/: bench.json, a line more in bench-history.jsonl, and
+bench.svg with all of them.
 
     python -m tests.bench [name ...]
 
@@ -6,11 +7,8 @@ Exits with 1 when a figure misses its target.
 """
 
 import argparse
-import json
 import sys
 from pathlib import Path
-
-import attrs
 
 from tests.bench import (
     batches,
@@ -27,6 +25,8 @@ from tests.bench import (
     signing,
     uploads,
 )
+from tests.bench.chart import draw
+from tests.bench.history import keep, runs_of, this_run
 from tests.bench.row import Row
 
 # The one place that knows the benchmarks: each module measures in its `rows()`.
@@ -45,7 +45,7 @@ BENCHMARKS = {
     "uploads": uploads.rows,
     "releases": releases.rows,
 }
-REPORT = Path("build/bench.json")
+LATEST, HISTORY, CHART = (Path("build") / name for name in ("bench.json", "bench-history.jsonl", "bench.svg"))
 
 
 def table(rows: list[Row]) -> str:
@@ -85,8 +85,9 @@ def main() -> int:
         print(f"measuring: {name}", file=sys.stderr)
         rows += BENCHMARKS[name]()
     print(table(rows))
-    REPORT.parent.mkdir(exist_ok=True)
-    REPORT.write_text(json.dumps([attrs.asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")
+    keep(this_run(rows), LATEST, HISTORY)
+    draw(runs_of(HISTORY), CHART)
+    print(f"written: {LATEST}, {HISTORY}, {CHART}")
     return 0 if all(row.holds for row in rows) else 1
 
 

@@ -1,0 +1,41 @@
+"""The figures as a picture: how far each is from its target, and where it stood in earlier runs."""
+
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from tests.bench.history import Run
+from tests.bench.row import Row
+
+
+def margin(row: Row) -> float:
+    """The ratio over its target: at 1 or above where the target holds, also for what is to stay below one."""
+    return row.ratio / row.target if (row.ratio >= row.target) == row.holds else row.target / max(row.ratio, 1e-9)
+
+
+def draw(runs: list[Run], out: Path) -> None:
+    """The latest value that each figure has, in the order of the table, with all before it in grey."""
+    points: dict[tuple[str, str], list[Row]] = {}
+    for run in runs:
+        for row in run.rows:
+            points.setdefault(_key(row), []).append(row)
+    figure = Figure(figsize=(12, 1.5 + 0.32 * len(points)), layout="constrained")
+    axis = figure.subplots()
+    axis.axvline(1.0, color="black", linewidth=1)
+    for at, rows in enumerate(points.values()):
+        latest = rows[-1]
+        axis.plot([margin(row) for row in rows[:-1]], [at] * (len(rows) - 1), "o", color="lightgrey", markersize=4)
+        axis.plot(margin(latest), at, "o", color="tab:green" if latest.holds else "tab:red")
+        label = f"{latest.ratio:.2f} (target {latest.target:g})"
+        axis.annotate(label, (margin(latest), at), xytext=(8, -3), textcoords="offset points", fontsize=7)
+    axis.set_yticks(range(len(points)), [f"{name} — {against}" for name, against in points], fontsize=7)
+    axis.invert_yaxis()
+    axis.set_xscale("log")
+    axis.set_xlabel("measured over target; right of the line the target holds")
+    axis.grid(axis="x", which="both", alpha=0.2)
+    figure.savefig(out, format="svg")
+
+
+def _key(row: Row) -> tuple[str, str]:
+    """A comparison that quotes a figure of its own run ("hello: × 2.15") is the same in each run."""
+    return row.name, row.against.partition(" (")[0]

@@ -1,0 +1,40 @@
+from pathlib import Path
+
+import pytest
+
+from tests.bench.chart import draw, margin
+from tests.bench.history import Run, keep, runs_of
+from tests.bench.row import Row
+
+FASTER = Row("reads", 900.0, "reads/s", "hello", 0.9, 0.85, holds=True)
+SLOWER = Row("reads", 500.0, "reads/s", "hello", 0.5, 0.85, holds=False)
+SMALL = Row("memory", 100.0, "MiB", "150 MiB", 0.5, 1.0, holds=True)
+LARGE = Row("memory", 300.0, "MiB", "150 MiB", 2.0, 1.0, holds=False)
+
+
+def test_runs_are_read_back_as_they_were_kept_and_half_a_line_is_passed_over(tmp_path: Path) -> None:
+    latest, history = tmp_path / "build" / "bench.json", tmp_path / "build" / "history.jsonl"
+    first, second = Run(1.0, "aaa", (SLOWER,)), Run(2.0, "bbb+", (FASTER, SMALL))
+    keep(first, latest, history)
+    with history.open("a") as file:
+        file.write('{"measured_at": 1.5, "commi\n')
+    keep(second, latest, history)
+    assert runs_of(history) == [first, second]
+    assert '"bbb+"' in latest.read_text()
+
+
+def test_nothing_was_measured_before_the_first_run(tmp_path: Path) -> None:
+    assert runs_of(tmp_path / "history.jsonl") == []
+
+
+@pytest.mark.parametrize("row", [FASTER, SLOWER, SMALL, LARGE], ids=["faster", "slower", "small", "large"])
+def test_margin_is_at_least_one_exactly_where_the_target_holds(row: Row) -> None:
+    assert (margin(row) >= 1) == row.holds
+
+
+def test_chart_names_every_figure_once_with_its_latest_value(tmp_path: Path) -> None:
+    draw([Run(1.0, "", (SLOWER, LARGE)), Run(2.0, "", (FASTER,))], tmp_path / "bench.svg")
+    drawn = (tmp_path / "bench.svg").read_text()
+    assert [drawn.count(f"<!-- {text} -->") for text in ("reads — hello", "memory — 150 MiB")] == [1, 1]
+    assert "<!-- 0.90 (target 0.85) -->" in drawn
+    assert "<!-- 0.50 (target 0.85) -->" not in drawn
