@@ -74,7 +74,7 @@ def build_application(
             config.upload_least_rate,
             config.body_deadline_s,
         ),
-        cache=BlockCache(lambda: reads.position.get(None)),
+        cache=BlockCache(reads.position),
     )
     buckets = TokenBuckets(config.requests_per_second, config.requests_burst)
     app: ASGIApp = Dispatcher(endpoints.routes(), gates)

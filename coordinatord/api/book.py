@@ -106,7 +106,7 @@ class Book:
 
     async def one(self, request: Request) -> Answer:
         found = await self.reads.job.get(request.path["job_id"])
-        return found.made_once(_job) or answers.not_found(NotFound("job"))
+        return answers.not_found(NotFound("job")) if found.value is None else _job(found.value, found.snapshot)
 
 
 def _job(row: JobRow, snapshot: Snapshot) -> Answer:

@@ -11,7 +11,7 @@ from common.refusal import Refused
 from coordinatord.api import answers
 from coordinatord.api.answers import Answer
 from coordinatord.api.bodies import BodyBudget, BodyReader, Unacceptable, parse_body
-from coordinatord.api.caching import BlockCache, etag_of, names_etag, not_modified
+from coordinatord.api.caching import BlockCache, tagged
 from coordinatord.api.callers import CALLER_KEY
 from coordinatord.api.frame import ROUTE_KEY
 from coordinatord.api.matching import Matcher
@@ -25,7 +25,6 @@ from coordinatord.store.sessions import SessionRow
 from coordinatord.trouble import Retryable
 
 _BEARER: Final = b"Bearer "
-_REVALIDATE: Final = (b"cache-control", b"no-cache")
 
 
 @attrs.frozen(slots=True)
@@ -60,10 +59,16 @@ class Dispatcher:
         await send_answer(send, answer, with_body=scope["method"] != "HEAD")
 
     async def _answer(self, scope: Scope, receive: Receive) -> Answer | StreamedAnswer:
+        method = scope["method"]
+        if method in ("GET", "HEAD"):
+            kept = await self._gates.cache.get(_target(scope))
+            if kept is not None:
+                scope[ROUTE_KEY] = kept.route
+                await self._require_index()
+                return kept.unless_known(_if_none_match(scope))
         match = self._matcher.match(scope["raw_path"])
         if match is None:
             return answers.not_found(NotFound("route"))
-        method = scope["method"]
         route = match.routes.get("GET" if method == "HEAD" else method)
         if route is None:
             allowed = ", ".join(sorted({*match.routes, *(["HEAD"] if "GET" in match.routes else []), "OPTIONS"}))
@@ -71,9 +76,13 @@ class Dispatcher:
                 return Answer(204, b"", ((b"allow", allowed.encode()),))
             return answers.method_not_allowed(allowed)
         scope[ROUTE_KEY] = route.path
-        if route.index_backed and not await self._gates.is_ready():
-            raise Retryable("not_ready", "the index is catching up with the chain", retry_after=1)
+        if route.index_backed:
+            await self._require_index()
         return await self._run(route, match.texts, scope, receive)
+
+    async def _require_index(self) -> None:
+        if not await self._gates.is_ready():
+            raise Retryable("not_ready", "the index is catching up with the chain", retry_after=1)
 
     async def _run(
         self, route: Route, texts: dict[str, str], scope: Scope, receive: Receive
@@ -108,21 +117,23 @@ class Dispatcher:
         return None
 
     async def _of_index(self, route: Route, request: Request, scope: Scope) -> Answer | StreamedAnswer:
-        """An answer that is the index's alone: kept for the block when it is a page, and with an ETag."""
-        target: bytes = scope["raw_path"] + b"?" + scope["query_string"]
-        answer = await self._gates.cache.get(target) if route.paged else None
-        if answer is None:
-            fresh = await route.handler(request)
-            if isinstance(fresh, StreamedAnswer) or fresh.status != 200 or fresh.snapshot is None:
-                return fresh
-            answer = fresh
-            if route.paged:
-                self._gates.cache.put(target, answer)
-        if answer.snapshot is None:
+        """An answer that is the index's alone: with an ETag, and kept for the block."""
+        answer = await route.handler(request)
+        if isinstance(answer, StreamedAnswer) or answer.status != 200 or answer.snapshot is None:
             return answer
-        etag = etag_of(answer.snapshot, target)
-        tagged = Answer(answer.status, answer.body, (*answer.headers, (b"etag", etag), _REVALIDATE))
-        for name, value in scope["headers"]:
-            if name == b"if-none-match" and names_etag(value, etag):
-                return not_modified(tagged)
-        return tagged
+        target = _target(scope)
+        kept = tagged(answer, answer.snapshot, target, route.path)
+        self._gates.cache.put(target, kept)
+        return kept.unless_known(_if_none_match(scope))
+
+
+def _target(scope: Scope) -> bytes:
+    target: bytes = scope["raw_path"] + b"?" + scope["query_string"]
+    return target
+
+
+def _if_none_match(scope: Scope) -> bytes | None:
+    for name, value in scope["headers"]:
+        if name == b"if-none-match":
+            return bytes(value)
+    return None

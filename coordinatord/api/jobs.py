@@ -95,7 +95,7 @@ class Jobs:
 
     async def one(self, request: Request) -> Answer:
         found = await self.reads.job.get(request.path["id"])
-        return found.made_once(_client_job) or answers.not_found(NotFound("job"))
+        return answers.not_found(NotFound("job")) if found.value is None else _client_job(found.value, found.snapshot)
 
     async def cancel(self, request: Request) -> Answer:
         job_id = request.path["id"]

@@ -63,7 +63,7 @@ class Models:
     async def one(self, request: Request) -> Answer:
         name = request.path["name"]
         found = await self.reads.model.get(name)
-        return found.made_once(_model) or answers.model_not_found(name)
+        return answers.model_not_found(name) if found.value is None else _model(found.value, found.snapshot)
 
 
 def _model(row: ModelRow, snapshot: Snapshot) -> Answer:

@@ -93,7 +93,9 @@ class Providers:
 
     async def one(self, request: Request) -> Answer:
         found = await self.reads.provider.get(request.path["id"])
-        return found.made_once(_provider) or answers.not_found(NotFound("provider"))
+        return (
+            answers.not_found(NotFound("provider")) if found.value is None else _provider(found.value, found.snapshot)
+        )
 
 
 def _provider(row: ProviderRow, snapshot: Snapshot) -> Answer:

@@ -16,7 +16,6 @@ from coordinatord.store.snapshot import Snapshot
 K = TypeVar("K")
 V = TypeVar("V")
 S = TypeVar("S")
-R = TypeVar("R")
 
 
 @attrs.frozen(slots=True)
@@ -25,16 +24,6 @@ class Found(Generic[V]):
 
     snapshot: Snapshot
     value: V | None
-    _made: dict[object, object] = attrs.field(factory=dict, init=False, repr=False, eq=False)
-
-    def made_once(self, make: Callable[[V, Snapshot], R]) -> R | None:
-        """What `make`, a function of some module, makes of the value; None when there is none. It runs once: rendering
-        is most of what a row costs that need not be read again."""
-        if self.value is None:
-            return None
-        if make not in self._made:
-            self._made[make] = make(self.value, self.snapshot)
-        return self._made[make]  # type: ignore[return-value] # made by this very function
 
 
 def with_snapshot(

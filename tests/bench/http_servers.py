@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 from coordinatord.api.answers import Answer
 from coordinatord.api.bodies import BodyBudget, BodyReader
 from coordinatord.api.book import Book
-from coordinatord.api.caching import BlockCache
+from coordinatord.api.caching import BlockCache, Position
 from coordinatord.api.callers import CallerLimits, TokenBuckets
 from coordinatord.api.dispatch import Dispatcher, Gates
 from coordinatord.api.files import FileRoutes
@@ -35,6 +35,7 @@ from coordinatord.service.sessions import hash_token
 from coordinatord.store.database import open_database
 from coordinatord.store.sessions import SessionRow
 from coordinatord.store.snapshot import Snapshot
+from tests.fakes.index_position import Standing
 
 HELLO = b'{"hello":"world"}'
 
@@ -52,7 +53,7 @@ async def no_session(_: str) -> SessionRow | None:
 
 def our_stack(
     routes: list[Route],
-    position: Callable[[], Awaitable[Snapshot]],
+    position: Position,
     find_session: Callable[[str], Awaitable[SessionRow | None]] = no_session,
 ) -> ASGIApp:
     """Every layer that a request of the coordinator passes."""
@@ -70,9 +71,7 @@ def stack_hello() -> ASGIApp:
     async def hello(_: Request) -> Answer:
         return Answer(200, HELLO)
 
-    async def nowhere() -> Snapshot:
-        raise AssertionError("nothing is kept")
-
+    nowhere = Standing(Snapshot(0, b"", 0))
     return our_stack([Route(method="GET", path="/", about="", handler=hello, replies=())], nowhere)
 
 
@@ -89,7 +88,7 @@ async def _serve(name: str, port: int) -> None:
         async with open_database(os.environ["DATABASE_URL"], smallest=2, largest=8) as database:
             reads = IndexReads.over(database)
             routes = Jobs(unused, unused, unused, reads).routes()
-            await serve(our_stack(routes, lambda: reads.position.get(None)))
+            await serve(our_stack(routes, reads.position))
     elif name == "polls":
         async with open_database(os.environ["DATABASE_URL"], smallest=4, largest=8) as database:
             reads = IndexReads.over(database)
@@ -100,7 +99,7 @@ async def _serve(name: str, port: int) -> None:
             async def find_session(token: str) -> SessionRow | None:
                 return await reads.session.get(hash_token(token))
 
-            await serve(our_stack(routes, lambda: reads.position.get(None), find_session))
+            await serve(our_stack(routes, reads.position, find_session))
     elif name == "uploads":
         nothing = Secret("")
 
@@ -113,7 +112,7 @@ async def _serve(name: str, port: int) -> None:
         ):
             reads = IndexReads.over(database)
             routes = FileRoutes(Files(database, pins, 2_592_000)).routes()
-            await serve(our_stack(routes, lambda: reads.position.get(None), anybody))
+            await serve(our_stack(routes, reads.position, anybody))
     else:
         await serve({"starlette": starlette_hello, "stack": stack_hello}[name]())
 

@@ -23,6 +23,7 @@ from coordinatord.server.serving import serve_until
 from coordinatord.store.sessions import SessionRow
 from coordinatord.store.snapshot import Snapshot
 from devnet.ports import LOOPBACK, pick_free
+from tests.fakes.index_position import Standing
 
 LARGE = bytes(32 << 20)  # more than all buffers between a server and a client that does not read
 
@@ -132,9 +133,6 @@ def _stack(routes: list[Route], body_deadline: float) -> ASGIApp:
     async def no_session(_: str) -> SessionRow | None:
         return None
 
-    async def nowhere() -> Snapshot:
-        raise AssertionError("nothing is kept")
-
     budget = BodyBudget(1 << 20)
     gates = Gates(
         is_ready,
@@ -142,6 +140,6 @@ def _stack(routes: list[Route], body_deadline: float) -> ASGIApp:
         BodyReader(body_deadline, 4096),
         budget,
         UploadReader(budget, 1 << 20, 4096, body_deadline),
-        BlockCache(nowhere),
+        BlockCache(Standing(Snapshot(1, b"", 1))),
     )
     return Frame(CallerLimits(Dispatcher(routes, gates), TokenBuckets(1e9, 1e9), frozenset()))

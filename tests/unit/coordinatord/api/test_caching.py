@@ -1,39 +1,44 @@
 import pytest
 
 from coordinatord.api.answers import Answer
-from coordinatord.api.caching import BlockCache, etag_of, names_etag
+from coordinatord.api.caching import ENTRY_BYTES, BlockCache, Kept, etag_of, names_etag, tagged
 from coordinatord.store.snapshot import Snapshot
+from tests.fakes.index_position import Standing
 
 pytestmark = pytest.mark.anyio
 AT_5, AT_5_FORKED, AT_6 = Snapshot(5, b"a", 1), Snapshot(5, b"b", 1), Snapshot(6, b"c", 2)
 
 
-class Position:
-    def __init__(self) -> None:
-        self.now = AT_5
-
-    async def __call__(self) -> Snapshot:
-        return self.now
+def kept(target: bytes, body: bytes = b"page") -> Kept:
+    return tagged(Answer(200, body, snapshot=AT_5), AT_5, target, "/x")
 
 
 @pytest.mark.parametrize("moved", [AT_6, AT_5_FORKED], ids=["next block", "other block of the same height"])
-async def test_kept_answer_serves_until_the_index_moves(moved: Snapshot) -> None:
-    position = Position()
+@pytest.mark.parametrize("known", [True, False])
+async def test_kept_answer_serves_until_the_index_moves(known: bool, moved: Snapshot) -> None:
+    position = Standing(AT_5)
     cache = BlockCache(position)
-    answer = Answer(200, b"page", snapshot=AT_5)
-    cache.put(b"/x?", answer)
-    assert await cache.get(b"/x?") is answer
+    page = kept(b"/x?")
+    cache.put(b"/x?", page)
+    assert await cache.get(b"/x?") is page
     assert await cache.get(b"/x?limit=1") is None
-    position.now = moved
+    position.now, position.known = moved, moved if known else None
     assert await cache.get(b"/x?") is None
 
 
+async def test_position_of_a_moment_ago_serves_without_a_question() -> None:
+    cache = BlockCache(Standing(AT_6, known=AT_5))
+    page = kept(b"/x?")
+    cache.put(b"/x?", page)
+    assert await cache.get(b"/x?") is page
+
+
 async def test_least_recently_used_answers_make_room() -> None:
-    cache = BlockCache(Position(), most_bytes=10)
+    cache = BlockCache(Standing(AT_5), most_bytes=2 * (ENTRY_BYTES + 5))
     for target in (b"1", b"2"):
-        cache.put(target, Answer(200, b"12345", snapshot=AT_5))
+        cache.put(target, kept(target, b"12345"))
     assert await cache.get(b"1") is not None
-    cache.put(b"3", Answer(200, b"12345", snapshot=AT_5))
+    cache.put(b"3", kept(b"3", b"12345"))
     assert await cache.get(b"2") is None
     assert await cache.get(b"1") is not None
 

@@ -1,0 +1,73 @@
+import anyio
+import attrs
+import pytest
+
+from coordinatord.service.index_position import RECENT, IndexPosition
+from coordinatord.store.lines import Line
+from coordinatord.store.snapshot import Snapshot
+
+pytestmark = pytest.mark.anyio
+
+NO_LINE: Line = None  # type: ignore[assignment] # handed through and never looked at
+AT_5, AT_6 = Snapshot(5, b"a", 1), Snapshot(6, b"b", 2)
+
+
+@attrs.define
+class Index:
+    stands: Snapshot = AT_5
+    clock: float = 100.0
+    asked: int = 0
+    trouble: Exception | None = None
+
+    async def read(self, _: Line) -> Snapshot:
+        self.asked += 1
+        if self.trouble is not None:
+            raise self.trouble
+        return self.stands
+
+    def position(self) -> IndexPosition:
+        return IndexPosition(NO_LINE, self.read, lambda: self.clock)
+
+
+async def renewed() -> None:
+    for _ in range(5):  # turns of the loop: nobody waits for what is asked in between
+        await anyio.lowlevel.checkpoint()
+
+
+async def test_position_is_known_for_a_moment_after_it_was_asked_for() -> None:
+    index = Index()
+    position = index.position()
+    assert position.recent() is None
+    assert await position.get() == AT_5
+    index.stands = AT_6
+    index.clock += 0.4 * RECENT
+    assert position.recent() == AT_5
+    index.clock += 0.7 * RECENT
+    assert position.recent() is None
+    assert index.asked == 1
+
+
+async def test_position_that_ages_is_asked_for_before_it_is_too_old() -> None:
+    index = Index()
+    position = index.position()
+    await position.get()
+    index.stands = AT_6
+    index.clock += 0.6 * RECENT
+    assert position.recent() == AT_5
+    await renewed()
+    assert position.recent() == AT_6
+    assert index.asked == 2
+
+
+async def test_question_that_fails_leaves_the_position_to_grow_too_old() -> None:
+    index = Index()
+    position = index.position()
+    await position.get()
+    index.trouble = OSError("gone")
+    index.clock += 0.6 * RECENT
+    assert position.recent() == AT_5
+    await renewed()
+    index.clock += 0.5 * RECENT
+    assert position.recent() is None
+    with pytest.raises(OSError, match="gone"):
+        await position.get()
