@@ -118,7 +118,7 @@ async def test_network_that_is_lost_for_minutes_at_any_stage_costs_no_job(
 class Nowhere(dict[str, Script]):
     """Nothing is reached."""
 
-    def get(self, _: object, _default: object = None) -> Script:  # type: ignore[override]
+    def get(self, _: object, _default: object = None) -> Script:
         return unreached()
 
 
