@@ -29,6 +29,7 @@ from svcd.metrics_server import serve_metrics
 from svcd.notify import Systemd
 from svcd.stages.asks import AskPublisher
 from svcd.stages.capacity import Capacity
+from svcd.stages.catalogue import Catalogue
 from svcd.stages.claimer import Claimer, Offer
 from svcd.stages.drain import Drain
 from svcd.stages.exclusions import Exclusions
@@ -91,14 +92,21 @@ class Daemon:
         exclusions.remember(await ground.journal.failed_before())
         pipeline = Pipeline.of(ground.journal, exclusions, ground.config.slots)
         offers = DeadlineChannel[Offer](min(ground.slots.capacity, _MOST_WORKERS))
-        asks = self._asks()
+        asks = AskPublisher(ground.coordinator, ground.signer, ground.provider_id, ground.journal)
         async with trio.open_nursery() as commitments:
             await self._start_commitments(commitments, pipeline, offers)
             async with trio.open_nursery() as intake:
-                intake.start_soon(asks.run)
-                self.health.expect({name: one.config.poll_seconds for name, one in ground.offered.items()})
-                for one in ground.offered.values():
+
+                def begin(model: str) -> None:
+                    one = ground.equipment[model]
+                    asks.want(self._asks_of(one))
+                    self.health.expect(model, one.config.poll_seconds)
                     intake.start_soon(self._poller(one, exclusions, offers).run)
+
+                for model in ground.offered:
+                    begin(model)
+                intake.start_soon(asks.run)
+                intake.start_soon(Catalogue(ground.coordinator, ground.equipment, ground.model_ids, begin).run)
                 log.info("working", provider_id=ground.provider_id, models=sorted(ground.offered))
                 await self.drain.begun.wait()
                 stopping()
@@ -136,8 +144,7 @@ class Daemon:
             for _ in range(one.config.slots):
                 nursery.start_soon(pipeline.serve, pipeline.to_run[name], runner.step)
         nursery.start_soon(Capacity(coordinator, signer, ground.provider_id, ground.slots, ground.journal).run)
-        names = {model_id: name for name, model_id in ground.model_ids.items()}
-        reconciler = Reconciler(coordinator, clock, ground.provider_id, names, ground.slots, pipeline)
+        reconciler = Reconciler(coordinator, clock, ground.provider_id, ground.model_ids, ground.slots, pipeline)
         await _unless_stopped(drain, reconciler.at_start)
         nursery.start_soon(reconciler.run)
 
@@ -177,14 +184,9 @@ class Daemon:
             health=self.health,
         )
 
-    def _asks(self) -> AskPublisher:
-        ground = self.ground
-        wanted = frozenset(
-            Ask(ground.model_ids[name], sla, rates.rate_in, rates.rate_out)
-            for name, one in ground.offered.items()
-            for sla, rates in one.config.asks.items()
-        )
-        return AskPublisher(ground.coordinator, ground.signer, ground.provider_id, wanted, ground.journal)
+    def _asks_of(self, one: Equipment) -> list[Ask]:
+        model_id = self.ground.model_ids[one.config.name]
+        return [Ask(model_id, sla, rates.rate_in, rates.rate_out) for sla, rates in one.config.asks.items()]
 
     async def _finish(self, asks: AskPublisher) -> None:
         """What is held is finished within the grace, or failed in the last of it; what is left is in the journal."""

@@ -46,7 +46,7 @@ class Equipment:
 
 @attrs.frozen(slots=True, eq=False)
 class Ground:
-    """`model_ids`: of the models that the coordinator's catalogue has, by name."""
+    """`model_ids`: of the models that the coordinator's catalogue has, by name; it grows when models come into it."""
 
     config: Config
     clock: Clock
@@ -142,10 +142,8 @@ async def _model_ids(config: Config, coordinator: Coordinator) -> dict[str, int]
         except (Unavailable, Refused) as trouble:
             log.warning("waiting for the catalogue", reason=str(trouble))
             await trio.sleep(_RETRY)
-    for name in config.slots.keys() - known.keys():
-        log.warning("this model is not in the catalogue, and is not offered", model=name)
-    if not config.slots.keys() & known.keys():
-        raise Fatal("none of the configured models is in the coordinator's catalogue")
+    for name in sorted(config.slots.keys() - known.keys()):
+        log.warning("this model is not in the catalogue, and is not offered until it is", model=name)
     return known
 
 

@@ -1,6 +1,5 @@
 """Whether this daemon does its work: what /healthz answers."""
 
-from collections.abc import Mapping
 from typing import Final, NoReturn
 
 import attrs
@@ -19,12 +18,12 @@ _SILENCE: Final = 60.0  # seconds without an answered poll that are no trouble y
 class Health:
     journal: Journal
     _heard: dict[str, float] = attrs.field(factory=dict)
-    _pauses: Mapping[str, float] = attrs.field(factory=dict)
+    _pauses: dict[str, float] = attrs.field(factory=dict)
 
-    def expect(self, pauses: Mapping[str, float]) -> None:
-        """From now on each of these models is to be polled, with so many seconds in between."""
-        self._pauses = pauses
-        self._heard = {model: trio.current_time() for model in pauses}
+    def expect(self, model: str, pause: float) -> None:
+        """From now on this one is to be polled, with so many seconds in between."""
+        self._pauses[model] = pause
+        self.heard(model)
 
     def heard(self, model: str) -> None:
         self._heard[model] = trio.current_time()

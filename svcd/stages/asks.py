@@ -36,16 +36,20 @@ class AskPublisher:
     coordinator: Coordinator
     signer: Signer
     provider_id: int
-    wanted: frozenset[Ask]
     journal: Journal
+    _wanted: frozenset[Ask] = frozenset()
     _jump: int = 0
     _told: bool = False  # that it is not listed
     _unheard: frozenset[Ask] = frozenset()  # published, and no word of it: they may come onto the book yet
 
+    def want(self, asks: Iterable[Ask]) -> None:
+        """These, too."""
+        self._wanted |= frozenset(asks)
+
     async def run(self) -> NoReturn:
         while True:
             try:
-                done = await self.publish(self.wanted)
+                done = await self.publish(self._wanted)
             except (Unavailable, Refused) as trouble:
                 log.warning("asks not compared", reason=str(trouble))
                 done = False

@@ -4,6 +4,7 @@ The chain is asked first. What it says of a job decides; the journal only adds w
 result, and the reason of a fail that was about to be sent.
 """
 
+from collections.abc import Mapping
 from typing import Final, Literal, NoReturn
 
 import attrs
@@ -56,7 +57,7 @@ class Reconciler:
     coordinator: Coordinator
     clock: Clock
     provider_id: int
-    names: dict[int, str]  # of the models that the coordinator knows
+    model_ids: Mapping[str, int]  # of the models that the coordinator knows, by name
     slots: Slots
     pipeline: Pipeline
 
@@ -95,7 +96,8 @@ class Reconciler:
 
     async def _adopt(self, job: Job) -> None:
         """Claimed by this wallet, and not known here: the journal was lost, or another process claimed it."""
-        model = self.names.get(job.model_id, f"model {job.model_id}")
+        names = {model_id: name for name, model_id in self.model_ids.items()}
+        model = names.get(job.model_id, f"model {job.model_id}")
         log.warning("a claimed job that the journal does not know is taken on", job="0x" + job.job_id.hex())
         await self.pipeline.journal.adopted(job, model)
         entry = Entry(job, model, "claimed", float(job.claimed_at), None, None, None, None)

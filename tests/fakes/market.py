@@ -60,6 +60,7 @@ class Market:
     box: SecretKey = attrs.field(factory=lambda: SecretKey(b"\x33" * 32))
     escrow: SecretKey = attrs.field(factory=lambda: SecretKey(b"\x44" * 32))
     result_key: SecretKey = attrs.field(factory=lambda: SecretKey(b"\x55" * 32))
+    models: dict[str, int] = attrs.field(factory=lambda: dict(MODELS))
     provider_id: int = 7
     capacity: int = 1000
     reputation: int = 500
@@ -214,7 +215,7 @@ class Market:
 
     def _models(self, request: httpx.Request) -> httpx.Response:
         first = request.url.params.get("offset", "0") == "0"
-        rows = [{"id": name, "svc": {"model_id": str(n), "enabled": True}} for name, n in MODELS.items()]
+        rows = [{"id": name, "svc": {"model_id": str(n), "enabled": True}} for name, n in self.models.items()]
         return answer(200, {"data": rows if first else []})
 
     def _providers(self, _: httpx.Request) -> httpx.Response:

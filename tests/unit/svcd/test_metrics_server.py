@@ -21,7 +21,7 @@ async def test_health_follows_the_journal_and_metrics_hold_every_series_from_the
         port = await nursery.start(serve_metrics, "127.0.0.1", 0, health)
         base = f"http://127.0.0.1:{port}"
         assert (await http.get(f"{base}/healthz")).status_code == 503  # not at work yet
-        health.expect({"m": 2.0})
+        health.expect("m", 2.0)
         healthy = await http.get(f"{base}/healthz")
         assert (healthy.status_code, healthy.text) == (200, "ok\n")
         journal.works = False

@@ -98,3 +98,18 @@ async def test_asks_of_a_provider_that_is_not_listed_wait_and_are_not_published_
         await trio.sleep(100)
         assert market.asks == {(1, 60): (1, 2), (1, 600): (3, 4)}
     assert len(market.snapshots) == 1
+
+
+@pytest.mark.trio
+async def test_model_that_comes_into_the_catalogue_later_is_offered_then(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    model_id = market.models.pop("demo/text")
+    job = market.post()
+    async with start(models=(MODEL,)) as running:
+        await trio.sleep(100)
+        assert (market.asks, market.polls) == ({}, [])
+        market.models["demo/text"] = model_id
+        assert await running.end_of(job) == ("settled", None)
+        await trio.sleep(60)
+        assert market.asks == {(1, 60): (1, 2), (1, 600): (3, 4)}

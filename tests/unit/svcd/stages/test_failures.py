@@ -191,12 +191,21 @@ CASES = {
     "escrow cannot read the chain": Case(
         "escrow_unreachable", open_with("release", instead(error(503, "job_read", retryable=True)))
     ),
-    "escrow refuses the wallet": Case("wrong_wallet", open_with("release", instead(error(403, "wrong_wallet")))),
+    **{
+        f"escrow says {code}": Case(code, open_with("release", instead(error(status, code))))
+        for status, code in (
+            (400, "stale_issued_at"),
+            (400, "wrap_mismatch"),
+            (403, "wrong_wallet"),
+            (404, "no_claim"),
+            (409, "not_claimed"),
+            (410, "escrow_key_lost"),
+        )
+    },
     "escrow holds no key that opens it": Case(
         "unseal_failed",
         lambda market: market.post(market.container(recipient=SecretKey(b"\x77" * 32).public), designated="0"),
     ),
-    "escrow lost the key": Case("escrow_key_lost", open_with("release", instead(error(410, "escrow_key_lost")))),
     "nothing tells what it is": Case(
         "modality_unknown",
         ambiguous,

@@ -118,7 +118,7 @@ async def test_network_that_is_lost_for_minutes_at_any_stage_costs_no_job(
 class Nowhere(dict[str, Script]):
     """Nothing is reached."""
 
-    def get(self, _: object, _default: object = None) -> Script:  # type: ignore[override]
+    def get(self, _: object, _default: object = None) -> Script:
         return unreached()
 
 
@@ -126,10 +126,9 @@ async def test_claim_that_is_mined_long_after_its_answer_was_given_up_is_taken_o
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     market.always["claim"] = unreached()
-    job = market.post()
+    job = market.post(expires_at=str(START + 6))  # it is offered once
     async with start() as running:
         await running.until(lambda: running.entry(job)[0] == "claiming" and running.ground.slots.held == 0)
-        market.jobs[job]["expires_at"] = "1"  # it is not offered again
         market.claim(job)
         assert await running.end_of(job) == ("settled", None)
 

@@ -1,0 +1,40 @@
+"""Models that are configured and not in the coordinator's catalogue: looked for from time to time until they are."""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import attrs
+import structlog
+import trio
+
+from common.refusal import Refused
+from svcd.coordinator.client import Coordinator
+from svcd.trouble import Unavailable
+
+log = structlog.get_logger(__name__)
+
+_EVERY: Final = 60.0
+
+
+@attrs.frozen(slots=True, eq=False)
+class Catalogue:
+    """`model_ids` (by name) is the daemon's own view, and grows here. `begin` is called with each model that came."""
+
+    coordinator: Coordinator
+    configured: Iterable[str]
+    model_ids: dict[str, int]
+    begin: Callable[[str], None]
+
+    async def run(self) -> None:
+        """Returns when every configured model is known."""
+        while missing := set(self.configured) - self.model_ids.keys():
+            await trio.sleep(_EVERY)
+            try:
+                known = await self.coordinator.models()
+            except (Unavailable, Refused) as trouble:
+                log.warning("catalogue not read", reason=str(trouble))
+                continue
+            self.model_ids.update(known)
+            for name in sorted(missing & known.keys()):
+                log.info("this model came into the catalogue, and is offered", model=name)
+                self.begin(name)
