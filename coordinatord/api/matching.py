@@ -26,6 +26,10 @@ class Match:
 class _Template:
     segments: tuple[str, ...]
     routes: dict[str, Route]
+    spelt: tuple[bytes, ...] = attrs.field(init=False)  # the segments as most requests send them
+
+    def __attrs_post_init__(self) -> None:
+        self.spelt = tuple(segment.encode() for segment in self.segments)
 
     def may_begin(self, beginning: tuple[str, ...]) -> bool:
         return all(
@@ -41,10 +45,9 @@ class _Template:
                 return {**texts, segment[1:-4]: _decode(rest)} if rest else None
             if n >= len(raw) or not raw[n]:
                 return None
-            text = _decode(raw[n])
             if segment.startswith("{"):
-                texts[segment[1:-1]] = text
-            elif text != segment:
+                texts[segment[1:-1]] = _decode(raw[n])
+            elif raw[n] != self.spelt[n] and _decode(raw[n]) != segment:
                 return None
         return texts if len(raw) == len(self.segments) else None
 
@@ -65,7 +68,7 @@ class Matcher:
         )
         # Most requests find the few templates that begin as they do; a path spelt another way tries them all.
         self._by_beginning = {
-            beginning: [t for t in self._templates if t.may_begin(beginning)]
+            tuple(segment.encode() for segment in beginning): [t for t in self._templates if t.may_begin(beginning)]
             for beginning in {t.segments[:2] for t in self._templates}
         }
 
@@ -74,8 +77,7 @@ class Matcher:
         if exact is not None:
             return Match(exact, {})
         raw = raw_path.split(_SLASH)[1:]
-        beginning = tuple(segment.decode("latin-1") for segment in raw[:2])
-        for template in self._by_beginning.get(beginning, self._templates):
+        for template in self._by_beginning.get(tuple(raw[:2]), self._templates):
             texts = template.match(raw)
             if texts is not None:
                 return Match(template.routes, texts)

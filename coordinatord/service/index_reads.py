@@ -3,8 +3,8 @@ this process."""
 
 import attrs
 
-from coordinatord.service.kept_reads import KeptReads
-from coordinatord.service.point_reads import Found, PointReads
+from coordinatord.service.kept_reads import RecentReads
+from coordinatord.service.point_reads import PointReads
 from coordinatord.store import catalog, jobs, providers, sessions, snapshot
 from coordinatord.store.catalog import ModelRow
 from coordinatord.store.database import Database
@@ -17,18 +17,18 @@ from coordinatord.store.snapshot import Snapshot
 
 @attrs.frozen(slots=True)
 class IndexReads:
-    job: PointReads[bytes, Found[JobRow]]
-    model: PointReads[str, Found[ModelRow]]
-    provider: PointReads[int, Found[ProviderRow]]
+    job: RecentReads[bytes, JobRow]
+    model: RecentReads[str, ModelRow]
+    provider: RecentReads[int, ProviderRow]
     session: PointReads[bytes, SessionRow | None]  # by token hash
     position: PointReads[None, Snapshot]
 
     @classmethod
     def over(cls, database: Database) -> "IndexReads":
         return cls(
-            job=PointReads(database.line(), KeptReads(jobs.read_by_ids)),
-            model=PointReads(database.line(), KeptReads(catalog.read_by_names)),
-            provider=PointReads(database.line(), KeptReads(providers.read_by_ids)),
+            job=RecentReads.over(database.line(), jobs.read_by_ids),
+            model=RecentReads.over(database.line(), catalog.read_by_names),
+            provider=RecentReads.over(database.line(), providers.read_by_ids),
             session=PointReads(database.line(), _read_sessions),
             position=PointReads(database.line(), _read_position),
         )

@@ -62,9 +62,17 @@ class PointReads(Generic[K, V]):
         """Raises what the read raises, to everybody whose key was in it."""
         future: asyncio.Future[V] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(key, []).append(future)
+        self._start()
+        return await future
+
+    def renew(self, key: K) -> None:
+        """Have the key read, for whatever the read itself keeps. Nobody waits for it, or hears that it failed."""
+        self._waiting.setdefault(key, [])
+        self._start()
+
+    def _start(self) -> None:
         if self._running is None:
             self._running = asyncio.create_task(self._run())
-        return await future
 
     async def _run(self) -> None:
         """Lives as long as somebody waits."""

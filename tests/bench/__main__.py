@@ -22,6 +22,7 @@ from tests.bench import (
     polls,
     provider,
     relaying,
+    releases,
     sealing,
     signing,
     uploads,
@@ -42,6 +43,7 @@ BENCHMARKS = {
     "batches": batches.rows,
     "polls": polls.rows,
     "uploads": uploads.rows,
+    "releases": releases.rows,
 }
 REPORT = Path("build/bench.json")
 

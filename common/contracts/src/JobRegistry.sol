@@ -27,7 +27,9 @@ contract JobRegistry is Catalogue, Escrow, Pausable {
     bytes32 private constant FAIL_TYPEHASH = keccak256("Fail(bytes32 jobId,uint64 issuedAt)");
     bytes32 private constant CANCEL_TYPEHASH = keccak256("Cancel(bytes32 jobId,uint64 issuedAt)");
     uint256 private constant OP_WINDOW = 600;
-    uint256 private constant LONGEST_EXPIRY = 86_400;
+    /// A day, as the coordinator holds every order to by its own clock, and a quarter of an hour for a latest block
+    /// that is older than that clock: an order may well be simulated on it.
+    uint256 private constant LONGEST_EXPIRY = 86_400 + 900;
     uint256 private constant LONGEST_CID = 128;
 
     /// Three slots. The commitment is not kept (the id binds it), nor is the payment signature (its event has it).

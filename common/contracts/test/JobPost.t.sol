@@ -72,17 +72,17 @@ contract JobPostTest is World {
         refuses(IJobRegistry.SlaNotAllowed.selector, signed(order));
     }
 
-    function test_post_expiry_is_after_now_and_at_most_a_day_ahead() public {
+    function test_post_expiry_is_after_now_and_at_most_a_day_and_a_quarter_of_an_hour_ahead() public {
         IJobRegistry.Order memory order = orderOf("c");
         order.expiresAt = uint64(time());
         refuses(IJobRegistry.OrderExpired.selector, signed(order));
-        order.expiresAt = uint64(time() + 86_401);
+        order.expiresAt = uint64(time() + 87_301);
         refuses(IJobRegistry.ExpiryTooFar.selector, signed(order));
         order.expiresAt = type(uint64).max;
         Draft memory d = draft();
         d.order = order;
         refuses(IJobRegistry.ExpiryTooFar.selector, d);
-        order.expiresAt = uint64(time() + 86_400);
+        order.expiresAt = uint64(time() + 87_300);
         post(signed(order));
         order.c = "another";
         order.expiresAt = uint64(time() + 1);

@@ -1,7 +1,7 @@
 import attrs
 import pytest
 
-from coordinatord.service.kept_reads import KeptReads
+from coordinatord.service.kept_reads import RECENT, KeptReads
 from coordinatord.store.lines import Line
 from coordinatord.store.snapshot import Snapshot
 
@@ -65,6 +65,20 @@ async def test_key_that_names_nothing_is_answered_and_not_kept() -> None:
     for _ in range(2):
         assert (await read(NO_LINE, [100]))[100].value is None
     assert table.asked == [[100], [100]]
+
+
+async def test_row_is_at_hand_for_some_milliseconds_after_the_question_that_brought_it() -> None:
+    table, now = Table(), 100.0
+    read = KeptReads(table.read, clock=lambda: now)
+    assert read.at_hand(1) is None
+    found = await read(NO_LINE, [1])
+    now += 0.9 * RECENT
+    assert read.at_hand(1) is found[1]
+    assert read.at_hand(2) is None
+    now += 0.2 * RECENT
+    assert read.at_hand(1) is None
+    await read(NO_LINE, [])
+    assert read.at_hand(1) is found[1]
 
 
 async def test_no_more_rows_are_kept_than_allowed() -> None:

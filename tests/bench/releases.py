@@ -1,0 +1,147 @@
+"""A thousand releases of payload keys in a minute, beside polls, reads, posts and claims of a market at work.
+
+The real daemon on a real chain; each release reads the chain. What is held to a target is how many of the releases
+that were due in the minute were answered, and that nobody, on any route, met an answer of 5xx.
+"""
+
+import json
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import anyio
+import attrs
+import httpx
+
+from common.address_book import AddressBook
+from common.box import PublicKey, SecretKey
+from common.domains import Domains
+from devnet import accounts
+from devnet.anvil import running_anvil
+from devnet.app import deployed_market
+from devnet.coordinator import running_coordinator
+from devnet.pins import running_pin_store
+from devnet.ports import pick_free
+from devnet.postgres import running_postgres
+from tests.bench.row import Row
+from tests.integration.coordinatord.api.party import Body, Party, wallet_of
+
+A_MINUTE: Final = 1000
+SECONDS: Final = 60
+JOBS: Final = 4
+READS_PAUSE: Final = 0.05
+
+
+def rows() -> list[Row]:
+    counted = anyio.run(_measure)
+    answered = counted.released / A_MINUTE
+    clean = 1.0 if counted.troubles == 0 else 0.0
+    others = sum(counted.answers.values()) - A_MINUTE
+    return [
+        Row("releases in a minute", counted.released, "releases", "1,000 that were due", answered, 1.0, answered >= 1),
+        Row("answers beside them, none of them 5xx", others, "answers", "all without 5xx", clean, 1.0, clean == 1),
+    ]
+
+
+@attrs.define
+class _Load:
+    http: httpx.AsyncClient
+    answers: Counter[tuple[str, int]] = attrs.field(factory=Counter)
+
+    @property
+    def released(self) -> int:
+        return self.answers["/release", 200]
+
+    @property
+    def troubles(self) -> int:
+        return sum(count for (_, status), count in self.answers.items() if status >= 500)
+
+    def note(self, what: str, answer: httpx.Response) -> None:
+        self.answers[what, answer.status_code] += 1
+
+    async def release(self, body: Body) -> None:
+        self.note("/release", await self.http.post("/release", json=body))
+
+    async def reads(self, job: str, poller: Party) -> None:
+        while True:
+            self.note("poll", await self.http.get("/evm/jobs?state=Open&model=1&free=1", headers=poller.authorization))
+            for path in (f"/v1/jobs/{job}", "/key", "/readyz"):
+                self.note(path, await self.http.get(path))
+            await anyio.sleep(READS_PAUSE)
+
+    async def posts_and_claims(self, client: Party, provider: Party) -> None:
+        while True:
+            body = await client.paid()
+            self.note("post", await self.http.post("/v1/jobs", json=body))
+            self.note("claim", await provider.run(provider.claim(body["job_id"])))
+
+
+async def _measure() -> _Load:
+    async with _market() as (http, parties):
+        client, buyer, provider, other = parties
+        await provider.sign_in("provider")
+        await other.sign_in("provider")
+        key = PublicKey(bytes.fromhex((await http.get("/key")).json()["escrow_public_key"]))
+        response = SecretKey.generate().public
+        jobs = []
+        for _ in range(JOBS):
+            container = client.container(to=key)
+            job = (await client.post(container=container))["job_id"]
+            claim = await provider.run(provider.claim(job))
+            assert claim.status_code == 201, claim.text
+            jobs.append((job, container))
+        load = _Load(http)
+        async with anyio.create_task_group() as beside:
+            beside.start_soon(load.reads, jobs[0][0], other)
+            beside.start_soon(load.posts_and_claims, buyer, other)
+            started = time.monotonic()
+            async with anyio.create_task_group() as releases:
+                for n in range(A_MINUTE):
+                    await anyio.sleep(max(0, started + n * SECONDS / A_MINUTE - time.monotonic()))
+                    job, container = jobs[n % JOBS]
+                    releases.start_soon(load.release, provider.release(job, container, response))
+            beside.cancel_scope.cancel()
+        return load
+
+
+@asynccontextmanager
+async def _market() -> AsyncIterator[tuple[httpx.AsyncClient, tuple[Party, ...]]]:
+    cast = accounts.derive()
+    with tempfile.TemporaryDirectory() as folder:
+        state = Path(folder)
+        for part in ("anvil", "pins", "postgres"):
+            (state / part).mkdir()
+        async with (
+            running_anvil(pick_free(), state / "anvil", state) as anvil,
+            running_pin_store(pick_free(), state / "pins", state) as pins,
+            running_postgres(pick_free(), state / "postgres", state) as postgres,
+        ):
+            market = await deployed_market(anvil, cast)
+            await anvil.mine_every(1)
+            async with (
+                running_coordinator(
+                    port=pick_free(),
+                    metrics_port=pick_free(),
+                    rpc_url=anvil.rpc_url,
+                    database_url=postgres.url(),
+                    pins=pins,
+                    address_book=market.address_book,
+                    relayer_key=cast.with_role("relayer")[0].private_key,
+                    operator_key=cast.operator.private_key,
+                    logs=state,
+                ) as coordinator,
+                httpx.AsyncClient(base_url=coordinator.base_url, trust_env=False, timeout=90) as http,
+            ):
+                book = AddressBook.parse(json.dumps(market.address_book).encode())
+                wallets = [*cast.with_role("client")[:2], *cast.with_role("provider")[:2]]
+                yield (
+                    http,
+                    tuple(
+                        Party(wallet_of(wallet), Domains.of(book), book.job_registry, http, wallet.box_key)
+                        for wallet in wallets
+                    ),
+                )
