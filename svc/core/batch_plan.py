@@ -65,19 +65,22 @@ def check_plan(wanted: Sequence[ModelDemand], plans: Sequence[ModelPlan]) -> Non
             raise PlanShort(one.name, allocated.get(one.model_id, 0), one.lines)
 
 
-def bids(lines: Sequence[Shaped], plans: Sequence[ModelPlan], providers: Sequence[tuple[int, str]]) -> list[Bid]:
-    """A bid per line. `providers`: id and box key of those that lines with rates are designated to in turn."""
+def bids(
+    lines: Sequence[tuple[int, Rates | None]], plans: Sequence[ModelPlan], providers: Sequence[tuple[int, str]]
+) -> list[Bid]:
+    """A bid per line, of which its model and rates are given. `providers`: id and box key of those that lines with
+    rates are designated to in turn."""
     planned = {plan.model_id: _planned(plan) for plan in plans}
     turns = cycle(providers) if providers else None
     found = []
-    for line in lines:
-        if line.rates is None:
-            found.append(next(planned[line.model.svc.model_id]))
+    for model_id, rates in lines:
+        if rates is None:
+            found.append(next(planned[model_id]))
         elif turns is not None:
             provider, box_key = next(turns)
-            found.append(Bid(line.rates, provider, box_key))
+            found.append(Bid(rates, provider, box_key))
         else:
-            found.append(Bid(line.rates, OPEN))
+            found.append(Bid(rates, OPEN))
     return found
 
 

@@ -13,20 +13,23 @@ from common.envelope import Envelope
 from common.quotes import Terms as FeeTerms
 from common.refusal import Refused
 from common.secp256k1 import Wallet
+from svc.core.bids import Bid
 from svc.core.deployment import Market
-from svc.core.orders import PreparedOrder, Terms, seal_order
+from svc.core.order_request import OrderRequest, Shaped, shape
+from svc.core.orders import PreparedOrder, SealedOrder, Terms, seal_order
 from svc.core.quoting import amount_of
+from svc.records import Model
 
 _encode = msgspec.json.Encoder().encode
 
 
 @attrs.frozen(slots=True)
 class LineWork:
-    """One line: its terms, its input, and who may read it."""
+    """One line: what is asked for, what is offered for it, and who may read it."""
 
-    terms: Terms
-    input: dict[str, object]
-    custom_id: str | None
+    request: OrderRequest
+    model: Model
+    bid: Bid
     recipient: PublicKey
 
 
@@ -37,27 +40,42 @@ class Place:
     market: Market
     owner: bytes
     result_key: PublicKey
+    expires_at: int
     fees: FeeTerms
 
 
 @attrs.frozen(slots=True)
 class PreparedLine:
     """A line that can be posted: `text` is its JSON. One whose container is too large for it is still to be uploaded
-    and paid for, and is `oversized` instead."""
+    and paid for, and is `oversized` instead. `unlisted`: parameters that the model's schema does not name."""
 
     job_id: str
     amount: int
     text: bytes = attrs.field(repr=False)
+    unlisted: tuple[str, ...]
     oversized: PreparedOrder | None = None
 
 
 def prepare_lines(place: Place, wallet: Wallet, portion: Sequence[LineWork]) -> list[PreparedLine | Refused]:
-    """Each line, or why it cannot be sealed."""
+    """Each line, or why the model cannot take it or it cannot be sealed."""
     return [_prepared(place, wallet, line) for line in portion]
 
 
-def envelope_of(place: Place, line: LineWork) -> Envelope:
-    return Envelope(place.owner, line.terms.model, line.input, place.result_key, line.custom_id)
+def seal_line(place: Place, line: LineWork) -> tuple[SealedOrder, Shaped]:
+    """Raises Refused."""
+    shaped = shape(line.request, line.model)
+    terms = Terms(
+        model=shaped.model.id,
+        model_id=shaped.model.svc.model_id,
+        modality=shaped.modality,
+        sla_secs=shaped.sla_secs,
+        units=shaped.units,
+        rates=line.bid.rates,
+        designated=line.bid.designated,
+        expires_at=place.expires_at,
+    )
+    envelope = Envelope(place.owner, shaped.model.id, shaped.input, place.result_key, shaped.custom_id)
+    return seal_order(place.market, line.recipient, envelope, terms), shaped
 
 
 def line_of(prepared: PreparedOrder, amount: int, auth_sig: bytes, container_cid: str | None = None) -> bytes:
@@ -66,11 +84,12 @@ def line_of(prepared: PreparedOrder, amount: int, auth_sig: bytes, container_cid
 
 def _prepared(place: Place, wallet: Wallet, line: LineWork) -> PreparedLine | Refused:
     try:
-        sealed = seal_order(place.market, line.recipient, envelope_of(place, line), line.terms)
-        prepared = PreparedOrder(sealed, wallet.sign(sealed.to_sign().digest))
+        sealed, shaped = seal_line(place, line)
+        prepared = PreparedOrder(sealed, wallet.sign(sealed.to_sign().digest), shaped.unlisted)
         amount = amount_of(prepared, place.fees)
     except Refused as refusal:
         return refusal
     if not sealed.sealed.fits_inline:
-        return PreparedLine(prepared.id, amount, b"", prepared)
-    return PreparedLine(prepared.id, amount, line_of(prepared, amount, wallet.sign(prepared.payment(amount).digest)))
+        return PreparedLine(prepared.id, amount, b"", prepared.unlisted, prepared)
+    auth_sig = wallet.sign(prepared.payment(amount).digest)
+    return PreparedLine(prepared.id, amount, line_of(prepared, amount, auth_sig), prepared.unlisted)

@@ -26,10 +26,9 @@ from common.refusal import Refused
 from common.secp256k1 import Wallet
 from svc.core.batch_lines import read_lines
 from svc.core.batch_work import LineWork, Place, prepare_lines
-from svc.core.bids import Rates
+from svc.core.bids import Bid, Rates, read_rates
 from svc.core.deployment import Market
-from svc.core.order_request import OrderRequest, shape
-from svc.core.orders import Terms
+from svc.core.order_request import OrderRequest
 from svc.records import Contracts, Deployment, Model, ModelDetails, TokenName
 from tests.bench.row import Row, interleaved
 from tests.unit.svc.fake_coordinator import FakeCoordinator, quoting
@@ -46,16 +45,14 @@ TEXT = "x" * 4096
 CONTRACTS = Contracts(*("0x" + f"{n:02x}" * 20 for n in range(1, 5)))
 MARKET = Market.of(Deployment(31337, CONTRACTS, 6, TokenName("Bench Dollar", "1"), 1, 1, 1000, 250))
 MODEL = Model("demo/text", "bench", ModelDetails(1, True))
-PLACE = Place(MARKET, WALLET.address, RECIPIENT, FeeTerms(250, 2_000))
+PLACE = Place(MARKET, WALLET.address, RECIPIENT, int(time.time()) + 7200, FeeTerms(250, 2_000))
 LINE = json.dumps({"body": {"model": MODEL.id, "rate_in": 1_000_000, "rate_out": 2_000_000, "input": TEXT}})
 
 
 def _prepared(request: OrderRequest) -> None:
     """All that is computed for one order, from its input to the body that is posted."""
-    shaped = shape(request, MODEL)
-    rates, expires_at = shaped.rates or Rates(0, 0), int(time.time()) + 7200
-    terms = Terms(MODEL.id, 1, shaped.modality, shaped.sla_secs, shaped.units, rates, 7, expires_at)
-    (line,) = prepare_lines(PLACE, WALLET, [LineWork(terms, shaped.input, None, RECIPIENT)])
+    bid = Bid(read_rates(request.rate_in, request.rate_out) or Rates(0, 0), 7)
+    (line,) = prepare_lines(PLACE, WALLET, [LineWork(request, MODEL, bid, RECIPIENT)])
     if isinstance(line, Refused):
         raise RuntimeError(str(line))
 

@@ -20,6 +20,10 @@ def plan(model_id: int, *shares: tuple[int, int]) -> ModelPlan:
     return ModelPlan(model_id, sum(lines for _, lines in shares), allocation)
 
 
+def given(lines: list[Shaped]) -> list[tuple[int, Rates | None]]:
+    return [(line.model.svc.model_id, line.rates) for line in lines]
+
+
 def test_demand_is_totalled_per_model_over_lines_without_rates() -> None:
     lines = [shaped(), shaped(OTHER), shaped(rate=5), shaped()]
     units = lines[0].units
@@ -42,7 +46,7 @@ def test_plan_is_asked_for_sixteen_models_at_a_time() -> None:
 def test_planned_lines_go_to_their_allocation_in_file_order_and_rated_ones_to_the_given_providers_in_turn() -> None:
     lines = [shaped(), shaped(rate=5), shaped(OTHER), shaped(), shaped(rate=6), shaped(rate=7), shaped()]
     plans = [plan(1, (10, 2), (11, 1)), plan(2, (12, 1))]
-    assert [(bid.designated, bid.rates) for bid in bids(lines, plans, [(20, "0x20"), (21, "0x21")])] == [
+    assert [(bid.designated, bid.rates) for bid in bids(given(lines), plans, [(20, "0x20"), (21, "0x21")])] == [
         (10, Rates(10, 10)),
         (20, Rates(5, 0)),
         (12, Rates(12, 12)),
@@ -54,7 +58,7 @@ def test_planned_lines_go_to_their_allocation_in_file_order_and_rated_ones_to_th
 
 
 def test_rated_lines_without_given_providers_are_open() -> None:
-    assert bids([shaped(rate=5)], [], []) == [Bid(Rates(5, 0), 0, None)]
+    assert bids(given([shaped(rate=5)]), [], []) == [Bid(Rates(5, 0), 0, None)]
 
 
 @pytest.mark.parametrize("plans", [[], [plan(1, (10, 1))]])
