@@ -16,6 +16,7 @@ class Buyer:
     ground: Ground
     wallet: Wallet
     random: Random
+    doing: str = ""  # for whoever wonders why it takes so long
 
     @asynccontextmanager
     async def anywhere(self) -> AsyncIterator[Client]:

@@ -106,6 +106,7 @@ class Work:
             prepared = await client.prepare(_TEXT, _question(), window=_WINDOW, rate_in=1, rate_out=1)
             await self._post(buyer, prepared)
         job_id = prepared.id
+        buyer.doing = f"cancelling {job_id}"
         async with buyer.anywhere() as client:
             await client.cancel(job_id)
         async with buyer.anywhere() as client:
@@ -122,6 +123,7 @@ class Work:
 
     async def _bought(self, buyer: Buyer, terms: dict[str, Any], question: str | None = None) -> str:
         asked = question if question is not None else _question()
+        buyer.doing = "preparing"
         async with buyer.anywhere() as client:
             prepared = await client.prepare(_TEXT, asked, window=_WINDOW, **terms)
         since = self.timeline.now
@@ -130,6 +132,7 @@ class Work:
 
     async def _post(self, buyer: Buyer, prepared: PreparedOrder) -> None:
         """Until it is posted: the same order again is the same job."""
+        buyer.doing = f"posting {prepared.id}"
         while True:
             try:
                 async with buyer.anywhere() as client:
@@ -137,6 +140,7 @@ class Work:
             except SvcError as trouble:
                 if not may_come_again(trouble):
                     raise
+                buyer.doing = f"posting {prepared.id} after {trouble.code or trouble.type}"
                 await anyio.sleep(0.5)
                 continue
             if submitted.mined:
@@ -146,6 +150,7 @@ class Work:
     async def _ended(self, buyer: Buyer, prepared: PreparedOrder, question: str, since: float) -> str:
         """What became of a job that was posted."""
         self.timeline.finished("post", since, "ok")
+        buyer.doing = f"waiting for {prepared.id}"
         async with buyer.anywhere() as client:
             job = await client.wait(prepared.id)
         if job.status != "completed":
@@ -153,6 +158,7 @@ class Work:
         return await self._opened(buyer, prepared.id, question)
 
     async def _opened(self, buyer: Buyer, job_id: str, question: str) -> str:
+        buyer.doing = f"opening {job_id}"
         until = time.monotonic() + _UNREADABLE_FOR
         while True:
             try:
