@@ -14,6 +14,7 @@ from svc.core.orders import PreparedOrder
 from svc.errors import ApiError, ConnectionFailed, JobFailed, ResultUnreadable, SvcError
 from svc.signers import LocalSigner
 from tests.soak.ground import Ground
+from tests.soak.plain_http import plain_http
 from tests.soak.programs import RATE_IN, RATE_OUT, SLA_SECONDS
 from tests.soak.timeline import Timeline
 from tests.soak.traffic.answers import counted
@@ -118,7 +119,7 @@ class Work:
             return await client.prepare(_TEXT, question, window=_WINDOW, rate_in=RATE_IN, rate_out=RATE_OUT)
 
     async def _sent(self, base_url: str, body: dict[str, Any]) -> httpx.Response:
-        async with httpx.AsyncClient(base_url=base_url, trust_env=False, timeout=90) as http:
+        async with plain_http(base_url, timeout=90) as http:
             return await http.post("/v1/jobs", json=body)
 
     async def _bought(self, buyer: Buyer, terms: dict[str, Any], question: str | None = None) -> str:
