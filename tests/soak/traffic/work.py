@@ -23,6 +23,7 @@ from tests.soak.traffic.buyer import Buyer
 _TEXT: Final = MODELS[0].name
 _WINDOW: Final = f"{SLA_SECONDS}s"
 _UNREADABLE_FOR: Final = 60.0  # a gateway that is away comes back
+_MAY_APPEAR: Final = 100.0  # seconds for a post that was sent and not seen mined, and for its whole job
 _LARGE: Final = 16_000_000  # more than a submission takes inline: container and result both go through uploads
 
 
@@ -128,11 +129,12 @@ class Work:
         async with buyer.anywhere() as client:
             prepared = await client.prepare(_TEXT, asked, window=_WINDOW, **terms)
         since = self.timeline.now
-        await self._post(buyer, prepared)
-        return await self._ended(buyer, prepared, asked, since)
+        mined = await self._post(buyer, prepared)
+        return await self._ended(buyer, prepared, asked, since, None if mined else _MAY_APPEAR)
 
-    async def _post(self, buyer: Buyer, prepared: PreparedOrder) -> None:
-        """Until it is posted: the same order again is the same job."""
+    async def _post(self, buyer: Buyer, prepared: PreparedOrder) -> bool:
+        """Until it is posted: the same order again is the same job. False when it was sent and not seen mined: then
+        nothing is promised."""
         buyer.doing = f"posting {prepared.id}"
         while True:
             try:
@@ -146,14 +148,16 @@ class Work:
                 continue
             if submitted.mined:
                 self.promised.add(prepared.sealed_order.job_id)
-            return
+            return submitted.mined
 
-    async def _ended(self, buyer: Buyer, prepared: PreparedOrder, question: str, since: float) -> str:
+    async def _ended(
+        self, buyer: Buyer, prepared: PreparedOrder, question: str, since: float, patience: float | None = None
+    ) -> str:
         """What became of a job that was posted."""
         self.timeline.finished("post", since, "ok")
         buyer.doing = f"waiting for {prepared.id}"
         async with buyer.anywhere() as client:
-            job = await client.wait(prepared.id)
+            job = await client.wait(prepared.id, timeout=patience)
         if job.status != "completed":
             return job.status
         return await self._opened(buyer, prepared.id, question)
