@@ -27,6 +27,8 @@ async def resolve(term: Term, rpc: Rpc, account: Account, receipts: Sequence[Rec
     carrying = [(tx, r) for tx, r in found if not _is_fill(tx, r.tx_hash)]
     refused = [call for tx, r in carrying if r.succeeded for call in _refused_calls(tx, r)]
     reverted_refused, passing = await _reverted(term, rpc, account, [(tx, r) for tx, r in carrying if not r.succeeded])
+    refused += reverted_refused
+    passing += await _refused_too_early(term, rpc, account, refused)
     async with term.transaction() as connection:
         await relay_outcomes.record_mined(
             connection,
@@ -37,7 +39,7 @@ async def resolve(term: Term, rpc: Rpc, account: Account, receipts: Sequence[Rec
             passing + [relay.id for relay in await relay_outcomes.carried(connection, filled)],
             "rpc_internal",
         )
-        ended = await relay_outcomes.end_carried(connection, [tx.id for tx, _ in carrying], refused + reverted_refused)
+        ended = await relay_outcomes.end_carried(connection, [tx.id for tx, _ in carrying], refused)
     for tx, _ in found:
         account.pending.remove(tx)
     for relay in ended:
@@ -78,3 +80,17 @@ async def _reverted(
             else:
                 refused.append(RefusedCall(tx.id, relay.call_index, reason.name, reason.raw))
     return refused, passing
+
+
+async def _refused_too_early(term: Term, rpc: Rpc, account: Account, refused: Sequence[RefusedCall]) -> list[int]:
+    """The ids of refused relays that are to be tried again: what they build on was not there when they were mined.
+
+    Nonces keep the order of one account. Of several, a reorganisation may mine a settle before the claim that it
+    settles: refused for good, it would leave a job claimed that its provider has long done with.
+    """
+    if not refused:
+        return []
+    async with term.transaction() as connection:
+        relays = await relay_outcomes.refused_alive(connection, refused)
+    reasons = await replay(rpc, account.address, [(relay.target, relay.calldata) for relay in relays])
+    return [relay.id for relay, reason in zip(relays, reasons, strict=True) if relay.early or reason is None]

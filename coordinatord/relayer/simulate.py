@@ -60,10 +60,13 @@ async def simulate(rpc: Rpc, account: bytes, calls: Sequence[CallData], book: Ga
     return [verdicts[place] for place in range(len(calls))]
 
 
-async def replay(rpc: Rpc, account: bytes, calls: Sequence[CallData], block_number: int) -> list[WouldRevert | None]:
-    """Why each call reverts on the state of that block, or None where it would pass now."""
+async def replay(
+    rpc: Rpc, account: bytes, calls: Sequence[CallData], block_number: int | None = None
+) -> list[WouldRevert | None]:
+    """Why each call reverts on the state of that block, the latest if none is given; None where it would pass."""
     reasons: list[WouldRevert | None] = []
-    requests = [_request("eth_call", account, call, hex(block_number)) for call in calls]
+    block = "latest" if block_number is None else hex(block_number)
+    requests = [_request("eth_call", account, call, block) for call in calls]
     for answer in await _all(rpc, requests):
         if isinstance(answer, RpcError) and answer.meaning not in (Meaning.REVERTED, Meaning.GAS):
             raise trouble_of(answer, "eth_call")

@@ -15,6 +15,12 @@ from coordinatord.store.database import Connection
 
 MAX_PER_SUBJECT: Final = 8
 MAX_REQUEUES: Final = 3
+# A relay that came back is decided after those of its subject that were there before it: what they do to the job is
+# what it builds on, and after a reorganisation they may be mined later, from another account.
+_WAITS_FOR_OLDER: Final = (
+    "(requeued > 0 and exists (select from relays o where o.subject = relays.subject and o.id < relays.id"
+    " and o.state in ('queued', 'signed')))"
+)
 
 
 class RelayKind(enum.StrEnum):
@@ -116,7 +122,8 @@ class WaitingRelay:
 
 
 async def take(connection: Connection, limit: int, batch_limit: int) -> list[WaitingRelay]:
-    """The next relays to sign, locked until the transaction ends; those that another account holds are passed by.
+    """The next relays to sign, locked until the transaction ends; those that another account holds are passed by, and
+    those that wait for an older one.
 
     Of batches at most `batch_limit`: who waits for an answer waits behind them for one round.
     """
@@ -132,6 +139,7 @@ async def take(connection: Connection, limit: int, batch_limit: int) -> list[Wai
 async def _take(connection: Connection, which: str, limit: int) -> "list[asyncpg.Record]":
     rows: list[asyncpg.Record] = await connection.fetch(
         f"select id, kind, target, calldata, priority, requeued from relays where state = 'queued' and {which}"
+        f" and not {_WAITS_FOR_OLDER}"
         " order by priority, id limit $1 for update skip locked",
         limit,
     )
@@ -168,7 +176,7 @@ async def end(connection: Connection, endings: Iterable[Ending]) -> None:
 async def drop_overdue(connection: Connection, timeout_ms: int) -> list[RelayKind]:
     """Drop what waited in the queue for too long; relays that the relayer is just signing are left to it."""
     rows = await connection.fetch(
-        "with overdue as (select id from relays where state = 'queued'"
+        f"with overdue as (select id from relays where state = 'queued' and not {_WAITS_FOR_OLDER}"
         " and queued_at < clock_timestamp() - $1 * interval '1 millisecond' for update skip locked),"
         " dropped as (update relays set state = 'dropped', reason = 'relay_queue_timeout',"
         " ended_at = clock_timestamp() from overdue where relays.id = overdue.id returning relays.id, relays.kind)"

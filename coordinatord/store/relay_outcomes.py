@@ -93,6 +93,30 @@ async def end_carried(connection: Connection, tx_ids: Sequence[int], refused: Se
     return [Ended(RelayKind(r["kind"]), r["state"], r["seconds"]) for r in rows]
 
 
+@attrs.frozen(slots=True)
+class RefusedRelay:
+    """`early`: an older relay of the same subject is still to be decided."""
+
+    id: int
+    target: bytes
+    calldata: bytes = attrs.field(repr=False)
+    early: bool
+
+
+async def refused_alive(connection: Connection, refused: Sequence[RefusedCall]) -> list[RefusedRelay]:
+    """Those of the refused that have not ended otherwise before."""
+    rows = await connection.fetch(
+        "select r.id, r.target, r.calldata, exists (select from relays o where o.subject = r.subject and o.id < r.id"
+        " and o.state in ('queued', 'signed')) as early"
+        " from relays r join unnest($1::bigint[], $2::integer[]) as f(tx_id, call_index)"
+        " on f.tx_id = r.tx_id and f.call_index is not distinct from r.call_index"
+        " where r.state = 'signed' order by r.id",
+        [call.tx_id for call in refused],
+        [call.call_index for call in refused],
+    )
+    return [RefusedRelay(r["id"], r["target"], r["calldata"], r["early"]) for r in rows]
+
+
 async def requeue(connection: Connection, relay_ids: Sequence[int], code: str) -> None:
     """Put signed relays, whose transaction can take no effect any more, back into the queue.
 

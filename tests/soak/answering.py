@@ -6,6 +6,7 @@ import asyncpg
 import httpx
 
 from devnet.postgres import Postgres
+from tests.soak.plain_http import plain_http
 
 Ready = Callable[[], Awaitable[bool]]
 
@@ -37,7 +38,7 @@ def accepts_sql(server: Postgres) -> Ready:
 
 
 async def _status(url: str) -> int | None:
-    async with httpx.AsyncClient(trust_env=False, timeout=5) as client:
+    async with plain_http(timeout=5) as client:
         try:
             return (await client.get(url)).status_code
         except httpx.TransportError:

@@ -74,8 +74,9 @@ async def _disturb(ground: Ground, options: Options, timeline: Timeline, crowd: 
             crowd.close()
             clients.cancel_scope.deadline = anyio.current_time() + _PATIENCE
         if clients.cancel_scope.cancelled_caught:
-            late = ", ".join(f"{n} × {what}" for what, n in crowd.at_work.items() if n)
-            timeline.complain(f"I1: clients had not finished {_PATIENCE:g} s after the last fault: {late}")
+            timeline.complain(
+                f"I1: clients had not finished {_PATIENCE:g} s after the last fault: {', '.join(crowd.unfinished)}"
+            )
         watching.cancel_scope.cancel()
 
 

@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.soak.daemon import Daemon
 from tests.soak.ground import Ground
+from tests.soak.plain_http import plain_http
 from tests.soak.timeline import Reading, Timeline
 
 EVERY: Final = 1.0
@@ -22,7 +23,7 @@ _SERIES: Final = {
 
 
 async def sample_until_cancelled(ground: Ground, timeline: Timeline) -> None:
-    async with httpx.AsyncClient(trust_env=False, timeout=2) as client:
+    async with plain_http(timeout=2) as client:
         while True:
             async with anyio.create_task_group() as reads:
                 for daemon in ground.daemons:

@@ -9,14 +9,15 @@ import anyio
 from devnet.contracts import at, connected
 from tests.soak.ground import Ground
 
-_DEEPEST: Final = 12
+_DEEPEST: Final = 50
+_USUAL_DEPTH: Final = 8
 _GWEI: Final = 10**9
 _MOST_AHEAD: Final = 240  # seconds
 
 
 async def reorganised(ground: Ground, random: Random, _seconds: float) -> None:
     """The last blocks are replaced by empty ones: what they held must find its way back, or its end."""
-    depth = random.randint(1, _DEEPEST)
+    depth = min(_DEEPEST, 1 + int(random.expovariate(1 / _USUAL_DEPTH)))
     await ground.anvil.call("anvil_reorg", depth, [])
 
 
@@ -35,6 +36,15 @@ async def foreign_transaction(ground: Ground, random: Random, _seconds: float) -
     relayer = random.choice(ground.cast.with_role("relayer")[: len(ground.coordinators)]).address
     to = ground.cast.admin.address
     await ground.anvil.call("eth_sendTransaction", {"from": relayer, "to": to, "value": "0x1", "gas": hex(21_000)})
+
+
+async def relayer_empty(ground: Ground, random: Random, seconds: float) -> None:
+    """A relayer's account has next to nothing left, until somebody fills it up."""
+    relayer = random.choice(ground.cast.with_role("relayer")[: len(ground.coordinators)]).address
+    before = await ground.anvil.call("eth_getBalance", relayer, "latest")
+    await ground.anvil.call("anvil_setBalance", relayer, hex(random.randrange(10**15)))
+    await anyio.sleep(seconds)
+    await ground.anvil.call("anvil_setBalance", relayer, before)
 
 
 async def clock_ahead(ground: Ground, random: Random, _seconds: float) -> None:

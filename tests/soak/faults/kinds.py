@@ -30,6 +30,7 @@ KINDS: Final[dict[str, Kind]] = {
     "reorg": Kind(chain.reorganised, 0, 0),
     "fee_spike": Kind(chain.fee_spike, 3, 8),
     "foreign_transaction": Kind(chain.foreign_transaction, 0, 0),
+    "relayer_empty": Kind(chain.relayer_empty, 2, 8),
     "chain_clock": Kind(chain.clock_ahead, 0, 0),
     "token_paused": Kind(chain.token_paused),
     "store_trouble": Kind(stores.store_trouble),

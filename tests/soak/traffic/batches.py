@@ -42,11 +42,13 @@ class BatchWork:
         return (await self._ended(buyer, created)).status
 
     async def _created(self, buyer: Buyer, count: int) -> Batch:
+        buyer.doing = "preparing"
         lines = [_line(n, buyer.random) for n in range(count)]
         async with buyer.anywhere() as client:
             return await client.batches.create(await client.batches.prepare(lines, window="1h"))
 
     async def _ended(self, buyer: Buyer, batch: Batch) -> Batch:
+        buyer.doing = f"waiting for {batch.id}"
         while not batch.ended:
             await anyio.sleep(1)
             try:

@@ -8,7 +8,9 @@ import attrs
 
 from devnet.accounts import Wallet
 from svc.client import Client
+from svc.wire.transport import REQUEST_SECONDS
 from tests.soak.ground import Ground
+from tests.soak.plain_http import plain_http
 
 
 @attrs.define
@@ -16,15 +18,19 @@ class Buyer:
     ground: Ground
     wallet: Wallet
     random: Random
+    doing: str = ""  # for whoever wonders why it takes so long
 
     @asynccontextmanager
     async def anywhere(self) -> AsyncIterator[Client]:
+        base_url = self.random.choice(self.ground.base_urls)
+        pool = plain_http(base_url, timeout=REQUEST_SECONDS)
         client = Client(
-            self.random.choice(self.ground.base_urls),
+            base_url,
+            http=pool,
             wallet_key=self.wallet.private_key,
             gateways=self.ground.gateway,
             addresses=self.ground.book,
             environment={},
         )
-        async with client:
+        async with pool, client:
             yield client

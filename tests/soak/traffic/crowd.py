@@ -27,11 +27,16 @@ _LONG_PAUSE: Final = 5.0  # where a piece weighs more
 Act = Callable[[int], Awaitable[str]]
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
 class Client:
     what: str
     act: Act
     pause: float = _PAUSE
+    buyer: Buyer | None = None
+
+    @property
+    def at(self) -> str:
+        return f"{self.what} ({self.buyer.doing})" if self.buyer is not None and self.buyer.doing else self.what
 
 
 class Crowd:
@@ -39,7 +44,7 @@ class Crowd:
         self._ground, self._options, self._timeline = ground, options, timeline
         self._work = Work(ground, timeline)
         self._closing = anyio.Event()
-        self.at_work: dict[str, int] = {}  # how many clients of each kind have not finished
+        self._at_work: list[Client] = []
 
     @property
     def promised(self) -> set[bytes]:
@@ -50,6 +55,11 @@ class Crowd:
         async with anyio.create_task_group() as clients:
             for client in (*self._buyers(), *self._others()):
                 clients.start_soon(self._again, client)
+
+    @property
+    def unfinished(self) -> list[str]:
+        """Who is still at what."""
+        return [client.at for client in self._at_work]
 
     def close(self) -> None:
         """Begin nothing new."""
@@ -80,7 +90,7 @@ class Crowd:
         for what, act, wallet, how_many, pause in kinds:
             for n in range(how_many):
                 buyer = Buyer(self._ground, wallets[wallet], self._random(f"{what}/{n}"))
-                yield Client(what, _acting(act, buyer), pause)
+                yield Client(what, _acting(act, buyer), pause, buyer)
 
     def _others(self) -> Iterator[Client]:
         ground, timeline = self._ground, self._timeline
@@ -96,7 +106,7 @@ class Crowd:
         return Random(f"{self._options.seed}/{name}")  # noqa: S311 - to be foreseen is its purpose
 
     async def _again(self, client: Client) -> None:
-        self.at_work[client.what] = self.at_work.get(client.what, 0) + 1
+        self._at_work.append(client)
         for n in count():
             if self._closing.is_set():
                 break
@@ -110,7 +120,7 @@ class Crowd:
             self._timeline.finished(client.what, since, outcome)
             with anyio.move_on_after(client.pause):
                 await self._closing.wait()
-        self.at_work[client.what] -= 1
+        self._at_work.remove(client)
 
 
 def _acting(act: Callable[[Buyer], Awaitable[str]], buyer: Buyer) -> Act:

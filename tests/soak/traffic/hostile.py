@@ -13,6 +13,7 @@ from common.messages.sessions import SvcSession
 from common.scalars import hex_of
 from common.secp256k1 import Wallet
 from tests.soak.ground import Ground
+from tests.soak.plain_http import plain_http
 from tests.soak.timeline import Timeline
 from tests.soak.traffic.answers import counted
 
@@ -35,7 +36,7 @@ class Hostile:
     async def one_nonce_twice(self, _n: int) -> str:
         """One nonce, shown to every coordinator at once: one session (I8)."""
         wallet = Wallet(secrets.token_bytes(32))
-        async with httpx.AsyncClient(trust_env=False, timeout=30) as http:
+        async with plain_http() as http:
             nonce = await http.get(f"{self.ground.base_urls[0]}/auth/nonce", params={"address": hex_of(wallet.address)})
             if nonce.status_code != 200:
                 return counted(nonce, self.timeline, {200})
@@ -63,7 +64,7 @@ class Hostile:
     async def garbage(self, n: int) -> str:
         """Bodies that are no submission."""
         url = self.ground.base_urls[n % len(self.ground.base_urls)]
-        async with httpx.AsyncClient(trust_env=False, timeout=30) as http:
+        async with plain_http() as http:
             answer = await http.post(
                 f"{url}/v1/jobs", content=_GARBAGE[n % len(_GARBAGE)], headers={"content-type": "application/json"}
             )
@@ -74,6 +75,6 @@ class Hostile:
         url = self.ground.base_urls[n % len(self.ground.base_urls)]
         headers = {"authorization": f"Bearer svc_sess_{secrets.token_hex(32)}"}
         path = ("/v1/batches", "/v1/files/file-000000000000000000000000", "/evm/jobs?free=1&state=Open&model=1")[n % 3]
-        async with httpx.AsyncClient(trust_env=False, timeout=30) as http:
+        async with plain_http() as http:
             answer = await http.get(f"{url}{path}", headers=headers)
         return counted(answer, self.timeline, {401})

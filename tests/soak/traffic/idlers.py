@@ -14,6 +14,7 @@ from common.domains import Domains
 from devnet.accounts import Wallet
 from tests.integration.coordinatord.api.party import Party, wallet_of
 from tests.soak.ground import Ground
+from tests.soak.plain_http import plain_http
 from tests.soak.programs import SLA_SECONDS
 from tests.soak.timeline import Timeline
 from tests.soak.traffic.answers import counted
@@ -33,7 +34,7 @@ class Idler:
 
     async def poll(self, _n: int) -> str:
         urls = self.ground.base_urls
-        async with httpx.AsyncClient(base_url=urls[next(self._turns) % len(urls)], trust_env=False, timeout=90) as http:
+        async with plain_http(urls[next(self._turns) % len(urls)], timeout=90) as http:
             party = self._party(http)
             if not self._token:
                 answer = await http.get("/auth/nonce", params={"address": party.address})

@@ -3,9 +3,9 @@
 from typing import Final
 
 import attrs
-import httpx
 
 from tests.soak.ground import Ground
+from tests.soak.plain_http import plain_http
 from tests.soak.timeline import Timeline
 from tests.soak.traffic.answers import counted
 
@@ -36,7 +36,7 @@ class Reader:
         client = self.ground.cast.with_role("client")[0].address
         path = _PATHS[n % len(_PATHS)].format(client=client)
         headers = {"if-none-match": self.etags[path]} if path in self.etags else {}
-        async with httpx.AsyncClient(base_url=base_url, trust_env=False, timeout=30) as http:
+        async with plain_http(base_url) as http:
             answer = await http.get(path, headers=headers)
         if "etag" in answer.headers:
             self.etags[path] = answer.headers["etag"]

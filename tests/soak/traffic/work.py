@@ -14,6 +14,7 @@ from svc.core.orders import PreparedOrder
 from svc.errors import ApiError, ConnectionFailed, JobFailed, ResultUnreadable, SvcError
 from svc.signers import LocalSigner
 from tests.soak.ground import Ground
+from tests.soak.plain_http import plain_http
 from tests.soak.programs import RATE_IN, RATE_OUT, SLA_SECONDS
 from tests.soak.timeline import Timeline
 from tests.soak.traffic.answers import counted
@@ -22,6 +23,7 @@ from tests.soak.traffic.buyer import Buyer
 _TEXT: Final = MODELS[0].name
 _WINDOW: Final = f"{SLA_SECONDS}s"
 _UNREADABLE_FOR: Final = 60.0  # a gateway that is away comes back
+_MAY_APPEAR: Final = 100.0  # seconds for a post that was sent and not seen mined, and for its whole job
 _LARGE: Final = 16_000_000  # more than a submission takes inline: container and result both go through uploads
 
 
@@ -106,6 +108,7 @@ class Work:
             prepared = await client.prepare(_TEXT, _question(), window=_WINDOW, rate_in=1, rate_out=1)
             await self._post(buyer, prepared)
         job_id = prepared.id
+        buyer.doing = f"cancelling {job_id}"
         async with buyer.anywhere() as client:
             await client.cancel(job_id)
         async with buyer.anywhere() as client:
@@ -117,19 +120,22 @@ class Work:
             return await client.prepare(_TEXT, question, window=_WINDOW, rate_in=RATE_IN, rate_out=RATE_OUT)
 
     async def _sent(self, base_url: str, body: dict[str, Any]) -> httpx.Response:
-        async with httpx.AsyncClient(base_url=base_url, trust_env=False, timeout=90) as http:
+        async with plain_http(base_url, timeout=90) as http:
             return await http.post("/v1/jobs", json=body)
 
     async def _bought(self, buyer: Buyer, terms: dict[str, Any], question: str | None = None) -> str:
         asked = question if question is not None else _question()
+        buyer.doing = "preparing"
         async with buyer.anywhere() as client:
             prepared = await client.prepare(_TEXT, asked, window=_WINDOW, **terms)
         since = self.timeline.now
-        await self._post(buyer, prepared)
-        return await self._ended(buyer, prepared, asked, since)
+        mined = await self._post(buyer, prepared)
+        return await self._ended(buyer, prepared, asked, since, None if mined else _MAY_APPEAR)
 
-    async def _post(self, buyer: Buyer, prepared: PreparedOrder) -> None:
-        """Until it is posted: the same order again is the same job."""
+    async def _post(self, buyer: Buyer, prepared: PreparedOrder) -> bool:
+        """Until it is posted: the same order again is the same job. False when it was sent and not seen mined: then
+        nothing is promised."""
+        buyer.doing = f"posting {prepared.id}"
         while True:
             try:
                 async with buyer.anywhere() as client:
@@ -137,22 +143,27 @@ class Work:
             except SvcError as trouble:
                 if not may_come_again(trouble):
                     raise
+                buyer.doing = f"posting {prepared.id} after {trouble.code or trouble.type}"
                 await anyio.sleep(0.5)
                 continue
             if submitted.mined:
                 self.promised.add(prepared.sealed_order.job_id)
-            return
+            return submitted.mined
 
-    async def _ended(self, buyer: Buyer, prepared: PreparedOrder, question: str, since: float) -> str:
+    async def _ended(
+        self, buyer: Buyer, prepared: PreparedOrder, question: str, since: float, patience: float | None = None
+    ) -> str:
         """What became of a job that was posted."""
         self.timeline.finished("post", since, "ok")
+        buyer.doing = f"waiting for {prepared.id}"
         async with buyer.anywhere() as client:
-            job = await client.wait(prepared.id)
+            job = await client.wait(prepared.id, timeout=patience)
         if job.status != "completed":
             return job.status
         return await self._opened(buyer, prepared.id, question)
 
     async def _opened(self, buyer: Buyer, job_id: str, question: str) -> str:
+        buyer.doing = f"opening {job_id}"
         until = time.monotonic() + _UNREADABLE_FOR
         while True:
             try:

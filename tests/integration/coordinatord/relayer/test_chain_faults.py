@@ -12,8 +12,9 @@ from coordinatord.store.outbox import NewRelay
 from coordinatord.trouble import Retryable
 from devnet.anvil import Anvil
 from devnet.world import World
+from tests.faults.rpc_proxy import HttpStatus, rpc_proxy
 from tests.integration.coordinatord.relayer.mining import mining_by_hand
-from tests.integration.coordinatord.relayer.ops import Ops, hexed
+from tests.integration.coordinatord.relayer.ops import Ops, hexed, signer
 from tests.integration.coordinatord.relayer.running import Stage, stage
 from tests.invariants.relays import relay_violations
 
@@ -153,6 +154,30 @@ async def test_after_a_reorg_identical_bytes_are_mined_again(
         assert await on.fetchval("select count(*) from relay_tx_versions") == 3
         async with on.database.connection() as connection:
             assert await relay_violations(connection, on.rpc, stuck_after=0) == []
+
+
+async def test_after_a_reorg_an_op_waits_for_the_one_that_it_builds_on_from_another_account(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
+) -> None:
+    post = ops.post(client)
+    async with (
+        rpc_proxy(world.anvil.rpc_url) as proxy,
+        stage(database_url, proxy.url) as first,
+        stage(database_url, world.anvil.rpc_url) as second,
+    ):
+        relaying = first.start(relayer_wallet)
+        assert isinstance(await first.relaying.relay(post), Mined)
+        relaying.cancel()
+        second.start(signer(world.cast.with_role("relayer")[1]))
+        assert isinstance(await second.relaying.relay(ops.claim(provider, post.subject)), Mined)
+        with proxy.fault(HttpStatus("eth_sendRawTransaction", 503)):
+            first.start(relayer_wallet)
+            await world.anvil.call("anvil_reorg", 2, [])
+            await second.until("select state = 'queued' and requeued = 1 from relays where kind = 'claim'")
+            assert await second.fetchval("select state::text from relays where kind = 'post'") == "signed"
+        await second.until("select bool_and(state = 'mined') from relays")
+        async with second.database.connection() as connection:
+            assert await relay_violations(connection, second.rpc, stuck_after=0) == []
 
 
 async def test_without_funds_posts_stop_while_other_ops_go_on_until_the_account_is_filled_up(

@@ -1,0 +1,36 @@
+import pytest
+import trio
+from trio.testing import MockClock
+
+from svcd.timings import Timings
+
+pytestmark = pytest.mark.trio
+
+
+async def test_margin_leaves_time_for_two_relays_as_slow_as_nine_in_ten_were() -> None:
+    timings = Timings()
+    assert timings.margin(5.0) == 5.0
+    for seconds in (1.0, 2.0, 3.0, 4.0):
+        timings.relayed(seconds)
+    assert timings.margin(5.0) == 8.0
+
+
+async def test_what_is_needed_is_claim_fetch_run_and_margin() -> None:
+    timings = Timings()
+    timings.relayed(4.0)
+    timings.fetched(2.0)
+    timings.ran("demo/text", 30.0)
+    assert timings.needed("demo/text", 5.0) == 4.0 + 2.0 + 30.0 + 8.0
+    assert timings.needed("demo/other", 5.0) == 4.0 + 2.0 + 8.0
+
+
+async def test_slow_minute_is_forgotten_although_nothing_was_measured_since(autojump_clock: MockClock) -> None:
+    timings = Timings()
+    timings.relayed(40.0)
+    timings.ran("demo/text", 30.0)
+    await trio.sleep(100)
+    assert timings.needed("demo/text", 5.0) == 40.0 + 30.0 + 80.0
+    await trio.sleep(30)
+    assert timings.needed("demo/text", 5.0) == 30.0 + 5.0
+    await trio.sleep(3600)
+    assert timings.needed("demo/text", 5.0) == 5.0
