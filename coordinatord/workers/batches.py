@@ -81,7 +81,10 @@ class BatchWorker:
     async def _step(self, connection: Connection, work: Work) -> None:
         if work.ends_as is not None:
             await self.finalising.step(connection, work)
-        elif work.expanded:
+            return
+        if work.cancelling or work.expired:  # before the lines that are left: what waits would be posted meanwhile
+            await batch_relays.withdraw(connection, work.batch_id)
+        if work.expanded:
             await self._look(connection, work)
         elif await batch_relays.room(connection) > 0 or work.cancelling or work.expired:
             await self.expansion.step(connection, work)
@@ -92,7 +95,6 @@ class BatchWorker:
         """At what was posted: queue again what was dropped, take back what must not be posted, and settle the end."""
         started = time.monotonic()
         if work.cancelling or work.expired:
-            await batch_relays.withdraw(connection, work.batch_id)
             code = "cancelled" if work.cancelling else "expired"
             await batch_lines.end_dropped(connection, work.batch_id, code, NOT_POSTED[code], late=code == "expired")
         else:
