@@ -69,12 +69,18 @@ class BatchWorker:
         except Retryable as trouble:
             if work is None:
                 raise
-            await self._put_off(work, trouble)
+            log.warning("batch put off", batch=work.batch_id, reason=trouble.message)
+            await self._put_off(work)
+        except Exception:
+            if work is None:
+                raise
+            # A fault of ours that one batch brings out must not end every process, again and again.
+            log.exception("batch put off by a fault", batch=work.batch_id)
+            await self._put_off(work)
         return work is not None
 
-    async def _put_off(self, work: Work, trouble: Retryable) -> None:
+    async def _put_off(self, work: Work) -> None:
         pause = min(0.25 * 2**work.attempts, _LONGEST_BACK_OFF)
-        log.warning("batch put off", batch=work.batch_id, reason=trouble.message, seconds=pause)
         async with self.database.connection() as connection:
             await batch_work.pause(connection, work.batch_id, pause, attempts=work.attempts + 1)
 
