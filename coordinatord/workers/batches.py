@@ -69,19 +69,28 @@ class BatchWorker:
         except Retryable as trouble:
             if work is None:
                 raise
-            await self._put_off(work, trouble)
+            log.warning("batch put off", batch=work.batch_id, reason=trouble.message)
+            await self._put_off(work)
+        except Exception:
+            if work is None:
+                raise
+            # A fault of ours that one batch brings out must not end every process, again and again.
+            log.exception("batch put off by a fault", batch=work.batch_id)
+            await self._put_off(work)
         return work is not None
 
-    async def _put_off(self, work: Work, trouble: Retryable) -> None:
+    async def _put_off(self, work: Work) -> None:
         pause = min(0.25 * 2**work.attempts, _LONGEST_BACK_OFF)
-        log.warning("batch put off", batch=work.batch_id, reason=trouble.message, seconds=pause)
         async with self.database.connection() as connection:
             await batch_work.pause(connection, work.batch_id, pause, attempts=work.attempts + 1)
 
     async def _step(self, connection: Connection, work: Work) -> None:
         if work.ends_as is not None:
             await self.finalising.step(connection, work)
-        elif work.expanded:
+            return
+        if work.cancelling or work.expired:  # before the lines that are left: what waits would be posted meanwhile
+            await batch_relays.withdraw(connection, work.batch_id)
+        if work.expanded:
             await self._look(connection, work)
         elif await batch_relays.room(connection) > 0 or work.cancelling or work.expired:
             await self.expansion.step(connection, work)
@@ -92,7 +101,6 @@ class BatchWorker:
         """At what was posted: queue again what was dropped, take back what must not be posted, and settle the end."""
         started = time.monotonic()
         if work.cancelling or work.expired:
-            await batch_relays.withdraw(connection, work.batch_id)
             code = "cancelled" if work.cancelling else "expired"
             await batch_lines.end_dropped(connection, work.batch_id, code, NOT_POSTED[code], late=code == "expired")
         else:

@@ -55,7 +55,7 @@ LINES: Final = 50_000
 PAYLOAD: Final = 870  # so that a line has 2 KiB
 CHECKED: Final = 2000  # lines of one portion
 ROUNDS: Final = 5
-SINGLES: Final = 15
+SINGLES: Final = 30
 MEMORY_LIMIT: Final = 250  # MiB above idle
 _RELAYER_SHARE: Final = 5  # the relayer alone is given a fifth of the lines
 

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 
+import attrs
 import pytest
 
 from coordinatord import app
@@ -11,7 +12,7 @@ from devnet.world import World
 from tests.integration.coordinatord.api.batching import Batching
 from tests.integration.coordinatord.api.party import Body, Party, wallet_of
 from tests.integration.coordinatord.api.shows import shows
-from tests.integration.coordinatord.api.stage import Seen, Stage, configured, staged
+from tests.integration.coordinatord.api.stage import Seen, Stage, configured, staged, until
 from tests.invariants.batches import broken_batches
 
 pytestmark = pytest.mark.anyio
@@ -112,6 +113,17 @@ async def test_cancel_posts_no_more_and_takes_back_what_waits(world: World, quie
     assert await broken_batches(quiet.ground.database, quiet.ground.pins) == []
 
 
+async def test_cancel_takes_back_what_waits_before_the_rest_is_read(world: World, quiet: Stage) -> None:
+    batching, worker = await quiet_batching(world, quiet), app.batch_worker_of(quiet.ground)
+    worker = attrs.evolve(worker, expansion=attrs.evolve(worker.expansion, most_lines=2))
+    batch = (await batching.create(*batching.submitter.lines(6)))["id"]
+    assert await worker.turn()
+    await batching.cancel(batch)
+    assert await worker.turn()
+    assert await quiet.fetchval("select not expanded from batch_work")
+    assert await quiet.fetchval("select array_agg(state::text) from relays") == ["dropped"] * 2
+
+
 async def test_cancel_is_repeated_to_no_effect_until_the_files_are_written(world: World, quiet: Stage) -> None:
     batching, worker = await quiet_batching(world, quiet), app.batch_worker_of(quiet.ground)
     batch = (await batching.create(b"no json"))["id"]
@@ -169,6 +181,22 @@ async def test_window_that_ends_before_lines_were_posted_ends_them_unposted(worl
         done = (await batching.get(f"/{batch['id']}")).json()
         assert (done["status"], [code for _, code, _ in await errors(batching, done)]) == ("expired", ["expired"])
     assert await quiet.fetchval("select count(*) from relays where state <> 'dropped'") == 0
+
+
+async def test_lines_whose_jobs_end_without_a_result_say_how(batching: Batching, stage: Stage) -> None:
+    lines = batching.submitter.lines(3)
+    created = await batching.create(*lines)
+    # What would take hours otherwise: a missed window, an expiry that was written down, one that is read from the time.
+    ends = (
+        "update jobs set state = 3, ended_because = 4 where job_id = $1",
+        "update jobs set state = 3, ended_because = 5 where job_id = $1",
+        "update jobs set expires_at = 0 where job_id = $1",
+    )
+    for line, end in zip(lines, ends, strict=True):
+        await until(lambda line=line: stage.http.get(f"/v1/jobs/{line['job_id']}"), 200)  # type: ignore[misc]
+        await stage.execute(end, bytes.fromhex(line["job_id"][2:]))
+    done = await batching.until(created["id"], status="completed", counts=(0, 3, 3))
+    assert [code for _, code, _ in await errors(batching, done)] == ["reclaim", "expired", "expired"]
 
 
 async def test_dropped_post_is_queued_again_as_one_relay(world: World, quiet: Stage) -> None:

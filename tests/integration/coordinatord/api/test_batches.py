@@ -1,5 +1,6 @@
 """What the routes of batches answer."""
 
+import anyio
 import httpx
 import pytest
 
@@ -41,6 +42,8 @@ async def test_creation_names_the_member_at_fault(batching: Batching, stranger: 
         ({"metadata": {str(n): "" for n in range(17)}}, None, "metadata"),
     ):
         assert error(await batching.post({**good, **changed})) == (400, code, param)
+    hour = (await batching.post({**good, "completion_window": "1h", "endpoint": "/v1/embeddings"})).json()
+    assert (hour["expires_at"] - hour["created_at"], hour["svc"]) == (3600, {"sla": "1h"})
     largest = {"k" * 64: "v" * 512} | {str(n): "" for n in range(15)}
     created = await batching.post({**good, "metadata": largest})
     assert (created.status_code, created.json()["metadata"]) == (200, largest)
@@ -71,6 +74,15 @@ async def test_same_key_and_body_answer_with_the_same_batch(batching: Batching, 
     assert error(changed) == (400, "idempotency_key_reused", "idempotency-key")
     for wrong in ("k" * 256, "a b"):
         assert error(await batching.post(body, **{"idempotency-key": wrong})) == (400, None, "idempotency-key")
+    at_once: set[str] = set()
+
+    async def create() -> None:
+        at_once.add((await batching.post(body, **{"idempotency-key": "k3"})).json()["id"])
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(5):
+            tasks.start_soon(create)
+    assert len(at_once) == 1
     # Another wallet's key is another key.
     await stranger.sign_in()
     theirs = await Batching.of(batching.stage, stranger)
@@ -85,6 +97,41 @@ async def test_body_without_an_input_file_asks_for_a_plan(batching: Batching) ->
     planned = await batching.post({"completion_window": "24h", "models": [model]})
     assert planned.status_code == 402
     assert planned.json() == {"plan": [{"model_id": "1", "lines": "3", "allocation": []}]}
+
+
+async def test_plan_shares_out_the_room_of_live_providers_the_cheapest_first(
+    batching: Batching, client: Party, provider: Party, rival: Party, stage: Stage
+) -> None:
+    rooms = [int((await stage.http.get(f"/evm/providers/{number}")).json()["capacity"]) for number in (1, 2)]
+    for who, number, rate in ((provider, 1, 5), (rival, 2, 4)):
+        await who.publish(who.asks(number, (1, 86_400, rate, 7)))
+        await who.http.get("/evm/jobs?state=Open&model=1&free=1", headers=who.authorization)
+    assert (await provider.run(provider.claim((await client.post())["job_id"]))).status_code == 201
+    await client.post(designated=1)
+
+    async def planned(window: str) -> list[tuple[str, str]]:
+        model = {"model_id": 1, "lines": sum(rooms), "units_in": 10, "units_out": 10}
+        answer = await batching.post({"completion_window": window, "models": [model]})
+        (plan,) = answer.json()["plan"]
+        return [(share["provider_id"], share["lines"]) for share in plan["allocation"]]
+
+    assert await planned("24h") == [("2", str(rooms[1])), ("1", str(rooms[0] - 2))]
+    assert await planned("1h") == []
+    await stage.execute("update liveness set seen_at = seen_at - interval '1 minute' where provider_id = 2")
+    assert await planned("24h") == [("1", str(rooms[0] - 2))]
+
+
+async def test_plan_names_the_member_at_fault(batching: Batching) -> None:
+    model = {"model_id": 1, "lines": 1, "units_in": 0, "units_out": 0}
+    good: dict[str, object] = {"completion_window": "1h", "models": [model] * 16}
+    assert (await batching.post(good)).status_code == 402
+    for changed, code, param in (
+        ({"completion_window": "2h"}, "invalid_completion_window", "completion_window"),
+        ({"models": []}, None, "models"),
+        ({"models": [model] * 17}, None, "models"),
+        ({"models": [model, {**model, "lines": 0}]}, None, "models[1].lines"),
+    ):
+        assert error(await batching.post(good | changed)) == (400, code, param)
 
 
 @shows("GET /v1/batches", 200)

@@ -1,6 +1,6 @@
 """Batches whose workers die, race, and lose the store."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import anyio
 import attrs
@@ -8,6 +8,8 @@ import httpx
 import pytest
 
 from coordinatord import app
+from coordinatord.service.line_checks import Checked, LineChecks
+from coordinatord.service.line_reading import Line
 from coordinatord.store.database import open_database
 from coordinatord.store.files import object_key
 from coordinatord.workers.batches import BatchWorker
@@ -126,6 +128,30 @@ async def test_store_that_fails_while_containers_are_stored_delays_their_lines(
     await quiet.execute("update batch_work set due_at = clock_timestamp()")
     assert await worker.turn()
     assert await quiet.fetchval("select count(*) from relays where state = 'queued'") == 3
+
+
+async def test_batch_that_brings_out_a_fault_is_put_off_and_the_others_are_moved(
+    quiet: Stage, batching: Batching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await batching.create(b'"poison"'), await batching.create(b"no json")
+    check = LineChecks.check
+
+    def faulty(checks: LineChecks, lines: Sequence[Line]) -> list[Checked]:
+        if lines[0].text == b'"poison"':
+            raise RuntimeError("a fault")
+        return check(checks, lines)
+
+    worker = small_steps(quiet, 10)
+    with monkeypatch.context() as patched:
+        patched.setattr(LineChecks, "check", faulty)
+        while await worker.turn():
+            pass
+    assert (await batching.get(f"/{second['id']}")).json()["status"] == "completed"
+    assert (await batching.get(f"/{first['id']}")).json()["status"] == "validating"
+    await quiet.execute("update batch_work set due_at = clock_timestamp()")
+    while await worker.turn():
+        pass
+    assert (await batching.get(f"/{first['id']}")).json()["status"] == "completed"
 
 
 async def lose_input(stage: Stage, batch: dict[str, object], worker: BatchWorker) -> None:

@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from common.scalars import base64_of, hex_of
 from coordinatord.service.line_checks import Good, LineChecks, Skipped
@@ -108,3 +110,26 @@ def test_cap_that_fits_no_uint128_is_named(check: Check, submitter: Submitter) -
     skipped = check({**submitter.line(), **huge})
     assert isinstance(skipped, Skipped)
     assert skipped.code == "cap_overflow"
+
+
+ANYTHING = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(),
+        st.text(max_size=8),
+        st.just("0x" + "ff" * 32),
+        st.just("-1"),
+    ),
+    lambda inner: st.one_of(st.lists(inner, max_size=2), st.dictionaries(st.text(max_size=4), inner, max_size=2)),
+    max_leaves=3,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # it holds nothing that a line changes
+@given(st.data())
+def test_line_of_anything_is_skipped_and_never_a_fault(check: Check, submitter: Submitter, data: st.DataObject) -> None:
+    line = submitter.line()
+    changed = data.draw(st.dictionaries(st.sampled_from([*line, "url"]), ANYTHING, min_size=1, max_size=3))
+    assert check({**line, **changed}).line == 7
