@@ -55,7 +55,7 @@ class Party:
         nonce = (await self.http.get("/auth/nonce", params={"address": self.address})).json()["nonce"]
         return self.answer_to(nonce, **changed)
 
-    def answer_to(self, nonce: str, **changed: object) -> Body:
+    def answer_to(self, nonce: str, /, **changed: object) -> Body:
         """The body that turns a nonce into a session."""
         signature = self.wallet.sign(self.domains.session.digest(SvcSession(self.wallet.address, nonce)))
         return {"address": self.address, "nonce": nonce, "signature": hex_of(signature), **changed}
