@@ -83,7 +83,6 @@ from coordinatord.workers.reclaim import ReclaimWorker
 
 log = structlog.get_logger(__name__)
 
-_BOOT_PATIENCE: Final = 60.0  # seconds that a boot waits for the database and the node
 _UNREADY_PAUSE: Final = 0.5  # seconds in which balancers may see that this node is not ready, before it stops listening
 
 
@@ -106,7 +105,7 @@ async def run(config: Config) -> None:
     stopping = Stopping()
     listening = listening_socket(config.port)
     async with AsyncExitStack() as stack:
-        patience = Patience(_BOOT_PATIENCE)
+        patience = Patience(config.boot_patience_s)
         ground = await patience.until("the database", partial(open_ground, config, stack))
         await prepare(ground, patience)
         escrow = await stack.enter_async_context(open_escrow(config, escrow_ground(ground), system_clock))

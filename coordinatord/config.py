@@ -214,6 +214,9 @@ class Config:
     upload_least_rate: int = _variable(
         "UPLOAD_LEAST_RATE", _integer(1, 1_073_741_824), "bytes per second an upload must average", 16384
     )
+    boot_patience_s: int = _variable(
+        "BOOT_PATIENCE_S", _integer(0, 3600), "time that a start waits for the database and the node", 60
+    )
     shutdown_grace_s: int = _variable(
         "SHUTDOWN_GRACE_S", _integer(1, 600), "time that requests in flight get after SIGTERM", 30
     )

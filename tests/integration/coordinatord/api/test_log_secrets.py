@@ -76,13 +76,14 @@ async def test_log_of_a_boot_without_its_node_and_database_holds_no_secret(
     world: World, database_url: str, tmp_path: Path
 ) -> None:
     nowhere = database_url.rpartition("@")[0] + f"@127.0.0.1:{pick_free()}/gone"
-    settings = environment(world, nowhere, LOG_LEVEL="debug", RPC_URL=f"http://127.0.0.1:{pick_free()}/{PATH_KEY}")
+    node = f"http://127.0.0.1:{pick_free()}/{PATH_KEY}"
+    settings = environment(world, nowhere, LOG_LEVEL="debug", RPC_URL=node, BOOT_PATIENCE_S="1")
     log = tmp_path / "log"
     with log.open("wb") as errors, pytest.raises(AssertionError, match="the coordinator ended"):
         async with running(settings, pick_free(), pick_free(), errors=errors.fileno()):
             pass
     written = log.read_text(encoding="utf-8")
-    assert written.startswith("coordinatord: ")
+    assert "\ncoordinatord: the database did not answer" in written
     password = nowhere.partition("://")[2].partition(":")[2].partition("@")[0]
     for secret in (password, PATH_KEY, settings["RELAYER_KEY"], settings["PIN_STORE_SECRET"]):
         assert secret not in written
