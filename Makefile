@@ -175,7 +175,7 @@ PROVIDERS ?= 2
 COORDINATORS ?= 2
 SEED ?= 1
 FAULTS ?= all
-LINES ?= 5000
+LINES ?= 50000
 KILLS ?= 10
 
 .PHONY: soak soak-market soak-batches
