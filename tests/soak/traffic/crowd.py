@@ -80,7 +80,7 @@ class Crowd:
             ("cancelled job", work.cancelled_job, 2, 1, _PAUSE),
             ("job posted twice", work.job_posted_twice, 2, 1, _PAUSE),
             ("uploaded job", work.uploaded_job, 3, 1, 1.0),
-            ("large job", work.large_job, 3, 1, 2 * _LONG_PAUSE),
+            ("large job", work.large_job, 3, 1, 6 * _LONG_PAUSE),
             ("quote", work.quoted, 0, 1, _PAUSE),
             ("batch", batches.batch, 3, 1, _PAUSE),
             ("cancelled batch", batches.cancelled_batch, 2, 1, _LONG_PAUSE),
