@@ -57,7 +57,8 @@ lock: $(VENV)/.ready ## renew the pinned dependencies (names, versions and hashe
 
 .PHONY: clean
 clean: ## remove what set-up and builds made
-	rm -rf $(VENV) .venv-slither build .devnet $(CONTRACTS)/node_modules $(CONTRACTS)/out $(CONTRACTS)/cache tests/node/node_modules
+	rm -rf $(VENV) .venv-slither build .devnet $(CONTRACTS)/node_modules $(CONTRACTS)/out $(CONTRACTS)/cache tests/node/node_modules tests/bench/ponder/node_modules \
+		tests/bench/ponder/ponder-env.d.ts
 
 # --- checks -----------------------------------------------------------------------------------------------
 
@@ -167,3 +168,7 @@ devnet: setup ## bring a whole local market up and keep it until Ctrl-C
 .PHONY: bench
 bench: setup ## every benchmark beside its limit, in one table and in build/bench.json
 	@$(BIN)/python -m tests.bench
+
+.PHONY: bench-ponder
+bench-ponder: setup tests/bench/ponder/node_modules/.ready ## the indexer beside Ponder (installs it, 200 MB; not part of bench)
+	@$(WITH_NODE) $(BIN)/python -m tests.bench --report build/bench-ponder.json ponder

@@ -1,6 +1,6 @@
 """Runs every benchmark, prints one table and writes build/bench.json.
 
-    python -m tests.bench [name ...]
+    python -m tests.bench [--report file] [name ...]
 
 Exits with 1 when a figure misses its target.
 """
@@ -14,6 +14,7 @@ import attrs
 
 from tests.bench import (
     batches,
+    beside_ponder,
     checking,
     client,
     http,
@@ -45,6 +46,8 @@ BENCHMARKS = {
     "uploads": uploads.rows,
     "releases": releases.rows,
 }
+# These need an installation of their own: run when named.
+ASIDE = {"ponder": beside_ponder.rows}
 REPORT = Path("build/bench.json")
 
 
@@ -75,18 +78,23 @@ def table(rows: list[Row]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench")
-    parser.add_argument("names", nargs="*", metavar="name", help=f"some of: {', '.join(BENCHMARKS)}")
-    chosen = parser.parse_args().names or list(BENCHMARKS)
-    unknown = [name for name in chosen if name not in BENCHMARKS]
+    known = BENCHMARKS | ASIDE
+    parser.add_argument("names", nargs="*", metavar="name", help=f"some of: {', '.join(known)}")
+    parser.add_argument(
+        "--report", type=Path, default=REPORT, help="where the figures go as JSON (default: %(default)s)"
+    )
+    arguments = parser.parse_args()
+    chosen = arguments.names or list(BENCHMARKS)
+    unknown = [name for name in chosen if name not in known]
     if unknown:
         parser.error(f"no such benchmark: {', '.join(unknown)}")
     rows: list[Row] = []
     for name in chosen:
         print(f"measuring: {name}", file=sys.stderr)
-        rows += BENCHMARKS[name]()
+        rows += known[name]()
     print(table(rows))
-    REPORT.parent.mkdir(exist_ok=True)
-    REPORT.write_text(json.dumps([attrs.asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")
+    arguments.report.parent.mkdir(exist_ok=True)
+    arguments.report.write_text(json.dumps([attrs.asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")
     return 0 if all(row.holds for row in rows) else 1
 
 

@@ -138,24 +138,29 @@ async def _limit(chain: Chain) -> float:
     return posts / (time.perf_counter() - started)
 
 
-async def _rates(chain: Chain) -> dict[str, float]:
+async def medians(candidates: dict[str, Callable[[], Awaitable[float]]]) -> dict[str, float]:
     """The median rate of each, in turn, forwards and backwards; a round before the first warms caches."""
-    taken: dict[str, list[float]] = {"limit": [], "ours": [], "web3": []}
+    taken: dict[str, list[float]] = {name: [] for name in candidates}
+    for turn in range(ROUNDS + 1):
+        for name in taken if turn % 2 else reversed(taken):
+            rate = await candidates[name]()
+            if turn:
+                taken[name].append(rate)
+    return {name: statistics.median(rates) for name, rates in taken.items()}
+
+
+async def _rates(chain: Chain) -> dict[str, float]:
     connection = await asyncpg.connect(chain.database_url)
     async with open_rpc(chain.rpc_url) as rpc:
-        for turn in range(ROUNDS + 1):
-            for name in taken if turn % 2 else reversed(taken):
-                match name:
-                    case "limit":
-                        rate = await _limit(chain)
-                    case "ours":
-                        rate = await timed(chain, connection, partial(index_all, rpc))
-                    case _:
-                        rate = await timed(chain, connection, by_web3)
-                if turn:
-                    taken[name].append(rate)
+        rates = await medians(
+            {
+                "limit": partial(_limit, chain),
+                "ours": partial(timed, chain, connection, partial(index_all, rpc)),
+                "web3": partial(timed, chain, connection, by_web3),
+            }
+        )
     await connection.close()
-    return {name: statistics.median(rates) for name, rates in taken.items()}
+    return rates
 
 
 @contextmanager
