@@ -57,7 +57,8 @@ lock: $(VENV)/.ready ## renew the pinned dependencies (names, versions and hashe
 
 .PHONY: clean
 clean: ## remove what set-up and builds made
-	rm -rf $(VENV) .venv-slither build .devnet $(CONTRACTS)/node_modules $(CONTRACTS)/out $(CONTRACTS)/cache tests/node/node_modules
+	rm -rf $(VENV) .venv-slither build .devnet $(CONTRACTS)/node_modules $(CONTRACTS)/out $(CONTRACTS)/cache tests/node/node_modules tests/bench/ponder/node_modules \
+		tests/bench/ponder/ponder-env.d.ts
 
 # --- checks -----------------------------------------------------------------------------------------------
 
@@ -167,6 +168,10 @@ devnet: setup ## bring a whole local market up and keep it until Ctrl-C
 .PHONY: bench
 bench: setup ## every benchmark beside its limit: a table, build/bench.json, its history, and a plot of both
 	@$(BIN)/python -m tests.bench
+
+.PHONY: bench-ponder
+bench-ponder: setup tests/bench/ponder/node_modules/.ready ## the indexer beside Ponder (installs it, 200 MB; not part of bench)
+	@$(WITH_NODE) $(BIN)/python -m tests.bench ponder
 
 # What may be chosen for a soak; `make soak SEED=7 MINUTES=20 FAULTS=reorg,rpc_hang`. See tests/soak/README.md.
 MINUTES ?= 10

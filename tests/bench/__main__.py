@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tests.bench import (
     batches,
+    beside_ponder,
     checking,
     client,
     http,
@@ -45,6 +46,8 @@ BENCHMARKS = {
     "uploads": uploads.rows,
     "releases": releases.rows,
 }
+# These need an installation of their own: run when named.
+ASIDE = {"ponder": beside_ponder.rows}
 LATEST, HISTORY, CHART = (Path("build") / name for name in ("bench.json", "bench-history.jsonl", "bench.svg"))
 
 
@@ -75,15 +78,16 @@ def table(rows: list[Row]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench")
-    parser.add_argument("names", nargs="*", metavar="name", help=f"some of: {', '.join(BENCHMARKS)}")
+    known = BENCHMARKS | ASIDE
+    parser.add_argument("names", nargs="*", metavar="name", help=f"some of: {', '.join(known)}")
     chosen = parser.parse_args().names or list(BENCHMARKS)
-    unknown = [name for name in chosen if name not in BENCHMARKS]
+    unknown = [name for name in chosen if name not in known]
     if unknown:
         parser.error(f"no such benchmark: {', '.join(unknown)}")
     rows: list[Row] = []
     for name in chosen:
         print(f"measuring: {name}", file=sys.stderr)
-        rows += BENCHMARKS[name]()
+        rows += known[name]()
     print(table(rows))
     keep(this_run(rows), LATEST, HISTORY)
     draw(runs_of(HISTORY), CHART)

@@ -1,0 +1,41 @@
+import { index, onchainTable, sql } from "ponder";
+
+// The columns and indexes of the indexer's `jobs`, in the types that Ponder gives their values.
+export const job = onchainTable(
+  "job",
+  (t) => ({
+    jobId: t.hex().primaryKey(),
+    owner: t.hex().notNull(),
+    c: t.hex().notNull(),
+    modelId: t.int8({ mode: "number" }).notNull(),
+    slaSecs: t.int8({ mode: "number" }).notNull(),
+    rateIn: t.bigint().notNull(),
+    rateOut: t.bigint().notNull(),
+    unitsIn: t.int8({ mode: "number" }).notNull(),
+    unitsOut: t.int8({ mode: "number" }).notNull(),
+    designated: t.int8({ mode: "number" }).notNull(),
+    expiresAt: t.int8({ mode: "bigint" }).notNull(),
+    cap: t.bigint().notNull(),
+    feeBps: t.integer().notNull(),
+    gasFee: t.bigint().notNull(),
+    taskCid: t.text().notNull(),
+    paySig: t.hex().notNull(),
+    postedBlock: t.int8({ mode: "bigint" }).notNull(),
+    postedLog: t.integer().notNull(),
+    state: t.smallint().notNull(),
+    endedBecause: t.smallint().notNull(),
+    providerId: t.int8({ mode: "number" }).notNull(),
+    claimedAt: t.int8({ mode: "bigint" }).notNull(),
+    completionTok: t.int8({ mode: "number" }).notNull(),
+    cost: t.bigint().notNull(),
+    resultCid: t.text(),
+  }),
+  (job) => ({
+    oldest: index().on(job.postedBlock, job.postedLog),
+    owner: index().on(job.owner, job.postedBlock, job.postedLog),
+    provider: index().on(job.providerId, job.postedBlock, job.postedLog).where(sql`provider_id > 0`),
+    modelState: index().on(job.modelId, job.state, job.postedBlock, job.postedLog),
+    open: index().on(job.modelId, job.postedBlock, job.postedLog).where(sql`state = 0`),
+    claimed: index().on(job.claimedAt).where(sql`state = 1`),
+  }),
+);
