@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import attrs
 from anyio import to_thread
+from anyio.abc import Process
 
 from common.box import PublicKey
 from common.quotes import Terms as FeeTerms
@@ -68,19 +69,20 @@ class Preparation:
         source: BatchInput,
         window: CompletionWindow,
         providers: Sequence[int],
+        *,
         max_amount: int | None,
         progress: Progress | None,
+        workers: Sequence[Process],
     ) -> PreparedBatch:
         """Raises PlanShort, OrderRefused (naming the line) or QuoteRefused before anything is sent but questions."""
-        async with batch_pool.started_workers(len(source.lines)) as workers:
-            models = await self._models(source)
-            work = await self._work(source, models, await self._bids(source, models, window, providers))
-            place = await self._place(work[0], window)
-            signer = self.account.wallet()
-            if isinstance(signer, LocalSigner):
-                outcomes = await batch_pool.prepared(workers, place, signer.wallet, work, progress)
-            else:
-                outcomes = [await self._signed_remotely(place, line) for line in work]
+        models = await self._models(source)
+        work = await self._work(source, models, await self._bids(source, models, window, providers))
+        place = await self._place(work[0], window)
+        signer = self.account.wallet()
+        if isinstance(signer, LocalSigner):
+            outcomes = await batch_pool.prepared(workers, place, signer.wallet, work, progress)
+        else:
+            outcomes = [await self._signed_remotely(place, line) for line in work]
         lines = [_unless_refused(number, outcome) for number, outcome in enumerate(outcomes, start=1)]
         amount = sum(line.amount for line in lines)
         if max_amount is not None and amount > max_amount:

@@ -7,6 +7,7 @@ message. It ends when its input ends, however its parent ended. The two are one 
 cross no border of trust, and the key that they carry stays in memory.
 """
 
+import fcntl
 import pickle
 import sys
 from struct import Struct
@@ -15,6 +16,7 @@ from typing import IO, Any, Final
 from svc.core.batch_work import prepare_lines
 
 LENGTH: Final = Struct(">Q")
+PIPE_BYTES: Final = 1 << 20
 
 
 def framed(value: object) -> bytes:
@@ -31,8 +33,18 @@ def _receive(source: IO[bytes]) -> Any:
     return unframed(source.read(*LENGTH.unpack(head))) if len(head) == LENGTH.size else None
 
 
+def _widen(pipe: IO[bytes]) -> None:
+    """A portion fits in: neither side then waits for the other in the middle of one. Linux can, others need not."""
+    try:
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    except (AttributeError, OSError):  # no such thing here; or more than this user may have
+        return
+
+
 def main() -> None:
     source, target = sys.stdin.buffer, sys.stdout.buffer
+    for pipe in (source, target):
+        _widen(pipe)
     sys.stdout = sys.stderr  # whatever a library prints must not get among the answers
     first = _receive(source)
     if first is None:

@@ -8,9 +8,10 @@ from typing import Any, Final
 
 import anyio
 import attrs
+from anyio import to_thread
 
 from svc.account import Account
-from svc.batch_pool import Progress
+from svc.batch_pool import Progress, started_workers
 from svc.batch_preparation import Preparation, PreparedBatch
 from svc.batch_results import BatchResult, BatchResults
 from svc.core.batch_lines import read_lines
@@ -66,8 +67,12 @@ class Batches:
         many lines are done.
         """
         window = completion_window(window)
-        source = read_lines(await _texts(lines), window)
-        return await self.preparation.prepare(source, window, providers, max_amount, progress)
+        texts = list(await _texts(lines))
+        async with started_workers(len(texts)) as workers:
+            source = await to_thread.run_sync(read_lines, texts, window)
+            return await self.preparation.prepare(
+                source, window, providers, max_amount=max_amount, progress=progress, workers=workers
+            )
 
     async def create(self, prepared: PreparedBatch, *, metadata: Mapping[str, str] | None = None) -> Batch:
         """Upload the file and start the batch. `metadata` is stored in the clear."""

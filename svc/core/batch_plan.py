@@ -69,18 +69,20 @@ def bids(
     lines: Sequence[tuple[int, Rates | None]], plans: Sequence[ModelPlan], providers: Sequence[tuple[int, str]]
 ) -> list[Bid]:
     """A bid per line, of which its model and rates are given. `providers`: id and box key of those that lines with
-    rates are designated to in turn."""
+    rates are designated to in turn. Equal bids are one object: what is sent on with its lines is then sent once."""
     planned = {plan.model_id: _planned(plan) for plan in plans}
     turns = cycle(providers) if providers else None
     found = []
+    known: dict[Bid, Bid] = {}
     for model_id, rates in lines:
         if rates is None:
-            found.append(next(planned[model_id]))
+            bid = next(planned[model_id])
         elif turns is not None:
             provider, box_key = next(turns)
-            found.append(Bid(rates, provider, box_key))
+            bid = Bid(rates, provider, box_key)
         else:
-            found.append(Bid(rates, OPEN))
+            bid = Bid(rates, OPEN)
+        found.append(known.setdefault(bid, bid))
     return found
 
 

@@ -32,6 +32,10 @@ class LineWork:
     bid: Bid
     recipient: PublicKey
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Lines go between processes by the ten thousand: by position costs half of attrs' way."""
+        return LineWork, (self.request, self.model, self.bid, self.recipient)
+
 
 @attrs.frozen(slots=True)
 class Place:
@@ -54,6 +58,9 @@ class PreparedLine:
     text: bytes = attrs.field(repr=False)
     unlisted: tuple[str, ...]
     oversized: PreparedOrder | None = None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return PreparedLine, (self.job_id, self.amount, self.text, self.unlisted, self.oversized)
 
 
 def prepare_lines(place: Place, wallet: Wallet, portion: Sequence[LineWork]) -> list[PreparedLine | Refused]:
