@@ -7,13 +7,16 @@ message. It ends when its input ends, however its parent ended. The two are one 
 cross no border of trust, and the key that they carry stays in memory.
 """
 
-import fcntl
 import pickle
 import sys
+from contextlib import suppress
 from struct import Struct
 from typing import IO, Any, Final
 
 from svc.core.batch_work import prepare_lines
+
+if sys.platform == "linux":
+    import fcntl
 
 LENGTH: Final = Struct(">Q")
 PIPE_BYTES: Final = 1 << 20
@@ -33,12 +36,17 @@ def _receive(source: IO[bytes]) -> Any:
     return unframed(source.read(*LENGTH.unpack(head))) if len(head) == LENGTH.size else None
 
 
-def _widen(pipe: IO[bytes]) -> None:
-    """A portion fits in: neither side then waits for the other in the middle of one. Linux can, others need not."""
-    try:
-        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-    except (AttributeError, OSError):  # no such thing here; or more than this user may have
-        return
+if sys.platform == "linux":
+
+    def _widen(pipe: IO[bytes]) -> None:
+        """A portion fits in: neither side then waits for the other in the middle of one."""
+        with suppress(OSError):  # more than this user may have
+            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+
+else:
+
+    def _widen(_: IO[bytes]) -> None:
+        """Nothing: pipes are as wide here as they are."""
 
 
 def main() -> None:
