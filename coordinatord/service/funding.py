@@ -46,7 +46,7 @@ class Funding:
         log.info("unpaid jobs held back", spent=len(spent), owners=len(poor))
         async with self.database.connection() as connection:
             if spent:
-                await leases.hold_back_for_good(connection, spent)
+                await leases.hold_back(connection, spent)
             for owner in poor:
                 await leases.hold_back_beyond(connection, owner, funds.balances[owner])
         return True

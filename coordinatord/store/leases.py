@@ -129,20 +129,9 @@ def _held(row: asyncpg.Record) -> HeldJob:
 
 
 async def hold_back(connection: Connection, job_ids: Sequence[bytes]) -> None:
-    """Their payment was refused: nobody is leased them before a wait that doubles each time."""
+    """Their payment cannot be had: nobody is leased them before a wait that doubles each time. Never for good: a
+    reorganisation may give even a used authorisation back."""
     await _hold_back(connection, "j.job_id = any($3)", job_ids)
-
-
-async def hold_back_for_good(connection: Connection, job_ids: Sequence[bytes]) -> None:
-    """Their authorisation is used up: no claim of them can ever be paid."""
-    await connection.execute(
-        "insert into leases as l (job_id, provider_id, model_id, expires_at, unpaid)"
-        " select j.job_id, $2, j.model_id, 'infinity', 1 from jobs j where j.job_id = any($1) and j.state = 0"
-        " order by j.job_id on conflict (job_id) do update"
-        " set provider_id = excluded.provider_id, expires_at = excluded.expires_at, unpaid = l.unpaid + 1",
-        job_ids,
-        _NOBODY,
-    )
 
 
 async def hold_back_beyond(connection: Connection, owner: bytes, balance: int) -> None:

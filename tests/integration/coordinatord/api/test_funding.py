@@ -84,15 +84,21 @@ async def test_jobs_of_an_owner_whose_funds_are_gone_are_left_out_until_they_are
     assert await poll(provider, POLL) == [*unfunded, small, funded]
 
 
-async def test_job_whose_authorization_was_cancelled_is_never_leased(
+async def test_job_whose_authorization_was_cancelled_is_leased_only_if_a_reorganisation_gives_it_back(
     client: Party, provider: Party, stage: Stage, chain: Chain
 ) -> None:
     job, other = (await client.post())["job_id"], (await client.post())["job_id"]
     await cancel_authorization(stage, chain, client.wallet, job)
     assert await poll(provider, POLL) == [other]
-    assert await stage.fetchval("select expires_at = 'infinity' from leases where provider_id = 0")
+    await wait_is_over(stage)
+    assert await poll(provider, POLL) == [other]  # looked at again, and held back again
     await stage.sweep()
-    assert await stage.fetchval("select count(*) from leases where provider_id = 0") == 1
+    assert await stage.fetchval("select unpaid from leases where provider_id = 0") == 2
+    await stage.world.anvil.call("anvil_reorg", 1, [])
+    await stage.world.anvil.call("evm_mine")
+    await in_index(stage, chain)
+    await wait_is_over(stage)
+    assert await poll(provider, POLL) == [job, other]
 
 
 async def test_claim_refused_for_payment_holds_the_job_back_and_longer_each_time(
