@@ -6,7 +6,7 @@ a rate, none given   an open order, sealed to the escrow
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import cycle
+from itertools import cycle, repeat
 from typing import Any, Final
 
 import attrs
@@ -71,22 +71,22 @@ def bids(
     """A bid per line, of which its model and rates are given. `providers`: id and box key of those that lines with
     rates are designated to in turn. Equal bids are one object: what is sent on with its lines is then sent once."""
     planned = {plan.model_id: _planned(plan) for plan in plans}
-    turns = cycle(providers) if providers else None
+    turns = cycle(providers or [(OPEN, None)])
     found = []
-    known: dict[Bid, Bid] = {}
+    known: dict[tuple[int, int, int], Bid] = {}
     for model_id, rates in lines:
         if rates is None:
-            bid = next(planned[model_id])
-        elif turns is not None:
-            provider, box_key = next(turns)
-            bid = Bid(rates, provider, box_key)
-        else:
-            bid = Bid(rates, OPEN)
-        found.append(known.setdefault(bid, bid))
+            found.append(next(planned[model_id]))
+            continue
+        provider, box_key = next(turns)
+        terms = (rates.rate_in, rates.rate_out, provider)
+        bid = known.get(terms)
+        if bid is None:
+            bid = known[terms] = Bid(rates, provider, box_key)
+        found.append(bid)
     return found
 
 
 def _planned(plan: ModelPlan) -> Iterator[Bid]:
     for share in plan.allocation:
-        for _ in range(share.lines):
-            yield Bid(Rates(share.rate_in, share.rate_out), share.provider_id, share.box_key)
+        yield from repeat(Bid(Rates(share.rate_in, share.rate_out), share.provider_id, share.box_key), share.lines)
