@@ -65,26 +65,31 @@ def check_plan(wanted: Sequence[ModelDemand], plans: Sequence[ModelPlan]) -> Non
             raise PlanShort(one.name, allocated.get(one.model_id, 0), one.lines)
 
 
-def bids(
-    lines: Sequence[tuple[int, Rates | None]], plans: Sequence[ModelPlan], providers: Sequence[tuple[int, str]]
-) -> list[Bid]:
-    """A bid per line, of which its model and rates are given. `providers`: id and box key of those that lines with
-    rates are designated to in turn. Equal bids are one object: what is sent on with its lines is then sent once."""
-    planned = {plan.model_id: _planned(plan) for plan in plans}
-    turns = cycle(providers or [(OPEN, None)])
-    found = []
-    known: dict[tuple[int, int, int], Bid] = {}
-    for model_id, rates in lines:
+class Bids:
+    """A bid for each line, asked for in the order of the file.
+
+    `providers`: id and box key of those that lines with rates are designated to in turn. Equal bids are one object:
+    what is sent on with its lines is then sent once.
+    """
+
+    def __init__(self, providers: Sequence[tuple[int, str]]) -> None:
+        self._turns = cycle(providers or [(OPEN, None)])
+        self._planned: dict[int, Iterator[Bid]] = {}
+        self._known: dict[tuple[int, int, int], Bid] = {}
+
+    def plan(self, plans: Sequence[ModelPlan]) -> None:
+        """Lines without rates go where these have them."""
+        self._planned = {plan.model_id: _planned(plan) for plan in plans}
+
+    def bid(self, model_id: int, rates: Rates | None) -> Bid:
         if rates is None:
-            found.append(next(planned[model_id]))
-            continue
-        provider, box_key = next(turns)
+            return next(self._planned[model_id])
+        provider, box_key = next(self._turns)
         terms = (rates.rate_in, rates.rate_out, provider)
-        bid = known.get(terms)
-        if bid is None:
-            bid = known[terms] = Bid(rates, provider, box_key)
-        found.append(bid)
-    return found
+        known = self._known.get(terms)
+        if known is None:
+            known = self._known[terms] = Bid(rates, provider, box_key)
+        return known
 
 
 def _planned(plan: ModelPlan) -> Iterator[Bid]:
