@@ -6,21 +6,35 @@ from typing import Final
 from coordinatord.store.index.changes import NewJob
 
 COLUMNS: Final = NewJob.__struct_fields__
+POSTED: Final = COLUMNS[
+    : COLUMNS.index("state")
+]  # what a job that is still open has; the rest are the table's defaults
 _NULL: Final = "\\N"
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 
+def posted_lines(jobs: Iterable[NewJob]) -> bytes:
+    """The columns POSTED."""
+    return "\n".join([*map(_posted, jobs), ""]).encode()
+
+
 def job_lines(jobs: Iterable[NewJob]) -> bytes:
-    return "".join([_line(job) for job in jobs]).encode()
+    """All columns."""
+    return "".join([f"{_posted(job)}\t{_since(job)}\n" for job in jobs]).encode()
 
 
-def _line(j: NewJob) -> str:
+def _posted(j: NewJob) -> str:
     return (
         f"\\\\x{j.job_id.hex()}\t\\\\x{j.owner.hex()}\t\\\\x{j.c.hex()}\t{j.model_id}\t{j.sla_secs}\t{j.rate_in}\t"
         f"{j.rate_out}\t{j.units_in}\t{j.units_out}\t{j.designated}\t{j.expires_at}\t{j.cap}\t{j.fee_bps}\t"
-        f"{j.gas_fee}\t{_text(j.task_cid)}\t\\\\x{j.pay_sig.hex()}\t{j.posted_block}\t{j.posted_log}\t{j.state}\t"
-        f"{j.ended_because}\t{j.provider_id}\t{j.claimed_at}\t{j.completion_tok}\t{j.cost}\t"
-        f"{_NULL if j.result_cid is None else _text(j.result_cid)}\n"
+        f"{j.gas_fee}\t{_text(j.task_cid)}\t\\\\x{j.pay_sig.hex()}\t{j.posted_block}\t{j.posted_log}"
+    )
+
+
+def _since(j: NewJob) -> str:
+    return (
+        f"{j.state}\t{j.ended_because}\t{j.provider_id}\t{j.claimed_at}\t{j.completion_tok}\t{j.cost}\t"
+        f"{_NULL if j.result_cid is None else _text(j.result_cid)}"
     )
 
 

@@ -11,8 +11,8 @@ import asyncpg
 import msgspec.structs
 
 from coordinatord.store.database import Connection
-from coordinatord.store.index.changes import Changes, JobPatch, contradiction
-from coordinatord.store.index.job_lines import COLUMNS, job_lines
+from coordinatord.store.index.changes import OPEN, Changes, JobPatch, contradiction
+from coordinatord.store.index.job_lines import COLUMNS, POSTED, job_lines, posted_lines
 
 
 async def write_changes(connection: Connection, changes: Changes) -> None:
@@ -26,9 +26,18 @@ async def write_changes(connection: Connection, changes: Changes) -> None:
 
 
 async def _new_jobs(connection: Connection, changes: Changes) -> None:
+    jobs = changes.new_jobs.values()
+    moved = [job for job in jobs if job.state != OPEN]
+    if len(moved) < len(jobs):
+        posted = jobs if not moved else [job for job in jobs if job.state == OPEN]
+        await _copy_jobs(connection, posted_lines(posted), POSTED)
+    if moved:
+        await _copy_jobs(connection, job_lines(moved), COLUMNS)
+
+
+async def _copy_jobs(connection: Connection, lines: bytes, columns: Sequence[str]) -> None:
     # A view, because asyncpg takes bytes for a path, and reads files in a thread.
-    lines = memoryview(job_lines(changes.new_jobs.values()))
-    await connection.copy_to_table("jobs", source=lines, columns=COLUMNS, format="text")
+    await connection.copy_to_table("jobs", source=memoryview(lines), columns=columns, format="text")
 
 
 async def _jobs(connection: Connection, changes: Changes) -> None:
