@@ -37,22 +37,20 @@ class Order:
     designated: int = field(validator=uint32)
     expires_at: int = field(validator=uint64)
 
-    def struct_hash(self) -> bytes:
-        return keccak256(
-            _ORDER.pack(
-                self.TYPE_HASH,
-                self.c,
-                self.model_id,
-                self.sla_secs,
-                self.rate_in >> 64,
-                self.rate_in & MASK64,
-                self.rate_out >> 64,
-                self.rate_out & MASK64,
-                self.units_in,
-                self.units_out,
-                self.designated,
-                self.expires_at,
-            )
+    def packed(self) -> bytes:
+        return _ORDER.pack(
+            self.TYPE_HASH,
+            self.c,
+            self.model_id,
+            self.sla_secs,
+            self.rate_in >> 64,
+            self.rate_in & MASK64,
+            self.rate_out >> 64,
+            self.rate_out & MASK64,
+            self.units_in,
+            self.units_out,
+            self.designated,
+            self.expires_at,
         )
 
 
@@ -66,8 +64,8 @@ class Cancel:
     job_id: bytes = field(validator=bytes32)
     issued_at: int = field(validator=uint64)
 
-    def struct_hash(self) -> bytes:
-        return keccak256(_JOB_AND_TIME.pack(self.TYPE_HASH, self.job_id, self.issued_at))
+    def packed(self) -> bytes:
+        return _JOB_AND_TIME.pack(self.TYPE_HASH, self.job_id, self.issued_at)
 
 
 @frozen(slots=True)
@@ -80,8 +78,8 @@ class Claim:
     job_id: bytes = field(validator=bytes32)
     issued_at: int = field(validator=uint64)
 
-    def struct_hash(self) -> bytes:
-        return keccak256(_JOB_AND_TIME.pack(self.TYPE_HASH, self.job_id, self.issued_at))
+    def packed(self) -> bytes:
+        return _JOB_AND_TIME.pack(self.TYPE_HASH, self.job_id, self.issued_at)
 
 
 @frozen(slots=True)
@@ -95,8 +93,8 @@ class Settle:
     completion_tok: int = field(validator=uint32)
     issued_at: int = field(validator=uint64)
 
-    def struct_hash(self) -> bytes:
-        return keccak256(_SETTLE.pack(self.TYPE_HASH, self.job_id, self.completion_tok, self.issued_at))
+    def packed(self) -> bytes:
+        return _SETTLE.pack(self.TYPE_HASH, self.job_id, self.completion_tok, self.issued_at)
 
 
 @frozen(slots=True)
@@ -109,5 +107,5 @@ class Fail:
     job_id: bytes = field(validator=bytes32)
     issued_at: int = field(validator=uint64)
 
-    def struct_hash(self) -> bytes:
-        return keccak256(_JOB_AND_TIME.pack(self.TYPE_HASH, self.job_id, self.issued_at))
+    def packed(self) -> bytes:
+        return _JOB_AND_TIME.pack(self.TYPE_HASH, self.job_id, self.issued_at)

@@ -28,17 +28,15 @@ class ReceiveWithAuthorization:
     valid_before: int = field(validator=uint256)
     nonce: bytes = field(validator=bytes32)
 
-    def struct_hash(self) -> bytes:
-        return keccak256(
-            _AUTHORIZATION.pack(
-                self.TYPE_HASH,
-                self.from_,
-                self.to,
-                self.value.to_bytes(32, "big"),
-                self.valid_after.to_bytes(32, "big"),
-                self.valid_before.to_bytes(32, "big"),
-                self.nonce,
-            )
+    def packed(self) -> bytes:
+        return _AUTHORIZATION.pack(
+            self.TYPE_HASH,
+            self.from_,
+            self.to,
+            self.value.to_bytes(32, "big"),
+            self.valid_after.to_bytes(32, "big"),
+            self.valid_before.to_bytes(32, "big"),
+            self.nonce,
         )
 
 
