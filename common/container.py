@@ -84,16 +84,15 @@ class Commitment:
 
 def commit(container: Piece) -> Committed:
     """The commitment of a container that is at hand as a whole: what `Commitment` says, without its copies."""
-    with memoryview(container).cast("B") as whole:
-        length = len(whole)
-        if length < SHORTEST_CONTAINER:
-            raise too_short(length)
-        head = bytes(whole[:HEAD_BYTES])
-        seed_wrap = ContainerHead.parse(head).seed_wrap
-        if not framing.is_sealed_length(length - HEAD_BYTES):
-            raise Refused(f"no container has {length} bytes", code="bad_container")
-        with whole[HEAD_BYTES:] as ciphertext:
-            ct_hash = keccak256(ciphertext)
+    whole = memoryview(container).cast("B")
+    length = len(whole)
+    if length < SHORTEST_CONTAINER:
+        raise too_short(length)
+    head = bytes(whole[:HEAD_BYTES])
+    seed_wrap = ContainerHead.parse(head).seed_wrap
+    if not framing.is_sealed_length(length - HEAD_BYTES):
+        raise Refused(f"no container has {length} bytes", code="bad_container")
+    ct_hash = keccak256(whole[HEAD_BYTES:])
     return Committed(keccak256(head + ct_hash), seed_wrap, ct_hash, length)
 
 

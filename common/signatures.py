@@ -69,11 +69,10 @@ def compiled(library: Path = LIBRARY) -> Signers | None:
     )
 
     def signers(questions: Sequence[bytes]) -> list[bytes | None]:
-        answers = bytearray(_ANSWER * len(questions))
-        call(curve, len(questions), b"".join(questions), native.from_buffer(answers))
-        return [
-            bytes(answers[at + 1 : at + _ANSWER]) if answers[at] else None for at in range(0, len(answers), _ANSWER)
-        ]
+        written = bytearray(_ANSWER * len(questions))
+        call(curve, len(questions), b"".join(questions), native.from_buffer(written))
+        answers = bytes(written)
+        return [answers[at + 1 : at + _ANSWER] if answers[at] else None for at in range(0, len(answers), _ANSWER)]
 
     return signers
 

@@ -23,7 +23,6 @@ from coordinatord.service.orders import OrderBody
 from coordinatord.service.windows import ORDER_LIFE
 
 LONGEST_SLA: Final = 86_400
-_NO_FEES: Final = Terms(fee_bps=0, gas_fee=0)
 
 
 @attrs.frozen(slots=True)
@@ -54,7 +53,7 @@ def wrong_terms(body: OrderBody, now: float) -> WrongTerms | None:
         return WrongTerms("expires_at must be in the next 86400 seconds", "expires_at", "expiry_too_far")
     if body.sla_secs > LONGEST_SLA:
         return WrongTerms(f"sla_secs must be at most {LONGEST_SLA}", "sla_secs", "sla_too_long")
-    quote_of(body, _NO_FEES)  # a cap that fits is the order's own matter, whatever the fees are
+    quotes.cap(body.rate_in, body.rate_out, body.units_in, body.units_out)
     return None
 
 
@@ -63,7 +62,7 @@ def quote_of(body: OrderBody, terms: Terms) -> Quote:
 
 
 def order_signer(domains: Domains, body: OrderBody) -> bytes | None:
-    return recover(domains.jobs.digest(body.order()), body.signature)
+    return recover(domains.jobs.digest(body), body.signature)
 
 
 def signers_of(
@@ -74,7 +73,7 @@ def signers_of(
     for paid in submissions:
         body = paid.body
         payment = job_payment(body.owner, registry, paid.amount, body.expires_at, body.job_id)
-        questions.append(domains.jobs.signed(body.order(), body.signature))
+        questions.append(domains.jobs.signed(body, body.signature))
         questions.append(domains.token.signed(payment, paid.payment))
     answers = signers(questions)
     return list(zip(answers[::2], answers[1::2], strict=True))
@@ -102,7 +101,7 @@ def check_inline(container: bytes, c: bytes) -> None:
 def post_calldata(paid: Paid, task_cid: str) -> bytes:
     body = paid.body
     return job_registry.post(
-        body.order(),
+        body,
         body.owner,
         amount=paid.amount,
         task_cid=task_cid,
@@ -113,7 +112,7 @@ def post_calldata(paid: Paid, task_cid: str) -> bytes:
 
 def same_post(paid: Paid, task_cid: str) -> bytes:
     """What makes two submissions one: terms, amount and container; not their signature bytes."""
-    order = struct_hash(paid.body.order())
+    order = struct_hash(paid.body)
     return hashlib.sha256(
         b"post" + paid.body.job_id + order + paid.amount.to_bytes(32, "big") + task_cid.encode()
     ).digest()

@@ -22,11 +22,12 @@ import anyio
 import asyncpg
 import attrs
 import httpx
+from coincurve._libsecp256k1 import ffi, lib
+from coincurve.context import GLOBAL_CONTEXT
 
 from common.address_book import AddressBook
 from common.domains import Domains
 from common.messages.payments import job_payment
-from common.secp256k1 import recover
 from coordinatord.chain.job_registry import JobRegistry
 from coordinatord.chain.rpc import open_rpc
 from coordinatord.fields import read_object
@@ -122,19 +123,30 @@ def checking(submitter: Submitter) -> tuple[float, float]:
             raise AssertionError("a good line was skipped")
         return len(done)
 
+    recover, context, key = lib.secp256k1_ecdsa_recover, GLOBAL_CONTEXT.ctx, ffi.new("secp256k1_pubkey *")
+    ready = [(_parsed(signature), digest) for digest, signature in signed]
+
     def limit() -> int:
-        for digest, signature in signed:
-            recover(digest, signature)
-        return len(signed) // 2
+        for signature, digest in ready:
+            recover(context, key, signature, digest)
+        return len(ready) // 2
 
     rates = interleaved({"ours": ours, "limit": limit}, ROUNDS)
     return rates["ours"], rates["limit"]
 
 
+def _parsed(signature: bytes) -> object:
+    parsed = ffi.new("secp256k1_ecdsa_recoverable_signature *")
+    parse = lib.secp256k1_ecdsa_recoverable_signature_parse_compact
+    if not parse(GLOBAL_CONTEXT.ctx, parsed, signature, signature[64] - 27):
+        raise AssertionError("a good signature was refused")
+    return parsed
+
+
 def _signed(submitter: Submitter, paid: Paid) -> list[tuple[bytes, bytes]]:
     body, domains = paid.body, submitter.domains
     payment = job_payment(body.owner, submitter.registry, paid.amount, body.expires_at, body.job_id)
-    return [(domains.jobs.digest(body.order()), body.signature), (domains.token.digest(payment), paid.payment)]
+    return [(domains.jobs.digest(body), body.signature), (domains.token.digest(payment), paid.payment)]
 
 
 # --- posting ---------------------------------------------------------------------------------------------------
