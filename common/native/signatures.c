@@ -1,11 +1,12 @@
-/* Who signed these structs? Hashing, recovery and the address of many signatures in one call.
+/* Who signed these structs: hashing, recovery and address of many signatures in one call. And the other way round: a
+ * transaction that is hashed, signed, put together and hashed again.
  *
  * Done from Python, a check of two signatures takes the interpreter's lock a dozen times, and two threads that check
  * spend their time in handing it to each other. Here it is given back once for all of them.
  *
  * The curve itself is libsecp256k1's: its functions come in as pointers from the copy that Python has loaded, so there
- * is one copy, kept up to date as a dependency. What follows is what stands around it. `common/signatures.py` says the
- * same in Python, and the tests hold the two against each other.
+ * is one copy, kept up to date as a dependency. What follows is what stands around it. `common/signatures.py` and
+ * `common/transactions.py` say the same in Python, and the tests hold the two against each other.
  */
 
 #include <stdint.h>
@@ -89,12 +90,17 @@ static void keccak256(const unsigned char *data, size_t length, unsigned char di
 typedef int (*parse_signature)(const void *context, void *signature, const unsigned char *compact, int parity);
 typedef int (*recover_key)(const void *context, void *key, const void *signature, const unsigned char *digest);
 typedef int (*serialize_key)(const void *context, unsigned char *out, size_t *length, const void *key, unsigned flags);
+typedef int (*sign_digest)(const void *context, void *signature, const unsigned char *digest,
+                           const unsigned char *secret, const void *nonce_function, const void *nonce_data);
+typedef int (*serialize_signature)(const void *context, unsigned char *compact, int *parity, const void *signature);
 
 struct curve {
     const void *context;
     parse_signature parse;
     recover_key recover;
     serialize_key serialize;
+    sign_digest sign;
+    serialize_signature serialize_compact;
     unsigned uncompressed;
 };
 
@@ -134,4 +140,51 @@ void signers(const struct curve *curve, size_t count, const unsigned char *items
         items += length;
         *answers = signer(curve, digest, signature, answers + 1);
     }
+}
+
+/* --- transactions of EIP-1559 ------------------------------------------------------------------------------------- */
+
+/* The type and the head of an RLP list whose items have `length` bytes together. */
+static unsigned char *put_head(unsigned char *out, size_t length) {
+    *out++ = 0x02;
+    if (length < 56) {
+        *out++ = 0xc0 + (unsigned char)length;
+        return out;
+    }
+    unsigned size = 0;
+    for (size_t rest = length; rest; rest >>= 8) size++;
+    *out++ = 0xf7 + size;
+    while (size--) *out++ = (unsigned char)(length >> 8 * size);
+    return out;
+}
+
+/* A number of 32 bytes, above zero, as RLP writes it: without leading zeros. */
+static unsigned char *put_number(unsigned char *out, const unsigned char *number) {
+    unsigned length = 32;
+    while (!*number) number++, length--;
+    if (length > 1 || *number >= 0x80) *out++ = 0x80 + length;
+    memcpy(out, number, length);
+    return out + length;
+}
+
+/* `fields`: the items of the unsigned transaction. `answer`, of at least 32 + 10 + length + 67 bytes: the transaction's
+ * hash (32) ‖ the signed transaction. The answer's length, or 0 for a secret that is no key. */
+size_t sign_transaction(const struct curve *curve, const unsigned char *secret, const unsigned char *fields,
+                        size_t length, unsigned char *answer) {
+    unsigned char signature[65], compact[64], digest[32], signed_fields[67], *raw = answer + 32, *end;
+    int parity;
+    end = put_head(raw, length);
+    memcpy(end, fields, length);
+    keccak256(raw, (size_t)(end - raw) + length, digest);
+    if (!curve->sign(curve->context, signature, digest, secret, NULL, NULL)) return 0;
+    curve->serialize_compact(curve->context, compact, &parity, signature);
+    signed_fields[0] = parity ? 0x01 : 0x80;
+    end = put_number(put_number(signed_fields + 1, compact), compact + 32);
+    size_t added = (size_t)(end - signed_fields);
+    end = put_head(raw, length + added);
+    memcpy(end, fields, length);
+    memcpy(end + length, signed_fields, added);
+    end += length + added;
+    keccak256(raw, (size_t)(end - raw), answer);
+    return (size_t)(end - answer);
 }

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 from common.eip712 import DIGEST_PREFIX
 from common.keccak import keccak256
 from common.native import build
+from common.native.library import load
 from common.secp256k1 import Wallet
-from common.signatures import compiled, signed, signers, signers_by_loop
+from common.signatures import signed, signers, signers_by_loop
+from common.transactions import sign_in_steps
 from tests.unit.common.messages.test_signed_types import SIGNED, read
 from tests.vectors.vector_file import cases
 
@@ -43,7 +45,7 @@ def library(tmp_path_factory):
 
 
 def test_the_compiled_way_answers_as_the_loop_does(library):
-    by_library = compiled(library)
+    by_library = load(library).signers
 
     @given(st.lists(questions(), max_size=8))
     def check(asked):
@@ -76,16 +78,38 @@ def test_a_signature_of_another_length_is_nobodys(length):
 def test_structs_that_end_at_the_edge_of_a_block_are_hashed_whole(library, length):
     prefix, struct, wallet = bytes(34), bytes(range(256)) + bytes(length), Wallet(bytes(31) + b"\x01")
     question = signed(prefix, struct[:length], wallet.sign(keccak256(prefix + keccak256(struct[:length]))))
-    assert compiled(library)([question]) == [wallet.address]
+    assert load(library).signers([question]) == [wallet.address]
+
+
+def test_the_compiled_way_signs_transactions_as_the_steps_do(library):
+    compiled = load(library)
+
+    @given(st.integers(1, ORDER - 1), st.integers(0, 300) | st.sampled_from([55, 56, 65_535, 65_536]), st.binary())
+    def check(secret, length, content):
+        fields, raw_secret = (content + bytes(length))[:length], secret.to_bytes(32, "big")
+        assert compiled.sign_transaction(raw_secret, fields) == sign_in_steps(Wallet(raw_secret), fields)
+
+    check()
+
+
+def test_scalars_with_leading_zeros_are_written_short_by_both(library):
+    compiled, wallet = load(library), Wallet(bytes(31) + b"\x02")
+    lengths = set()
+    for number in range(600):  # about nine of them have a short scalar
+        fields = number.to_bytes(2, "big")
+        raw, _ = signed = compiled.sign_transaction(bytes(31) + b"\x02", fields)
+        assert signed == sign_in_steps(wallet, fields)
+        lengths.add(len(raw))
+    assert len(lengths) > 1
 
 
 def test_without_its_library_the_loop_answers(tmp_path):
-    assert compiled(tmp_path / "signatures.so") is None
+    assert load(tmp_path / "signatures.so") is None
 
 
 def test_a_library_that_cannot_be_loaded_counts_as_none(tmp_path):
     (tmp_path / "signatures.so").write_text("of another machine")
-    assert compiled(tmp_path / "signatures.so") is None
+    assert load(tmp_path / "signatures.so") is None
 
 
 def test_a_build_without_a_compiler_says_so(tmp_path, monkeypatch):
