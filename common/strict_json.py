@@ -64,7 +64,7 @@ def _flat(raw: bytes | bytearray) -> object | None:
         value = _FLAT.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None  # the other parser says why
-    strings = len(value) + sum([type(member) is str for member in value.values()])
+    strings = len(value) + list(map(type, value.values())).count(str)
     return value if raw.count(b'"') == 2 * strings else None
 
 

@@ -32,7 +32,7 @@ from coordinatord.chain.job_registry import JobRegistry
 from coordinatord.chain.rpc import open_rpc
 from coordinatord.fields import read_object
 from coordinatord.service.line_checks import Good, LineChecks
-from coordinatord.service.line_reading import Line
+from coordinatord.service.line_reading import MOST_LINES, Line
 from coordinatord.service.order_checks import Paid, post_calldata, same_post
 from coordinatord.service.orders import OrderBody
 from coordinatord.store import batch_relays
@@ -54,8 +54,8 @@ from tests.integration.coordinatord.api.stage import environment
 
 LINES: Final = 50_000
 PAYLOAD: Final = 870  # so that a line has 2 KiB
-CHECKED: Final = 2000  # lines of one portion
-ROUNDS: Final = 5
+CHECKED: Final = MOST_LINES  # as many as a worker has checked at once
+ROUNDS: Final = 15
 SINGLES: Final = 30
 MEMORY_LIMIT: Final = 250  # MiB above idle
 _RELAYER_SHARE: Final = 5  # the relayer alone is given a fifth of the lines
