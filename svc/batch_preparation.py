@@ -1,31 +1,28 @@
 """From lines to a batch file of complete submissions: planned, sealed, signed and paid for, line by line."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
 from anyio import to_thread
-from anyio.abc import Process
 
-from common.box import PublicKey
-from common.quotes import Terms as FeeTerms
 from common.refusal import Refused
-from svc import batch_pool
 from svc.account import Account
-from svc.batch_pool import Outcome, Progress
-from svc.core.batch_lines import BatchInput, BatchLine
-from svc.core.batch_plan import ModelDemand, bids, check_plan, demands, plan_bodies
-from svc.core.batch_work import LineWork, Place, PreparedLine, line_of, seal_line
-from svc.core.bids import Bid, Rates, read_rates
-from svc.core.order_request import Shaped, shape
+from svc.batch_offers import Offers, shaped
+from svc.batch_pool import Making, Outcome, Pool, Portion, Progress, started_workers
+from svc.core.batch_lines import read_lines
+from svc.core.batch_plan import ModelDemand, check_plan, demands, plan_bodies
+from svc.core.batch_work import LineWork, Place, PreparedLine, line_of, prepare_lines, seal_line
 from svc.core.orders import PreparedOrder
-from svc.core.quoting import amount_of, checked_amount, fee_terms
-from svc.core.windows import CompletionWindow, expiry, window_seconds
-from svc.errors import OrderRefused, QuoteRefused
-from svc.orders import Orders, read_box_key
-from svc.records import Model, ModelPlan, Record
-from svc.signers import LocalSigner
+from svc.core.quoting import amount_of
+from svc.core.windows import CompletionWindow
+from svc.errors import QuoteRefused
+from svc.orders import Orders
+from svc.records import ModelPlan, Record
+from svc.signers import LocalSigner, Signer
 from svc.wire.transport import read
+
+Texts = Iterable[bytes | str | Mapping[str, Any]]
 
 _PAYMENT_REQUIRED: Final = frozenset({402})
 
@@ -59,63 +56,50 @@ class Preparation:
     account: Account
     orders: Orders
 
-    async def plan(self, source: BatchInput, window: CompletionWindow) -> tuple[ModelPlan, ...]:
+    async def plan(self, texts: Texts, window: CompletionWindow) -> tuple[ModelPlan, ...]:
         """Who would take the lines without rates now. Nothing is reserved."""
-        shaped = await to_thread.run_sync(_shaped, source.lines, await self._models(source))
-        return await self._planned(demands(shaped), window)
+        lines = await to_thread.run_sync(list, read_lines(texts, window))
+        models = {name: await self.account.model(name) for name in dict.fromkeys(line.request.model for line in lines)}
+        return await self._planned(demands(await to_thread.run_sync(shaped, lines, models)), window)
 
     async def prepare(
         self,
-        source: BatchInput,
+        texts: Texts,
         window: CompletionWindow,
         providers: Sequence[int],
         *,
         max_amount: int | None,
         progress: Progress | None,
-        workers: Sequence[Process],
     ) -> PreparedBatch:
         """Raises PlanShort, OrderRefused (naming the line) or QuoteRefused before anything is sent but questions."""
-        models = await self._models(source)
-        work = await self._work(source, models, await self._bids(source, models, window, providers))
-        place = await self._place(work[0], window)
-        signer = self.account.wallet()
-        if isinstance(signer, LocalSigner):
-            outcomes = await batch_pool.prepared(workers, place, signer.wallet, work, progress)
-        else:
-            outcomes = [await self._signed_remotely(place, line) for line in work]
-        lines = [_unless_refused(number, outcome) for number, outcome in enumerate(outcomes, start=1)]
+        texts, signer = list(texts), self.account.wallet()
+        wallet = signer.wallet if isinstance(signer, LocalSigner) else None
+        async with started_workers(len(texts), wallet) as workers:
+            offers = await Offers.to(providers, self.orders, window, read_lines(texts, window))
+            pool = Pool(workers, self._alone(signer), progress)
+            if wallet is not None:  # any other is not troubled before the whole file is known to be good
+                await pool.make(offers.rated())
+            wanted = await offers.demands()
+            plans = await self._planned(wanted, window)
+            check_plan(wanted, plans)
+            await pool.make(offers.planned(plans))
+        lines = pool.lines
         amount = sum(line.amount for line in lines)
         if max_amount is not None and amount > max_amount:
             raise QuoteRefused(f"the batch comes to {amount}, over {max_amount}", code="over_max_amount")
-        texts = [line.text if line.oversized is None else await self._uploaded(line.oversized, line) for line in lines]
-        named = [(line.job_id, one.request.custom_id) for line, one in zip(lines, source.lines, strict=True)]
+        contents = [
+            line.text if line.oversized is None else await self._uploaded(line.oversized, line) for line in lines
+        ]
+        named = [(line.job_id, custom_id) for line, custom_id in zip(lines, offers.custom_ids, strict=True)]
         return PreparedBatch(
-            endpoint=source.endpoint,
+            endpoint=offers.endpoint,
             completion_window=window,
-            content=b"\n".join((*texts, b"")),
+            content=b"\n".join((*contents, b"")),
             job_ids=tuple(line.job_id for line in lines),
             custom_ids={job_id: custom_id for job_id, custom_id in named if custom_id is not None},
             amount=amount,
             unlisted=tuple(dict.fromkeys(name for line in lines for name in line.unlisted)),
         )
-
-    async def _models(self, source: BatchInput) -> dict[str, Model]:
-        names = dict.fromkeys(line.request.model for line in source.lines)
-        return {name: await self.account.model(name) for name in names}
-
-    async def _bids(
-        self, source: BatchInput, models: dict[str, Model], window: CompletionWindow, providers: Sequence[int]
-    ) -> list[Bid]:
-        """What is offered for each line. Those without rates are shaped here for the plan; the others are later on."""
-        rates = _rates(source.lines)
-        unrated = [line for line, given in zip(source.lines, rates, strict=True) if given is None]
-        wanted = demands(await to_thread.run_sync(_shaped, unrated, models))
-        plans = await self._planned(wanted, window)
-        check_plan(wanted, plans)
-        keys = [(provider, await self.orders.box_key(provider)) for provider in providers]
-        numbers = [models[line.request.model].svc.model_id for line in source.lines]
-        turns = [(provider, "0x" + key.raw.hex()) for provider, key in keys]
-        return bids(list(zip(numbers, rates, strict=True)), plans, turns)
 
     async def _planned(self, wanted: Sequence[ModelDemand], window: CompletionWindow) -> tuple[ModelPlan, ...]:
         plans: tuple[ModelPlan, ...] = ()
@@ -132,32 +116,17 @@ class Preparation:
 
         return await self.account.authorised(ask)
 
-    async def _work(self, source: BatchInput, models: dict[str, Model], offers: Sequence[Bid]) -> list[LineWork]:
-        recipients: dict[str, PublicKey] = {}
-        for offer in offers:
-            key = offer.box_key or ""
-            if key not in recipients:
-                recipients[key] = read_box_key(key) if key else await self.account.escrow_key()
-        return [
-            LineWork(line.request, models[line.request.model], offer, recipients[offer.box_key or ""])
-            for line, offer in zip(source.lines, offers, strict=True)
-        ]
+    def _alone(self, signer: Signer) -> Making:
+        async def at_hand(portion: Portion) -> list[Outcome]:
+            return await to_thread.run_sync(prepare_lines, portion.place, wallet, portion.lines)
 
-    async def _place(self, first: LineWork, window: CompletionWindow) -> Place:
-        """The fee terms of all lines are those of one quote, which is for the first."""
-        account = self.account
-        market, keys = await account.market(), await account.result_keys()
-        now, margin = account.transport.clock.now(), account.settings.settlement_margin
-        expires_at = expiry(now, window_seconds(window), margin)
-        place = Place(market, account.wallet().address, keys[0].public, expires_at, FeeTerms(0, 0))
-        try:
-            sealed, shaped = seal_line(place, first)
-        except Refused as refusal:
-            raise OrderRefused.because(refusal, "line 1") from None
-        prepared = PreparedOrder(sealed, await account.wallet().sign(sealed.to_sign()), shaped.unlisted)
-        quote = (await self.orders.quote(prepared)).quote
-        checked_amount(prepared, quote, None)
-        return attrs.evolve(place, fees=fee_terms(quote))
+        async def remotely(portion: Portion) -> list[Outcome]:
+            return [await self._signed_remotely(portion.place, line) for line in portion.lines]
+
+        if isinstance(signer, LocalSigner):
+            wallet = signer.wallet
+            return at_hand
+        return remotely
 
     async def _signed_remotely(self, place: Place, line: LineWork) -> Outcome:
         signer = self.account.wallet()
@@ -178,30 +147,3 @@ class Preparation:
         file = await self.orders.files.upload(container, "input", filename="container")
         signature = await self.account.wallet().sign(prepared.payment(line.amount))
         return line_of(prepared, line.amount, signature, file.svc.cid)
-
-
-def _rates(lines: Sequence[BatchLine]) -> list[Rates | None]:
-    """Of each line; None where it takes the market's."""
-    found = []
-    for line in lines:
-        try:
-            found.append(read_rates(line.request.rate_in, line.request.rate_out))
-        except Refused as refusal:
-            raise OrderRefused.because(refusal, f"line {line.number}") from None
-    return found
-
-
-def _shaped(lines: Sequence[BatchLine], models: dict[str, Model]) -> list[Shaped]:
-    shaped = []
-    for line in lines:
-        try:
-            shaped.append(shape(line.request, models[line.request.model]))
-        except Refused as refusal:
-            raise OrderRefused.because(refusal, f"line {line.number}") from None
-    return shaped
-
-
-def _unless_refused(number: int, outcome: Outcome) -> PreparedLine:
-    if isinstance(outcome, Refused):
-        raise OrderRefused.because(outcome, f"line {number}")
-    return outcome

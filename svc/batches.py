@@ -2,25 +2,23 @@
 
 import io
 import secrets
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import anyio
 import attrs
-from anyio import to_thread
 
 from svc.account import Account
-from svc.batch_pool import Progress, started_workers
-from svc.batch_preparation import Preparation, PreparedBatch
+from svc.batch_pool import Progress
+from svc.batch_preparation import Preparation, PreparedBatch, Texts
 from svc.batch_results import BatchResult, BatchResults
-from svc.core.batch_lines import read_lines
 from svc.core.windows import DEFAULT_WINDOW, completion_window
 from svc.errors import ApiError, BatchFailed, ConnectionFailed, OrderRefused, ResultUnreadable, WaitTimedOut
 from svc.files import Files
 from svc.records import Batch, ModelPlan, Record
 
-Lines = Path | Iterable[bytes | str | Mapping[str, Any]]
+Lines = Path | Texts
 BatchSeen = Callable[[Batch], object]
 
 POLL_SECONDS: Final = 60.0
@@ -48,8 +46,7 @@ class Batches:
 
     async def plan(self, lines: Lines, *, window: str = DEFAULT_WINDOW) -> tuple[ModelPlan, ...]:
         """Who would take the lines that carry no rates, and at what price. Nothing is reserved or signed."""
-        window = completion_window(window)
-        return await self.preparation.plan(read_lines(await _texts(lines), window), window)
+        return await self.preparation.plan(await _texts(lines), completion_window(window))
 
     async def prepare(
         self,
@@ -66,13 +63,9 @@ class Batches:
         names; lines with rates to `providers` in turn or, with none, to whoever claims them. `progress` is told how
         many lines are done.
         """
-        window = completion_window(window)
-        texts = list(await _texts(lines))
-        async with started_workers(len(texts)) as workers:
-            source = await to_thread.run_sync(read_lines, texts, window)
-            return await self.preparation.prepare(
-                source, window, providers, max_amount=max_amount, progress=progress, workers=workers
-            )
+        return await self.preparation.prepare(
+            await _texts(lines), completion_window(window), providers, max_amount=max_amount, progress=progress
+        )
 
     async def create(self, prepared: PreparedBatch, *, metadata: Mapping[str, str] | None = None) -> Batch:
         """Upload the file and start the batch. `metadata` is stored in the clear."""
@@ -197,7 +190,7 @@ def check_metadata(metadata: Mapping[str, str] | None) -> None:
             raise OrderRefused(message, param=f"metadata.{key[:_LONGEST_KEY]}")
 
 
-async def _texts(lines: Lines) -> Iterable[bytes | str | Mapping[str, Any]]:
+async def _texts(lines: Lines) -> Texts:
     return io.BytesIO(await anyio.Path(lines).read_bytes()) if isinstance(lines, Path) else lines
 
 

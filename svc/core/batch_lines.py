@@ -7,7 +7,7 @@ is the model's input. `url` is `/v1/responses` unless given, and the same for th
 sealed.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import attrs
@@ -15,6 +15,7 @@ import attrs
 from common.pricing.request_shape import EMBEDDINGS_ENDPOINT
 from common.refusal import Refused
 from common.strict_json import parse
+from svc.core.bids import Rates, read_rates
 from svc.core.order_request import OrderRequest
 from svc.core.payload import read_custom_id
 from svc.errors import OrderRefused
@@ -28,22 +29,20 @@ _TERMS: Final = frozenset({"model", "rate_in", "rate_out", "units_out"})
 
 @attrs.frozen(slots=True)
 class BatchLine:
-    """`number` counts the lines that are not blank, from 1."""
+    """`number` counts the lines that are not blank, from 1. `rates` is None where it takes the market's."""
 
     number: int
     url: str
     request: OrderRequest
+    rates: Rates | None
 
 
-@attrs.frozen(slots=True)
-class BatchInput:
-    endpoint: str
-    lines: tuple[BatchLine, ...]
+def read_lines(texts: Iterable[bytes | str | Mapping[str, Any]], window: str) -> Iterator[BatchLine]:
+    """Every line, as JSON or as an object, as it is asked for; blank ones are skipped.
 
-
-def read_lines(texts: Iterable[bytes | str | Mapping[str, Any]], window: str) -> BatchInput:
-    """Every line, as JSON or as an object; blank ones are skipped. Raises OrderRefused that names the line."""
-    lines: list[BatchLine] = []
+    Raises OrderRefused that names the line.
+    """
+    first: BatchLine | None = None
     seen: set[str] = set()
     written = (text for text in texts if isinstance(text, Mapping) or text.strip())
     for number, text in enumerate(written, start=1):
@@ -54,16 +53,16 @@ def read_lines(texts: Iterable[bytes | str | Mapping[str, Any]], window: str) ->
             custom_id = line.request.custom_id
             if custom_id in seen:
                 raise Refused(f"custom_id {custom_id!r} is that of an earlier line", "custom_id")
-            if lines and line.url != lines[0].url:
-                raise Refused(f"url must be {lines[0].url}, as on the first line: a batch has one", "url")
+            if first is not None and line.url != first.url:
+                raise Refused(f"url must be {first.url}, as on the first line: a batch has one", "url")
         except Refused as refusal:
             raise OrderRefused.because(refusal, f"line {number}") from None
+        first = first or line
         if custom_id is not None:
             seen.add(custom_id)
-        lines.append(line)
-    if not lines:
+        yield line
+    if first is None:
         raise OrderRefused("the batch has no lines", code="empty_file")
-    return BatchInput(lines[0].url, tuple(lines))
 
 
 def _parsed(text: bytes | str) -> object:
@@ -95,4 +94,4 @@ def _line(number: int, value: object, window: str) -> BatchLine:
         endpoint=url,
         custom_id=read_custom_id(value.get("custom_id")),
     )
-    return BatchLine(number, url, request)
+    return BatchLine(number, url, request, read_rates(request.rate_in, request.rate_out))

@@ -6,7 +6,7 @@ a rate, none given   an open order, sealed to the escrow
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import cycle
+from itertools import cycle, repeat
 from typing import Any, Final
 
 import attrs
@@ -65,28 +65,33 @@ def check_plan(wanted: Sequence[ModelDemand], plans: Sequence[ModelPlan]) -> Non
             raise PlanShort(one.name, allocated.get(one.model_id, 0), one.lines)
 
 
-def bids(
-    lines: Sequence[tuple[int, Rates | None]], plans: Sequence[ModelPlan], providers: Sequence[tuple[int, str]]
-) -> list[Bid]:
-    """A bid per line, of which its model and rates are given. `providers`: id and box key of those that lines with
-    rates are designated to in turn. Equal bids are one object: what is sent on with its lines is then sent once."""
-    planned = {plan.model_id: _planned(plan) for plan in plans}
-    turns = cycle(providers) if providers else None
-    found = []
-    known: dict[Bid, Bid] = {}
-    for model_id, rates in lines:
+class Bids:
+    """A bid for each line, asked for in the order of the file.
+
+    `providers`: id and box key of those that lines with rates are designated to in turn. Equal bids are one object:
+    what is sent on with its lines is then sent once.
+    """
+
+    def __init__(self, providers: Sequence[tuple[int, str]]) -> None:
+        self._turns = cycle(providers or [(OPEN, None)])
+        self._planned: dict[int, Iterator[Bid]] = {}
+        self._known: dict[tuple[int, int, int], Bid] = {}
+
+    def plan(self, plans: Sequence[ModelPlan]) -> None:
+        """Lines without rates go where these have them."""
+        self._planned = {plan.model_id: _planned(plan) for plan in plans}
+
+    def bid(self, model_id: int, rates: Rates | None) -> Bid:
         if rates is None:
-            bid = next(planned[model_id])
-        elif turns is not None:
-            provider, box_key = next(turns)
-            bid = Bid(rates, provider, box_key)
-        else:
-            bid = Bid(rates, OPEN)
-        found.append(known.setdefault(bid, bid))
-    return found
+            return next(self._planned[model_id])
+        provider, box_key = next(self._turns)
+        terms = (rates.rate_in, rates.rate_out, provider)
+        known = self._known.get(terms)
+        if known is None:
+            known = self._known[terms] = Bid(rates, provider, box_key)
+        return known
 
 
 def _planned(plan: ModelPlan) -> Iterator[Bid]:
     for share in plan.allocation:
-        for _ in range(share.lines):
-            yield Bid(Rates(share.rate_in, share.rate_out), share.provider_id, share.box_key)
+        yield from repeat(Bid(Rates(share.rate_in, share.rate_out), share.provider_id, share.box_key), share.lines)

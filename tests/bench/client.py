@@ -65,7 +65,7 @@ def one_order() -> int:
 
 def one_line_after_another() -> int:
     for _ in range(PORTION):
-        _prepared(read_lines([LINE], "1h").lines[0].request)
+        _prepared(next(read_lines([LINE], "1h")).request)
     return PORTION
 
 

@@ -212,7 +212,7 @@ def _pairs(metadata: tuple[str, ...]) -> dict[str, str]:
 
 def _custom_ids(file: str) -> dict[int, str]:
     """By line. They travelled sealed, so that only the file knows them."""
-    read = read_lines(_lines(file), "batch").lines
+    read = read_lines(_lines(file), "batch")
     return {line.number: line.request.custom_id for line in read if line.request.custom_id is not None}
 
 

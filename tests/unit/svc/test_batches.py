@@ -15,7 +15,7 @@ from common.envelope import Envelope, ResultBody
 from common.escrow_evidence import report_data
 from common.result import seal_result
 from common.scalars import read_base64
-from svc import batch_pool
+from svc import batch_offers, batch_pool
 from svc.client import Client
 from svc.errors import (
     BatchFailed,
@@ -132,20 +132,77 @@ async def test_remote_wallet_signs_each_line(coordinator: FakeCoordinator) -> No
     assert [opened(one).input["input"] for one in submissions(prepared.content)] == ["text 1", "text 2"]
 
 
+@pytest.fixture
+def _several_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_offers, "PORTION", 2)
+    monkeypatch.setattr(batch_pool, "ALONE", 4)
+    monkeypatch.setattr(batch_pool.os, "cpu_count", lambda: 2)
+
+
+@pytest.mark.usefixtures("_several_processes")
 async def test_many_lines_are_made_by_several_processes_in_their_order(
     coordinator: FakeCoordinator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     await anyio.Path(tmp_path / "pickle.py").write_text("raise SystemExit('what lies about here is not to be run')")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(batch_pool, "PORTION", 2)
-    monkeypatch.setattr(batch_pool, "ALONE", 4)
-    monkeypatch.setattr(batch_pool.os, "cpu_count", lambda: 2)
     done: list[int] = []
     prepared = await coordinator.client().batches.prepare(
         [line(n) for n in range(41)], window="1h", providers=[7], progress=done.append
     )
     assert [opened(one).custom_id for one in submissions(prepared.content)] == [f"c{n}" for n in range(41)]
     assert (done == sorted(done), done[-1]) == (True, 41)
+
+
+@pytest.mark.usefixtures("_several_processes")
+async def test_first_of_several_bad_lines_is_named_whoever_finds_it(coordinator: FakeCoordinator) -> None:
+    bad = line(13, prompt="nul \x00")
+    lines = [*(line(n) for n in range(12)), bad, bad | {"custom_id": "c14"}, line(15), "{broken"]
+    with pytest.raises(OrderRefused, match="line 13"):
+        await coordinator.client().batches.prepare(lines, window="1h", providers=[7])
+
+
+@pytest.mark.parametrize("number", [1, 2, 4], ids=["before", "among", "after"])
+async def test_rated_line_that_its_model_cannot_take_is_named_before_the_plan_is_asked_for(
+    coordinator: FakeCoordinator, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setattr(batch_offers, "PORTION", 2)
+    unrated = {"body": {"model": "demo/text", "input": "x"}}
+    lines = [line(1), line(2), unrated, line(4)]
+    lines[number - 1] = line(number, max_tokens="many")
+    with pytest.raises(OrderRefused, match=f"line {number}: "):
+        await coordinator.client().batches.prepare(lines, window="1h", providers=[7])
+    assert "POST /v1/batches" not in coordinator.routes()
+
+
+async def test_lines_before_and_after_the_first_without_rates_keep_their_order_and_their_turns(
+    coordinator: FakeCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_offers, "PORTION", 2)
+    share = {**CANDIDATE, "lines": "1"}
+    coordinator.tell(
+        "POST /v1/batches", Answer(402, {"plan": [{"model_id": "1", "lines": "1", "allocation": [share]}]})
+    )
+    coordinator.tell("GET /evm/providers/8", *coordinator.script["GET /evm/providers/7"])
+    unrated = {"custom_id": "c3", "body": {"model": "demo/text", "input": "text 3"}}
+    lines = [line(0), line(1), line(2), unrated, line(4)]
+    prepared = await coordinator.client().batches.prepare(lines, window="1h", providers=[7, 8])
+    written = submissions(prepared.content)
+    assert [opened(one).custom_id for one in written] == [f"c{n}" for n in range(5)]
+    assert [one["designated"] for one in written] == [7, 8, 7, int(share["provider_id"]), 8]
+
+
+async def test_remote_wallet_is_not_troubled_before_the_whole_file_is_checked(coordinator: FakeCoordinator) -> None:
+    asked: list[bytes] = []
+
+    def sign(digest: bytes) -> bytes:
+        asked.append(digest)
+        return WALLET.sign(digest)
+
+    signer = RemoteSigner(WALLET.address, by_digest=sign)
+    client = coordinator.client(wallet_key=None, signer=signer, cipher_key="ab" * 32)
+    with pytest.raises(OrderRefused, match="line 2"):
+        await client.batches.prepare([line(1), line(2, max_tokens="many")], window="1h", providers=[7])
+    assert asked == []
 
 
 async def test_line_that_cannot_be_sealed_is_named(coordinator: FakeCoordinator) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 
 from svc.core.batch_lines import read_lines
+from svc.core.bids import Rates
 from svc.core.order_request import OrderRequest
 from svc.errors import OrderRefused
 
@@ -16,9 +17,9 @@ def line(**changed: Any) -> dict[str, Any]:
 
 def test_terms_are_taken_out_of_the_body_and_the_rest_is_the_models_input() -> None:
     body = {"model": "m", "rate_in": "5", "rate_out": 6, "units_out": 7, "prompt": "p", "max_tokens": 3}
-    source = read_lines([json.dumps({"custom_id": "a", "method": "POST", "body": body})], "1h")
-    assert source.endpoint == "/v1/responses"
-    assert source.lines[0].request == OrderRequest(
+    (read,) = read_lines([json.dumps({"custom_id": "a", "method": "POST", "body": body})], "1h")
+    assert (read.url, read.rates) == ("/v1/responses", Rates(5, 6))
+    assert read.request == OrderRequest(
         model="m",
         input={"prompt": "p", "max_tokens": 3},
         window="1h",
@@ -32,12 +33,12 @@ def test_terms_are_taken_out_of_the_body_and_the_rest_is_the_models_input() -> N
 
 def test_lines_are_texts_bytes_or_objects_and_blank_ones_are_skipped() -> None:
     texts = [json.dumps(line()), "", b"  \n", json.dumps(line()).encode() + b"\n", line()]
-    assert [one.number for one in read_lines(texts, "1h").lines] == [1, 2, 3]
+    assert [one.number for one in read_lines(texts, "1h")] == [1, 2, 3]
 
 
 def test_embeddings_are_a_batch_of_their_own() -> None:
-    source = read_lines([line(url="/v1/embeddings"), line(url="/v1/embeddings")], "1h")
-    assert source.endpoint == "/v1/embeddings"
+    read = read_lines([line(url="/v1/embeddings"), line(url="/v1/embeddings")], "1h")
+    assert {one.url for one in read} == {"/v1/embeddings"}
 
 
 @pytest.mark.parametrize(
@@ -51,6 +52,7 @@ def test_embeddings_are_a_batch_of_their_own() -> None:
         ([line(url="/v1/chat/completions")], "line 1", "url"),
         ([line(body={"input": "x"})], "line 1", "body.model"),
         ([line(body="x")], "line 1", "body"),
+        ([line(), line(body={**BODY, "rate_out": "-1"})], "line 2", "rate_out"),
         ([{"model": "m", "input": "x"}], "line 1", "model"),
         ([line(), "[1]"], "line 2", None),
         ([line(), "{broken"], "line 2", None),
@@ -59,12 +61,12 @@ def test_embeddings_are_a_batch_of_their_own() -> None:
 )
 def test_line_that_breaks_a_rule_is_refused_by_its_number(lines: list[Any], place: str, param: str | None) -> None:
     with pytest.raises(OrderRefused) as refused:
-        read_lines(lines, "1h")
+        list(read_lines(lines, "1h"))
     assert refused.value.message.startswith(f"{place}: ")
     assert refused.value.param == param
 
 
 def test_batch_without_lines_is_refused() -> None:
     with pytest.raises(OrderRefused) as refused:
-        read_lines(["", " "], "1h")
+        list(read_lines(["", " "], "1h"))
     assert refused.value.code == "empty_file"

@@ -1,6 +1,6 @@
 import pytest
 
-from svc.core.batch_plan import ModelDemand, bids, check_plan, demands, plan_bodies
+from svc.core.batch_plan import Bids, ModelDemand, check_plan, demands, plan_bodies
 from svc.core.bids import Bid, Rates
 from svc.core.order_request import OrderRequest, Shaped, shape
 from svc.errors import PlanShort
@@ -20,8 +20,10 @@ def plan(model_id: int, *shares: tuple[int, int]) -> ModelPlan:
     return ModelPlan(model_id, sum(lines for _, lines in shares), allocation)
 
 
-def given(lines: list[Shaped]) -> list[tuple[int, Rates | None]]:
-    return [(line.model.svc.model_id, line.rates) for line in lines]
+def bids(lines: list[Shaped], plans: list[ModelPlan], providers: list[tuple[int, str]]) -> list[Bid]:
+    offered = Bids(providers)
+    offered.plan(plans)
+    return [offered.bid(line.model.svc.model_id, line.rates) for line in lines]
 
 
 def test_demand_is_totalled_per_model_over_lines_without_rates() -> None:
@@ -46,7 +48,7 @@ def test_plan_is_asked_for_sixteen_models_at_a_time() -> None:
 def test_planned_lines_go_to_their_allocation_in_file_order_and_rated_ones_to_the_given_providers_in_turn() -> None:
     lines = [shaped(), shaped(rate=5), shaped(OTHER), shaped(), shaped(rate=6), shaped(rate=7), shaped()]
     plans = [plan(1, (10, 2), (11, 1)), plan(2, (12, 1))]
-    assert [(bid.designated, bid.rates) for bid in bids(given(lines), plans, [(20, "0x20"), (21, "0x21")])] == [
+    assert [(bid.designated, bid.rates) for bid in bids(lines, plans, [(20, "0x20"), (21, "0x21")])] == [
         (10, Rates(10, 10)),
         (20, Rates(5, 0)),
         (12, Rates(12, 12)),
@@ -58,7 +60,7 @@ def test_planned_lines_go_to_their_allocation_in_file_order_and_rated_ones_to_th
 
 
 def test_rated_lines_without_given_providers_are_open() -> None:
-    assert bids(given([shaped(rate=5)]), [], []) == [Bid(Rates(5, 0), 0, None)]
+    assert bids([shaped(rate=5)], [], []) == [Bid(Rates(5, 0), 0, None)]
 
 
 @pytest.mark.parametrize("plans", [[], [plan(1, (10, 1))]])

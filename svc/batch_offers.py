@@ -1,0 +1,126 @@
+"""The lines of one batch made into work: what is offered for each, and who may read it.
+
+Lines that carry rates are work as soon as they are read. From the first one without on they wait, for the plan is over
+all of those; and what waits is checked, rates or not, before the plan is asked for.
+"""
+
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from itertools import islice
+from typing import Self
+
+import attrs
+from anyio import to_thread
+
+from common.box import PublicKey
+from common.quotes import Terms as FeeTerms
+from common.refusal import Refused
+from svc.account import Account
+from svc.batch_pool import PORTION, Portion
+from svc.core.batch_lines import RESPONSES_ENDPOINT, BatchLine
+from svc.core.batch_plan import Bids, ModelDemand, demands
+from svc.core.batch_work import LineWork, Place, seal_line
+from svc.core.order_request import Shaped, shape
+from svc.core.orders import PreparedOrder
+from svc.core.quoting import checked_amount, fee_terms
+from svc.core.windows import CompletionWindow, expiry, window_seconds
+from svc.errors import OrderRefused
+from svc.orders import Orders, read_box_key
+from svc.records import Model, ModelPlan
+
+
+@attrs.define
+class Offers:
+    """`endpoint` and `custom_ids`, by line, are those of the lines read so far."""
+
+    orders: Orders
+    window: CompletionWindow
+    bids: Bids
+    lines: Iterator[BatchLine]
+    endpoint: str = RESPONSES_ENDPOINT
+    custom_ids: list[str | None] = attrs.field(factory=list)
+    _waiting: list[BatchLine] = attrs.field(factory=list)
+    _models: dict[str, Model] = attrs.field(factory=dict)
+    _recipients: dict[str, PublicKey] = attrs.field(factory=dict)
+    _place: Place | None = None
+
+    @classmethod
+    async def to(
+        cls, providers: Sequence[int], orders: Orders, window: CompletionWindow, lines: Iterator[BatchLine]
+    ) -> Self:
+        """`providers`: whom lines with rates are designated to in turn."""
+        keys = [(provider, await orders.box_key(provider)) for provider in providers]
+        return cls(orders, window, Bids([(provider, "0x" + key.raw.hex()) for provider, key in keys]), lines)
+
+    async def rated(self) -> AsyncGenerator[Portion, None]:
+        """The lines up to the first one without rates, as they are read."""
+        while portion := await self._read(PORTION):
+            if any(line.rates is None for line in portion):
+                self._waiting = portion
+                return
+            yield await self._portion(portion)
+
+    async def demands(self) -> list[ModelDemand]:
+        """What is to be planned, once all lines are read and those that are no work yet are checked."""
+        self._waiting += await self._read(None)
+        return demands(await to_thread.run_sync(shaped, self._waiting, self._models))
+
+    async def planned(self, plans: Sequence[ModelPlan]) -> AsyncGenerator[Portion, None]:
+        """The lines that waited."""
+        self.bids.plan(plans)
+        for at in range(0, len(self._waiting), PORTION):
+            yield await self._portion(self._waiting[at : at + PORTION])
+
+    async def _read(self, most: int | None) -> list[BatchLine]:
+        read = await to_thread.run_sync(lambda: list(islice(self.lines, most)))
+        for line in read:
+            name = line.request.model
+            if name not in self._models:
+                self._models[name] = await self._account.model(name)
+            self.custom_ids.append(line.request.custom_id)
+            self.endpoint = line.url
+        return read
+
+    async def _portion(self, lines: Sequence[BatchLine]) -> Portion:
+        work = []
+        for line in lines:
+            model = self._models[line.request.model]
+            bid = self.bids.bid(model.svc.model_id, line.rates)
+            recipient = self._recipients.get(bid.box_key or "")
+            if recipient is None:
+                recipient = read_box_key(bid.box_key) if bid.box_key else await self._account.escrow_key()
+                self._recipients[bid.box_key or ""] = recipient
+            work.append(LineWork(line.request, model, bid, recipient))
+        if self._place is None:
+            self._place = await self._priced(work[0])
+        return Portion(self._place, work)
+
+    async def _priced(self, first: LineWork) -> Place:
+        """The fee terms of all lines are those of one quote, which is for the first."""
+        account = self._account
+        market, keys = await account.market(), await account.result_keys()
+        now, margin = account.transport.clock.now(), account.settings.settlement_margin
+        expires_at = expiry(now, window_seconds(self.window), margin)
+        place = Place(market, account.wallet().address, keys[0].public, expires_at, FeeTerms(0, 0))
+        try:
+            sealed, shape = seal_line(place, first)
+        except Refused as refusal:
+            raise OrderRefused.because(refusal, "line 1") from None
+        prepared = PreparedOrder(sealed, await account.wallet().sign(sealed.to_sign()), shape.unlisted)
+        quote = (await self.orders.quote(prepared)).quote
+        checked_amount(prepared, quote, None)
+        return attrs.evolve(place, fees=fee_terms(quote))
+
+    @property
+    def _account(self) -> Account:
+        return self.orders.account
+
+
+def shaped(lines: Sequence[BatchLine], models: dict[str, Model]) -> list[Shaped]:
+    """Raises OrderRefused, naming the line that its model cannot take."""
+    taken = []
+    for line in lines:
+        try:
+            taken.append(shape(line.request, models[line.request.model]))
+        except Refused as refusal:
+            raise OrderRefused.because(refusal, f"line {line.number}") from None
+    return taken
