@@ -19,7 +19,7 @@ help: ## this list
 .PHONY: setup
 setup: $(VENV)/.ready $(CONTRACTS)/node_modules/.ready ## prepare the virtual environment and the chain tools
 
-$(VENV)/.ready: config/requirements-dev.lock pyproject.toml
+$(VENV)/.ready: config/requirements-dev.lock pyproject.toml $(wildcard common/native/*)
 	@command -v $(PYTHON) >/dev/null || { echo "missing: $(PYTHON) (3.11 or newer); set PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "too old: $$($(PYTHON) -V); Python 3.11 or newer is needed (set PYTHON=)" >&2; exit 1; }
 	@echo "set-up: Python packages into $(VENV)"

@@ -19,7 +19,15 @@ from common.derivation import data_key
 from common.framing import Piece
 from common.keccak import Keccak256, keccak256
 from common.refusal import Refused
-from common.sealed_stream import HEAD_BYTES, SHORTEST, ContainerHead, StreamOpener, StreamSealer, too_short
+from common.sealed_stream import (
+    HEAD_BYTES,
+    SHORTEST,
+    ContainerHead,
+    StreamOpener,
+    StreamSealer,
+    check_version,
+    too_short,
+)
 
 SHORTEST_CONTAINER: Final = SHORTEST
 
@@ -84,25 +92,27 @@ class Commitment:
 
 def commit(container: Piece) -> Committed:
     """The commitment of a container that is at hand as a whole: what `Commitment` says, without its copies."""
-    with memoryview(container).cast("B") as whole:
-        length = len(whole)
-        if length < SHORTEST_CONTAINER:
-            raise too_short(length)
-        head = bytes(whole[:HEAD_BYTES])
-        seed_wrap = ContainerHead.parse(head).seed_wrap
-        if not framing.is_sealed_length(length - HEAD_BYTES):
-            raise Refused(f"no container has {length} bytes", code="bad_container")
-        with whole[HEAD_BYTES:] as ciphertext:
-            ct_hash = keccak256(ciphertext)
-    return Committed(keccak256(head + ct_hash), seed_wrap, ct_hash, length)
+    head, ct_hash = _head_and_hash(container)
+    return Committed(keccak256(head + ct_hash), head[1:], ct_hash, memoryview(container).nbytes)
 
 
-def check_container(container: Piece, c: bytes) -> Committed:
+def check_container(container: Piece, c: bytes) -> None:
     """Refuses bytes that are not the container that `c` commits to."""
-    committed = commit(container)
-    if committed.c != c:
+    head, ct_hash = _head_and_hash(container)
+    if keccak256(head + ct_hash) != c:
         raise Refused("the container does not reproduce the commitment", code="commitment_mismatch")
-    return committed
+
+
+def _head_and_hash(container: Piece) -> tuple[bytes, bytes]:
+    whole = memoryview(container).cast("B")
+    length = len(whole)
+    if length < SHORTEST_CONTAINER:
+        raise too_short(length)
+    head = bytes(whole[:HEAD_BYTES])
+    check_version(head[0])
+    if not framing.is_sealed_length(length - HEAD_BYTES):
+        raise Refused(f"no container has {length} bytes", code="bad_container")
+    return head, keccak256(whole[HEAD_BYTES:])
 
 
 class Sealer(StreamSealer):

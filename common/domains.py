@@ -1,22 +1,18 @@
 """The seven signing domains of one deployment."""
 
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Generic, Self, TypeVar
 
 import attrs
 
 from common.address_book import AddressBook
-from common.eip712 import DIGEST_PREFIX, Domain
+from common.eip712 import DIGEST_PREFIX, Domain, Message
 from common.keccak import keccak256
 from common.messages.escrow import HandoverAuth, HandoverKeys, Release
 from common.messages.jobs import Cancel, Claim, Fail, Order, Settle
 from common.messages.payments import ReceiveWithAuthorization
 from common.messages.providers import AskSnapshot, RequestCapacity, SetIdentity
 from common.messages.sessions import ResultKey, SvcSession
-
-
-class Message(Protocol):
-    def struct_hash(self) -> bytes: ...
-
+from common.signatures import signed
 
 M_contra = TypeVar("M_contra", bound=Message, contravariant=True)
 
@@ -35,7 +31,12 @@ class SigningDomain(Generic[M_contra]):
         object.__setattr__(self, "_prefix", DIGEST_PREFIX + self.separator)
 
     def digest(self, message: M_contra) -> bytes:
-        return keccak256(self._prefix + message.struct_hash())
+        """What a wallet signs: the struct in its domain."""
+        return keccak256(self._prefix + keccak256(message.packed()))
+
+    def signed(self, message: M_contra, signature: bytes) -> bytes:
+        """The question who did, one of many that `signatures.signers` answers."""
+        return signed(self._prefix, message.packed(), signature)
 
 
 @attrs.frozen(slots=True)

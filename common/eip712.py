@@ -4,7 +4,7 @@ digest = keccak256(0x19 ‖ 0x01 ‖ domain separator (32) ‖ struct hash (32))
 """
 
 from functools import cached_property
-from typing import Final
+from typing import Final, Protocol
 
 import attrs
 
@@ -36,9 +36,20 @@ class Domain:
         return keccak256(keccak256(f"{type_})".encode("ascii")) + words)
 
 
+class Message(Protocol):
+    """A struct that is signed."""
+
+    def packed(self) -> bytes:
+        """The words that its hash covers: the hash of its type, and its fields."""
+
+
+def struct_hash(message: Message) -> bytes:
+    return keccak256(message.packed())
+
+
 DIGEST_PREFIX: Final = b"\x19\x01"
 
 
-def digest(separator: bytes, struct_hash: bytes) -> bytes:
+def digest(separator: bytes, hash_of_struct: bytes) -> bytes:
     """What a wallet signs: the struct in its domain."""
-    return keccak256(DIGEST_PREFIX + separator + struct_hash)
+    return keccak256(DIGEST_PREFIX + separator + hash_of_struct)

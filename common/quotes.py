@@ -65,13 +65,19 @@ def _price(rate_in: int, rate_out: int, units_in: int, units_out: int) -> int:
     return max(1, -(-(rate_in * units_in + rate_out * units_out) // _UNITS_PER_RATE))
 
 
-def quote(rate_in: int, rate_out: int, units_in: int, units_out: int, terms: Terms) -> Quote:
-    """Raises Refused (`cap_overflow`) when the cap does not fit a uint128."""
-    cap = _price(rate_in, rate_out, units_in, units_out)
-    if cap >> 128:
+def cap(rate_in: int, rate_out: int, units_in: int, units_out: int) -> int:
+    """The most that the provider can be paid. Raises Refused (`cap_overflow`) when it does not fit a uint128."""
+    price = _price(rate_in, rate_out, units_in, units_out)
+    if price >> 128:
         raise Refused("the order's cap does not fit a uint128", code="cap_overflow")
-    fee = cap * terms.fee_bps // _BASIS_POINTS
-    return Quote(cap=cap, fee=fee, gas_fee=terms.gas_fee, amount=cap + fee + terms.gas_fee)
+    return price
+
+
+def quote(rate_in: int, rate_out: int, units_in: int, units_out: int, terms: Terms) -> Quote:
+    """Raises Refused as `cap` does."""
+    most = cap(rate_in, rate_out, units_in, units_out)
+    fee = most * terms.fee_bps // _BASIS_POINTS
+    return Quote(cap=most, fee=fee, gas_fee=terms.gas_fee, amount=most + fee + terms.gas_fee)
 
 
 def cost(rate_in: int, rate_out: int, units_in: int, units_out: int, *, completion_tok: int) -> int:

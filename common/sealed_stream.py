@@ -25,6 +25,11 @@ HEAD_BYTES: Final = 1 + SEED_WRAP_BYTES
 SHORTEST: Final = HEAD_BYTES + SHORTEST_STREAM
 
 
+def check_version(first: int) -> None:
+    if first != FORMAT_VERSION:
+        raise Refused(f"version {first} is not supported", code="bad_version")
+
+
 @attrs.frozen
 class ContainerHead:
     """The first 81 bytes: the version and the wrapped seed."""
@@ -40,8 +45,7 @@ class ContainerHead:
         """Read from bytes that begin with a head; what follows it is not looked at."""
         if len(raw) < HEAD_BYTES:
             raise too_short(len(raw))
-        if raw[0] != FORMAT_VERSION:
-            raise Refused(f"version {raw[0]} is not supported", code="bad_version")
+        check_version(raw[0])
         return cls(bytes(raw[1:HEAD_BYTES]))
 
     def encode(self) -> bytes:

@@ -15,6 +15,7 @@ from coincurve._libsecp256k1 import ffi, lib
 from coincurve.context import GLOBAL_CONTEXT
 
 from common.keccak import keccak256
+from common.native.library import LIBRARY
 from common.refusal import Refused
 
 SIGNATURE_LENGTH: Final = 65
@@ -99,6 +100,10 @@ class Wallet:
         """r ‖ s ‖ v with v 27 or 28 and low s; the same digest gives the same bytes (RFC 6979)."""
         compact, parity = self.sign_recoverable(digest)
         return compact + (b"\x1c" if parity else b"\x1b")
+
+    def sign_transaction(self, fields: bytes) -> tuple[bytes, bytes] | None:
+        """(the EIP-1559 transaction of these fields, its hash), in one call; None where that was not compiled."""
+        return None if LIBRARY is None else LIBRARY.sign_transaction(self._secret, fields)
 
     def sign_recoverable(self, digest: bytes) -> tuple[bytes, int]:
         """(r ‖ s, y parity), as transactions carry them."""

@@ -9,7 +9,7 @@ What is signed is the same without the last three.
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from common.keccak import Keccak256
+from common.keccak import keccak256
 from common.secp256k1 import Wallet
 
 _TYPE: Final = b"\x02"
@@ -46,19 +46,24 @@ class Transaction(NamedTuple):
                 _integers(tip, fee_cap),
                 _integer(gas),
                 b"\x80" if to is None else b"\x94" + to,
-                _integers(value),
-                _string(data),
+                _integers(value) if value else b"\x80",
+                b"" if len(data) == 1 and data[0] < 0x80 else _header(0x80, len(data)),
+                data,
                 _EMPTY_LIST,
             )
         )
-        compact, parity = wallet.sign_recoverable(Keccak256(_head(len(fields)) + fields).digest())
-        y_parity = b"\x01" if parity else b"\x80"
-        if compact[0] and compact[32]:
-            signature = y_parity + b"\xa0" + compact[:32] + b"\xa0" + compact[32:]
-        else:  # of 128 signatures one has a shorter scalar
-            signature = y_parity + _string(compact[:32].lstrip(b"\0")) + _string(compact[32:].lstrip(b"\0"))
-        raw = _head(len(fields) + len(signature)) + fields + signature
-        return SignedTransaction(raw, Keccak256(raw).digest())
+        at_once = wallet.sign_transaction(fields)
+        return SignedTransaction(*at_once) if at_once is not None else sign_in_steps(wallet, fields)
+
+
+def sign_in_steps(wallet: Wallet, fields: bytes) -> SignedTransaction:
+    """What the compiled library does in one call."""
+    compact, parity = wallet.sign_recoverable(keccak256(_head(len(fields)) + fields))
+    y_parity = b"\x01" if parity else b"\x80"
+    # Of 128 signatures one has a scalar that is shorter than 32 bytes.
+    signature = y_parity + _string(compact[:32].lstrip(b"\0")) + _string(compact[32:].lstrip(b"\0"))
+    raw = _head(len(fields) + len(signature)) + fields + signature
+    return SignedTransaction(raw, keccak256(raw))
 
 
 # RLP: a byte below 0x80 is itself; a string of up to 55 bytes has a header of one byte, 0x80 + its length. A

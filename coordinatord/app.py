@@ -18,6 +18,7 @@ from anyio.abc import TaskGroup
 from starlette.types import ASGIApp
 
 from common.domains import Domains
+from common.native.library import LIBRARY
 from common.secp256k1 import Wallet
 from coordinatord import metrics
 from coordinatord.api.application import Endpoints, build_application
@@ -134,7 +135,7 @@ async def run(config: Config) -> None:
                 await anyio.sleep(_UNREADY_PAUSE)
 
             systemd.say("READY=1")
-            log.info("serving", port=config.port)
+            log.info("serving", port=config.port, native=LIBRARY is not None)
             await serve_until(app, listening, stopped, grace_seconds=config.shutdown_grace_s)
             background.cancel_scope.cancel()
     log.info("stopped")

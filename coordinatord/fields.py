@@ -33,10 +33,15 @@ class Uint:
     bits: int
     least: int = 0
     most: int | None = None
+    read: Callable[[object, str], int] = attrs.field(init=False, eq=False, repr=False)
 
-    def read(self, value: object, param: str) -> int:
+    @read.default
+    def _reader(self) -> Callable[[object, str], int]:
+        return self._bounded if self.least or self.most is not None else scalars.uint_reader(self.bits)
+
+    def _bounded(self, value: object, param: str) -> int:
         number = scalars.read_uint(value, self.bits, param)
-        if number < self.least or (self.most is not None and number > self.most):
+        if number < self.least or number > self._top():
             raise Refused(f"{param} must be in {self.least}..{self._top()}", param)
         return number
 
@@ -74,9 +79,11 @@ class Hex:
     """Exactly `length` bytes, with 0x."""
 
     length: int
+    read: Callable[[object, str], bytes] = attrs.field(init=False, eq=False, repr=False)
 
-    def read(self, value: object, param: str) -> bytes:
-        return scalars.read_hex(value, self.length, param)
+    @read.default
+    def _reader(self) -> Callable[[object, str], bytes]:
+        return scalars.hex_reader(self.length)
 
     def schema(self) -> Schema:
         return {"type": "string", "pattern": f"^0x[0-9a-fA-F]{{{2 * self.length}}}$"}

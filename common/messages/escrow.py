@@ -26,16 +26,14 @@ class Release:
     response_pubkey: bytes = field(validator=bytes32)
     issued_at: int = field(validator=uint64)
 
-    def struct_hash(self) -> bytes:
-        return keccak256(
-            _RELEASE.pack(
-                self.TYPE_HASH,
-                self.job_id,
-                keccak256(self.seed_wrap),
-                self.ct_hash,
-                self.response_pubkey,
-                self.issued_at,
-            )
+    def packed(self) -> bytes:
+        return _RELEASE.pack(
+            self.TYPE_HASH,
+            self.job_id,
+            keccak256(self.seed_wrap),
+            self.ct_hash,
+            self.response_pubkey,
+            self.issued_at,
         )
 
 
@@ -49,8 +47,8 @@ class HandoverAuth:
     channel_pubkey: bytes = field(validator=bytes32)
     issued_at: int = field(validator=uint64)
 
-    def struct_hash(self) -> bytes:
-        return keccak256(_HANDOVER_AUTH.pack(self.TYPE_HASH, self.channel_pubkey, self.issued_at))
+    def packed(self) -> bytes:
+        return _HANDOVER_AUTH.pack(self.TYPE_HASH, self.channel_pubkey, self.issued_at)
 
 
 @frozen(slots=True)
@@ -64,5 +62,5 @@ class HandoverKeys:
     issued_at: int = field(validator=uint64)
     keys: bytes | bytearray = field(repr=lambda _: "<SECRET>")
 
-    def struct_hash(self) -> bytes:
-        return keccak256(_HANDOVER_KEYS.pack(self.TYPE_HASH, self.channel_pubkey, self.issued_at, keccak256(self.keys)))
+    def packed(self) -> bytes:
+        return _HANDOVER_KEYS.pack(self.TYPE_HASH, self.channel_pubkey, self.issued_at, keccak256(self.keys))

@@ -10,7 +10,7 @@ from typing import ClassVar, Final
 from attrs import field, frozen
 
 from common.keccak import keccak256
-from common.messages.fields import MASK64, bytes32, uint32, uint64, uint128
+from common.messages.fields import MASK64, bytes32, refuse_misfit, told, uint32, uint64, uint128
 
 _ORDER: Final = Struct(">32s 32s 28xI 28xI 16xQQ 16xQQ 28xI 28xI 28xI 24xQ")
 _JOB_AND_TIME: Final = Struct(">32s 32s 24xQ")
@@ -27,32 +27,39 @@ class Order:
     )
     TYPE_HASH: ClassVar[bytes] = keccak256(TYPE.encode("ascii"))
 
-    c: bytes = field(validator=bytes32)
-    model_id: int = field(validator=uint32)
-    sla_secs: int = field(validator=uint32)
-    rate_in: int = field(validator=uint128)
-    rate_out: int = field(validator=uint128)
-    units_in: int = field(validator=uint32)
-    units_out: int = field(validator=uint32)
-    designated: int = field(validator=uint32)
-    expires_at: int = field(validator=uint64)
+    c: bytes = told(bytes32)
+    model_id: int = told(uint32)
+    sla_secs: int = told(uint32)
+    rate_in: int = told(uint128)
+    rate_out: int = told(uint128)
+    units_in: int = told(uint32)
+    units_out: int = told(uint32)
+    designated: int = told(uint32)
+    expires_at: int = told(uint64)
 
-    def struct_hash(self) -> bytes:
-        return keccak256(
-            _ORDER.pack(
-                self.TYPE_HASH,
-                self.c,
-                self.model_id,
-                self.sla_secs,
-                self.rate_in >> 64,
-                self.rate_in & MASK64,
-                self.rate_out >> 64,
-                self.rate_out & MASK64,
-                self.units_in,
-                self.units_out,
-                self.designated,
-                self.expires_at,
-            )
+    def __attrs_post_init__(self) -> None:
+        if (
+            (self.model_id | self.sla_secs | self.units_in | self.units_out | self.designated) >> 32
+            or (self.rate_in | self.rate_out) >> 128
+            or self.expires_at >> 64
+            or len(self.c) != 32
+        ):
+            refuse_misfit(self)
+
+    def packed(self) -> bytes:
+        return _ORDER.pack(
+            self.TYPE_HASH,
+            self.c,
+            self.model_id,
+            self.sla_secs,
+            self.rate_in >> 64,
+            self.rate_in & MASK64,
+            self.rate_out >> 64,
+            self.rate_out & MASK64,
+            self.units_in,
+            self.units_out,
+            self.designated,
+            self.expires_at,
         )
 
 
@@ -66,8 +73,8 @@ class Cancel:
     job_id: bytes = field(validator=bytes32)
     issued_at: int = field(validator=uint64)
 
-    def struct_hash(self) -> bytes:
-        return keccak256(_JOB_AND_TIME.pack(self.TYPE_HASH, self.job_id, self.issued_at))
+    def packed(self) -> bytes:
+        return _JOB_AND_TIME.pack(self.TYPE_HASH, self.job_id, self.issued_at)
 
 
 @frozen(slots=True)
@@ -80,8 +87,8 @@ class Claim:
     job_id: bytes = field(validator=bytes32)
     issued_at: int = field(validator=uint64)
 
-    def struct_hash(self) -> bytes:
-        return keccak256(_JOB_AND_TIME.pack(self.TYPE_HASH, self.job_id, self.issued_at))
+    def packed(self) -> bytes:
+        return _JOB_AND_TIME.pack(self.TYPE_HASH, self.job_id, self.issued_at)
 
 
 @frozen(slots=True)
@@ -95,8 +102,8 @@ class Settle:
     completion_tok: int = field(validator=uint32)
     issued_at: int = field(validator=uint64)
 
-    def struct_hash(self) -> bytes:
-        return keccak256(_SETTLE.pack(self.TYPE_HASH, self.job_id, self.completion_tok, self.issued_at))
+    def packed(self) -> bytes:
+        return _SETTLE.pack(self.TYPE_HASH, self.job_id, self.completion_tok, self.issued_at)
 
 
 @frozen(slots=True)
@@ -109,5 +116,5 @@ class Fail:
     job_id: bytes = field(validator=bytes32)
     issued_at: int = field(validator=uint64)
 
-    def struct_hash(self) -> bytes:
-        return keccak256(_JOB_AND_TIME.pack(self.TYPE_HASH, self.job_id, self.issued_at))
+    def packed(self) -> bytes:
+        return _JOB_AND_TIME.pack(self.TYPE_HASH, self.job_id, self.issued_at)

@@ -3,10 +3,10 @@
 from struct import Struct
 from typing import ClassVar, Final
 
-from attrs import field, frozen
+from attrs import frozen
 
 from common.keccak import keccak256
-from common.messages.fields import address, bytes32, uint256
+from common.messages.fields import address, bytes32, refuse_misfit, told, uint256
 
 _AUTHORIZATION: Final = Struct(">32s 12x20s 12x20s 32s 32s 32s 32s")
 
@@ -21,24 +21,31 @@ class ReceiveWithAuthorization:
     )
     TYPE_HASH: ClassVar[bytes] = keccak256(TYPE.encode("ascii"))
 
-    from_: bytes = field(validator=address)
-    to: bytes = field(validator=address)
-    value: int = field(validator=uint256)
-    valid_after: int = field(validator=uint256)
-    valid_before: int = field(validator=uint256)
-    nonce: bytes = field(validator=bytes32)
+    from_: bytes = told(address)
+    to: bytes = told(address)
+    value: int = told(uint256)
+    valid_after: int = told(uint256)
+    valid_before: int = told(uint256)
+    nonce: bytes = told(bytes32)
 
-    def struct_hash(self) -> bytes:
-        return keccak256(
-            _AUTHORIZATION.pack(
-                self.TYPE_HASH,
-                self.from_,
-                self.to,
-                self.value.to_bytes(32, "big"),
-                self.valid_after.to_bytes(32, "big"),
-                self.valid_before.to_bytes(32, "big"),
-                self.nonce,
-            )
+    def __attrs_post_init__(self) -> None:
+        if (
+            (self.value | self.valid_after | self.valid_before) >> 256
+            or len(self.from_) != 20
+            or len(self.to) != 20
+            or len(self.nonce) != 32
+        ):
+            refuse_misfit(self)
+
+    def packed(self) -> bytes:
+        return _AUTHORIZATION.pack(
+            self.TYPE_HASH,
+            self.from_,
+            self.to,
+            self.value.to_bytes(32, "big"),
+            self.valid_after.to_bytes(32, "big"),
+            self.valid_before.to_bytes(32, "big"),
+            self.nonce,
         )
 
 

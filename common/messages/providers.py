@@ -25,8 +25,8 @@ class SetIdentity:
     evidence: bytes
     issued_at: int = field(validator=uint64)
 
-    def struct_hash(self) -> bytes:
-        return keccak256(_SET_IDENTITY.pack(self.TYPE_HASH, self.box_key, keccak256(self.evidence), self.issued_at))
+    def packed(self) -> bytes:
+        return _SET_IDENTITY.pack(self.TYPE_HASH, self.box_key, keccak256(self.evidence), self.issued_at)
 
 
 @frozen(slots=True)
@@ -39,8 +39,8 @@ class RequestCapacity:
     n: int = field(validator=uint32)
     issued_at: int = field(validator=uint64)
 
-    def struct_hash(self) -> bytes:
-        return keccak256(_REQUEST_CAPACITY.pack(self.TYPE_HASH, self.n, self.issued_at))
+    def packed(self) -> bytes:
+        return _REQUEST_CAPACITY.pack(self.TYPE_HASH, self.n, self.issued_at)
 
 
 @frozen(slots=True)
@@ -55,17 +55,15 @@ class Ask:
     rate_in: int = field(validator=uint128)
     rate_out: int = field(validator=uint128)
 
-    def struct_hash(self) -> bytes:
-        return keccak256(
-            _ASK.pack(
-                self.TYPE_HASH,
-                self.model_id,
-                self.sla,
-                self.rate_in >> 64,
-                self.rate_in & MASK64,
-                self.rate_out >> 64,
-                self.rate_out & MASK64,
-            )
+    def packed(self) -> bytes:
+        return _ASK.pack(
+            self.TYPE_HASH,
+            self.model_id,
+            self.sla,
+            self.rate_in >> 64,
+            self.rate_in & MASK64,
+            self.rate_out >> 64,
+            self.rate_out & MASK64,
         )
 
 
@@ -80,6 +78,6 @@ class AskSnapshot:
     signed_at: int = field(validator=uint64)
     quotes: tuple[Ask, ...]
 
-    def struct_hash(self) -> bytes:
-        quotes = keccak256(b"".join([quote.struct_hash() for quote in self.quotes]))
-        return keccak256(_ASK_SNAPSHOT.pack(self.TYPE_HASH, self.provider_id, self.signed_at, quotes))
+    def packed(self) -> bytes:
+        quotes = keccak256(b"".join([keccak256(quote.packed()) for quote in self.quotes]))
+        return _ASK_SNAPSHOT.pack(self.TYPE_HASH, self.provider_id, self.signed_at, quotes)

@@ -22,8 +22,8 @@ class SvcSession:
     address: bytes = field(validator=address)
     nonce: str
 
-    def struct_hash(self) -> bytes:
-        return keccak256(_SVC_SESSION.pack(self.TYPE_HASH, self.address, keccak256(self.nonce.encode("utf-8"))))
+    def packed(self) -> bytes:
+        return _SVC_SESSION.pack(self.TYPE_HASH, self.address, keccak256(self.nonce.encode("utf-8")))
 
 
 @frozen(slots=True)
@@ -35,5 +35,5 @@ class ResultKey:
 
     purpose: str
 
-    def struct_hash(self) -> bytes:
-        return keccak256(_RESULT_KEY.pack(self.TYPE_HASH, keccak256(self.purpose.encode("utf-8"))))
+    def packed(self) -> bytes:
+        return _RESULT_KEY.pack(self.TYPE_HASH, keccak256(self.purpose.encode("utf-8")))

@@ -6,6 +6,7 @@ from typing import Final, TypeAlias
 import attrs
 
 from common.domains import Domains
+from common.eip712 import struct_hash
 from common.messages.providers import Ask, AskSnapshot
 from common.refusal import Refused
 from common.secp256k1 import recover
@@ -84,7 +85,7 @@ class Asks:
             NewRelay(
                 kind=RelayKind.PUBLISH,
                 subject=snapshot.provider_id.to_bytes(32, "big"),
-                dedupe=hashlib.sha256(b"publish" + snapshot.struct_hash()).digest(),
+                dedupe=hashlib.sha256(b"publish" + struct_hash(snapshot)).digest(),
                 target=self.registry.address,
                 calldata=ask_registry.publish(snapshot, body.signature),
                 priority=Priority.OP,

@@ -13,9 +13,10 @@ from coordinatord.service.line_reading import Line
 from coordinatord.service.order_checks import (
     Paid,
     check_inline,
-    check_order_signature,
-    check_payment,
+    check_order_signer,
+    check_payer,
     quote_of,
+    signers_of,
     wrong_terms,
 )
 from coordinatord.service.orders import OrderBody, read_submission
@@ -51,9 +52,13 @@ class LineChecks:
     now: float
 
     def check(self, lines: Sequence[Line]) -> list[Checked]:
-        return [self._one(line) for line in lines]
+        read = [self._read(line) for line in lines]
+        whole = [one.paid for one in read if isinstance(one, Good)]
+        signers = iter(signers_of(self.domains, self.registry, whole))
+        return [self._judged(one, *next(signers)) if isinstance(one, Good) else one for one in read]
 
-    def _one(self, line: Line) -> Checked:
+    def _read(self, line: Line) -> Checked:
+        """Good: a whole submission whose terms are right, with signatures to be checked."""
         if line.text is None:
             return Skipped(line.number, None, "invalid_line", "the line is longer than any submission")
         try:
@@ -74,20 +79,23 @@ class LineChecks:
             message = "a line of a batch is a whole submission, with payment and container"
             return Skipped(line.number, job_id, "container_required", message)
         try:
-            return self._submission(line.number, Paid(body, body.auth_sig, body.amount))
+            wrong_term = wrong_terms(body, self.now)
         except Refused as wrong:
             return Skipped(line.number, body.job_id, wrong.code or "invalid_line", wrong.message)
+        if wrong_term is not None:
+            return Skipped(line.number, body.job_id, wrong_term.line_code, wrong_term.message)
+        return Good(line.number, Paid(body, body.auth_sig, body.amount))
 
-    def _submission(self, number: int, paid: Paid) -> Checked:
-        body = paid.body
-        wrong = wrong_terms(body, self.now)
-        if wrong is not None:
-            return Skipped(number, body.job_id, wrong.line_code, wrong.message)
-        check_order_signature(self.domains, body)
-        if paid.amount != quote_of(body, self.terms).amount:
-            message = "amount is not cap + fee + gas_fee as they are now"
-            return Skipped(number, body.job_id, "insufficient_payment", message)
-        check_payment(self.domains, self.registry, paid)
-        if body.container is not None:
-            check_inline(body.container, body.c)
-        return Good(number, paid)
+    def _judged(self, one: Good, signer: bytes | None, payer: bytes | None) -> Checked:
+        paid, body = one.paid, one.paid.body
+        try:
+            check_order_signer(body, signer)
+            if paid.amount != quote_of(body, self.terms).amount:
+                message = "amount is not cap + fee + gas_fee as they are now"
+                return Skipped(one.line, body.job_id, "insufficient_payment", message)
+            check_payer(body, payer)
+            if body.container is not None:
+                check_inline(body.container, body.c)
+        except Refused as wrong:
+            return Skipped(one.line, body.job_id, wrong.code or "invalid_line", wrong.message)
+        return one

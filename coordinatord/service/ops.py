@@ -8,6 +8,7 @@ import attrs
 from common.artifacts import decode_error
 from common.cid import Cid
 from common.domains import Domains
+from common.eip712 import struct_hash
 from common.messages.jobs import Claim, Fail, Settle
 from common.messages.providers import RequestCapacity, SetIdentity
 from common.refusal import Refused
@@ -71,7 +72,7 @@ class Ops:
 
     async def run(self, op: ProviderOp, session_address: bytes) -> Outcome:
         """`session_address` decides on `result_cid` alone; the op's signature decides on the op."""
-        digest, struct_hash = self._signed(op)
+        digest, hash_of_struct = self._signed(op)
         signer = recover(digest, op.signature)
         provider_id = await self.providers.provider_id_of(signer) if signer is not None else None
         if signer is None or provider_id is None:
@@ -79,7 +80,7 @@ class Ops:
                 "invalid_op_signature", None, "the signature does not recover to a registered provider's wallet"
             )
         # What makes two requests one op: what was signed and by whom; not the signature's bytes.
-        same = op.op.encode() + signer + struct_hash
+        same = op.op.encode() + signer + hash_of_struct
         match op:
             case ClaimOp() | SettleOp() | FailOp():
                 if not is_fresh(op.issued_at, self.clock()):
@@ -108,13 +109,13 @@ class Ops:
                 job_message = Fail(op.job_id, op.issued_at)
             case SetIdentityOp():
                 provider_message = SetIdentity(op.box_key, op.evidence, op.issued_at)
-                return providers.digest(provider_message), provider_message.struct_hash()
+                return providers.digest(provider_message), struct_hash(provider_message)
             case RequestCapacityOp():
                 provider_message = RequestCapacity(op.n, op.issued_at)
-                return providers.digest(provider_message), provider_message.struct_hash()
+                return providers.digest(provider_message), struct_hash(provider_message)
             case _:
                 assert_never(op)
-        return jobs.digest(job_message), job_message.struct_hash()
+        return jobs.digest(job_message), struct_hash(job_message)
 
     async def _run_job_op(
         self, op: ClaimOp | SettleOp | FailOp, signer: bytes, session_address: bytes, same: bytes

@@ -4,6 +4,7 @@ POST /v1/jobs and the lines of batches ask the same questions, and name two of t
 """
 
 import hashlib
+from collections.abc import Sequence
 from typing import Final
 
 import attrs
@@ -11,16 +12,17 @@ import attrs
 from common import quotes
 from common.container import check_container
 from common.domains import Domains
+from common.eip712 import struct_hash
 from common.messages.payments import job_payment
 from common.quotes import Quote, Terms
 from common.refusal import Refused
 from common.secp256k1 import recover
+from common.signatures import signers
 from coordinatord.chain import job_registry
 from coordinatord.service.orders import OrderBody
 from coordinatord.service.windows import ORDER_LIFE
 
 LONGEST_SLA: Final = 86_400
-_NO_FEES: Final = Terms(fee_bps=0, gas_fee=0)
 
 
 @attrs.frozen(slots=True)
@@ -51,7 +53,7 @@ def wrong_terms(body: OrderBody, now: float) -> WrongTerms | None:
         return WrongTerms("expires_at must be in the next 86400 seconds", "expires_at", "expiry_too_far")
     if body.sla_secs > LONGEST_SLA:
         return WrongTerms(f"sla_secs must be at most {LONGEST_SLA}", "sla_secs", "sla_too_long")
-    quote_of(body, _NO_FEES)  # a cap that fits is the order's own matter, whatever the fees are
+    quotes.cap(body.rate_in, body.rate_out, body.units_in, body.units_out)
     return None
 
 
@@ -59,15 +61,31 @@ def quote_of(body: OrderBody, terms: Terms) -> Quote:
     return quotes.quote(body.rate_in, body.rate_out, body.units_in, body.units_out, terms)
 
 
-def check_order_signature(domains: Domains, body: OrderBody) -> None:
-    if recover(domains.jobs.digest(body.order()), body.signature) != body.owner:
+def order_signer(domains: Domains, body: OrderBody) -> bytes | None:
+    return recover(domains.jobs.digest(body), body.signature)
+
+
+def signers_of(
+    domains: Domains, registry: bytes, submissions: Sequence[Paid]
+) -> list[tuple[bytes | None, bytes | None]]:
+    """Of each, who signed the order and who signed the payment."""
+    questions: list[bytes] = []
+    for paid in submissions:
+        body = paid.body
+        payment = job_payment(body.owner, registry, paid.amount, body.expires_at, body.job_id)
+        questions.append(domains.jobs.signed(body, body.signature))
+        questions.append(domains.token.signed(payment, paid.payment))
+    answers = signers(questions)
+    return list(zip(answers[::2], answers[1::2], strict=True))
+
+
+def check_order_signer(body: OrderBody, signer: bytes | None) -> None:
+    if signer != body.owner:
         raise Refused("signature does not recover to owner", "signature", "invalid_order_signature")
 
 
-def check_payment(domains: Domains, registry: bytes, paid: Paid) -> None:
-    body = paid.body
-    authorization = job_payment(body.owner, registry, paid.amount, body.expires_at, body.job_id)
-    if recover(domains.token.digest(authorization), paid.payment) != body.owner:
+def check_payer(body: OrderBody, signer: bytes | None) -> None:
+    if signer != body.owner:
         raise Refused("auth_sig does not recover to owner", "auth_sig", "invalid_payment_signature")
 
 
@@ -83,7 +101,7 @@ def check_inline(container: bytes, c: bytes) -> None:
 def post_calldata(paid: Paid, task_cid: str) -> bytes:
     body = paid.body
     return job_registry.post(
-        body.order(),
+        body,
         body.owner,
         amount=paid.amount,
         task_cid=task_cid,
@@ -94,7 +112,7 @@ def post_calldata(paid: Paid, task_cid: str) -> bytes:
 
 def same_post(paid: Paid, task_cid: str) -> bytes:
     """What makes two submissions one: terms, amount and container; not their signature bytes."""
-    order = paid.body.order().struct_hash()
+    order = struct_hash(paid.body)
     return hashlib.sha256(
         b"post" + paid.body.job_id + order + paid.amount.to_bytes(32, "big") + task_cid.encode()
     ).digest()

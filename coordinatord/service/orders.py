@@ -40,8 +40,9 @@ class MarketProbe:
 
 
 @attrs.frozen(slots=True)
-class OrderBody:
-    """An order that its owner signed; with `auth_sig`, `amount` and a container it is to be posted."""
+class OrderBody(Order):
+    """An order that its owner signed; with `auth_sig`, `amount` and a container it is to be posted. (It is the order
+    itself, as the wire names its fields: a second object for every line of a batch would say the same.)"""
 
     c: bytes = wire(BYTES32, "commitment to the sealed container")
     model_id: int = wire(UINT32)
@@ -59,20 +60,6 @@ class OrderBody:
     amount: int | None = wire(UINT256, "the quoted amount", optional=True)
     container: bytes | None = wire(Base64(INLINE_BYTES), "the sealed container", optional=True)
     container_cid: str | None = wire(Text(CID_CHARACTERS), "an input upload by the owner", optional=True)
-
-    def order(self) -> Order:
-        """What the owner signed."""
-        return Order(
-            c=self.c,
-            model_id=self.model_id,
-            sla_secs=self.sla_secs,
-            rate_in=self.rate_in,
-            rate_out=self.rate_out,
-            units_in=self.units_in,
-            units_out=self.units_out,
-            designated=self.designated,
-            expires_at=self.expires_at,
-        )
 
 
 def read_submission(body: Mapping[str, object]) -> MarketProbe | OrderBody:

@@ -22,11 +22,13 @@ from coordinatord.service.market import Market
 from coordinatord.service.order_checks import (
     Paid,
     check_inline,
-    check_order_signature,
-    check_payment,
+    check_order_signer,
+    check_payer,
+    order_signer,
     post_calldata,
     quote_of,
     same_post,
+    signers_of,
     wrong_terms,
 )
 from coordinatord.service.orders import MarketProbe, OrderBody
@@ -85,8 +87,8 @@ class Submissions:
         wrong = wrong_terms(body, self.clock())
         if wrong is not None:
             raise Refused(wrong.message, wrong.param)
-        check_order_signature(self.domains, body)
         if body.auth_sig is None or body.amount is None:
+            check_order_signer(body, order_signer(self.domains, body))
             return await self._quoted(body, await self.registry.fees(), changed=False)
         return await self._submit(Paid(body, body.auth_sig, body.amount))
 
@@ -95,10 +97,12 @@ class Submissions:
 
     async def _submit(self, paid: Paid) -> Outcome:
         body = paid.body
+        [(signer, payer)] = signers_of(self.domains, self.registry.address, [paid])
+        check_order_signer(body, signer)
         terms = await self.registry.fees()
         if paid.amount != quote_of(body, terms).amount:
             return await self._quoted(body, terms, changed=True)
-        check_payment(self.domains, self.registry.address, paid)
+        check_payer(body, payer)
         upload = await self._check_container(body)
         refusal = await self._check_chain(paid)
         if refusal is not None:

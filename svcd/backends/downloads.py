@@ -4,12 +4,12 @@ The address may be anything that the server's answer names, a store's signed add
 (its API key among them) go along only to the server that the jobs are submitted to.
 """
 
-import base64
 from typing import Final
 
 import attrs
 import httpx
 
+from common.scalars import base64_of
 from svcd.backends.attempts import TryAgain
 from svcd.backends.http_answers import address_in, check_length, read_body, read_error
 from svcd.failures import JobFailed
@@ -53,7 +53,7 @@ class Downloads:
                 await response.aclose()
         except httpx.RequestError as broken:
             raise TryAgain(f"a result's file did not come: {type(broken).__name__}") from None
-        text = base64.b64encode(content).decode("ascii")
+        text = base64_of(content)
         self._carried += len(text)
         check_length(self._carried, self.longest)
         media_type = response.headers.get("content-type", "application/octet-stream").partition(";")[0].strip()

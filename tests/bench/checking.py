@@ -23,7 +23,8 @@ from common.keccak import keccak256
 from common.messages.jobs import Order
 from common.messages.payments import job_payment
 from common.quotes import job_id
-from common.secp256k1 import Wallet, recover
+from common.secp256k1 import Wallet
+from common.signatures import signers, signers_by_loop
 from tests.bench.row import Row, interleaved
 
 PORTION = 400
@@ -45,11 +46,16 @@ PAYMENT_SIGNATURE = OWNER.sign(
 def by_this_house() -> bool:
     expected = job_id(OWNER.address, ORDER.c)
     payment = job_payment(OWNER.address, BOOK.job_registry, AMOUNT, ORDER.expires_at, expected)
-    return (
-        expected == JOB_ID
-        and recover(DOMAINS.jobs.digest(ORDER), ORDER_SIGNATURE) == OWNER.address
-        and recover(DOMAINS.token.digest(payment), PAYMENT_SIGNATURE) == OWNER.address
-    )
+    questions = DOMAINS.jobs.signed(ORDER, ORDER_SIGNATURE), DOMAINS.token.signed(payment, PAYMENT_SIGNATURE)
+    return expected == JOB_ID and signers(questions) == [OWNER.address, OWNER.address]
+
+
+def by_this_house_without_c() -> bool:
+    """Where the package was built without a compiler."""
+    expected = job_id(OWNER.address, ORDER.c)
+    payment = job_payment(OWNER.address, BOOK.job_registry, AMOUNT, ORDER.expires_at, expected)
+    questions = DOMAINS.jobs.signed(ORDER, ORDER_SIGNATURE), DOMAINS.token.signed(payment, PAYMENT_SIGNATURE)
+    return expected == JOB_ID and signers_by_loop(questions) == [OWNER.address, OWNER.address]
 
 
 def by_coincurve_api() -> bool:
@@ -130,6 +136,7 @@ def rows() -> list[Row]:
             {
                 "bare": bare,
                 "ours": ours,
+                "without C": _portion(by_this_house_without_c),
                 "api": _portion(by_coincurve_api),
                 "eth-account": _portion(eth_account_check()),
                 "two threads": lambda: sum(pool.map(lambda _: ours(), range(2))),
@@ -148,5 +155,6 @@ def rows() -> list[Row]:
         row("check a submission", "ours", "bare", "two bare secp256k1_ecdsa_recover", 0.85),
         row("check a submission", "ours", "eth-account", "eth-account", 5),
         row("check a submission", "ours", "api", "the same through coincurve's classes", 1),
+        row("check a submission", "ours", "without C", "the same where no C compiler was found", 1),
         row("check a submission, two threads", "two threads", "ours", one_thread, round(1.8 / 1.93 * gain, 2)),
     ]

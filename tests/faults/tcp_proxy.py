@@ -61,8 +61,8 @@ class TcpProxy:
             try:
                 async with client:
                     await self._serve(client)
-            except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream):
-                return  # one side went away, as sides do
+            except* (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream):
+                pass  # one side went away, as sides do, and perhaps both ways of a connection saw it
             finally:
                 self._open.discard(scope)
 

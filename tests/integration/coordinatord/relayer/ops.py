@@ -9,6 +9,7 @@ import attrs
 
 from common.address_book import AddressBook, TokenDomain
 from common.domains import Domains
+from common.eip712 import struct_hash
 from common.messages.jobs import Claim, Order
 from common.messages.payments import job_payment
 from common.messages.providers import RequestCapacity
@@ -95,7 +96,7 @@ class Ops:
         return NewRelay(
             RelayKind.REQUEST_CAPACITY,
             subject,
-            b"capacity" + subject + message.struct_hash(),
+            b"capacity" + subject + struct_hash(message),
             raw(self.market.providers),
             calldata,
             Priority.OP,

@@ -1,0 +1,74 @@
+"""What `signatures.c` offers, where it could be compiled when the package was built."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import cffi
+from coincurve._libsecp256k1 import ffi, lib
+from coincurve.context import GLOBAL_CONTEXT
+
+PATH: Final = Path(__file__).with_name("signatures.so")
+
+_ANSWER: Final = 21  # found (1) ‖ address (20)
+_ROOM: Final = 32 + 10 + 67  # around the fields of a transaction: hash, head and signature
+_CURVE: Final = (
+    "secp256k1_ecdsa_recoverable_signature_parse_compact",
+    "secp256k1_ecdsa_recover",
+    "secp256k1_ec_pubkey_serialize",
+    "secp256k1_ecdsa_sign_recoverable",
+    "secp256k1_ecdsa_recoverable_signature_serialize_compact",
+)
+_DECLARED: Final = """
+    struct curve {
+        void *context, *parse, *recover, *serialize, *sign, *serialize_compact;
+        unsigned uncompressed;
+    };
+    void signers(const struct curve *, size_t count, const unsigned char *items, unsigned char *answers);
+    size_t sign_transaction(
+        const struct curve *, const unsigned char *secret, const unsigned char *fields, size_t, unsigned char *answer
+    );
+"""
+
+
+class Library:
+    """Raises OSError where the file at `path` is no library for this machine."""
+
+    def __init__(self, path: Path) -> None:
+        native = cffi.FFI()
+        native.cdef(_DECLARED)
+        loaded = native.dlopen(str(path))
+
+        def pointer(of: Any) -> Any:
+            return native.cast("void *", int(ffi.cast("uintptr_t", of)))
+
+        functions = [pointer(ffi.addressof(lib, name)) for name in _CURVE]
+        self._curve = native.new(
+            "struct curve *", [pointer(GLOBAL_CONTEXT.ctx), *functions, lib.SECP256K1_EC_UNCOMPRESSED]
+        )
+        self._signers, self._sign_transaction = loaded.signers, loaded.sign_transaction
+        self._from_buffer = native.from_buffer
+
+    def signers(self, questions: Sequence[bytes]) -> list[bytes | None]:
+        written = bytearray(_ANSWER * len(questions))
+        self._signers(self._curve, len(questions), b"".join(questions), self._from_buffer(written))
+        answers = bytes(written)
+        return [answers[at + 1 : at + _ANSWER] if answers[at] else None for at in range(0, len(answers), _ANSWER)]
+
+    def sign_transaction(self, secret: bytes, fields: bytes) -> tuple[bytes, bytes]:
+        """(the signed transaction, its hash)"""
+        written = bytearray(_ROOM + len(fields))
+        length = self._sign_transaction(self._curve, secret, fields, len(fields), self._from_buffer(written))
+        answer = bytes(written)
+        return answer[32:length], answer[:32]
+
+
+def load(path: Path = PATH) -> Library | None:
+    """None where it was not built, or was built for another machine."""
+    try:
+        return Library(path)
+    except OSError:
+        return None
+
+
+LIBRARY: Final = load()
