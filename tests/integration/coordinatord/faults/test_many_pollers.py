@@ -1,0 +1,122 @@
+"""Ten thousand providers poll one coordinator, each over a connection of its own, while others go about their business.
+
+What has to hold: every poll is answered 200, no connection is lost, no job is given to two providers (I9), submissions
+and reads meanwhile succeed, jobs that are posted reach a poller, and memory is bounded by the number of pollers.
+"""
+
+import json
+import resource
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from subprocess import PIPE
+
+import anyio
+import asyncpg
+import httpx
+import pytest
+
+from common.address_book import AddressBook
+from coordinatord.service.sessions import hash_token
+from devnet.accounts import Wallet as DevnetWallet
+from devnet.ports import LOOPBACK, pick_free
+from devnet.world import World
+from tests.faults.polling_crowd import token
+from tests.integration.coordinatord.api.party import Party
+from tests.integration.coordinatord.api.running import running
+from tests.integration.coordinatord.api.stage import environment
+from tests.integration.coordinatord.faults.load import submissions
+
+pytestmark = pytest.mark.anyio
+
+POLLERS, JOBS = 10_000, 12
+PAUSE = 10  # seconds between a provider's polls
+MEMORY_OF_ONE = 64 * 1024  # bytes of the coordinator's, for a poller with its connection
+_BESIDES = 1000  # descriptors that are for something else
+FIRST = 1_000_000  # the crowd's lowest provider id: far from those of the chain
+
+
+@pytest.fixture
+def _enough_descriptors() -> Iterator[None]:
+    """For this process and the two that it starts."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = POLLERS + _BESIDES
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        pytest.skip(f"{wanted} open files are needed, and {hard} allowed")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def _sign_in(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+    """The crowd, as if each of it had registered and opened a session."""
+    await connection.execute(
+        "insert into providers (provider_id, operator, box_key, listed, allow_all_models, reputation, requested,"
+        " ceiling) select $1 + n, sha256(n::text::bytea), '\\x02', true, true, 1000, 1000, 1000"
+        " from generate_series(0, $2::bigint - 1) as n",
+        FIRST,
+        POLLERS,
+    )
+    until = datetime.now(UTC) + timedelta(hours=1)
+    await connection.copy_records_to_table(
+        "sessions",
+        records=[(hash_token(token(n)), b"\x01", FIRST + n, until) for n in range(POLLERS)],
+        columns=("token_hash", "address", "provider_id", "expires_at"),
+    )
+
+
+async def _until_all_leased(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+    with anyio.fail_after(60):
+        while await connection.fetchval("select count(*) from leases") < JOBS:  # noqa: ASYNC110 - the event is in another process
+            await anyio.sleep(0.2)
+
+
+@pytest.mark.usefixtures("_enough_descriptors")
+async def test_ten_thousand_pollers_are_answered_and_nobody_is_kept_from_anything(
+    world: World,
+    database_url: str,
+    book: AddressBook,
+    party_at: Callable[[DevnetWallet, httpx.AsyncClient], Party],
+) -> None:
+    port = pick_free()
+    settings = environment(world, database_url, MATCH_LEASE_MS=600_000)
+    crowd = [sys.executable, "-m", "tests.faults.polling_crowd", LOOPBACK, str(port)]
+    crowd += [str(POLLERS), "/evm/jobs?state=Open&model=1&free=1", str(PAUSE)]
+    reads: list[int] = []
+    connection = await asyncpg.connect(database_url)
+    async with (
+        running(settings, port, pick_free()) as coordinator,
+        httpx.AsyncClient(base_url=coordinator.base_url, trust_env=False, timeout=60) as http,
+    ):
+        await _sign_in(connection)
+        bodies = await submissions(party_at(world.cast.with_role("client")[0], http), JOBS)
+        alone = coordinator.resident_bytes()
+
+        async def read() -> None:
+            while True:
+                for path in ("/readyz", "/evm/jobs?limit=5"):
+                    reads.append((await http.get(path)).status_code)
+
+        async with (
+            await anyio.open_process(crowd, stdin=PIPE, stdout=PIPE, stderr=None) as pollers,
+            anyio.create_task_group() as others,
+        ):
+            assert pollers.stdin is not None
+            assert pollers.stdout is not None
+            others.start_soon(read)
+            with anyio.fail_after(120):
+                assert await pollers.stdout.receive() == b"polling\n"
+            posted = [(await http.post("/v1/jobs", json=body)).status_code for body in bodies]
+            await _until_all_leased(connection)
+            crowded = coordinator.resident_bytes()
+            await pollers.stdin.aclose()
+            told = json.loads(b"".join([piece async for piece in pollers.stdout]))
+            others.cancel_scope.cancel()
+    await connection.close()
+    assert (set(told["statuses"]), told["lost"]) == ({"200"}, 0)
+    assert told["statuses"]["200"] >= 2 * POLLERS
+    assert {job: len(holders) for job, holders in told["holders"].items()} == dict.fromkeys(
+        (body["job_id"] for body in bodies), 1
+    )
+    assert (set(posted), set(reads)) == ({201}, {200})
+    assert crowded - alone < POLLERS * MEMORY_OF_ONE
