@@ -11,12 +11,13 @@ import pytest
 from coordinatord.service.funding import Funding
 from coordinatord.service.outcomes import NotSigned
 from coordinatord.service.polls import Polls
-from coordinatord.store.database import open_database
+from coordinatord.service.recent import Recent
+from coordinatord.store.database import Database, open_database
 from coordinatord.store.jobs import JobFilter
 from coordinatord.store.leases import HeldJob
 from coordinatord.store.migrate import migrate
 from coordinatord.store.sessions import SessionRow
-from coordinatord.store.snapshot import Snapshot
+from coordinatord.store.snapshot import Snapshot, read_snapshot
 from tests.integration.coordinatord.store.market_rows import add_jobs, add_models, add_providers, begin_index
 
 pytestmark = pytest.mark.anyio
@@ -40,7 +41,12 @@ async def processes(database_url: str) -> AsyncIterator[list[Polls]]:
             await add_models(connection, MODELS)
             await add_providers(connection, PROVIDERS)
             await add_jobs(connection, JOBS, models=MODELS)
-        yield [Polls(pool, cast(Funding, AllPaid()), lease_ms=60_000, liveness_ms=15_000) for pool in pools]
+        yield [polls_over(pool) for pool in pools]
+
+
+def polls_over(pool: Database) -> Polls:
+    position = Recent(pool.line(), read_snapshot)
+    return Polls(pool, cast(Funding, AllPaid()), position, lease_ms=60_000, liveness_ms=15_000)
 
 
 async def test_a_thousand_polls_at_once_are_all_answered_and_no_job_is_leased_twice(processes: list[Polls]) -> None:

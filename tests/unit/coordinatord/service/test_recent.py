@@ -2,7 +2,7 @@ import anyio
 import attrs
 import pytest
 
-from coordinatord.service.index_position import RECENT, IndexPosition
+from coordinatord.service.recent import RECENT, Recent
 from coordinatord.store.lines import Line
 from coordinatord.store.snapshot import Snapshot
 
@@ -25,8 +25,8 @@ class Index:
             raise self.trouble
         return self.stands
 
-    def position(self) -> IndexPosition:
-        return IndexPosition(NO_LINE, self.read, lambda: self.clock)
+    def position(self) -> Recent[Snapshot]:
+        return Recent(NO_LINE, self.read, lambda: self.clock)
 
 
 async def renewed() -> None:
