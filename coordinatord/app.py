@@ -227,7 +227,7 @@ def compose(
     readiness = Readiness(
         database, ground.rpc, block_time_ms=config.block_time_ms, ready_lag_blocks=config.ready_lag_blocks
     )
-    sessions = Sessions(domains, database, providers, LiveSessions(database).find)
+    sessions = Sessions(domains, database, providers, LiveSessions(database))
     uploads = StoredUploads(database, config.file_retention_seconds)
     submissions = Submissions(
         domains=domains,

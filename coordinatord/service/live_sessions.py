@@ -18,6 +18,7 @@ from coordinatord.store.database import Database
 from coordinatord.store.lines import Line
 from coordinatord.store.sessions import SessionRow
 
+_NOTICED: Final = 0.05  # seconds until what another process takes back is known here
 _MOST: Final = 65_536
 # The database's clock decides when a session ends, and that clock may be set: it is asked again before long.
 _LONGEST: Final = 60.0  # seconds
@@ -39,9 +40,15 @@ class LiveSessions:
 
     async def find(self, token_hash: bytes) -> SessionRow | None:
         known = self._known.get(token_hash)
-        if known is not None and self._clock() < known.until and known.taken_back == await self._taken_back.lately():
-            return known.row
-        return await self._reads.get(token_hash)
+        if known is None or self._clock() >= known.until:
+            return await self._reads.get(token_hash)
+        if known.taken_back != await self._taken_back.lately(_NOTICED):
+            return await self._reads.get(token_hash)
+        return known.row
+
+    async def opened(self) -> None:
+        """A session was opened here, maybe in place of another: that one is not found here any more."""
+        await self._taken_back.get()
 
     async def _read(self, line: Line, hashes: list[bytes]) -> dict[bytes, SessionRow | None]:
         asked_at = self._clock()

@@ -20,6 +20,7 @@ from coordinatord.store.lines import Line
 from coordinatord.store.snapshot import Snapshot
 
 _REMEMBERED: Final = 0.2  # seconds
+_NOTICED: Final = 0.05  # seconds until polls that would find nothing learn of a block
 _MOST_IDLE: Final = 100_000  # pollers
 _MANY: Final = 32  # leases of a model in that time: fewer are passed over at no cost worth an order that is not exact
 
@@ -47,7 +48,7 @@ class Lookout:
         """What the poll would meet; shared with all that ask at the same time."""
         idle = self._idle.get(poller)
         if idle is not None:
-            position = await self._position.lately()
+            position = await self._position.lately(_NOTICED)
             if position.block_hash == self._idle_at:
                 return Found(position, idle)
         return await self._peeks.get(poller)
