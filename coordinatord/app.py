@@ -63,6 +63,7 @@ from coordinatord.service.files import Files
 from coordinatord.service.funding import Funding
 from coordinatord.service.index_reads import IndexReads
 from coordinatord.service.line_containers import LineContainers
+from coordinatord.service.live_sessions import LiveSessions
 from coordinatord.service.market import Market
 from coordinatord.service.ops import Ops
 from coordinatord.service.plan import Plans
@@ -227,7 +228,7 @@ def compose(
     readiness = Readiness(
         database, ground.rpc, block_time_ms=config.block_time_ms, ready_lag_blocks=config.ready_lag_blocks
     )
-    sessions = Sessions(domains, database, providers, reads.session.get)
+    sessions = Sessions(domains, database, providers, LiveSessions(database))
     uploads = StoredUploads(database, config.file_retention_seconds)
     submissions = Submissions(
         domains=domains,
@@ -254,6 +255,7 @@ def compose(
     polls = Polls(
         database,
         Funding(PaymentToken(ground.rpc, book.paytoken), database),
+        reads.position,
         lease_ms=config.match_lease_ms,
         liveness_ms=config.match_liveness_ms,
         # Only keys that live in memory can be lost.

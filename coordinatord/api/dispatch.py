@@ -1,6 +1,6 @@
 """From a request to its route's answer: match, gate, session, query, body, handler, and the ETag on the way out."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import attrs
@@ -25,6 +25,8 @@ from coordinatord.store.sessions import SessionRow
 from coordinatord.trouble import Retryable
 
 _BEARER: Final = b"Bearer "
+_MOST_QUERIES: Final = 4096  # that are kept as they were read, each of at most
+_SHORT_QUERY: Final = 256  # bytes
 
 
 @attrs.frozen(slots=True)
@@ -43,6 +45,7 @@ class Dispatcher:
     def __init__(self, routes: list[Route], gates: Gates) -> None:
         self._matcher = Matcher(routes)
         self._gates = gates
+        self._queries: dict[tuple[str, str, bytes], Mapping[str, Any]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -88,7 +91,7 @@ class Dispatcher:
         self, route: Route, texts: dict[str, str], scope: Scope, receive: Receive
     ) -> Answer | StreamedAnswer:
         path: dict[str, Any] = {name: kind.read(texts[name], name) for name, kind in route.segments.items()}
-        query = read_query(scope["query_string"], route.query)
+        query = self._query(route, scope["query_string"])
         session = None
         if route.session or (route.session_with is not None and route.session_with in query):
             session = await self._session(scope)
@@ -109,6 +112,18 @@ class Dispatcher:
             body = route.body.read(await parse_body(raw))
             del raw  # what was read from it is held from here on
             return await route.handler(Request(caller, path, query, body, session, headers))
+
+    def _query(self, route: Route, raw: bytes) -> Mapping[str, Any]:
+        """Pollers send the same one each time."""
+        key = (route.method, route.path, raw)
+        known = self._queries.get(key)
+        if known is None:
+            known = read_query(raw, route.query)
+            if len(self._queries) >= _MOST_QUERIES:
+                self._queries.clear()
+            if len(raw) <= _SHORT_QUERY:
+                self._queries[key] = known
+        return known
 
     async def _session(self, scope: Scope) -> SessionRow | None:
         for name, value in scope["headers"]:

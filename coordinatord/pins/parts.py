@@ -15,6 +15,7 @@ import anyio
 import structlog
 
 from coordinatord.ahead import running_ahead
+from coordinatord.beside import Beside, beside
 from coordinatord.pins.exchange import Answered
 from coordinatord.pins.payload import Payload, payload_of
 from coordinatord.pins.requests import StoreRequests, rejected
@@ -40,7 +41,7 @@ async def put_in_parts(
     upload = found[1].decode("ascii", "replace")
     async with _aborted_unless_done(requests, key, upload):
         etags: list[str] = []
-        async with running_ahead(_parts(pieces)) as parts:
+        async with beside() as thread, running_ahead(_parts(pieces, thread)) as parts:
             async for part in parts:
                 await before_part(upload)
                 query = f"partNumber={len(etags) + 1}&{_named(upload)}"
@@ -80,14 +81,16 @@ async def _aborted_unless_done(requests: StoreRequests, key: str, upload: str) -
         raise
 
 
-async def _parts(pieces: AsyncIterable[bytes]) -> AsyncIterator[Payload]:
+async def _parts(pieces: AsyncIterable[bytes], thread: Beside) -> AsyncIterator[Payload]:
     part = Payload()
     async for piece in pieces:
-        await part.add(piece)
+        await part.add(piece, thread)
         if part.size >= PART_BYTES:
+            await thread.idle()
             yield part
             part = Payload()
     if part.size:
+        await thread.idle()
         yield part
 
 

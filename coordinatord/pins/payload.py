@@ -10,6 +10,8 @@ from typing import Final
 
 from anyio import to_thread
 
+from coordinatord.beside import Beside
+
 _LARGE: Final = 1 << 16  # hashing more than this would keep the event loop from others
 
 
@@ -19,10 +21,13 @@ class Payload:
         self.size = 0
         self._digest = hashlib.sha256()
 
-    async def add(self, piece: bytes) -> None:
+    async def add(self, piece: bytes, thread: Beside | None = None) -> None:
+        """With a `thread`, the hash is not known before that is idle."""
         self.pieces.append(piece)
         self.size += len(piece)
-        if len(piece) > _LARGE:
+        if thread is not None:
+            await thread.take(self._digest.update, piece)
+        elif len(piece) > _LARGE:
             await to_thread.run_sync(self._digest.update, piece)
         else:
             self._digest.update(piece)

@@ -91,6 +91,9 @@ def _outcome(tx: PendingTx, answer: object) -> Sent:
     if not isinstance(answer, RpcError):
         return Sent.TAKEN
     outcome = _MEANINGS.get(answer.meaning, Sent.LATER)
-    if outcome is not Sent.TAKEN:
+    if outcome is Sent.NONCE_USED and tx.taken_at is not None:
+        # Reminded of it when it was just mined, as a rule; the next look at the head tells.
+        log.info("broadcast again after its nonce was used", nonce=tx.nonce)
+    elif outcome is not Sent.TAKEN:
         log.warning("broadcast refused", nonce=tx.nonce, meaning=answer.meaning.value, reason=str(answer))
     return outcome

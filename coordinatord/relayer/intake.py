@@ -7,6 +7,7 @@ leaves them queued. Nothing here sends.
 from collections.abc import Sequence
 from typing import Final
 
+import anyio
 import attrs
 import structlog
 
@@ -53,7 +54,8 @@ class Intake:
         if room <= 0:
             return Round(moved=False, signed=False)
         async with self._term.transaction() as connection:
-            relays = await outbox.take(connection, min(_TAKEN_AT_ONCE, room * self._settings.coalesce_max), _OF_BATCHES)
+            most = min(_TAKEN_AT_ONCE, room * self._settings.coalesce_max)
+            relays = await outbox.take(connection, most, self._of_batches())
             if not relays:
                 return Round(moved=False, signed=False)
             simulated, endings = await self._examine(relays)
@@ -74,6 +76,12 @@ class Intake:
         for ending in endings:
             metrics.relay_outcomes.labels(kinds[ending.id].value, ending.reason or ending.state).inc()
         return Round(moved=bool(signed or endings), signed=bool(signed))
+
+    def _of_batches(self) -> int:
+        """Nothing while the chain falls behind: whoever waits for an answer waits for all that was signed before, since
+        one account's transactions are mined in turn."""
+        waited = anyio.current_time() - self._account.pending.oldest_taken_at()
+        return _OF_BATCHES if waited < self._settings.keeping_up else 0
 
     async def _examine(self, relays: Sequence[WaitingRelay]) -> tuple[list[Simulated], list[Ending]]:
         try:

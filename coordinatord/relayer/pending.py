@@ -1,5 +1,6 @@
 """The transactions of one account whose nonces are not known to be used: as stored, plus how their sending goes."""
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import Final, Self
 
@@ -28,6 +29,7 @@ class PendingTx:
     failures: int = 0  # sendings in a row that nobody took
     underpriced: bool = False  # a node refused it for its fee
     unsendable: bool = False  # a node refused it for good: its nonce needs another transaction
+    taken_at: float | None = None  # when a node first took it
     missed_at: float | None = None  # since when its nonce is used and nobody knows a receipt of it
 
     @classmethod
@@ -52,6 +54,8 @@ class PendingTx:
         self.due, self.failures, self.underpriced, self.unsendable = 0.0, 0, False, False
 
     def was_taken(self, now: float) -> None:
+        if self.taken_at is None:
+            self.taken_at = now
         self.failures, self.due = 0, now + _REMIND_AFTER
 
     def is_missing(self, now: float) -> bool:
@@ -103,6 +107,10 @@ class PendingTxs:
 
     def next_due(self) -> float | None:
         return min((tx.due for tx in self._by_id.values()), default=None)
+
+    def oldest_taken_at(self) -> float:
+        """Since when a node has had the one that it has had for longest; the end of time when it has none."""
+        return min((tx.taken_at for tx in self._by_id.values() if tx.taken_at is not None), default=math.inf)
 
     @property
     def cost(self) -> int:

@@ -10,13 +10,16 @@ from coordinatord.config import Config
 @attrs.frozen(slots=True, kw_only=True)
 class RelayerSettings:
     """`reserve_gas`: with funds for less gas than this, posts stop; enough for a few hundred exits.
-    `max_in_flight`: transactions signed and not mined at most; nodes drop what is far ahead of the chain's nonce."""
+    `max_in_flight`: transactions signed and not mined at most; nodes drop what is far ahead of the chain's nonce.
+    `keeping_up`: seconds that the chain may take for a transaction until posts of batches are held back: far less than
+    callers wait for a receipt, and enough to fill any block."""
 
     coalesce_max: int
     queue_timeout_ms: int
     block_time_ms: int
     reserve_gas: int = 30_000_000
     max_in_flight: int = 256
+    keeping_up: float = 5.0
 
     @classmethod
     def of(cls, config: Config) -> Self:

@@ -23,6 +23,7 @@ from coordinatord.server.pace import Pace
 log = structlog.get_logger(__name__)
 
 PIECE: Final = 1 << 16
+_MOST_AT_ONCE: Final = 1 << 18  # of what came; a large body costs by the piece
 _LINGER: Final = 2.0  # seconds for a client to close its side after we closed ours
 
 
@@ -59,7 +60,7 @@ class Connection:
         self._transport.abort()
 
     async def _read(self, protocol: Http11) -> None:
-        while data := await self._reader.read(PIECE):
+        while data := await self._reader.read(_MOST_AT_ONCE):
             # After its end a connection is read on for a while: closing a socket with bytes unread resets it, and a
             # client that is still sending what we refused would never see the refusal.
             if not self._ending:

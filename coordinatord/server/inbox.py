@@ -6,7 +6,7 @@ from typing import Final
 
 from hypercorn.typing import ASGIReceiveEvent
 
-_MOST: Final = 4  # pieces of 64 KiB at most; what comes after them waits in the socket
+_ENOUGH: Final = 1 << 18  # bytes; what comes after them waits in the socket
 
 
 class Inbox:
@@ -15,20 +15,23 @@ class Inbox:
 
     def __init__(self) -> None:
         self._messages: deque[ASGIReceiveEvent] = deque()
+        self._size = 0
         self._changed = asyncio.Event()
         self._ended = False
 
     async def put(self, message: ASGIReceiveEvent) -> None:
-        while len(self._messages) >= _MOST and not self._ended and message["type"] == "http.request":
+        while self._size >= _ENOUGH and not self._ended and message["type"] == "http.request":
             await self._change()
         if not self._ended:
             self._messages.append(message)
+            self._size += _size_of(message)
             self._changed.set()
 
     async def get(self) -> ASGIReceiveEvent:
         while not self._messages:
             await self._change()
         message = self._messages.popleft()
+        self._size -= _size_of(message)
         self._changed.set()
         return message
 
@@ -41,3 +44,7 @@ class Inbox:
     async def _change(self) -> None:
         self._changed.clear()
         await self._changed.wait()
+
+
+def _size_of(message: ASGIReceiveEvent) -> int:
+    return len(message["body"]) if message["type"] == "http.request" else 0

@@ -1,7 +1,7 @@
 """Files in the pin store: uploads of wallets, and what batches yield.
 
-A row precedes the upload, so that whatever dies leaves nothing in the store that nobody knows of. Bytes are received,
-inspected (which hashes them) and sent by three tasks that run beside each other: an upload takes as long as the slowest
+A row precedes the upload, so that whatever dies leaves nothing in the store that nobody knows of. Bytes are received
+and sent by tasks that run beside each other, and hashed in threads beside those: an upload takes as long as the slowest
 of them, and holds a few pieces and two parts at a time, whatever its size.
 """
 
@@ -12,9 +12,9 @@ from typing import Final
 import anyio
 import attrs
 import structlog
-from anyio import to_thread
 
 from coordinatord.ahead import running_ahead
+from coordinatord.beside import beside
 from coordinatord.pins.store import Pinned, PinStore
 from coordinatord.service.inspection import Inspected, Inspection, inspection_of
 from coordinatord.store import files
@@ -83,11 +83,16 @@ class Files:
 
         async def inspected(received: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
             async for piece in received:
-                await to_thread.run_sync(inspection.update, piece)
+                await thread.take(inspection.update, piece)
                 yield piece
+            await thread.idle()
             results.append(inspection.finish())
 
-        async with running_ahead(_gathered(pieces)) as received, running_ahead(inspected(received)) as checked:
+        async with (
+            beside() as thread,
+            running_ahead(_gathered(pieces)) as received,
+            running_ahead(inspected(received)) as checked,
+        ):
             noting = _NotePart(self.database, file_id)
             pinned = await self.pins.put_pieces(files.object_key(file_id), checked, before_part=noting)
         (result,) = results

@@ -3,15 +3,14 @@ this process."""
 
 import attrs
 
-from coordinatord.service.index_position import IndexPosition
 from coordinatord.service.point_reads import Found, PointReads, with_snapshot
-from coordinatord.store import catalog, jobs, providers, sessions
+from coordinatord.service.recent import Recent
+from coordinatord.store import catalog, jobs, providers
 from coordinatord.store.catalog import ModelRow
 from coordinatord.store.database import Database
 from coordinatord.store.jobs import JobRow
-from coordinatord.store.lines import Line
 from coordinatord.store.providers import ProviderRow
-from coordinatord.store.sessions import SessionRow
+from coordinatord.store.snapshot import Snapshot, read_snapshot
 
 
 @attrs.frozen(slots=True)
@@ -19,8 +18,7 @@ class IndexReads:
     job: PointReads[bytes, Found[JobRow]]
     model: PointReads[str, Found[ModelRow]]
     provider: PointReads[int, Found[ProviderRow]]
-    session: PointReads[bytes, SessionRow | None]  # by token hash
-    position: IndexPosition
+    position: Recent[Snapshot]
 
     @classmethod
     def over(cls, database: Database) -> "IndexReads":
@@ -28,11 +26,5 @@ class IndexReads:
             job=PointReads(database.line(), with_snapshot(jobs.read_by_ids)),
             model=PointReads(database.line(), with_snapshot(catalog.read_by_names)),
             provider=PointReads(database.line(), with_snapshot(providers.read_by_ids)),
-            session=PointReads(database.line(), _read_sessions),
-            position=IndexPosition(database.line()),
+            position=Recent(database.line(), read_snapshot),
         )
-
-
-async def _read_sessions(line: Line, hashes: list[bytes]) -> dict[bytes, SessionRow | None]:
-    found = await sessions.read_sessions(line, hashes)
-    return {token_hash: found.get(token_hash) for token_hash in hashes}

@@ -33,19 +33,19 @@ class LineContainers:
             known = await batch_objects.hold(connection, new)
         stored: dict[str, str] = {}
         troubles: list[Retryable] = []
-        turns = anyio.CapacityLimiter(_AT_ONCE)
+        left = zip(new, contents, strict=True)
 
-        async def put(key: str, content: bytes) -> None:
-            async with turns:
+        async def put_some() -> None:
+            for one, (_, content) in left:
                 try:
-                    stored[key] = await self._stored(key, content, known)
+                    stored[one.key] = await self._stored(one.key, content, known)
                 except Retryable as trouble:
                     troubles.append(trouble)
 
         try:
             async with anyio.create_task_group() as tasks:
-                for one, (_, content) in zip(new, contents, strict=True):
-                    tasks.start_soon(put, one.key, content)
+                for _ in range(min(_AT_ONCE, len(contents))):
+                    tasks.start_soon(put_some)
         finally:
             if stored:  # what was stored need not be stored again
                 with anyio.move_on_after(10, shield=True):

@@ -6,7 +6,8 @@ Under load the cost of a query is shared by everybody waiting; alone, a read wai
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Generic, TypeVar
+from itertools import islice
+from typing import Generic, TypeVar, cast
 
 import attrs
 
@@ -41,11 +42,21 @@ def with_snapshot(
 class PointReads(Generic[K, V]):
     """`get` from any task. The loop under it must be asyncio: a future per waiter is the cheapest that there is."""
 
-    def __init__(self, source: S, read: Callable[[S, list[K]], Awaitable[dict[K, V]]]) -> None:
-        """`read` answers for every key that it is given. One read runs at a time, so `source` may be a line."""
+    def __init__(
+        self,
+        source: S,
+        read: Callable[[S, list[K]], Awaitable[dict[K, V]]],
+        *,
+        at_once: int = 1,
+        most: int | None = None,
+    ) -> None:
+        """`read` answers for every key that it is given, `most` in number. One read runs at a time, unless more are
+        allowed `at_once`: so `source` may be a line."""
         self._read = partial(read, source)
+        self._at_once = at_once
+        self._most = most
         self._waiting: dict[K, list[asyncio.Future[V]]] = {}
-        self._running: asyncio.Task[None] | None = None
+        self._running: set[asyncio.Task[None]] = set()
 
     async def get(self, key: K) -> V:
         """Raises what the read raises, to everybody whose key was in it."""
@@ -60,17 +71,25 @@ class PointReads(Generic[K, V]):
         self._start()
 
     def _start(self) -> None:
-        if self._running is None:
-            self._running = asyncio.create_task(self._run())
+        if len(self._running) < self._at_once:
+            self._running.add(asyncio.create_task(self._run()))
 
     async def _run(self) -> None:
         """Lives as long as somebody waits."""
         try:
             while self._waiting:
-                batch, self._waiting = self._waiting, {}
-                await self._answer(batch)
+                await self._answer(self._next())
         finally:
-            self._running = None
+            self._running.discard(cast("asyncio.Task[None]", asyncio.current_task()))
+
+    def _next(self) -> dict[K, list["asyncio.Future[V]"]]:
+        """Whoever came first."""
+        waiting, self._waiting = self._waiting, {}
+        if self._most is None or len(waiting) <= self._most:
+            return waiting
+        batch = {key: waiting.pop(key) for key in [*islice(waiting, self._most)]}
+        self._waiting = waiting
+        return batch
 
     async def _answer(self, batch: dict[K, list["asyncio.Future[V]"]]) -> None:
         try:

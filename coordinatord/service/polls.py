@@ -3,29 +3,23 @@
 Most polls find nothing: those are answered by one look that all polls of the moment share.
 """
 
-from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
-
-import anyio
 
 from common.refusal import Refused
 from coordinatord.service.attendance import Attendance
 from coordinatord.service.funding import Funding
+from coordinatord.service.leasing import Custody, Held, Leasing, Wish
 from coordinatord.service.lookout import Lookout
 from coordinatord.service.outcomes import NotSigned
-from coordinatord.store import leases
+from coordinatord.service.recent import Recent
 from coordinatord.store.database import Connection, Database
 from coordinatord.store.jobs import JobFilter, JobRow
-from coordinatord.store.leases import START, HeldJob, Poller
+from coordinatord.store.leases import START, Poller
 from coordinatord.store.sessions import SessionRow
 from coordinatord.store.snapshot import Snapshot
 
 Leased: TypeAlias = tuple[Snapshot, list[JobRow]]
-Custody: TypeAlias = Callable[[Connection], Awaitable[int | None]]
 
-# Leasing polls of one process at a time. More would not be faster, only hold connections that others want; and whoever
-# waits here waits for its turn, where in the pool it would be given up.
-_AT_ONCE: Final = 4
 _ROUNDS: Final = 3  # how often what turned out to be unpaid is replaced; what is left over comes with the next poll
 
 
@@ -39,19 +33,17 @@ class Polls:
         self,
         database: Database,
         funding: Funding,
+        position: Recent[Snapshot],
         *,
         lease_ms: int,
         liveness_ms: int,
         custody: Custody = no_custody,
     ) -> None:
         """`custody` tells the block up to which open bids are sealed to keys that an escrow has lost."""
-        self._database = database
         self._funding = funding
         self._attendance = Attendance(database, liveness_ms)
-        self._lookout = Lookout(database)
-        self._lease_ms = lease_ms
-        self._custody = custody
-        self._turns = anyio.Semaphore(_AT_ONCE)
+        self._lookout = Lookout(database, position)
+        self._leasing = Leasing(database, self._lookout, lease_ms, custody)
 
     async def poll(
         self, session: SessionRow, wanted: JobFilter, free: int, limit: int, offset: int
@@ -68,8 +60,14 @@ class Polls:
         await self._attendance.note(poller, free)
         if nothing is not None:
             return nothing, []
+        filters = JobFilter(
+            owner=wanted.owner,
+            min_rate_in=wanted.min_rate_in,
+            min_rate_out=wanted.min_rate_out,
+            posted_before=wanted.posted_before,
+        )
         # No open job has been claimed by anybody: asked for those of a provider, a poll leases none.
-        snapshot, held = await self._lease(poller, wanted, 0 if wanted.provider_id else free)
+        snapshot, held = await self._lease(Wish(poller, 0 if wanted.provider_id else free, filters))
         return snapshot, [job.row for job in held[offset : offset + limit]]
 
     async def _nothing_for(self, poller: Poller) -> Snapshot | None:
@@ -81,26 +79,10 @@ class Polls:
             raise Refused("model is not in the catalogue", "model")
         return None if found.value.anything else found.snapshot
 
-    async def _lease(self, poller: Poller, wanted: JobFilter, free: int) -> tuple[Snapshot, list[HeldJob]]:
+    async def _lease(self, wish: Wish) -> Held:
         for _ in range(_ROUNDS):
-            snapshot, held = await self._take(poller, wanted, free)
+            snapshot, held = await self._leasing.take(wish)
             new = [job for job in held if job.is_new]
             if not new or not await self._funding.hold_back_unpaid(new, snapshot):
                 return snapshot, held
-        return await self._take(poller, wanted, 0)
-
-    async def _take(self, poller: Poller, wanted: JobFilter, free: int) -> tuple[Snapshot, list[HeldJob]]:
-        is_plain = wanted == JobFilter(state="Open", model_id=poller.model_id)
-        after = self._lookout.head(poller.model_id) if is_plain else START
-
-        async def body(connection: Connection) -> tuple[Snapshot, list[HeldJob]]:
-            custody = await self._custody(connection)
-            return await leases.poll(
-                connection, poller, wanted, free=free, lease_ms=self._lease_ms, custody=custody, after=after
-            )
-
-        async with self._turns:
-            snapshot, held = await self._database.transact(body)
-        if is_plain:
-            self._lookout.leased(poller.model_id, held)
-        return snapshot, held
+        return await self._leasing.take(wish._replace(free=0))

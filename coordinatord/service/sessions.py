@@ -3,7 +3,6 @@
 import hashlib
 import re
 import secrets
-from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
 import attrs
@@ -15,6 +14,7 @@ from common.scalars import read_hex
 from common.secp256k1 import recover
 from coordinatord.chain.provider_registry import ProviderRegistry
 from coordinatord.fields import ADDRESS, Choice, Text, wire
+from coordinatord.service.live_sessions import LiveSessions
 from coordinatord.service.outcomes import NotSigned
 from coordinatord.store import sessions as rows
 from coordinatord.store.database import Database
@@ -54,7 +54,7 @@ class Sessions:
     domains: Domains
     database: Database
     providers: ProviderRegistry
-    lookup: Callable[[bytes], Awaitable[SessionRow | None]]  # by token hash
+    live: LiveSessions
 
     async def issue_nonce(self, address: bytes, caller: str) -> IssuedNonce:
         nonce = secrets.token_hex(16)
@@ -78,7 +78,7 @@ class Sessions:
 
     async def find(self, token: str) -> SessionRow | None:
         """The live session of a bearer token, whatever a caller sent as one."""
-        return await self.lookup(hash_token(token)) if _TOKEN.fullmatch(token) else None
+        return await self.live.find(hash_token(token)) if _TOKEN.fullmatch(token) else None
 
     def _signer(self, body: SessionBody) -> bytes | None:
         try:
@@ -94,6 +94,7 @@ class Sessions:
         )
         if expires_at is None:
             raise _unknown_nonce()
+        await self.live.opened()
         return OpenedSession(token, expires_at, provider_id)
 
 

@@ -23,6 +23,7 @@ _MOST_HELD_BACK: Final = 10_000  # jobs of one owner at once
 _AMOUNT: Final = "(j.cap + div(j.cap * j.fee_bps, 10000) + j.gas_fee)"
 _LIVE: Final = "l.expires_at > clock_timestamp()"
 _OPEN: Final = "j.state = 0 and j.expires_at >= p.block_time"
+_BID: Final = f"j.model_id = m.model_id and j.designated = 0 and {_OPEN}"
 
 
 class Poller(NamedTuple):
@@ -32,10 +33,13 @@ class Poller(NamedTuple):
 
 @attrs.frozen(slots=True)
 class Peek:
-    """What a poll would meet: whether there is such a model, and anything that the provider holds or might lease."""
+    """What a poll would meet: whether there is such a model, a bid of it that nobody holds, and anything that the
+    provider holds or might lease. `any_open`: a job that the provider might be leased some time, should nobody else
+    hold it then; while there is none, it cannot hold one either, and there is nothing."""
 
     known_model: bool
     any_bid: bool
+    any_open: bool
     anything: bool
 
 
@@ -48,6 +52,15 @@ class Place:
 
 
 START: Final = Place(-1, -1)
+
+
+@attrs.frozen(slots=True)
+class Ask:
+    """`after`: the place in the order of bids where to look first."""
+
+    poller: Poller
+    free: int
+    after: Place = START
 
 
 @attrs.frozen(slots=True)
@@ -69,59 +82,62 @@ async def peek(line: Line, pollers: Sequence[Poller], bare: Mapping[int, bytes])
     rows = await line.fetch(
         "with asked as ("
         "select * from unnest($1::bigint[], $2::bigint[], $3::bytea[]) as a(provider_id, model_id, bare)),"
-        " bids as (select m.model_id, m.bare is distinct from p.block_hash and exists (select 1 from jobs j"
-        f" where j.model_id = m.model_id and j.designated = 0 and {_OPEN}"
+        f" bids as (select m.model_id, exists (select 1 from jobs j where {_BID}) as some_open,"
+        f" m.bare is distinct from p.block_hash and exists (select 1 from jobs j where {_BID}"
         f" and not exists (select 1 from leases l where l.job_id = j.job_id and {_LIVE})) as some"
-        " from (select distinct model_id, bare from asked) m cross join index_position p)"
+        " from (select distinct model_id, bare from asked) m cross join index_position p),"
+        " reserved as (select a.provider_id, a.model_id, exists (select 1 from jobs j"
+        f" where j.designated = a.provider_id and j.designated > 0 and j.model_id = a.model_id and {_OPEN}) as some"
+        " from asked a cross join index_position p)"
         " select a.provider_id, a.model_id, exists (select 1 from models m where m.model_id = a.model_id) as known,"
-        " b.some, b.some or exists (select 1 from jobs j where j.designated = a.provider_id and j.designated > 0"
-        f" and j.model_id = a.model_id and {_OPEN}) or exists (select 1 from leases l where"
-        f" l.provider_id = a.provider_id and l.model_id = a.model_id and {_LIVE}) as anything, {COLUMNS}"
-        " from index_position p cross join asked a join bids b on b.model_id = a.model_id",
+        " b.some, b.some_open or r.some as any_open, b.some or r.some or b.some_open and exists (select 1 from"
+        f" leases l where l.provider_id = a.provider_id and l.model_id = a.model_id and {_LIVE}) as anything, {COLUMNS}"
+        " from index_position p cross join asked a join bids b on b.model_id = a.model_id"
+        " join reserved r on r.provider_id = a.provider_id and r.model_id = a.model_id",
         [poller.provider_id for poller in pollers],
         [poller.model_id for poller in pollers],
         [bare.get(poller.model_id) for poller in pollers],
     )
     peeks = {
-        Poller(row["provider_id"], row["model_id"]): Peek(row["known"], row["some"], row["anything"]) for row in rows
+        Poller(row["provider_id"], row["model_id"]): Peek(
+            known_model=row["known"], any_bid=row["some"], any_open=row["any_open"], anything=row["anything"]
+        )
+        for row in rows
     }
     return snapshot_of(rows), peeks
 
 
 async def poll(
-    connection: Connection,
-    poller: Poller,
-    wanted: JobFilter,
-    *,
-    free: int,
-    lease_ms: int,
-    custody: int | None,
-    after: Place = START,
-) -> tuple[Snapshot, list[HeldJob]]:
-    """Lease the oldest matching jobs that nobody holds, until `free` are held (earlier leases count); all that the
-    provider then holds, oldest first.
+    connection: Connection, asks: Sequence[Ask], wanted: JobFilter, *, lease_ms: int, custody: int | None
+) -> tuple[Snapshot, dict[Poller, list[HeldJob]]]:
+    """Lease each the oldest matching jobs that nobody holds, until it holds as many as it asks for (earlier leases
+    count); all that each then holds, oldest first. One ask of each poller, and one place for all asks of a model.
 
-    `custody`: open bids that were posted at or before this block are left out. `after`: where to look first.
+    `custody`: open bids that were posted at or before this block are left out.
     """
     rows = await connection.fetch(
         f"select page.*, {COLUMNS} from index_position p left join lateral (select {JOB_COLUMNS}, j.posted_log,"
-        f" h.is_new, {_AMOUNT}::text as amount"
-        " from poll_jobs($1, $2, $3, $4 * interval '1 millisecond', p.block_time, $5, $6, $7, $8, $9, $10, $11) h"
+        f" h.is_new, {_AMOUNT}::text as amount, h.poller"
+        " from poll_jobs($1, $2, $3, $4, $5, $6 * interval '1 millisecond', p.block_time, $7, $8, $9, $10, $11) h"
         f" join jobs j on j.job_id = h.leased_job where {_OPEN}) page on true"
         " order by page.posted_block, page.posted_log",
-        poller.provider_id,
-        poller.model_id,
-        free,
+        [ask.poller.provider_id for ask in asks],
+        [ask.poller.model_id for ask in asks],
+        [ask.free for ask in asks],
+        [ask.after.block for ask in asks],
+        [ask.after.log for ask in asks],
         lease_ms,
         custody,
         wanted.min_rate_in,
         wanted.min_rate_out,
         wanted.owner,
         wanted.posted_before,
-        after.block,
-        after.log,
     )
-    return snapshot_of(rows), [_held(row) for row in rows if row["job_id"] is not None]
+    held: dict[Poller, list[HeldJob]] = {ask.poller: [] for ask in asks}
+    for row in rows:
+        if row["job_id"] is not None:
+            held[Poller(row["poller"], row["model_id"])].append(_held(row))
+    return snapshot_of(rows), held
 
 
 def _held(row: asyncpg.Record) -> HeldJob:

@@ -86,15 +86,33 @@ async def open_session(
     return expires_at
 
 
+@attrs.frozen(slots=True)
+class LiveSession:
+    row: SessionRow
+    seconds_left: float
+
+
+_TAKEN_BACK: Final = "select times from sessions_taken_back"
 _LIVE: Final = (
-    "select token_hash, address, provider_id from sessions"
-    " where token_hash = any($1) and expires_at > clock_timestamp()"
+    "select t.times, s.token_hash, s.address, s.provider_id,"
+    " extract(epoch from s.expires_at - clock_timestamp())::float8 as seconds_left"
+    " from sessions_taken_back t left join sessions s on s.token_hash = any($1) and s.expires_at > clock_timestamp()"
 )
 
 
-async def read_sessions(line: Line, token_hashes: list[bytes]) -> dict[bytes, SessionRow]:
+async def read_sessions(line: Line, token_hashes: list[bytes]) -> tuple[int, dict[bytes, LiveSession]]:
+    """How often sessions had been taken back, and those of the tokens that are live."""
     rows = await line.fetch(_LIVE, token_hashes)
-    return {row["token_hash"]: SessionRow(row["address"], row["provider_id"]) for row in rows}
+    return rows[0]["times"], {
+        row["token_hash"]: LiveSession(SessionRow(row["address"], row["provider_id"]), row["seconds_left"])
+        for row in rows
+        if row["token_hash"] is not None
+    }
+
+
+async def read_taken_back(line: Line) -> int:
+    times: int = (await line.fetch(_TAKEN_BACK))[0]["times"]
+    return times
 
 
 async def drop_expired(connection: Connection) -> None:

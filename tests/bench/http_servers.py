@@ -30,6 +30,7 @@ from coordinatord.server.serving import serve_until
 from coordinatord.service.files import Files
 from coordinatord.service.funding import Funding
 from coordinatord.service.index_reads import IndexReads
+from coordinatord.service.live_sessions import LiveSessions
 from coordinatord.service.polls import Polls
 from coordinatord.service.sessions import hash_token
 from coordinatord.store.database import open_database
@@ -93,11 +94,13 @@ async def _serve(name: str, port: int) -> None:
         async with open_database(os.environ["DATABASE_URL"], smallest=4, largest=8) as database:
             reads = IndexReads.over(database)
             # Nothing is ever leased here, so nobody's funds are asked for.
-            polls = Polls(database, cast(Funding, None), lease_ms=20_000, liveness_ms=15_000)
+            polls = Polls(database, cast(Funding, None), reads.position, lease_ms=20_000, liveness_ms=15_000)
             routes = Book(database, reads, polls).routes()
 
+            sessions = LiveSessions(database)
+
             async def find_session(token: str) -> SessionRow | None:
-                return await reads.session.get(hash_token(token))
+                return await sessions.find(hash_token(token))
 
             await serve(our_stack(routes, reads.position, find_session))
     elif name == "uploads":

@@ -1,8 +1,9 @@
 """Provider polls: those that lease beside the bare writing of four rows, those that find nothing beside a hello.
 
-100,000 open jobs of 16 models, 200 providers. Polls that lease go to PostgreSQL over four connections, each poll for
-four jobs; the limit updates four rows by key over as many. Leases last two seconds, so that polls meet hundreds
-that are live, and take the place of those that lapsed.
+100,000 open jobs of 16 models, 200 providers. Polls that lease come sixteen at a time, each for four jobs, from
+providers that take turns, and share four connections to PostgreSQL; the limit updates four rows by key over as many,
+and is in a transaction of its own as a poll alone would be. Leases last two seconds, so that polls meet thousands that
+are live, and take the place of those that lapsed.
 
 Empty polls go over HTTP, with a session each, for a model that has no jobs.
 """
@@ -22,13 +23,14 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from coordinatord.service.funding import Funding
 from coordinatord.service.outcomes import NotSigned
 from coordinatord.service.polls import Polls
+from coordinatord.service.recent import Recent
 from coordinatord.service.sessions import hash_token
 from coordinatord.store.database import Connection, Database, open_database
 from coordinatord.store.jobs import JobFilter
 from coordinatord.store.leases import HeldJob
 from coordinatord.store.migrate import migrate
 from coordinatord.store.sessions import SessionRow
-from coordinatord.store.snapshot import Snapshot
+from coordinatord.store.snapshot import Snapshot, read_snapshot
 from devnet.ports import pick_free
 from devnet.postgres import running_postgres
 from tests.bench.http_load import IDS
@@ -38,8 +40,9 @@ from tests.integration.coordinatord.store.market_rows import add_jobs, add_model
 
 JOBS, MODELS, PROVIDERS = 100_000, 16, 200
 CONNECTIONS: Final = 4
+POLLERS: Final = 16  # whose polls are under way at a time, leasing or not
 ROUNDS: Final = 5
-PORTION: Final = 600
+PORTION: Final = 2_000
 LEASE_MS: Final = 2000
 
 
@@ -48,12 +51,13 @@ def rows() -> list[Row]:
         portal, url = stack.enter_context(_filled_database())
         pool = open_database(url, smallest=CONNECTIONS, largest=CONNECTIONS)
         database = stack.enter_context(portal.wrap_async_context_manager(pool))
-        polls = Polls(database, cast(Funding, _AllPaid()), lease_ms=LEASE_MS, liveness_ms=15_000)
+        position = Recent(database.line(), read_snapshot)
+        polls = Polls(database, cast(Funding, _AllPaid()), position, lease_ms=LEASE_MS, liveness_ms=15_000)
         leasing = _Leasing(database, polls)
         leased = interleaved(
             {
-                "limit": lambda: portal.call(leasing.together, leasing.update_four),
-                "polls": lambda: portal.call(leasing.together, leasing.poll),
+                "limit": lambda: portal.call(leasing.together, leasing.update_four, CONNECTIONS),
+                "polls": lambda: portal.call(leasing.together, leasing.poll, POLLERS),
             },
             ROUNDS,
         )
@@ -64,8 +68,8 @@ def rows() -> list[Row]:
         path = f"/evm/jobs?state=Open&model={MODELS}&free=4"
         empty = interleaved(
             {
-                "limit": ask(ports["starlette"], "/", 16),
-                "polls": ask(ports["polls"], path, 16, "svc_sess_{id}"),
+                "limit": ask(ports["starlette"], "/", POLLERS),
+                "polls": ask(ports["polls"], path, POLLERS, "svc_sess_{id}"),
             },
             ROUNDS,
         )
@@ -86,8 +90,8 @@ class _Leasing:
     polls: Polls
     _turns: "itertools.count[int]" = attrs.field(factory=itertools.count)
 
-    async def together(self, once: Callable[[int], Awaitable[None]]) -> int:
-        """A portion, over all connections at once."""
+    async def together(self, once: Callable[[int], Awaitable[None]], at_once: int) -> int:
+        """A portion, so many at a time."""
         left = iter(range(PORTION))
 
         async def some() -> None:
@@ -95,7 +99,7 @@ class _Leasing:
                 await once(next(self._turns))
 
         async with anyio.create_task_group() as tasks:
-            for _ in range(CONNECTIONS):
+            for _ in range(at_once):
                 tasks.start_soon(some)
         return PORTION
 

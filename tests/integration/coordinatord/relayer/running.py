@@ -72,10 +72,15 @@ async def stage(
     reserve_gas: int = 30_000_000,
     patience: float = 5.0,
     receipt_wait: float = 60.0,
+    keeping_up: float = 5.0,
     index: AddressBook | None = None,
 ) -> AsyncIterator[Stage]:
     settings = RelayerSettings(
-        coalesce_max=coalesce_max, queue_timeout_ms=queue_timeout_ms, block_time_ms=400, reserve_gas=reserve_gas
+        coalesce_max=coalesce_max,
+        queue_timeout_ms=queue_timeout_ms,
+        block_time_ms=400,
+        reserve_gas=reserve_gas,
+        keeping_up=keeping_up,
     )
     async with (
         open_database(database_url, smallest=1, largest=8) as database,

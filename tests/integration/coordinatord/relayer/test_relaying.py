@@ -1,13 +1,16 @@
 """Ops through the outbox to the chain, and what each caller hears."""
 
 import anyio
+import attrs
 import pytest
 
 from common.secp256k1 import Wallet
 from coordinatord.service.relaying import Busy, Mined, RefusedByChain
+from coordinatord.store.outbox import Priority
 from coordinatord.trouble import Retryable
 from devnet.accounts import Cast
 from devnet.world import World
+from tests.integration.coordinatord.relayer.mining import mining_by_hand
 from tests.integration.coordinatord.relayer.ops import Ops, signer
 from tests.integration.coordinatord.relayer.running import stage
 from tests.invariants.relays import relay_violations
@@ -139,3 +142,27 @@ async def test_two_accounts_share_one_outbox(
         assert [type(outcome) for outcome in outcomes] == [Mined] * 60
         async with on.database.connection() as connection:
             assert await relay_violations(connection, on.rpc, stuck_after=0) == []
+
+
+async def test_posts_of_batches_wait_while_the_chain_falls_behind_and_others_do_not(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
+) -> None:
+    batch_post = attrs.evolve(ops.post(client), priority=Priority.BATCH_POST)
+    signed = "select tx_id is not null from relays where dedupe = $1"
+    async with (
+        stage(database_url, world.anvil.rpc_url, keeping_up=0.3) as on,
+        anyio.create_task_group() as callers,
+        mining_by_hand(world.anvil),
+    ):
+        on.start(relayer_wallet)
+        callers.start_soon(on.relaying.relay, ops.post(client))
+        await on.until("select clock_timestamp() > min(broadcast_at) + interval '0.3 seconds' from relay_txs")
+        callers.start_soon(on.relaying.relay, batch_post)
+        await on.until("select count(*) = 1 from relays where dedupe = $1", batch_post.dedupe)
+        another = ops.post(client)
+        callers.start_soon(on.relaying.relay, another)
+        await on.until(signed, another.dedupe)
+        assert not await on.fetchval(signed, batch_post.dedupe)
+        await world.anvil.call("evm_mine")
+        await on.until(signed, batch_post.dedupe)
+        callers.cancel_scope.cancel()

@@ -7,11 +7,12 @@ async def begin_index(connection: Connection) -> None:
     await connection.execute("insert into index_position (block_number, block_hash, block_time) values (1, '\\x01', 1)")
 
 
-async def add_models(connection: Connection, models: int) -> None:
+async def add_models(connection: Connection, models: int, *, first: int = 1) -> None:
     await connection.execute(
         "insert into models (model_id, name, enabled, owned_by, params_schema)"
-        " select n, 'model ' || n, true, 'us', '{}' from generate_series(1, $1::bigint) as n",
+        " select n, 'model ' || n, true, 'us', '{}' from generate_series($2::bigint, $2::bigint - 1 + $1::bigint) as n",
         models,
+        first,
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 from coordinatord.store import leases
 from coordinatord.store.database import Connection, Database, open_database
 from coordinatord.store.jobs import JobFilter
-from coordinatord.store.leases import HeldJob, Place, Poller
+from coordinatord.store.leases import Ask, HeldJob, Place, Poller
 from coordinatord.store.migrate import migrate
 from tests.integration.coordinatord.store.market_rows import add_jobs, add_models, add_providers, begin_index
 
@@ -38,11 +38,18 @@ async def databases(database_url: str) -> AsyncIterator[list[Database]]:
 async def poll(database: Database, provider: int, free: int, wanted: JobFilter | None = None) -> list[HeldJob]:
     async def body(connection: Connection) -> list[HeldJob]:
         _, held = await leases.poll(
-            connection, Poller(provider, 1), wanted or JobFilter(), free=free, lease_ms=60_000, custody=None
+            connection, [Ask(Poller(provider, 1), free)], wanted or JobFilter(), lease_ms=60_000, custody=None
         )
-        return held
+        return held[Poller(provider, 1)]
 
     return await database.transact(body)
+
+
+async def poll_together(database: Database, *asks: Ask) -> list[list[int]]:
+    """The blocks of what each then holds."""
+    async with database.connection() as connection:
+        _, held = await leases.poll(connection, asks, JobFilter(), lease_ms=60_000, custody=None)
+    return [[job.place.block for job in held[ask.poller]] for ask in asks]
 
 
 async def test_polls_of_two_processes_lease_every_job_once_and_waste_none(databases: list[Database]) -> None:
@@ -72,6 +79,17 @@ async def test_two_polls_of_one_provider_at_once_take_no_more_than_one_would(dat
         for n in range(10):
             tasks.start_soon(poll, databases[n % PROCESSES], 7, 4)
     assert len(await poll(databases[0], 7, 4)) == 4
+
+
+async def test_polls_leased_together_get_what_each_asks_for_and_count_what_it_holds(databases: list[Database]) -> None:
+    async with databases[0].connection() as connection:
+        await add_models(connection, 1, first=2)
+        await add_jobs(connection, 20, models=2)  # of model 2 those of odd blocks, of model 1 those of even ones
+        await connection.execute("update jobs set designated = 5 where posted_block in (8, 10)")
+    asks = Ask(Poller(5, 1), 4), Ask(Poller(6, 1), 2), Ask(Poller(5, 2), 2), Ask(Poller(7, 2), 0)
+    assert await poll_together(databases[0], *asks) == [[2, 4, 6, 8], [14, 16], [1, 3], []]
+    more = Ask(Poller(6, 1), 4), Ask(Poller(5, 1), 9), Ask(Poller(7, 1), 3)
+    assert await poll_together(databases[0], *more) == [[12, 14, 16, 18], [2, 4, 6, 8, 10, 20], []]
 
 
 async def test_open_and_reserved_jobs_are_leased_in_one_order_and_filters_hold(databases: list[Database]) -> None:
@@ -135,18 +153,9 @@ async def test_poll_that_begins_beyond_the_oldest_comes_back_to_them_when_it_wou
         await add_jobs(connection, 6, models=1)
 
     async def blocks(after: int, free: int) -> list[int]:
-        async with databases[0].connection() as connection:
-            _, held = await leases.poll(
-                connection,
-                Poller(1, 1),
-                JobFilter(),
-                free=free,
-                lease_ms=60_000,
-                custody=None,
-                after=Place(after, 0),
-            )
-            await connection.execute("delete from leases")
-        return [job.place.block for job in held]
+        (held,) = await poll_together(databases[0], Ask(Poller(1, 1), free, Place(after, 0)))
+        await databases[0].pool.execute("delete from leases")
+        return held
 
     assert await blocks(3, 2) == [4, 5]
     assert await blocks(5, 3) == [1, 2, 6]

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 
 from coordinatord.relayer.pending import PendingTx, PendingTxs
@@ -57,3 +59,15 @@ def test_transaction_without_a_receipt_is_lost_only_when_that_lasts() -> None:
     assert not one.is_missing(now=50.0)
     assert not one.is_missing(now=50.5)
     assert one.is_missing(now=51.0)
+
+
+def test_the_oldest_is_the_one_that_a_node_took_first_however_often_it_was_reminded() -> None:
+    pending = PendingTxs([tx(1), tx(2), tx(3)])
+    assert pending.oldest_taken_at() == math.inf
+    first, second, _ = pending
+    second.was_taken(now=7.0)
+    first.was_taken(now=8.0)
+    second.was_taken(now=9.0)
+    assert pending.oldest_taken_at() == pytest.approx(7.0)
+    pending.remove(second)
+    assert pending.oldest_taken_at() == pytest.approx(8.0)

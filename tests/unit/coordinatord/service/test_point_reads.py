@@ -50,6 +50,14 @@ async def test_keys_that_come_while_a_read_runs_share_the_next_one(line: Line, t
     assert table.batches == [[1], [2, 3]]
 
 
+async def test_reads_run_at_once_as_far_as_allowed_and_take_no_more_keys_than_the_most(
+    line: Line, table: Table
+) -> None:
+    reads = PointReads(line, table.read, at_once=2, most=2)
+    assert sorted(map(str, await _gathered(table, reads, [1, 2, 3, 4, 5]))) == ["1", "2", "3", "4", "5"]
+    assert table.batches == [[1], [2], [3, 4], [5]]
+
+
 async def test_failed_read_fails_for_those_in_it_and_the_next_goes_on(line: Line, table: Table) -> None:
     reads = PointReads(line, table.read)
     answers = await _gathered(table, reads, [13])

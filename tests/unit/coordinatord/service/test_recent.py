@@ -2,7 +2,7 @@ import anyio
 import attrs
 import pytest
 
-from coordinatord.service.index_position import RECENT, IndexPosition
+from coordinatord.service.recent import RECENT, Recent
 from coordinatord.store.lines import Line
 from coordinatord.store.snapshot import Snapshot
 
@@ -25,8 +25,8 @@ class Index:
             raise self.trouble
         return self.stands
 
-    def position(self) -> IndexPosition:
-        return IndexPosition(NO_LINE, self.read, lambda: self.clock)
+    def position(self) -> Recent[Snapshot]:
+        return Recent(NO_LINE, self.read, lambda: self.clock)
 
 
 async def renewed() -> None:
@@ -52,11 +52,23 @@ async def test_position_that_ages_is_asked_for_before_it_is_too_old() -> None:
     position = index.position()
     await position.get()
     index.stands = AT_6
-    index.clock += 0.6 * RECENT
+    index.clock += 0.8 * RECENT
     assert position.recent() == AT_5
     await renewed()
     assert position.recent() == AT_6
     assert index.asked == 2
+
+
+async def test_position_that_may_be_older_is_asked_for_less_often() -> None:
+    index = Index()
+    position = index.position()
+    assert await position.lately(5 * RECENT) == AT_5
+    index.stands = AT_6
+    index.clock += 2 * RECENT
+    assert await position.lately(5 * RECENT) == AT_5
+    await renewed()
+    assert index.asked == 1
+    assert await position.lately() == AT_6
 
 
 async def test_question_that_fails_leaves_the_position_to_grow_too_old() -> None:
@@ -64,7 +76,7 @@ async def test_question_that_fails_leaves_the_position_to_grow_too_old() -> None
     position = index.position()
     await position.get()
     index.trouble = OSError("gone")
-    index.clock += 0.6 * RECENT
+    index.clock += 0.8 * RECENT
     assert position.recent() == AT_5
     await renewed()
     index.clock += 0.5 * RECENT
