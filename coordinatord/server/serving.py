@@ -24,7 +24,7 @@ from coordinatord.server.pace import Pace
 log = structlog.get_logger(__name__)
 
 _LONGEST_HEAD: Final = 16 * 1024
-_BACKLOG: Final = 1024
+_BACKLOG: Final = 4096  # after a restart all providers come back at once; beyond it connections are reset
 _PACE: Final = Pace()
 
 
