@@ -6,6 +6,7 @@ from typing import Final
 
 from hypercorn.typing import ASGIReceiveEvent
 
+_LEAST: Final = 1 << 12  # bytes that a piece counts for
 _ENOUGH: Final = 1 << 18  # bytes; what comes after them waits in the socket
 
 
@@ -47,4 +48,5 @@ class Inbox:
 
 
 def _size_of(message: ASGIReceiveEvent) -> int:
-    return len(message["body"]) if message["type"] == "http.request" else 0
+    """What it takes of `_ENOUGH`: a body that comes in chunks of one byte weighs far more than its bytes."""
+    return max(len(message["body"]), _LEAST) if message["type"] == "http.request" else 0

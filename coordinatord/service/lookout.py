@@ -46,10 +46,10 @@ class Lookout:
 
     async def peek(self, poller: Poller) -> Found[Peek]:
         """What the poll would meet; shared with all that ask at the same time."""
-        idle = self._idle.get(poller)
+        idle, idle_at = self._idle.get(poller), self._idle_at
         if idle is not None:
             position = await self._position.lately(_NOTICED)
-            if position.block_hash == self._idle_at:
+            if position.block_hash == idle_at:
                 return Found(position, idle)
         return await self._peeks.get(poller)
 

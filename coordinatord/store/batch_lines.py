@@ -40,9 +40,11 @@ class LineRecord:
 
 
 async def posted_among(connection: Connection, batch_id: str, job_ids: Sequence[bytes]) -> set[bytes]:
-    """Which of these jobs earlier lines of the batch are."""
+    """Which of these jobs earlier lines of the batch are. Looked up one by one: asked for as a set, all lines of the
+    batch are read as long as statistics say that there are few, and each is compared with the whole set."""
     rows = await connection.fetch(
-        "select job_id from batch_lines where batch_id = $1 and relay_id is not null and job_id = any($2)",
+        "select j.job_id from unnest($2::bytea[]) as j(job_id) cross join lateral (select from batch_lines l"
+        " where l.batch_id = $1 and l.job_id = j.job_id and l.relay_id is not null limit 1) l",
         batch_id,
         job_ids,
     )

@@ -150,9 +150,9 @@ async def test_posts_of_batches_wait_while_the_chain_falls_behind_and_others_do_
     batch_post = attrs.evolve(ops.post(client), priority=Priority.BATCH_POST)
     signed = "select tx_id is not null from relays where dedupe = $1"
     async with (
+        mining_by_hand(world.anvil),
         stage(database_url, world.anvil.rpc_url, keeping_up=0.3) as on,
         anyio.create_task_group() as callers,
-        mining_by_hand(world.anvil),
     ):
         on.start(relayer_wallet)
         callers.start_soon(on.relaying.relay, ops.post(client))
