@@ -182,13 +182,17 @@ SEED ?= 1
 FAULTS ?= all
 LINES ?= 50000
 KILLS ?= 10
+POLLERS ?= 10000
 
-.PHONY: soak soak-market soak-batches
-soak: soak-market soak-batches ## the whole market under load and faults, then its promises checked: build/soak.html
+.PHONY: soak soak-market soak-batches soak-pollers
+soak: soak-market soak-batches soak-pollers ## the whole market under load and faults, then its promises checked: build/soak.html
 
 soak-market: setup
 	@$(BIN)/python -m tests.soak --minutes $(MINUTES) --jobs $(JOBS) --providers $(PROVIDERS) \
 		--coordinators $(COORDINATORS) --seed $(SEED) --faults $(FAULTS)
+
+soak-pollers: setup
+	@POLLERS=$(POLLERS) $(BIN)/python -m pytest -q tests/integration/coordinatord/faults/test_many_pollers.py
 
 soak-batches: setup
 	@$(BIN)/python -m tests.soak.batches --lines $(LINES) --kills $(KILLS)

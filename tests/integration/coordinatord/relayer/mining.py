@@ -16,9 +16,10 @@ async def mining_by_hand(anvil: Anvil) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        await anvil.call("evm_setAutomine", True)
-        await anvil.call("anvil_dropAllTransactions")
-        await anvil.call("anvil_setNextBlockBaseFeePerGas", base_fee)  # a snapshot does not bring it back
+        with anyio.CancelScope(shield=True):  # the chain is other tests' too, however this one ends
+            await anvil.call("evm_setAutomine", True)
+            await anvil.call("anvil_dropAllTransactions")
+            await anvil.call("anvil_setNextBlockBaseFeePerGas", base_fee)  # a snapshot does not bring it back
 
 
 async def pooled(anvil: Anvil) -> int:
