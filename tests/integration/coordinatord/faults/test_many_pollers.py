@@ -10,6 +10,7 @@ import os
 import resource
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from subprocess import PIPE
 
@@ -85,11 +86,13 @@ async def test_thousands_of_pollers_are_answered_and_nobody_is_kept_from_anythin
     crowd = [sys.executable, "-m", "tests.faults.polling_crowd", LOOPBACK, str(port)]
     crowd += [str(POLLERS), "/evm/jobs?state=Open&model=1&free=1", str(PAUSE)]
     reads: list[int] = []
-    connection = await asyncpg.connect(database_url)
     async with (
+        AsyncExitStack() as stack,
         running(settings, port, pick_free()) as coordinator,
         httpx.AsyncClient(base_url=coordinator.base_url, trust_env=False, timeout=60) as http,
     ):
+        connection = await asyncpg.connect(database_url)
+        stack.push_async_callback(connection.close)
         await _sign_in(connection)
         bodies = await submissions(party_at(world.cast.with_role("client")[0], http), JOBS)
         alone = coordinator.resident_bytes()
@@ -114,7 +117,6 @@ async def test_thousands_of_pollers_are_answered_and_nobody_is_kept_from_anythin
             await pollers.stdin.aclose()
             told = json.loads(b"".join([piece async for piece in pollers.stdout]))
             others.cancel_scope.cancel()
-    await connection.close()
     assert (set(told["statuses"]), told["lost"]) == ({"200"}, 0)
     assert told["statuses"]["200"] >= 2 * POLLERS
     assert {job: len(holders) for job, holders in told["holders"].items()} == dict.fromkeys(
