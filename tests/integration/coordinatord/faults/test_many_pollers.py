@@ -31,7 +31,7 @@ from tests.integration.coordinatord.faults.load import submissions
 pytestmark = pytest.mark.anyio
 
 POLLERS, JOBS = 10_000, 12
-PAUSE = 10  # seconds between a provider's polls
+PAUSE = 20  # seconds between a provider's polls: well below what ends an idle connection
 MEMORY_OF_ONE = 64 * 1024  # bytes of the coordinator's, for a poller with its connection
 _BESIDES = 1000  # descriptors that are for something else
 FIRST = 1_000_000  # the crowd's lowest provider id: far from those of the chain
@@ -67,7 +67,7 @@ async def _sign_in(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
 
 
 async def _until_all_leased(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
-    with anyio.fail_after(60):
+    with anyio.fail_after(120):
         while await connection.fetchval("select count(*) from leases") < JOBS:  # noqa: ASYNC110 - the event is in another process
             await anyio.sleep(0.2)
 
@@ -107,7 +107,7 @@ async def test_ten_thousand_pollers_are_answered_and_nobody_is_kept_from_anythin
             assert pollers.stdin is not None
             assert pollers.stdout is not None
             others.start_soon(read)
-            with anyio.fail_after(120):
+            with anyio.fail_after(300):
                 assert await pollers.stdout.receive() == b"polling\n"
             posted = [(await http.post("/v1/jobs", json=body)).status_code for body in bodies]
             await _until_all_leased(connection)
