@@ -73,6 +73,12 @@ def cap(rate_in: int, rate_out: int, units_in: int, units_out: int) -> int:
     return price
 
 
+def amount(rate_in: int, rate_out: int, units_in: int, units_out: int, terms: Terms) -> int:
+    """What the owner pays. Raises Refused as `cap` does."""
+    most = cap(rate_in, rate_out, units_in, units_out)
+    return most + most * terms.fee_bps // _BASIS_POINTS + terms.gas_fee
+
+
 def quote(rate_in: int, rate_out: int, units_in: int, units_out: int, terms: Terms) -> Quote:
     """Raises Refused as `cap` does."""
     most = cap(rate_in, rate_out, units_in, units_out)

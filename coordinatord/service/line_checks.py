@@ -12,10 +12,10 @@ from common.refusal import Refused
 from coordinatord.service.line_reading import Line
 from coordinatord.service.order_checks import (
     Paid,
+    amount_of,
     check_inline,
     check_order_signer,
     check_payer,
-    quote_of,
     signers_of,
     wrong_terms,
 )
@@ -90,7 +90,7 @@ class LineChecks:
         paid, body = one.paid, one.paid.body
         try:
             check_order_signer(body, signer)
-            if paid.amount != quote_of(body, self.terms).amount:
+            if paid.amount != amount_of(body, self.terms):
                 message = "amount is not cap + fee + gas_fee as they are now"
                 return Skipped(one.line, body.job_id, "insufficient_payment", message)
             check_payer(body, payer)

@@ -61,6 +61,10 @@ def quote_of(body: OrderBody, terms: Terms) -> Quote:
     return quotes.quote(body.rate_in, body.rate_out, body.units_in, body.units_out, terms)
 
 
+def amount_of(body: OrderBody, terms: Terms) -> int:
+    return quotes.amount(body.rate_in, body.rate_out, body.units_in, body.units_out, terms)
+
+
 def order_signer(domains: Domains, body: OrderBody) -> bytes | None:
     return recover(domains.jobs.digest(body), body.signature)
 

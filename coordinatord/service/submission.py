@@ -21,6 +21,7 @@ from coordinatord.service.containers import Containers, Holding, container_key
 from coordinatord.service.market import Market
 from coordinatord.service.order_checks import (
     Paid,
+    amount_of,
     check_inline,
     check_order_signer,
     check_payer,
@@ -100,7 +101,7 @@ class Submissions:
         [(signer, payer)] = signers_of(self.domains, self.registry.address, [paid])
         check_order_signer(body, signer)
         terms = await self.registry.fees()
-        if paid.amount != quote_of(body, terms).amount:
+        if paid.amount != amount_of(body, terms):
             return await self._quoted(body, terms, changed=True)
         check_payer(body, payer)
         upload = await self._check_container(body)

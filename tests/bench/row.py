@@ -1,5 +1,6 @@
 """What a benchmark yields, and how alternatives are timed fairly against each other."""
 
+import gc
 import statistics
 import time
 from collections.abc import Callable
@@ -29,8 +30,11 @@ def interleaved(candidates: dict[str, Callable[[], int]], rounds: int) -> dict[s
 
     A candidate does one portion of its work and returns how many units (bytes, operations) that was. The
     candidates run in turn, forwards and then backwards, so that a machine that slows down or speeds up
-    meanwhile does so for all of them. One round before the first is not counted: it warms caches.
+    meanwhile does so for all of them. One round before the first is not counted: it warms caches. What was in memory
+    before is not collected again and again: it is other benchmarks'.
     """
+    gc.collect()
+    gc.freeze()
     rates: dict[str, list[float]] = {name: [] for name in candidates}
     order = list(candidates)
     for turn in range(rounds + 1):
@@ -40,4 +44,5 @@ def interleaved(candidates: dict[str, Callable[[], int]], rounds: int) -> dict[s
             elapsed = time.perf_counter() - started
             if turn:
                 rates[name].append(units / elapsed)
+    gc.unfreeze()
     return {name: statistics.median(taken) for name, taken in rates.items()}
