@@ -81,20 +81,24 @@ class _Body:
             wanted = _PIECE_BYTES
 
     async def _gather(self, wanted: int, patience: anyio.CancelScope) -> bytes:
-        """At least so many bytes, unless the body ends. Every byte renews the patience."""
+        """At least so many bytes, unless the body ends. What comes renews the patience (when a tenth of it is used up:
+        to set a deadline costs as much as to take a piece)."""
         clock, limits = self._limits.clock, self._limits
         pieces: list[bytes] = []
-        gathered = 0
+        gathered, used = 0, 0.0
         while gathered < wanted and not self._ended:
             asked = clock()
             piece = await self._next()
-            self._waited += clock() - asked
+            waited = clock() - asked
+            self._waited += waited
+            used += waited
             self._size += len(piece)
             if self._size > limits.most_bytes + OVERHEAD_BYTES:
                 raise FileTooLarge
             if self._waited > _GRACE and self._size < (self._waited - _GRACE) * limits.least_rate:
                 raise Unacceptable(answers.body_too_slow())
-            patience.deadline = anyio.current_time() + limits.stall_s
+            if used > limits.stall_s / 10:
+                patience.deadline, used = anyio.current_time() + limits.stall_s, 0.0
             pieces.append(piece)
             gathered += len(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
