@@ -1,5 +1,6 @@
 """What `signatures.c` offers, where it could be compiled when the package was built."""
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +13,7 @@ PATH: Final = Path(__file__).with_name("signatures.so")
 
 _ANSWER: Final = 21  # found (1) ‖ address (20)
 _ROOM: Final = 32 + 10 + 67  # around the fields of a transaction: hash, head and signature
+_SHORT: Final = 4096
 _CURVE: Final = (
     "secp256k1_ecdsa_recoverable_signature_parse_compact",
     "secp256k1_ecdsa_recover",
@@ -31,6 +33,13 @@ _DECLARED: Final = """
 """
 
 
+class _Kept(threading.local):
+    """Of one thread: room for a transaction as relays are long, because to allocate it anew costs a microsecond."""
+
+    def __init__(self, native: cffi.FFI) -> None:
+        self.room = native.new("unsigned char[]", _ROOM + _SHORT)
+
+
 class Library:
     """Raises OSError where the file at `path` is no library for this machine."""
 
@@ -47,7 +56,8 @@ class Library:
             "struct curve *", [pointer(GLOBAL_CONTEXT.ctx), *functions, lib.SECP256K1_EC_UNCOMPRESSED]
         )
         self._signers, self._sign_transaction = loaded.signers, loaded.sign_transaction
-        self._from_buffer = native.from_buffer
+        self._native, self._from_buffer, self._buffer = native, native.from_buffer, native.buffer
+        self._kept = _Kept(native)
 
     def signers(self, questions: Sequence[bytes]) -> list[bytes | None]:
         written = bytearray(_ANSWER * len(questions))
@@ -57,10 +67,10 @@ class Library:
 
     def sign_transaction(self, secret: bytes, fields: bytes) -> tuple[bytes, bytes]:
         """(the signed transaction, its hash)"""
-        written = bytearray(_ROOM + len(fields))
-        length = self._sign_transaction(self._curve, secret, fields, len(fields), self._from_buffer(written))
-        answer = bytes(written)
-        return answer[32:length], answer[:32]
+        room = self._kept.room if len(fields) <= _SHORT else self._native.new("unsigned char[]", _ROOM + len(fields))
+        length = self._sign_transaction(self._curve, secret, fields, len(fields), room)
+        answer = self._buffer(room, length)[:]
+        return answer[32:], answer[:32]
 
 
 def load(path: Path = PATH) -> Library | None:

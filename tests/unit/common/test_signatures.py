@@ -84,7 +84,11 @@ def test_structs_that_end_at_the_edge_of_a_block_are_hashed_whole(library, lengt
 def test_the_compiled_way_signs_transactions_as_the_steps_do(library):
     compiled = load(library)
 
-    @given(st.integers(1, ORDER - 1), st.integers(0, 300) | st.sampled_from([55, 56, 65_535, 65_536]), st.binary())
+    @given(
+        st.integers(1, ORDER - 1),
+        st.integers(0, 300) | st.sampled_from([55, 56, 4096, 4097, 65_535, 65_536]),
+        st.binary(),
+    )
     def check(secret, length, content):
         fields, raw_secret = (content + bytes(length))[:length], secret.to_bytes(32, "big")
         assert compiled.sign_transaction(raw_secret, fields) == sign_in_steps(Wallet(raw_secret), fields)
