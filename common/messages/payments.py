@@ -8,7 +8,6 @@ from attrs import frozen
 from common.keccak import keccak256
 from common.messages.fields import address, bytes32, refuse_misfit, told, uint256
 
-_AT_ANY_TIME: Final = bytes(32)
 _AUTHORIZATION: Final = Struct(">32s 12x20s 12x20s 32s 32s 32s 32s")
 
 
@@ -58,17 +57,3 @@ def job_payment(owner: bytes, registry: bytes, amount: int, expires_at: int, job
     """
     valid_after, valid_before = 0, expires_at + 1
     return ReceiveWithAuthorization(owner, registry, amount, valid_after, valid_before, job_id)
-
-
-def packed_job_payment(owner: bytes, registry: bytes, amount: int, expires_at: int, job_id: bytes) -> bytes:
-    """The same as it is hashed, for whoever checks one for every line of a batch: it costs a third. The values are
-    those of an order and of its quote, which fit."""
-    return _AUTHORIZATION.pack(
-        ReceiveWithAuthorization.TYPE_HASH,
-        owner,
-        registry,
-        amount.to_bytes(32, "big"),
-        _AT_ANY_TIME,
-        (expires_at + 1).to_bytes(32, "big"),
-        job_id,
-    )
