@@ -73,16 +73,20 @@ def cap(rate_in: int, rate_out: int, units_in: int, units_out: int) -> int:
     return price
 
 
+def _fee(paid: int, terms: Terms) -> int:
+    return paid * terms.fee_bps // _BASIS_POINTS
+
+
 def amount(rate_in: int, rate_out: int, units_in: int, units_out: int, terms: Terms) -> int:
     """What the owner pays. Raises Refused as `cap` does."""
     most = cap(rate_in, rate_out, units_in, units_out)
-    return most + most * terms.fee_bps // _BASIS_POINTS + terms.gas_fee
+    return most + _fee(most, terms) + terms.gas_fee
 
 
 def quote(rate_in: int, rate_out: int, units_in: int, units_out: int, terms: Terms) -> Quote:
     """Raises Refused as `cap` does."""
     most = cap(rate_in, rate_out, units_in, units_out)
-    fee = most * terms.fee_bps // _BASIS_POINTS
+    fee = _fee(most, terms)
     return Quote(cap=most, fee=fee, gas_fee=terms.gas_fee, amount=most + fee + terms.gas_fee)
 
 
@@ -107,5 +111,5 @@ def settlement(
     """
     collected = quote(rate_in, rate_out, units_in, units_out, terms).amount
     provider = cost(rate_in, rate_out, units_in, units_out, completion_tok=completion_tok)
-    treasury = provider * terms.fee_bps // _BASIS_POINTS + terms.gas_fee
+    treasury = _fee(provider, terms) + terms.gas_fee
     return Settlement(provider=provider, treasury=treasury, owner=collected - provider - treasury)

@@ -69,6 +69,8 @@ class Library:
         """(the signed transaction, its hash)"""
         room = self._kept.room if len(fields) <= _SHORT else self._native.new("unsigned char[]", _ROOM + len(fields))
         length = self._sign_transaction(self._curve, secret, fields, len(fields), room)
+        if not length:
+            raise ValueError("the secret is no private key")
         answer = self._buffer(room, length)[:]
         return answer[32:], answer[:32]
 

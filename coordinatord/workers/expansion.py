@@ -153,8 +153,8 @@ class Expansion:
         return skipped + posted
 
     async def _alone(self, endpoint: str, lines: Sequence[Line]) -> list[Checked]:
-        """What each line decides by itself. In one thread: two would take turns with the interpreter for a third of
-        the time, and be slower than one; other cores are for other processes."""
+        """What each line decides by itself. In one thread: the interpreter is held for a third of the time, so a
+        second one would add less than half; other cores are for other processes."""
         checks = LineChecks(self.domains, self.registry.address, endpoint, await self.registry.fees(), self.clock())
         return await to_thread.run_sync(checks.check, lines)
 

@@ -96,6 +96,11 @@ def test_the_compiled_way_signs_transactions_as_the_steps_do(library):
     check()
 
 
+def test_a_secret_that_is_no_key_signs_nothing(library):
+    with pytest.raises(ValueError, match="no private key"):
+        load(library).sign_transaction(bytes(32), b"fields")
+
+
 def test_scalars_with_leading_zeros_are_written_short_by_both(library):
     compiled, wallet = load(library), Wallet(bytes(31) + b"\x02")
     lengths = set()
