@@ -38,6 +38,10 @@ class SigningDomain(Generic[M_contra]):
         """The question who did, one of many that `signatures.signers` answers."""
         return signed(self._prefix, message.packed(), signature)
 
+    def signed_struct(self, packed: bytes, signature: bytes) -> bytes:
+        """The same of a message that is packed already."""
+        return signed(self._prefix, packed, signature)
+
 
 @attrs.frozen(slots=True)
 class Domains:

@@ -38,15 +38,23 @@ class ReceiveWithAuthorization:
             refuse_misfit(self)
 
     def packed(self) -> bytes:
-        return _AUTHORIZATION.pack(
-            self.TYPE_HASH,
-            self.from_,
-            self.to,
-            self.value.to_bytes(32, "big"),
-            self.valid_after.to_bytes(32, "big"),
-            self.valid_before.to_bytes(32, "big"),
-            self.nonce,
-        )
+        return _packed(self.from_, self.to, self.value, self.valid_after, self.valid_before, self.nonce)
+
+
+def _packed(from_: bytes, to: bytes, value: int, valid_after: int, valid_before: int, nonce: bytes) -> bytes:
+    return _AUTHORIZATION.pack(
+        ReceiveWithAuthorization.TYPE_HASH,
+        from_,
+        to,
+        value.to_bytes(32, "big"),
+        valid_after.to_bytes(32, "big"),
+        valid_before.to_bytes(32, "big"),
+        nonce,
+    )
+
+
+def _job_window(expires_at: int) -> tuple[int, int]:
+    return 0, expires_at + 1
 
 
 def job_payment(owner: bytes, registry: bytes, amount: int, expires_at: int, job_id: bytes) -> ReceiveWithAuthorization:
@@ -55,5 +63,12 @@ def job_payment(owner: bytes, registry: bytes, amount: int, expires_at: int, job
     Its nonce is the job id, so that it pays for no other job; it outlives the order by a second, so that a
     claim in the order's last second is still paid.
     """
-    valid_after, valid_before = 0, expires_at + 1
+    valid_after, valid_before = _job_window(expires_at)
     return ReceiveWithAuthorization(owner, registry, amount, valid_after, valid_before, job_id)
+
+
+def packed_job_payment(owner: bytes, registry: bytes, amount: int, expires_at: int, job_id: bytes) -> bytes:
+    """The same as it is hashed, for whoever checks one for every line of a batch: it costs a third. The values are
+    those of an order and of its quote, which fit."""
+    valid_after, valid_before = _job_window(expires_at)
+    return _packed(owner, registry, amount, valid_after, valid_before, job_id)

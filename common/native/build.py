@@ -22,14 +22,14 @@ def compiler() -> str | None:
     return shutil.which(asked) if asked else shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 
 
-def compile_library(target: Path = LIBRARY) -> str | None:
+def compile_library(target: Path = LIBRARY, *more_flags: str) -> str | None:
     """Why there is no library, or None when it was made."""
     found = compiler()
     if found is None:
         return "no C compiler was found (set CC to name one)"
     flags = ["-std=c11", "-O3", "-Wall", "-Wextra", "-shared", "-fPIC"]
     made = target.with_suffix(".new")  # a process that has the old one loaded keeps it
-    done = subprocess.run([found, *flags, "-o", made, SOURCE], check=False, capture_output=True, text=True)  # noqa: S603
+    done = subprocess.run([found, *flags, *more_flags, "-o", made, SOURCE], check=False, capture_output=True, text=True)  # noqa: S603
     if done.returncode:
         return f"{found} failed: {done.stderr.strip()}"
     made.replace(target)

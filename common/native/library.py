@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from struct import Struct
 from typing import Any, Final
 
 import cffi
@@ -11,8 +12,8 @@ from coincurve.context import GLOBAL_CONTEXT
 
 PATH: Final = Path(__file__).with_name("signatures.so")
 
-_ANSWER: Final = 21  # found (1) ‖ address (20)
-_ROOM: Final = 32 + 10 + 67  # around the fields of a transaction: hash, head and signature
+_ANSWER: Final = Struct("?20s")  # found, address
+_AROUND: Final = 32 + 10 + 67  # the fields of a transaction: hash, head and signature
 _SHORT: Final = 4096
 _CURVE: Final = (
     "secp256k1_ecdsa_recoverable_signature_parse_compact",
@@ -34,10 +35,11 @@ _DECLARED: Final = """
 
 
 class _Kept(threading.local):
-    """Of one thread: room for a transaction as relays are long, because to allocate it anew costs a microsecond."""
+    """Of one thread: room for short answers, because to allocate it anew costs a microsecond."""
 
     def __init__(self, native: cffi.FFI) -> None:
-        self.room = native.new("unsigned char[]", _ROOM + _SHORT)
+        room = native.new("unsigned char[]", _SHORT)
+        self.room = room, native.buffer(room)
 
 
 class Library:
@@ -56,23 +58,29 @@ class Library:
             "struct curve *", [pointer(GLOBAL_CONTEXT.ctx), *functions, lib.SECP256K1_EC_UNCOMPRESSED]
         )
         self._signers, self._sign_transaction = loaded.signers, loaded.sign_transaction
-        self._native, self._from_buffer, self._buffer = native, native.from_buffer, native.buffer
+        self._native = native
         self._kept = _Kept(native)
 
+    def _room(self, length: int) -> tuple[Any, Any]:
+        """Memory to be written to, and how to read it."""
+        if length <= _SHORT:
+            return self._kept.room
+        room = self._native.new("unsigned char[]", length)
+        return room, self._native.buffer(room)
+
     def signers(self, questions: Sequence[bytes]) -> list[bytes | None]:
-        written = bytearray(_ANSWER * len(questions))
-        self._signers(self._curve, len(questions), b"".join(questions), self._from_buffer(written))
-        answers = bytes(written)
-        return [answers[at + 1 : at + _ANSWER] if answers[at] else None for at in range(0, len(answers), _ANSWER)]
+        length = _ANSWER.size * len(questions)
+        room, written = self._room(length)
+        self._signers(self._curve, len(questions), b"".join(questions), room)
+        return [address if found else None for found, address in _ANSWER.iter_unpack(written[:length])]
 
     def sign_transaction(self, secret: bytes, fields: bytes) -> tuple[bytes, bytes]:
         """(the signed transaction, its hash)"""
-        room = self._kept.room if len(fields) <= _SHORT else self._native.new("unsigned char[]", _ROOM + len(fields))
+        room, written = self._room(_AROUND + len(fields))
         length = self._sign_transaction(self._curve, secret, fields, len(fields), room)
         if not length:
             raise ValueError("the secret is no private key")
-        answer = self._buffer(room, length)[:]
-        return answer[32:], answer[:32]
+        return written[32:length], written[:32]
 
 
 def load(path: Path = PATH) -> Library | None:

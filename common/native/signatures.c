@@ -12,76 +12,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "keccak's lanes are read as they lie in memory: little-endian machines only"
-#endif
-
-/* --- keccak-256, as FIPS 202 has it but for the padding byte, which is Ethereum's 0x01 ---------------------------- */
-
-enum { RATE = 136 };
-
-#define LEFT(word, by) ((word) << (by) | (word) >> (64 - (by)))
-
-static const uint64_t IOTA[24] = {
-    0x0000000000000001, 0x0000000000008082, 0x800000000000808a, 0x8000000080008000, 0x000000000000808b,
-    0x0000000080000001, 0x8000000080008081, 0x8000000000008009, 0x000000000000008a, 0x0000000000000088,
-    0x0000000080008009, 0x000000008000000a, 0x000000008000808b, 0x800000000000008b, 0x8000000000008089,
-    0x8000000000008003, 0x8000000000008002, 0x8000000000000080, 0x000000000000800a, 0x800000008000000a,
-    0x8000000080008081, 0x8000000000008080, 0x0000000080000001, 0x8000000080008008,
-};
-/* The way of one lane through rho and pi: how far it is turned, and where it goes. */
-static const unsigned TURN[24] = {1,  3,  6,  10, 15, 21, 28, 36, 45, 55, 2,  14,
-                                  27, 41, 56, 8,  25, 43, 62, 18, 39, 61, 20, 44};
-static const unsigned LANE[24] = {10, 7,  11, 17, 18, 3, 5,  16, 8,  21, 24, 4,
-                                  15, 23, 19, 13, 12, 2, 20, 14, 22, 9,  6,  1};
-
-static void permute(uint64_t a[25]) {
-    for (int round = 0; round < 24; round++) {
-        uint64_t row[5], word;
-#pragma GCC unroll 5
-        for (int x = 0; x < 5; x++) row[x] = a[x] ^ a[x + 5] ^ a[x + 10] ^ a[x + 15] ^ a[x + 20];
-#pragma GCC unroll 5
-        for (int x = 0; x < 5; x++) {
-            word = row[(x + 4) % 5] ^ LEFT(row[(x + 1) % 5], 1);
-#pragma GCC unroll 5
-            for (int y = 0; y < 25; y += 5) a[y + x] ^= word;
-        }
-        word = a[1];
-#pragma GCC unroll 24
-        for (int i = 0; i < 24; i++) {
-            uint64_t next = a[LANE[i]];
-            a[LANE[i]] = LEFT(word, TURN[i]);
-            word = next;
-        }
-#pragma GCC unroll 5
-        for (int y = 0; y < 25; y += 5) {
-            memcpy(row, a + y, sizeof row);
-#pragma GCC unroll 5
-            for (int x = 0; x < 5; x++) a[y + x] = row[x] ^ (~row[(x + 1) % 5] & row[(x + 2) % 5]);
-        }
-        a[0] ^= IOTA[round];
-    }
-}
-
-static void absorb(uint64_t a[25], const unsigned char block[RATE]) {
-    for (int i = 0; i < RATE / 8; i++) {
-        uint64_t word;
-        memcpy(&word, block + 8 * i, 8);
-        a[i] ^= word;
-    }
-    permute(a);
-}
-
-static void keccak256(const unsigned char *data, size_t length, unsigned char digest[32]) {
-    uint64_t a[25] = {0};
-    unsigned char last[RATE] = {0};
-    for (; length >= RATE; data += RATE, length -= RATE) absorb(a, data);
-    memcpy(last, data, length);
-    last[length] = 0x01;
-    last[RATE - 1] |= 0x80;
-    absorb(a, last);
-    memcpy(digest, a, 32);
-}
+#include "keccak.h"
 
 /* --- signatures --------------------------------------------------------------------------------------------------- */
 
@@ -111,34 +42,50 @@ static const unsigned char HALF_ORDER[32] = {
     0x5d, 0x57, 0x6e, 0x73, 0x57, 0xa4, 0x50, 0x1d, 0xdf, 0xe9, 0x2f, 0x46, 0x68, 0x1b, 0x20, 0xa0,
 };
 
-static int signer(const struct curve *curve, const unsigned char *digest, const unsigned char *signature,
-                  unsigned char address[ADDRESS]) {
-    unsigned char parsed[65], key[64], point[65], hash[32];
-    size_t length = sizeof point;
+static int recover(const struct curve *curve, const unsigned char *digest, const unsigned char *signature,
+                   unsigned char point[65]) {
+    unsigned char parsed[65], key[64];
+    size_t length = 65;
     int parity = signature[64] - 27;
     if ((parity != 0 && parity != 1) || memcmp(signature + 32, HALF_ORDER, 32) > 0) return 0;
     if (!curve->parse(curve->context, parsed, signature, parity)) return 0;
     if (!curve->recover(curve->context, key, parsed, digest)) return 0;
     curve->serialize(curve->context, point, &length, key, curve->uncompressed);
-    keccak256(point + 1, 64, hash);
-    memcpy(address, hash + 12, ADDRESS);
     return 1;
 }
 
 /* `items`: `count` times prefix (34) ‖ signature (65) ‖ length of the struct (4, little-endian) ‖ struct.
  * `answers`: as many times found (1) ‖ address (20). */
 void signers(const struct curve *curve, size_t count, const unsigned char *items, unsigned char *answers) {
-    for (; count; count--, answers += 1 + ADDRESS) {
-        unsigned char message[PREFIX + 32], digest[32];
-        const unsigned char *signature = items + PREFIX;
-        uint32_t length;
-        memcpy(&length, signature + SIGNATURE, sizeof length);
-        memcpy(message, items, PREFIX);
-        items = signature + SIGNATURE + sizeof length;
-        keccak256(items, length, message + PREFIX);
-        keccak256(message, sizeof message, digest);
-        items += length;
-        *answers = signer(curve, digest, signature, answers + 1);
+    while (count) {
+        size_t some = count < ABREAST ? count : ABREAST;
+        unsigned char messages[ABREAST][PREFIX + 32], points[ABREAST][65] = {{0}};
+        const unsigned char *signatures[ABREAST];
+        struct hashing all[ABREAST];
+        for (size_t k = 0; k < some; k++) {
+            uint32_t length;
+            signatures[k] = items + PREFIX;
+            memcpy(messages[k], items, PREFIX);
+            memcpy(&length, signatures[k] + SIGNATURE, sizeof length);
+            all[k].data = signatures[k] + SIGNATURE + sizeof length;
+            all[k].length = length;
+            items = all[k].data + length;
+        }
+        keccak256(all, some);
+        for (size_t k = 0; k < some; k++) {
+            memcpy(messages[k] + PREFIX, all[k].digest, 32);
+            all[k].data = messages[k];
+            all[k].length = sizeof messages[k];
+        }
+        keccak256(all, some);
+        for (size_t k = 0; k < some; k++) {
+            answers[k * (1 + ADDRESS)] = recover(curve, all[k].digest, signatures[k], points[k]);
+            all[k].data = points[k] + 1;
+            all[k].length = 64;
+        }
+        keccak256(all, some);
+        for (size_t k = 0; k < some; k++, answers += 1 + ADDRESS) memcpy(answers + 1, all[k].digest + 12, ADDRESS);
+        count -= some;
     }
 }
 
@@ -171,12 +118,14 @@ static unsigned char *put_number(unsigned char *out, const unsigned char *number
  * hash (32) ‖ the signed transaction. The answer's length, or 0 for a secret that is no key. */
 size_t sign_transaction(const struct curve *curve, const unsigned char *secret, const unsigned char *fields,
                         size_t length, unsigned char *answer) {
-    unsigned char signature[65], compact[64], digest[32], signed_fields[67], *raw = answer + 32, *end;
+    unsigned char signature[65], compact[64], signed_fields[67], *raw = answer + 32, *end;
+    struct hashing one = {.data = raw};
     int parity;
     end = put_head(raw, length);
     memcpy(end, fields, length);
-    keccak256(raw, (size_t)(end - raw) + length, digest);
-    if (!curve->sign(curve->context, signature, digest, secret, NULL, NULL)) return 0;
+    one.length = (size_t)(end - raw) + length;
+    keccak256(&one, 1);
+    if (!curve->sign(curve->context, signature, one.digest, secret, NULL, NULL)) return 0;
     curve->serialize_compact(curve->context, compact, &parity, signature);
     signed_fields[0] = parity ? 0x01 : 0x80;
     end = put_number(put_number(signed_fields + 1, compact), compact + 32);
@@ -185,6 +134,8 @@ size_t sign_transaction(const struct curve *curve, const unsigned char *secret, 
     memcpy(end, fields, length);
     memcpy(end + length, signed_fields, added);
     end += length + added;
-    keccak256(raw, (size_t)(end - raw), answer);
+    one.length = (size_t)(end - raw);
+    keccak256(&one, 1);
+    memcpy(answer, one.digest, 32);
     return (size_t)(end - answer);
 }

@@ -13,7 +13,7 @@ from common import quotes
 from common.container import check_container
 from common.domains import Domains
 from common.eip712 import struct_hash
-from common.messages.payments import job_payment
+from common.messages.payments import packed_job_payment
 from common.quotes import Quote, Terms
 from common.refusal import Refused
 from common.secp256k1 import recover
@@ -76,9 +76,9 @@ def signers_of(
     questions: list[bytes] = []
     for paid in submissions:
         body = paid.body
-        payment = job_payment(body.owner, registry, paid.amount, body.expires_at, body.job_id)
+        payment = packed_job_payment(body.owner, registry, paid.amount, body.expires_at, body.job_id)
         questions.append(domains.jobs.signed(body, body.signature))
-        questions.append(domains.token.signed(payment, paid.payment))
+        questions.append(domains.token.signed_struct(payment, paid.payment))
     answers = signers(questions)
     return list(zip(answers[::2], answers[1::2], strict=True))
 

@@ -21,7 +21,7 @@ from common.address_book import AddressBook, TokenDomain
 from common.domains import Domains
 from common.keccak import keccak256
 from common.messages.jobs import Order
-from common.messages.payments import job_payment
+from common.messages.payments import job_payment, packed_job_payment
 from common.quotes import job_id
 from common.secp256k1 import Wallet
 from common.signatures import signers, signers_by_loop
@@ -46,8 +46,8 @@ PAYMENT_SIGNATURE = OWNER.sign(
 
 def by_this_house() -> bool:
     expected = job_id(OWNER.address, ORDER.c)
-    payment = job_payment(OWNER.address, BOOK.job_registry, AMOUNT, ORDER.expires_at, expected)
-    questions = DOMAINS.jobs.signed(ORDER, ORDER_SIGNATURE), DOMAINS.token.signed(payment, PAYMENT_SIGNATURE)
+    payment = packed_job_payment(OWNER.address, BOOK.job_registry, AMOUNT, ORDER.expires_at, expected)
+    questions = DOMAINS.jobs.signed(ORDER, ORDER_SIGNATURE), DOMAINS.token.signed_struct(payment, PAYMENT_SIGNATURE)
     return expected == JOB_ID and signers(questions) == [OWNER.address, OWNER.address]
 
 
@@ -56,8 +56,11 @@ def together() -> bool:
     questions = []
     for _ in range(TOGETHER):
         expected = job_id(OWNER.address, ORDER.c)
-        payment = job_payment(OWNER.address, BOOK.job_registry, AMOUNT, ORDER.expires_at, expected)
-        questions += DOMAINS.jobs.signed(ORDER, ORDER_SIGNATURE), DOMAINS.token.signed(payment, PAYMENT_SIGNATURE)
+        payment = packed_job_payment(OWNER.address, BOOK.job_registry, AMOUNT, ORDER.expires_at, expected)
+        questions += (
+            DOMAINS.jobs.signed(ORDER, ORDER_SIGNATURE),
+            DOMAINS.token.signed_struct(payment, PAYMENT_SIGNATURE),
+        )
     return signers(questions) == [OWNER.address] * (2 * TOGETHER)
 
 

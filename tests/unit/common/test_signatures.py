@@ -35,12 +35,12 @@ def questions(draw):
     return signed(prefix, struct, wallet.sign(keccak256(prefix + keccak256(struct)))), wallet.address
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
+@pytest.fixture(scope="module", params=[[], ["-DONE_BY_ONE"]], ids=["as for here", "without AVX-512"])
+def library(tmp_path_factory, request):
     if build.compiler() is None:
         pytest.skip("no C compiler here")
     path = tmp_path_factory.mktemp("native") / "signatures.so"
-    assert build.compile_library(path) is None
+    assert build.compile_library(path, *request.param) is None
     return path
 
 

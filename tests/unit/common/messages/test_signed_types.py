@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from common.eip712 import Domain, struct_hash
 from common.messages.escrow import HandoverAuth, HandoverKeys, Release
 from common.messages.jobs import Cancel, Claim, Fail, Order, Settle
-from common.messages.payments import ReceiveWithAuthorization, job_payment
+from common.messages.payments import ReceiveWithAuthorization, job_payment, packed_job_payment
 from common.messages.providers import Ask, AskSnapshot, RequestCapacity, SetIdentity
 from common.messages.sessions import ResultKey, SvcSession
 from tests.vectors.vector_file import cases
@@ -133,3 +133,15 @@ def test_the_payment_of_a_job_is_bound_to_it_and_outlives_its_order_by_a_second(
     assert job_payment(owner, registry, 500, 1_800_000_000, job_id) == ReceiveWithAuthorization(
         from_=owner, to=registry, value=500, valid_after=0, valid_before=1_800_000_001, nonce=job_id
     )
+
+
+@given(
+    st.binary(min_size=20, max_size=20),
+    st.binary(min_size=20, max_size=20),
+    st.integers(0, 2**256 - 1),
+    st.integers(0, 2**64 - 1),
+    st.binary(min_size=32, max_size=32),
+)
+def test_a_payment_that_is_packed_at_once_is_packed_as_the_message(owner, registry, amount, expires_at, job_id):
+    terms = owner, registry, amount, expires_at, job_id
+    assert packed_job_payment(*terms) == job_payment(*terms).packed()
