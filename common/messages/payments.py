@@ -38,10 +38,11 @@ class ReceiveWithAuthorization:
             refuse_misfit(self)
 
     def packed(self) -> bytes:
-        return _packed(self.from_, self.to, self.value, self.valid_after, self.valid_before, self.nonce)
+        return _packed((self.from_, self.to), self.value, (self.valid_after, self.valid_before), self.nonce)
 
 
-def _packed(from_: bytes, to: bytes, value: int, valid_after: int, valid_before: int, nonce: bytes) -> bytes:
+def _packed(between: tuple[bytes, bytes], value: int, window: tuple[int, int], nonce: bytes) -> bytes:
+    (from_, to), (valid_after, valid_before) = between, window
     return _AUTHORIZATION.pack(
         ReceiveWithAuthorization.TYPE_HASH,
         from_,
@@ -70,5 +71,4 @@ def job_payment(owner: bytes, registry: bytes, amount: int, expires_at: int, job
 def packed_job_payment(owner: bytes, registry: bytes, amount: int, expires_at: int, job_id: bytes) -> bytes:
     """The same as it is hashed, for whoever checks one for every line of a batch: it costs a third. The values are
     those of an order and of its quote, which fit."""
-    valid_after, valid_before = _job_window(expires_at)
-    return _packed(owner, registry, amount, valid_after, valid_before, job_id)
+    return _packed((owner, registry), amount, _job_window(expires_at), job_id)
