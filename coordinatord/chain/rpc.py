@@ -15,7 +15,8 @@ import attrs
 import msgspec
 
 from coordinatord.chain.rpc_errors import Meaning, RpcError, read_error
-from coordinatord.chain.transport import NoAnswer, Transport, open_transport
+from coordinatord.chain.transport import Transport, open_transport
+from coordinatord.connections import NoAnswer
 from coordinatord.metrics import rpc_requests
 from coordinatord.trouble import Retryable
 

@@ -15,8 +15,9 @@ from urllib.parse import quote, urlsplit
 import anyio
 import httpx
 
+from coordinatord.connections import NoAnswer
 from coordinatord.metrics import store_requests
-from coordinatord.pins.exchange import SMALL, Answered, Exchange, NoAnswer
+from coordinatord.pins.exchange import SMALL, Answered, Exchange
 from coordinatord.pins.payload import Payload
 from coordinatord.pins.signing import Signer
 from coordinatord.trouble import Retryable

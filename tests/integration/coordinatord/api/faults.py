@@ -5,7 +5,8 @@ from contextlib import contextmanager
 
 import httpx
 
-from coordinatord.chain.transport import NoAnswer, Transport
+from coordinatord.chain.transport import Transport
+from coordinatord.connections import NoAnswer
 
 Rule = Callable[[httpx.Request], httpx.Response | None]
 

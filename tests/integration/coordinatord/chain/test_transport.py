@@ -7,7 +7,8 @@ import anyio
 import anyio.abc
 import pytest
 
-from coordinatord.chain.transport import NoAnswer, open_transport
+from coordinatord.chain.transport import open_transport
+from coordinatord.connections import NoAnswer
 
 pytestmark = pytest.mark.anyio
 

@@ -3,7 +3,7 @@
 import pytest
 
 from coordinatord.chain.rpc import Rpc
-from coordinatord.chain.transport import NoAnswer
+from coordinatord.connections import NoAnswer
 from coordinatord.metrics import REGISTRY
 from coordinatord.trouble import Retryable
 

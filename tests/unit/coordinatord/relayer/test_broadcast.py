@@ -5,7 +5,7 @@ import json
 import pytest
 
 from coordinatord.chain.rpc import Rpc
-from coordinatord.chain.transport import NoAnswer
+from coordinatord.connections import NoAnswer
 from coordinatord.relayer.broadcast import Sent, broadcast
 from coordinatord.relayer.pending import PendingTx
 from coordinatord.store.relay_txs import Version

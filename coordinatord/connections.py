@@ -1,0 +1,45 @@
+"""Kept connections to a server that is asked often, by aiohttp, whose parser is written in C: how long they are kept,
+how long an answer may take, and how they are closed. What becomes of a question is an answer or `NoAnswer`."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Final
+
+import aiohttp
+import anyio
+
+_KEPT_SECONDS: Final = 4.0  # common servers close an idle connection after five or more: be first, or a request is lost
+
+
+class NoAnswer(Exception):
+    """There was none, or not a whole one; whether the server acted on the request is not known."""
+
+
+@asynccontextmanager
+async def open_connections(
+    most: int, *, connecting: float, patience: float, **reading: Any
+) -> AsyncIterator[aiohttp.ClientSession]:
+    """Seconds to get a connection, and between any two reads of an answer. `reading`: more of aiohttp's settings."""
+    session = aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=most, keepalive_timeout=_KEPT_SECONDS),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None, connect=connecting, sock_read=patience),
+        auto_decompress=False,
+        **reading,
+    )
+    try:
+        yield session
+    finally:
+        with anyio.CancelScope(shield=True):  # short: it waits for nobody but the event loop
+            await session.close()
+
+
+@contextmanager
+def answering(within: float) -> Iterator[anyio.CancelScope]:
+    """Around one question. aiohttp times the connection and the reads, but would send for ever to a server that takes
+    nothing: hence a time for all of it, which may be lifted when the answer begins."""
+    try:
+        with anyio.fail_after(within) as scope:
+            yield scope
+    except (aiohttp.ClientError, TimeoutError) as trouble:
+        raise NoAnswer(type(trouble).__name__) from trouble
