@@ -18,7 +18,11 @@ _MOST_AHEAD: Final = 240  # seconds
 async def reorganised(ground: Ground, random: Random, _seconds: float) -> None:
     """The last blocks are replaced by empty ones: what they held must find its way back, or its end."""
     depth = min(_DEEPEST, 1 + int(random.expovariate(1 / _USUAL_DEPTH)))
+    filled = {relayer: await _balance(ground, relayer) for relayer in _relayers(ground)}
     await ground.anvil.call("anvil_reorg", depth, [])
+    for relayer, balance in filled.items():  # whoever had filled an empty account up does so again
+        if await _balance(ground, relayer) < balance:
+            await ground.anvil.call("anvil_setBalance", relayer, hex(balance))
 
 
 async def fee_spike(ground: Ground, random: Random, seconds: float) -> None:
@@ -33,18 +37,26 @@ async def fee_spike(ground: Ground, random: Random, seconds: float) -> None:
 
 async def foreign_transaction(ground: Ground, random: Random, _seconds: float) -> None:
     """Somebody uses a relayer's account from elsewhere: the next nonce is not the one that was expected."""
-    relayer = random.choice(ground.cast.with_role("relayer")[: len(ground.coordinators)]).address
+    relayer = random.choice(_relayers(ground))
     to = ground.cast.admin.address
     await ground.anvil.call("eth_sendTransaction", {"from": relayer, "to": to, "value": "0x1", "gas": hex(21_000)})
 
 
 async def relayer_empty(ground: Ground, random: Random, seconds: float) -> None:
     """A relayer's account has next to nothing left, until somebody fills it up."""
-    relayer = random.choice(ground.cast.with_role("relayer")[: len(ground.coordinators)]).address
-    before = await ground.anvil.call("eth_getBalance", relayer, "latest")
+    relayer = random.choice(_relayers(ground))
+    before = await _balance(ground, relayer)
     await ground.anvil.call("anvil_setBalance", relayer, hex(random.randrange(10**15)))
     await anyio.sleep(seconds)
-    await ground.anvil.call("anvil_setBalance", relayer, before)
+    await ground.anvil.call("anvil_setBalance", relayer, hex(before))
+
+
+def _relayers(ground: Ground) -> list[str]:
+    return [actor.address for actor in ground.cast.with_role("relayer")[: len(ground.coordinators)]]
+
+
+async def _balance(ground: Ground, address: str) -> int:
+    return int(await ground.anvil.call("eth_getBalance", address, "latest"), 16)
 
 
 async def clock_ahead(ground: Ground, random: Random, _seconds: float) -> None:
