@@ -85,7 +85,7 @@ class Follower:
             await self._look_anew(block)
 
     async def _apply(self, blocks: list[Block]) -> None:
-        ours = [Wanted(b.number, b.hash, hashes) for b in blocks if (hashes := self._pending_in(b))]
+        ours = [Wanted(b.number, b.hash, hashes) for b in blocks if (hashes := self._watched_in(b))]
         receipts = await receipts_in_blocks(self._rpc, ours)
         if len(receipts) != sum(len(wanted.hashes) for wanted in ours):
             raise Retryable("chain_unreachable", f"the node withholds receipts up to block {blocks[-1].number}")
@@ -93,14 +93,13 @@ class Follower:
         for block in blocks:
             self._seen.add(block)
 
-    def _pending_in(self, block: Block) -> set[bytes]:
-        pending = self._account.pending
-        return {h for text in block.transactions if pending.with_hash(h := bytes.fromhex(text[2:])) is not None}
+    def _watched_in(self, block: Block) -> set[bytes]:
+        watched = self._account.watched
+        return {h for text in block.transactions if watched(h := bytes.fromhex(text[2:])) is not None}
 
     async def _look_anew(self, block: Block) -> None:
         await self._undo_vanished(block)
-        hashes = [version.hash for tx in self._account.pending for version in tx.versions]
-        receipts = await receipts_of(self._rpc, hashes)
+        receipts = await receipts_of(self._rpc, self._account.watched_hashes())
         # What was mined above this block is left to the steps that look at the blocks above it.
         await resolve(self._term, self._rpc, self._account, [r for r in receipts if r.block_number <= block.number])
         self._seen.restart(block)

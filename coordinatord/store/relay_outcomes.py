@@ -50,7 +50,7 @@ class Ended:
 async def record_mined(connection: Connection, txs: Sequence[MinedTx]) -> None:
     await connection.execute(
         "update relay_txs set mined_hash = m.hash, block_number = m.number, block_hash = m.block,"
-        " succeeded = m.succeeded"
+        " succeeded = m.succeeded, lost = false"
         " from unnest($1::bigint[], $2::bytea[], $3::bigint[], $4::bytea[], $5::boolean[])"
         " as m(id, hash, number, block, succeeded) where relay_txs.id = m.id",
         [tx.tx_id for tx in txs],
@@ -66,6 +66,22 @@ async def carried(connection: Connection, tx_ids: Sequence[int]) -> list[Carried
         "select id, tx_id, call_index, target, calldata from relays where tx_id = any($1::bigint[]) order by id", tx_ids
     )
     return [Carried(r["id"], r["tx_id"], r["call_index"], r["target"], r["calldata"]) for r in rows]
+
+
+async def take_back(connection: Connection, tx_ids: Sequence[int], refused: Sequence[RefusedCall]) -> set[int]:
+    """Bind relays anew to these transactions, which carried them before they came back to the queue and took effect
+    after all; returns the relays' ids. What carries them by now carries nothing any more."""
+    rows = await connection.fetch(
+        "update relays set tx_id = former_tx_id, call_index = former_call_index,"
+        " former_tx_id = tx_id, former_call_index = call_index"
+        " where former_tx_id = any($1::bigint[]) and not exists (select"
+        " from unnest($2::bigint[], $3::integer[]) as f(tx_id, call_index)"
+        " where f.tx_id = former_tx_id and f.call_index is not distinct from former_call_index) returning id",
+        tx_ids,
+        [call.tx_id for call in refused],
+        [call.call_index for call in refused],
+    )
+    return {r["id"] for r in rows}
 
 
 async def end_carried(connection: Connection, tx_ids: Sequence[int], refused: Sequence[RefusedCall]) -> list[Ended]:
@@ -95,26 +111,52 @@ async def end_carried(connection: Connection, tx_ids: Sequence[int], refused: Se
 
 @attrs.frozen(slots=True)
 class RefusedRelay:
-    """`early`: an older relay of the same subject is still to be decided."""
-
     id: int
     target: bytes
     calldata: bytes = attrs.field(repr=False)
-    early: bool
 
 
 async def refused_alive(connection: Connection, refused: Sequence[RefusedCall]) -> list[RefusedRelay]:
     """Those of the refused that have not ended otherwise before."""
     rows = await connection.fetch(
-        "select r.id, r.target, r.calldata, exists (select from relays o where o.subject = r.subject and o.id < r.id"
-        " and o.state in ('queued', 'signed')) as early"
-        " from relays r join unnest($1::bigint[], $2::integer[]) as f(tx_id, call_index)"
+        "select r.id, r.target, r.calldata from relays r"
+        " join unnest($1::bigint[], $2::integer[]) as f(tx_id, call_index)"
         " on f.tx_id = r.tx_id and f.call_index is not distinct from r.call_index"
         " where r.state = 'signed' order by r.id",
         [call.tx_id for call in refused],
         [call.call_index for call in refused],
     )
-    return [RefusedRelay(r["id"], r["target"], r["calldata"], r["early"]) for r in rows]
+    return [RefusedRelay(r["id"], r["target"], r["calldata"]) for r in rows]
+
+
+@attrs.frozen
+class Foundation:
+    """Where the relay that another one builds on was mined: the number and the hash of the block."""
+
+    block_number: int
+    block_hash: bytes
+
+
+async def foundations(connection: Connection, relay_ids: Sequence[int], window: int) -> dict[int, Foundation | None]:
+    """For those of these relays that have older ones of their subject: where the last of them was mined, or None when
+    one is still to be decided. `window`: how many blocks back a reorganisation is reckoned with."""
+    rows = await connection.fetch(
+        "with recent as materialized (select o.id, o.subject, t.block_number, t.block_hash from relay_txs t"
+        " join relays o on o.tx_id = t.id where t.block_number > (select max(block_number) - $2 from relay_txs))"
+        " select r.id, null as block_number, null as block_hash from relays r where r.id = any($1::bigint[])"
+        " and exists (select from relays o where o.subject = r.subject and o.id < r.id"
+        " and o.state in ('queued', 'signed'))"
+        " union all (select distinct on (r.id) r.id, m.block_number, m.block_hash from relays r"
+        " join recent m on m.subject = r.subject and m.id < r.id where r.id = any($1::bigint[])"
+        " order by r.id, m.block_number desc)",
+        relay_ids,
+        window,
+    )
+    found: dict[int, Foundation | None] = {}
+    for r in rows:
+        undecided = r["block_number"] is None or found.get(r["id"], ...) is None
+        found[r["id"]] = None if undecided else Foundation(r["block_number"], r["block_hash"])
+    return found
 
 
 async def requeue(connection: Connection, relay_ids: Sequence[int], code: str) -> None:
@@ -125,6 +167,7 @@ async def requeue(connection: Connection, relay_ids: Sequence[int], code: str) -
     """
     await connection.execute(
         "with back as (update relays set tx_id = null, call_index = null, raw = null,"
+        " former_tx_id = tx_id, former_call_index = call_index,"
         " state = case when again then 'queued' else 'dropped' end::relay_state,"
         " reason = case when again then null else $3 end,"
         " ended_at = case when again then null else clock_timestamp() end,"

@@ -105,10 +105,19 @@ async def turn_into_fill(connection: Connection, tx_id: int, gas: int, version: 
 
 async def pending(connection: Connection, chain_id: int, account: bytes) -> list[StoredTx]:
     """All transactions whose nonce is not known to be used, in nonce order."""
+    return await _stored(connection, chain_id, account, "t.block_number is null and not t.lost")
+
+
+async def lost(connection: Connection, chain_id: int, account: bytes) -> list[StoredTx]:
+    """Those of late whose nonce somebody else used: a reorganisation may bring them back."""
+    return await _stored(connection, chain_id, account, "t.lost and t.created_at > now() - interval '1 hour'")
+
+
+async def _stored(connection: Connection, chain_id: int, account: bytes, which: str) -> list[StoredTx]:
     rows = await connection.fetch(
         "select t.id, t.nonce, t.target, t.gas, v.hash, v.raw, v.max_fee, v.max_tip, v.fills"
         " from relay_txs t join relay_tx_versions v on v.tx_id = t.id"
-        " where t.chain_id = $1 and t.account = $2 and t.block_number is null and not t.lost"
+        f" where t.chain_id = $1 and t.account = $2 and {which}"
         " order by t.nonce, v.created_at",
         chain_id,
         account,

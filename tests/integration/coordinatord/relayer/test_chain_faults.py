@@ -102,6 +102,47 @@ async def test_an_outside_transaction_takes_our_nonce_and_the_relay_gets_another
             assert await relay_violations(connection, on.rpc, stuck_after=0) == []
 
 
+@pytest.mark.parametrize("successor", ["waits", "was mined"])
+async def test_lost_to_an_outside_transaction_that_a_reorg_replaces_by_ours_the_relay_is_mined_once(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, successor: str
+) -> None:
+    outcomes: list[object] = []
+    account = hexed(relayer_wallet.address)
+    async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url) as on:
+        on.start(relayer_wallet)
+        async with anyio.create_task_group() as callers:
+            callers.start_soon(relay_into(on, outcomes), ops.post(client))
+            await on.until(BROADCAST, 1)
+            await world.anvil.call("anvil_dropAllTransactions")
+            nonce = await world.anvil.call("eth_getTransactionCount", account, "latest")
+            await world.anvil.call("eth_sendTransaction", {"from": account, "to": account, "nonce": nonce})
+            await world.anvil.call("evm_mine")
+            await on.until("select count(*) = 1 from relay_txs where lost")
+            await on.until(BROADCAST, 2)
+            if successor == "was mined":
+                await world.anvil.call("evm_mine")
+                await on.until("select bool_and(state = 'mined') from relays")
+            lost = await on.fetchval("select raw from relay_tx_versions v join relay_txs t on t.id = tx_id where lost")
+            assert isinstance(lost, bytes)
+            depth = 1 if successor == "waits" else 2
+            await world.anvil.call("anvil_reorg", depth, [[hexed(lost), 0]])
+            await on.until("select count(*) = 0 from relay_txs where lost")
+            while await on.fetchval("select count(*) from relay_txs where block_number is null"):
+                await world.anvil.call("evm_mine")
+                await anyio.sleep(0.05)
+        assert isinstance(outcomes[0], Mined)
+        assert await on.fetchval("select state::text from relays") == "mined"
+        assert await on.fetchval("select count(*) from relay_txs where succeeded") == 1
+        assert (
+            await on.fetchval(
+                "select raw from relay_tx_versions v join relay_txs t on hash = mined_hash where succeeded"
+            )
+            == lost
+        )
+        async with on.database.connection() as connection:
+            assert await relay_violations(connection, on.rpc, stuck_after=0) == []
+
+
 async def test_nonces_used_outside_before_they_were_given_out_are_passed_over(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
@@ -178,6 +219,41 @@ async def test_after_a_reorg_an_op_waits_for_the_one_that_it_builds_on_from_anot
         await second.until("select bool_and(state = 'mined') from relays")
         async with second.database.connection() as connection:
             assert await relay_violations(connection, second.rpc, stuck_after=0) == []
+
+
+@pytest.mark.parametrize("handed_over", ["before the reorg", "after it"])
+async def test_an_op_waits_for_one_of_another_account_that_has_not_seen_the_reorg_yet(
+    world: World,
+    database_url: str,
+    ops: Ops,
+    relayer_wallet: Wallet,
+    client: Wallet,
+    *,
+    provider: Wallet,
+    handed_over: str,
+) -> None:
+    post = ops.post(client)
+    claim = ops.claim(provider, post.subject)
+    outcomes: list[object] = []
+    async with stage(database_url, world.anvil.rpc_url) as on, anyio.create_task_group() as callers:
+        first = on.start(relayer_wallet)
+        assert isinstance(await on.relaying.relay(post), Mined)
+        first.cancel()  # it sees nothing until it runs again
+        on.start(signer(world.cast.with_role("relayer")[1]))
+        if handed_over == "before the reorg":
+            assert isinstance(await on.relaying.relay(claim), Mined)
+            await world.anvil.call("anvil_reorg", 2, [])
+            await on.until("select state = 'queued' and requeued = 1 from relays where kind = 'claim'")
+        else:
+            await world.anvil.call("anvil_reorg", 1, [])
+            callers.start_soon(relay_into(on, outcomes), claim)
+            await on.until("select count(*) = 1 from relays where kind = 'claim'")
+            await anyio.sleep(0.5)  # that it is left in the queue is no event
+        assert await on.fetchval("select state::text from relays where kind = 'claim'") == "queued"
+        on.start(relayer_wallet)
+        await on.until("select bool_and(state = 'mined') from relays")
+        async with on.database.connection() as connection:
+            assert await relay_violations(connection, on.rpc, stuck_after=0) == []
 
 
 async def test_without_funds_posts_stop_while_other_ops_go_on_until_the_account_is_filled_up(
