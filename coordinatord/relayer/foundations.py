@@ -1,28 +1,26 @@
-"""What a relay builds on: the older ones of its subject, which another account may have relayed.
+"""What a refusal stands on: a chain that has what the refused relay builds on.
 
 Accounts see a reorganisation one after the other, and a node may be behind the one that another account asks. Until
-the older ones stand in the chain that is simulated on, its refusal says nothing.
+the older relays of a subject stand in the chain that is simulated on, its refusal of the next one says nothing.
 """
 
 from collections.abc import Sequence
 
 from coordinatord.chain.rpc import Rpc
 from coordinatord.relayer.heads import WINDOW, blocks_by_number
-from coordinatord.store import relay_outcomes
+from coordinatord.store import relay_outcomes, relay_txs
 from coordinatord.store.database import Connection
 
 
-async def unfounded(connection: Connection, rpc: Rpc, relay_ids: Sequence[int]) -> set[int]:
-    """Those of these relays that may pass yet: an older one of their subject is to be decided, or is recorded as mined
-    in a block that this node has not got."""
-    if not relay_ids:
+async def unfounded(connection: Connection, rpc: Rpc, chain_id: int, refused: Sequence[int]) -> set[int]:
+    """Those of these refused relays that may pass yet: those behind an older one that is under way; and all of them
+    while the node has not got a block that an account's transactions are recorded in. Its newest one tells: a
+    reorganisation takes the highest blocks first."""
+    if not refused:
         return set()
-    found = await relay_outcomes.foundations(connection, relay_ids, WINDOW)
-    recorded = {one.block_number: one.block_hash for one in found.values() if one is not None}
-    blocks = await blocks_by_number(rpc, list(recorded))
-    there = {number: block.hash for number, block in zip(recorded, blocks, strict=True) if block is not None}
-    return {
-        relay_id
-        for relay_id, one in found.items()
-        if one is None or there.get(one.block_number) != "0x" + one.block_hash.hex()
-    }
+    newest = await relay_txs.newest_blocks(connection, chain_id, WINDOW)
+    blocks = await blocks_by_number(rpc, [number for number, _ in newest])
+    there = ["" if block is None else block.hash for block in blocks]
+    if there != ["0x" + block_hash.hex() for _, block_hash in newest]:
+        return set(refused)
+    return await relay_outcomes.behind_undecided(connection, refused)

@@ -94,7 +94,7 @@ class Intake:
             calls = [(relay.target, relay.calldata) for relay in funded]
             verdicts = await simulate(self._rpc, self._account.address, calls, self._gas)
             refused = [r.id for r, v in zip(funded, verdicts, strict=True) if isinstance(v, WouldRevert)]
-            waiting = await unfounded(connection, self._rpc, refused)
+            waiting = await unfounded(connection, self._rpc, self._account.chain_id, refused)
         except Retryable as trouble:
             if trouble.code is None:
                 raise  # no answer at all: the relays wait, up to their timeout

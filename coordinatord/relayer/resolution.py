@@ -95,7 +95,7 @@ async def _refused_too_early(term: Term, rpc: Rpc, account: Account, refused: Se
         return []
     async with term.transaction() as connection:
         relays = await relay_outcomes.refused_alive(connection, refused)
-        without_ground = await unfounded(connection, rpc, [relay.id for relay in relays])
+        without_ground = await unfounded(connection, rpc, account.chain_id, [relay.id for relay in relays])
     reasons = await replay(rpc, account.address, [(relay.target, relay.calldata) for relay in relays])
     return [
         relay.id for relay, reason in zip(relays, reasons, strict=True) if relay.id in without_ground or reason is None

@@ -129,34 +129,14 @@ async def refused_alive(connection: Connection, refused: Sequence[RefusedCall]) 
     return [RefusedRelay(r["id"], r["target"], r["calldata"]) for r in rows]
 
 
-@attrs.frozen
-class Foundation:
-    """Where the relay that another one builds on was mined: the number and the hash of the block."""
-
-    block_number: int
-    block_hash: bytes
-
-
-async def foundations(connection: Connection, relay_ids: Sequence[int], window: int) -> dict[int, Foundation | None]:
-    """For those of these relays that have older ones of their subject: where the last of them was mined, or None when
-    one is still to be decided. `window`: how many blocks back a reorganisation is reckoned with."""
+async def behind_undecided(connection: Connection, relay_ids: Sequence[int]) -> set[int]:
+    """Those of these relays that have an older one of their subject under way."""
     rows = await connection.fetch(
-        "with recent as materialized (select o.id, o.subject, t.block_number, t.block_hash from relay_txs t"
-        " join relays o on o.tx_id = t.id where t.block_number > (select max(block_number) - $2 from relay_txs))"
-        " select r.id, null as block_number, null as block_hash from relays r where r.id = any($1::bigint[])"
-        " and exists (select from relays o where o.subject = r.subject and o.id < r.id"
-        " and o.state in ('queued', 'signed'))"
-        " union all (select distinct on (r.id) r.id, m.block_number, m.block_hash from relays r"
-        " join recent m on m.subject = r.subject and m.id < r.id where r.id = any($1::bigint[])"
-        " order by r.id, m.block_number desc)",
+        "select r.id from relays r where r.id = any($1::bigint[]) and exists (select from relays o"
+        " where o.subject = r.subject and o.id < r.id and o.state in ('queued', 'signed'))",
         relay_ids,
-        window,
     )
-    found: dict[int, Foundation | None] = {}
-    for r in rows:
-        undecided = r["block_number"] is None or found.get(r["id"], ...) is None
-        found[r["id"]] = None if undecided else Foundation(r["block_number"], r["block_hash"])
-    return found
+    return {r["id"] for r in rows}
 
 
 async def requeue(connection: Connection, relay_ids: Sequence[int], code: str) -> None:

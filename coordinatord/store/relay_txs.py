@@ -173,6 +173,18 @@ async def mark_broadcast(connection: Connection, tx_ids: Sequence[int]) -> None:
     )
 
 
+async def newest_blocks(connection: Connection, chain_id: int, window: int) -> list[tuple[int, bytes]]:
+    """Number and hash of the last block that each account of the deployment knows transactions of its own in, unless
+    it is more than `window` blocks below the last of all."""
+    rows = await connection.fetch(
+        "select distinct on (account) block_number, block_hash from relay_txs where chain_id = $1"
+        " and block_number > (select max(block_number) - $2 from relay_txs) order by account, block_number desc",
+        chain_id,
+        window,
+    )
+    return [(r["block_number"], r["block_hash"]) for r in rows]
+
+
 async def mined_blocks(
     connection: Connection, chain_id: int, account: bytes, from_block: int
 ) -> list[tuple[int, bytes]]:
