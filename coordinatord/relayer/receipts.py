@@ -12,7 +12,6 @@ from coordinatord.chain.rpc_errors import Meaning, RpcError
 
 # Up to so many, asking for each is less work for the node and for us than the block's receipts.
 _FEW: Final = 4
-_BATCH: Final = 200
 
 
 class _Receipt(msgspec.Struct):
@@ -61,12 +60,8 @@ async def receipts_in_blocks(rpc: Rpc, blocks: Sequence[Wanted]) -> list[Receipt
 
 async def receipts_of(rpc: Rpc, hashes: Sequence[bytes]) -> list[Receipt]:
     """The receipts of those transactions that are mined."""
-    found = []
-    for start in range(0, len(hashes), _BATCH):
-        some = hashes[start : start + _BATCH]
-        for answer in await rpc.batch([Call("eth_getTransactionReceipt", ("0x" + h.hex(),)) for h in some]):
-            found += _receipt(answer)
-    return found
+    answers = await rpc.batch([Call("eth_getTransactionReceipt", ("0x" + h.hex(),)) for h in hashes])
+    return [receipt for answer in answers for receipt in _receipt(answer)]
 
 
 async def receipts_and_count(rpc: Rpc, account: bytes, hashes: Sequence[bytes]) -> tuple[list[Receipt], int]:

@@ -21,7 +21,7 @@ from coordinatord.store import relay_outcomes, relay_txs
 
 log = structlog.get_logger(__name__)
 
-_EXAMINED_AT_ONCE: Final = 64  # receipts and count are one request
+_EXAMINED_AT_ONCE: Final = 32  # receipts and count are one request
 _LOST_FOR_GOOD: Final = 3600.0  # seconds: no reorganisation reaches back so far
 
 
