@@ -61,12 +61,17 @@ async def simulate(rpc: Rpc, account: bytes, calls: Sequence[CallData], book: Ga
 async def replay(
     rpc: Rpc, account: bytes, calls: Sequence[CallData], block_number: int | None = None
 ) -> list[WouldRevert | None]:
-    """Why each call reverts on the state of that block, the latest if none is given; None where it would pass."""
+    """Why each call reverts on the state of that block, the latest if none is given; None where it would pass.
+
+    Where the node has not got the state of that block any more, the latest has to do.
+    """
     reasons: list[WouldRevert | None] = []
     block = "latest" if block_number is None else hex(block_number)
     requests = [_request("eth_call", account, call, block) for call in calls]
     for answer in await _all(rpc, requests):
         if isinstance(answer, RpcError) and answer.meaning not in (Meaning.REVERTED, Meaning.GAS):
+            if block_number is not None:
+                return await replay(rpc, account, calls)
             raise trouble_of(answer, "eth_call")
         reasons.append(reverted(answer.data) if isinstance(answer, RpcError) else None)
     return reasons

@@ -10,7 +10,7 @@ from common.secp256k1 import Wallet
 from coordinatord.service.relaying import Mined, RefusedByChain
 from coordinatord.store.outbox import NewRelay
 from coordinatord.trouble import Retryable
-from devnet.anvil import Anvil
+from devnet.anvil import PAST_STATES, Anvil
 from devnet.world import World
 from tests.faults.rpc_proxy import HttpStatus, rpc_proxy
 from tests.integration.coordinatord.relayer.mining import mining_by_hand
@@ -53,6 +53,24 @@ async def test_two_conflicting_ops_in_one_block_end_with_one_winner(
         (refused,) = (outcome for outcome in outcomes if isinstance(outcome, RefusedByChain))
         assert refused.name == "StaleOp"
         assert await on.fetchval("select count(distinct block_number) from relay_txs") == 1
+
+
+async def test_an_op_that_reverted_so_long_ago_that_nodes_forgot_the_state_ends_refused_all_the_same(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, provider: Wallet
+) -> None:
+    time = next(ops.times)
+    outcomes: list[object] = []
+    async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url, coalesce_max=1) as on:
+        relaying = on.start(relayer_wallet)
+        async with anyio.create_task_group() as callers:
+            for n in (3, 4):
+                callers.start_soon(relay_into(on, outcomes), ops.request_capacity(provider, n, issued_at=time))
+            await on.until(BROADCAST, 2)
+            relaying.cancel()
+            await world.anvil.call("evm_mine")
+            await world.anvil.call("anvil_mine", hex(PAST_STATES + 1))
+            on.start(relayer_wallet)
+        assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Mined", "RefusedByChain"]
 
 
 async def test_a_transaction_stuck_below_the_base_fee_is_replaced_at_its_nonce(
