@@ -17,6 +17,7 @@ from coordinatord.relayer.receipts import receipts_and_count, receipts_of
 from coordinatord.relayer.resolution import resolve
 from coordinatord.relayer.signing import dearer, sign_fill
 from coordinatord.relayer.term import Term
+from coordinatord.relayer.vanished import undo_vanished
 from coordinatord.store import relay_outcomes, relay_txs
 
 log = structlog.get_logger(__name__)
@@ -32,8 +33,9 @@ async def repair_nonces(term: Term, rpc: Rpc, account: Account, block: Block) ->
     findings = examine(account.nonce_floor, stored_next, [tx.nonce for tx in account.pending])
     await _find_lost(term, rpc, account, block)
     lost = await _give_up_lost(term, rpc, account, block, findings.used) if findings.used else 0
+    unmade = await _undo_deep(term, rpc, account, findings.suspects) if findings.suspects else 0
     filled = await _close_gaps(term, account, findings.suspects) if findings.suspects else 0
-    return lost + filled > 0
+    return lost + unmade + filled > 0
 
 
 async def _find_lost(term: Term, rpc: Rpc, account: Account, block: Block) -> None:
@@ -70,6 +72,14 @@ async def _give_up_lost(term: Term, rpc: Rpc, account: Account, block: Block, us
         for tx in lost:
             account.was_lost(tx)
     return len(lost)
+
+
+async def _undo_deep(term: Term, rpc: Rpc, account: Account, suspects: Sequence[int]) -> int:
+    """Nonces recorded as mined that the chain waits for: a reorganisation went below the blocks that are looked at when
+    one is seen."""
+    async with term.transaction() as connection:
+        mined = await relay_txs.blocks_among(connection, account.chain_id, account.address, suspects)
+    return await undo_vanished(term, rpc, account, mined)
 
 
 async def _close_gaps(term: Term, account: Account, suspects: Sequence[int]) -> int:

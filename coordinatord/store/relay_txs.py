@@ -167,6 +167,20 @@ async def gaps_among(connection: Connection, chain_id: int, account: bytes, nonc
     return [Gap(r["nonce"], r["id"]) for r in rows]
 
 
+async def blocks_among(
+    connection: Connection, chain_id: int, account: bytes, nonces: Sequence[int]
+) -> list[tuple[int, bytes]]:
+    """(number, hash) of each block that those of `nonces` are recorded in which were mined."""
+    rows = await connection.fetch(
+        "select distinct block_number, block_hash from relay_txs where chain_id = $1 and account = $2"
+        " and nonce = any($3::bigint[]) and block_number is not null order by block_number",
+        chain_id,
+        account,
+        nonces,
+    )
+    return [(r["block_number"], r["block_hash"]) for r in rows]
+
+
 async def mark_broadcast(connection: Connection, tx_ids: Sequence[int]) -> None:
     await connection.execute(
         "update relay_txs set broadcast_at = clock_timestamp() where id = any($1::bigint[])", tx_ids

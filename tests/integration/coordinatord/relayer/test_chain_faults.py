@@ -7,6 +7,7 @@ import pytest
 
 from common.abi import address, boolean, encode, selector
 from common.secp256k1 import Wallet
+from coordinatord.relayer.heads import WINDOW
 from coordinatord.service.relaying import Mined, RefusedByChain
 from coordinatord.store.outbox import NewRelay
 from coordinatord.trouble import Retryable
@@ -309,6 +310,25 @@ async def test_a_chain_set_back_below_our_blocks_gets_identical_bytes_again(
         account = hexed(relayer_wallet.address)
         while int(await world.anvil.call("eth_getTransactionCount", account, "latest"), 16) < 3:  # noqa: ASYNC110 - the event is in the node
             await anyio.sleep(0.02)
+        await on.until("select bool_and(state = 'mined') from relays")
+        assert await on.fetchval("select count(*) from relay_tx_versions") == 3
+        async with on.database.connection() as connection:
+            assert await relay_violations(connection, on.rpc, stuck_after=0) == []
+
+
+async def test_a_reorg_deeper_than_blocks_are_remembered_gets_identical_bytes_again(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
+) -> None:
+    async with stage(database_url, world.anvil.rpc_url) as on:
+        snapshot = await world.anvil.call("evm_snapshot")
+        relaying = on.start(relayer_wallet)
+        for _ in range(2):
+            assert isinstance(await on.relaying.relay(ops.post(client)), Mined)
+        relaying.cancel()
+        await world.anvil.call("evm_revert", snapshot)
+        await world.anvil.call("anvil_mine", hex(WINDOW + 10))
+        on.start(relayer_wallet)
+        assert isinstance(await on.relaying.relay(ops.post(client)), Mined)
         await on.until("select bool_and(state = 'mined') from relays")
         assert await on.fetchval("select count(*) from relay_tx_versions") == 3
         async with on.database.connection() as connection:
