@@ -31,6 +31,9 @@ class Call:
 
 CALLS_PER_REQUEST: Final = 100  # what the common providers take in one request
 _REQUEST_BYTES: Final = 2_000_000  # and how much of it: hex is twice what it stands for
+# Garbled text and a depth that nobody means are answers of another shape like any other.
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_LONGEST_QUANTITY: Final = 66  # 0x and 256 bits
 _NULL = msgspec.Raw(b"null")
 
 
@@ -68,7 +71,7 @@ class Rpc:
         try:
             # A page of logs is megabytes: read once, straight into its type.
             direct = msgspec.json.decode(raw, type=_Result[kind])  # type: ignore[valid-type] # kind is a value
-        except msgspec.DecodeError:
+        except _UNREADABLE:
             return _result(_answer(raw, method), kind, method)
         if direct.error is not None:
             raise read_error(direct.error)
@@ -98,7 +101,7 @@ class Rpc:
         raw = await self._post(b"[" + b",".join(calls.values()) + b"]", what)
         try:
             answers = _MANY.decode(raw)
-        except msgspec.DecodeError as broken:
+        except _UNREADABLE as broken:
             raise _refused_batch(raw, what) from broken
         by_id = {answer.id: answer for answer in answers}
         results: list[msgspec.Raw | RpcError] = []
@@ -140,7 +143,7 @@ class Rpc:
 def decode_result(raw: msgspec.Raw, kind: type[T], what: str) -> T:
     try:
         return msgspec.json.decode(raw, type=kind)
-    except msgspec.DecodeError as broken:
+    except _UNREADABLE as broken:
         raise _no_answer(what, "its answer has another shape than the method's") from broken
 
 
@@ -161,7 +164,7 @@ def trouble_of(error: RpcError, what: str) -> Retryable:
 
 def quantity(value: Json) -> int:
     """A 0x-quantity."""
-    if not isinstance(value, str) or not value.startswith("0x"):
+    if not isinstance(value, str) or not value.startswith("0x") or len(value) > _LONGEST_QUANTITY:
         raise _no_answer("a quantity", "its answer has another shape than the method's")
     try:
         return int(value, 16)
@@ -172,7 +175,7 @@ def quantity(value: Json) -> int:
 def _answer(raw: bytes, method: str) -> _Answer:
     try:
         return _ONE.decode(raw)
-    except msgspec.DecodeError as broken:
+    except _UNREADABLE as broken:
         raise _no_answer(method, "its answer is not JSON-RPC") from broken
 
 
@@ -185,7 +188,7 @@ def _result(answer: _Answer, kind: type[T], method: str) -> T:
 def _refused_batch(raw: bytes, what: str) -> Exception:
     try:
         answer = _ONE.decode(raw)
-    except msgspec.DecodeError:
+    except _UNREADABLE:
         return _no_answer(what, "its answer is not JSON-RPC")
     return read_error(answer.error) if answer.error is not None else _no_answer(what, "it answered one for many")
 

@@ -6,6 +6,7 @@ from typing import Final
 import attrs
 import msgspec
 
+from coordinatord.chain.blocks import Hash, Quantity
 from coordinatord.chain.relayed import Log
 from coordinatord.chain.rpc import Call, Rpc, decode_result, quantity
 from coordinatord.chain.rpc_errors import Meaning, RpcError
@@ -15,9 +16,9 @@ _FEW: Final = 4
 
 
 class _Receipt(msgspec.Struct):
-    transactionHash: str  # noqa: N815 - the node's names
-    blockNumber: str  # noqa: N815
-    blockHash: str  # noqa: N815
+    transactionHash: Hash  # noqa: N815 - the node's names
+    blockNumber: Quantity  # noqa: N815
+    blockHash: Hash  # noqa: N815
     status: str
     logs: list[Log]
 

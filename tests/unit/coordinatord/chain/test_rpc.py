@@ -3,9 +3,12 @@
 import msgspec
 import pytest
 
+from coordinatord.chain.blocks import Header
 from coordinatord.chain.rpc import Call, Rpc
 from coordinatord.chain.transport import NoAnswer
 from coordinatord.metrics import REGISTRY
+from coordinatord.relayer.heads import latest_block
+from coordinatord.relayer.receipts import receipts_of
 from coordinatord.trouble import Retryable
 
 pytestmark = pytest.mark.anyio
@@ -49,6 +52,37 @@ async def test_no_answer_is_an_unreachable_chain_and_counted() -> None:
         await Rpc(unreachable).call("eth_chainId")
     assert trouble.value.kind == "chain_unreachable"
     assert counted("chain_unreachable") == before + 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b'{"id":1,"result":"\xff"}', b'{"id":1,"result":' + b"[" * 9999 + b"]" * 9999 + b"}", b'{"id":1,"result":"0xzz"}'],
+    ids=["no text", "too deep", "no hex"],
+)
+async def test_an_answer_of_another_shape_is_an_unreachable_chain(body: bytes) -> None:
+    for ask in (
+        lambda: answering(200, body).call_as(Header, "eth_getBlockByNumber", "latest", False),
+        lambda: answering(200, body).call_as(dict, "eth_getTransactionByHash"),
+        lambda: latest_block(answering(200, body)),
+        lambda: receipts_of(answering(200, b"[" + body + b"]"), [bytes(32)]),
+    ):
+        with pytest.raises(Retryable) as trouble:
+            await ask()
+        assert trouble.value.kind == "chain_unreachable"
+
+
+@pytest.mark.parametrize("field", ["number", "hash", "parentHash", "timestamp", "logsBloom", "transactions"])
+async def test_a_block_with_something_else_in_the_place_of_hex_is_not_believed(field: str) -> None:
+    word = "0x" + "ab" * 32
+    block: dict[str, object] = {"hash": word, "parentHash": word, "transactions": [word], "logsBloom": word}
+    block |= dict.fromkeys(("number", "timestamp", "gasLimit", "gasUsed"), "0x1")
+    wrong = "0x" + "zz" * 32
+    block[field] = [wrong] if field == "transactions" else wrong
+    rpc = answering(200, msgspec.json.encode({"id": 1, "result": block}))
+    index = field in {"timestamp", "logsBloom"}  # the relayer does not read them
+    ask = rpc.call_as(Header, "eth_getBlockByNumber", "latest", False) if index else latest_block(rpc)
+    with pytest.raises(Retryable):
+        await ask
 
 
 async def test_json_under_an_error_status_is_an_answer_and_counted() -> None:
