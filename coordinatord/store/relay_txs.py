@@ -72,10 +72,11 @@ async def insert(connection: Connection, chain_id: int, account: bytes, txs: Seq
 
 
 async def add_versions(connection: Connection, versions: Sequence[tuple[int, Version]]) -> None:
-    """(transaction id, its new version) each."""
+    """(transaction id, its new version) each. The same bytes signed again are no new version."""
     await connection.execute(
         "insert into relay_tx_versions (tx_id, hash, raw, max_fee, max_tip, fills)"
-        " select * from unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::numeric[], $5::numeric[], $6::boolean[])",
+        " select * from unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::numeric[], $5::numeric[], $6::boolean[])"
+        " on conflict do nothing",
         [tx_id for tx_id, _ in versions],
         [version.hash for _, version in versions],
         [version.raw for _, version in versions],

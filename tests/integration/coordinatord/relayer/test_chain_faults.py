@@ -193,6 +193,37 @@ async def test_a_nonce_that_the_chain_gave_back_is_closed_by_a_self_transfer(
             assert await relay_violations(connection, on.rpc, stuck_after=0) == []
 
 
+async def test_a_nonce_that_is_lost_and_given_back_twice_is_closed_by_the_same_self_transfer(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
+) -> None:
+    """With the fees as they were, signing it anew gives the same bytes."""
+    account, anvil = hexed(relayer_wallet.address), world.anvil
+    async with (
+        mining_by_hand(anvil),
+        stage(database_url, anvil.rpc_url) as on,
+        anyio.create_task_group() as callers,
+    ):
+        on.start(relayer_wallet)
+        callers.start_soon(on.relaying.relay, ops.post(client))
+        await on.until(BROADCAST, 1)
+        await anvil.call("anvil_dropAllTransactions")
+        foreign = await anvil.call("eth_sendTransaction", {"from": account, "to": account, "nonce": "0x0"})
+        await anvil.call("evm_mine")
+        foreign = await anvil.call("eth_getRawTransactionByHash", foreign)
+        await on.until("select lost from relay_txs where nonce = 0")
+        await anvil.call("anvil_setNextBlockBaseFeePerGas", hex(10**9))
+        await anvil.call("anvil_reorg", 1, [])
+        await on.until("select not lost from relay_txs where nonce = 0")
+        await anvil.call("anvil_reorg", 1, [[foreign, 0]])
+        await on.until("select lost from relay_txs where nonce = 0")
+        await anvil.call("anvil_setNextBlockBaseFeePerGas", hex(10**9))
+        await anvil.call("anvil_reorg", 1, [])
+        await on.until("select not lost from relay_txs where nonce = 0")
+        await mine_until_ended(on, anvil)
+        async with on.database.connection() as connection:
+            assert await relay_violations(connection, on.rpc, stuck_after=0) == []
+
+
 @pytest.mark.parametrize("depth", [1, 5, 50])
 async def test_after_a_reorg_identical_bytes_are_mined_again(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, depth: int
