@@ -21,7 +21,8 @@ log = structlog.get_logger(__name__)
 
 async def resolve(term: Term, rpc: Rpc, account: Account, receipts: Sequence[Receipt]) -> None:
     """End all relays of these mined transactions, in one database transaction."""
-    found = [(tx, r) for r in receipts if (tx := account.watched(r.tx_hash)) is not None]
+    # One for each: nodes of two branches may each have mined another version of one transaction.
+    found = list({tx.id: (tx, r) for r in receipts if (tx := account.watched(r.tx_hash)) is not None}.values())
     if not found:
         return
     filled = [tx.id for tx, r in found if _is_fill(tx, r.tx_hash)]
