@@ -1,20 +1,26 @@
-"""Headers and logs as nodes answer them: hex left as it is, because most of it is compared and never read."""
+"""Headers and logs as nodes answer them: hex left as it is, because most of it is compared and never read.
+
+What is read of it is hex for certain: of an answer with anything else in its place, nothing is believed.
+"""
 
 from typing import Annotated
 
 import msgspec
 
+Quantity = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-fA-F]{1,16}$")]
+Hash = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-fA-F]{64}$")]
+_Bloom = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-fA-F]+$")]
 Word = Annotated[str, msgspec.Meta(min_length=66, max_length=66)]  # 0x and 32 bytes
 
 
 class Header(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """A block without its transactions."""
 
-    number: str
-    hash: Word
-    parent_hash: Word
-    timestamp: str
-    logs_bloom: str
+    number: Quantity
+    hash: Hash
+    parent_hash: Hash
+    timestamp: Quantity
+    logs_bloom: _Bloom
 
     @property
     def height(self) -> int:

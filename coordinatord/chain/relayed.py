@@ -7,6 +7,7 @@ import msgspec
 
 from common.abi import array_of_dynamic, bytes_at, call, dynamic, selector, topic
 from common.refusal import Refused
+from coordinatord.chain.blocks import Hash
 
 _RELAY: Final = selector("relay(bytes[])")
 _CALL_REFUSED: Final = "0x" + topic("CallRefused(uint256,bytes)").hex()
@@ -16,7 +17,7 @@ class Log(msgspec.Struct, frozen=True):
     """As much of a receipt's log as is read here."""
 
     address: str
-    topics: list[str]
+    topics: list[Hash]
     data: str
 
 

@@ -6,10 +6,10 @@ the node answered with an error. Each call names the code that a caller of ours 
 
 import itertools
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from http import HTTPStatus
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import attrs
 import msgspec
@@ -30,6 +30,11 @@ class Call:
     params: tuple[Json, ...] = ()
 
 
+CALLS_PER_REQUEST: Final = 100  # what the common providers take in one request
+_REQUEST_BYTES: Final = 2_000_000  # and how much of it: hex is twice what it stands for
+# Garbled text and a depth that nobody means are answers of another shape like any other.
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_LONGEST_QUANTITY: Final = 66  # 0x and 256 bits
 _NULL = msgspec.Raw(b"null")
 
 
@@ -67,33 +72,42 @@ class Rpc:
         try:
             # A page of logs is megabytes: read once, straight into its type.
             direct = msgspec.json.decode(raw, type=_Result[kind])  # type: ignore[valid-type] # kind is a value
-        except msgspec.DecodeError:
+        except _UNREADABLE:
             return _result(_answer(raw, method), kind, method)
         if direct.error is not None:
             raise read_error(direct.error)
         return direct.result
 
     async def batch(self, calls: Sequence[Call]) -> list[msgspec.Raw | RpcError]:
-        """All calls in one request, answered in order; an error of one is a value. Decode with `decode_result`."""
-        if not calls:
-            return []
-        first = next(self._ids)
-        body = [
-            {"jsonrpc": "2.0", "id": first + n, "method": call.method, "params": call.params}
-            for n, call in enumerate(calls)
-        ]
-        for _ in calls:  # keep later ids above this batch's
-            next(self._ids)
-        what = f"a batch of {calls[0].method}"
-        raw = await self._post(_ENCODER.encode(body), what)
+        """All calls, answered in order; an error of one is a value. Decode with `decode_result`.
+
+        In one request up to CALLS_PER_REQUEST of usual size, else in several, one after the other.
+        """
+        requests: list[dict[int, bytes]] = []
+        size = 0
+        for call, n in zip(calls, self._ids, strict=False):
+            encoded = _ENCODER.encode({"jsonrpc": "2.0", "id": n, "method": call.method, "params": call.params})
+            if not requests or len(requests[-1]) == CALLS_PER_REQUEST or size + len(encoded) > _REQUEST_BYTES:
+                requests.append({})
+                size = 0
+            requests[-1][n] = encoded
+            size += len(encoded)
+        results: list[msgspec.Raw | RpcError] = []
+        for request in requests:
+            results += await self._batch(request, f"a batch of {calls[0].method}")
+        return results
+
+    async def _batch(self, calls: Mapping[int, bytes], what: str) -> list[msgspec.Raw | RpcError]:
+        """Encoded calls by their ids, in one request."""
+        raw = await self._post(b"[" + b",".join(calls.values()) + b"]", what)
         try:
             answers = _MANY.decode(raw)
-        except msgspec.DecodeError as broken:
+        except _UNREADABLE as broken:
             raise _refused_batch(raw, what) from broken
         by_id = {answer.id: answer for answer in answers}
         results: list[msgspec.Raw | RpcError] = []
-        for n in range(len(calls)):
-            answer = by_id.get(first + n)
+        for n in calls:
+            answer = by_id.get(n)
             if answer is None:
                 raise _no_answer(what, "it left a call of the batch unanswered")
             results.append(read_error(answer.error) if answer.error is not None else answer.result)
@@ -130,7 +144,7 @@ class Rpc:
 def decode_result(raw: msgspec.Raw, kind: type[T], what: str) -> T:
     try:
         return msgspec.json.decode(raw, type=kind)
-    except msgspec.DecodeError as broken:
+    except _UNREADABLE as broken:
         raise _no_answer(what, "its answer has another shape than the method's") from broken
 
 
@@ -151,7 +165,7 @@ def trouble_of(error: RpcError, what: str) -> Retryable:
 
 def quantity(value: Json) -> int:
     """A 0x-quantity."""
-    if not isinstance(value, str) or not value.startswith("0x"):
+    if not isinstance(value, str) or not value.startswith("0x") or len(value) > _LONGEST_QUANTITY:
         raise _no_answer("a quantity", "its answer has another shape than the method's")
     try:
         return int(value, 16)
@@ -162,7 +176,7 @@ def quantity(value: Json) -> int:
 def _answer(raw: bytes, method: str) -> _Answer:
     try:
         return _ONE.decode(raw)
-    except msgspec.DecodeError as broken:
+    except _UNREADABLE as broken:
         raise _no_answer(method, "its answer is not JSON-RPC") from broken
 
 
@@ -175,7 +189,7 @@ def _result(answer: _Answer, kind: type[T], method: str) -> T:
 def _refused_batch(raw: bytes, what: str) -> Exception:
     try:
         answer = _ONE.decode(raw)
-    except msgspec.DecodeError:
+    except _UNREADABLE:
         return _no_answer(what, "its answer is not JSON-RPC")
     return read_error(answer.error) if answer.error is not None else _no_answer(what, "it answered one for many")
 

@@ -57,8 +57,11 @@ async def read_view(rpc: Rpc, view: View, decode: Callable[[bytes], T]) -> T:
 
 
 async def read_many(rpc: Rpc, calls: Sequence[View | Call], code: str) -> list[bytes | Reverted]:
-    """All in one request. A revert is a value; any other error is trouble (`code` for plain calls)."""
-    answers = await rpc.batch([call.as_call() if isinstance(call, View) else call for call in calls])
+    """All in one request. A revert is a value; any other error is trouble (`code` for plain calls and the whole)."""
+    try:
+        answers = await rpc.batch([call.as_call() if isinstance(call, View) else call for call in calls])
+    except RpcError as error:  # one for the whole batch: limits are mostly told so
+        raise read_trouble(error, code) from error
     results: list[bytes | Reverted] = []
     for call, answer in zip(calls, answers, strict=True):
         code_of_call = call.code if isinstance(call, View) else code

@@ -10,7 +10,7 @@ import msgspec
 
 from coordinatord.chain.blocks import Header, Log
 from coordinatord.chain.decoding import Decoder
-from coordinatord.chain.rpc import Call, Rpc, decode_result, quantity, trouble_of
+from coordinatord.chain.rpc import CALLS_PER_REQUEST, Call, Rpc, decode_result, quantity, trouble_of
 from coordinatord.chain.rpc_errors import Meaning, RpcError
 from coordinatord.indexer.evidence import Stretch, bloom_mask, check_linked, lied, read_logs, suspects
 from coordinatord.indexer.ranges import RangeWidth
@@ -18,7 +18,6 @@ from coordinatord.trouble import Retryable
 
 T = TypeVar("T")
 
-CALLS_PER_BATCH: Final = 100  # what the common providers take in one request
 _RECEIPTS_PER_BATCH: Final = 10  # each may be as large as its block
 
 
@@ -44,7 +43,7 @@ class Source:
     async def headers(self, first: int, last: int) -> list[Header]:
         """Linked headers of all blocks from `first` to `last`."""
         calls = [Call("eth_getBlockByNumber", (hex(number), False)) for number in range(first, last + 1)]
-        headers = await self._many(Header, calls, CALLS_PER_BATCH)
+        headers = await self._many(Header, calls, CALLS_PER_REQUEST)
         check_linked(headers, first)
         return headers
 
@@ -52,7 +51,7 @@ class Source:
         """One stretch for each block; logs are asked for by hash, so that no reorg can come between."""
         headers = await self.headers(first, last)
         calls = [Call("eth_getLogs", ({"blockHash": h.hash, "address": self._addresses},)) for h in headers]
-        logs = await self._many(list[Log], calls, CALLS_PER_BATCH)
+        logs = await self._many(list[Log], calls, CALLS_PER_REQUEST)
         read = [read_logs([h], found, self._decoder) for h, found in zip(headers, logs, strict=True)]
         await self._clear([header for _, silent in read for header in silent])
         return [stretch for stretch, _ in read]

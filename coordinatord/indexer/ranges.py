@@ -14,8 +14,8 @@ FIRST_WIDTH: Final = 16
 _PATIENCE: Final = 64  # successes at the limit before a wider range is tried
 
 _HEX_RANGE: Final = re.compile(r"\[?\s*(0x[0-9a-f]+)\s*(?:,|-|to|and|\.\.)\s*(0x[0-9a-f]+)", re.IGNORECASE)
-_RETRY_RANGE: Final = re.compile(r"\brange:? \[?(\d+)\s*(?:,|-)\s*(\d+)", re.IGNORECASE)
-_NUMBER: Final = re.compile(r"\b(\d[\d,_]*)\s*(k\b)?", re.IGNORECASE)
+_RETRY_RANGE: Final = re.compile(r"\brange:? \[?(\d{1,19})\s*(?:,|-)\s*(\d{1,19})", re.IGNORECASE)
+_NUMBER: Final = re.compile(r"\b(\d[\d,_]{0,19})\s*(k\b)?", re.IGNORECASE)
 
 
 def hinted_width(message: str, asked: int) -> int | None:

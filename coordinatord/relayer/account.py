@@ -11,7 +11,7 @@ from coordinatord.chain.rpc_errors import RpcError
 from coordinatord.metrics import relayer_balance
 from coordinatord.relayer.fees import Market
 from coordinatord.relayer.heads import Block
-from coordinatord.relayer.pending import PendingTxs
+from coordinatord.relayer.pending import PendingTx, PendingTxs
 
 _DEFAULT_TIP: Final = 1_000_000_000  # where a node does not advise one
 
@@ -22,11 +22,16 @@ class _FeeHistory(msgspec.Struct):
 
 @attrs.define(slots=True)
 class Account:
-    """Shared by the tasks of one term; each changes it only after its own database transaction has committed."""
+    """Shared by the tasks of one term; each changes it only after its own database transaction has committed.
+
+    `lost`: nonces used by somebody else, a short while ago. Their bytes are in the world, and a reorganisation may
+    let them be mined after all.
+    """
 
     chain_id: int
     wallet: Wallet
     pending: PendingTxs
+    lost: PendingTxs
     nonce_floor: int = 0  # nonces below are used, as of the block last read
     balance: int = 0
     market: Market = Market(0, _DEFAULT_TIP)
@@ -40,6 +45,20 @@ class Account:
     def spendable(self) -> int:
         """The balance less what pending transactions may take of it."""
         return self.balance - self.pending.cost
+
+    def watched(self, tx_hash: bytes) -> PendingTx | None:
+        """The transaction of ours, pending or lost, that has a version with this hash."""
+        return self.pending.with_hash(tx_hash) or self.lost.with_hash(tx_hash)
+
+    def watched_hashes(self) -> list[bytes]:
+        return [version.hash for txs in (self.pending, self.lost) for tx in txs for version in tx.versions]
+
+    def was_mined(self, tx: PendingTx) -> None:
+        (self.pending if tx in self.pending else self.lost).remove(tx)
+
+    def was_lost(self, tx: PendingTx) -> None:
+        self.pending.remove(tx)
+        self.lost.add(tx)
 
     async def read(self, rpc: Rpc, block: Block) -> None:
         """Nonce, balance and fees as of `block`, in one request; by its hash, so that no other branch answers."""

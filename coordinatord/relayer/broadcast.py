@@ -20,7 +20,7 @@ from coordinatord.trouble import Retryable
 log = structlog.get_logger(__name__)
 
 _BATCH: Final = 100
-_BATCH_BYTES: Final = 1_000_000  # below the request limits of common nodes
+_BATCH_BYTES: Final = 950_000  # so that each batch is one request
 _CONNECTIONS: Final = 4
 
 

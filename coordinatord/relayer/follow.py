@@ -14,11 +14,11 @@ import structlog
 from coordinatord.chain.rpc import Rpc
 from coordinatord.relayer.account import Account
 from coordinatord.relayer.heads import WINDOW, Block, Place, SeenBlocks, blocks_by_number, latest_block
-from coordinatord.relayer.pending import PendingTx, PendingTxs
 from coordinatord.relayer.receipts import Wanted, receipts_in_blocks, receipts_of
 from coordinatord.relayer.resolution import resolve
 from coordinatord.relayer.term import Term
-from coordinatord.store import relay_outcomes, relay_txs
+from coordinatord.relayer.vanished import undo_vanished
+from coordinatord.store import relay_txs
 from coordinatord.trouble import Retryable
 
 log = structlog.get_logger(__name__)
@@ -85,7 +85,7 @@ class Follower:
             await self._look_anew(block)
 
     async def _apply(self, blocks: list[Block]) -> None:
-        ours = [Wanted(b.number, b.hash, hashes) for b in blocks if (hashes := self._pending_in(b))]
+        ours = [Wanted(b.number, b.hash, hashes) for b in blocks if (hashes := self._watched_in(b))]
         receipts = await receipts_in_blocks(self._rpc, ours)
         if len(receipts) != sum(len(wanted.hashes) for wanted in ours):
             raise Retryable("chain_unreachable", f"the node withholds receipts up to block {blocks[-1].number}")
@@ -93,37 +93,19 @@ class Follower:
         for block in blocks:
             self._seen.add(block)
 
-    def _pending_in(self, block: Block) -> set[bytes]:
-        pending = self._account.pending
-        return {h for text in block.transactions if pending.with_hash(h := bytes.fromhex(text[2:])) is not None}
+    def _watched_in(self, block: Block) -> set[bytes]:
+        watched = self._account.watched
+        return {h for text in block.transactions if watched(h := bytes.fromhex(text[2:])) is not None}
 
     async def _look_anew(self, block: Block) -> None:
         await self._undo_vanished(block)
-        hashes = [version.hash for tx in self._account.pending for version in tx.versions]
-        receipts = await receipts_of(self._rpc, hashes)
+        receipts = await receipts_of(self._rpc, self._account.watched_hashes())
         # What was mined above this block is left to the steps that look at the blocks above it.
         await resolve(self._term, self._rpc, self._account, [r for r in receipts if r.block_number <= block.number])
         self._seen.restart(block)
 
     async def _undo_vanished(self, block: Block) -> None:
-        """Transactions whose block is no part of the chain any more become pending again, and are sent again.
-
-        Blocks above the head count as gone: if it is only this node that has not got them, the bytes that it is sent
-        are known or used already, and the steps that look at those blocks find them mined.
-        """
         chain_id, address = self._account.chain_id, self._account.address
         async with self._term.transaction() as connection:
             mined = await relay_txs.mined_blocks(connection, chain_id, address, block.number - WINDOW)
-        now = await blocks_by_number(self._rpc, [number for number, _ in mined])
-        vanished = [
-            block_hash
-            for (_, block_hash), there in zip(mined, now, strict=True)
-            if there is None or there.hash != "0x" + block_hash.hex()
-        ]
-        if not vanished:
-            return
-        async with self._term.transaction() as connection:
-            count = await relay_outcomes.unmine(connection, chain_id, address, vanished)
-            stored = await relay_txs.pending(connection, chain_id, address)
-        self._account.pending = PendingTxs(PendingTx.of(tx) for tx in stored)
-        log.warning("transactions unmade by a reorganisation", blocks=len(vanished), transactions=count)
+        await undo_vanished(self._term, self._rpc, self._account, mined)

@@ -8,6 +8,7 @@ from typing import Final, Self
 import attrs
 import msgspec
 
+from coordinatord.chain.blocks import Hash, Quantity
 from coordinatord.chain.rpc import Call, Rpc, decode_result, quantity
 from coordinatord.relayer.fees import next_base_fee
 
@@ -15,12 +16,12 @@ WINDOW: Final = 256  # blocks that are remembered; a reorg deeper than that is b
 
 
 class _Block(msgspec.Struct):
-    number: str
-    hash: str
-    parentHash: str  # noqa: N815 - the node's names
+    number: Quantity
+    hash: Hash
+    parentHash: Hash  # noqa: N815 - the node's names
     gasLimit: str  # noqa: N815
     gasUsed: str  # noqa: N815
-    transactions: list[str]
+    transactions: list[Hash]
     baseFeePerGas: str = "0x0"  # noqa: N815
 
 

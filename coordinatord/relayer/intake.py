@@ -16,6 +16,7 @@ from coordinatord.chain.rpc import Rpc, trouble_of
 from coordinatord.chain.rpc_errors import RpcError
 from coordinatord.relayer.account import Account
 from coordinatord.relayer.coalesce import Simulated, coalesce
+from coordinatord.relayer.foundations import unfounded
 from coordinatord.relayer.funds import affordable, below_reserve, posts_among
 from coordinatord.relayer.gas_book import GasBook
 from coordinatord.relayer.settings import RelayerSettings
@@ -23,6 +24,7 @@ from coordinatord.relayer.signing import sign_planned
 from coordinatord.relayer.simulate import NoVerdict, WouldPass, WouldRevert, simulate
 from coordinatord.relayer.term import Term
 from coordinatord.store import outbox
+from coordinatord.store.database import Connection
 from coordinatord.store.outbox import Ending, RelayKind, WaitingRelay
 from coordinatord.trouble import Retryable
 
@@ -58,7 +60,7 @@ class Intake:
             relays = await outbox.take(connection, most, self._of_batches())
             if not relays:
                 return Round(moved=False, signed=False)
-            simulated, endings = await self._examine(relays)
+            simulated, endings = await self._examine(connection, relays)
             plans = coalesce(
                 simulated, most=self._settings.coalesce_max, block_gas_limit=self._account.block_gas_limit
             )[:room]
@@ -83,12 +85,16 @@ class Intake:
         waited = anyio.current_time() - self._account.pending.oldest_taken_at()
         return _OF_BATCHES if waited < self._settings.keeping_up else 0
 
-    async def _examine(self, relays: Sequence[WaitingRelay]) -> tuple[list[Simulated], list[Ending]]:
+    async def _examine(
+        self, connection: Connection, relays: Sequence[WaitingRelay]
+    ) -> tuple[list[Simulated], list[Ending]]:
         try:
             unfunded = await self._unfunded(relays)
             funded = list(relays) if not unfunded else [r for r in relays if r.kind is not RelayKind.POST]
             calls = [(relay.target, relay.calldata) for relay in funded]
             verdicts = await simulate(self._rpc, self._account.address, calls, self._gas)
+            refused = [r.id for r, v in zip(funded, verdicts, strict=True) if isinstance(v, WouldRevert)]
+            waiting = await unfounded(connection, self._rpc, self._account.chain_id, refused)
         except Retryable as trouble:
             if trouble.code is None:
                 raise  # no answer at all: the relays wait, up to their timeout
@@ -99,6 +105,8 @@ class Intake:
             match verdict:
                 case WouldPass(gas):
                     simulated.append(Simulated(relay, gas))
+                case WouldRevert() if relay.id in waiting:
+                    pass  # it stays queued
                 case WouldRevert(name, raw):
                     endings.append(Ending(relay.id, "refused", name, raw))
                 case NoVerdict(code):

@@ -82,6 +82,9 @@ class PendingTxs:
     def __len__(self) -> int:
         return len(self._by_id)
 
+    def __contains__(self, tx: PendingTx) -> bool:
+        return tx.id in self._by_id
+
     def __iter__(self) -> Iterator[PendingTx]:
         return iter(sorted(self._by_id.values(), key=lambda tx: tx.nonce))
 
@@ -98,6 +101,9 @@ class PendingTxs:
         del self._by_id[tx.id]
         for version in tx.versions:
             del self._by_hash[version.hash]
+
+    def with_id(self, tx_id: int) -> PendingTx | None:
+        return self._by_id.get(tx_id)
 
     def with_hash(self, tx_hash: bytes) -> PendingTx | None:
         return self._by_hash.get(tx_hash)

@@ -6,19 +6,19 @@ from typing import Final
 import attrs
 import msgspec
 
+from coordinatord.chain.blocks import Hash, Quantity
 from coordinatord.chain.relayed import Log
 from coordinatord.chain.rpc import Call, Rpc, decode_result, quantity
 from coordinatord.chain.rpc_errors import Meaning, RpcError
 
 # Up to so many, asking for each is less work for the node and for us than the block's receipts.
 _FEW: Final = 4
-_BATCH: Final = 200
 
 
 class _Receipt(msgspec.Struct):
-    transactionHash: str  # noqa: N815 - the node's names
-    blockNumber: str  # noqa: N815
-    blockHash: str  # noqa: N815
+    transactionHash: Hash  # noqa: N815 - the node's names
+    blockNumber: Quantity  # noqa: N815
+    blockHash: Hash  # noqa: N815
     status: str
     logs: list[Log]
 
@@ -61,16 +61,27 @@ async def receipts_in_blocks(rpc: Rpc, blocks: Sequence[Wanted]) -> list[Receipt
 
 async def receipts_of(rpc: Rpc, hashes: Sequence[bytes]) -> list[Receipt]:
     """The receipts of those transactions that are mined."""
-    found = []
-    for start in range(0, len(hashes), _BATCH):
-        some = hashes[start : start + _BATCH]
-        for answer in await rpc.batch([Call("eth_getTransactionReceipt", ("0x" + h.hex(),)) for h in some]):
-            if isinstance(answer, RpcError):
-                raise answer
-            raw = decode_result(answer, _Receipt | None, "eth_getTransactionReceipt")  # type: ignore[arg-type] # a union is a type to msgspec
-            if raw is not None:
-                found.append(_read(raw))
-    return found
+    answers = await rpc.batch([Call("eth_getTransactionReceipt", ("0x" + h.hex(),)) for h in hashes])
+    return [receipt for answer in answers for receipt in _receipt(answer)]
+
+
+async def receipts_and_count(rpc: Rpc, account: bytes, hashes: Sequence[bytes]) -> tuple[list[Receipt], int]:
+    """The receipts of those that are mined, and how many nonces `account` has used, in one request: of many nodes
+    behind one endpoint, one answers both."""
+    calls = [Call("eth_getTransactionReceipt", ("0x" + h.hex(),)) for h in hashes]
+    *answers, count = await rpc.batch([*calls, Call("eth_getTransactionCount", ("0x" + account.hex(), "latest"))])
+    if isinstance(count, RpcError):
+        raise count
+    found = [receipt for answer in answers for receipt in _receipt(answer)]
+    return found, quantity(decode_result(count, str, "eth_getTransactionCount"))
+
+
+def _receipt(answer: msgspec.Raw | RpcError) -> list[Receipt]:
+    """None of it while the transaction is not mined."""
+    if isinstance(answer, RpcError):
+        raise answer
+    raw = decode_result(answer, _Receipt | None, "eth_getTransactionReceipt")  # type: ignore[arg-type] # a union is a type to msgspec
+    return [] if raw is None else [_read(raw)]
 
 
 def _read(raw: _Receipt) -> Receipt:

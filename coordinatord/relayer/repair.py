@@ -1,24 +1,29 @@
 """Keeping an account's nonces moving: lost ones given up, gaps closed, fees raised. Run after each look at the head."""
 
 from collections.abc import Sequence
+from typing import Final
 
 import anyio
 import structlog
 
 from coordinatord import metrics
-from coordinatord.chain.rpc import Rpc, quantity
+from coordinatord.chain.rpc import Rpc
 from coordinatord.relayer.account import Account
 from coordinatord.relayer.fees import replacement
 from coordinatord.relayer.heads import Block
 from coordinatord.relayer.nonces import examine
 from coordinatord.relayer.pending import PendingTx
-from coordinatord.relayer.receipts import receipts_of
+from coordinatord.relayer.receipts import receipts_and_count, receipts_of
 from coordinatord.relayer.resolution import resolve
 from coordinatord.relayer.signing import dearer, sign_fill
 from coordinatord.relayer.term import Term
+from coordinatord.relayer.vanished import undo_vanished
 from coordinatord.store import relay_outcomes, relay_txs
 
 log = structlog.get_logger(__name__)
+
+_EXAMINED_AT_ONCE: Final = 32  # receipts and count are one request
+_LOST_FOR_GOOD: Final = 3600.0  # seconds: no reorganisation reaches back so far
 
 
 async def repair_nonces(term: Term, rpc: Rpc, account: Account, block: Block) -> bool:
@@ -26,17 +31,32 @@ async def repair_nonces(term: Term, rpc: Rpc, account: Account, block: Block) ->
     async with term.transaction() as connection:
         stored_next = await relay_txs.next_nonce(connection, account.chain_id, account.address)
     findings = examine(account.nonce_floor, stored_next, [tx.nonce for tx in account.pending])
+    await _find_lost(term, rpc, account, block)
     lost = await _give_up_lost(term, rpc, account, block, findings.used) if findings.used else 0
+    unmade = await _undo_deep(term, rpc, account, findings.suspects) if findings.suspects else 0
     filled = await _close_gaps(term, account, findings.suspects) if findings.suspects else 0
-    return lost + filled > 0
+    return lost + unmade + filled > 0
+
+
+async def _find_lost(term: Term, rpc: Rpc, account: Account, block: Block) -> None:
+    """Those given up whose receipt came all the same: late, or in a block that took the place of the other's."""
+    now = anyio.current_time()
+    for tx in list(account.lost):
+        if tx.missed_at is None:
+            tx.missed_at = now
+        elif now > tx.missed_at + _LOST_FOR_GOOD:
+            account.lost.remove(tx)
+    receipts = await receipts_of(rpc, [version.hash for tx in account.lost for version in tx.versions])
+    await resolve(term, rpc, account, [receipt for receipt in receipts if receipt.block_number <= block.number])
 
 
 async def _give_up_lost(term: Term, rpc: Rpc, account: Account, block: Block, used: Sequence[int]) -> int:
     """Nonces of ours that the chain counts as used: mined in a block that we did not see, or not by us."""
-    candidates = [tx for tx in account.pending if tx.nonce in used]
-    receipts = await receipts_of(rpc, [version.hash for tx in candidates for version in tx.versions])
-    # Asked for after the receipts: a node that lags behind in both cannot make a mined transaction look lost.
-    count = quantity(await rpc.call("eth_getTransactionCount", "0x" + account.address.hex(), "latest"))
+    candidates = [tx for tx in account.pending if tx.nonce in used][:_EXAMINED_AT_ONCE]
+    # Of one node: one that lags behind another's count must not make a mined transaction look lost.
+    receipts, count = await receipts_and_count(
+        rpc, account.address, [version.hash for tx in candidates for version in tx.versions]
+    )
     mined = {receipt.tx_hash for receipt in receipts}
     await resolve(term, rpc, account, [receipt for receipt in receipts if receipt.block_number <= block.number])
     for tx in account.pending:
@@ -50,8 +70,16 @@ async def _give_up_lost(term: Term, rpc: Rpc, account: Account, block: Block, us
         async with term.transaction() as connection:
             await relay_outcomes.mark_lost(connection, [tx.id for tx in lost])
         for tx in lost:
-            account.pending.remove(tx)
+            account.was_lost(tx)
     return len(lost)
+
+
+async def _undo_deep(term: Term, rpc: Rpc, account: Account, suspects: Sequence[int]) -> int:
+    """Nonces recorded as mined that the chain waits for: a reorganisation went below the blocks that are looked at when
+    one is seen."""
+    async with term.transaction() as connection:
+        mined = await relay_txs.blocks_among(connection, account.chain_id, account.address, suspects)
+    return await undo_vanished(term, rpc, account, mined)
 
 
 async def _close_gaps(term: Term, account: Account, suspects: Sequence[int]) -> int:
@@ -61,6 +89,8 @@ async def _close_gaps(term: Term, account: Account, suspects: Sequence[int]) -> 
             log.warning("gap in the nonces closed", nonce=gap.nonce)
             fills.append(await sign_fill(connection, account, gap))
     for fill in fills:
+        if (lost := account.lost.with_id(fill.id)) is not None:
+            account.lost.remove(lost)
         account.pending.add(fill)
     return len(fills)
 

@@ -8,6 +8,7 @@ from coordinatord import metrics
 from coordinatord.chain.relayed import refused_calls
 from coordinatord.chain.rpc import Rpc
 from coordinatord.relayer.account import Account
+from coordinatord.relayer.foundations import unfounded
 from coordinatord.relayer.pending import PendingTx
 from coordinatord.relayer.receipts import Receipt
 from coordinatord.relayer.simulate import replay, reverted
@@ -20,7 +21,8 @@ log = structlog.get_logger(__name__)
 
 async def resolve(term: Term, rpc: Rpc, account: Account, receipts: Sequence[Receipt]) -> None:
     """End all relays of these mined transactions, in one database transaction."""
-    found = [(tx, r) for r in receipts if (tx := account.pending.with_hash(r.tx_hash)) is not None]
+    # One for each: nodes of two branches may each have mined another version of one transaction.
+    found = list({tx.id: (tx, r) for r in receipts if (tx := account.watched(r.tx_hash)) is not None}.values())
     if not found:
         return
     filled = [tx.id for tx, r in found if _is_fill(tx, r.tx_hash)]
@@ -34,6 +36,8 @@ async def resolve(term: Term, rpc: Rpc, account: Account, receipts: Sequence[Rec
             connection,
             [MinedTx(tx.id, r.tx_hash, r.block_number, r.block_hash, r.succeeded) for tx, r in found],
         )
+        taken_back = await relay_outcomes.take_back(connection, [tx.id for tx, r in carrying if r.succeeded], refused)
+        passing = [relay_id for relay_id in passing if relay_id not in taken_back]
         await relay_outcomes.requeue(
             connection,
             passing + [relay.id for relay in await relay_outcomes.carried(connection, filled)],
@@ -41,7 +45,7 @@ async def resolve(term: Term, rpc: Rpc, account: Account, receipts: Sequence[Rec
         )
         ended = await relay_outcomes.end_carried(connection, [tx.id for tx, _ in carrying], refused)
     for tx, _ in found:
-        account.pending.remove(tx)
+        account.was_mined(tx)
     for relay in ended:
         metrics.relay_outcomes.labels(relay.kind.value, relay.state).inc()
         metrics.relay_mined_seconds.labels(relay.kind.value).observe(relay.seconds)
@@ -92,5 +96,8 @@ async def _refused_too_early(term: Term, rpc: Rpc, account: Account, refused: Se
         return []
     async with term.transaction() as connection:
         relays = await relay_outcomes.refused_alive(connection, refused)
+        without_ground = await unfounded(connection, rpc, account.chain_id, [relay.id for relay in relays])
     reasons = await replay(rpc, account.address, [(relay.target, relay.calldata) for relay in relays])
-    return [relay.id for relay, reason in zip(relays, reasons, strict=True) if relay.early or reason is None]
+    return [
+        relay.id for relay, reason in zip(relays, reasons, strict=True) if relay.id in without_ground or reason is None
+    ]

@@ -59,8 +59,12 @@ async def sign_fill(connection: Connection, account: Account, gap: Gap) -> Pendi
     """A self-transfer of nothing for a nonce that the chain waits for."""
     version = _sign_fill(account, gap.nonce, offer(account.market))
     if gap.lost_id is not None:
-        await relay_txs.turn_into_fill(connection, gap.lost_id, FILL_GAS, version)
-        return PendingTx(gap.lost_id, gap.nonce, account.address, FILL_GAS, [version])
+        lost = account.lost.with_id(gap.lost_id)
+        versions = [] if lost is None else list(lost.versions)  # they may still be mined instead
+        if not versions or not versions[-1].fills:  # lost as a fill, it is sent again
+            versions.append(version)
+        await relay_txs.turn_into_fill(connection, gap.lost_id, FILL_GAS, versions[-1])
+        return PendingTx(gap.lost_id, gap.nonce, account.address, FILL_GAS, versions)
     fill = NewTx(gap.nonce, account.address, b"", FILL_GAS, _FILL_PRIORITY, "fill", version)
     (tx_id,) = await relay_txs.insert(connection, account.chain_id, account.address, [fill])
     return PendingTx(tx_id, gap.nonce, account.address, FILL_GAS, [version])

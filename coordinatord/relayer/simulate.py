@@ -5,7 +5,7 @@ estimated: without a limit of ours, so that no refusal is ever an artefact of it
 """
 
 from collections.abc import Sequence
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import attrs
 import msgspec
@@ -14,8 +14,6 @@ from common.artifacts import decode_error
 from coordinatord.chain.rpc import Call, Json, Rpc, decode_result, quantity, trouble_of
 from coordinatord.chain.rpc_errors import Meaning, RpcError
 from coordinatord.relayer.gas_book import GasBook
-
-_BATCH: Final = 200
 
 
 @attrs.frozen(slots=True)
@@ -63,12 +61,17 @@ async def simulate(rpc: Rpc, account: bytes, calls: Sequence[CallData], book: Ga
 async def replay(
     rpc: Rpc, account: bytes, calls: Sequence[CallData], block_number: int | None = None
 ) -> list[WouldRevert | None]:
-    """Why each call reverts on the state of that block, the latest if none is given; None where it would pass."""
+    """Why each call reverts on the state of that block, the latest if none is given; None where it would pass.
+
+    Where the node has not got the state of that block any more, the latest has to do.
+    """
     reasons: list[WouldRevert | None] = []
     block = "latest" if block_number is None else hex(block_number)
     requests = [_request("eth_call", account, call, block) for call in calls]
     for answer in await _all(rpc, requests):
         if isinstance(answer, RpcError) and answer.meaning not in (Meaning.REVERTED, Meaning.GAS):
+            if block_number is not None:
+                return await replay(rpc, account, calls)
             raise trouble_of(answer, "eth_call")
         reasons.append(reverted(answer.data) if isinstance(answer, RpcError) else None)
     return reasons
@@ -91,13 +94,10 @@ def _request(method: str, account: bytes, call: CallData, block: str, *, gas: in
 
 
 async def _all(rpc: Rpc, requests: Sequence[Call]) -> list[msgspec.Raw | RpcError]:
-    answers: list[msgspec.Raw | RpcError] = []
-    for start in range(0, len(requests), _BATCH):
-        try:
-            answers += await rpc.batch(requests[start : start + _BATCH])
-        except RpcError as error:  # one error for the whole batch
-            raise trouble_of(error, requests[start].method) from error
-    return answers
+    try:
+        return await rpc.batch(requests)
+    except RpcError as error:  # one error for the whole batch
+        raise trouble_of(error, requests[0].method) from error
 
 
 def _verdict(answer: msgspec.Raw | RpcError) -> Verdict:

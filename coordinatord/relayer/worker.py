@@ -42,9 +42,10 @@ async def run_relayer(
     async def work(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
         term = Term(connection)
         async with term.transaction() as inside:
-            stored = await relay_txs.pending(inside, chain_id, wallet.address)
-        account = Account(chain_id, wallet, PendingTxs(PendingTx.of(tx) for tx in stored))
-        log.info("relaying", account="0x" + wallet.address.hex(), pending=len(stored))
+            pending = PendingTxs(map(PendingTx.of, await relay_txs.pending(inside, chain_id, wallet.address)))
+            lost = PendingTxs(map(PendingTx.of, await relay_txs.lost(inside, chain_id, wallet.address)))
+        account = Account(chain_id, wallet, pending, lost)
+        log.info("relaying", account="0x" + wallet.address.hex(), pending=len(pending))
         await _Worker(term, rpc, account, notices, settings).run()
 
     await hold_role(database, role, work)

@@ -66,14 +66,28 @@ _DROPPED: Final = {
 }
 
 
+def _dropped(code: str) -> Retryable:
+    return Retryable("relay_unavailable", _DROPPED.get(code, "the RPC endpoint failed; try again"), code)
+
+
 class _Waiter:
     """One caller's view of its relay."""
 
     def __init__(self) -> None:
         self.status: RelayStatus | None = None
+        self.signed_as: bytes | None = None  # the hash that was last heard of, also once the relay is queued again
         self.changed = anyio.Event()
 
+    @property
+    def queued(self) -> bool:
+        return self.status is None or self.status.state == "queued"
+
+    @property
+    def live(self) -> bool:
+        return self.status is None or self.status.live
+
     def hear(self, status: RelayStatus) -> None:
+        self.signed_as = status.tx_hash or self.signed_as
         if self.status is None or status.state != self.status.state:
             self.status = status
             self.changed.set()
@@ -124,20 +138,18 @@ class Relaying:
             case QueueFull():
                 raise Retryable("relay_unavailable", "the relay queue is full; try again", "relay_queue_full", 1)
             case Queued(id=relay_id):
-                status = await self._ended(relay_id)
-        match status.state:
-            case "mined" if status.tx_hash is not None and status.block_number is not None:
-                await self._wait_for_index(status.block_number)
-                return Mined(status.tx_hash, status.block_number)
-            case "refused":
-                return RefusedByChain(status.reason, status.raw or b"")
-            case "dropped":
-                code = status.reason or "rpc_internal"
-                message = _DROPPED.get(code, "the RPC endpoint failed; try again")
-                raise Retryable("relay_unavailable", message, code)
-            case _ if status.tx_hash is not None:
-                return NoReceipt(status.tx_hash)
-        raise AssertionError(f"relay {relay_id} is {status.state} without a transaction")
+                heard = await self._ended(relay_id)
+        match heard.status:
+            case RelayStatus(state="mined", tx_hash=bytes(tx_hash), block_number=int(block_number)):
+                await self._wait_for_index(block_number)
+                return Mined(tx_hash, block_number)
+            case RelayStatus(state="refused", reason=name, raw=raw):
+                return RefusedByChain(name, raw or b"")
+            case RelayStatus(state="dropped", reason=reason):
+                raise _dropped(reason or "rpc_internal")
+        if heard.signed_as is None:
+            raise _dropped("relay_queue_timeout")  # it is in the queue still: the same request again joins it
+        return NoReceipt(heard.signed_as)
 
     # --- submitting ---------------------------------------------------------------------------------------
 
@@ -177,19 +189,21 @@ class Relaying:
 
     # --- waiting ------------------------------------------------------------------------------------------
 
-    async def _ended(self, relay_id: int) -> RelayStatus:
-        """Its final status, or the signed one when the receipt wait is over."""
+    async def _ended(self, relay_id: int) -> _Waiter:
+        """Who has heard its final status, or whatever it is when the waits are over."""
         waiter = _Waiter()
         self._waiters.setdefault(relay_id, set()).add(waiter)
         try:
             self._news.add(relay_id)  # it may have ended before anybody listened for it
             self._to_look()
-            while waiter.status is None or waiter.status.state == "queued":
-                await waiter.changed.wait()
-            with anyio.move_on_after(self.receipt_wait):
-                while waiter.status.live:
+            # The queue has a timeout of its own, but one that came back to it may have to wait for others first.
+            with anyio.move_on_after(self._queue_timeout_ms / 1000 + self.receipt_wait):
+                while waiter.queued:
                     await waiter.changed.wait()
-            return waiter.status
+            with anyio.move_on_after(0 if waiter.queued else self.receipt_wait):
+                while waiter.live:
+                    await waiter.changed.wait()
+            return waiter
         finally:
             waiters = self._waiters[relay_id]
             waiters.discard(waiter)

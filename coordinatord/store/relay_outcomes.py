@@ -50,7 +50,7 @@ class Ended:
 async def record_mined(connection: Connection, txs: Sequence[MinedTx]) -> None:
     await connection.execute(
         "update relay_txs set mined_hash = m.hash, block_number = m.number, block_hash = m.block,"
-        " succeeded = m.succeeded"
+        " succeeded = m.succeeded, lost = false"
         " from unnest($1::bigint[], $2::bytea[], $3::bigint[], $4::bytea[], $5::boolean[])"
         " as m(id, hash, number, block, succeeded) where relay_txs.id = m.id",
         [tx.tx_id for tx in txs],
@@ -66,6 +66,22 @@ async def carried(connection: Connection, tx_ids: Sequence[int]) -> list[Carried
         "select id, tx_id, call_index, target, calldata from relays where tx_id = any($1::bigint[]) order by id", tx_ids
     )
     return [Carried(r["id"], r["tx_id"], r["call_index"], r["target"], r["calldata"]) for r in rows]
+
+
+async def take_back(connection: Connection, tx_ids: Sequence[int], refused: Sequence[RefusedCall]) -> set[int]:
+    """Bind relays anew to these transactions, which carried them before they came back to the queue and took effect
+    after all; returns the relays' ids. What carries them by now carries nothing any more."""
+    rows = await connection.fetch(
+        "update relays set tx_id = former_tx_id, call_index = former_call_index,"
+        " former_tx_id = tx_id, former_call_index = call_index"
+        " where former_tx_id = any($1::bigint[]) and not exists (select"
+        " from unnest($2::bigint[], $3::integer[]) as f(tx_id, call_index)"
+        " where f.tx_id = former_tx_id and f.call_index is not distinct from former_call_index) returning id",
+        tx_ids,
+        [call.tx_id for call in refused],
+        [call.call_index for call in refused],
+    )
+    return {r["id"] for r in rows}
 
 
 async def end_carried(connection: Connection, tx_ids: Sequence[int], refused: Sequence[RefusedCall]) -> list[Ended]:
@@ -95,26 +111,32 @@ async def end_carried(connection: Connection, tx_ids: Sequence[int], refused: Se
 
 @attrs.frozen(slots=True)
 class RefusedRelay:
-    """`early`: an older relay of the same subject is still to be decided."""
-
     id: int
     target: bytes
     calldata: bytes = attrs.field(repr=False)
-    early: bool
 
 
 async def refused_alive(connection: Connection, refused: Sequence[RefusedCall]) -> list[RefusedRelay]:
     """Those of the refused that have not ended otherwise before."""
     rows = await connection.fetch(
-        "select r.id, r.target, r.calldata, exists (select from relays o where o.subject = r.subject and o.id < r.id"
-        " and o.state in ('queued', 'signed')) as early"
-        " from relays r join unnest($1::bigint[], $2::integer[]) as f(tx_id, call_index)"
+        "select r.id, r.target, r.calldata from relays r"
+        " join unnest($1::bigint[], $2::integer[]) as f(tx_id, call_index)"
         " on f.tx_id = r.tx_id and f.call_index is not distinct from r.call_index"
         " where r.state = 'signed' order by r.id",
         [call.tx_id for call in refused],
         [call.call_index for call in refused],
     )
-    return [RefusedRelay(r["id"], r["target"], r["calldata"], r["early"]) for r in rows]
+    return [RefusedRelay(r["id"], r["target"], r["calldata"]) for r in rows]
+
+
+async def behind_undecided(connection: Connection, relay_ids: Sequence[int]) -> set[int]:
+    """Those of these relays that have an older one of their subject under way."""
+    rows = await connection.fetch(
+        "select r.id from relays r where r.id = any($1::bigint[]) and exists (select from relays o"
+        " where o.subject = r.subject and o.id < r.id and o.state in ('queued', 'signed'))",
+        relay_ids,
+    )
+    return {r["id"] for r in rows}
 
 
 async def requeue(connection: Connection, relay_ids: Sequence[int], code: str) -> None:
@@ -125,6 +147,7 @@ async def requeue(connection: Connection, relay_ids: Sequence[int], code: str) -
     """
     await connection.execute(
         "with back as (update relays set tx_id = null, call_index = null, raw = null,"
+        " former_tx_id = tx_id, former_call_index = call_index,"
         " state = case when again then 'queued' else 'dropped' end::relay_state,"
         " reason = case when again then null else $3 end,"
         " ended_at = case when again then null else clock_timestamp() end,"

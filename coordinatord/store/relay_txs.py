@@ -72,10 +72,11 @@ async def insert(connection: Connection, chain_id: int, account: bytes, txs: Seq
 
 
 async def add_versions(connection: Connection, versions: Sequence[tuple[int, Version]]) -> None:
-    """(transaction id, its new version) each."""
+    """(transaction id, its new version) each. The same bytes signed again are no new version."""
     await connection.execute(
         "insert into relay_tx_versions (tx_id, hash, raw, max_fee, max_tip, fills)"
-        " select * from unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::numeric[], $5::numeric[], $6::boolean[])",
+        " select * from unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::numeric[], $5::numeric[], $6::boolean[])"
+        " on conflict do nothing",
         [tx_id for tx_id, _ in versions],
         [version.hash for _, version in versions],
         [version.raw for _, version in versions],
@@ -105,10 +106,19 @@ async def turn_into_fill(connection: Connection, tx_id: int, gas: int, version: 
 
 async def pending(connection: Connection, chain_id: int, account: bytes) -> list[StoredTx]:
     """All transactions whose nonce is not known to be used, in nonce order."""
+    return await _stored(connection, chain_id, account, "t.block_number is null and not t.lost")
+
+
+async def lost(connection: Connection, chain_id: int, account: bytes) -> list[StoredTx]:
+    """Those of late whose nonce somebody else used: a reorganisation may bring them back."""
+    return await _stored(connection, chain_id, account, "t.lost and t.created_at > now() - interval '1 hour'")
+
+
+async def _stored(connection: Connection, chain_id: int, account: bytes, which: str) -> list[StoredTx]:
     rows = await connection.fetch(
         "select t.id, t.nonce, t.target, t.gas, v.hash, v.raw, v.max_fee, v.max_tip, v.fills"
         " from relay_txs t join relay_tx_versions v on v.tx_id = t.id"
-        " where t.chain_id = $1 and t.account = $2 and t.block_number is null and not t.lost"
+        f" where t.chain_id = $1 and t.account = $2 and {which}"
         " order by t.nonce, v.created_at",
         chain_id,
         account,
@@ -158,10 +168,36 @@ async def gaps_among(connection: Connection, chain_id: int, account: bytes, nonc
     return [Gap(r["nonce"], r["id"]) for r in rows]
 
 
+async def blocks_among(
+    connection: Connection, chain_id: int, account: bytes, nonces: Sequence[int]
+) -> list[tuple[int, bytes]]:
+    """(number, hash) of each block that those of `nonces` are recorded in which were mined."""
+    rows = await connection.fetch(
+        "select distinct block_number, block_hash from relay_txs where chain_id = $1 and account = $2"
+        " and nonce = any($3::bigint[]) and block_number is not null order by block_number",
+        chain_id,
+        account,
+        nonces,
+    )
+    return [(r["block_number"], r["block_hash"]) for r in rows]
+
+
 async def mark_broadcast(connection: Connection, tx_ids: Sequence[int]) -> None:
     await connection.execute(
         "update relay_txs set broadcast_at = clock_timestamp() where id = any($1::bigint[])", tx_ids
     )
+
+
+async def newest_blocks(connection: Connection, chain_id: int, window: int) -> list[tuple[int, bytes]]:
+    """Number and hash of the last block that each account of the deployment knows transactions of its own in, unless
+    it is more than `window` blocks below the last of all."""
+    rows = await connection.fetch(
+        "select distinct on (account) block_number, block_hash from relay_txs where chain_id = $1"
+        " and block_number > (select max(block_number) - $2 from relay_txs) order by account, block_number desc",
+        chain_id,
+        window,
+    )
+    return [(r["block_number"], r["block_hash"]) for r in rows]
 
 
 async def mined_blocks(

@@ -10,6 +10,7 @@ whole HTTP exchange that holds a call of theirs. When several apply to one call,
 """
 
 import json
+import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -22,6 +23,7 @@ import httpx
 
 Json = Any  # what json.loads gives
 ANY: Final = "*"
+_NOBODY_TRUSTED: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # upstream is plain HTTP: no certificates to be read
 
 
 @attrs.frozen
@@ -145,7 +147,7 @@ class RpcProxy:
         return self._seen[method]
 
     async def serve(self, stream: anyio.abc.SocketStream) -> None:
-        async with stream, httpx.AsyncClient(trust_env=False, timeout=60) as client:
+        async with stream, httpx.AsyncClient(trust_env=False, timeout=60, verify=_NOBODY_TRUSTED) as client:
             incoming = _Requests(stream)
             try:
                 while (body := await incoming.next_body()) is not None:

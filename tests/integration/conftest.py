@@ -92,8 +92,15 @@ def database_url(services: Services, postgres: Postgres, database_template: str)
 
 @pytest.fixture
 def anvil(services: Services, shared_anvil: Anvil) -> Iterator[Anvil]:
-    """The chain, set back after the test to what it was before."""
+    """The chain, set back after the test to what it was before.
+
+    Each test builds on a block of its own. The common one enters anvil's queue of past states again each time that the
+    chain is set back to it, and whenever one of its places falls off the end, its state is gone: a reorganisation down
+    to it then fails. The balance makes the block unlike any other, whatever the clock says.
+    """
     snapshot = services.portal.call(shared_anvil.call, "evm_snapshot")
+    services.portal.call(shared_anvil.call, "anvil_setBalance", "0x" + secrets.token_hex(20), "0x1")
+    services.portal.call(shared_anvil.call, "evm_mine")
     yield shared_anvil
     assert services.portal.call(shared_anvil.call, "evm_revert", snapshot)
 

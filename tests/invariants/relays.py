@@ -44,6 +44,10 @@ _WITHOUT_BYTES: Final = (
 _ABOVE_THE_CHAIN: Final = (
     "select nonce, mined_hash from relay_txs where account = $1 and block_number is not null order by nonce"
 )
+_LOST: Final = (
+    "select t.nonce, v.hash from relay_txs t join relay_tx_versions v on v.tx_id = t.id"
+    " where t.account = $1 and t.lost order by t.nonce"
+)
 
 
 async def relay_violations(
@@ -61,6 +65,9 @@ async def relay_violations(
 async def _chain_disagrees(connection: "asyncpg.Connection[asyncpg.Record]", rpc: Rpc, account: bytes) -> list[str]:
     """Every nonce that the outbox calls mined is used on the chain by that very transaction."""
     found = []
+    for row in await connection.fetch(_LOST, account):
+        if await rpc.call("eth_getTransactionReceipt", "0x" + row["hash"].hex()) is not None:
+            found.append(f"I3: nonce {row['nonce']} is lost here, and mined on the chain by a transaction of ours")
     used = quantity(await rpc.call("eth_getTransactionCount", "0x" + account.hex(), "latest"))
     for row in await connection.fetch(_ABOVE_THE_CHAIN, account):
         if row["nonce"] >= used:

@@ -7,10 +7,11 @@ import pytest
 
 from common.abi import address, boolean, encode, selector
 from common.secp256k1 import Wallet
+from coordinatord.relayer.heads import WINDOW
 from coordinatord.service.relaying import Mined, RefusedByChain
 from coordinatord.store.outbox import NewRelay
 from coordinatord.trouble import Retryable
-from devnet.anvil import Anvil
+from devnet.anvil import PAST_STATES, Anvil
 from devnet.world import World
 from tests.faults.rpc_proxy import HttpStatus, rpc_proxy
 from tests.integration.coordinatord.relayer.mining import mining_by_hand
@@ -53,6 +54,24 @@ async def test_two_conflicting_ops_in_one_block_end_with_one_winner(
         (refused,) = (outcome for outcome in outcomes if isinstance(outcome, RefusedByChain))
         assert refused.name == "StaleOp"
         assert await on.fetchval("select count(distinct block_number) from relay_txs") == 1
+
+
+async def test_an_op_that_reverted_so_long_ago_that_nodes_forgot_the_state_ends_refused_all_the_same(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, provider: Wallet
+) -> None:
+    time = next(ops.times)
+    outcomes: list[object] = []
+    async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url, coalesce_max=1) as on:
+        relaying = on.start(relayer_wallet)
+        async with anyio.create_task_group() as callers:
+            for n in (3, 4):
+                callers.start_soon(relay_into(on, outcomes), ops.request_capacity(provider, n, issued_at=time))
+            await on.until(BROADCAST, 2)
+            relaying.cancel()
+            await world.anvil.call("evm_mine")
+            await world.anvil.call("anvil_mine", hex(PAST_STATES + 1))
+            on.start(relayer_wallet)
+        assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Mined", "RefusedByChain"]
 
 
 async def test_a_transaction_stuck_below_the_base_fee_is_replaced_at_its_nonce(
@@ -102,6 +121,47 @@ async def test_an_outside_transaction_takes_our_nonce_and_the_relay_gets_another
             assert await relay_violations(connection, on.rpc, stuck_after=0) == []
 
 
+@pytest.mark.parametrize("successor", ["waits", "was mined"])
+async def test_lost_to_an_outside_transaction_that_a_reorg_replaces_by_ours_the_relay_is_mined_once(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, successor: str
+) -> None:
+    outcomes: list[object] = []
+    account = hexed(relayer_wallet.address)
+    async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url) as on:
+        on.start(relayer_wallet)
+        async with anyio.create_task_group() as callers:
+            callers.start_soon(relay_into(on, outcomes), ops.post(client))
+            await on.until(BROADCAST, 1)
+            await world.anvil.call("anvil_dropAllTransactions")
+            nonce = await world.anvil.call("eth_getTransactionCount", account, "latest")
+            await world.anvil.call("eth_sendTransaction", {"from": account, "to": account, "nonce": nonce})
+            await world.anvil.call("evm_mine")
+            await on.until("select count(*) = 1 from relay_txs where lost")
+            await on.until(BROADCAST, 2)
+            if successor == "was mined":
+                await world.anvil.call("evm_mine")
+                await on.until("select bool_and(state = 'mined') from relays")
+            lost = await on.fetchval("select raw from relay_tx_versions v join relay_txs t on t.id = tx_id where lost")
+            assert isinstance(lost, bytes)
+            depth = 1 if successor == "waits" else 2
+            await world.anvil.call("anvil_reorg", depth, [[hexed(lost), 0]])
+            await on.until("select count(*) = 0 from relay_txs where lost")
+            while await on.fetchval("select count(*) from relay_txs where block_number is null"):
+                await world.anvil.call("evm_mine")
+                await anyio.sleep(0.05)
+        assert isinstance(outcomes[0], Mined)
+        assert await on.fetchval("select state::text from relays") == "mined"
+        assert await on.fetchval("select count(*) from relay_txs where succeeded") == 1
+        assert (
+            await on.fetchval(
+                "select raw from relay_tx_versions v join relay_txs t on hash = mined_hash where succeeded"
+            )
+            == lost
+        )
+        async with on.database.connection() as connection:
+            assert await relay_violations(connection, on.rpc, stuck_after=0) == []
+
+
 async def test_nonces_used_outside_before_they_were_given_out_are_passed_over(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
@@ -129,6 +189,37 @@ async def test_a_nonce_that_the_chain_gave_back_is_closed_by_a_self_transfer(
         await world.anvil.call("anvil_reorg", 2, [])
         await on.until("select count(*) = 1 from relay_txs where purpose = 'fill' and block_number is not null")
         await on.until("select bool_and(state = 'mined') from relays")
+        async with on.database.connection() as connection:
+            assert await relay_violations(connection, on.rpc, stuck_after=0) == []
+
+
+async def test_a_nonce_that_is_lost_and_given_back_twice_is_closed_by_the_same_self_transfer(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
+) -> None:
+    """With the fees as they were, signing it anew gives the same bytes."""
+    account, anvil = hexed(relayer_wallet.address), world.anvil
+    async with (
+        mining_by_hand(anvil),
+        stage(database_url, anvil.rpc_url) as on,
+        anyio.create_task_group() as callers,
+    ):
+        on.start(relayer_wallet)
+        callers.start_soon(on.relaying.relay, ops.post(client))
+        await on.until(BROADCAST, 1)
+        await anvil.call("anvil_dropAllTransactions")
+        foreign = await anvil.call("eth_sendTransaction", {"from": account, "to": account, "nonce": "0x0"})
+        await anvil.call("evm_mine")
+        foreign = await anvil.call("eth_getRawTransactionByHash", foreign)
+        await on.until("select lost from relay_txs where nonce = 0")
+        await anvil.call("anvil_setNextBlockBaseFeePerGas", hex(10**9))
+        await anvil.call("anvil_reorg", 1, [])
+        await on.until("select not lost from relay_txs where nonce = 0")
+        await anvil.call("anvil_reorg", 1, [[foreign, 0]])
+        await on.until("select lost from relay_txs where nonce = 0")
+        await anvil.call("anvil_setNextBlockBaseFeePerGas", hex(10**9))
+        await anvil.call("anvil_reorg", 1, [])
+        await on.until("select not lost from relay_txs where nonce = 0")
+        await mine_until_ended(on, anvil)
         async with on.database.connection() as connection:
             assert await relay_violations(connection, on.rpc, stuck_after=0) == []
 
@@ -180,6 +271,41 @@ async def test_after_a_reorg_an_op_waits_for_the_one_that_it_builds_on_from_anot
             assert await relay_violations(connection, second.rpc, stuck_after=0) == []
 
 
+@pytest.mark.parametrize("handed_over", ["before the reorg", "after it"])
+async def test_an_op_waits_for_one_of_another_account_that_has_not_seen_the_reorg_yet(
+    world: World,
+    database_url: str,
+    ops: Ops,
+    relayer_wallet: Wallet,
+    client: Wallet,
+    *,
+    provider: Wallet,
+    handed_over: str,
+) -> None:
+    post = ops.post(client)
+    claim = ops.claim(provider, post.subject)
+    outcomes: list[object] = []
+    async with stage(database_url, world.anvil.rpc_url) as on, anyio.create_task_group() as callers:
+        first = on.start(relayer_wallet)
+        assert isinstance(await on.relaying.relay(post), Mined)
+        first.cancel()  # it sees nothing until it runs again
+        on.start(signer(world.cast.with_role("relayer")[1]))
+        if handed_over == "before the reorg":
+            assert isinstance(await on.relaying.relay(claim), Mined)
+            await world.anvil.call("anvil_reorg", 2, [])
+            await on.until("select state = 'queued' and requeued = 1 from relays where kind = 'claim'")
+        else:
+            await world.anvil.call("anvil_reorg", 1, [])
+            callers.start_soon(relay_into(on, outcomes), claim)
+            await on.until("select count(*) = 1 from relays where kind = 'claim'")
+            await anyio.sleep(0.5)  # that it is left in the queue is no event
+        assert await on.fetchval("select state::text from relays where kind = 'claim'") == "queued"
+        on.start(relayer_wallet)
+        await on.until("select bool_and(state = 'mined') from relays")
+        async with on.database.connection() as connection:
+            assert await relay_violations(connection, on.rpc, stuck_after=0) == []
+
+
 async def test_without_funds_posts_stop_while_other_ops_go_on_until_the_account_is_filled_up(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
 ) -> None:
@@ -215,6 +341,25 @@ async def test_a_chain_set_back_below_our_blocks_gets_identical_bytes_again(
         account = hexed(relayer_wallet.address)
         while int(await world.anvil.call("eth_getTransactionCount", account, "latest"), 16) < 3:  # noqa: ASYNC110 - the event is in the node
             await anyio.sleep(0.02)
+        await on.until("select bool_and(state = 'mined') from relays")
+        assert await on.fetchval("select count(*) from relay_tx_versions") == 3
+        async with on.database.connection() as connection:
+            assert await relay_violations(connection, on.rpc, stuck_after=0) == []
+
+
+async def test_a_reorg_deeper_than_blocks_are_remembered_gets_identical_bytes_again(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
+) -> None:
+    async with stage(database_url, world.anvil.rpc_url) as on:
+        snapshot = await world.anvil.call("evm_snapshot")
+        relaying = on.start(relayer_wallet)
+        for _ in range(2):
+            assert isinstance(await on.relaying.relay(ops.post(client)), Mined)
+        relaying.cancel()
+        await world.anvil.call("evm_revert", snapshot)
+        await world.anvil.call("anvil_mine", hex(WINDOW + 10))
+        on.start(relayer_wallet)
+        assert isinstance(await on.relaying.relay(ops.post(client)), Mined)
         await on.until("select bool_and(state = 'mined') from relays")
         assert await on.fetchval("select count(*) from relay_tx_versions") == 3
         async with on.database.connection() as connection:

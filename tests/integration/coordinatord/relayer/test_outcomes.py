@@ -106,6 +106,19 @@ async def test_a_lost_nonce_sends_its_relays_back_to_the_queue_and_at_last_drops
     assert await relay_txs.pending(connection, CHAIN, ACCOUNT) == []
 
 
+async def test_lost_bytes_that_are_mined_after_all_end_the_relays_that_took_effect_in_them(
+    connection: Connection,
+) -> None:
+    lost = await signed(connection, 0, b"a", b"b")
+    await relay_outcomes.mark_lost(connection, [lost])
+    a, b = (relay.id for relay in await outbox.take(connection, 10, 10))
+    refused = [RefusedCall(lost, 1, "StaleOp", b"\x01")]
+    await relay_outcomes.record_mined(connection, [MinedTx(lost, bytes(32), 7, BLOCK, succeeded=True)])
+    assert await relay_outcomes.take_back(connection, [lost], refused) == {a}
+    await relay_outcomes.end_carried(connection, [lost], refused)
+    assert [s.state for s in await outbox.statuses(connection, [a, b])] == ["mined", "queued"]
+
+
 async def test_gaps_are_nonces_lost_or_never_stored_and_not_mined_ones(connection: Connection) -> None:
     mined, lost = await signed(connection, 4, b"a"), await signed(connection, 5, b"b")
     await mine(connection, mined)

@@ -23,7 +23,7 @@ from tests.faults.rpc_proxy import (
     rpc_proxy,
 )
 from tests.integration.coordinatord.relayer.mining import mining_by_hand
-from tests.integration.coordinatord.relayer.ops import Ops
+from tests.integration.coordinatord.relayer.ops import Ops, hexed
 from tests.integration.coordinatord.relayer.running import Stage, stage
 from tests.invariants.relays import relay_violations
 
@@ -125,6 +125,33 @@ async def test_without_a_receipt_the_caller_gets_the_hash_and_the_relay_stays_wa
         await world.anvil.call("evm_mine")
         await on.until("select state = 'mined' from relays")
         assert await on.fetchval("select mined_hash from relay_txs") == outcome.tx_hash
+
+
+async def test_back_in_the_queue_when_the_wait_is_over_the_caller_gets_the_hash_that_was_sent(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
+) -> None:
+    """Another's transaction took the nonce, and no node answers what would become of the op now."""
+    post, account = ops.post(client), hexed(relayer_wallet.address)
+    outcomes: list[object] = []
+    async with mining_by_hand(world.anvil), behind_proxy(world, database_url, receipt_wait=3) as (on, proxy):
+        relaying = on.start(relayer_wallet)
+
+        async def relay() -> None:
+            outcomes.append(await on.relaying.relay(post))
+
+        async with anyio.create_task_group() as callers:
+            callers.start_soon(relay)
+            await on.until("select count(*) = 1 from relay_txs where broadcast_at is not null")
+            sent = await on.fetchval("select hash from relay_tx_versions")
+            await world.anvil.call("anvil_dropAllTransactions")
+            await world.anvil.call("eth_sendTransaction", {"from": account, "to": account, "nonce": "0x0"})
+            with proxy.fault(HttpStatus("eth_call", 503), HttpStatus("eth_estimateGas", 503)):
+                await world.anvil.call("evm_mine")
+                await on.until("select state = 'queued' and requeued = 1 from relays")
+                while not outcomes:  # noqa: ASYNC110 - the caller's wait
+                    await anyio.sleep(0.05)
+        assert outcomes == [NoReceipt(sent)]
+        relaying.cancel()
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,14 @@
 """What the HTTP side of an answer means to the caller of a method, and that each request is counted."""
 
+import msgspec
 import pytest
 
-from coordinatord.chain.rpc import Rpc
+from coordinatord.chain.blocks import Header
+from coordinatord.chain.rpc import Call, Rpc
 from coordinatord.connections import NoAnswer
 from coordinatord.metrics import REGISTRY
+from coordinatord.relayer.heads import latest_block
+from coordinatord.relayer.receipts import receipts_of
 from coordinatord.trouble import Retryable
 
 pytestmark = pytest.mark.anyio
@@ -50,7 +54,56 @@ async def test_no_answer_is_an_unreachable_chain_and_counted() -> None:
     assert counted("chain_unreachable") == before + 1
 
 
+@pytest.mark.parametrize(
+    "body",
+    [b'{"id":1,"result":"\xff"}', b'{"id":1,"result":' + b"[" * 9999 + b"]" * 9999 + b"}", b'{"id":1,"result":"0xzz"}'],
+    ids=["no text", "too deep", "no hex"],
+)
+async def test_an_answer_of_another_shape_is_an_unreachable_chain(body: bytes) -> None:
+    for ask in (
+        lambda: answering(200, body).call_as(Header, "eth_getBlockByNumber", "latest", False),
+        lambda: answering(200, body).call_as(dict, "eth_getTransactionByHash"),
+        lambda: latest_block(answering(200, body)),
+        lambda: receipts_of(answering(200, b"[" + body + b"]"), [bytes(32)]),
+    ):
+        with pytest.raises(Retryable) as trouble:
+            await ask()
+        assert trouble.value.kind == "chain_unreachable"
+
+
+@pytest.mark.parametrize("field", ["number", "hash", "parentHash", "timestamp", "logsBloom", "transactions"])
+async def test_a_block_with_something_else_in_the_place_of_hex_is_not_believed(field: str) -> None:
+    word = "0x" + "ab" * 32
+    block: dict[str, object] = {"hash": word, "parentHash": word, "transactions": [word], "logsBloom": word}
+    block |= dict.fromkeys(("number", "timestamp", "gasLimit", "gasUsed"), "0x1")
+    wrong = "0x" + "zz" * 32
+    block[field] = [wrong] if field == "transactions" else wrong
+    rpc = answering(200, msgspec.json.encode({"id": 1, "result": block}))
+    index = field in {"timestamp", "logsBloom"}  # the relayer does not read them
+    ask = rpc.call_as(Header, "eth_getBlockByNumber", "latest", False) if index else latest_block(rpc)
+    with pytest.raises(Retryable):
+        await ask
+
+
 async def test_json_under_an_error_status_is_an_answer_and_counted() -> None:
     before = counted("answered")
     assert await answering(500, b'{"jsonrpc":"2.0","id":1,"result":"0x1"}').call("eth_chainId") == "0x1"
     assert counted("answered") == before + 1
+
+
+async def test_many_calls_go_in_requests_that_a_provider_takes_and_are_answered_in_order() -> None:
+    sizes: list[tuple[int, int]] = []
+
+    async def transport(request: bytes) -> tuple[int, bytes]:
+        calls = msgspec.json.decode(request)
+        sizes.append((len(calls), len(request)))
+        return 200, msgspec.json.encode([{"id": call["id"], "result": call["params"][0]} for call in calls[::-1]])
+
+    rpc = Rpc(transport)
+    answers = await rpc.batch([Call("eth_call", (n,)) for n in range(250)])
+    assert [int(bytes(answer)) for answer in answers if isinstance(answer, msgspec.Raw)] == list(range(250))
+    assert [count for count, _ in sizes] == [100, 100, 50]
+    sizes.clear()
+    await rpc.batch([Call("eth_call", ("0x" + "00" * 100_000,))] * 12)
+    assert [count for count, _ in sizes] == [9, 3]
+    assert await rpc.batch([]) == []

@@ -1,0 +1,19 @@
+"""What a node's error means for reads of contracts."""
+
+import pytest
+
+from coordinatord.chain.rpc import Rpc
+from coordinatord.chain.views import View, read_many
+from coordinatord.trouble import Retryable
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize(("code", "named"), [(-32005, "rate_limited"), (-32603, "config_read")])
+async def test_one_error_for_a_whole_batch_is_trouble_that_may_be_tried_again(code: int, named: str) -> None:
+    async def refuse(_request: bytes) -> tuple[int, bytes]:
+        return 200, b'{"jsonrpc":"2.0","id":null,"error":{"code":%d,"message":"no"}}' % code
+
+    with pytest.raises(Retryable) as trouble:
+        await read_many(Rpc(refuse), [View(bytes(20), b"", "config_read")] * 2, "config_read")
+    assert (trouble.value.kind, trouble.value.code) == ("relay_unavailable", named)
