@@ -187,7 +187,10 @@ class Config:
     database_pool_min: int = _variable("DATABASE_POOL_MIN", _integer(1, 500), "connections kept open", 2)
     database_pool_max: int = _variable("DATABASE_POOL_MAX", _integer(2, 500), "connections at most", 16)
     body_memory_bytes: int = _variable(
-        "BODY_MEMORY_BYTES", _integer(33_554_432, 68_719_476_736), "request bodies held in memory at once", 268_435_456
+        "BODY_MEMORY_BYTES",
+        _integer(33_554_432, 68_719_476_736),
+        "request bodies held in memory at once; one caller gets half",
+        268_435_456,
     )
     requests_per_second: int = _variable(
         "REQUESTS_PER_SECOND", _integer(1, 1_000_000), "sustained requests of one caller; beyond it 429 busy", 200
@@ -208,7 +211,7 @@ class Config:
     upload_memory_bytes: int = _variable(
         "UPLOAD_MEMORY_BYTES",
         _integer(16_777_216, 68_719_476_736),
-        "memory that uploads pass through, at once; each takes up to 16 MiB",
+        "memory that uploads pass through, at once; each takes up to 16 MiB, and one caller gets half",
         268_435_456,
     )
     upload_least_rate: int = _variable(

@@ -100,14 +100,14 @@ class Dispatcher:
         headers = read_headers(Headers(scope=scope), route.headers) if route.headers else {}
         caller: str = scope[CALLER_KEY]
         if route.form is not None:
-            async with self._gates.uploads.reading(receive, Headers(scope=scope)) as form:
+            async with self._gates.uploads.reading(receive, Headers(scope=scope), caller) as form:
                 return await route.handler(Request(caller, path, query, form, session, headers))
         if route.body is None:
             request = Request(caller, path, query, None, session, headers)
             if route.index_backed and session is None:
                 return await self._of_index(route, request, scope)
             return await route.handler(request)
-        async with self._gates.budget.share() as share:
+        async with self._gates.budget.share(caller) as share:
             raw = await self._gates.bodies.read(receive, Headers(scope=scope), route.body.limit, share)
             body = route.body.read(await parse_body(raw))
             del raw  # what was read from it is held from here on
