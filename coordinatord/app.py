@@ -123,7 +123,7 @@ async def run(config: Config) -> None:
             background.start_soon(janitor_of(ground, containers).run)
             if config.metrics_port:
                 refresh = _pool_metrics(ground.database)
-                background.start_soon(serve_metrics, config.metrics_host, config.metrics_port, refresh)
+                await background.start(serve_metrics, config.metrics_host, config.metrics_port, refresh)
             stop = anyio.Event()
             background.start_soon(_stop_when_told, stop)
             app = compose(ground, relaying, containers, escrow, stopping)

@@ -12,7 +12,7 @@ import asyncpg
 import tenacity
 
 from coordinatord.store.lines import Line
-from coordinatord.trouble import Retryable
+from coordinatord.trouble import Fatal, Retryable
 
 T = TypeVar("T")
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record] | asyncpg.pool.PoolConnectionProxy[asyncpg.Record]"
@@ -100,13 +100,18 @@ def _attempts() -> tenacity.AsyncRetrying:
 async def open_database(
     dsn: str, *, smallest: int, largest: int, acquire_timeout: float = 5.0
 ) -> AsyncIterator[Database]:
-    """The pool, closed when the block ends. `Retryable` when the server does not answer.
+    """The pool, closed when the block ends. `Retryable` when the server does not answer, `Fatal` when it will not
+    answer to `dsn`, however often it is asked.
 
     Connections are not reset between uses: nobody sets session state on a pooled connection (`set local` only), and
     the reset costs a third of the throughput of point reads.
     """
     try:
         pool = await asyncpg.create_pool(dsn, min_size=smallest, max_size=largest, reset=_no_reset)
+    except ValueError:  # asyncpg's own for a wrong string is one, too; what it says may hold parts of the password
+        raise Fatal("DATABASE_URL must be postgresql://user:password@host:port/database") from None
+    except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as refused:
+        raise Fatal(f"DATABASE_URL: {refused}") from None
     except (*_AGAIN, *_EXHAUSTED, OSError) as trouble:
         raise database_trouble(trouble) from trouble
     database = Database(pool, dsn, acquire_timeout)
