@@ -70,10 +70,16 @@ async def test_refusal_before_any_route_has_the_envelope_of_all_errors(served: S
     assert json.loads(body)["error"].keys() == {"message", "type", "param", "code"}
 
 
-async def test_head_of_more_than_16_kib_is_431(served: Served) -> None:
+@pytest.mark.parametrize(
+    "headers",
+    [b"x-long: " + b"a" * 20_000, b"x-long: " + b"a" * 20_000 + b"\r\n\r\n", b"a:\r\n" * 100 + b"\r\n"],
+    ids=["unfinished", "whole at once", "of many headers"],
+)
+async def test_head_of_more_than_16_kib_or_100_headers_is_431(served: Served, headers: bytes) -> None:
     async with served.connected() as client:
-        await client.send(b"GET /hello HTTP/1.1\r\nhost: x\r\nx-long: " + b"a" * 20_000)
+        await client.send(b"GET /hello HTTP/1.1\r\nhost: x\r\n" + headers)
         assert (await client.rest()).startswith(b"HTTP/1.1 431 ")
+    assert served.paths == []
 
 
 UPGRADES = {
