@@ -24,7 +24,7 @@ from coordinatord.service.outcomes import NotFound
 from coordinatord.store.sessions import SessionRow
 from coordinatord.trouble import Retryable
 
-_BEARER: Final = b"Bearer "
+_BEARER: Final = b"bearer "
 _MOST_QUERIES: Final = 4096  # that are kept as they were read, each of at most
 _SHORT_QUERY: Final = 256  # bytes
 
@@ -127,8 +127,8 @@ class Dispatcher:
 
     async def _session(self, scope: Scope) -> SessionRow | None:
         for name, value in scope["headers"]:
-            if name == b"authorization" and value.startswith(_BEARER):
-                return await self._gates.find_session(value.removeprefix(_BEARER).decode("latin-1"))
+            if name == b"authorization" and value[: len(_BEARER)].lower() == _BEARER:  # HTTP: schemes have no case
+                return await self._gates.find_session(value[len(_BEARER) :].decode("latin-1"))
         return None
 
     async def _of_index(self, route: Route, request: Request, scope: Scope) -> Answer | StreamedAnswer:
