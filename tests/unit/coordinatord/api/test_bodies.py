@@ -1,10 +1,12 @@
+import json
+
 import anyio
 import pytest
 from starlette.datastructures import Headers
 from starlette.types import Message
 
 from common.refusal import Refused
-from coordinatord.api.bodies import BodyBudget, BodyReader, CallerGone, Unacceptable
+from coordinatord.api.bodies import BodyBudget, BodyReader, CallerGone, Unacceptable, parse_body
 from coordinatord.trouble import Retryable
 from tests.unit.coordinatord.api.asgi import receiving
 
@@ -56,6 +58,17 @@ async def test_bodies_of_one_caller_leave_room_for_anothers() -> None:
 async def test_encoded_body_is_refused_unread() -> None:
     with pytest.raises(Refused):
         await read([], BodyBudget(100), content_encoding="gzip")
+
+
+@pytest.mark.parametrize("part", [b"{}", b"1", b"[[]]", b'""'])
+async def test_body_of_so_many_parts_that_reading_them_would_take_the_memory_is_refused(part: bytes) -> None:
+    with pytest.raises(Refused, match="more members"):
+        await parse_body(b'{"a":[' + b",".join([part] * 20_000) + b"]}")
+
+
+async def test_body_whose_texts_are_long_is_read() -> None:
+    pairs = {f"key {n}": "a,b" * 170 for n in range(16)}
+    assert await parse_body(json.dumps({"metadata": pairs, "container": "A" * 100_000}).encode())
 
 
 async def test_caller_who_goes_away_midway_is_noticed() -> None:
