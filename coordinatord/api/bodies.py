@@ -11,16 +11,15 @@ from anyio import to_thread
 from starlette.datastructures import Headers
 from starlette.types import Receive
 
-from common import strict_json
 from common.refusal import Refused
 from coordinatord.api import answers
 from coordinatord.api.answers import Answer
+from coordinatord.fields import parse_sent
 from coordinatord.metrics import http_body_bytes
 from coordinatord.trouble import Retryable
 
 _GRACE: Final = 5.0  # seconds before the least rate counts: slow starts are the network's
 _LARGE: Final = 1 << 16  # parsing more than this is left to a thread
-_MOST_PARTS: Final = 1 << 14  # more than any route takes, even with texts of nothing but commas
 
 
 class CallerGone(Exception):
@@ -127,14 +126,7 @@ class BodyReader:
 
 async def parse_body(raw: bytes) -> dict[str, object]:
     """The JSON object that every body is."""
-    value = await to_thread.run_sync(_parse, raw) if len(raw) > _LARGE else _parse(raw)
+    value = await to_thread.run_sync(parse_sent, raw) if len(raw) > _LARGE else parse_sent(raw)
     if not isinstance(value, dict):
         raise Refused("the body must be a JSON object")
     return value
-
-
-def _parse(raw: bytes) -> object:
-    """Counted before it is read: what three bytes say may take a hundred when read, and no budget knows of those."""
-    if raw.count(b",") + raw.count(b"[") + raw.count(b"{") > _MOST_PARTS:
-        raise Refused("the body has more members than any route takes")
-    return strict_json.parse(raw)
