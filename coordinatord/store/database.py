@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TypeAlias, TypeVar
 
+import anyio
 import asyncpg
 import tenacity
 
@@ -35,10 +36,13 @@ _EXHAUSTED = (asyncpg.TooManyConnectionsError, TimeoutError, asyncpg.DiskFullErr
 class Database:
     """A pool, a way to run transactions, and connections of one's own for roles and listening."""
 
-    def __init__(self, pool: "asyncpg.Pool[asyncpg.Record]", dsn: str, acquire_timeout: float) -> None:
+    def __init__(
+        self, pool: "asyncpg.Pool[asyncpg.Record]", dsn: str, acquire_timeout: float, lists_at_once: int
+    ) -> None:
         self.pool = pool
         self.dsn = dsn
         self._acquire_timeout = acquire_timeout
+        self._lists = anyio.Semaphore(lists_at_once)
         self._lines: list[Line] = []
 
     @asynccontextmanager
@@ -49,6 +53,20 @@ class Database:
                 yield connection
         except (*_AGAIN, *_EXHAUSTED) as trouble:
             raise database_trouble(trouble) from trouble
+
+    @asynccontextmanager
+    async def connection_for_lists(self) -> AsyncIterator[Connection]:
+        """The same for what a caller can make long, as a page far into a list. It leaves half of the pool to others."""
+        try:
+            with anyio.fail_after(self._acquire_timeout):
+                await self._lists.acquire()
+        except TimeoutError as trouble:
+            raise database_trouble(trouble) from trouble
+        try:
+            async with self.connection() as connection:
+                yield connection
+        finally:
+            self._lists.release()
 
     async def transact(self, body: Callable[[Connection], Awaitable[T]]) -> T:
         """Run `body` in a transaction, again when it was rolled back through no fault of its own."""
@@ -114,7 +132,7 @@ async def open_database(
         raise Fatal(f"DATABASE_URL: {refused}") from None
     except (*_AGAIN, *_EXHAUSTED, OSError) as trouble:
         raise database_trouble(trouble) from trouble
-    database = Database(pool, dsn, acquire_timeout)
+    database = Database(pool, dsn, acquire_timeout, max(1, largest // 2))
     try:
         yield database
     finally:
