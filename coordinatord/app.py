@@ -263,7 +263,7 @@ def compose(
     asks = Asks(domains, AskRegistry(asked, book.ask_registry), providers, relaying, system_clock)
     polls = Polls(
         database,
-        Funding(PaymentToken(asked, book.paytoken), database),
+        Funding(PaymentToken(ground.rpc, book.paytoken), database),
         reads.position,
         lease_ms=config.match_lease_ms,
         liveness_ms=config.match_liveness_ms,

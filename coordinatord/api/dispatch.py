@@ -81,7 +81,10 @@ class Dispatcher:
         scope[ROUTE_KEY] = route.path
         if route.index_backed:
             await self._require_index()
-        return await self._run(route, match.texts, scope, receive)
+        answer = await self._run(route, match.texts, scope, receive)
+        if method in ("POST", "PUT") and answer.status < 300:
+            self._gates.cache.wrote()
+        return answer
 
     async def _require_index(self) -> None:
         if not await self._gates.is_ready():
