@@ -82,9 +82,9 @@ class Database:
             raise database_trouble(trouble) from trouble
         raise AssertionError("tenacity returns or raises")
 
-    def line(self) -> Line:
+    def line(self, patience: float | None = None) -> Line:
         """A connection for one kind of read by key, beside the pool; it ends with the pool."""
-        line = Line(self.connect)
+        line = Line(self.connect) if patience is None else Line(self.connect, patience)
         self._lines.append(line)
         return line
 
