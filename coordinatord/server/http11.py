@@ -47,6 +47,7 @@ class Http11(H11Protocol):
         """`peers`: the client's address and ours."""
         super().__init__(app, config, context, handlers, ConnectionState({}), False, *peers, send)
         self._unsent = b""
+        self._method = b""  # of the latest request
 
     async def stream_send(self, event: Event) -> None:
         """The head of an answer waits for the body that follows it at once: both cost one system call."""
@@ -85,6 +86,7 @@ class Http11(H11Protocol):
         """Hypercorn looks here whether to upgrade."""
 
     async def _create_stream(self, request: h11.Request) -> None:
+        self._method = request.method
         status = _refusal(request, self.config.h11_max_incomplete_size)
         if status is not None:
             await self._send_error_response(status)
@@ -122,8 +124,10 @@ class Http11(H11Protocol):
         headers.append((b"content-length", str(len(answer.body)).encode()))
         headers += self.config.response_headers("h11")
         await self.send(Updated(idle=False))
+        answers_head = self.connection.our_state is h11.SEND_RESPONSE and self._method == b"HEAD"
         self._unsent += self._bytes_of(h11.Response(headers=headers, status_code=status_code))
-        self._unsent += self._bytes_of(h11.Data(data=answer.body))
+        if not answers_head:
+            self._unsent += self._bytes_of(h11.Data(data=answer.body))
         self._unsent += self._bytes_of(h11.EndOfMessage())
         await self._flush()
 
