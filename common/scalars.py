@@ -27,7 +27,7 @@ def uint_reader(bits: int) -> Callable[[object, str], int]:
 
     def read(value: object, param: str) -> int:
         if type(value) is str:
-            if value.isdigit() and value.isascii() and len(value) < 39 and (value[0] != "0" or value == "0"):
+            if len(value) < 39 and value.isdigit() and value.isascii() and (value[0] != "0" or value == "0"):
                 number = int(value)
                 if not number >> bits:
                     return number
@@ -90,10 +90,12 @@ def read_bare_hex(value: object, length: int, param: str) -> bytes:
 
 def read_hex_upto(value: object, longest: int, param: str) -> bytes:
     """At most `longest` bytes as 0x-prefixed hex; `0x` alone is no bytes."""
-    if not isinstance(value, str) or not value.startswith("0x") or not _HEX.fullmatch(value, 2):
+    if not isinstance(value, str) or not value.startswith("0x"):
         raise Refused(f"{param} must be 0x-prefixed hex", param)
-    if len(value) > 2 + 2 * longest:
+    if len(value) > 2 + 2 * longest:  # before its digits are looked at: it may be a body's whole length
         raise Refused(f"{param} must be at most {longest} bytes", param)
+    if not _HEX.fullmatch(value, 2):
+        raise Refused(f"{param} must be 0x-prefixed hex", param)
     return bytes.fromhex(value[2:])
 
 

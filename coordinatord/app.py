@@ -85,18 +85,24 @@ from coordinatord.workers.reclaim import ReclaimWorker
 
 log = structlog.get_logger(__name__)
 
+_CONNECTIONS_FOR_CALLERS: Final = 32  # to the node
 _UNREADY_PAUSE: Final = 0.5  # seconds in which balancers may see that this node is not ready, before it stops listening
 
 
 @attrs.frozen(slots=True)
 class Ground:
-    """What everything stands on."""
+    """What everything stands on.
+
+    `rpc_for_callers` is the same node through connections of its own: what callers ask must not wait in the way of
+    the relayer, the indexer and the readiness of all.
+    """
 
     config: Config
     domains: Domains
     relayer: Wallet
     database: Database
     rpc: Rpc
+    rpc_for_callers: Rpc
     pins: PinStore
     notices: Notices
 
@@ -123,7 +129,7 @@ async def run(config: Config) -> None:
             background.start_soon(janitor_of(ground, containers).run)
             if config.metrics_port:
                 refresh = _pool_metrics(ground.database)
-                background.start_soon(serve_metrics, config.metrics_host, config.metrics_port, refresh)
+                await background.start(serve_metrics, config.metrics_host, config.metrics_port, refresh)
             stop = anyio.Event()
             background.start_soon(_stop_when_told, stop)
             app = compose(ground, relaying, containers, escrow, stopping)
@@ -158,12 +164,14 @@ async def open_ground(config: Config, stack: AsyncExitStack) -> Ground:
         )
     )
     rpc = await stack.enter_async_context(open_rpc(config.rpc_url))
+    rpc_for_callers = await stack.enter_async_context(open_rpc(config.rpc_url, connections=_CONNECTIONS_FOR_CALLERS))
     return Ground(
         config=config,
         domains=Domains.of(config.addresses),
         relayer=Wallet(bytes.fromhex(config.relayer_key.reveal())),
         database=database,
         rpc=rpc,
+        rpc_for_callers=rpc_for_callers,
         pins=pins,
         notices=Notices(),
     )
@@ -222,8 +230,9 @@ def compose(
     """Services, and the routes over them."""
     config, database, domains = ground.config, ground.database, ground.domains
     book = config.addresses
-    jobs = JobRegistry(ground.rpc, book.job_registry)
-    providers = ProviderRegistry(ground.rpc, book.provider_registry)
+    asked = ground.rpc_for_callers
+    jobs = JobRegistry(asked, book.job_registry)
+    providers = ProviderRegistry(asked, book.provider_registry)
     reads = IndexReads.over(database)
     readiness = Readiness(
         database, ground.rpc, block_time_ms=config.block_time_ms, ready_lag_blocks=config.ready_lag_blocks
@@ -251,7 +260,7 @@ def compose(
         relaying=relaying,
         clock=system_clock,
     )
-    asks = Asks(domains, AskRegistry(ground.rpc, book.ask_registry), providers, relaying, system_clock)
+    asks = Asks(domains, AskRegistry(asked, book.ask_registry), providers, relaying, system_clock)
     polls = Polls(
         database,
         Funding(PaymentToken(ground.rpc, book.paytoken), database),

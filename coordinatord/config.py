@@ -5,6 +5,7 @@ environment. A variable whose value is wrong stops the boot by name. A secret ma
 the variable's name in lower case instead.
 """
 
+import ipaddress
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -74,6 +75,14 @@ def _origins(text: str) -> tuple[str, ...]:
         if not _ORIGIN.fullmatch(origin):
             raise ValueError(f"must be exact origins (scheme://host[:port]), comma-separated; not {origin!r}")
     return origins
+
+
+def _ip_addresses(text: str) -> tuple[str, ...]:
+    """Networks are refused: callers are told apart by single addresses, and none would ever be found."""
+    try:
+        return tuple(str(ipaddress.ip_address(part.strip())) for part in text.split(","))
+    except ValueError:
+        raise ValueError("must be IP addresses, comma-separated (no networks, no names)") from None
 
 
 def _private_key(text: str) -> Secret:
@@ -187,7 +196,10 @@ class Config:
     database_pool_min: int = _variable("DATABASE_POOL_MIN", _integer(1, 500), "connections kept open", 2)
     database_pool_max: int = _variable("DATABASE_POOL_MAX", _integer(2, 500), "connections at most", 16)
     body_memory_bytes: int = _variable(
-        "BODY_MEMORY_BYTES", _integer(33_554_432, 68_719_476_736), "request bodies held in memory at once", 268_435_456
+        "BODY_MEMORY_BYTES",
+        _integer(33_554_432, 68_719_476_736),
+        "request bodies held in memory at once; one caller gets half",
+        268_435_456,
     )
     requests_per_second: int = _variable(
         "REQUESTS_PER_SECOND", _integer(1, 1_000_000), "sustained requests of one caller; beyond it 429 busy", 200
@@ -197,7 +209,7 @@ class Config:
     )
     trusted_proxies: tuple[str, ...] = _variable(
         "TRUSTED_PROXIES",
-        lambda text: tuple(part.strip() for part in text.split(",")),
+        _ip_addresses,
         "addresses whose x-forwarded-for names the caller, comma-separated",
         (),
     )
@@ -208,7 +220,7 @@ class Config:
     upload_memory_bytes: int = _variable(
         "UPLOAD_MEMORY_BYTES",
         _integer(16_777_216, 68_719_476_736),
-        "memory that uploads pass through, at once; each takes up to 16 MiB",
+        "memory that uploads pass through, at once; each takes up to 16 MiB, and one caller gets half",
         268_435_456,
     )
     upload_least_rate: int = _variable(
@@ -271,6 +283,8 @@ def _check_together(config: Config, present: Mapping[str, str]) -> None:
                 raise Fatal(f"{name} is for ESCROW_MODE=mock only; unset it or change the mode")
     if config.peer_required and config.peer_url is None:
         raise Fatal("PEER_REQUIRED needs PEER_URL")
+    if config.metrics_port == config.port:
+        raise Fatal("METRICS_PORT must not be PORT")
     if config.database_pool_min > config.database_pool_max:
         raise Fatal("DATABASE_POOL_MIN must not be above DATABASE_POOL_MAX")
 
@@ -296,3 +310,5 @@ def _credential(path: Path) -> str | None:
         return None
     except OSError as broken:
         raise Fatal(f"the credential {path.name} cannot be read: {broken.strerror}") from None
+    except UnicodeDecodeError:
+        raise Fatal(f"the credential {path.name} is no text") from None

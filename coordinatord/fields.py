@@ -7,16 +7,18 @@ A body is an attrs class whose fields are made by `wire(...)`; `read_object` rea
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import attrs
 
-from common import scalars
+from common import scalars, strict_json
 from common.refusal import Refused
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 Schema = dict[str, Any]  # a JSON Schema
+
+_MOST_PARTS: Final = 1 << 14  # more than anything that is taken has, even with texts of nothing but commas
 
 
 class Kind(Protocol[T_co]):
@@ -267,6 +269,13 @@ class Several(Generic[T]):
 
     def schema(self) -> Schema:
         return {"type": "array", "items": self.item.schema(), "maxItems": self.most}
+
+
+def parse_sent(raw: bytes) -> object:
+    """JSON that somebody sent. Counted before it is read: what three bytes say may take a hundred when it is read."""
+    if raw.count(b",") + raw.count(b"[") + raw.count(b"{") > _MOST_PARTS:
+        raise Refused("the JSON has more members than anything that is taken here")
+    return strict_json.parse(raw)
 
 
 def wire(kind: Kind[Any], about: str = "", *, optional: bool = False, default: object = None) -> Any:

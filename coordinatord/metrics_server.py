@@ -4,10 +4,11 @@ from collections.abc import Callable
 
 import anyio
 import structlog
-from anyio.abc import SocketStream
+from anyio.abc import SocketStream, TaskStatus
 from prometheus_client import generate_latest
 
 from coordinatord.metrics import REGISTRY
+from coordinatord.trouble import Fatal
 
 log = structlog.get_logger(__name__)
 
@@ -15,8 +16,11 @@ _LONGEST_HEAD = 8192
 _PATIENCE = 5.0
 
 
-async def serve_metrics(host: str, port: int, refresh: Callable[[], None]) -> None:
-    """Until cancelled. `refresh` sets what is only worth knowing when somebody looks."""
+async def serve_metrics(
+    host: str, port: int, refresh: Callable[[], None], *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+) -> None:
+    """Until cancelled; started when the port is taken, Fatal when it cannot be. `refresh` sets what is only worth
+    knowing when somebody looks."""
 
     async def answer(stream: SocketStream) -> None:
         async with stream:
@@ -26,8 +30,12 @@ async def serve_metrics(host: str, port: int, refresh: Callable[[], None]) -> No
                 except (anyio.EndOfStream, anyio.BrokenResourceError):
                     return
 
-    listener = await anyio.create_tcp_listener(local_host=host, local_port=port)
+    try:
+        listener = await anyio.create_tcp_listener(local_host=host, local_port=port)
+    except OSError as trouble:
+        raise Fatal(f"METRICS_HOST, METRICS_PORT: {host}:{port}: {trouble.strerror}") from None
     log.info("metrics served", host=host, port=port)
+    task_status.started()
     await listener.serve(answer)
 
 

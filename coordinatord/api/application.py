@@ -21,7 +21,7 @@ from coordinatord.api.operations import Operations
 from coordinatord.api.providers import Providers
 from coordinatord.api.routes import Route
 from coordinatord.api.system import System
-from coordinatord.api.uploading import UploadReader
+from coordinatord.api.uploading import HELD_BYTES, UploadReader
 from coordinatord.config import Config
 from coordinatord.indexer.readiness import Readiness
 from coordinatord.service.index_reads import IndexReads
@@ -63,13 +63,15 @@ class Endpoints:
 def build_application(
     config: Config, endpoints: Endpoints, readiness: Readiness, sessions: Sessions, reads: IndexReads
 ) -> ASGIApp:
+    routes = endpoints.routes()
+    longest_body = max(route.body.limit for route in routes if route.body is not None)
     gates = Gates(
         is_ready=readiness.is_ready,
         find_session=sessions.find,
         bodies=BodyReader(config.body_deadline_s, config.body_least_rate),
-        budget=BodyBudget(config.body_memory_bytes),
+        budget=BodyBudget(config.body_memory_bytes, max(config.body_memory_bytes // 2, longest_body)),
         uploads=UploadReader(
-            BodyBudget(config.upload_memory_bytes),
+            BodyBudget(config.upload_memory_bytes, max(config.upload_memory_bytes // 2, HELD_BYTES)),
             config.max_blob_bytes,
             config.upload_least_rate,
             config.body_deadline_s,
@@ -77,7 +79,7 @@ def build_application(
         cache=BlockCache(reads.position),
     )
     buckets = TokenBuckets(config.requests_per_second, config.requests_burst)
-    app: ASGIApp = Dispatcher(endpoints.routes(), gates)
+    app: ASGIApp = Dispatcher(routes, gates)
     app = CallerLimits(app, buckets, frozenset(config.trusted_proxies))
     if config.cors_origins:
         app = Cors(app, config.cors_origins)

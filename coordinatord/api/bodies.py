@@ -11,10 +11,10 @@ from anyio import to_thread
 from starlette.datastructures import Headers
 from starlette.types import Receive
 
-from common import strict_json
 from common.refusal import Refused
 from coordinatord.api import answers
 from coordinatord.api.answers import Answer
+from coordinatord.fields import parse_sent
 from coordinatord.metrics import http_body_bytes
 from coordinatord.trouble import Retryable
 
@@ -40,37 +40,49 @@ def refuse_encoded(headers: Headers) -> None:
 
 
 class BodyBudget:
-    """How many bytes of bodies this process holds at once, over all requests."""
+    """How many bytes of bodies this process holds at once, over all requests, and over those of one caller: a
+    stranger that sends bodies and never ends them would leave no room for anybody else's."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, most_of_one: int | None = None) -> None:
         self._most = most
+        self._most_of_one = most if most_of_one is None else most_of_one
         self._held = 0
+        self._held_of: dict[str, int] = {}  # those who hold any
 
     @asynccontextmanager
-    async def share(self) -> "AsyncIterator[Share]":
-        share = Share(self)
+    async def share(self, caller: str) -> "AsyncIterator[Share]":
+        share = Share(self, caller)
         try:
             yield share
         finally:
-            self._held -= share.held
-            http_body_bytes.set(self._held)
+            self._give_back(caller, share.held)
 
-    def take(self, size: int) -> None:
-        if self._held + size > self._most:
+    def take(self, caller: str, size: int) -> None:
+        held_of_one = self._held_of.get(caller, 0) + size
+        if self._held + size > self._most or held_of_one > self._most_of_one:
             raise Retryable("busy", "too many request bodies are being held; try again", retry_after=1)
         self._held += size
+        self._held_of[caller] = held_of_one
+        http_body_bytes.set(self._held)
+
+    def _give_back(self, caller: str, size: int) -> None:
+        left = self._held_of.pop(caller, 0) - size
+        if left:
+            self._held_of[caller] = left
+        self._held -= size
         http_body_bytes.set(self._held)
 
 
 class Share:
     """What one request holds of the budget; it is given back when the request ends."""
 
-    def __init__(self, budget: BodyBudget) -> None:
+    def __init__(self, budget: BodyBudget, caller: str) -> None:
         self._budget = budget
+        self._caller = caller
         self.held = 0
 
     def take(self, size: int) -> None:
-        self._budget.take(size)
+        self._budget.take(self._caller, size)
         self.held += size
 
 
@@ -114,7 +126,7 @@ class BodyReader:
 
 async def parse_body(raw: bytes) -> dict[str, object]:
     """The JSON object that every body is."""
-    value = await to_thread.run_sync(strict_json.parse, raw) if len(raw) > _LARGE else strict_json.parse(raw)
+    value = await to_thread.run_sync(parse_sent, raw) if len(raw) > _LARGE else parse_sent(raw)
     if not isinstance(value, dict):
         raise Refused("the body must be a JSON object")
     return value

@@ -23,6 +23,8 @@ class Position(Protocol):
 
     async def get(self) -> Snapshot: ...
 
+    def forget(self) -> None: ...
+
 
 @attrs.frozen(slots=True)
 class Kept:
@@ -80,6 +82,10 @@ class BlockCache:
         if target in self._entries:  # another request may have dropped it meanwhile
             self._entries.move_to_end(target)
         return kept
+
+    def wrote(self) -> None:
+        """A caller was told that something changed: no answer from before that serves any more."""
+        self._position.forget()
 
     def put(self, target: bytes, kept: Kept) -> None:
         if len(kept.answer.body) > LARGEST_ENTRY:

@@ -9,7 +9,7 @@ from coordinatord.api.sending import send_answer
 
 _EXPOSED: Final = b"x-request-id, x-svc-retryable, x-svc-page-truncated, x-svc-next-offset"
 _METHODS: Final = b"GET, HEAD, POST, PUT, OPTIONS"
-_REQUEST_HEADERS: Final = b"authorization, content-type, if-none-match"
+_REQUEST_HEADERS: Final = b"authorization, content-type, idempotency-key, if-none-match, if-range, range"
 _VARY: Final = (b"vary", b"origin")
 
 

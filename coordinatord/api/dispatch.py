@@ -24,7 +24,7 @@ from coordinatord.service.outcomes import NotFound
 from coordinatord.store.sessions import SessionRow
 from coordinatord.trouble import Retryable
 
-_BEARER: Final = b"Bearer "
+_BEARER: Final = b"bearer "
 _MOST_QUERIES: Final = 4096  # that are kept as they were read, each of at most
 _SHORT_QUERY: Final = 256  # bytes
 
@@ -81,7 +81,10 @@ class Dispatcher:
         scope[ROUTE_KEY] = route.path
         if route.index_backed:
             await self._require_index()
-        return await self._run(route, match.texts, scope, receive)
+        answer = await self._run(route, match.texts, scope, receive)
+        if method in ("POST", "PUT") and answer.status < 300:
+            self._gates.cache.wrote()
+        return answer
 
     async def _require_index(self) -> None:
         if not await self._gates.is_ready():
@@ -100,14 +103,14 @@ class Dispatcher:
         headers = read_headers(Headers(scope=scope), route.headers) if route.headers else {}
         caller: str = scope[CALLER_KEY]
         if route.form is not None:
-            async with self._gates.uploads.reading(receive, Headers(scope=scope)) as form:
+            async with self._gates.uploads.reading(receive, Headers(scope=scope), caller) as form:
                 return await route.handler(Request(caller, path, query, form, session, headers))
         if route.body is None:
             request = Request(caller, path, query, None, session, headers)
             if route.index_backed and session is None:
                 return await self._of_index(route, request, scope)
             return await route.handler(request)
-        async with self._gates.budget.share() as share:
+        async with self._gates.budget.share(caller) as share:
             raw = await self._gates.bodies.read(receive, Headers(scope=scope), route.body.limit, share)
             body = route.body.read(await parse_body(raw))
             del raw  # what was read from it is held from here on
@@ -127,8 +130,8 @@ class Dispatcher:
 
     async def _session(self, scope: Scope) -> SessionRow | None:
         for name, value in scope["headers"]:
-            if name == b"authorization" and value.startswith(_BEARER):
-                return await self._gates.find_session(value.removeprefix(_BEARER).decode("latin-1"))
+            if name == b"authorization" and value[: len(_BEARER)].lower() == _BEARER:  # HTTP: schemes have no case
+                return await self._gates.find_session(value[len(_BEARER) :].decode("latin-1"))
         return None
 
     async def _of_index(self, route: Route, request: Request, scope: Scope) -> Answer | StreamedAnswer:

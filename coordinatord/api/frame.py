@@ -17,6 +17,7 @@ from coordinatord.metrics import http_requests
 log = structlog.get_logger(__name__)
 
 ROUTE_KEY: Final = "svc.route"  # set by the dispatcher: the template, so that ids make no new metric
+_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "DELETE", "PATCH"})
 
 
 def new_request_id() -> str:
@@ -67,6 +68,10 @@ class Frame:
             self._observe(scope.get(ROUTE_KEY, "none"), scope["method"], status, time.perf_counter() - started)
 
     def _observe(self, route: str, method: str, status: int, seconds: float) -> None:
+        if method not in _METHODS:
+            method = (
+                "other"  # any word is a method to HTTP: by their own names, a stranger's would be series without end
+            )
         series = self._series.get((route, method, status))
         if series is None:
             series = self._series[route, method, status] = http_requests.labels(route, method, str(status))

@@ -18,6 +18,8 @@ _WITH_BODY: Final = (Reply(408), Reply(413, "body_too_large"))
 _WITH_FORM: Final = (Reply(408),)
 _REQUEST_ID: Final = {"x-request-id": {"schema": {"type": "string"}, "required": True}}
 _RETRYABLE: Final = {"x-svc-retryable": {"schema": {"type": "string", "enum": ["true", "false"]}}}
+_RETRY_AFTER: Final = {"retry-after": {"schema": {"type": "string", "pattern": "^[0-9]+$"}}}  # seconds
+_ETAG: Final = {"etag": {"schema": {"type": "string"}}}
 _PAGE: Final = {
     "x-svc-page-truncated": {"schema": {"type": "string", "enum": ["true", "false"]}, "required": True},
     "x-svc-next-offset": {"schema": {"type": "string", "pattern": "^[0-9]+$"}},
@@ -113,14 +115,20 @@ def _responses(route: Route, by_shape: dict[Any, Schema]) -> Schema:
         shapes = {reply.shape if reply.shape is not None else views.Error for reply in several}
         variants = [by_shape[shape] for shape in sorted(shapes, key=str)]
         codes = sorted({reply.code for reply in several if reply.code is not None})
-        headers = {**_REQUEST_ID, **(_RETRYABLE if status >= 400 else _PAGE if route.paged else {})}
         responses[str(status)] = {
             "description": f"codes: {', '.join(codes)}" if codes else "see the schema",
-            "headers": headers,
+            "headers": {**_REQUEST_ID, **_headers_of(route, status)},
             "content": {"application/json": {"schema": variants[0] if len(variants) == 1 else {"anyOf": variants}}},
         }
         if media := [kind for reply in several for kind in reply.media]:
             responses[str(status)]["content"] = {kind: {} for kind in media}
-    if route.index_backed:
-        responses["304"] = {"description": "the index has not moved since", "headers": _REQUEST_ID}
+    if route.kept_while_index_stands:
+        headers = {**_REQUEST_ID, **_ETAG, **(_PAGE if route.paged else {})}
+        responses["304"] = {"description": "the index has not moved since", "headers": headers}
     return responses
+
+
+def _headers_of(route: Route, status: int) -> Schema:
+    if status >= 400:
+        return {**_RETRYABLE, **(_RETRY_AFTER if status in (429, 503) else {})}
+    return {**(_ETAG if route.kept_while_index_stands else {}), **(_PAGE if route.paged else {})}

@@ -99,6 +99,11 @@ class Route:
     index_backed: bool = False
     paged: bool = False
 
+    @property
+    def kept_while_index_stands(self) -> bool:
+        """Its answers are the index's alone: they have an etag, and serve all callers of the block."""
+        return self.index_backed and self.body is None and not self.session
+
 
 def malformed(*codes: str | None) -> tuple[Reply, ...]:
     return tuple(Reply(400, code) for code in (None, *codes))

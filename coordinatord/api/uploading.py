@@ -34,7 +34,7 @@ class UploadReader:
     clock: Callable[[], float] = time.monotonic
 
     @asynccontextmanager
-    async def reading(self, receive: Receive, headers: Headers) -> AsyncIterator[UploadForm]:
+    async def reading(self, receive: Receive, headers: Headers, caller: str) -> AsyncIterator[UploadForm]:
         """The form of a request. What ends the block early is answered; the rest of the body is read and dropped as
         far as that is cheap, so that the caller is there to hear the answer."""
         refuse_encoded(headers)
@@ -45,7 +45,7 @@ class UploadReader:
             if size is not None and size > self.most_bytes + OVERHEAD_BYTES:
                 raise FileTooLarge
             boundary = boundary_of(headers.get("content-type", ""))
-            async with self.budget.share() as share:
+            async with self.budget.share(caller) as share:
                 share.take(HELD_BYTES if size is None else min(size, HELD_BYTES))
                 yield UploadForm(boundary, body.pieces(), self.most_bytes)
         except FileTooLarge:

@@ -345,8 +345,10 @@ def _evidence(raw: bytes | None) -> object:
     """Whatever the provider published: its JSON, or its bytes as hex when they are none."""
     if not raw:
         return None
-    value = published_json(raw)
-    return value if value is not None else hex_of(raw)
+    try:
+        return strict_json.parse(raw)
+    except Refused:
+        return hex_of(raw)
 
 
 def ask(row: AskRow) -> Ask:

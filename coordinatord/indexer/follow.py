@@ -113,6 +113,8 @@ class Follower:
     async def _target(self) -> Header:
         head = await self._source.head()
         metrics.index_head.set(head.height)
+        if self._position is not None:  # readiness says the same, but only when somebody asks for it
+            metrics.index_lag.set(head.height - self._position.block_number)
         depth = self._settings.confirmations
         if depth == 0 or head.height == 0:
             return head

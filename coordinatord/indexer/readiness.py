@@ -11,12 +11,12 @@ from coordinatord import metrics
 from coordinatord.chain.rpc import Rpc, quantity
 from coordinatord.chain.rpc_errors import RpcError
 from coordinatord.store.database import Database
-from coordinatord.store.index.position import Position, read_position
+from coordinatord.store.index.position import Position, read_position_in_time
 from coordinatord.trouble import Retryable
 
 Reason = Literal["ready", "cold_start", "trailing", "reorg", "chain_unreachable"]
 
-_PATIENCE: Final = 3.0  # seconds for the node's head: a probe that waits longer is no answer
+_PATIENCE: Final = 3.0  # seconds for the node's head, and for the database: a probe that waits longer is no answer
 
 
 @attrs.frozen(slots=True)
@@ -38,9 +38,12 @@ class Readiness:
         *,
         block_time_ms: int,
         ready_lag_blocks: int,
+        patience: float = _PATIENCE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._database = database
+        # Not of the pool: while the database hangs, its statements do, and everyone would hear on that all is well.
+        self._line = database.line(patience)
+        self._patience = patience
         self._rpc = rpc
         self._keep = block_time_ms / 1000
         self._ready_lag = ready_lag_blocks
@@ -68,12 +71,11 @@ class Readiness:
 
     async def _ask(self) -> ReadinessReport:
         head: int | None = None
-        with anyio.move_on_after(_PATIENCE):
+        with anyio.move_on_after(self._patience):
             head = await self._head()
         position: Position | None = None
         try:
-            async with self._database.connection() as connection:
-                position = await read_position(connection)
+            position = await read_position_in_time(self._line)
         except Retryable:
             position = None
         report = judge(position, head, self._ready_lag)

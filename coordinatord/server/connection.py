@@ -48,6 +48,8 @@ class Connection:
                 await self._read(protocol)
         except* (OSError, CallerGone):
             pass  # the network's business
+        except* Exception:
+            log.exception("connection failed")  # and no other with it
         finally:
             await self._part()
 

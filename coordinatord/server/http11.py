@@ -23,6 +23,7 @@ from coordinatord.api.frame import new_request_id
 
 _VERSIONS: Final = (b"1.1", b"1.0")
 _SMALL: Final = 1 << 16  # head and body up to this size leave in one piece
+_MOST_HEADERS: Final = 100
 
 
 Address = tuple[str, int] | None
@@ -46,6 +47,7 @@ class Http11(H11Protocol):
         """`peers`: the client's address and ours."""
         super().__init__(app, config, context, handlers, ConnectionState({}), False, *peers, send)
         self._unsent = b""
+        self._method = b""  # of the latest request
 
     async def stream_send(self, event: Event) -> None:
         """The head of an answer waits for the body that follows it at once: both cost one system call."""
@@ -84,7 +86,8 @@ class Http11(H11Protocol):
         """Hypercorn looks here whether to upgrade."""
 
     async def _create_stream(self, request: h11.Request) -> None:
-        status = _refusal(request)
+        self._method = request.method
+        status = _refusal(request, self.config.h11_max_incomplete_size)
         if status is not None:
             await self._send_error_response(status)
             await self.send(Closed())
@@ -121,15 +124,24 @@ class Http11(H11Protocol):
         headers.append((b"content-length", str(len(answer.body)).encode()))
         headers += self.config.response_headers("h11")
         await self.send(Updated(idle=False))
+        answers_head = self.connection.our_state is h11.SEND_RESPONSE and self._method == b"HEAD"
         self._unsent += self._bytes_of(h11.Response(headers=headers, status_code=status_code))
-        self._unsent += self._bytes_of(h11.Data(data=answer.body))
+        if not answers_head:
+            self._unsent += self._bytes_of(h11.Data(data=answer.body))
         self._unsent += self._bytes_of(h11.EndOfMessage())
         await self._flush()
 
 
-def _refusal(request: h11.Request) -> int | None:
+def _refusal(request: h11.Request, longest_head: int) -> int | None:
     """The status that refuses this message before anything reads it, if it has to be."""
     if request.http_version not in _VERSIONS:
         return 505
+    # h11 keeps to the size only while a head comes in pieces; each header costs as much as a hundred bytes.
     names = [name for name, _ in request.headers]
+    if len(names) > _MOST_HEADERS or _size_of(request) > longest_head:
+        return 431
     return 400 if b"content-length" in names and b"transfer-encoding" in names else None
+
+
+def _size_of(request: h11.Request) -> int:
+    return len(request.target) + sum(len(name) + len(value) + 4 for name, value in request.headers)

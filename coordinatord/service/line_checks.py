@@ -5,10 +5,10 @@ from typing import TypeAlias
 
 import attrs
 
-from common import strict_json
 from common.domains import Domains
 from common.quotes import Terms
 from common.refusal import Refused
+from coordinatord.fields import parse_sent
 from coordinatord.service.line_reading import Line
 from coordinatord.service.order_checks import (
     Paid,
@@ -62,7 +62,7 @@ class LineChecks:
         if line.text is None:
             return Skipped(line.number, None, "invalid_line", "the line is longer than any submission")
         try:
-            values = strict_json.parse(line.text)
+            values = parse_sent(line.text)
         except Refused as wrong:
             return Skipped(line.number, None, "invalid_json", wrong.message)
         if not isinstance(values, dict):

@@ -3,6 +3,7 @@
 Under load nobody waits for the database to say it: before the last answer is too old, the next is asked for.
 """
 
+import math
 import time
 from collections.abc import Awaitable, Callable
 from typing import Final, Generic, TypeVar
@@ -28,6 +29,7 @@ class Recent(Generic[T]):
         self._clock = clock
         self._known: T | None = None
         self._asked_at = 0.0  # what is not known is not recent, whenever it was asked for
+        self._forgotten_at = -math.inf
 
     async def get(self) -> T:
         """As it is now. Raises what the read raises."""
@@ -36,11 +38,15 @@ class Recent(Generic[T]):
     def recent(self, within: float = RECENT) -> T | None:
         """As it was a moment ago, if that is known."""
         age = self._clock() - self._asked_at
-        if age >= within:
+        if age >= within or self._asked_at <= self._forgotten_at:
             return None
         if age > within * _RENEWED:
             self._reads.renew(None)
         return self._known
+
+    def forget(self) -> None:
+        """What was asked for until now is too old, whatever its age: somebody knows of something newer."""
+        self._forgotten_at = self._clock()
 
     async def lately(self, within: float = RECENT) -> T:
         """As it was a moment ago, or is now."""

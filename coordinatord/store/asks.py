@@ -27,7 +27,7 @@ class FloorRow:
 
 
 async def read_asks(database: Database, model_id: int | None, limit: int, offset: int) -> tuple[Snapshot, list[AskRow]]:
-    async with database.connection() as connection:
+    async with database.connection_for_lists() as connection:
         rows = await connection.fetch(
             f"select page.*, {COLUMNS} from index_position p left join lateral (select a.provider_id, a.model_id,"
             " a.sla, a.rate_in::text, a.rate_out::text from asks a join providers v using (provider_id)"
@@ -44,7 +44,7 @@ async def read_asks(database: Database, model_id: int | None, limit: int, offset
 async def read_floors(
     database: Database, model_id: int | None, sla: int | None, limit: int, offset: int
 ) -> tuple[Snapshot, list[FloorRow]]:
-    async with database.connection() as connection:
+    async with database.connection_for_lists() as connection:
         rows: list[asyncpg.Record] = await connection.fetch(
             f"select page.*, {COLUMNS} from index_position p left join lateral (select a.model_id, a.sla,"
             " min(a.rate_in)::text as rate_in, min(a.rate_out)::text as rate_out"

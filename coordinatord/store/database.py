@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TypeAlias, TypeVar
 
+import anyio
 import asyncpg
 import tenacity
 
 from coordinatord.store.lines import Line
-from coordinatord.trouble import Retryable
+from coordinatord.trouble import Fatal, Retryable
 
 T = TypeVar("T")
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record] | asyncpg.pool.PoolConnectionProxy[asyncpg.Record]"
@@ -35,10 +36,13 @@ _EXHAUSTED = (asyncpg.TooManyConnectionsError, TimeoutError, asyncpg.DiskFullErr
 class Database:
     """A pool, a way to run transactions, and connections of one's own for roles and listening."""
 
-    def __init__(self, pool: "asyncpg.Pool[asyncpg.Record]", dsn: str, acquire_timeout: float) -> None:
+    def __init__(
+        self, pool: "asyncpg.Pool[asyncpg.Record]", dsn: str, acquire_timeout: float, lists_at_once: int
+    ) -> None:
         self.pool = pool
         self.dsn = dsn
         self._acquire_timeout = acquire_timeout
+        self._lists = anyio.Semaphore(lists_at_once)
         self._lines: list[Line] = []
 
     @asynccontextmanager
@@ -49,6 +53,20 @@ class Database:
                 yield connection
         except (*_AGAIN, *_EXHAUSTED) as trouble:
             raise database_trouble(trouble) from trouble
+
+    @asynccontextmanager
+    async def connection_for_lists(self) -> AsyncIterator[Connection]:
+        """The same for what a caller can make long, as a page far into a list. It leaves half of the pool to others."""
+        try:
+            with anyio.fail_after(self._acquire_timeout):
+                await self._lists.acquire()
+        except TimeoutError as trouble:
+            raise database_trouble(trouble) from trouble
+        try:
+            async with self.connection() as connection:
+                yield connection
+        finally:
+            self._lists.release()
 
     async def transact(self, body: Callable[[Connection], Awaitable[T]]) -> T:
         """Run `body` in a transaction, again when it was rolled back through no fault of its own."""
@@ -64,9 +82,9 @@ class Database:
             raise database_trouble(trouble) from trouble
         raise AssertionError("tenacity returns or raises")
 
-    def line(self) -> Line:
+    def line(self, patience: float | None = None) -> Line:
         """A connection for one kind of read by key, beside the pool; it ends with the pool."""
-        line = Line(self.connect)
+        line = Line(self.connect) if patience is None else Line(self.connect, patience)
         self._lines.append(line)
         return line
 
@@ -100,16 +118,21 @@ def _attempts() -> tenacity.AsyncRetrying:
 async def open_database(
     dsn: str, *, smallest: int, largest: int, acquire_timeout: float = 5.0
 ) -> AsyncIterator[Database]:
-    """The pool, closed when the block ends. `Retryable` when the server does not answer.
+    """The pool, closed when the block ends. `Retryable` when the server does not answer, `Fatal` when it will not
+    answer to `dsn`, however often it is asked.
 
     Connections are not reset between uses: nobody sets session state on a pooled connection (`set local` only), and
     the reset costs a third of the throughput of point reads.
     """
     try:
         pool = await asyncpg.create_pool(dsn, min_size=smallest, max_size=largest, reset=_no_reset)
+    except ValueError:  # asyncpg's own for a wrong string is one, too; what it says may hold parts of the password
+        raise Fatal("DATABASE_URL must be postgresql://user:password@host:port/database") from None
+    except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as refused:
+        raise Fatal(f"DATABASE_URL: {refused}") from None
     except (*_AGAIN, *_EXHAUSTED, OSError) as trouble:
         raise database_trouble(trouble) from trouble
-    database = Database(pool, dsn, acquire_timeout)
+    database = Database(pool, dsn, acquire_timeout, max(1, largest // 2))
     try:
         yield database
     finally:

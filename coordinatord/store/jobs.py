@@ -99,12 +99,12 @@ async def read_page(database: Database, wanted: JobFilter, limit: int, offset: i
     direction = "desc" if wanted.newest_first else "asc"
     order = f"order by j.posted_block {direction}, j.posted_log {direction}"
     values += [limit, offset]
+    # What a row shows is made of the page's rows alone, not of all that an offset passes over.
     query = (
-        f"select page.*, {COLUMNS} from index_position p left join lateral (select {JOB_COLUMNS}, j.posted_log"
-        f" from jobs j where {conditions} {order} limit ${len(values) - 1} offset ${len(values)}) page on true"
-        f" {order.replace('j.', 'page.')}"
+        f"select {JOB_COLUMNS}, {COLUMNS} from index_position p left join lateral (select j.* from jobs j"
+        f" where {conditions} {order} limit ${len(values) - 1} offset ${len(values)}) j on true {order}"
     )
-    async with database.connection() as connection:
+    async with database.connection_for_lists() as connection:
         rows = await connection.fetch(query, *values)
     return snapshot_of(rows), [job_row(row) for row in rows if row["job_id"] is not None]
 
@@ -130,7 +130,7 @@ def conditions_of(wanted: JobFilter) -> tuple[str, list[object]]:
 
 async def read_summary(database: Database, owner: bytes) -> tuple[Snapshot, list[OwnerSummary]]:
     """The total first, then one row per model. Every rate the chain takes is a whole number: all jobs are priced."""
-    async with database.connection() as connection:
+    async with database.connection_for_lists() as connection:
         rows = await connection.fetch(
             f"select s.*, {COLUMNS} from index_position p left join lateral (select model_id, count(*) as jobs,"
             " count(*) filter (where state = 2) as completed, coalesce(sum(cap), 0)::text as escrowed"

@@ -29,9 +29,12 @@ _LOST: Final = (
 class Line:
     """`fetch`, from one task at a time. It connects when first used, and again when the connection was lost."""
 
-    def __init__(self, connect: "Callable[[], Awaitable[asyncpg.Connection[asyncpg.Record]]]") -> None:
-        """`connect` raises Retryable while there is no database."""
+    def __init__(
+        self, connect: "Callable[[], Awaitable[asyncpg.Connection[asyncpg.Record]]]", patience: float = _PATIENCE
+    ) -> None:
+        """`connect` raises Retryable while there is no database. `patience`: seconds for one read."""
         self._connect = connect
+        self._patience = patience
         self._connection: asyncpg.Connection[asyncpg.Record] | None = None
         self._statements: dict[str, PreparedStatement[asyncpg.Record]] = {}
 
@@ -61,8 +64,8 @@ class Line:
         if statement is None:
             if self._connection is None:
                 self._connection = await self._connect()
-            statement = self._statements[query] = await self._connection.prepare(query, timeout=_PATIENCE)
-        rows: list[asyncpg.Record] = await statement.fetch(*arguments, timeout=_PATIENCE)
+            statement = self._statements[query] = await self._connection.prepare(query, timeout=self._patience)
+        rows: list[asyncpg.Record] = await statement.fetch(*arguments, timeout=self._patience)
         return rows
 
 

@@ -20,13 +20,16 @@ RELAY_QUEUED = "relay_queued"  # a relay waits for the relayer
 RELAY_ENDED = "relay_ended"  # payload: the relay's id
 INDEX_MOVED = "index_moved"  # payload: the block number
 BATCH_DUE = "batch_due"  # a batch was created or cancelled
+_PATIENCE = 5.0  # seconds for the answer to a heartbeat
 CHANNELS = (RELAY_QUEUED, RELAY_ENDED, INDEX_MOVED, BATCH_DUE)
 
 
 class Notices:
     """Delivers each notice to all who subscribed to its channel."""
 
-    def __init__(self) -> None:
+    def __init__(self, heartbeat: float = 15.0) -> None:
+        """`heartbeat`: seconds after which the connection is tried."""
+        self._heartbeat = heartbeat
         self._subscribers: dict[str, set[Callable[[str], None]]] = {channel: set() for channel in CHANNELS}
 
     def deliver(self, channel: str, payload: str) -> None:
@@ -64,7 +67,11 @@ class Notices:
         try:
             for channel in CHANNELS:
                 await connection.add_listener(channel, lambda _c, _pid, ch, payload: self.deliver(ch, payload))
-            await closed.wait()
+            while not closed.is_set():
+                with anyio.move_on_after(self._heartbeat):
+                    await closed.wait()
+                # A connection that only listens never learns that the other side is gone without a word.
+                await connection.fetchval("select 1", timeout=_PATIENCE)
         finally:
-            with anyio.move_on_after(2, shield=True), suppress(asyncpg.InterfaceError):
+            with anyio.move_on_after(2, shield=True), suppress(asyncpg.InterfaceError, OSError):
                 await connection.close(timeout=1)

@@ -17,3 +17,6 @@ class Standing:
 
     async def get(self) -> Snapshot:
         return self.now
+
+    def forget(self) -> None:
+        self.known = None

@@ -1,8 +1,11 @@
 """Where the index stands: the one row that moves in the transaction of the events it stands for."""
 
+from typing import Final
+
 import attrs
 
 from coordinatord.store.database import Connection
+from coordinatord.store.lines import Line
 from coordinatord.store.notices import INDEX_MOVED
 
 
@@ -16,10 +19,19 @@ class Position:
     rebuilding: bool
 
 
+_READ: Final = "select block_number, block_hash, block_time, rebuilding from index_position"
+
+
 async def read_position(connection: Connection) -> Position | None:
     """None before the first block was indexed."""
-    row = await connection.fetchrow("select block_number, block_hash, block_time, rebuilding from index_position")
+    row = await connection.fetchrow(_READ)
     return Position(**row) if row is not None else None
+
+
+async def read_position_in_time(line: Line) -> Position | None:
+    """The same; Retryable when the database does not answer, or not soon."""
+    rows = await line.fetch(_READ)
+    return Position(**rows[0]) if rows else None
 
 
 async def move_position(connection: Connection, position: Position) -> None:

@@ -60,6 +60,12 @@ def test_bytes_survive_writing_and_reading(value):
     assert read_base64(base64_of(value), 64, "field") == value
 
 
+def test_length_of_hex_is_looked_at_before_its_digits() -> None:
+    """They may be all of a body: a second for what is refused anyway."""
+    with pytest.raises(Refused, match="at most 64 bytes"):
+        read_hex_upto("0x" + "zz" * 65, 64, "field")
+
+
 @given(st.text(alphabet="ABZaz019+/=-_ \n", max_size=12))
 def test_no_two_base64_texts_are_read_as_the_same_bytes(text):
     try:

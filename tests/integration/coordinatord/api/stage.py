@@ -112,12 +112,14 @@ async def staged(
     ):
         signer = Signer(config.pin_store_key, config.pin_store_secret, config.pin_store_region)
         url = bucket_url(config.pin_store_endpoint, config.pin_store_bucket)
+        rpc = Rpc(node_transport(node_client, config.rpc_url))
         ground = Ground(
             config=config,
             domains=Domains.of(config.addresses),
             relayer=Wallet(bytes.fromhex(config.relayer_key.reveal())),
             database=database,
-            rpc=Rpc(node_transport(node_client, config.rpc_url)),
+            rpc=rpc,
+            rpc_for_callers=rpc,
             pins=PinStore(StoreRequests(store_client, url, signer, attempts=1)),
             notices=Notices(),
         )

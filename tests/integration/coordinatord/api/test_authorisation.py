@@ -85,13 +85,13 @@ async def test_session_routes_refuse_and_public_routes_ignore(
             assert answer.status_code != 401, f"{method} {path}"
 
 
-@pytest.mark.parametrize("role", ["client", "provider"])
+@pytest.mark.parametrize(("role", "scheme"), [("client", "Bearer"), ("provider", "bearer")])
 async def test_live_session_of_either_role_opens_every_session_route(
-    stage: Stage, operations: Operations, provider: Party, role: str
+    stage: Stage, operations: Operations, provider: Party, role: str, scheme: str
 ) -> None:
     await provider.sign_in(role)
     for method, path, _ in operations:
-        answer = await _ask(stage.http, method, path, f"Bearer {provider.token}")
+        answer = await _ask(stage.http, method, path, f"{scheme} {provider.token}")
         assert answer.status_code not in (401, 403, 500) or path in ("/key", "/release", "/handover"), (
             f"{method} {path}"
         )

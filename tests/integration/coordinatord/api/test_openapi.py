@@ -38,6 +38,8 @@ def _judge(document: Schema, operation: Schema, answer: Any) -> None:
             assert name in answer.headers
         if name in answer.headers:
             jsonschema.validate(answer.headers[name], header["schema"])
+    for name in ("etag", "retry-after", "x-svc-page-truncated", "x-svc-retryable"):
+        assert name in described["headers"] or name not in answer.headers, name
     if answer.status_code >= 400 and '"model_not_found"' not in answer.text:
         assert answer.headers["x-svc-retryable"] in {"true", "false"}
     if "content" in described:
@@ -124,6 +126,17 @@ async def test_answers_of_the_whole_life_of_a_job_are_described(stage: Stage, cl
         (paths["/key"]["get"], await stage.http.get("/key")),
     ):
         _judge(document, operation, answer)
+
+
+async def test_answers_of_an_index_that_stands_are_described_where_there_are_any(stage: Stage) -> None:
+    document = await _document(stage)
+    known = (await stage.http.get("/v1/models")).headers["etag"]
+    unchanged = await stage.http.get("/v1/models", headers={"if-none-match": known})
+    assert unchanged.status_code == 304
+    _judge(document, document["paths"]["/v1/models"]["get"], unchanged)
+    for path, methods in document["paths"].items():
+        for operation in methods.values():
+            assert not ("304" in operation["responses"] and path.startswith("/v1/batches"))  # a session's own
 
 
 async def test_document_describes_every_specified_answer(stage: Stage) -> None:

@@ -8,6 +8,8 @@ import httpx
 import pytest
 
 from common.address_book import AddressBook
+from coordinatord.store.database import open_database
+from coordinatord.trouble import Retryable
 from devnet.accounts import Wallet as DevnetWallet
 from devnet.world import World
 from tests.integration.coordinatord.api.party import Party
@@ -45,6 +47,18 @@ async def test_request_waits_for_a_connection_and_is_answered_when_there_is_one(
             await anyio.wait_all_tasks_blocked()
             assert answers == []
         assert answers == [201]
+
+
+async def test_lists_leave_half_of_the_pool_to_others(database_url: str) -> None:
+    async with (
+        open_database(database_url, smallest=1, largest=4, acquire_timeout=0.2) as database,
+        database.connection_for_lists(),
+        database.connection_for_lists(),
+    ):
+        with pytest.raises(Retryable):
+            await database.connection_for_lists().__aenter__()
+        async with database.connection() as first, database.connection() as second:
+            assert await first.fetchval("select 1") == await second.fetchval("select 1")
 
 
 async def test_request_that_waited_too_long_is_503_and_posts_nothing_until_it_is_sent_again(

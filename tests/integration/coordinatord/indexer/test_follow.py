@@ -3,6 +3,7 @@
 import attrs
 import pytest
 
+from coordinatord import metrics
 from coordinatord.indexer.follow import Follower, Wake
 from coordinatord.store.database import Connection, Database
 from coordinatord.store.index.position import read_position
@@ -58,3 +59,11 @@ async def test_confirmations_keep_the_index_below_the_head(scene: Scene, connect
     position = await read_position(connection)
     assert position is not None
     assert position.block_number == await scene.head() - 5
+
+
+async def test_lag_is_measured_though_nobody_asks_for_readiness(scene: Scene, connection: Connection) -> None:
+    follower = Follower(scene.source, settings_of(scene.world), Wake())
+    await follower.catch_up(connection)
+    metrics.index_lag.set(99)
+    await follower.catch_up(connection)
+    assert metrics.REGISTRY.get_sample_value("coordinatord_index_lag_blocks") == 0

@@ -7,6 +7,7 @@ not change, and must end equal to the registries' own account.
 from collections.abc import AsyncIterator
 from typing import Any
 
+import anyio
 import attrs
 import pytest
 
@@ -55,6 +56,20 @@ async def behind(scene: Scene, world: World, database: Database) -> AsyncIterato
         source = Source(rpc, Decoder(address_book(world)))
         readiness = Readiness(database, rpc, block_time_ms=0, ready_lag_blocks=2)
         yield Behind(proxy, source, follower_of(source, world, JOURNAL_BLOCKS), readiness)
+
+
+async def test_database_that_hangs_makes_unready_until_it_answers(
+    behind: Behind, world: World, database: Database, connection: Connection
+) -> None:
+    await behind.follower.catch_up(connection)
+    async with open_rpc(world.anvil.rpc_url) as rpc:
+        readiness = Readiness(database, rpc, block_time_ms=0, ready_lag_blocks=2, patience=1)
+        assert (await readiness.report()).ready
+        async with connection.transaction():
+            await connection.execute("lock table index_position")
+            with anyio.fail_after(5):
+                assert not (await readiness.report()).ready
+        assert (await readiness.report()).ready
 
 
 def other_header(params: Any, block: Any) -> Any:

@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import AsyncIterator
+from typing import NoReturn
 
 import pytest
 
+from coordinatord.server import http11
 from coordinatord.server.pace import Pace
 from tests.integration.coordinatord.server.serving import Served, serving
 
@@ -70,10 +72,53 @@ async def test_refusal_before_any_route_has_the_envelope_of_all_errors(served: S
     assert json.loads(body)["error"].keys() == {"message", "type", "param", "code"}
 
 
-async def test_head_of_more_than_16_kib_is_431(served: Served) -> None:
+@pytest.mark.parametrize(
+    "headers",
+    [b"x-long: " + b"a" * 20_000, b"x-long: " + b"a" * 20_000 + b"\r\n\r\n", b"a:\r\n" * 100 + b"\r\n"],
+    ids=["unfinished", "whole at once", "of many headers"],
+)
+async def test_head_of_more_than_16_kib_or_100_headers_is_431(served: Served, headers: bytes) -> None:
     async with served.connected() as client:
-        await client.send(b"GET /hello HTTP/1.1\r\nhost: x\r\nx-long: " + b"a" * 20_000)
+        await client.send(b"GET /hello HTTP/1.1\r\nhost: x\r\n" + headers)
         assert (await client.rest()).startswith(b"HTTP/1.1 431 ")
+    assert served.paths == []
+
+
+@pytest.mark.parametrize(
+    ("message", "status"),
+    [
+        (b"HEAD /hello HTTP/1.2\r\nhost: x\r\n\r\n", b"505"),
+        (b"HEAD /hello HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n", b"400"),
+        (b"HEAD /hello HTTP/1.1\r\nhost: x\r\n" + b"a:\r\n" * 100 + b"\r\n", b"431"),
+    ],
+    ids=["version", "two lengths", "long head"],
+)
+async def test_refusal_of_a_head_has_no_body_and_harms_nobody_else(
+    served: Served, message: bytes, status: bytes
+) -> None:
+    async with served.connected() as honest:
+        await honest.send(b"GET /hello HTTP/1.1\r\nhost: x\r\n\r\n")
+        await honest.until(b"{}")
+        async with served.connected() as client:
+            await client.send(message)
+            answer = await client.rest()
+        assert answer.startswith(b"HTTP/1.1 " + status)
+        assert answer.endswith(b"\r\n\r\n")
+        await honest.send(b"GET /hello HTTP/1.1\r\nhost: x\r\n\r\n")
+        await honest.until(b"{}")
+
+
+async def test_connection_whose_protocol_fails_ends_alone(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: int) -> NoReturn:
+        raise ValueError
+
+    monkeypatch.setattr(http11, "malformed_http", broken)
+    async with served.connected() as client:
+        await client.send(b"GET\r\n\r\n")
+        assert await client.rest() == b""
+    async with served.connected() as honest:
+        await honest.send(b"GET /hello HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert (await honest.until(b"{}")).startswith(b"HTTP/1.1 200 ")
 
 
 UPGRADES = {

@@ -33,6 +33,13 @@ async def test_position_of_a_moment_ago_serves_without_a_question() -> None:
     assert await cache.get(b"/x?") is page
 
 
+async def test_nothing_of_a_moment_ago_serves_once_a_caller_was_told_of_a_change() -> None:
+    cache = BlockCache(Standing(AT_6, known=AT_5))
+    cache.put(b"/x?", kept(b"/x?"))
+    cache.wrote()
+    assert await cache.get(b"/x?") is None
+
+
 async def test_least_recently_used_answers_make_room() -> None:
     cache = BlockCache(Standing(AT_5), most_bytes=2 * (ENTRY_BYTES + 5))
     for target in (b"1", b"2"):

@@ -3,7 +3,10 @@ import json
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from coordinatord.api import answers
 from coordinatord.api.frame import Frame
+from coordinatord.api.sending import send_answer
+from coordinatord.metrics import http_requests
 from tests.unit.coordinatord.api.asgi import ask, scope
 
 pytestmark = pytest.mark.anyio
@@ -29,6 +32,20 @@ async def test_failure_after_the_head_ends_the_connection() -> None:
 
     with pytest.raises(KeyError):
         await ask(Frame(broken), scope())
+
+
+async def test_methods_of_a_strangers_own_make_one_series() -> None:
+    async def found_nothing(_: Scope, __: Receive, send: Send) -> None:
+        await send_answer(send, answers.internal_error())
+
+    def methods() -> set[str]:
+        samples = [sample for metric in http_requests.collect() for sample in metric.samples]
+        return {sample.labels["method"] for sample in samples}
+
+    before = methods()
+    for n in range(20):
+        await ask(Frame(found_nothing), scope(f"METHOD-{n}"))
+    assert methods() - before <= {"other"}
 
 
 async def test_websocket_is_turned_away() -> None:

@@ -24,8 +24,10 @@ def reader(budget: BodyBudget | None = None, clock: Callable[[], float] = lambda
     return UploadReader(budget or BodyBudget(HELD_BYTES), most_bytes=1000, least_rate=1000, stall_s=60, clock=clock)
 
 
-async def upload(uploads: UploadReader, receive: Receive, headers: dict[str, str] | None = None) -> bytes:
-    async with uploads.reading(receive, Headers(HEADERS | (headers or {}))) as form:
+async def upload(
+    uploads: UploadReader, receive: Receive, headers: dict[str, str] | None = None, caller: str = "honest"
+) -> bytes:
+    async with uploads.reading(receive, Headers(HEADERS | (headers or {})), caller) as form:
         await form.purpose()
         await form.filename()
         return b"".join([piece async for piece in form.pieces()])
@@ -110,9 +112,17 @@ async def test_encoded_form_is_refused_unread() -> None:
 
 async def test_uploads_beyond_the_memory_for_them_are_busy_and_what_ended_is_given_back() -> None:
     uploads = reader(BodyBudget(HELD_BYTES + 2000))
-    async with uploads.reading(receiving([]), Headers(HEADERS)):
+    async with uploads.reading(receiving([]), Headers(HEADERS), "other"):
         with pytest.raises(Retryable) as busy:
             await upload(uploads, receiving(pieces(FORM)), {"content-length": "2001"})
         assert busy.value.kind == "busy"
         assert await upload(uploads, receiving(pieces(FORM)), {"content-length": "2000"})
     assert await upload(uploads, receiving(pieces(FORM)), {"content-length": "2001"})
+
+
+async def test_uploads_of_one_caller_leave_room_for_anothers() -> None:
+    uploads = reader(BodyBudget(2 * HELD_BYTES, most_of_one=HELD_BYTES))
+    async with uploads.reading(receiving([]), Headers(HEADERS), "stranger"):  # of unknown length: it may hold the most
+        with pytest.raises(Retryable):
+            await upload(uploads, receiving(pieces(FORM)), caller="stranger")
+        assert await upload(uploads, receiving(pieces(FORM))) == b"x" * 1000

@@ -47,6 +47,7 @@ def test_complete_submission_passes(check: Check, submitter: Submitter) -> None:
         (b"\xff", "invalid_json"),
         (b'{"a":1,"a":2}', "invalid_json"),
         (b'{"c":' + b"[" * 100_000, "invalid_json"),
+        (b'{"more":[' + b"{}," * 20_000 + b"1]}", "invalid_json"),  # read, it would take thirty times its bytes
         (b'{"model_id":1}', "invalid_line"),
         (None, "invalid_line"),
     ],

@@ -47,6 +47,20 @@ async def test_position_is_known_for_a_moment_after_it_was_asked_for() -> None:
     assert index.asked == 1
 
 
+async def test_position_that_is_forgotten_is_asked_for_again_and_so_is_one_under_way_then() -> None:
+    index = Index()
+    position = index.position()
+    await position.get()
+    index.clock += 0.8 * RECENT
+    assert position.recent() == AT_5
+    position.forget()  # while it is renewed, and that question may have been answered before
+    await renewed()
+    assert position.recent() is None
+    index.clock += 0.1 * RECENT
+    assert await position.lately() == AT_5
+    assert position.recent() == AT_5
+
+
 async def test_position_that_ages_is_asked_for_before_it_is_too_old() -> None:
     index = Index()
     position = index.position()

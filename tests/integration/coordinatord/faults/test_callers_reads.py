@@ -1,0 +1,44 @@
+"""What a caller asks of the node keeps nobody but callers waiting."""
+
+import anyio
+import httpx
+import pytest
+
+from devnet.ports import pick_free
+from devnet.world import World
+from tests.faults.rpc_proxy import Hang, rpc_proxy
+from tests.integration.coordinatord.api.running import running
+from tests.integration.coordinatord.api.stage import environment
+
+pytestmark = pytest.mark.anyio
+
+QUESTIONS = 100
+
+
+async def test_strangers_reads_of_a_slow_node_hold_up_neither_the_index_nor_readiness(
+    world: World, database_url: str
+) -> None:
+    async with rpc_proxy(world.anvil.rpc_url) as node:
+        settings = environment(world, database_url, RPC_URL=node.url)
+        async with (
+            running(settings, pick_free(), pick_free()) as coordinator,
+            httpx.AsyncClient(
+                base_url=coordinator.base_url, trust_env=False, timeout=60, limits=httpx.Limits(max_connections=200)
+            ) as http,
+            anyio.create_task_group() as strangers,
+        ):
+            with node.fault(Hang("eth_gasPrice")):  # which GET /evm/chain asks for, and nothing else
+                for _ in range(QUESTIONS):
+                    strangers.start_soon(http.get, "/evm/chain")
+                with anyio.fail_after(5):
+                    while not node.seen("eth_gasPrice"):  # noqa: ASYNC110 - the event is in another process
+                        await anyio.sleep(0.01)
+                    await world.anvil.call("evm_mine")
+                    head = int(await world.anvil.call("eth_blockNumber"), 16)
+                    state = {"cursor": "0"}
+                    while int(state["cursor"]) < head:
+                        answer = await http.get("/readyz")
+                        state = answer.json()
+                        assert answer.status_code == 200, state
+                        await anyio.sleep(0.05)
+            strangers.cancel_scope.cancel()

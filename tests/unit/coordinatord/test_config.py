@@ -1,0 +1,104 @@
+"""The specification's table of variables, held against what is read."""
+
+from pathlib import Path
+
+import pytest
+
+from coordinatord.config import read_config, variables
+from coordinatord.trouble import Fatal
+from tests.unit.coordinatord.environment import ENVIRONMENT
+
+INTEGERS = {  # lowest, default, highest
+    "PORT": (1, 8402, 65535),
+    "GETLOGS_CAP": (1, 5000, 1_000_000),
+    "BLOCK_TIME_MS": (1, 2000, 3_600_000),
+    "READY_LAG_BLOCKS": (0, 7, 1_000_000),
+    "RELAY_MAX_DEPTH": (1, 32, 4096),
+    "RELAY_QUEUE_TIMEOUT_MS": (1, 10_000, 600_000),
+    "MAX_BLOB_BYTES": (1024, 209_715_200, 1_073_741_824),
+    "FILE_RETENTION_SECONDS": (259_200, 2_592_000, 31_536_000),
+    "MATCH_LEASE_MS": (1000, 20_000, 600_000),
+    "MATCH_LIVENESS_MS": (1000, 15_000, 600_000),
+    "MATCH_CANDIDATES": (1, 3, 100),
+    "RELEASE_ORDINAL": (0, 1, 65535),
+    "ESCROW_ROTATE_INTERVAL_MS": (3_600_000, 86_400_000, 604_800_000),
+    "ESCROW_SWEEP_INTERVAL_MS": (1000, 300_000, 3_600_000),
+    "PEER_SYNC_S": (5, 300, 86_400),
+    "ESCROW_CLOCK_OFFSET_MS": (0, 0, 31_536_000_000),
+}
+REQUIRED = sorted(ENVIRONMENT.keys() - {"ADDRESSES_JSON"})
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_integer_is_taken_within_its_range_and_stops_the_boot_outside_of_it(name: str) -> None:
+    lowest, default, highest = INTEGERS[name]
+    field = name.lower()
+    assert getattr(read_config(ENVIRONMENT), field) == default
+    for value in (lowest, highest):
+        assert getattr(read_config({**ENVIRONMENT, name: str(value)}), field) == value
+    for wrong in (str(lowest - 1), str(highest + 1), f"{default}.0", f"0{default}", f"+{default}", f" {default}", "٨"):
+        with pytest.raises(Fatal, match=rf"^{name} "):
+            read_config({**ENVIRONMENT, name: wrong})
+
+
+def test_empty_value_counts_as_unset() -> None:
+    empty = {field.metadata["variable"]: "" for field in variables()}
+    assert read_config({**empty, "ADDRESSES_FILE": "", **ENVIRONMENT}) == read_config(ENVIRONMENT)
+
+
+@pytest.mark.parametrize("name", REQUIRED)
+def test_required_variable_that_is_missing_or_empty_stops_the_boot(name: str) -> None:
+    for without in ({n: v for n, v in ENVIRONMENT.items() if n != name}, {**ENVIRONMENT, name: ""}):
+        with pytest.raises(Fatal, match=rf"^{name} "):
+            read_config(without)
+
+
+def test_address_book_comes_from_one_place(tmp_path: Path) -> None:
+    inline = ENVIRONMENT["ADDRESSES_JSON"]
+    (tmp_path / "book.json").write_text(inline)
+    by_file = {**ENVIRONMENT, "ADDRESSES_JSON": "", "ADDRESSES_FILE": str(tmp_path / "book.json")}
+    assert read_config(by_file) == read_config(ENVIRONMENT)
+    for wrong in ({**by_file, "ADDRESSES_JSON": inline}, {**by_file, "ADDRESSES_FILE": ""}):
+        with pytest.raises(Fatal, match="exactly one of ADDRESSES_FILE and ADDRESSES_JSON"):
+            read_config(wrong)
+
+
+@pytest.mark.parametrize(
+    "origins",
+    ["*", "https://*.example", "https://a.example/", "https://a.example/x", "a.example", "https://a.example,"],
+)
+def test_what_is_no_exact_origin_stops_the_boot(origins: str) -> None:
+    with pytest.raises(Fatal, match=r"^CORS_ORIGINS "):
+        read_config({**ENVIRONMENT, "CORS_ORIGINS": origins})
+
+
+def test_exact_origins_are_taken() -> None:
+    config = read_config({**ENVIRONMENT, "CORS_ORIGINS": "https://a.example, http://localhost:3000"})
+    assert config.cors_origins == ("https://a.example", "http://localhost:3000")
+
+
+@pytest.mark.parametrize("proxies", ["10.0.0.0/8", "proxy.example", "10.0.0.1,"])
+def test_proxy_by_which_no_caller_would_ever_be_known_stops_the_boot(proxies: str) -> None:
+    with pytest.raises(Fatal, match=r"^TRUSTED_PROXIES "):
+        read_config({**ENVIRONMENT, "TRUSTED_PROXIES": proxies})
+
+
+def test_metrics_on_the_port_of_the_service_stop_the_boot() -> None:
+    with pytest.raises(Fatal, match=r"^METRICS_PORT "):
+        read_config({**ENVIRONMENT, "PORT": "9402"})
+
+
+def test_every_secret_may_be_a_systemd_credential_and_shows_in_no_repr(tmp_path: Path) -> None:
+    secrets = ("DATABASE_URL", "RELAYER_KEY", "PIN_STORE_KEY", "PIN_STORE_SECRET")
+    for name in secrets:
+        (tmp_path / name.lower()).write_text(ENVIRONMENT[name] + "\n")
+    rest = {name: value for name, value in ENVIRONMENT.items() if name not in secrets}
+    config = read_config({**rest, "CREDENTIALS_DIRECTORY": str(tmp_path)})
+    assert config == read_config(ENVIRONMENT)
+    assert not any(repr(ENVIRONMENT[name]) in repr(config) or "01" * 32 in repr(config) for name in secrets)
+
+
+def test_credential_that_is_no_text_stops_the_boot_by_name_and_unseen(tmp_path: Path) -> None:
+    (tmp_path / "relayer_key").write_bytes(b"\x96" * 32)  # the key itself, where its digits should be
+    with pytest.raises(Fatal, match="relayer_key"):
+        read_config({**ENVIRONMENT, "RELAYER_KEY": "", "CREDENTIALS_DIRECTORY": str(tmp_path)})

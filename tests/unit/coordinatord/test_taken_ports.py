@@ -1,0 +1,29 @@
+"""A port that is taken stops the boot by its variable's name."""
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from coordinatord.metrics_server import serve_metrics
+from coordinatord.server.listening import listening_socket
+from coordinatord.trouble import Fatal
+
+HOST = "127.0.0.1"
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    with socket.create_server((HOST, 0)) as other:
+        yield other.getsockname()[1]
+
+
+def test_port_that_is_taken_is_said(taken: int) -> None:
+    with pytest.raises(Fatal, match=f"^PORT: {taken}: "):
+        listening_socket(taken, HOST)
+
+
+@pytest.mark.anyio
+async def test_port_for_metrics_that_is_taken_is_said(taken: int) -> None:
+    with pytest.raises(Fatal, match=f"METRICS_PORT: {HOST}:{taken}: "):
+        await serve_metrics(HOST, taken, lambda: None)
