@@ -197,14 +197,14 @@ contract JobRegistry is Catalogue, Escrow, Pausable {
         _pay(stored.owner, amount);
     }
 
-    /// Also ends an open job past its expiry: there is nothing to pay back before a claim.
+    /// A job that has ended, by its expiry too, is left as it is: there is nothing to pay back before a claim.
     function cancel(bytes32 jobId, uint64 issuedAt, bytes calldata sig) external {
         StoredJob storage stored = _jobs[jobId];
         address signer = _authoriser(keccak256(abi.encode(CANCEL_TYPEHASH, jobId, issuedAt)), sig);
         if (signer == address(0) || signer != stored.owner) revert NotTheOwner();
         if (sig.length != 0) _requireInWindow(issuedAt);
         if (stored.state == State.Claimed) revert NotCancellable();
-        if (stored.state != State.Open) return;
+        if (stored.state != State.Open || block.timestamp > stored.expiresAt) return;
 
         stored.state = State.Cancelled;
         stored.endedBecause = EndedBecause.CancelledByOwner;

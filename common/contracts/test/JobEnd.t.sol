@@ -200,11 +200,19 @@ contract JobEndTest is World {
         assertState(jobId, IJobRegistry.State.Cancelled, IJobRegistry.EndedBecause.CancelledByOwner);
     }
 
-    function test_cancel_past_the_expiry_is_recorded_as_the_owners() public {
+    function test_cancel_ends_a_job_up_to_its_expiry_and_changes_nothing_after_it() public {
         (bytes32 jobId, Draft memory d) = posted();
-        vm.warp(d.order.expiresAt + 1);
+        uint256 open = vm.snapshotState();
+        vm.warp(d.order.expiresAt);
         cancel(jobId);
         assertState(jobId, IJobRegistry.State.Cancelled, IJobRegistry.EndedBecause.CancelledByOwner);
+
+        vm.revertToState(open);
+        vm.warp(d.order.expiresAt + 1);
+        vm.recordLogs();
+        cancel(jobId);
+        vm.assertEq(vm.getRecordedLogs().length, 0);
+        assertState(jobId, IJobRegistry.State.Cancelled, IJobRegistry.EndedBecause.Expired);
     }
 
     function test_cancel_is_sent_by_anyone_with_the_owners_signature_inside_the_window() public {
