@@ -107,9 +107,10 @@ async def test_snapshot_overtaken_on_its_way_is_superseded(
 async def test_transaction_that_published_nothing_is_retryable(
     provider: Party, stage: Stage, provider_id: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    block = await stage.world.anvil.call("eth_getBlockByNumber", "latest", False)
-    tx_hash = bytes.fromhex(block["transactions"][0][2:])
-    relay_ends.ending(monkeypatch, lambda: Mined(tx_hash, int(block["number"], 16)))
+    anvil, somebody = stage.world.anvil, stage.world.cast.admin.address
+    sent = await anvil.call("eth_sendTransaction", {"from": somebody, "to": somebody})
+    block = await anvil.call("eth_blockNumber")
+    relay_ends.ending(monkeypatch, lambda: Mined(bytes.fromhex(sent[2:]), int(block, 16)))
     answer = await provider.publish(provider.asks(provider_id, QUOTE))
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "publication_skipped")
     assert answer.headers["x-svc-retryable"] == "true"
