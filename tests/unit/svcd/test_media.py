@@ -67,7 +67,19 @@ def test_clips_and_audios_are_taken_at_their_declared_sizes() -> None:
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 1 1\n%%EndComments\n", 20, 10),
         (b"no picture", 20, 10),
     ],
-    ids=["wider", "far larger", "4000² in a few bytes", "a bomb", "moving gif", "moving webp", "cut", "cut gif", "other cut gif", "eps", "noise"],
+    ids=[
+        "wider",
+        "far larger",
+        "4000² in a few bytes",
+        "a bomb",
+        "moving gif",
+        "moving webp",
+        "cut",
+        "cut gif",
+        "other cut gif",
+        "eps",
+        "noise",
+    ],
 )
 def test_a_still_that_is_more_than_declared_or_cannot_be_measured_is_refused(
     content: bytes, width: int, height: int
