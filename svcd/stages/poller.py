@@ -14,6 +14,7 @@ from svcd.config import ModelConfig
 from svcd.coordinator.client import Coordinator
 from svcd.deadline_channel import DeadlineChannel
 from svcd.discount import Discount, Rates
+from svcd.gateway import is_content_id
 from svcd.health import Health
 from svcd.jobs import Job
 from svcd.probes.build import Load
@@ -100,6 +101,7 @@ class Poller:
             and job.expires_at > self.clock.wall() + _EXPIRES_SOON
             and job.sla_secs > self.timings.needed(self.model.name, self.model.margin_seconds)
             and (not self.exclusions.without_escrow if job.designated == 0 else self.has_box_key)
+            and is_content_id(job.task_cid)
             and job.job_id not in self.exclusions
             and not self.slots.holds(job.job_id)
         )

@@ -16,10 +16,11 @@ CONTENT = b"0123456789" * 1_000_000
 
 
 class Net:
-    """Gateways by host, each with the statuses that it answers before it answers 200."""
+    """Gateways by host, each with the statuses that it answers before it answers 200. `wrong`: one with other content."""
 
-    def __init__(self, **statuses: list[int]) -> None:
+    def __init__(self, *, wrong: str = "", **statuses: list[int]) -> None:
         self.statuses = statuses
+        self.wrong = wrong
         self.asked: list[str] = []
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
@@ -28,14 +29,19 @@ class Net:
         status = self.statuses[host].pop(0) if self.statuses[host] else 200
         if not status:
             raise httpx.ConnectError("nobody there")
-        return httpx.Response(status, content=CONTENT)
+        return httpx.Response(status, content=b"<html>Just a moment" if host == self.wrong else CONTENT)
+
+
+async def right(spool: Spool) -> None:
+    if spool.length != len(CONTENT):
+        raise JobFailed("commitment_mismatch")
 
 
 async def fetched(net: Net, directory: Path, *, attempts: int = 8, limit: int = 2**30, until: float = 1000) -> bytes:
     async with httpx.AsyncClient(transport=httpx.MockTransport(net)) as http:
         spool = Spool(directory, limit)
         urls = [f"http://{host}" for host in net.statuses]
-        await Gateways(http, urls, attempts).fetch("cid", spool, trio.current_time() + until)
+        await Gateways(http, urls, attempts).fetch("cid", spool, trio.current_time() + until, lambda: right(spool))
         content = b"".join(spool.pieces())
         assert len(content) == spool.length
         spool.clear()
@@ -62,6 +68,17 @@ async def test_gateway_that_refuses_is_left_out(autojump_clock: MockClock, tmp_p
     net = Net(a=[403], b=[404])
     assert await fetched(net, tmp_path) == CONTENT
     assert net.asked == ["a", "b", "b"]
+
+
+async def test_gateway_with_other_content_is_left_out_and_fails_no_job_that_another_has(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    net = Net(wrong="a", a=[], b=[404])
+    assert await fetched(net, tmp_path) == CONTENT
+    assert net.asked == ["a", "b", "b"]
+    with pytest.raises(JobFailed) as failed:
+        await fetched(Net(wrong="a", a=[], b=[404] * 9), tmp_path)
+    assert failed.value.reason == "commitment_mismatch"
 
 
 @pytest.mark.parametrize(
@@ -92,6 +109,6 @@ async def test_gateway_that_sends_elsewhere_is_followed(autojump_clock: MockCloc
 
     async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
         spool = Spool(tmp_path, 2**30)
-        await Gateways(http, ["http://a"]).fetch("cid", spool, trio.current_time() + 10)
+        await Gateways(http, ["http://a"]).fetch("cid", spool, trio.current_time() + 10, lambda: right(spool))
         assert spool.length == len(CONTENT)
         spool.clear()
