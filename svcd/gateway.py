@@ -33,8 +33,8 @@ def is_content_id(cid: str) -> bool:
 @attrs.frozen(slots=True)
 class Gateways:
     """Tried in turn. A 404 (not there yet) and a 5xx are worth another attempt, until there were `attempts` answers in
-    all; any other status, and content that is not the right one, ends that gateway's part in it. No answer at all is the
-    network's trouble, and is not counted.
+    all; any other status, and content that is not the right one, ends that gateway's part in it. No answer at all is
+    the network's trouble, and is not counted.
     """
 
     http: httpx.AsyncClient

@@ -16,7 +16,7 @@ CONTENT = b"0123456789" * 1_000_000
 
 
 class Net:
-    """Gateways by host, each with the statuses that it answers before it answers 200. `wrong`: one with other content."""
+    """Gateways by host, each with the statuses that it answers before it answers 200; `wrong` with other content."""
 
     def __init__(self, *, wrong: str = "", **statuses: list[int]) -> None:
         self.statuses = statuses
