@@ -9,7 +9,7 @@ import attrs
 from common.scalars import hex_of
 from svc.account import Account
 from svc.core.orders import cancellation
-from svc.errors import ApiError, ConnectionFailed, NotFound, WaitTimedOut
+from svc.errors import ApiError, ConnectionFailed, InternalError, NotFound, WaitTimedOut
 from svc.records import BookRow, Cancelled, Job, Summary
 from svc.results import read_job_id
 from svc.wire.pages import paged
@@ -29,7 +29,11 @@ class Jobs:
 
     async def get(self, job_id: str) -> Job:
         """Raises NotFound until the coordinator has a record of the job."""
-        return await self.account.transport.get(f"/v1/jobs/{hex_of(read_job_id(job_id))}", Job)
+        asked = hex_of(read_job_id(job_id))
+        job = await self.account.transport.get(f"/v1/jobs/{asked}", Job)
+        if (job.id.lower(), job.svc.job_id.lower()) != (asked, asked):  # what is opened next would be another's result
+            raise InternalError(f"asked for job {asked}, told of {job.id}", type_=InternalError.type, status=200)
+        return job
 
     async def wait(self, job_id: str, *, timeout: float | None = None, on_change: JobSeen | None = None) -> Job:  # noqa: ASYNC109 - the wait goes on for whoever calls again
         """The job once it has ended, however it ended. `on_change` is told of the job at first and at each new status.

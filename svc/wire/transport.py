@@ -21,6 +21,9 @@ from svc.errors import ApiError, ConnectionFailed
 R = TypeVar("R")
 Sleep = Callable[[float], Awaitable[None]]
 
+# Of an answer in the coordinator's place: every one of its own has an id, and its errors say whether to retry.
+_OF_PROXIES: Final = frozenset({502, 503, 504})
+_RETRYABLE: Final = "x-svc-retryable"
 REQUEST_SECONDS: Final = 90.0  # a relay answers within a minute or says that it did not
 _OK: Final = frozenset({200, 201})
 
@@ -69,11 +72,14 @@ class Transport:
             attempt += 1
 
     async def once(self, method: str, path: str, **request: Any) -> httpx.Response:
-        """One attempt, whatever its status. Raises ConnectionFailed when there was no whole answer."""
+        """One attempt, whatever its status. Raises ConnectionFailed when there was no whole answer, or that of a proxy
+        which had none: what was sent may have arrived all the same."""
         try:
             response = await self.http.request(method, path, **request)
         except httpx.RequestError as failed:
             raise ConnectionFailed(f"{method} {path}: {type(failed).__name__}: {failed}") from failed
+        if _is_of_a_proxy(response):
+            raise ConnectionFailed(f"{method} {path}: a proxy answered {response.status_code}")
         self.clock.heard(response.headers.get("date"))
         return response
 
@@ -91,6 +97,8 @@ class Transport:
                         return
                     await response.aread()
                     error: ApiError | ConnectionFailed = error_of(response)
+                    if _is_of_a_proxy(response):
+                        error = ConnectionFailed(f"GET {path}: a proxy answered {response.status_code}")
             except httpx.RequestError as failed:
                 error = ConnectionFailed(f"GET {path}: {type(failed).__name__}: {failed}")
             if began or not error.retryable or attempt == self.retries.most:
@@ -151,7 +159,12 @@ def _unexpected(response: httpx.Response, what: str) -> ApiError:
 
 
 def _retryable(response: httpx.Response) -> bool:
-    return bool(response.headers.get("x-svc-retryable", "").lower() == "true")
+    return bool(response.headers.get(_RETRYABLE, "").lower() == "true")
+
+
+def _is_of_a_proxy(response: httpx.Response) -> bool:
+    of_the_coordinator = _RETRYABLE in response.headers or "x-request-id" in response.headers
+    return response.status_code in _OF_PROXIES and not of_the_coordinator
 
 
 def given(params: Mapping[str, object] | None) -> dict[str, str]:

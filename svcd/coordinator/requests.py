@@ -22,7 +22,9 @@ _ATTEMPTS: Final = 4
 _LONGEST_PAUSE: Final = 10.0
 _LONGEST_WAIT: Final = 180.0  # for a whole answer, where the caller names no time: one that trickles ends, too
 _LONGEST_ANSWER: Final = 16 * 2**20  # pages are cut at 4 MiB
-_RETRYABLE: Final = "x-svc-retryable"  # on every error of a coordinator
+# One of them is on every error of a coordinator.
+_RETRYABLE: Final = "x-svc-retryable"
+_REQUEST_ID: Final = "x-request-id"
 _OF_PROXIES: Final = frozenset({502, 503, 504})
 
 
@@ -123,7 +125,7 @@ async def _body(response: httpx.Response) -> bytes:
 
 def _answer(response: httpx.Response, content: bytes) -> Reply | NoAnswer:
     said = response.headers.get(_RETRYABLE)
-    if said is None and response.status_code in _OF_PROXIES:
+    if response.status_code in _OF_PROXIES and said is None and _REQUEST_ID not in response.headers:
         return NoAnswer(f"a proxy answered {response.status_code}")
     try:
         body: object = parse(content)
