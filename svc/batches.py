@@ -2,6 +2,7 @@
 
 import io
 import secrets
+from codecs import BOM_UTF8
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -206,7 +207,9 @@ def check_metadata(metadata: Mapping[str, str] | None) -> None:
 
 
 async def _texts(lines: Lines) -> Texts:
-    return io.BytesIO(await anyio.Path(lines).read_bytes()) if isinstance(lines, Path) else lines
+    if not isinstance(lines, Path):
+        return lines
+    return io.BytesIO((await anyio.Path(lines).read_bytes()).removeprefix(BOM_UTF8))
 
 
 def _refused(batch: Batch) -> BatchFailed:

@@ -169,7 +169,7 @@ class Orders:
             if outcome is not None:
                 return outcome
             error = error_of(response)
-            made = error.code == "DuplicateJob" or error.status >= _SERVER_FAULT and not error.retryable
+            made = error.code == "DuplicateJob" or (error.status >= _SERVER_FAULT and not error.retryable)
             found = await self._made_before(prepared, amount) if made else None
             if found is not None:
                 return found

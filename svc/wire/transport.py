@@ -122,7 +122,7 @@ def read(response: httpx.Response, kind: type[R]) -> R:
     try:
         return msgspec.json.decode(response.content, type=kind, strict=False)
     except (msgspec.ValidationError, msgspec.DecodeError) as malformed:
-        raise _unexpected(response, f"the answer is malformed: {malformed}") from malformed
+        raise unexpected(response, f"the answer is malformed: {malformed}") from malformed
 
 
 def error_of(response: httpx.Response) -> ApiError:
@@ -133,7 +133,7 @@ def error_of(response: httpx.Response) -> ApiError:
         body = None
     error = body.get("error") if isinstance(body, dict) else None
     if not isinstance(error, dict):
-        return _unexpected(response, f"{response.status_code} without an error body")
+        return unexpected(response, f"{response.status_code} without an error body")
     type_ = str(error.get("type", "internal_error"))
     code, param = error.get("code"), error.get("param")
     return ApiError.class_of(type_)(
@@ -147,7 +147,8 @@ def error_of(response: httpx.Response) -> ApiError:
     )
 
 
-def _unexpected(response: httpx.Response, what: str) -> ApiError:
+def unexpected(response: httpx.Response, what: str) -> ApiError:
+    """For an answer that is none of this interface."""
     place = f"{response.request.method} {response.request.url.path}"
     return ApiError.class_of("internal_error")(
         f"{place}: {what}",
