@@ -69,6 +69,8 @@ class Gateways:
                     wrong = wrong or other
                     left.remove(url)
                     continue
+                except OSError as full:  # ours: httpx has its own for the network's
+                    raise JobFailed("task_unresolved", f"it cannot be kept here: {full.strerror}") from None
                 trouble = JobFailed("task_unresolved", f"{url}: {status}")
                 if isinstance(status, int):
                     answers += 1

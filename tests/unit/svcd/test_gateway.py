@@ -41,11 +41,14 @@ async def fetched(net: Net, directory: Path, *, attempts: int = 8, limit: int = 
     async with httpx.AsyncClient(transport=httpx.MockTransport(net)) as http:
         spool = Spool(directory, limit)
         urls = [f"http://{host}" for host in net.statuses]
-        await Gateways(http, urls, attempts).fetch("cid", spool, trio.current_time() + until, lambda: right(spool))
-        content = b"".join(spool.pieces())
-        assert len(content) == spool.length
-        spool.clear()
-        return content
+        try:
+            gateways = Gateways(http, urls, attempts)
+            await gateways.fetch("cid", spool, trio.current_time() + until, lambda: right(spool))
+            content = b"".join(spool.pieces())
+            assert len(content) == spool.length
+            return content
+        finally:
+            spool.clear()
 
 
 async def test_gateways_are_tried_in_turn_until_one_has_it(autojump_clock: MockClock, tmp_path: Path) -> None:
@@ -99,6 +102,15 @@ async def test_more_than_is_allowed_is_not_read_to_its_end(autojump_clock: MockC
     with pytest.raises(JobFailed) as failed:
         await fetched(Net(a=[]), tmp_path, limit=100_000)
     assert failed.value.reason == "bad_container"
+
+
+async def test_content_that_this_disk_has_no_room_for_fails_the_job_and_is_no_fault_of_the_program(
+    autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("svcd.spool.tempfile.TemporaryFile", lambda dir: open("/dev/full", "r+b"))  # noqa: SIM115 - the spool closes it
+    with pytest.raises(JobFailed, match="No space left") as failed:
+        await fetched(Net(a=[]), tmp_path)
+    assert failed.value.reason == "task_unresolved"
 
 
 async def test_gateway_that_sends_elsewhere_is_followed(autojump_clock: MockClock, tmp_path: Path) -> None:
