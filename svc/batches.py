@@ -187,7 +187,7 @@ class Batches:
         return next((batch for batch in page.data if batch.input_file_id == file_id), None)
 
     def _window(self, batch: Batch) -> float:
-        return batch.expires_at - self.account.transport.clock.now()
+        return min(batch.expires_at - self.account.transport.clock.now(), _LONGEST_WINDOW)
 
 
 def _unknown(file_id: str, failed: ApiError | ConnectionFailed) -> OutcomeUnknown:

@@ -18,6 +18,7 @@ _FIRST_PAUSE: Final = 0.25
 _LONGEST_PAUSE: Final = 5.0
 _APPEARS_SECONDS: Final = 300.0  # a broadcast post may be mined late, and the index follows the chain
 _GRACE_SECONDS: Final = 600.0  # for a missed window to be noticed and ended
+_LONGEST_SECONDS: Final = 2 * 86_400 + _GRACE_SECONDS  # of any order: a day until its claim, a day for its window
 
 State = Literal["Open", "Claimed", "Settled", "Cancelled"]
 JobSeen = Callable[[Job], object]
@@ -125,4 +126,5 @@ class Jobs:
     def _left(self, job: Job) -> float:
         """Seconds that the job can still last."""
         begins = job.in_progress_at if job.in_progress_at is not None else job.svc.expires_at
-        return max(0.0, begins + job.svc.sla_secs + _GRACE_SECONDS - self.account.transport.clock.now())
+        left = begins + job.svc.sla_secs + _GRACE_SECONDS - self.account.transport.clock.now()
+        return min(max(0.0, left), _LONGEST_SECONDS)

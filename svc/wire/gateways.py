@@ -30,6 +30,7 @@ _CID: Final = re.compile(r"[A-Za-z0-9]{1,128}", re.ASCII)
 _OK: Final = 200
 _NOT_YET: Final = 404
 _SERVER_FAULT: Final = 500
+_PIECE_SECONDS: Final = 180.0  # for the next 64 KiB: an answer that trickles would never end
 _LARGEST_BLOCK: Final = 4 << 20  # more than stores put into one: what goes on for longer is not waited out
 
 
@@ -80,15 +81,18 @@ class Gateways:
 
     async def _read_once(self, url: str, content: "_Checked[S]") -> "_Failure | None":
         try:
-            async with self.http.stream("GET", url, follow_redirects=True) as response:
-                status = response.status_code
-                if status != _OK:
-                    return _Failure(f"status {status}", status == _NOT_YET or status >= _SERVER_FAULT)
-                async with pieces_of(response) as pieces:
-                    async for piece in pieces:
-                        if (unknown := content.feed(piece)) is not None:
-                            return unknown
-            return content.whole()
+            with anyio.move_on_after(_PIECE_SECONDS) as waiting:
+                async with self.http.stream("GET", url, follow_redirects=True) as response:
+                    status = response.status_code
+                    if status != _OK:
+                        return _Failure(f"status {status}", status == _NOT_YET or status >= _SERVER_FAULT)
+                    async with pieces_of(response) as pieces:
+                        async for piece in pieces:
+                            waiting.deadline = anyio.current_time() + _PIECE_SECONDS
+                            if (unknown := content.feed(piece)) is not None:
+                                return unknown
+                return content.whole()
+            return _Failure(f"no 64 KiB within {_PIECE_SECONDS:g} s", may_come=True)
         except httpx.TransportError as failed:
             return _Failure(f"{type(failed).__name__}: {failed}", may_come=True)
         except (httpx.RequestError, httpx.InvalidURL) as failed:  # redirects without end or to nowhere, odd encodings

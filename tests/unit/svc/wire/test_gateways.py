@@ -1,3 +1,7 @@
+from collections.abc import AsyncIterator
+
+import anyio
+import httpx
 import pytest
 
 from common.cid import cid_of
@@ -93,6 +97,19 @@ async def test_content_that_does_not_open_and_whose_id_proves_nothing_is_asked_f
         await read(coordinator, A, B)
     assert (unread.value.code, len(coordinator.asked)) == ("undecryptable", 3)
     assert await read(coordinator, A, B) == b"there"
+
+
+async def test_answer_that_trickles_is_given_up_and_the_next_gateway_asked() -> None:
+    async def trickle() -> AsyncIterator[bytes]:
+        while True:
+            await anyio.sleep(60)
+            yield b"t"
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, content=trickle() if request.url.host == "a" else b"there")
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
+        assert bytes(await Gateways(http, (A, B)).read("bafyx", bytearray, bytearray.extend, whole)) == b"there"
 
 
 async def test_reads_carry_no_credentials() -> None:
