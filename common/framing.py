@@ -13,7 +13,9 @@ Both directions take pieces of any size and hold two frames, whatever the stream
 `FRAME_BYTES` are the fastest: larger ones leave the processor's cache between being sealed and being used.
 
 This module calls libsodium through PyNaCl's cffi handles: PyNaCl's own wrapper takes `bytes` only, so a piece
-that arrives as a bytearray or has to be cut would be copied once more.
+that arrives as a bytearray or has to be cut would be copied once more. Memory that outlives a call is cffi's
+own (`ffi.new`), never a view of Python's (`ffi.from_buffer`): one in a reference cycle, and whoever keeps an exception
+makes one, ends the process when the cycle is collected.
 """
 
 from typing import Any, Final
@@ -71,8 +73,8 @@ class Pusher:
         self.header = bytes(ffi.buffer(header))
         # A full frame is held back until more arrives: only then is it known not to be the last. It is in
         # `_held`, or it is a whole piece that cannot change and is therefore kept without a copy.
-        self._held = memoryview(bytearray(FRAME_BYTES))
-        self._held_at = ffi.from_buffer("unsigned char[]", self._held)
+        self._held_at = ffi.new("unsigned char[]", FRAME_BYTES)
+        self._held = ffi.buffer(self._held_at)
         self._filled = 0
         self._whole: bytes | None = None
         self._out = ffi.new("unsigned char[]", SEALED_FRAME_BYTES)
@@ -140,8 +142,8 @@ class Puller:
         _check_key(key)
         self._key = key
         self._state = ffi.new("unsigned char[]", _STATE_BYTES)
-        self._held = memoryview(bytearray(SEALED_FRAME_BYTES))
-        self._held_at = ffi.from_buffer("unsigned char[]", self._held)
+        self._held_at = ffi.new("unsigned char[]", SEALED_FRAME_BYTES)
+        self._held = ffi.buffer(self._held_at)
         self._filled = 0
         self._out = ffi.new("unsigned char[]", FRAME_BYTES)
         self._out_view = ffi.buffer(self._out)

@@ -76,7 +76,12 @@ class BatchResults:
     async def _lines(self, file_id: str, kind: type[R]) -> list[R]:
         """A file of ours is held whole while it is read: a connection would not be kept for as long as results take."""
         content = await self.files.content(file_id)
-        return [msgspec.json.decode(line, type=kind, strict=False) for line in content.splitlines() if line.strip()]
+        try:
+            return [msgspec.json.decode(line, type=kind, strict=False) for line in content.splitlines() if line.strip()]
+        except (msgspec.ValidationError, msgspec.DecodeError) as malformed:
+            raise ResultUnreadable(
+                f"{file_id} holds no lines of a batch: {malformed}", code="malformed_lines"
+            ) from None
 
 
 def _code_of(unread: SvcError) -> str:

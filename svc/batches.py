@@ -2,6 +2,7 @@
 
 import io
 import secrets
+from codecs import BOM_UTF8
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -14,7 +15,15 @@ from svc.batch_pool import Progress
 from svc.batch_preparation import Preparation, PreparedBatch, Texts
 from svc.batch_results import BatchResult, BatchResults
 from svc.core.windows import DEFAULT_WINDOW, completion_window
-from svc.errors import ApiError, BatchFailed, ConnectionFailed, OrderRefused, ResultUnreadable, WaitTimedOut
+from svc.errors import (
+    ApiError,
+    BatchFailed,
+    ConnectionFailed,
+    OrderRefused,
+    OutcomeUnknown,
+    ResultUnreadable,
+    WaitTimedOut,
+)
 from svc.files import Files
 from svc.records import Batch, ModelPlan, Record
 
@@ -88,12 +97,12 @@ class Batches:
                         "/v1/batches", Batch, body, safe=False, headers={**headers, "idempotency-key": key}
                     )
                 )
-            except ConnectionFailed:
+            except ConnectionFailed as failed:
                 found = await self._created_from(file.id)
                 if found is not None:
                     return found
                 if attempt == transport.retries.most:
-                    raise
+                    raise _unknown(file.id, failed) from None
             await transport.sleep(transport.retries.pause(attempt))
             attempt += 1
 
@@ -171,11 +180,18 @@ class Batches:
             return None  # a coordinator that is away for a while is what waiting is for
 
     async def _created_from(self, file_id: str) -> Batch | None:
-        page = await self.list()
+        try:
+            page = await self.list()
+        except (ApiError, ConnectionFailed) as failed:
+            raise _unknown(file_id, failed) from None
         return next((batch for batch in page.data if batch.input_file_id == file_id), None)
 
     def _window(self, batch: Batch) -> float:
-        return batch.expires_at - self.account.transport.clock.now()
+        return min(batch.expires_at - self.account.transport.clock.now(), _LONGEST_WINDOW)
+
+
+def _unknown(file_id: str, failed: ApiError | ConnectionFailed) -> OutcomeUnknown:
+    return OutcomeUnknown(f"no word of whether the batch of {file_id} was made ({failed.message})")
 
 
 def check_metadata(metadata: Mapping[str, str] | None) -> None:
@@ -191,7 +207,9 @@ def check_metadata(metadata: Mapping[str, str] | None) -> None:
 
 
 async def _texts(lines: Lines) -> Texts:
-    return io.BytesIO(await anyio.Path(lines).read_bytes()) if isinstance(lines, Path) else lines
+    if not isinstance(lines, Path):
+        return lines
+    return io.BytesIO((await anyio.Path(lines).read_bytes()).removeprefix(BOM_UTF8))
 
 
 def _refused(batch: Batch) -> BatchFailed:

@@ -3,6 +3,7 @@
     SvcError
     ├── ApiError                the coordinator answered with an error: one class per type, see below
     ├── ConnectionFailed        no answer
+    │   └── OutcomeUnknown      an order or a batch was sent, and whether it was taken could not be found out
     ├── OrderRefused            refused here, before anything was signed or sent; `param` names the field
     ├── NoProvider              nobody live takes the order
     ├── PlanShort               the network cannot take the batch in its window now
@@ -123,8 +124,16 @@ class InternalError(ApiError):
 class ConnectionFailed(SvcError):
     """The coordinator did not answer. What was sent may have arrived."""
 
+    def __init__(self, message: str, *, code: str = "connection_failed", retryable: bool = True) -> None:
+        super().__init__(message, code=code, retryable=retryable)
+
+
+class OutcomeUnknown(ConnectionFailed):
+    """It was sent, no answer came, and it could not be looked up either: it may be under way. Look for it before
+    anything is ordered anew: a new order is another job, and paid as well."""
+
     def __init__(self, message: str) -> None:
-        super().__init__(message, code="connection_failed", retryable=True)
+        super().__init__(message, code="outcome_unknown", retryable=False)
 
 
 class OrderRefused(SvcError):

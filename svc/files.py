@@ -8,6 +8,7 @@ import attrs
 
 from svc.account import Account
 from svc.records import File
+from svc.whole_file import appearing
 from svc.wire.transport import read
 
 UploadPurpose = Literal["input", "result", "batch"]
@@ -48,8 +49,8 @@ class Files:
         return content.getvalue()
 
     async def save(self, file_id: str, path: Path) -> int:
-        """Write a file's content to `path` as it comes; how many bytes there were."""
-        with path.open("wb") as target:
+        """Write a file's content to `path`, which appears once it is whole; how many bytes there were."""
+        with appearing(path) as target:
             return await self._copy(file_id, target)
 
     async def _copy(self, file_id: str, target: IO[bytes]) -> int:

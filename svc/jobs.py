@@ -9,7 +9,7 @@ import attrs
 from common.scalars import hex_of
 from svc.account import Account
 from svc.core.orders import cancellation
-from svc.errors import ApiError, ConnectionFailed, NotFound, WaitTimedOut
+from svc.errors import ApiError, ConnectionFailed, InternalError, NotFound, WaitTimedOut
 from svc.records import BookRow, Cancelled, Job, Summary
 from svc.results import read_job_id
 from svc.wire.pages import paged
@@ -18,6 +18,7 @@ _FIRST_PAUSE: Final = 0.25
 _LONGEST_PAUSE: Final = 5.0
 _APPEARS_SECONDS: Final = 300.0  # a broadcast post may be mined late, and the index follows the chain
 _GRACE_SECONDS: Final = 600.0  # for a missed window to be noticed and ended
+_LONGEST_SECONDS: Final = 2 * 86_400 + _GRACE_SECONDS  # of any order: a day until its claim, a day for its window
 
 State = Literal["Open", "Claimed", "Settled", "Cancelled"]
 JobSeen = Callable[[Job], object]
@@ -29,7 +30,11 @@ class Jobs:
 
     async def get(self, job_id: str) -> Job:
         """Raises NotFound until the coordinator has a record of the job."""
-        return await self.account.transport.get(f"/v1/jobs/{hex_of(read_job_id(job_id))}", Job)
+        asked = hex_of(read_job_id(job_id))
+        job = await self.account.transport.get(f"/v1/jobs/{asked}", Job)
+        if (job.id.lower(), job.svc.job_id.lower()) != (asked, asked):  # what is opened next would be another's result
+            raise InternalError(f"asked for job {asked}, told of {job.id}", type_=InternalError.type, status=200)
+        return job
 
     async def wait(self, job_id: str, *, timeout: float | None = None, on_change: JobSeen | None = None) -> Job:  # noqa: ASYNC109 - the wait goes on for whoever calls again
         """The job once it has ended, however it ended. `on_change` is told of the job at first and at each new status.
@@ -121,4 +126,5 @@ class Jobs:
     def _left(self, job: Job) -> float:
         """Seconds that the job can still last."""
         begins = job.in_progress_at if job.in_progress_at is not None else job.svc.expires_at
-        return max(0.0, begins + job.svc.sla_secs + _GRACE_SECONDS - self.account.transport.clock.now())
+        left = begins + job.svc.sla_secs + _GRACE_SECONDS - self.account.transport.clock.now()
+        return min(max(0.0, left), _LONGEST_SECONDS)

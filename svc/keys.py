@@ -23,7 +23,6 @@ def read_wallet(path: Path) -> Wallet:
     """The wallet of a key file. Raises Refused, naming what is wrong with it."""
     text = path.read_text(encoding="ascii", errors="replace").strip().removeprefix("0x")
     try:
-        secret = bytes.fromhex(text)
-    except ValueError:
+        return Wallet(bytes.fromhex(text))
+    except ValueError:  # Refused, for a number that is no key, among them
         raise Refused(f"{path} does not hold a private key in hex", param=str(path)) from None
-    return Wallet(secret)

@@ -18,12 +18,13 @@ from svc.core.order_request import OrderRequest, Shaped, probe_body, shape
 from svc.core.orders import PreparedOrder, SealedOrder, Terms, seal_order
 from svc.core.quoting import MOST_ATTEMPTS, checked_amount
 from svc.core.windows import expiry
-from svc.errors import ConnectionFailed, NoProvider, NotFound, OrderRefused, QuoteRefused
+from svc.errors import ApiError, ConnectionFailed, NoProvider, NotFound, OrderRefused, OutcomeUnknown, QuoteRefused
 from svc.files import Files
 from svc.records import Candidate, Job, Posted, Provider, Quoted, Record
 from svc.wire.transport import error_of, read
 
 _PAYMENT_REQUIRED: Final = frozenset({402})
+_SERVER_FAULT: Final = 500
 
 
 class UnlistedParameter(UserWarning):
@@ -145,18 +146,22 @@ class Orders:
             raise OrderRefused.because(refusal) from None
 
     async def _post(self, prepared: PreparedOrder, amount: int, body: dict[str, Any]) -> Submitted | Quoted:
-        """Never made again on an error status; where no answer came, the job is read back first."""
+        """Never made again on an error status; where no answer came, the job is read back first.
+
+        Raises OutcomeUnknown once no answer came and it could not be found out what became of it.
+        """
         transport = self.account.transport
-        attempt = 0
+        attempt, lost = 0, False
         while True:
             try:
                 response = await transport.once("POST", "/v1/jobs", json=body)
-            except ConnectionFailed:
-                found = await self._read_back(prepared, amount)
+            except ConnectionFailed as failed:
+                lost = True
+                found = await self._look_back(prepared, amount)
                 if found is not None:
                     return found
                 if attempt == transport.retries.most:
-                    raise
+                    raise _unknown(prepared, failed) from None
                 await transport.sleep(transport.retries.pause(attempt))
                 attempt += 1
                 continue
@@ -164,10 +169,17 @@ class Orders:
             if outcome is not None:
                 return outcome
             error = error_of(response)
-            found = await self._made_before(prepared, amount) if error.code == "DuplicateJob" else None
-            if found is None:
-                raise error
-            return found
+            made = error.code == "DuplicateJob" or (error.status >= _SERVER_FAULT and not error.retryable)
+            found = await self._made_before(prepared, amount) if made else None
+            if found is not None:
+                return found
+            raise _unknown(prepared, error) if lost and error.retryable else error
+
+    async def _look_back(self, prepared: PreparedOrder, amount: int) -> Submitted | None:
+        try:
+            return await self._read_back(prepared, amount)
+        except (ApiError, ConnectionFailed) as failed:
+            raise _unknown(prepared, failed) from None
 
     async def _made_before(self, prepared: PreparedOrder, amount: int) -> Submitted | None:
         """Only this order makes this job: an earlier attempt counted, though its answer was lost.
@@ -190,6 +202,10 @@ class Orders:
         return Submitted(prepared.id, amount, job.svc.task_cid, None)
 
 
+def _unknown(prepared: PreparedOrder, failed: ApiError | ConnectionFailed) -> OutcomeUnknown:
+    return OutcomeUnknown(f"no word of whether job {prepared.id} was posted ({failed.message})")
+
+
 def read_box_key(text: str) -> PublicKey:
     try:
         return PublicKey(read_hex(text, 32, "box_key"))
@@ -201,7 +217,7 @@ def _outcome(response: httpx.Response, prepared: PreparedOrder, amount: int) -> 
     """None when the answer is an error."""
     if response.status_code == 201:
         posted = read(response, Posted)
-        return Submitted(posted.job_id, amount, posted.task_cid, posted.tx_hash)
+        return Submitted(prepared.id, amount, posted.task_cid, posted.tx_hash)
     if response.status_code == 409 and "quote" in read(response, dict[str, msgspec.Raw]):
         return read(response, Quoted)
     if response.status_code == 504:

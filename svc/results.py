@@ -65,10 +65,12 @@ class Results:
         def take(reader: ResultReader, piece: bytes) -> None:
             plaintext.extend(reader.pull(piece))
 
+        def end(reader: ResultReader) -> None:
+            plaintext.extend(reader.finish())
+
         cid = self._cid(job)
         market, keys = await self.account.market(), await self.account.result_keys()
-        reader = await self.account.gateways.read(cid, begin, take)
-        plaintext += reader.finish()
+        await self.account.gateways.read(cid, begin, take, end)
         body = await to_thread.run_sync(read_body, bytes(plaintext), raw)
         return Result(job, body.output, body.usage)
 
@@ -89,8 +91,10 @@ class Results:
             def take(reader: ResultReader, piece: bytes) -> None:
                 target.write(reader.pull(piece))
 
-            reader = await self.account.gateways.read(cid, begin, take)
-            target.write(reader.finish())
+            def end(reader: ResultReader) -> None:
+                target.write(reader.finish())
+
+            await self.account.gateways.read(cid, begin, take, end)
             return target.tell()
 
     def _cid(self, job: Job) -> str:

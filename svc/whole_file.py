@@ -9,7 +9,15 @@ from typing import IO
 
 @contextmanager
 def appearing(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write to, readable by its owner alone; it takes its name when the block ends without an error."""
+    """A file to write to, readable by its owner alone; it takes its name when the block ends without an error.
+
+    A device or a pipe is written to as it is, and a link is followed: to take their place would be to remove them.
+    """
+    if path.exists() and not path.is_file():
+        with path.open("wb") as device:
+            yield device
+        return
+    path = path.resolve()
     partial = path.with_name(f"{path.name}.partial")
     try:
         with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as target:

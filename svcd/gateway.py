@@ -1,8 +1,13 @@
-"""Reading content by its id from storage gateways. Whether it is the right content, the caller checks."""
+"""Reading content by its id from storage gateways.
 
-from collections.abc import Sequence
+Nothing is taken on a gateway's word: the caller says whether content is the right one. One that serves something else
+(an error page as 200, a cut answer) must not fail jobs whose content another gateway has.
+"""
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import Final
+from typing import Final, TypeVar
 
 import attrs
 import httpx
@@ -13,14 +18,23 @@ from svcd.failures import JobFailed
 from svcd.spool import Spool
 
 log = structlog.get_logger(__name__)
+T = TypeVar("T")
 
 _SERVER_ERROR: Final = 500
+_CID: Final = re.compile(r"[A-Za-z0-9]{1,128}", re.ASCII)
+
+
+def is_content_id(cid: str) -> bool:
+    """Whether it can be asked for. The chain takes any text of an owner who posts there directly, and it becomes a
+    path."""
+    return _CID.fullmatch(cid) is not None
 
 
 @attrs.frozen(slots=True)
 class Gateways:
     """Tried in turn. A 404 (not there yet) and a 5xx are worth another attempt, until there were `attempts` answers in
-    all; any other status ends that gateway's part in it. No answer at all is the network's trouble, and is not counted.
+    all; any other status, and content that is not the right one, ends that gateway's part in it. No answer at all is
+    the network's trouble, and is not counted.
     """
 
     http: httpx.AsyncClient
@@ -28,26 +42,41 @@ class Gateways:
     attempts: int = 8
     pause: float = 1.5
 
-    async def fetch(self, cid: str, into: Spool, give_up_at: float) -> None:
-        """`JobFailed`: `task_unresolved` when it cannot be had, `bad_container` when it is longer than allowed."""
+    async def fetch(self, cid: str, into: Spool, give_up_at: float, check: Callable[[], Awaitable[T]]) -> T:
+        """What `check` makes of `into`, once it holds the content; its `JobFailed` says that it is not the right one.
+
+        `JobFailed`: the first gateway's that had something else (`bad_container` when it was longer than allowed), when
+        no other gave the right one; `task_unresolved` when none gave anything.
+        """
+        if not is_content_id(cid):
+            raise JobFailed("task_unresolved", "the order names no content id")
         left = list(self.urls)
-        trouble = "no gateway"
+        trouble = JobFailed("task_unresolved", "no gateway")
+        wrong: JobFailed | None = None
         with trio.move_on_at(give_up_at):
             asked = answers = 0
             while left and answers < self.attempts:
                 if asked and asked % len(left) == 0:
                     await trio.sleep(self.pause)
                 url = left[asked % len(left)]
-                status = await self._once(url, cid, into)
                 asked += 1
-                if status is None:
-                    return
-                trouble = f"{url}: {status}"
+                try:
+                    status = await self._once(url, cid, into)
+                    if status is None:
+                        return await check()
+                except JobFailed as other:
+                    log.warning("a gateway served other content", gateway=url, cid=cid, reason=other.reason)
+                    wrong = wrong or other
+                    left.remove(url)
+                    continue
+                except OSError as full:  # ours: httpx has its own for the network's
+                    raise JobFailed("task_unresolved", f"it cannot be kept here: {full.strerror}") from None
+                trouble = JobFailed("task_unresolved", f"{url}: {status}")
                 if isinstance(status, int):
                     answers += 1
                     if status != httpx.codes.NOT_FOUND and status < _SERVER_ERROR:
                         left.remove(url)
-        raise JobFailed("task_unresolved", trouble)
+        raise wrong or trouble
 
     async def _once(self, url: str, cid: str, into: Spool) -> int | str | None:
         """None when it is all there; the status, or what went wrong."""

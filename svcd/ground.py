@@ -10,6 +10,7 @@ import structlog
 import trio
 
 from common.refusal import Refused
+from common.scalars import hex_of
 from svcd.backends.backend import Backend
 from svcd.backends.build import open_backend
 from svcd.breaker import Breaker
@@ -22,6 +23,7 @@ from svcd.coordinator.sessions import Session, Sessions
 from svcd.coordinator.signer import Signer
 from svcd.discount import Discount
 from svcd.gateway import Gateways
+from svcd.journal.entries import Home
 from svcd.journal.journal import Journal
 from svcd.probes.build import Load, open_load
 from svcd.slots import Slots
@@ -79,6 +81,8 @@ async def prepare(
     signer = Signer(config.wallet, deployment.domains)
     coordinator = Coordinator(requests, Sessions(requests, signer, clock))
     session = await _session(coordinator)
+    book = deployment.book
+    await journal.belongs_to(Home(book.chain_id, hex_of(book.job_registry), signer.address))
     model_ids = await _model_ids(config, coordinator)
     slots = Slots(config.slots)
     return Ground(

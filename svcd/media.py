@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from io import BytesIO
 from typing import Final
 
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from common.pricing.assets import Asset, read_assets
 from common.refusal import Refused
@@ -40,8 +40,9 @@ def _measure(asset: Asset) -> None:
             moves = picture.format in _MAY_MOVE and bool(getattr(picture, "is_animated", False))
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise JobFailed("media_input_refused", f"{asset.param} has far more pixels than any asset may have") from None
-    # Pillow's parsers raise these for files that are cut or malformed.
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, EOFError):
+    # Whatever a parser trips over (IndexError, struct.error and RuntimeError among it) is a stranger's doing: taken for
+    # a fault of ours, the job would be left to be reclaimed, and anybody could cost a provider its reputation.
+    except Exception:
         raise JobFailed("media_input_refused", f"{asset.param} is no picture of a known format") from None
     if moves:
         raise JobFailed("media_input_refused", f"{asset.param} holds several frames; a still is paid for")

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final
 
@@ -39,7 +40,8 @@ class Spool:
         self.length = 0
         self._memory.clear()
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # a full disk: what it could not take is given up here
+                self._file.close()
             self._file = None
 
     @property

@@ -55,8 +55,10 @@ def _journal(daemon: Whereabouts) -> list[Finding]:
     try:
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
             counts = read_counts(connection)
-    except sqlite3.OperationalError as broken:
-        return [Finding("journal", None, f"{path}: {broken}")]
+    except sqlite3.OperationalError as absent:
+        return [Finding("journal", None, f"{path}: {absent}")]
+    except sqlite3.DatabaseError as broken:
+        return [Finding("journal", False, f"{path}: {broken}")]
     return [
         Finding(f"journal: {state}{f' ({reason})' if reason else ''}", None, str(count))
         for (state, reason), count in counts.items()

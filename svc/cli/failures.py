@@ -8,6 +8,7 @@ from svc.errors import SvcError
 
 _BY_CLASS: Final[tuple[tuple[type[SvcError], Exit], ...]] = (
     (errors.OrderRefused, Exit.USAGE),
+    (errors.OutcomeUnknown, Exit.STILL_RUNNING),
     (errors.SigningFailed, Exit.NO_KEY),
     (errors.JobFailed, Exit.NO_RESULT),
     (errors.BatchFailed, Exit.NO_RESULT),
@@ -18,6 +19,7 @@ _BY_CLASS: Final[tuple[tuple[type[SvcError], Exit], ...]] = (
 _KEYS: Final = frozenset({"SVC_WALLET_KEY", "SVC_WALLET_KEY_FILE", "SVC_CIPHER_KEY"})
 _HINTS: Final = {
     "connection_failed": "is the coordinator up? Set SVC_BASE_URL or --coordinator; svc doctor looks closer",
+    "outcome_unknown": "it may be under way: see svc status, or svc batch list; what is ordered anew is paid anew",
     "no_live_provider": "see svc asks for who sells what; or make an open offer with --rate-in and --rate-out",
     "escrow_unavailable": "this coordinator hosts no escrow for open orders: name a provider, or give no rates",
     "escrow_mock": "a development escrow: --allow-mock-escrow takes it, for tests",

@@ -1,5 +1,6 @@
 """What a model is to work on: from an argument, a file or standard input."""
 
+from codecs import BOM_UTF8
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -28,10 +29,9 @@ def read_input(text: str | None, file: str | None, params: Sequence[str], stdin:
 
 
 def read_bytes(file: str, stdin: BinaryIO) -> bytes:
-    if file == STDIN:
-        return stdin.read()
+    """Without the mark that some editors put before UTF-8: behind it JSON would be taken, and bought, as a text."""
     try:
-        return Path(file).read_bytes()
+        return (stdin.read() if file == STDIN else Path(file).read_bytes()).removeprefix(BOM_UTF8)
     except OSError as trouble:
         raise click.UsageError(f"{file}: {trouble.strerror}") from None
 
@@ -40,6 +40,10 @@ def _given(text: str | None, file: str | None, stdin: BinaryIO) -> Input:
     if text is not None and file is not None:
         raise click.UsageError("give the input as an argument or as a file, not as both")
     if text is not None and text != STDIN:
+        try:
+            text.encode()
+        except UnicodeEncodeError:  # how Python passes on bytes of arguments that it cannot read
+            raise click.UsageError("the input is not UTF-8 text") from None
         return text
     if text is None and file is None and stdin.isatty():
         raise click.UsageError("no input: give it as an argument, with --file, or on standard input")
@@ -54,7 +58,7 @@ def _text_or_object(raw: bytes, name: str) -> Input:
     if not text.strip():
         raise click.UsageError(f"{name} is empty")
     if not text.lstrip().startswith("{"):
-        return text.removesuffix("\n")
+        return text.removesuffix("\n").removesuffix("\r")
     try:
         parsed = strict_json.parse(raw)
     except Refused as wrong:

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
+from io import TextIOWrapper
 from typing import Any, Final
 
 import click
@@ -73,6 +74,10 @@ for _commands in _SECTIONS.values():
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; the exit code."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        # What was paid for is told whatever the locale can write: as UTF-8 to programs, as it can be to a terminal.
+        to_terminal = sys.stdout.isatty()
+        sys.stdout.reconfigure(encoding=None if to_terminal else "utf-8", errors="backslashreplace")
     try:
         ended: Any = svc.main(arguments, prog_name="svc", standalone_mode=False)
         sys.stdout.flush()
@@ -86,4 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Whoever read has read enough. What is still buffered has nowhere to go, and Python would complain at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.DONE
+    except OSError as trouble:  # of a file or an output that takes no more
+        print(f"svc: {trouble}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.UNREADABLE
     return int(ended or Exit.DONE)

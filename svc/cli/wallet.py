@@ -34,6 +34,8 @@ def _read(path: Path) -> Wallet:
         return read_wallet(path)
     except OSError as trouble:
         raise Refused(f"{path}: {trouble.strerror}", KEY_FILE) from None
+    except Refused as wrong:
+        raise Refused(wrong.message, KEY_FILE) from None
 
 
 def _parsed(key: str) -> Wallet:

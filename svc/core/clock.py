@@ -29,7 +29,7 @@ class ServerClock:
             return
         try:
             said = parsedate_to_datetime(date)
-        except ValueError:
+        except (ValueError, OverflowError):  # the latter for years beyond any calendar
             return
         if said.tzinfo is None:
             said = said.replace(tzinfo=UTC)

@@ -5,7 +5,8 @@ there is another round, up to eight, 1.5 s apart; when all gave other errors, th
 
 Nothing is taken on a gateway's word. Who ran a job for this wallet before knows the key that its results are sealed to,
 and could make another one with a gateway's help; so content is held against its id, where the id can tell: one of a
-single raw block is its hash. A file of several blocks may be cut in any way, and its id proves nothing here.
+single raw block is its hash. A file of several blocks may be cut in any way, and its id proves nothing here: what does
+not open may be an error page that a gateway serves as 200, and the next gateway is asked.
 """
 
 import hashlib
@@ -29,6 +30,7 @@ _CID: Final = re.compile(r"[A-Za-z0-9]{1,128}", re.ASCII)
 _OK: Final = 200
 _NOT_YET: Final = 404
 _SERVER_FAULT: Final = 500
+_PIECE_SECONDS: Final = 180.0  # for the next 64 KiB: an answer that trickles would never end
 _LARGEST_BLOCK: Final = 4 << 20  # more than stores put into one: what goes on for longer is not waited out
 
 
@@ -40,46 +42,61 @@ class Gateways:
     urls: tuple[str, ...]
     sleep: Sleep = anyio.sleep
 
-    async def read(self, cid: str, begin: Callable[[], S], take: Callable[[S, bytes], object]) -> S:
-        """Feed the object's pieces to `take`; `begin` makes what they are fed to, anew for every attempt.
+    async def read(
+        self, cid: str, begin: Callable[[], S], take: Callable[[S, bytes], object], end: Callable[[S], object]
+    ) -> S:
+        """Feed the object's pieces to `take`, and have `end` say that they were all; `begin` makes what they are fed
+        to, anew for every attempt.
 
-        An answer that breaks off is read again from its start. What `take` raises of ResultUnreadable is raised, unless
-        the gateway gave other bytes than it was asked for: that is a failure as others are.
+        An answer that breaks off is read again from its start. What `take` and `end` raise of ResultUnreadable is
+        raised at once where the gateway gave what it was asked for, and where that cannot be told when no other
+        gateway gives anything better.
         """
         if not self.urls:
             raise ResultUnreadable("no gateway is set, so that results cannot be read", code="reads_disabled")
         if not _CID.fullmatch(cid):  # it becomes a path
             raise ResultUnreadable(f"{cid!r} is no content id", code="bad_cid")
         failures: list[str] = []
+        unreadable: ResultUnreadable | None = None
+        left = self.urls
         for attempt in range(GATEWAY_ATTEMPTS):
             if attempt:
                 await self.sleep(GATEWAY_PAUSE)
             failures, may_come = [], False
-            for url in self.urls:
+            for url in left:
                 sink = begin()
-                failure = await self._read_once(f"{url}/ipfs/{cid}", _Checked(_digest_of(cid), sink, take))
+                failure = await self._read_once(f"{url}/ipfs/{cid}", _Checked(_digest_of(cid), sink, take, end))
                 if failure is None:
                     return sink
                 failures.append(f"{url}: {failure.what}")
                 may_come = may_come or failure.may_come
+                if failure.unreadable is not None:
+                    unreadable = unreadable or failure.unreadable
+                    left = tuple(other for other in left if other != url)
             if not may_come:
+                if unreadable is not None:
+                    raise unreadable
                 raise ResultUnreadable(f"{cid}: {'; '.join(failures)}", code="gateway_status")
         raise ResultUnreadable(f"{cid}: {'; '.join(failures)}", code="gateway_unavailable", retryable=True)
 
     async def _read_once(self, url: str, content: "_Checked[S]") -> "_Failure | None":
         try:
-            async with self.http.stream("GET", url, follow_redirects=True) as response:
-                status = response.status_code
-                if status != _OK:
-                    return _Failure(f"status {status}", status == _NOT_YET or status >= _SERVER_FAULT)
-                async with pieces_of(response) as pieces:
-                    async for piece in pieces:
-                        content.feed(piece)
+            with anyio.move_on_after(_PIECE_SECONDS) as waiting:
+                async with self.http.stream("GET", url, follow_redirects=True) as response:
+                    status = response.status_code
+                    if status != _OK:
+                        return _Failure(f"status {status}", status == _NOT_YET or status >= _SERVER_FAULT)
+                    async with pieces_of(response) as pieces:
+                        async for piece in pieces:
+                            waiting.deadline = anyio.current_time() + _PIECE_SECONDS
+                            if (unknown := content.feed(piece)) is not None:
+                                return unknown
+                return content.whole()
+            return _Failure(f"no 64 KiB within {_PIECE_SECONDS:g} s", may_come=True)
         except httpx.TransportError as failed:
             return _Failure(f"{type(failed).__name__}: {failed}", may_come=True)
         except (httpx.RequestError, httpx.InvalidURL) as failed:  # redirects without end or to nowhere, odd encodings
             return _Failure(f"{type(failed).__name__}: {failed}", may_come=False)
-        return None if content.whole() else _Failure("other bytes than those of this id", may_come=False)
 
 
 @attrs.define
@@ -89,12 +106,13 @@ class _Checked(Generic[S]):
     digest: bytes | None
     sink: S
     take: Callable[[S, bytes], object]
+    end: Callable[[S], object]
     _hash: "hashlib._Hash" = attrs.field(factory=hashlib.sha256)
     _length: int = 0
     _unreadable: ResultUnreadable | None = None
 
-    def feed(self, piece: bytes) -> None:
-        """Raises ResultUnreadable at once where there is no hash that could say whose fault it is."""
+    def feed(self, piece: bytes) -> "_Failure | None":
+        """A failure at once where what does not open has no hash that could say whose fault it is."""
         self._length += len(piece)
         if self.digest is not None:
             self._hash.update(piece)
@@ -104,15 +122,23 @@ class _Checked(Generic[S]):
             except ResultUnreadable as unreadable:
                 self._unreadable = unreadable
         if self._unreadable is not None and (self.digest is None or self._length > _LARGEST_BLOCK):
-            raise self._unreadable
+            return _unknown(self._unreadable)
+        return None
 
-    def whole(self) -> bool:
-        """Whether it is what was asked for. Raises what was wrong with it, when it is."""
+    def whole(self) -> "_Failure | None":
+        """None when it is what was asked for. Raises ResultUnreadable when it is that, and of no use all the same."""
         if self.digest is not None and self._hash.digest() != self.digest:
-            return False
-        if self._unreadable is not None:
-            raise self._unreadable
-        return True
+            return _Failure("other bytes than those of this id", may_come=False)
+        if self._unreadable is None:
+            try:
+                self.end(self.sink)
+            except ResultUnreadable as unreadable:
+                self._unreadable = unreadable
+        if self._unreadable is None:
+            return None
+        if self.digest is None:
+            return _unknown(self._unreadable)
+        raise self._unreadable
 
 
 def _digest_of(cid: str) -> bytes | None:
@@ -127,3 +153,9 @@ def _digest_of(cid: str) -> bytes | None:
 class _Failure:
     what: str
     may_come: bool
+    unreadable: ResultUnreadable | None = None
+
+
+def _unknown(unreadable: ResultUnreadable) -> _Failure:
+    """Content that cannot be used, and whose fault that is cannot be told."""
+    return _Failure(unreadable.message, may_come=False, unreadable=unreadable)

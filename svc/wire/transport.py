@@ -21,6 +21,9 @@ from svc.errors import ApiError, ConnectionFailed
 R = TypeVar("R")
 Sleep = Callable[[float], Awaitable[None]]
 
+# Of an answer in the coordinator's place: every one of its own has an id, and its errors say whether to retry.
+_OF_PROXIES: Final = frozenset({502, 503, 504})
+_RETRYABLE: Final = "x-svc-retryable"
 REQUEST_SECONDS: Final = 90.0  # a relay answers within a minute or says that it did not
 _OK: Final = frozenset({200, 201})
 
@@ -69,11 +72,14 @@ class Transport:
             attempt += 1
 
     async def once(self, method: str, path: str, **request: Any) -> httpx.Response:
-        """One attempt, whatever its status. Raises ConnectionFailed when there was no whole answer."""
+        """One attempt, whatever its status. Raises ConnectionFailed when there was no whole answer, or that of a proxy
+        which had none: what was sent may have arrived all the same."""
         try:
             response = await self.http.request(method, path, **request)
         except httpx.RequestError as failed:
             raise ConnectionFailed(f"{method} {path}: {type(failed).__name__}: {failed}") from failed
+        if _is_of_a_proxy(response):
+            raise ConnectionFailed(f"{method} {path}: a proxy answered {response.status_code}")
         self.clock.heard(response.headers.get("date"))
         return response
 
@@ -91,6 +97,8 @@ class Transport:
                         return
                     await response.aread()
                     error: ApiError | ConnectionFailed = error_of(response)
+                    if _is_of_a_proxy(response):
+                        error = ConnectionFailed(f"GET {path}: a proxy answered {response.status_code}")
             except httpx.RequestError as failed:
                 error = ConnectionFailed(f"GET {path}: {type(failed).__name__}: {failed}")
             if began or not error.retryable or attempt == self.retries.most:
@@ -114,7 +122,7 @@ def read(response: httpx.Response, kind: type[R]) -> R:
     try:
         return msgspec.json.decode(response.content, type=kind, strict=False)
     except (msgspec.ValidationError, msgspec.DecodeError) as malformed:
-        raise _unexpected(response, f"the answer is malformed: {malformed}") from malformed
+        raise unexpected(response, f"the answer is malformed: {malformed}") from malformed
 
 
 def error_of(response: httpx.Response) -> ApiError:
@@ -125,7 +133,7 @@ def error_of(response: httpx.Response) -> ApiError:
         body = None
     error = body.get("error") if isinstance(body, dict) else None
     if not isinstance(error, dict):
-        return _unexpected(response, f"{response.status_code} without an error body")
+        return unexpected(response, f"{response.status_code} without an error body")
     type_ = str(error.get("type", "internal_error"))
     code, param = error.get("code"), error.get("param")
     return ApiError.class_of(type_)(
@@ -139,7 +147,8 @@ def error_of(response: httpx.Response) -> ApiError:
     )
 
 
-def _unexpected(response: httpx.Response, what: str) -> ApiError:
+def unexpected(response: httpx.Response, what: str) -> ApiError:
+    """For an answer that is none of this interface."""
     place = f"{response.request.method} {response.request.url.path}"
     return ApiError.class_of("internal_error")(
         f"{place}: {what}",
@@ -151,7 +160,12 @@ def _unexpected(response: httpx.Response, what: str) -> ApiError:
 
 
 def _retryable(response: httpx.Response) -> bool:
-    return bool(response.headers.get("x-svc-retryable", "").lower() == "true")
+    return bool(response.headers.get(_RETRYABLE, "").lower() == "true")
+
+
+def _is_of_a_proxy(response: httpx.Response) -> bool:
+    of_the_coordinator = _RETRYABLE in response.headers or "x-request-id" in response.headers
+    return response.status_code in _OF_PROXIES and not of_the_coordinator
 
 
 def given(params: Mapping[str, object] | None) -> dict[str, str]:

@@ -29,6 +29,7 @@ from svcd.jobs import Job
 from svcd.trouble import Unavailable
 
 _PAGE: Final = 1000
+_LARGEST_OFFSET: Final = 1_000_000  # that a coordinator takes
 _LONGEST_SEALED_KEY: Final = 256
 
 
@@ -203,6 +204,8 @@ class Coordinator:
             if not rows:
                 return
             offset += len(rows)
+            if offset > _LARGEST_OFFSET:
+                raise Unavailable(f"{path} was answered without an end", 200)
 
 
 async def _ok(requests: Requests, path: str, query: Mapping[str, str] | None = None) -> Reply:

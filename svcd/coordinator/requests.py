@@ -1,7 +1,8 @@
 """Requests to the coordinator, repeated only where that is safe and of use.
 
 An error is repeated when its `x-svc-retryable` header says so, and on nothing else. A request that got no answer at all
-is repeated when the caller says that it may be (`resend`): it may have taken effect.
+is repeated when the caller says that it may be (`resend`): it may have taken effect. A proxy that answers in the
+coordinator's place, which is being restarted, say, gives no answer of it either.
 """
 
 import random
@@ -15,9 +16,16 @@ import trio
 
 from common.refusal import Refused
 from common.strict_json import parse
+from svcd.http_pieces import read_pieces
 
 _ATTEMPTS: Final = 4
 _LONGEST_PAUSE: Final = 10.0
+_LONGEST_WAIT: Final = 180.0  # for a whole answer, where the caller names no time: one that trickles ends, too
+_LONGEST_ANSWER: Final = 16 * 2**20  # pages are cut at 4 MiB
+# One of them is on every error of a coordinator.
+_RETRYABLE: Final = "x-svc-retryable"
+_REQUEST_ID: Final = "x-request-id"
+_OF_PROXIES: Final = frozenset({502, 503, 504})
 
 
 @attrs.frozen(slots=True)
@@ -49,6 +57,10 @@ class NoAnswer:
     """The connection failed, or the answer did not come in time: what was asked may have taken effect or not."""
 
     detail: str
+
+
+class _TooLong(Exception):
+    pass
 
 
 @attrs.frozen(slots=True)
@@ -84,27 +96,47 @@ class Requests:
             await trio.sleep(pause)
 
     async def _once(self, method: str, path: str, give_up_at: float | None, **request: Any) -> Reply | NoAnswer:
-        with trio.move_on_at(give_up_at if give_up_at is not None else float("inf")) as scope:
+        until = give_up_at if give_up_at is not None else trio.current_time() + _LONGEST_WAIT
+        with trio.move_on_at(until) as scope:
             try:
-                return _reply(await self.http.request(method, self.url + path, **request))
+                async with self.http.stream(method, self.url + path, **request) as response:
+                    return _answer(response, await _body(response))
             except httpx.HTTPError as failure:  # connections, time-outs, answers that are no HTTP
                 return NoAnswer(f"{type(failure).__name__}: {failure}")
+            except _TooLong:
+                return NoAnswer(f"an answer of more than {_LONGEST_ANSWER} bytes")
         if not scope.cancelled_caught:
             raise AssertionError("a request ends with an answer or at its deadline")
         return NoAnswer("no answer within the time that was left")
 
 
-def _reply(response: httpx.Response) -> Reply:
+async def _body(response: httpx.Response) -> bytes:
+    body = bytearray()
+
+    def take(piece: bytes) -> bool:
+        body.extend(piece)
+        if len(body) > _LONGEST_ANSWER:
+            raise _TooLong
+        return False
+
+    await read_pieces(response, take)
+    return bytes(body)
+
+
+def _answer(response: httpx.Response, content: bytes) -> Reply | NoAnswer:
+    said = response.headers.get(_RETRYABLE)
+    if response.status_code in _OF_PROXIES and said is None and _REQUEST_ID not in response.headers:
+        return NoAnswer(f"a proxy answered {response.status_code}")
     try:
-        body: object = parse(response.content)
+        body: object = parse(content)
     except Refused:
         body = None
-    retryable = response.is_error and response.headers.get("x-svc-retryable") == "true"
+    retryable = response.is_error and said == "true"
     return Reply(response.status_code, body, retryable, _date(response.headers.get("date")))
 
 
 def _date(text: str | None) -> float | None:
     try:
         return parsedate_to_datetime(text).timestamp() if text is not None else None
-    except ValueError:
+    except (ValueError, OverflowError):
         return None

@@ -34,6 +34,7 @@ create table if not exists jobs (
 ) strict;
 create index if not exists jobs_by_state on jobs (state);
 create table if not exists latest (name text primary key, value integer not null) strict;
+create table if not exists home (chain_id integer not null, job_registry text not null, wallet text not null) strict;
 """
 _LIVE: Final = ", ".join(f"'{state}'" for state in LIVE)
 # Put together from this package's constants; values are parameters.
@@ -54,6 +55,18 @@ class Entry:
     result_length: int | None
     result_cid: str | None
     reason: str | None
+
+
+@attrs.frozen(slots=True)
+class Home:
+    """Whose jobs these are: of one wallet, at one market. Elsewhere they mean nothing, and would be given up."""
+
+    chain_id: int
+    job_registry: str
+    wallet: str
+
+    def __str__(self) -> str:
+        return f"chain {self.chain_id}, job registry {self.job_registry}, wallet {self.wallet}"
 
 
 def open_database(path: Path) -> sqlite3.Connection:
@@ -137,6 +150,10 @@ def latest(name: str, value: int) -> Statement:
     return "insert into latest values (?, ?) on conflict (name) do update set value = excluded.value", (name, value)
 
 
+def at_home(home: Home) -> Statement:
+    return "insert into home values (?, ?, ?)", (home.chain_id, home.job_registry, home.wallet)
+
+
 # --- reading ------------------------------------------------------------------------------------------------
 
 
@@ -169,6 +186,12 @@ def read_result(connection: sqlite3.Connection, job_id: bytes) -> bytes | None:
 def read_latest(connection: sqlite3.Connection, name: str) -> int:
     row = connection.execute("select value from latest where name = ?", (name,)).fetchone()
     return int(row[0]) if row is not None else 0
+
+
+def read_home(connection: sqlite3.Connection) -> Home | None:
+    """None for a journal that was not used yet."""
+    row = connection.execute("select chain_id, job_registry, wallet from home").fetchone()
+    return Home(*row) if row is not None else None
 
 
 def read_counts(connection: sqlite3.Connection) -> dict[tuple[str, str | None], int]:

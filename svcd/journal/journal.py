@@ -20,7 +20,7 @@ import trio
 
 from svcd.jobs import Job
 from svcd.journal import entries
-from svcd.journal.entries import Entry, Statement
+from svcd.journal.entries import Entry, Home, Statement
 from svcd.journal.results import LONGEST_ROW, ResultFiles
 from svcd.journal.states import JournalState
 from svcd.trouble import Fatal
@@ -31,6 +31,7 @@ T = TypeVar("T")
 _REMEMBERED: Final = 3 * 86_400  # no order lives longer than two days: one until its claim, one until its SLA
 _TIDIED_EVERY: Final = 3600.0
 _PAUSE: Final = 1.0
+_FURTHEST: Final = 3540  # seconds ahead that a time is signed: the chain takes an hour, by its own clock
 
 
 @attrs.define(slots=True, eq=False)
@@ -112,12 +113,23 @@ class Journal:
         live = [entry.job.job_id for entry in await self.live()]
         await self._patiently(lambda: self._files.remove_all_but(live))
 
+    async def belongs_to(self, home: Home) -> None:
+        """Fatal for the journal of another wallet or market: its jobs would be looked for where they never were, and
+        given up with their results."""
+        known = await self._read(entries.read_home)
+        if known is None:
+            await self._write(entries.at_home(home))
+        elif known != home:
+            raise Fatal(f"the state directory is that of {known}; this is {home}: name another state_directory")
+
     # --- numbers that only grow ---------------------------------------------------------------------------
 
     async def next_time(self, name: str, *, skip: int = 0) -> int:
-        """A Unix time for signing that is newer than all it gave before, also before a restart."""
+        """A Unix time for signing that is newer than all it gave before, also before a restart; never so far ahead that
+        nobody would take it. What it gave while the clock was wrong by more nobody has taken: it starts anew."""
+        now = int(self._wall())
         before = await self._read(lambda connection: entries.read_latest(connection, name))
-        value = max(int(self._wall()), before + 1 + skip)
+        value = now if before >= now + _FURTHEST else min(max(now, before + 1 + skip), now + _FURTHEST)
         await self.note(name, value)
         return value
 

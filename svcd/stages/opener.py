@@ -73,9 +73,10 @@ class PayloadOpener:
         try:
             started = trio.current_time()
             until = min(deadline, max(held.claimed_at + _OPENED_WITHIN, started + _LEAST_PATIENCE))
-            await self.gateways.fetch(job.task_cid, spool, until)
+            found = await self.gateways.fetch(
+                job.task_cid, spool, until, lambda: _off_loop(spool, lambda: committed(spool, job.c))
+            )
             self.timings.fetched(trio.current_time() - started)
-            found = await _off_loop(spool, lambda: committed(spool, job.c))
             opener = await self._opener(held, found, until)
             envelope = await _off_loop(spool, lambda: opened(spool, opener, job.owner))
         finally:

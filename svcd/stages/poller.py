@@ -14,6 +14,7 @@ from svcd.config import ModelConfig
 from svcd.coordinator.client import Coordinator
 from svcd.deadline_channel import DeadlineChannel
 from svcd.discount import Discount, Rates
+from svcd.gateway import is_content_id
 from svcd.health import Health
 from svcd.jobs import Job
 from svcd.probes.build import Load
@@ -28,7 +29,7 @@ log = structlog.get_logger(__name__)
 _EXPIRES_SOON: Final = 5  # seconds: a claim of such an order would come too late
 
 
-@attrs.frozen(slots=True, eq=False)
+@attrs.define(slots=True, eq=False)
 class Poller:
     model: ModelConfig
     model_id: int
@@ -43,6 +44,9 @@ class Poller:
     timings: Timings
     offers: DeadlineChannel[Offer]
     health: Health
+    # Leased to us at the last poll and of no use to us. The coordinator counts them as it counts what we claim: a few
+    # orders for a window that is not sold here would otherwise be all that we are ever handed.
+    _unwanted: int = 0
 
     async def run(self) -> NoReturn:
         refused = False
@@ -67,11 +71,14 @@ class Poller:
             "rate_in": min(floor.rate_in for floor in floors.values()),
             "rate_out": min(floor.rate_out for floor in floors.values()),
         }
-        jobs = await self.coordinator.poll(self.model_id, free, lowest)
+        asked = free + self._unwanted if free else 0
+        jobs = await self.coordinator.poll(self.model_id, asked, lowest)
         self.health.heard(self.model.name)
-        metrics.model_free.labels(self.model.name).set(free)
-        for job in jobs:
-            if free > 0 and self._is_wanted(job, floors):
+        metrics.model_free.labels(self.model.name).set(asked)
+        wanted = [job for job in jobs if self._is_wanted(job, floors)]
+        self._unwanted = sum(not self.slots.holds(job.job_id) for job in jobs) - len(wanted)
+        for job in wanted:
+            if free > 0:
                 slot = self.slots.take(self.model.name, job.job_id)
                 if slot is not None:
                     free -= 1
@@ -100,6 +107,7 @@ class Poller:
             and job.expires_at > self.clock.wall() + _EXPIRES_SOON
             and job.sla_secs > self.timings.needed(self.model.name, self.model.margin_seconds)
             and (not self.exclusions.without_escrow if job.designated == 0 else self.has_box_key)
+            and is_content_id(job.task_cid)
             and job.job_id not in self.exclusions
             and not self.slots.holds(job.job_id)
         )

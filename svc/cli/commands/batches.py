@@ -104,9 +104,9 @@ async def create(
                 max_amount=max_amount,
                 progress=lambda done: gauge.show("sealing and signing", done, len(lines)),
             )
+            chain = await client.chain()  # before it is made: nothing may keep its id from being told
             gauge.show("uploading")
             made = await client.batches.create(prepared, metadata=pairs)
-        chain = await client.chain()
     for name in prepared.unlisted:
         output.warn(f"the parameter {name!r} is not listed by the model; it was sent as it is")
     most = tables.token(prepared.amount, chain.decimals, chain.token_domain.name)

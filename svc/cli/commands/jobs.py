@@ -49,17 +49,18 @@ async def run(connection: Connection, order: OrderOptions, patience: float | Non
             gauge.show("sealing")
             prepared = await client.prepare(order.model, order.input, **order.terms)
             gauge.show("asking the price")
-            quoted = await client.quote(prepared)
+            quoted, chain = await client.quote(prepared), await client.chain()
             gauge.show("paying")
-            submitted = await client.submit(prepared, quoted, max_amount=order.max_amount)
-            output.say(f"job {submitted.job_id}")
+            output.say(f"job {prepared.id}")  # before it is paid: whatever happens then, it can be looked for
+            await client.submit(prepared, quoted, max_amount=order.max_amount)
             job = await client.wait(
-                submitted.job_id, timeout=patience, on_change=lambda seen: gauge.show(seen.status.replace("_", " "))
+                prepared.id, timeout=patience, on_change=lambda seen: gauge.show(seen.status.replace("_", " "))
             )
             gauge.show("reading the result")
             result = await client.open(job)
             _fill(file, result)
-        cost, chain = cost_of(job, quoted.quote), await client.chain()
+    # Nothing is asked for any more: what is here is delivered.
+    cost = cost_of(job, quoted.quote)
     output.say(in_words(cost, chain))
     _deliver(output, result, out, {"cost": attrs.asdict(cost) | {"paid": cost.paid}})
 
@@ -110,6 +111,7 @@ async def submit(connection: Connection, order: OrderOptions) -> None:
     """
     async with connection.client(wallet=True) as client:
         prepared = await client.prepare(order.model, order.input, **order.terms)
+        connection.output.say(f"posting job {prepared.id}")
         submitted = await client.submit(prepared, max_amount=order.max_amount)
     if connection.output.as_json:
         connection.output.json(wire_form(attrs.asdict(submitted)))

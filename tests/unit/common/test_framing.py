@@ -1,6 +1,8 @@
 """Streams of frames: round trips at any piece boundary, and every way that a stream can be wrong."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -180,3 +182,23 @@ def test_a_refused_stream_stays_refused() -> None:
         puller.pull(sealed)
     with pytest.raises(RuntimeError):
         puller.finish()
+
+
+def test_stream_in_a_reference_cycle_is_collected() -> None:
+    """In a process of its own: the collector would end this one."""
+    program = """
+import gc
+from common.framing import Puller
+def refused():
+    puller = Puller(bytes(32))
+    try:
+        puller.pull(bytes(200))
+        puller.finish()
+    except ValueError as refusal:
+        kept = refusal  # whose traceback holds this frame, which holds it
+gc.disable()
+for _ in range(10):
+    refused()
+    gc.collect()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

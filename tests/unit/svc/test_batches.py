@@ -21,6 +21,7 @@ from svc.errors import (
     BatchFailed,
     ConnectionFailed,
     OrderRefused,
+    OutcomeUnknown,
     PlanShort,
     QuoteRefused,
     RelayUnavailable,
@@ -262,6 +263,16 @@ async def test_creation_whose_answer_was_lost_is_looked_up_and_made_again_only_i
     asked = coordinator.to("POST /v1/batches")
     assert len(asked) == (1 if listed else 2)
     assert len({one.headers["idempotency-key"] for one in asked}) == 1
+
+
+async def test_creation_of_which_there_is_no_word_is_not_told_as_what_may_be_made_again(
+    coordinator: FakeCoordinator,
+) -> None:
+    coordinator.tell("POST /v1/batches", Dropped())
+    coordinator.tell("GET /v1/batches", failing(503, "not_ready", retryable=True))
+    with pytest.raises(OutcomeUnknown, match="no word") as unknown:
+        await created(coordinator.client())
+    assert not unknown.value.retryable
 
 
 async def test_upload_whose_answer_was_lost_is_given_back_to_the_caller(coordinator: FakeCoordinator) -> None:

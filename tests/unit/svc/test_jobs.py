@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from common.scalars import hex_of
-from svc.errors import InvalidRequest, OrderRefused, WaitTimedOut
+from svc.errors import InternalError, InvalidRequest, OrderRefused, WaitTimedOut
 from tests.unit.svc.fake_coordinator import DEPLOYMENT, WALLET, Answer, FakeCoordinator, failing, job
 
 pytestmark = pytest.mark.anyio
@@ -29,6 +29,19 @@ async def test_job_is_waited_for_through_its_states_and_each_is_told_once() -> N
 async def test_job_that_is_not_known_yet_and_trouble_on_the_way_are_waited_out() -> None:
     away = failing(503, "not_ready", retryable=True)
     coordinator = FakeCoordinator({ROUTE: [failing(404, "not_found"), *[away] * 9, Answer(200, job(JOB, "failed"))]})
+    assert (await coordinator.client().jobs.wait(JOB)).status == "failed"
+
+
+async def test_another_job_than_was_asked_for_is_not_taken_for_it() -> None:
+    other = job("0x" + "08" * 32, "completed", result_cid="bafyother")
+    for lie in (other, {**other, "id": JOB}):
+        coordinator = FakeCoordinator({ROUTE: [Answer(200, lie)]})
+        with pytest.raises(InternalError, match="told of"):
+            await coordinator.client().jobs.wait(JOB)
+
+
+async def test_coordinator_that_restarts_behind_a_proxy_is_waited_out() -> None:
+    coordinator = FakeCoordinator({ROUTE: [*[Answer(502, b"<html>")] * 9, Answer(200, job(JOB, "failed"))]})
     assert (await coordinator.client().jobs.wait(JOB)).status == "failed"
 
 

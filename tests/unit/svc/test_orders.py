@@ -14,7 +14,7 @@ from common.secp256k1 import recover
 from svc.client import Client
 from svc.core.deployment import Market
 from svc.core.sealing import INLINE_BYTES
-from svc.errors import ConnectionFailed, InvalidRequest, NoProvider, OrderRefused, QuoteRefused, RelayUnavailable
+from svc.errors import InvalidRequest, NoProvider, OrderRefused, OutcomeUnknown, QuoteRefused, RelayUnavailable
 from svc.orders import UnlistedParameter
 from tests.unit.svc.fake_coordinator import (
     BOX_SECRET,
@@ -216,10 +216,47 @@ async def test_submission_whose_answer_was_lost_is_sent_again_where_the_job_is_a
     assert f"GET /v1/jobs/{prepared.id}" in coordinator.routes()
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [Answer(502, b"<html>"), Answer(504, b"<html>"), failing(500, "internal_error")],
+    ids=["502", "504", "500"],
+)
+async def test_submission_that_may_have_come_through_all_the_same_is_read_back(
+    coordinator: FakeCoordinator, answer: Answer
+) -> None:
+    coordinator.tell(JOBS, in_turn(submitted=[answer]))
+    client = coordinator.client()
+    prepared = await client.prepare("demo/text", "hello")
+    coordinator.tell(f"GET /v1/jobs/{prepared.id}", Answer(200, job(prepared.id)))
+    assert (await client.submit(prepared)).job_id == prepared.id
+    assert len(submissions(coordinator)) == 1
+
+
+@pytest.mark.parametrize("trouble", [Dropped(), failing(503, "not_ready", retryable=True)], ids=["away", "behind"])
+async def test_order_of_which_there_is_no_word_is_told_by_its_id_and_not_as_what_may_be_ordered_again(
+    coordinator: FakeCoordinator, trouble: Told
+) -> None:
+    coordinator.tell(JOBS, in_turn(submitted=[Dropped()]))
+    client = coordinator.client()
+    prepared = await client.prepare("demo/text", "hello")
+    coordinator.tell(f"GET /v1/jobs/{prepared.id}", trouble)
+    with pytest.raises(OutcomeUnknown, match=prepared.id) as unknown:
+        await client.submit(prepared)
+    assert not unknown.value.retryable
+
+
+async def test_submission_answered_with_another_jobs_id_is_followed_by_its_own(coordinator: FakeCoordinator) -> None:
+    other = {"job_id": "0x" + "66" * 32, "task_cid": "bafytask", "tx_hash": "0x" + "cc" * 32}
+    coordinator.tell(JOBS, in_turn(submitted=[Answer(201, other)]))
+    client = coordinator.client()
+    prepared = await client.prepare("demo/text", "hello")
+    assert (await client.submit(prepared)).job_id == prepared.id
+
+
 async def test_coordinator_that_is_gone_is_given_up_after_four_submissions(coordinator: FakeCoordinator) -> None:
     coordinator.tell(JOBS, in_turn(submitted=[Dropped()] * 9))
     client = coordinator.client()
-    with pytest.raises(ConnectionFailed):
+    with pytest.raises(OutcomeUnknown):
         await client.submit(await client.prepare("demo/text", "hello"))
     assert len(submissions(coordinator)) == 4
 

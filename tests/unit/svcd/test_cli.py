@@ -63,6 +63,16 @@ def test_status_needs_no_keys_and_tells_what_the_journal_holds_when_nobody_answe
     ]
 
 
+def test_status_tells_that_a_journal_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "svcd.toml"
+    config.write_text(f'state_directory = "{tmp_path}"\n[metrics]\nport = 0\n')
+    (tmp_path / JOURNAL_FILE).write_bytes(b"an editor's text, no journal" * 10)
+    assert run(monkeypatch, "status", "--config", str(config)) == 1
+    assert "file is not a database" in capsys.readouterr().out
+
+
 def test_reader_that_has_read_enough_is_no_trouble(tmp_path: Path) -> None:
     (tmp_path / "svcd.toml").write_text(f'state_directory = "{tmp_path}"\n[metrics]\nport = 0\n')
     gone, end = os.pipe()

@@ -16,10 +16,11 @@ CONTENT = b"0123456789" * 1_000_000
 
 
 class Net:
-    """Gateways by host, each with the statuses that it answers before it answers 200."""
+    """Gateways by host, each with the statuses that it answers before it answers 200; `wrong` with other content."""
 
-    def __init__(self, **statuses: list[int]) -> None:
+    def __init__(self, *, wrong: str = "", **statuses: list[int]) -> None:
         self.statuses = statuses
+        self.wrong = wrong
         self.asked: list[str] = []
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
@@ -28,18 +29,26 @@ class Net:
         status = self.statuses[host].pop(0) if self.statuses[host] else 200
         if not status:
             raise httpx.ConnectError("nobody there")
-        return httpx.Response(status, content=CONTENT)
+        return httpx.Response(status, content=b"<html>Just a moment" if host == self.wrong else CONTENT)
+
+
+async def right(spool: Spool) -> None:
+    if spool.length != len(CONTENT):
+        raise JobFailed("commitment_mismatch")
 
 
 async def fetched(net: Net, directory: Path, *, attempts: int = 8, limit: int = 2**30, until: float = 1000) -> bytes:
     async with httpx.AsyncClient(transport=httpx.MockTransport(net)) as http:
         spool = Spool(directory, limit)
         urls = [f"http://{host}" for host in net.statuses]
-        await Gateways(http, urls, attempts).fetch("cid", spool, trio.current_time() + until)
-        content = b"".join(spool.pieces())
-        assert len(content) == spool.length
-        spool.clear()
-        return content
+        try:
+            gateways = Gateways(http, urls, attempts)
+            await gateways.fetch("cid", spool, trio.current_time() + until, lambda: right(spool))
+            content = b"".join(spool.pieces())
+            assert len(content) == spool.length
+            return content
+        finally:
+            spool.clear()
 
 
 async def test_gateways_are_tried_in_turn_until_one_has_it(autojump_clock: MockClock, tmp_path: Path) -> None:
@@ -64,6 +73,17 @@ async def test_gateway_that_refuses_is_left_out(autojump_clock: MockClock, tmp_p
     assert net.asked == ["a", "b", "b"]
 
 
+async def test_gateway_with_other_content_is_left_out_and_fails_no_job_that_another_has(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    net = Net(wrong="a", a=[], b=[404])
+    assert await fetched(net, tmp_path) == CONTENT
+    assert net.asked == ["a", "b", "b"]
+    with pytest.raises(JobFailed) as failed:
+        await fetched(Net(wrong="a", a=[], b=[404] * 9), tmp_path)
+    assert failed.value.reason == "commitment_mismatch"
+
+
 @pytest.mark.parametrize(
     ("net", "changed"),
     [(Net(a=[404] * 9), {}), (Net(a=[410]), {}), (Net(a=[404] * 9), {"until": 2.0})],
@@ -84,6 +104,15 @@ async def test_more_than_is_allowed_is_not_read_to_its_end(autojump_clock: MockC
     assert failed.value.reason == "bad_container"
 
 
+async def test_content_that_this_disk_has_no_room_for_fails_the_job_and_is_no_fault_of_the_program(
+    autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("svcd.spool.tempfile.TemporaryFile", lambda dir: open("/dev/full", "r+b"))  # noqa: SIM115 - the spool closes it
+    with pytest.raises(JobFailed, match="No space left") as failed:
+        await fetched(Net(a=[]), tmp_path)
+    assert failed.value.reason == "task_unresolved"
+
+
 async def test_gateway_that_sends_elsewhere_is_followed(autojump_clock: MockClock, tmp_path: Path) -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         if request.url.host == "a":
@@ -92,6 +121,6 @@ async def test_gateway_that_sends_elsewhere_is_followed(autojump_clock: MockCloc
 
     async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
         spool = Spool(tmp_path, 2**30)
-        await Gateways(http, ["http://a"]).fetch("cid", spool, trio.current_time() + 10)
+        await Gateways(http, ["http://a"]).fetch("cid", spool, trio.current_time() + 10, lambda: right(spool))
         assert spool.length == len(CONTENT)
         spool.clear()

@@ -9,6 +9,11 @@ from PIL import Image
 from svcd.failures import JobFailed
 from svcd.media import check_media
 
+# Pillow finds the size, and its search for a second frame ends as IndexError; with the bytes added, as struct.error.
+GIF_CUT_AFTER_ITS_PICTURE = bytes.fromhex(
+    "47494638376104000400810000ff00000000000000000000002c00000000040004000008090001081c48b02080800021"
+)
+
 
 def encoded(content: bytes) -> str:
     return base64.b64encode(content).decode()
@@ -57,10 +62,24 @@ def test_clips_and_audios_are_taken_at_their_declared_sizes() -> None:
         (picture(20, 10, "GIF", frames=2), 20, 10),
         (picture(20, 10, "WEBP", frames=2), 20, 10),
         (picture(20, 10)[:20], 20, 10),
+        (GIF_CUT_AFTER_ITS_PICTURE, 4, 4),
+        (GIF_CUT_AFTER_ITS_PICTURE + bytes.fromhex("f90401000001002c"), 4, 4),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 1 1\n%%EndComments\n", 20, 10),
         (b"no picture", 20, 10),
     ],
-    ids=["wider", "far larger", "4000² in a few bytes", "a bomb", "moving gif", "moving webp", "cut", "eps", "noise"],
+    ids=[
+        "wider",
+        "far larger",
+        "4000² in a few bytes",
+        "a bomb",
+        "moving gif",
+        "moving webp",
+        "cut",
+        "cut gif",
+        "other cut gif",
+        "eps",
+        "noise",
+    ],
 )
 def test_a_still_that_is_more_than_declared_or_cannot_be_measured_is_refused(
     content: bytes, width: int, height: int

@@ -24,6 +24,7 @@ from svc.errors import SvcError
         (errors.WaitTimedOut("job", 1), Exit.STILL_RUNNING),
         (errors.ReceiptTimeout("wait", type_="receipt_timeout", status=504), Exit.STILL_RUNNING),
         (errors.ResultUnreadable("not yet", code="no_result"), Exit.STILL_RUNNING),
+        (errors.OutcomeUnknown("no word"), Exit.STILL_RUNNING),
         (errors.ResultUnreadable("no", code="gateway_unavailable", retryable=True), Exit.UNREADABLE),
     ],
 )

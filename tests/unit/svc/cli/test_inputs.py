@@ -20,6 +20,8 @@ def test_argument_is_taken_as_text_even_when_it_looks_like_json() -> None:
         (b"two\nlines\n", "two\nlines"),
         (b'[1, "a list is a text"]', '[1, "a list is a text"]'),
         (b' {"messages": ["hi"], "max_tokens": 5}\n', {"messages": ["hi"], "max_tokens": 5}),
+        (b'\xef\xbb\xbf{"messages": ["hi"]}\r\n', {"messages": ["hi"]}),
+        (b"\xef\xbb\xbftwo\r\nlines\r\n", "two\r\nlines"),
     ],
 )
 def test_file_is_an_object_when_it_is_one_and_text_otherwise(tmp_path: Path, content: bytes, read: Any) -> None:
@@ -43,6 +45,7 @@ def test_params_join_the_object_and_wrap_a_text_as_input() -> None:
         ("a", "b", (), b"", "not as both"),
         (None, "/nowhere/at/all", (), b"", "No such file"),
         (None, None, (), b"\xff", "not UTF-8"),
+        ("caf\udce9", None, (), b"", "not UTF-8"),
         (None, None, (), b" \n", "empty"),
         (None, None, (), b'{"a": 1,}', "and is none"),
         (None, None, (), b'{"a": 1, "a": 2}', "and is none"),

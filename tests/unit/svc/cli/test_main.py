@@ -2,6 +2,7 @@ import os
 import re
 import subprocess
 import sys
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,22 @@ def test_keygen_refuses_a_file_that_it_cannot_make(
 def test_address_of_no_key_file_has_an_exit_code_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "note").write_text("no key")
     assert main(["address", str(tmp_path / "note")]) == Exit.NO_KEY
+
+
+def test_programs_are_written_to_in_utf_8_whatever_the_locale(monkeypatch: pytest.MonkeyPatch) -> None:
+    with TextIOWrapper(BytesIO(), encoding="latin-1") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        assert main(["--version"]) == Exit.DONE
+        assert out.encoding == "utf-8"
+
+
+def test_output_that_takes_no_more_ends_with_a_line_and_not_as_a_bug(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open("/dev/full", "w", encoding="ascii") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        assert main(["--version"]) == Exit.UNREADABLE
+    assert "No space left" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [["bogus"], ["address"], ["keygen", "--bogus"], ["completion", "tcsh"], []])

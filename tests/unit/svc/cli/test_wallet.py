@@ -45,6 +45,14 @@ def test_key_that_cannot_be_used_is_refused_without_showing_it(environment: dict
     assert "secret" not in str(refused.value)
 
 
+@pytest.mark.parametrize("content", ["0xsecret", "00", "00" * 32])
+def test_file_that_holds_no_key_is_named_and_refused_as_a_key(file: Path, content: str) -> None:
+    file.write_text(content)
+    with pytest.raises(Refused, match=r"wallet\.key does not hold a private key") as refused:
+        wallet_of(file, {})
+    assert refused.value.param == "SVC_WALLET_KEY_FILE"
+
+
 def _address(file: Path | None, environment: dict[str, str]) -> bytes:
     wallet = wallet_of(file, environment)
     assert wallet is not None

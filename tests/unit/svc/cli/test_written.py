@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import click
@@ -18,6 +19,20 @@ def test_file_appears_once_it_is_whole_and_for_its_owner_alone(tmp_path: Path) -
 def test_file_that_cannot_be_is_refused_before_anything_is_done(tmp_path: Path) -> None:
     with pytest.raises(click.UsageError, match="No such file"), written(tmp_path / "no" / "out"):
         pytest.fail("the block must not begin")
+
+
+def test_link_is_followed_and_a_pipe_written_to_and_neither_is_replaced(tmp_path: Path) -> None:
+    target, link, pipe = tmp_path / "target", tmp_path / "link", tmp_path / "pipe"
+    target.write_bytes(b"before")
+    link.symlink_to(target)
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    for path in (link, pipe):
+        with written(path) as file:
+            file.write(b"after")
+    assert (target.read_bytes(), link.is_symlink()) == (b"after", True)
+    assert (os.read(reader, 10), pipe.is_fifo()) == (b"after", True)
+    os.close(reader)
 
 
 def test_nothing_is_left_of_a_block_that_fails(tmp_path: Path) -> None:

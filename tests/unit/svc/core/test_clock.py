@@ -20,7 +20,9 @@ def test_difference_is_told_even_where_it_is_not_believed() -> None:
     assert (round(clock.skew), clock.believed) == (7199, False)
 
 
-@pytest.mark.parametrize("said", [None, "", "yesterday", formatdate(HERE + 100_000, usegmt=True)])
+@pytest.mark.parametrize(
+    "said", [None, "", "yesterday", f"Mon, 01 Jan {10**20} 00:00:00 GMT", formatdate(HERE + 100_000, usegmt=True)]
+)
 def test_time_that_is_missing_malformed_or_far_off_is_not_believed(said: str | None) -> None:
     clock = ServerClock(local=lambda: HERE)
     clock.heard(said)

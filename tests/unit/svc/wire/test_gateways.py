@@ -1,3 +1,7 @@
+from collections.abc import AsyncIterator
+
+import anyio
+import httpx
 import pytest
 
 from common.cid import cid_of
@@ -13,7 +17,12 @@ A, B = "http://a", "http://b"
 async def read(coordinator: FakeCoordinator, *urls: str, cid: str = "bafyx") -> bytes:
     client = coordinator.client(gateways=urls)
     gateways: Gateways = client._account.gateways
-    return bytes(await gateways.read(cid, bytearray, bytearray.extend))
+    return bytes(await gateways.read(cid, bytearray, bytearray.extend, whole))
+
+
+def whole(content: bytearray) -> None:
+    if content != b"there":
+        raise ResultUnreadable("it does not open", code="undecryptable")
 
 
 def held(**answers: list[Told]) -> FakeCoordinator:
@@ -77,8 +86,30 @@ async def test_content_that_does_not_open_is_its_makers_fault_only_if_it_is_that
     for content, code in ((b"there", "undecryptable"), (b"forged", "gateway_status")):
         coordinator = FakeCoordinator({f"GET {A}/ipfs/{cid}": [Answer(200, content)]})
         with pytest.raises(ResultUnreadable) as unread:
-            await coordinator.client(gateways=A)._account.gateways.read(cid, bytearray, refuse)
+            await coordinator.client(gateways=A)._account.gateways.read(cid, bytearray, refuse, whole)
         assert unread.value.code == code
+
+
+async def test_content_that_does_not_open_and_whose_id_proves_nothing_is_asked_for_elsewhere() -> None:
+    page = Answer(200, b"<html>Just a moment")
+    coordinator = held(a=[page], b=[Answer(404), Answer(200, b"ther"), Answer(200, b"there")])
+    with pytest.raises(ResultUnreadable) as unread:
+        await read(coordinator, A, B)
+    assert (unread.value.code, len(coordinator.asked)) == ("undecryptable", 3)
+    assert await read(coordinator, A, B) == b"there"
+
+
+async def test_answer_that_trickles_is_given_up_and_the_next_gateway_asked() -> None:
+    async def trickle() -> AsyncIterator[bytes]:
+        while True:
+            await anyio.sleep(60)
+            yield b"t"
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, content=trickle() if request.url.host == "a" else b"there")
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
+        assert bytes(await Gateways(http, (A, B)).read("bafyx", bytearray, bytearray.extend, whole)) == b"there"
 
 
 async def test_reads_carry_no_credentials() -> None:

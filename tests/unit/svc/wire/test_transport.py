@@ -144,6 +144,28 @@ async def test_pages_are_followed_while_full_or_cut(coordinator: FakeCoordinator
     ]
 
 
+@pytest.mark.parametrize(
+    ("body", "offset"),
+    [
+        ({"asks": []}, "0"),
+        ({"asks": []}, "-1"),
+        ({"asks": []}, "x"),
+        ({"asks": []}, ""),
+        ({"asks": [{}]}, "1"),
+        ({}, "1"),
+    ],
+    ids=["same", "backwards", "no number", "nothing left", "malformed rows", "no rows"],
+)
+async def test_pages_that_lead_nowhere_or_hold_something_else_are_an_internal_error(
+    coordinator: FakeCoordinator, body: object, offset: str
+) -> None:
+    headers = {"x-svc-page-truncated": "true", "x-svc-next-offset": offset}
+    coordinator.tell("GET /evm/asks", Answer(200, body, headers))
+    with pytest.raises(InternalError):
+        await coordinator.client().market.asks(limit=None)
+    assert len(coordinator.asked) == 1
+
+
 async def test_no_more_than_the_limit_is_asked_for(coordinator: FakeCoordinator) -> None:
     row = {"model_id": "1", "sla": "3600", "rate_in": "1", "rate_out": "0"}
     coordinator.tell("GET /evm/asks/floors", Answer(200, {"floors": [row] * 2}))

@@ -1,3 +1,5 @@
+from collections.abc import AsyncIterator
+
 import httpx
 import pytest
 import trio
@@ -72,8 +74,42 @@ async def test_answer_that_takes_too_long_is_none(autojump_clock: MockClock) -> 
     assert trio.current_time() == 20
 
 
+@pytest.mark.parametrize("status", [502, 503, 504])
+async def test_answer_of_a_proxy_in_the_coordinators_place_is_none(status: int, autojump_clock: MockClock) -> None:
+    restarting = httpx.Response(status, content=b"<html>Bad Gateway</html>")
+    server = Server(restarting, restarting, httpx.Response(201, json={}))
+    assert isinstance(await ask(server), Reply)
+    assert server.asked == 3
+    assert isinstance(await ask(Server(restarting), resend=False), NoAnswer)  # it may have come through all the same
+
+
+async def test_answer_that_trickles_or_has_no_end_is_none(autojump_clock: MockClock) -> None:
+    async def trickle() -> AsyncIterator[bytes]:
+        while True:
+            await trio.sleep(50)
+            yield b" "
+
+    async def flood() -> AsyncIterator[bytes]:
+        while True:
+            await trio.lowlevel.checkpoint()
+            yield bytes(2**20)
+
+    for endless in (trickle, flood):
+        async with httpx.AsyncClient(
+            transport=httpx.MockTransport(lambda _, endless=endless: httpx.Response(200, content=endless()))
+        ) as http:
+            assert isinstance(await Requests(http, "http://c").ask("GET", "/", attempts=1), NoAnswer)
+    assert trio.current_time() < 200
+
+
+async def test_date_beyond_any_calendar_is_none(autojump_clock: MockClock) -> None:
+    reply = await ask(Server(httpx.Response(200, headers={"date": f"Mon, 01 Jan {10**20} 00:00:00 GMT"})))
+    assert isinstance(reply, Reply)
+    assert reply.date is None
+
+
 async def test_answer_that_is_no_json_has_a_status_and_no_body(autojump_clock: MockClock) -> None:
-    reply = await ask(Server(httpx.Response(502, content=b"<html>", headers={"date": "Thu, 01 Jan 1970 00:01:40 GMT"})))
-    assert reply == Reply(502, None, retryable=False, date=100.0)
+    reply = await ask(Server(httpx.Response(500, content=b"<html>", headers={"date": "Thu, 01 Jan 1970 00:01:40 GMT"})))
+    assert reply == Reply(500, None, retryable=False, date=100.0)
     assert isinstance(reply, Reply)
     assert (reply.code, reply.fields) == (None, {})

@@ -11,6 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from svcd.jobs import Job
+from svcd.journal.entries import Home
 from svcd.journal.journal import Journal, open_journal
 from svcd.journal.results import LONGEST_ROW
 from svcd.trouble import Fatal
@@ -55,6 +56,18 @@ async def test_what_was_written_is_there_after_a_restart_and_ended_jobs_are_not_
         assert await journal.open_result(first.job_id) == b"result"
         assert await journal.unknown([first.job_id, third.job_id, b"n" * 32]) == {b"n" * 32}
         assert await journal.failed_before() == set()
+
+
+async def test_journal_of_another_wallet_or_market_is_refused_and_named(tmp_path: Path) -> None:
+    home = Home(1, "0x01", "0xaa")
+    async with opened(tmp_path) as journal:
+        await journal.belongs_to(home)
+    for other in (Home(2, "0x01", "0xaa"), Home(1, "0x02", "0xaa"), Home(1, "0x01", "0xbb")):
+        async with opened(tmp_path) as journal:
+            with pytest.raises(Fatal, match=r"wallet 0xaa; this is chain .*: name another state_directory"):
+                await journal.belongs_to(other)
+    async with opened(tmp_path) as journal:
+        await journal.belongs_to(home)
 
 
 async def test_large_result_is_a_file_until_its_job_ends(tmp_path: Path) -> None:

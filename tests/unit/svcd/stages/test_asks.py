@@ -48,10 +48,26 @@ async def test_signed_at_only_grows_also_over_a_restart_and_a_clock_set_back(
 
 
 @pytest.mark.trio
-async def test_snapshot_that_is_not_newer_than_the_chains_is_signed_further_ahead(
+async def test_clock_that_was_set_a_year_ahead_for_a_while_leaves_nothing_behind(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
-    market.snapshots.append(START + 100)
+    right = market.now
+    market.now = lambda: right() + 365 * 86_400
+    async with start(models=(MODEL,)):
+        market.now = right  # the coordinator's; the daemon goes on with the wrong one
+        await trio.sleep(20)
+    assert market.snapshots == []
+    async with start(models=(MODEL,)):
+        await trio.sleep(1)
+    assert [signed - START < 60 for signed in market.snapshots] == [True]
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("ahead", [100, 2000, 3500])
+async def test_snapshot_that_is_not_newer_than_the_chains_is_signed_further_ahead(
+    ahead: int, autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    market.snapshots.append(START + ahead)
     async with start(models=(MODEL,)):
         await trio.sleep(60)
     assert market.asks == {(1, 60): (1, 2), (1, 600): (3, 4)}

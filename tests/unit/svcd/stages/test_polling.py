@@ -46,6 +46,32 @@ async def test_free_is_the_slots_less_the_jobs_held(autojump_clock: MockClock, m
         assert count("svcd_capacity_free") == 1
 
 
+@pytest.mark.parametrize("task_cid", ["a\nb", "../../api/v0/shutdown", "x" * 200])
+async def test_job_whose_content_id_is_none_is_not_claimed_and_if_held_is_failed(
+    task_cid: str, autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    open_one, held = market.post(task_cid=task_cid), market.post(market.container(), task_cid=task_cid)
+    market.claim(held)
+    async with start(models=(MODEL,)) as running:
+        assert await running.end_of(held) == ("failed", "task_unresolved")
+        assert running.entry(open_one) == ("", None)
+    assert "fetch" not in market.calls
+
+
+async def test_orders_that_are_of_no_use_here_keep_none_from_being_handed_that_are(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    unsold = [market.post(market.container(), sla_secs="86400") for _ in range(6)]  # older, and leased again and again
+    job = market.post(market.container())
+    async with start(models=(MODEL,)) as running:
+        assert (await running.end_of(job))[0] == "settled"
+        assert asked(market)[:2] == [4, 8]
+        for one in unsold:
+            market.end(one, 5)
+        await trio.sleep(5)
+        assert asked(market)[-1] == 4
+
+
 async def test_granted_capacity_bounds_what_is_asked_for_and_is_asked_to_be_raised_once(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:

@@ -66,7 +66,9 @@ async def test_clock_is_held_against_the_coordinators(
 )
 async def test_index_that_lags_is_told_with_its_reason(reason: str, lag: str | None, said: str) -> None:
     behind = {**READY, "ready": False, "reason": reason, "lag": lag}
-    finding = await found(checks.coordinator, FakeCoordinator({"GET /readyz": [Answer(503, behind)]}))
+    finding = await found(
+        checks.coordinator, FakeCoordinator({"GET /readyz": [Answer(503, behind, {"x-request-id": "r"})]})
+    )
     assert finding.health is Health.DOUBTFUL
     assert finding.seen.endswith(said)
     assert "wait" in str(finding.remedy)

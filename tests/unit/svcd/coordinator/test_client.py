@@ -1,0 +1,24 @@
+import httpx
+import pytest
+import trio
+from trio.testing import MockClock
+
+from common.secp256k1 import Wallet
+from svcd.clock import Clock
+from svcd.coordinator.client import Coordinator
+from svcd.coordinator.requests import Requests
+from svcd.coordinator.sessions import Sessions
+from svcd.coordinator.signer import Signer
+from svcd.trouble import Unavailable
+from tests.fakes.market import Market
+
+pytestmark = pytest.mark.trio
+
+
+async def test_list_whose_pages_never_end_is_left(autojump_clock: MockClock) -> None:
+    same = httpx.Response(200, json={"data": ["no model"] * 200_000})
+    async with httpx.AsyncClient(transport=httpx.MockTransport(lambda _: same)) as http:
+        requests = Requests(http, "http://c")
+        signer = Signer(Wallet(b"\x11" * 32), Market(trio.current_time).domains)
+        with pytest.raises(Unavailable, match="without an end"):
+            await Coordinator(requests, Sessions(requests, signer, Clock())).models()
