@@ -273,9 +273,21 @@ class Several(Generic[T]):
 
 def parse_sent(raw: bytes) -> object:
     """JSON that somebody sent. Counted before it is read: what three bytes say may take a hundred when it is read."""
-    if raw.count(b",") + raw.count(b"[") + raw.count(b"{") > _MOST_PARTS:
+    if len(raw) > _MOST_PARTS and _has_more_parts(raw, _MOST_PARTS):
         raise Refused("the JSON has more members than anything that is taken here")
     return strict_json.parse(raw)
+
+
+def _has_more_parts(raw: bytes, most: int) -> bool:
+    """Looked for, not counted: a container of megabytes has none, and `count` takes seven times as long to say so."""
+    for sign in (b",", b"[", b"{"):
+        at = raw.find(sign)
+        while at >= 0:
+            most -= 1
+            if most < 0:
+                return True
+            at = raw.find(sign, at + 1)
+    return False
 
 
 def wire(kind: Kind[Any], about: str = "", *, optional: bool = False, default: object = None) -> Any:
