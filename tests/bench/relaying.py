@@ -167,12 +167,21 @@ class Presigned:
                 await self._rpc.batch([Call("eth_sendRawTransaction", (hexed(raw),)) for raw in some])
 
         async with awake(self._anvil):
-            async with anyio.create_task_group() as tasks:
-                for start in range(0, len(raws), _BATCH):
-                    tasks.start_soon(send_batch, raws[start : start + _BATCH])
+            mined = False
+            while not mined:  # anvil drops one of a burst now and then: what it has is refused the second time
+                async with anyio.create_task_group() as tasks:
+                    for start in range(0, len(raws), _BATCH):
+                        tasks.start_soon(send_batch, raws[start : start + _BATCH])
+                mined = await self._all_mined()
+        return len(raws)
+
+    async def _all_mined(self) -> bool:
+        """False when they are not after five seconds."""
+        with anyio.move_on_after(5):
             while await self._count() < self._mined:  # noqa: ASYNC110 - the node does not tell
                 await anyio.sleep(0.005)
-        return len(raws)
+            return True
+        return False
 
     async def _count(self) -> int:
         return quantity(await self._rpc.call("eth_getTransactionCount", hexed(self._account.address), "latest"))
