@@ -13,8 +13,7 @@ from tests.integration.coordinatord.indexer.scene import Scene, open_scene
 
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
-    # Without TLS to negotiate: asyncpg leaves an exception unheard when it is cancelled while it does.
-    async with open_database(f"{database_url}?sslmode=disable", smallest=1, largest=4) as opened:
+    async with open_database(database_url, smallest=1, largest=4) as opened:
         async with opened.connection() as connection:
             await migrate(connection)
         yield opened
