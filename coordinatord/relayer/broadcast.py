@@ -11,7 +11,7 @@ import anyio
 import attrs
 import structlog
 
-from coordinatord.chain.rpc import Call, Rpc
+from coordinatord.chain.rpc import CALLS_PER_REQUEST, Call, Rpc
 from coordinatord.chain.rpc_errors import Meaning, RpcError
 from coordinatord.relayer.pending import PendingTx
 from coordinatord.store.relay_txs import Version
@@ -19,7 +19,6 @@ from coordinatord.trouble import Retryable
 
 log = structlog.get_logger(__name__)
 
-_BATCH: Final = 100
 _BATCH_BYTES: Final = 950_000  # so that each batch is one request
 _CONNECTIONS: Final = 4
 
@@ -68,7 +67,7 @@ def _batches(txs: Sequence[PendingTx]) -> list[list[PendingTx]]:
     batches: list[list[PendingTx]] = []
     size = 0
     for tx in txs:
-        if not batches or len(batches[-1]) == _BATCH or size + len(tx.latest.raw) > _BATCH_BYTES:
+        if not batches or len(batches[-1]) == CALLS_PER_REQUEST or size + len(tx.latest.raw) > _BATCH_BYTES:
             batches.append([])
             size = 0
         batches[-1].append(tx)

@@ -1,7 +1,8 @@
 """A relayer with all that it stands on, and the services' face of it, in this process."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Final
 
 import anyio
 import attrs
@@ -19,13 +20,17 @@ from coordinatord.service.relaying import Relaying
 from coordinatord.store.database import Database, open_database
 from coordinatord.store.migrate import migrate
 from coordinatord.store.notices import Notices
-from devnet.anvil import CHAIN_ID
+from coordinatord.store.outbox import NewRelay
+from devnet.anvil import CHAIN_ID, Anvil
 
 # Without an index beside a test: this says that it is ahead of every block, so that nobody waits for it.
 _INDEX_FAR_AHEAD = (
     "insert into index_position (block_number, block_hash, block_time) values (1000000000, '', 0)"
     " on conflict do nothing"
 )
+
+
+BROADCAST: Final = "select count(*) = $1 from relay_txs where broadcast_at is not null"
 
 
 @attrs.frozen
@@ -113,3 +118,18 @@ def _settings_of_index(book: AddressBook) -> IndexerSettings:
         confirmations=0,
         journal_blocks=64,
     )
+
+
+def relay_into(on: Stage, outcomes: list[object]) -> Callable[[NewRelay], Awaitable[None]]:
+    """For a task: the relay of an op, whose outcome is added."""
+
+    async def relay(op: NewRelay) -> None:
+        outcomes.append(await on.relaying.relay(op))
+
+    return relay
+
+
+async def mine_until_ended(on: Stage, anvil: Anvil) -> None:
+    while await on.fetchval("select count(*) from relays where state in ('queued', 'signed')"):
+        await anvil.call("evm_mine")
+        await anyio.sleep(0.05)

@@ -1,7 +1,5 @@
 """What the chain does to transactions that are already signed."""
 
-from collections.abc import Awaitable, Callable
-
 import anyio
 import pytest
 
@@ -9,33 +7,18 @@ from common.abi import address, boolean, encode, selector
 from common.secp256k1 import Wallet
 from coordinatord.relayer.heads import WINDOW
 from coordinatord.service.relaying import Mined, RefusedByChain
-from coordinatord.store.outbox import NewRelay
 from coordinatord.trouble import Retryable
-from devnet.anvil import PAST_STATES, Anvil
+from devnet.anvil import PAST_STATES
 from devnet.world import World
 from tests.faults.rpc_proxy import HttpStatus, rpc_proxy
 from tests.integration.coordinatord.relayer.mining import mining_by_hand
 from tests.integration.coordinatord.relayer.ops import Ops, hexed, signer
-from tests.integration.coordinatord.relayer.running import Stage, stage
+from tests.integration.coordinatord.relayer.running import BROADCAST, mine_until_ended, relay_into, stage
 from tests.invariants.relays import relay_violations
 
 pytestmark = pytest.mark.anyio
 
 SIGNED = "select count(*) = $1 from relays where state = 'signed'"
-BROADCAST = "select count(*) = $1 from relay_txs where broadcast_at is not null"
-
-
-def relay_into(on: Stage, outcomes: list[object]) -> Callable[[NewRelay], Awaitable[None]]:
-    async def relay(op: NewRelay) -> None:
-        outcomes.append(await on.relaying.relay(op))
-
-    return relay
-
-
-async def mine_until_ended(on: Stage, anvil: Anvil) -> None:
-    while await on.fetchval("select count(*) from relays where state in ('queued', 'signed')"):
-        await anvil.call("evm_mine")
-        await anyio.sleep(0.05)
 
 
 async def test_two_conflicting_ops_in_one_block_end_with_one_winner(
@@ -96,132 +79,6 @@ async def test_a_transaction_stuck_below_the_base_fee_is_replaced_at_its_nonce(
             " from relay_tx_versions window w as (order by created_at)) as v where before_fee is not null"
         )
         assert bumps is True
-
-
-async def test_an_outside_transaction_takes_our_nonce_and_the_relay_gets_another(
-    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
-) -> None:
-    outcomes: list[object] = []
-    account = hexed(relayer_wallet.address)
-    async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url) as on:
-        on.start(relayer_wallet)
-        async with anyio.create_task_group() as callers:
-            callers.start_soon(relay_into(on, outcomes), ops.post(client))
-            await on.until(BROADCAST, 1)
-            await world.anvil.call("anvil_dropAllTransactions")
-            nonce = await world.anvil.call("eth_getTransactionCount", account, "latest")
-            await world.anvil.call("eth_sendTransaction", {"from": account, "to": account, "nonce": nonce})
-            await world.anvil.call("evm_mine")
-            await on.until("select count(*) = 1 from relay_txs where lost")
-            await on.until(BROADCAST, 2)
-            await mine_until_ended(on, world.anvil)
-        assert isinstance(outcomes[0], Mined)
-        assert await on.fetchval("select requeued from relays") == 1
-        async with on.database.connection() as connection:
-            assert await relay_violations(connection, on.rpc, stuck_after=0) == []
-
-
-@pytest.mark.parametrize("successor", ["waits", "was mined"])
-async def test_lost_to_an_outside_transaction_that_a_reorg_replaces_by_ours_the_relay_is_mined_once(
-    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, successor: str
-) -> None:
-    outcomes: list[object] = []
-    account = hexed(relayer_wallet.address)
-    async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url) as on:
-        on.start(relayer_wallet)
-        async with anyio.create_task_group() as callers:
-            callers.start_soon(relay_into(on, outcomes), ops.post(client))
-            await on.until(BROADCAST, 1)
-            await world.anvil.call("anvil_dropAllTransactions")
-            nonce = await world.anvil.call("eth_getTransactionCount", account, "latest")
-            await world.anvil.call("eth_sendTransaction", {"from": account, "to": account, "nonce": nonce})
-            await world.anvil.call("evm_mine")
-            await on.until("select count(*) = 1 from relay_txs where lost")
-            await on.until(BROADCAST, 2)
-            if successor == "was mined":
-                await world.anvil.call("evm_mine")
-                await on.until("select bool_and(state = 'mined') from relays")
-            lost = await on.fetchval("select raw from relay_tx_versions v join relay_txs t on t.id = tx_id where lost")
-            assert isinstance(lost, bytes)
-            depth = 1 if successor == "waits" else 2
-            await world.anvil.call("anvil_reorg", depth, [[hexed(lost), 0]])
-            await on.until("select count(*) = 0 from relay_txs where lost")
-            while await on.fetchval("select count(*) from relay_txs where block_number is null"):
-                await world.anvil.call("evm_mine")
-                await anyio.sleep(0.05)
-        assert isinstance(outcomes[0], Mined)
-        assert await on.fetchval("select state::text from relays") == "mined"
-        assert await on.fetchval("select count(*) from relay_txs where succeeded") == 1
-        assert (
-            await on.fetchval(
-                "select raw from relay_tx_versions v join relay_txs t on hash = mined_hash where succeeded"
-            )
-            == lost
-        )
-        async with on.database.connection() as connection:
-            assert await relay_violations(connection, on.rpc, stuck_after=0) == []
-
-
-async def test_nonces_used_outside_before_they_were_given_out_are_passed_over(
-    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
-) -> None:
-    account = hexed(relayer_wallet.address)
-    async with stage(database_url, world.anvil.rpc_url) as on:
-        on.start(relayer_wallet)
-        assert isinstance(await on.relaying.relay(ops.post(client)), Mined)
-        for _ in range(3):
-            await world.anvil.call("eth_sendTransaction", {"from": account, "to": account})
-        assert isinstance(await on.relaying.relay(ops.post(client)), Mined)
-        async with on.database.connection() as connection:
-            assert await relay_violations(connection, on.rpc, stuck_after=0) == []
-
-
-async def test_a_nonce_that_the_chain_gave_back_is_closed_by_a_self_transfer(
-    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
-) -> None:
-    """An outside transaction that ours was built upon is reorganised away for good."""
-    account = hexed(relayer_wallet.address)
-    async with stage(database_url, world.anvil.rpc_url) as on:
-        on.start(relayer_wallet)
-        assert isinstance(await on.relaying.relay(ops.post(client)), Mined)
-        await world.anvil.call("eth_sendTransaction", {"from": account, "to": account})
-        assert isinstance(await on.relaying.relay(ops.post(client)), Mined)
-        await world.anvil.call("anvil_reorg", 2, [])
-        await on.until("select count(*) = 1 from relay_txs where purpose = 'fill' and block_number is not null")
-        await on.until("select bool_and(state = 'mined') from relays")
-        async with on.database.connection() as connection:
-            assert await relay_violations(connection, on.rpc, stuck_after=0) == []
-
-
-async def test_a_nonce_that_is_lost_and_given_back_twice_is_closed_by_the_same_self_transfer(
-    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
-) -> None:
-    """With the fees as they were, signing it anew gives the same bytes."""
-    account, anvil = hexed(relayer_wallet.address), world.anvil
-    async with (
-        mining_by_hand(anvil),
-        stage(database_url, anvil.rpc_url) as on,
-        anyio.create_task_group() as callers,
-    ):
-        on.start(relayer_wallet)
-        callers.start_soon(on.relaying.relay, ops.post(client))
-        await on.until(BROADCAST, 1)
-        await anvil.call("anvil_dropAllTransactions")
-        foreign = await anvil.call("eth_sendTransaction", {"from": account, "to": account, "nonce": "0x0"})
-        await anvil.call("evm_mine")
-        foreign = await anvil.call("eth_getRawTransactionByHash", foreign)
-        await on.until("select lost from relay_txs where nonce = 0")
-        await anvil.call("anvil_setNextBlockBaseFeePerGas", hex(10**9))
-        await anvil.call("anvil_reorg", 1, [])
-        await on.until("select not lost from relay_txs where nonce = 0")
-        await anvil.call("anvil_reorg", 1, [[foreign, 0]])
-        await on.until("select lost from relay_txs where nonce = 0")
-        await anvil.call("anvil_setNextBlockBaseFeePerGas", hex(10**9))
-        await anvil.call("anvil_reorg", 1, [])
-        await on.until("select not lost from relay_txs where nonce = 0")
-        await mine_until_ended(on, anvil)
-        async with on.database.connection() as connection:
-            assert await relay_violations(connection, on.rpc, stuck_after=0) == []
 
 
 @pytest.mark.parametrize("depth", [1, 5, 50])
