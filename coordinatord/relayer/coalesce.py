@@ -12,13 +12,21 @@ from typing import Final
 import attrs
 
 from coordinatord.chain.relayed import relay as relay_calldata
-from coordinatord.relayer.gas_book import BASE_GAS, REGISTRY_SLACK, GasBook, Shape, floor_gas, intrinsic_gas, shape_of
+from coordinatord.relayer.gas_book import (
+    BASE_GAS,
+    FIRST_LOOK,
+    REGISTRY_SLACK,
+    GasBook,
+    Shape,
+    floor_gas,
+    intrinsic_gas,
+    shape_of,
+)
 from coordinatord.relayer.room import Room
 from coordinatord.store.outbox import RelayKind, WaitingRelay
 
 _ALONE_EXTRA: Final = 20_000
-# Once for each transaction of many: the registry's slack, and the first look at what its calls have in common.
-_TOGETHER: Final = REGISTRY_SLACK + 60_000
+_TOGETHER: Final = REGISTRY_SLACK + FIRST_LOOK  # once for each transaction of many
 _PER_CALL: Final = 160  # bytes of a call's place in `relay(bytes[])`, at most
 
 

@@ -15,6 +15,8 @@ from typing import Final, TypeAlias
 
 # JobRegistry's GAS_BEFORE_TOKEN with the 1/64 that each of two callers keeps back, and a little for the loop.
 REGISTRY_SLACK: Final = 230_000
+# The first look at what the calls of a transaction have in common: accounts and slots that are cold once.
+FIRST_LOOK: Final = 60_000
 BASE_GAS: Final = 21_000
 _PER_ZERO: Final = 4
 _PER_BYTE: Final = 16
@@ -63,7 +65,7 @@ class GasBook:
         if not shapes or len(set(shapes)) > 1:
             return
         (shape,) = set(shapes)
-        used = max(execution, 0) // len(shapes)
+        used = max(execution - (FIRST_LOOK if len(shapes) > 1 else 0), 0) // len(shapes)
         known = self._shares.get(shape)
         if known is None:
             self._shares[shape] = used
