@@ -61,6 +61,12 @@ relay_mined_seconds = Histogram(
     registry=REGISTRY,
     buckets=_LATENCY,
 )
+relayer_reserve = Gauge(
+    "coordinatord_relayer_reserve_wei",
+    "Native balance below which an account relays only exits and cancels, at what gas costs now",
+    ["account"],
+    registry=REGISTRY,
+)
 relayer_balance = Gauge(
     "coordinatord_relayer_balance_wei", "Native balance of the relayer account", ["account"], registry=REGISTRY
 )

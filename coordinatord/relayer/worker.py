@@ -13,6 +13,7 @@ from coordinatord.chain.rpc import Rpc
 from coordinatord.chain.rpc_errors import RpcError
 from coordinatord.relayer.account import Account
 from coordinatord.relayer.broadcast import Sending, Sent, broadcast
+from coordinatord.relayer.fees import offer
 from coordinatord.relayer.follow import Follower
 from coordinatord.relayer.intake import Intake
 from coordinatord.relayer.pending import PendingTx, PendingTxs
@@ -113,6 +114,8 @@ class _Worker:
         account = self._account
         metrics.relay_fees_above_ceiling.set(account.ceiling.is_below(account.market))
         metrics.relay_base_fee.set(account.market.base_fee)
+        reserve = self._settings.reserve_gas * offer(account.market, account.ceiling).cap
+        metrics.relayer_reserve.labels("0x" + account.address.hex()).set(reserve)
 
     async def _drain(self) -> None:
         """The queue, as fast as it fills."""
