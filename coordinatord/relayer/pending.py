@@ -7,7 +7,7 @@ from typing import Final, Self
 import attrs
 
 from coordinatord.relayer.fees import Fee
-from coordinatord.relayer.gas_book import Shape
+from coordinatord.relayer.gas_book import BASE_GAS, Shape
 from coordinatord.store.relay_txs import StoredTx, Version
 
 _FIRST_RETRY: Final = 0.25  # seconds
@@ -87,7 +87,7 @@ class PendingTx:
     @property
     def cost(self) -> int:
         """What a node sets aside for it, at most."""
-        return self.gas * self.latest.max_fee
+        return (BASE_GAS if self.latest.fills else self.gas) * self.latest.max_fee
 
     def replaced_by(self, version: Version) -> None:
         self.versions.append(version)
