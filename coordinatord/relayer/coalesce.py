@@ -6,7 +6,7 @@ came back to the queue rides alone: whatever went wrong with its transaction har
 """
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import attrs
@@ -25,6 +25,7 @@ from coordinatord.relayer.gas_book import (
 from coordinatord.relayer.room import Room
 from coordinatord.store.outbox import RelayKind, WaitingRelay
 
+FOR_EXITS: Final = 32  # places among transactions in flight that nothing but exits may take
 _ALONE_EXTRA: Final = 20_000
 _TOGETHER: Final = REGISTRY_SLACK + FIRST_LOOK  # once for each transaction of many
 _PER_CALL: Final = 160  # bytes of a call's place in `relay(bytes[])`, at most
@@ -124,6 +125,13 @@ def coalesce(simulated: Iterable[Simulated], *, most: int, room: Room) -> list[P
                 open_groups[key] = group
         group.add(one)
     return [_plan(group.relays, room) for group in groups]
+
+
+def in_flight(plans: Sequence[Planned], room: int) -> list[Planned]:
+    """As many as there is room for, exits first; some of the room is for them alone."""
+    exits = [plan for plan in plans if plan.rank is Rank.EXIT][:room]
+    others = [plan for plan in plans if plan.rank is not Rank.EXIT]
+    return exits + others[: max(room - len(exits) - FOR_EXITS, 0)]
 
 
 def _plan(group: list[Simulated], room: Room) -> Planned:

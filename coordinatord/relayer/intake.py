@@ -15,7 +15,7 @@ from coordinatord import metrics
 from coordinatord.chain.rpc import Rpc, trouble_of
 from coordinatord.chain.rpc_errors import RpcError
 from coordinatord.relayer.account import Account
-from coordinatord.relayer.coalesce import Planned, Rank, Simulated, coalesce, rank_of
+from coordinatord.relayer.coalesce import Planned, Rank, Simulated, coalesce, in_flight, rank_of
 from coordinatord.relayer.fees import offer
 from coordinatord.relayer.foundations import unfounded
 from coordinatord.relayer.funds import Floors, affordable
@@ -31,7 +31,6 @@ from coordinatord.trouble import Retryable
 log = structlog.get_logger(__name__)
 
 _TAKEN_AT_ONCE: Final = 512
-_FOR_EXITS: Final = 32  # places among those in flight that nothing but exits may take
 _HELD_FOR: Final = 30.0  # seconds; far longer than from one round to the next
 _OF_BATCHES: Final = 64  # one transaction's worth: a request that comes meanwhile waits for no more
 
@@ -62,7 +61,7 @@ class Intake:
             if not relays:
                 return Round(moved=False, signed=False)
             simulated, endings = await self._examine(connection, relays)
-            plans = _first(self._planned(simulated), room)
+            plans = in_flight(self._planned(simulated), room)
             plans, unpaid = affordable(plans, self._account.spendable, self._offer_cap(), self._floors())
             # With transactions under way the money may come back; with none it does not.
             if unpaid and not plans and not len(self._account.pending):
@@ -151,13 +150,6 @@ class Intake:
             return simulated
         await outbox.hold(connection, [one.relay.id for one in simulated], _HELD_FOR)
         return []
-
-
-def _first(plans: Sequence[Planned], room: int) -> list[Planned]:
-    """As many as there is room for; some of it is for exits alone."""
-    exits = [plan for plan in plans if plan.rank is Rank.EXIT][:room]
-    others = [plan for plan in plans if plan.rank is not Rank.EXIT][: max(room - len(exits) - _FOR_EXITS, 0)]
-    return exits + others
 
 
 def _dropped(relay: WaitingRelay, code: str) -> Ending:

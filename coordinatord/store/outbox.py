@@ -102,7 +102,34 @@ async def submit_all(connection: Connection, relays: Sequence[NewRelay], *, max_
     )
     outcomes = [_submitted(row["outcome"], row["relay_id"]) for row in rows]
     others = await _with_other_content(connection, relays, outcomes)
-    return [SubjectBusy() if place in others else outcome for place, outcome in enumerate(outcomes)]
+    cancelled = await _cancelled_before(connection, relays, outcomes)
+    return [
+        SubjectBusy() if place in others else cancelled.get(place, outcome) for place, outcome in enumerate(outcomes)
+    ]
+
+
+async def _cancelled_before(
+    connection: Connection, relays: Sequence[NewRelay], outcomes: Sequence[Submitted]
+) -> dict[int, Queued]:
+    """By the place of a cancel that was just inserted, the relay that cancelled its job before: a moment ago, when the
+    request had not yet come here, and the job still looked open. It joins that one, and nothing is relayed."""
+    inserted = [
+        (place, outcome.id)
+        for place, (relay, outcome) in enumerate(zip(relays, outcomes, strict=True))
+        if relay.kind is RelayKind.CANCEL and isinstance(outcome, Queued) and not outcome.joined
+    ]
+    if not inserted:
+        return {}
+    rows = await connection.fetch(
+        "with needless as (select n.place, n.id, min(o.id) as before"
+        " from unnest($1::integer[], $2::bigint[]) as n(place, id) join relays r on r.id = n.id"
+        " join relays o on o.subject = r.subject and o.kind = 'cancel' and o.state = 'mined' group by n.place, n.id),"
+        " gone as (delete from relays r using needless n where r.id = n.id)"
+        " select place, before from needless",
+        [place for place, _ in inserted],
+        [relay_id for _, relay_id in inserted],
+    )
+    return {row["place"]: Queued(row["before"], joined=True) for row in rows}
 
 
 async def _with_other_content(

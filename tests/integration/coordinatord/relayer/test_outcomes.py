@@ -202,3 +202,14 @@ async def test_what_ended_a_job_stays_known_when_its_relay_is_dropped(connection
     assert await ended_relays.drop_ended(connection, 7 * 86_400, 10) == 1
     assert await connection.fetchval("select count(*) from relays") == 1
     assert await job_ends.ending_of(connection, b"job") == ended
+
+
+async def test_a_cancel_that_comes_a_moment_after_another_joins_what_was_mined(connection: Connection) -> None:
+    cancel = attrs.evolve(new(b"cancel", subject=b"job"), kind=RelayKind.CANCEL)
+    first = await outbox.submit(connection, cancel, max_depth=10)
+    assert isinstance(first, Queued)
+    await connection.execute("update relays set state = 'mined', ended_at = now()")
+    other = attrs.evolve(cancel, dedupe=b"other", subject=b"another job")
+    outcomes = await outbox.submit_all(connection, [other, cancel], max_depth=10)
+    assert outcomes[1] == Queued(first.id, joined=True)
+    assert await connection.fetchval("select array_agg(dedupe order by id) from relays") == [b"cancel", b"other"]

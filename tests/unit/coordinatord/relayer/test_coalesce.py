@@ -1,7 +1,7 @@
 import pytest
 
 from common.abi import selector
-from coordinatord.relayer.coalesce import Planned, Rank, Simulated, coalesce
+from coordinatord.relayer.coalesce import FOR_EXITS, Planned, Rank, Simulated, coalesce, in_flight
 from coordinatord.relayer.gas_book import FIRST_LOOK, GasBook, intrinsic_gas, shape_of
 from coordinatord.relayer.room import MOST_BYTES, TX_GAS_CAP, Room
 from coordinatord.store.outbox import RelayKind, WaitingRelay
@@ -109,3 +109,11 @@ def test_one_alone_never_asks_for_more_than_a_transaction_may() -> None:
 def test_a_shared_transaction_is_as_urgent_as_its_most_urgent_relay() -> None:
     (plan,) = coalesce([simulated(1), simulated(3)], most=64, room=ROOM)
     assert plan.priority == 0
+
+
+def test_of_the_room_in_flight_some_is_for_exits_alone() -> None:
+    kinds = [RelayKind.POST, RelayKind.SETTLE] * 4
+    plans = coalesce([simulated(n, kind=kind) for n, kind in enumerate(kinds, 1)], most=1, room=ROOM)
+    assert ids(in_flight(plans, 100)) == [[2], [4], [6], [8], [1], [3], [5], [7]]
+    assert ids(in_flight(plans, FOR_EXITS + 5)) == [[2], [4], [6], [8], [1]]
+    assert ids(in_flight(plans, 3)) == [[2], [4], [6]]
