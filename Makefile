@@ -136,7 +136,7 @@ contracts-deep: $(CONTRACTS)/node_modules/.ready ## the same with 10,000 fuzz ru
 
 .PHONY: contracts-gas
 contracts-gas: setup ## gas of every operation, sent alone and coalesced, on a real node
-	@$(WITH_NODE) $(BIN)/python tests/bench/contract_gas.py
+	@$(WITH_NODE) $(BIN)/python -m tests.bench.contract_gas
 
 .venv-slither/.ready: config/requirements-slither.lock
 	@echo "set-up: slither into .venv-slither"

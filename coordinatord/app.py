@@ -56,6 +56,7 @@ from coordinatord.service.batches import Batches
 from coordinatord.service.cancel import Cancels
 from coordinatord.service.containers import Containers
 from coordinatord.service.deployment import Deployment
+from coordinatord.service.endings import Endings
 from coordinatord.service.escrow.claims import Claims
 from coordinatord.service.escrow.hosting import Escrow, EscrowGround, open_escrow
 from coordinatord.service.escrow.release import Releases
@@ -270,11 +271,12 @@ def compose(
         # Only keys that live in memory can be lost.
         custody=read_custody if config.escrow_mode == "mock" else no_custody,
     )
+    cancels = Cancels(domains, jobs, Endings(database, jobs, config.getlogs_cap), relaying, system_clock)
     endpoints = Endpoints(
         system=System(readiness, Deployment(book, jobs, config.block_time_ms), stopping),
         handshake=Handshake(sessions, book.chain_id),
         models=Models(database, reads),
-        jobs=Jobs(book, submissions, Cancels(domains, jobs, relaying, system_clock), reads),
+        jobs=Jobs(book, submissions, cancels, reads),
         files=FileRoutes(files_of(ground)),
         book=Book(database, reads, polls),
         operations=Operations(ops, asks, jobs),

@@ -187,6 +187,36 @@ class Config:
     relay_coalesce_max: int = _variable(
         "RELAY_COALESCE_MAX", _integer(1, 500), "ops in one relay(bytes[]) transaction at most", 64
     )
+    relay_max_tx_gas: int = _variable(
+        "RELAY_MAX_TX_GAS",
+        _integer(2_000_000, 16_777_216),
+        "gas of one transaction at most; never above half a block",
+        16_777_216,
+    )
+    relay_reserve_gas: int = _variable(
+        "RELAY_RESERVE_GAS",
+        _integer(0, 10**12),
+        "with native funds for less gas than this, only settles, fails, reclaims and cancels are relayed",
+        30_000_000,
+    )
+    relay_cancel_reserve_gas: int = _variable(
+        "RELAY_CANCEL_RESERVE_GAS",
+        _integer(0, 10**12),
+        "with native funds for less gas than this, cancels stop, too; not above RELAY_RESERVE_GAS",
+        10_000_000,
+    )
+    relay_max_fee_gwei: int | None = _variable(
+        "RELAY_MAX_FEE_GWEI",
+        _integer(1, 1_000_000_000),
+        "most offered per gas; unset, what suits the chain id, and no limit on an unknown chain",
+        None,
+    )
+    relay_max_tip_gwei: int | None = _variable(
+        "RELAY_MAX_TIP_GWEI",
+        _integer(1, 1_000_000_000),
+        "most of it offered to the block's producer; a first offer gives half; unset, as above",
+        None,
+    )
     confirmations: int = _variable(
         "CONFIRMATIONS", _integer(0, 10_000), "blocks below the head that the index follows; 0 is the latest block", 0
     )
@@ -285,6 +315,8 @@ def _check_together(config: Config, present: Mapping[str, str]) -> None:
         raise Fatal("PEER_REQUIRED needs PEER_URL")
     if config.metrics_port == config.port:
         raise Fatal("METRICS_PORT must not be PORT")
+    if config.relay_cancel_reserve_gas > config.relay_reserve_gas:
+        raise Fatal("RELAY_CANCEL_RESERVE_GAS must not be above RELAY_RESERVE_GAS")
     if config.database_pool_min > config.database_pool_max:
         raise Fatal("DATABASE_POOL_MIN must not be above DATABASE_POOL_MAX")
 

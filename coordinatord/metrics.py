@@ -32,6 +32,22 @@ relay_transactions_pending = Gauge(
 relay_replacements = Counter(
     "coordinatord_relay_replacements_total", "Transactions sent again with a higher fee", registry=REGISTRY
 )
+relay_given_up = Counter(
+    "coordinatord_relay_given_up_total",
+    "Transactions that no node takes, given up for a self-transfer; their relays go again",
+    ["reason"],
+    registry=REGISTRY,
+)
+relay_fees_above_ceiling = Gauge(
+    "coordinatord_relay_fees_above_ceiling",
+    "1 while the chain asks for more than RELAY_MAX_FEE_GWEI: exits wait, the rest is refused",
+    registry=REGISTRY,
+)
+relay_base_fee = Gauge("coordinatord_relay_base_fee_wei", "Base fee of the next block", registry=REGISTRY)
+relay_gas_planned = Counter(
+    "coordinatord_relay_gas_planned_total", "Gas that mined transactions offered to use", registry=REGISTRY
+)
+relay_gas_used = Counter("coordinatord_relay_gas_used_total", "Gas that mined transactions used", registry=REGISTRY)
 relay_coalesced = Histogram(
     "coordinatord_relay_coalesced_ops",
     "Ops in one relay transaction",
@@ -44,6 +60,12 @@ relay_mined_seconds = Histogram(
     ["kind"],
     registry=REGISTRY,
     buckets=_LATENCY,
+)
+relayer_reserve = Gauge(
+    "coordinatord_relayer_reserve_wei",
+    "Native balance below which an account relays only exits and cancels, at what gas costs now",
+    ["account"],
+    registry=REGISTRY,
 )
 relayer_balance = Gauge(
     "coordinatord_relayer_balance_wei", "Native balance of the relayer account", ["account"], registry=REGISTRY

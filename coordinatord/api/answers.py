@@ -215,7 +215,7 @@ def planned(plans: list[ModelPlan]) -> Answer:
 
 
 def cancelled(job_id: bytes, outcome: cancel.Outcome) -> Answer:
-    if isinstance(outcome, Mined):
+    if isinstance(outcome, Mined | cancel.HasEnded):
         return ok(write_views.Cancelled(hex_of(job_id), hex_of(outcome.tx_hash)))
     return relayed(outcome, f"GET /v1/jobs/{hex_of(job_id)}")
 

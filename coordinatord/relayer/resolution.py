@@ -44,12 +44,25 @@ async def resolve(term: Term, rpc: Rpc, account: Account, receipts: Sequence[Rec
             "rpc_internal",
         )
         ended = await relay_outcomes.end_carried(connection, [tx.id for tx, _ in carrying], refused)
-    for tx, _ in found:
+    for tx, receipt in found:
         account.was_mined(tx)
+        _learn(account, tx, receipt, refused)
     for relay in ended:
         metrics.relay_outcomes.labels(relay.kind.value, relay.state).inc()
         metrics.relay_mined_seconds.labels(relay.kind.value).observe(relay.seconds)
     log.debug("transactions mined", transactions=len(found), relays=len(ended))
+
+
+def _learn(account: Account, tx: PendingTx, receipt: Receipt, refused: Sequence[RefusedCall]) -> None:
+    """What the ops of this transaction really took. A refused one takes less than its like, and teaches nothing."""
+    metrics.relay_gas_planned.inc(tx.gas)
+    metrics.relay_gas_used.inc(receipt.gas_used)
+    if _is_fill(tx, receipt.tx_hash):
+        return
+    if receipt.succeeded and not any(call.tx_id == tx.id for call in refused):
+        account.gas.was_used(tx.shapes, receipt.gas_used - tx.intrinsic)
+    elif not receipt.succeeded and len(tx.shapes) > 1:
+        account.gas.starved(tx.shapes)
 
 
 def _is_fill(tx: PendingTx, mined_hash: bytes) -> bool:

@@ -124,7 +124,7 @@ class Ops:
             case ClaimOp():
                 return await self._claim(op, signer, same)
             case SettleOp():
-                return await self._settle(op, session_address, same)
+                return await self._settle(op, signer, session_address, same)
             case FailOp():
                 calldata = job_registry.fail(op.job_id, op.issued_at, op.signature)
                 return await self._relay_job_op(RelayKind.FAIL, Priority.EXIT, op.job_id, calldata, same)
@@ -145,13 +145,13 @@ class Ops:
                 await leases.hold_back(connection, [op.job_id])
         return outcome
 
-    async def _settle(self, op: SettleOp, session_address: bytes, same: bytes) -> Outcome:
+    async def _settle(self, op: SettleOp, signer: bytes, session_address: bytes, same: bytes) -> Outcome:
         """The chain is asked first: a result that it would refuse is not stored."""
         if op.result_cid is not None:
             upload = await self.uploads.find_result(session_address, op.result_cid)
             if upload is None or not await self.uploads.hold(upload, op.job_id):
                 raise Refused("result_cid names no live upload of this session", "result_cid", "unknown_result")
-            outcome = await self._relay_settle(op, upload.cid, same)
+            outcome = await self._relay_settle(op, upload.cid, signer, same)
             if isinstance(outcome, OpDone):
                 await self.uploads.attach(upload)
             return outcome
@@ -161,16 +161,26 @@ class Ops:
             return RefusedByChain(decode_error(answer.data), answer.data)
         result = op.result if op.result is not None else b""
         async with self.containers.holding(result_key(op.job_id, result), op.job_id, result) as holding:
-            outcome = await self._relay_settle(op, holding.cid, same)
+            outcome = await self._relay_settle(op, holding.cid, signer, same)
             if isinstance(outcome, OpDone):
                 holding.took_effect()
             elif isinstance(outcome, RefusedByChain):
                 holding.was_refused()
         return outcome
 
-    async def _relay_settle(self, op: SettleOp, cid: str, same: bytes) -> Ended:
-        calldata = _settle_calldata(op, cid)  # the content id is not signed, so it is added to what makes it one op
-        outcome = await self._relay_job_op(RelayKind.SETTLE, Priority.EXIT, op.job_id, calldata, same + cid.encode())
+    async def _relay_settle(self, op: SettleOp, cid: str, signer: bytes, same: bytes) -> Ended:
+        relay = NewRelay(
+            RelayKind.SETTLE,
+            op.job_id,
+            # One live settle of a signer and job. The content id is not signed: who copied the signature out of a
+            # pending transaction could have another result mined first, from another account.
+            hashlib.sha256(b"settle" + op.job_id + signer).digest(),
+            self.jobs.address,
+            _settle_calldata(op, cid),
+            Priority.EXIT,
+            content=hashlib.sha256(same + cid.encode()).digest(),
+        )
+        outcome = _ended(await self.relaying.relay(relay), f"GET /evm/jobs/0x{op.job_id.hex()}")
         return attrs.evolve(outcome, result_cid=cid) if isinstance(outcome, OpDone) else outcome
 
     async def _relay_job_op(

@@ -16,7 +16,7 @@ from coordinatord.store import outbox
 from coordinatord.store.database import Connection, Database
 from coordinatord.store.index.position import read_position
 from coordinatord.store.notices import INDEX_MOVED, RELAY_ENDED, Notices
-from coordinatord.store.outbox import NewRelay, Queued, QueueFull, RelayStatus, SubjectBusy, Submitted
+from coordinatord.store.outbox import NewRelay, Priority, Queued, QueueFull, RelayStatus, SubjectBusy, Submitted
 from coordinatord.trouble import Retryable
 from coordinatord.wake import Wake
 
@@ -25,6 +25,7 @@ log = structlog.get_logger(__name__)
 RECEIPT_WAIT: Final = 60.0  # seconds from signing
 INDEX_WAIT: Final = 5.0
 _SLOW_POLL: Final = 1.0
+_EXITS_DEPTH: Final = 1024  # exits that may wait beyond the queue's depth
 
 
 @attrs.frozen(slots=True)
@@ -59,6 +60,7 @@ Outcome: TypeAlias = Mined | RefusedByChain | Busy | NoReceipt
 
 _DROPPED: Final = {
     "relay_queue_timeout": "the relay queue did not move in time; try again",
+    outbox.FEES_ABOVE_CEILING: "the chain's fees are above what the coordinator offers; try again later",
     "relayer_funds": "the relayer is out of native funds",
     "nonce_conflict": "the relayer lost a nonce race; try again",
     "rate_limited": "the RPC endpoint limits our requests; try again",
@@ -66,8 +68,13 @@ _DROPPED: Final = {
 }
 
 
-def _dropped(code: str) -> Retryable:
-    return Retryable("relay_unavailable", _DROPPED.get(code, "the RPC endpoint failed; try again"), code)
+# Reasons that are ours, by the code that the specification has for callers.
+_CODES: Final = {outbox.FEES_ABOVE_CEILING: "relay_queue_timeout"}
+
+
+def _dropped(reason: str) -> Retryable:
+    message = _DROPPED.get(reason, "the RPC endpoint failed; try again")
+    return Retryable("relay_unavailable", message, _CODES.get(reason, reason))
 
 
 class _Waiter:
@@ -177,11 +184,19 @@ class Relaying:
         return mine.outcome
 
     async def _write(self, batch: list[_Submission]) -> None:
+        # Exits have a room of their own in the queue: whatever others fill it with leaves them their places.
+        exits = [one for one in batch if one.relay.priority == Priority.EXIT]
+        others = [one for one in batch if one.relay.priority != Priority.EXIT]
+
         async def body(connection: Connection) -> list[Submitted]:
-            return await outbox.submit_all(connection, [one.relay for one in batch], max_depth=self._max_depth)
+            outcomes = []
+            for part, depth in ((exits, self._max_depth + _EXITS_DEPTH), (others, self._max_depth)):
+                if part:
+                    outcomes += await outbox.submit_all(connection, [one.relay for one in part], max_depth=depth)
+            return outcomes
 
         try:
-            for one, outcome in zip(batch, await self._database.transact(body), strict=True):
+            for one, outcome in zip(exits + others, await self._database.transact(body), strict=True):
                 one.outcome = outcome
         except Retryable as trouble:
             for one in batch:

@@ -10,7 +10,7 @@ from typing import Final, Literal
 import asyncpg
 import attrs
 
-from coordinatord.store.database import Database
+from coordinatord.store.database import Connection, Database
 from coordinatord.store.lines import Line
 from coordinatord.store.snapshot import COLUMNS, Snapshot, snapshot_of
 
@@ -141,6 +141,12 @@ async def read_summary(database: Database, owner: bytes) -> tuple[Snapshot, list
     return snapshot_of(rows), [
         OwnerSummary(row["model_id"], row["jobs"], row["completed"], row["jobs"], row["escrowed"]) for row in rows
     ]
+
+
+async def read_posted_block(connection: Connection, job_id: bytes) -> int | None:
+    """None while the index does not know the job."""
+    block: int | None = await connection.fetchval("select posted_block from jobs where job_id = $1", job_id)
+    return block
 
 
 async def read_payment(database: Database, job_id: bytes) -> bytes | None:

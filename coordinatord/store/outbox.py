@@ -15,6 +15,7 @@ from coordinatord.store.database import Connection
 
 MAX_PER_SUBJECT: Final = 8
 MAX_REQUEUES: Final = 3
+FEES_ABOVE_CEILING: Final = "fees_above_ceiling"  # a reason of ours: callers hear `relay_queue_timeout`
 # A relay that came back is decided after those of its subject that were there before it: what they do to the job is
 # what it builds on, and after a reorganisation they may be mined later, from another account.
 _WAITS_FOR_OLDER: Final = (
@@ -38,8 +39,8 @@ class RelayKind(enum.StrEnum):
 class Priority(enum.IntEnum):
     """Lower goes first."""
 
-    EXIT = 0  # settle, fail, cancel, reclaim: somebody's money waits for it
-    OP = 1
+    EXIT = 0  # settle, fail, reclaim: somebody's money waits for it
+    OP = 1  # also a cancel: nothing was collected yet, and its owner can always act alone
     POST = 2
     BATCH_POST = 3
 
@@ -48,7 +49,8 @@ class Priority(enum.IntEnum):
 class NewRelay:
     """`dedupe` names the request, never by signature bytes: the same request again joins the relay under way.
 
-    `subject` is what requests queue on: a job id, or an op's signer padded to 32 bytes.
+    `subject` is what requests queue on: a job id, or an op's signer padded to 32 bytes. `content` is what the request
+    names beyond its dedupe: with other content it does not join the live one, and waits until that has ended.
     """
 
     kind: RelayKind
@@ -57,6 +59,7 @@ class NewRelay:
     target: bytes
     calldata: bytes = attrs.field(repr=False)
     priority: int
+    content: bytes | None = None
 
 
 @attrs.frozen(slots=True)
@@ -97,7 +100,63 @@ async def submit_all(connection: Connection, relays: Sequence[NewRelay], *, max_
         max_depth,
         MAX_PER_SUBJECT,
     )
-    return [_submitted(row["outcome"], row["relay_id"]) for row in rows]
+    outcomes = [_submitted(row["outcome"], row["relay_id"]) for row in rows]
+    others = await _with_other_content(connection, relays, outcomes)
+    cancelled = await _cancelled_before(connection, relays, outcomes)
+    return [
+        SubjectBusy() if place in others else cancelled.get(place, outcome) for place, outcome in enumerate(outcomes)
+    ]
+
+
+async def _cancelled_before(
+    connection: Connection, relays: Sequence[NewRelay], outcomes: Sequence[Submitted]
+) -> dict[int, Queued]:
+    """By the place of a cancel that was just inserted, the relay that cancelled its job before: a moment ago, when the
+    request had not yet come here, and the job still looked open. It joins that one, and nothing is relayed."""
+    inserted = [
+        (place, outcome.id)
+        for place, (relay, outcome) in enumerate(zip(relays, outcomes, strict=True))
+        if relay.kind is RelayKind.CANCEL and isinstance(outcome, Queued) and not outcome.joined
+    ]
+    if not inserted:
+        return {}
+    rows = await connection.fetch(
+        "with needless as (select n.place, n.id, min(o.id) as before"
+        " from unnest($1::integer[], $2::bigint[]) as n(place, id) join relays r on r.id = n.id"
+        " join relays o on o.subject = r.subject and o.kind = 'cancel' and o.state = 'mined' group by n.place, n.id),"
+        " gone as (delete from relays r using needless n where r.id = n.id)"
+        " select place, before from needless",
+        [place for place, _ in inserted],
+        [relay_id for _, relay_id in inserted],
+    )
+    return {row["place"]: Queued(row["before"], joined=True) for row in rows}
+
+
+async def _with_other_content(
+    connection: Connection, relays: Sequence[NewRelay], outcomes: Sequence[Submitted]
+) -> set[int]:
+    """The places of requests that must not join the live relay of their dedupe, since that one names other content."""
+    named = [
+        (place, outcome.id, relay.content, outcome.joined)
+        for place, (relay, outcome) in enumerate(zip(relays, outcomes, strict=True))
+        if relay.content is not None and isinstance(outcome, Queued)
+    ]
+    if not named:
+        return set()
+    await connection.execute(
+        "update relays set content = n.content from unnest($1::bigint[], $2::bytea[]) as n(id, content)"
+        " where relays.id = n.id",
+        [relay_id for _, relay_id, _, joined in named if not joined],
+        [content for _, _, content, joined in named if not joined],
+    )
+    rows = await connection.fetch(
+        "select n.place from unnest($1::integer[], $2::bigint[], $3::bytea[]) as n(place, id, content)"
+        " join relays r on r.id = n.id where r.content is distinct from n.content",
+        [place for place, _, _, _ in named],
+        [relay_id for _, relay_id, _, _ in named],
+        [content for _, _, content, _ in named],
+    )
+    return {row["place"] for row in rows}
 
 
 def _submitted(outcome: str, relay_id: int | None) -> Submitted:
@@ -173,11 +232,22 @@ async def end(connection: Connection, endings: Iterable[Ending]) -> None:
         )
 
 
+async def hold(connection: Connection, relay_ids: Sequence[int], seconds: float) -> None:
+    """Keep these from being dropped for their time in the queue."""
+    if relay_ids:
+        await connection.execute(
+            "update relays set held_until = clock_timestamp() + $2 * interval '1 second' where id = any($1::bigint[])",
+            relay_ids,
+            seconds,
+        )
+
+
 async def drop_overdue(connection: Connection, timeout_ms: int) -> list[RelayKind]:
     """Drop what waited in the queue for too long; relays that the relayer is just signing are left to it."""
     rows = await connection.fetch(
         f"with overdue as (select id from relays where state = 'queued' and not {_WAITS_FOR_OLDER}"
-        " and queued_at < clock_timestamp() - $1 * interval '1 millisecond' for update skip locked),"
+        " and queued_at < clock_timestamp() - $1 * interval '1 millisecond'"
+        " and coalesce(held_until < clock_timestamp(), true) for update skip locked),"
         " dropped as (update relays set state = 'dropped', reason = 'relay_queue_timeout',"
         " ended_at = clock_timestamp() from overdue where relays.id = overdue.id returning relays.id, relays.kind)"
         " select kind, pg_notify('relay_ended', id::text) from dropped",
@@ -215,7 +285,7 @@ async def queue_lengths(connection: Connection) -> tuple[dict[int, int], float]:
 
 @attrs.frozen(slots=True)
 class RelayStatus:
-    """Where a relay stands. `tx_hash`: the mined version, else the latest one; None before signing."""
+    """Where a relay stands. `tx_hash`: the mined version, else the latest that carries it; None before signing."""
 
     id: int
     kind: RelayKind
@@ -234,7 +304,7 @@ async def statuses(connection: Connection, relay_ids: Sequence[int]) -> list[Rel
     rows = await connection.fetch(
         "select r.id, r.kind, r.state::text as state, r.reason, r.raw, t.block_number,"
         " coalesce(t.mined_hash, (select v.hash from relay_tx_versions v where v.tx_id = t.id"
-        " order by v.created_at desc limit 1)) as tx_hash"
+        " and not v.fills order by v.created_at desc limit 1)) as tx_hash"
         " from relays r left join relay_txs t on t.id = r.tx_id where r.id = any($1::bigint[])",
         relay_ids,
     )

@@ -14,6 +14,7 @@ from coordinatord.chain.rpc import Rpc, open_rpc
 from coordinatord.indexer.fetch import Source
 from coordinatord.indexer.follow import IndexerSettings, run_indexer
 from coordinatord.indexer.follow import Wake as IndexWake
+from coordinatord.relayer.fees import NO_CEILING, Ceiling
 from coordinatord.relayer.settings import RelayerSettings
 from coordinatord.relayer.worker import run_relayer
 from coordinatord.service.relaying import Relaying
@@ -75,6 +76,8 @@ async def stage(
     queue_timeout_ms: int = 30_000,
     coalesce_max: int = 64,
     reserve_gas: int = 30_000_000,
+    cancel_reserve_gas: int = 10_000_000,
+    fee_ceiling: Ceiling = NO_CEILING,
     patience: float = 5.0,
     receipt_wait: float = 60.0,
     keeping_up: float = 5.0,
@@ -85,6 +88,8 @@ async def stage(
         queue_timeout_ms=queue_timeout_ms,
         block_time_ms=400,
         reserve_gas=reserve_gas,
+        cancel_reserve_gas=cancel_reserve_gas,
+        fee_ceiling=fee_ceiling,
         keeping_up=keeping_up,
     )
     async with (
