@@ -1,10 +1,10 @@
 """Pages of the job book, in the order of posting.
 
 A list is read from the index that holds it in that order, and a page far inside is found: `job_counts` says how many
-jobs of a list are in each chunk of 4096 ordinals, so a page starts in the chunk that its offset falls into, and passes
-over less than a chunk. That goes for the lists of all jobs, of one model, of one owner and of one provider, each with
-or without a state and `posted_before`, in both orders. A list by two of those, or by rates, walks one of the lists that
-it is part of, and is given up after `_PATIENCE`.
+jobs of a list are in each chunk of 4096 ordinals, and in 64 of those together, so a page starts in the chunk that its
+offset falls into, and passes over less than a chunk. That goes for the lists of all jobs, of one model, of one owner
+and of one provider, each with or without a state and `posted_before`, in both orders. A list by two of those, or by
+rates, walks one of the lists that it is part of, and is given up after `_PATIENCE`.
 """
 
 from typing import Final
@@ -17,7 +17,8 @@ from coordinatord.store.snapshot import COLUMNS, Snapshot, snapshot_of
 from coordinatord.trouble import Retryable
 
 _STATES: Final = {"Open": 0, "Claimed": 1, "Settled": 2, "Cancelled": 3}
-_CHUNK_BITS: Final = 12  # as the migration has it
+_CHUNK_BITS: Final = 12  # as the migration has it: chunks of 2^12 ordinals,
+_STEP_BITS: Final = 6  # and of 2^18
 _WALKED: Final = 1000  # rows that are passed over sooner than counts are added up
 _PATIENCE: Final = 10.0  # seconds
 _ALL_LISTS: Final = (0, "''::bytea")
@@ -134,29 +135,45 @@ class _Listing:
 
     def found(self, offset: int) -> str:
         """The chunk that the offset falls into, and how many of its jobs come before the page."""
-        number, key = self.key
         place = self.values.bind(offset, "bigint")
-        conditions, beyond = [f"list = {number}", f"key = {key}"], "0"
-        if self.state is not None:
-            conditions.append(f"state = {self.state}")
-        if self.posted_before is not None:
-            conditions.append(f"chunk <= (select ordinal >> {_CHUNK_BITS} from bound)")
-            if self.direction == "desc":  # the chunk of the bound holds some that come after it
-                beyond = f"({self._beyond()})"
-        before = f"sum(sum(jobs)) over (order by chunk {self.direction}) - sum(jobs)"
+        beyond = ""
+        if self.posted_before is not None and self.direction == "desc":  # the list begins with some that are left out
+            beyond = f" beyond as materialized (select {self._beyond()} as jobs),"
+            place = f"({place} + (select jobs from beyond))"
+        within = f"chunk >= far.chunk << {_STEP_BITS} and chunk < far.chunk + 1 << {_STEP_BITS}"
         return (
-            f"{', ' if self.posted_before is not None else 'with '}"
-            f" found as materialized (select chunk, ({place} - greatest(before, 0))::bigint as skip from (select chunk,"
-            f" sum(jobs) as jobs, {before} - {beyond} as before from job_counts where {' and '.join(conditions)}"
-            f" group by chunk) c where before + jobs > {place} order by chunk {self.direction} limit 1)"
+            f"{', ' if self.posted_before is not None else 'with '}{beyond}"
+            f" far as materialized (select chunk, {place} - before as rest"
+            f" from ({self._summed(_CHUNK_BITS + _STEP_BITS)}) c"
+            f" where before + jobs > {place} order by chunk {self.direction} limit 1),"
+            f" found as materialized (select c.chunk, (far.rest - c.before)::bigint as skip"
+            f" from far cross join lateral ({self._summed(_CHUNK_BITS, within)}) c"
+            f" where c.before + c.jobs > far.rest order by c.chunk {self.direction} limit 1)"
         )
 
+    def _counts(self, bits: int, *conditions: str) -> str:
+        number, key = self.key
+        states = [f"state = {self.state}"] if self.state is not None else []
+        return " and ".join(
+            [f"from job_counts where list = {number} and key = {key} and bits = {bits}", *states, *conditions]
+        )
+
+    def _summed(self, bits: int, *conditions: str) -> str:
+        """The list's chunks with how many of its jobs are in each, and in those before it."""
+        before = f"sum(sum(jobs)) over (order by chunk {self.direction}) - sum(jobs)"
+        return f"select chunk, sum(jobs) as jobs, {before} as before {self._counts(bits, *conditions)} group by chunk"
+
     def _beyond(self) -> str:
-        after = [
-            "j.ordinal > (select ordinal from bound)",
-            f"j.ordinal < ((select ordinal >> {_CHUNK_BITS} from bound) + 1) << {_CHUNK_BITS}",
+        """How many of the list's jobs were posted after the bound: by large chunks, small ones, and one by one."""
+        bound, small = "(select ordinal from bound)", f"(select ordinal >> {_CHUNK_BITS} from bound)"
+        large = f"({small} >> {_STEP_BITS})"
+        sums = [
+            f"(select coalesce(sum(jobs), 0) {self._counts(_CHUNK_BITS + _STEP_BITS, f'chunk > {large}')})",
+            f"(select coalesce(sum(jobs), 0)"
+            f" {self._counts(_CHUNK_BITS, f'chunk > {small}', f'chunk < ({large} + 1) << {_STEP_BITS}')})",
         ]
-        return " + ".join(f"(select count(*) {arm})" for arm in self._arms(after))
+        one_by_one = [f"j.ordinal > {bound}", f"j.ordinal < ({small} + 1) << {_CHUNK_BITS}"]
+        return " + ".join([*sums, *(f"(select count(*) {arm})" for arm in self._arms(one_by_one))])
 
     def _page(self, start: list[str], limit: str, offset: str) -> str:
         if self.posted_before is not None:

@@ -36,7 +36,7 @@ from tests.integration.coordinatord.store.market_rows import (
 
 JOBS: Final = int(os.environ.get("GROWTH_JOBS", "1_000_000"))
 SHORT: Final = 10_000
-OPEN, MODELS, PROVIDERS = 1_600, 16, 200
+OPEN, MODELS, PROVIDERS = 1_600, 16, 20
 ROUNDS: Final = 9
 PORTION: Final = 10
 TARGET: Final = 1 / 1.3

@@ -46,15 +46,16 @@ begin
 end
 $$;
 
--- How many jobs each list holds of each chunk of 4096 ordinals: the way to a page deep inside. The lists are those of all
--- jobs (0), of a model (1), of an owner (2) and of a provider (3).
+-- How many jobs each list holds of each chunk of 2^12 ordinals, and of each of 2^18: the way to a page deep inside, by a
+-- few dozen of these rows. The lists are those of all jobs (0), of a model (1), of an owner (2) and of a provider (3).
 create table job_counts (
     list smallint not null,
     key bytea not null,        -- int8send of a model or provider; an owner's address; nothing for the list of all
+    bits smallint not null,    -- of the chunk: 12 or 18
     chunk bigint not null,
     state smallint not null,
     jobs bigint not null,
-    primary key (list, key, chunk, state)
+    primary key (list, key, bits, chunk, state)
 ) with (fillfactor = 80);
 
 create table owner_sums (
@@ -75,13 +76,18 @@ $$;
 do $$
 declare
     counted constant text :=
-        'insert into job_counts as c (list, key, chunk, state, jobs) '
-        'select l.list, l.key, j.ordinal >> 12, j.state, sum(j.n) from (%1$s) j cross join lateral (values '
+        'with small as materialized ('
+        'select l.list, l.key, j.ordinal >> 12 as chunk, j.state, sum(j.n) as n '
+        'from (%1$s) j cross join lateral (values '
         '(0::smallint, ''''::bytea), (1::smallint, int8send(j.model_id)), (2::smallint, j.owner), '
         '(3::smallint, int8send(j.provider_id))) as l (list, key) '
         'where l.list <> 3 or j.provider_id > 0 '
-        'group by l.list, l.key, j.ordinal >> 12, j.state having sum(j.n) <> 0 '
-        'on conflict (list, key, chunk, state) do update set jobs = c.jobs + excluded.jobs; '
+        'group by l.list, l.key, j.ordinal >> 12, j.state having sum(j.n) <> 0) '
+        'insert into job_counts as c (list, key, bits, chunk, state, jobs) '
+        'select list, key, 12, chunk, state, n from small union all '
+        'select list, key, 18, chunk >> 6, state, sum(n) from small group by list, key, chunk >> 6, state '
+        'having sum(n) <> 0 '
+        'on conflict (list, key, bits, chunk, state) do update set jobs = c.jobs + excluded.jobs; '
         'insert into owner_sums as s (owner, model_id, jobs, completed, escrowed) '
         'select j.owner, j.model_id, sum(j.n), coalesce(sum(j.n) filter (where j.state = 2), 0), sum(j.n * j.cap) '
         'from (%1$s) j group by j.owner, j.model_id '
@@ -90,11 +96,12 @@ declare
         'completed = s.completed + excluded.completed, escrowed = s.escrowed + excluded.escrowed; ';
     -- What came to nothing leaves no row: the tables are those of a fresh count.
     emptied constant text :=
-        'delete from job_counts c using (select distinct l.list, l.key, j.ordinal >> 12 as chunk, j.state '
-        'from gone j cross join lateral (values '
+        'delete from job_counts c using (select distinct l.list, l.key, s.bits, j.ordinal >> s.bits as chunk, j.state '
+        'from gone j cross join (values (12), (18)) as s (bits) cross join lateral (values '
         '(0::smallint, ''''::bytea), (1::smallint, int8send(j.model_id)), (2::smallint, j.owner), '
         '(3::smallint, int8send(j.provider_id))) as l (list, key)) g '
-        'where c.list = g.list and c.key = g.key and c.chunk = g.chunk and c.state = g.state and c.jobs = 0; '
+        'where c.list = g.list and c.key = g.key and c.bits = g.bits and c.chunk = g.chunk and c.state = g.state '
+        'and c.jobs = 0; '
         'delete from owner_sums s using (select distinct owner, model_id from gone) g '
         'where s.owner = g.owner and s.model_id = g.model_id and s.jobs = 0; ';
     added constant text := 'select owner, model_id, provider_id, state, cap, ordinal, 1 as n from added';

@@ -8,7 +8,7 @@ from coordinatord.store.index.journal import UNDOABLE
 
 Rows = dict[str, list[tuple[Any, ...]]]
 # What is kept of the jobs' own rows: to be the same, it must be right.
-_SUMS = {"job_counts": ("list", "key", "chunk", "state"), "owner_sums": ("owner", "model_id")}
+_SUMS = {"job_counts": ("list", "key", "bits", "chunk", "state"), "owner_sums": ("owner", "model_id")}
 
 
 async def index_rows(connection: "asyncpg.Connection[asyncpg.Record]") -> Rows:
