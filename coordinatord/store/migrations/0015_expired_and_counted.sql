@@ -27,6 +27,10 @@ update undo_journal u set old_row = u.old_row || jsonb_build_object('ordinal', j
 create unique index jobs_ordinal on jobs (ordinal);
 create index jobs_due on jobs (expires_at) where state = 0;
 
+-- Anybody may register and ask; who is listed is the operator's choice, and only their asks count: they are where quotes
+-- and lists of asks begin.
+create index providers_listed on providers (provider_id) where listed;
+
 -- A dead entry in the index of open jobs is one more that a poll steps over: they are swept out by the thousand, not when
 -- a fifth of all jobs there ever were has changed.
 alter table jobs set (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 20000);
