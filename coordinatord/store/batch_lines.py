@@ -18,8 +18,7 @@ OUTCOME: Final = (
     " when r.state = 'refused' then coalesce(r.reason, 'unknown')"
     " when j.state = 2 then 'completed'"
     " when j.state = 3 then case j.ended_because when 2 then 'cancelled' when 3 then 'provider_fail'"
-    " when 4 then 'reclaim' else 'expired' end"
-    " when j.state = 0 and j.expires_at < p.block_time then 'expired' end"
+    " when 4 then 'reclaim' else 'expired' end end"
 )
 JOINED: Final = (
     "batch_lines l left join relays r on r.id = l.relay_id"

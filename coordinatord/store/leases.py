@@ -22,7 +22,7 @@ _LONGEST_WAIT: Final = timedelta(minutes=30)
 _MOST_HELD_BACK: Final = 10_000  # jobs of one owner at once
 _AMOUNT: Final = "(j.cap + div(j.cap * j.fee_bps, 10000) + j.gas_fee)"
 _LIVE: Final = "l.expires_at > clock_timestamp()"
-_OPEN: Final = "j.state = 0 and j.expires_at >= p.block_time"
+_OPEN: Final = "j.state = 0"
 _BID: Final = f"j.model_id = m.model_id and j.designated = 0 and {_OPEN}"
 
 
