@@ -1,4 +1,4 @@
-"""The documented nginx in front of the server, where there is one: named by NGINX, fetched by `make programs`, or the system's."""
+"""The documented nginx before the server: the one that NGINX names, that `make programs` fetched, or the system's."""
 
 import os
 import re
