@@ -111,12 +111,24 @@ async def running_postgres(port: int, directory: Path, logs: Path) -> AsyncItera
         yield server
 
 
+def refusal_of_our_account() -> str | None:
+    """As whom PostgreSQL would not run, when that is us."""
+    if os.geteuid() == 0:
+        return "root"
+    try:
+        pwd.getpwuid(os.geteuid())
+    except KeyError:  # as in containers that are given any number for a user
+        return f"user {os.geteuid()}, who has no account"
+    return None
+
+
 async def _initialised(directory: Path, password: str, logs: Path) -> tuple[Path, str]:
     """The new cluster and as whom it was made: what worked for initdb works for the server."""
-    if os.geteuid() != 0:
+    refused = refusal_of_our_account()
+    if refused is None:
         return await _initialise(directory, password, "-", logs), "-"
     refusals = []
-    for way in WAYS_OF_ROOT:
+    for way in WAYS_OF_ROOT if os.geteuid() == 0 else ("namespace",):
         try:
             return await _initialise(directory, password, way, logs), way
         except KeyError:
@@ -126,8 +138,8 @@ async def _initialised(directory: Path, password: str, logs: Path) -> tuple[Path
     closed = closed_folder(binaries()) or closed_folder(directory)
     others = f"open {closed} to others (`chmod o+x {closed}`)" if closed else "use a folder that others can enter"
     raise Trouble(
-        f"PostgreSQL refuses to run as root, and cannot be run as {tether.UNPRIVILEGED} ({'; '.join(refusals)}): "
-        f"{others}, or run this as another user than root (log: {logs / _INITDB_LOG})"
+        f"PostgreSQL refuses to run as {refused}, and cannot be run as {tether.UNPRIVILEGED} ({'; '.join(refusals)}): "
+        f"run this as another user, or {others} (log: {logs / _INITDB_LOG})"
     )
 
 

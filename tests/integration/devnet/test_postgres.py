@@ -14,10 +14,8 @@ from devnet.ports import pick_free
 from devnet.postgres import running_postgres
 from devnet.trouble import Trouble
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.skipif(os.geteuid() != 0, reason="only root's PostgreSQL runs as somebody else, and we are not root"),
-]
+pytestmark = pytest.mark.anyio
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="shows what root sees, and we are not root")
 
 
 @pytest.fixture
@@ -35,6 +33,7 @@ def closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.rmtree(closed)
 
 
+@as_root
 @pytest.mark.parametrize("way", postgres.WAYS_OF_ROOT)
 async def test_database_of_root_runs_in_a_folder_that_is_closed_to_others(
     closed: Path, monkeypatch: pytest.MonkeyPatch, way: str
@@ -50,17 +49,28 @@ async def test_database_of_root_runs_in_a_folder_that_is_closed_to_others(
         assert os.stat(f"/proc/{server.child.pid}").st_uid == owner
 
 
+@as_root
 async def test_second_way_is_taken_where_the_first_is_not_open(closed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tether, "UNPRIVILEGED", "no-such-account")  # here; the tether itself finds nobody
     async with running_postgres(pick_free(), closed / "pg", closed / "logs") as server:
         assert server.child.program.run_as == "namespace"
 
 
+@as_root
 async def test_refusal_of_every_way_names_the_closed_folder_and_what_to_do(
     closed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tether, "UNPRIVILEGED", "no-such-account")
     monkeypatch.setattr(postgres, "WAYS_OF_ROOT", ("account",))
-    with pytest.raises(Trouble, match=r"refuses to run as root.*account: there is no such.*chmod o\+x .*another user"):
+    with pytest.raises(Trouble, match=r"run as root.*account: there is no such.*as another user.*chmod o\+x "):
         async with running_postgres(pick_free(), closed / "pg", closed / "logs"):
             pass
+
+
+def test_account_that_postgresql_refuses_is_known_by_name_or_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 54_321)
+    assert postgres.refusal_of_our_account() == "user 54321, who has no account"
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert postgres.refusal_of_our_account() == "root"
+    monkeypatch.setattr(os, "geteuid", lambda: pwd.getpwnam(tether.UNPRIVILEGED).pw_uid)
+    assert postgres.refusal_of_our_account() is None
