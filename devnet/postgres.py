@@ -25,10 +25,10 @@ from devnet.trouble import Trouble
 
 SUPERUSER: Final = "devnet"
 DATABASE: Final = "svc"
-# PostgreSQL refuses to run as root: the ways round that, in the order in which they are tried (see devnet.tether). As
-# another account it has to pass folders that are closed to others, a right that some containers withhold; and where
-# the account does not exist or cannot be taken on, most allow a namespace.
-WAYS_OF_ROOT: Final = ("account", "namespace")
+# PostgreSQL refuses to run as root: the ways round that, in the order in which they are tried (see devnet.tether). In a
+# namespace the files stay ours. Some containers allow none; there another account has to pass folders that are closed
+# to others, a right that a few withhold.
+WAYS_OF_ROOT: Final = ("namespace", "account")
 
 _SETTINGS: Final = {
     "listen_addresses": LOOPBACK,

@@ -15,7 +15,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -132,7 +132,18 @@ def _remove(directory: Path) -> None:
     while directory.exists():
         try:
             shutil.rmtree(directory)
-        except OSError:
+        except OSError as error:
+            if isinstance(error, PermissionError):
+                _take_back(directory)
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.1)
+
+
+def _take_back(directory: Path) -> None:
+    """Root may own whatever it likes, and without ownership not always look into what a service of another account
+    has closed. For anybody else this changes nothing."""
+    with suppress(PermissionError):
+        for folder, _, _ in os.walk(directory):
+            for name in os.listdir(folder):
+                os.chown(Path(folder, name), os.geteuid(), os.getegid(), follow_symlinks=False)

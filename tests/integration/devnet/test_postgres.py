@@ -51,6 +51,7 @@ async def test_database_of_root_runs_in_a_folder_that_is_closed_to_others(
 
 @as_root
 async def test_second_way_is_taken_where_the_first_is_not_open(closed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres, "WAYS_OF_ROOT", ("account", "namespace"))
     monkeypatch.setattr(tether, "UNPRIVILEGED", "no-such-account")  # here; the tether itself finds nobody
     async with running_postgres(pick_free(), closed / "pg", closed / "logs") as server:
         assert server.child.program.run_as == "namespace"
