@@ -44,7 +44,7 @@ _CAUSES: Final[tuple[tuple[str, Callable[[re.Match[str], Path], str]], ...]] = (
         "and run `make setup` on this machine",
     ),
     (
-        r"(?i)too many open files",
+        r"(?i)too many open files|insufficient file descriptors",
         lambda _, __: "too few open files are allowed: raise the limit (`ulimit -n 4096`)",
     ),
     (
