@@ -67,4 +67,6 @@ def owned_by(room: Room, user: int) -> Room:
 
 
 def _as(user: int) -> tuple[str, ...]:
-    return ("setpriv", "--reuid", str(user), "--regid", str(user), "--clear-groups", "--")
+    # The first program is still started with root's right to pass closed folders; the shell's children are not.
+    shell = ("/bin/sh", "-c", '"$@"', "sh")
+    return ("setpriv", "--reuid", str(user), "--regid", str(user), "--clear-groups", "--", *shell)
