@@ -9,15 +9,14 @@ Chain, database and objects refer to each other, and the chain lives in memory: 
 no use, so every start begins empty.
 """
 
-import errno
 import fcntl
 import os
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
 import attrs
 
@@ -66,44 +65,50 @@ class StateDir:
 def claimed(path: Path) -> Iterator[StateDir]:
     """Hold `path` for this process alone, empty at first and but for the logs emptied at the end."""
     path = path.absolute()
-    _require_ours(path)
-    # The lock dies with the process that holds it, however that ends; a file with a process id would not.
-    with os.fdopen(os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600), "r+") as lock:
+    with ExitStack() as held:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _require_ours(path)
+            # The lock dies with the process that holds it, however that ends; a file with a process id would not.
+            lock = held.enter_context(os.fdopen(os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600), "r+"))
+            _take(lock, path)
+            left_over = _clear(path)
+            shutil.rmtree(path / _LOGS, ignore_errors=True)
+            state = StateDir(path, left_by_dead_run=left_over)
+            for directory in (state.logs, state.anvil, state.postgres, state.pins, state.provider):
+                directory.mkdir()
         except OSError as error:
-            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                raise Trouble(
-                    f"{path} lies on a file system without locks ({error.strerror}): "
-                    "choose a directory on another with --state-dir"
-                ) from None
-            holder = lock.read().strip() or "unknown"
             raise Trouble(
-                f"another devnet (process {holder}) runs in {path}: "
-                "stop it (devnet down), or choose another directory with --state-dir"
+                f"cannot use {path} as state directory ({error.filename or path}: {error.strerror}; it may be another "
+                "user's): choose one with --state-dir"
             ) from None
-        lock.truncate(0)
-        lock.write(f"{os.getpid()}\n")
-        lock.flush()
-        left_over = _clear(path)
-        shutil.rmtree(path / _LOGS, ignore_errors=True)
-        state = StateDir(path, left_by_dead_run=left_over)
-        for directory in (state.logs, state.anvil, state.postgres, state.pins, state.provider):
-            directory.mkdir()
         try:
             yield state
         finally:
             _clear(path)
 
 
-def _require_ours(path: Path) -> None:
-    """Nothing is deleted from a directory that a devnet did not make."""
+def _take(lock: TextIO, path: Path) -> None:
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = lock.read().strip() or "unknown"
+        raise Trouble(
+            f"another devnet (process {holder}) runs in {path}: "
+            "stop it (devnet down), or choose another directory with --state-dir"
+        ) from None
     except OSError as error:
         raise Trouble(
-            f"cannot use {path} as state directory ({error.filename}: {error.strerror}): choose one with --state-dir"
+            f"{path} lies on a file system without locks ({error.strerror}): "
+            "choose a directory on another with --state-dir"
         ) from None
+    lock.truncate(0)
+    lock.write(f"{os.getpid()}\n")
+    lock.flush()
+
+
+def _require_ours(path: Path) -> None:
+    """Nothing is deleted from a directory that a devnet did not make."""
+    path.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(path).free
     if free < _NEEDED_BYTES:
         raise Trouble(
@@ -134,6 +139,8 @@ def _remove(directory: Path) -> None:
             shutil.rmtree(directory)
         except OSError as error:
             if isinstance(error, PermissionError):
+                if os.geteuid() != 0:
+                    raise
                 _take_back(directory)
             if time.monotonic() > deadline:
                 raise
@@ -141,8 +148,7 @@ def _remove(directory: Path) -> None:
 
 
 def _take_back(directory: Path) -> None:
-    """Root may own whatever it likes, and without ownership not always look into what a service of another account
-    has closed. For anybody else this changes nothing."""
+    """For root, which may own whatever it likes, and cannot everywhere look into what another account has closed."""
     with suppress(PermissionError):
         for folder, _, _ in os.walk(directory):
             for name in os.listdir(folder):

@@ -44,7 +44,11 @@ def stop(state_dir: Path) -> int | None:
 
 def _holder(lock: Path) -> int | None:
     """The process id in the lock while somebody holds it."""
-    with lock.open(encoding="ascii") as file:
+    try:
+        file = lock.open(encoding="ascii")
+    except PermissionError:
+        raise Trouble(f"{lock.absolute()} is another user's: only that user can stop what runs there") from None
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:

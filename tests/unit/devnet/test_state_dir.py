@@ -67,3 +67,9 @@ def test_directory_that_holds_foreign_files_is_left_alone(tmp_path: Path) -> Non
     with pytest.raises(Trouble, match="not a devnet's"), claimed(tmp_path):
         pass
     assert (tmp_path / "postgres" / "precious").exists()
+
+
+def test_directory_that_cannot_be_made_is_named_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(Trouble, match=r"cannot use .*file/state .*--state-dir"), claimed(tmp_path / "file" / "state"):
+        pass
