@@ -154,7 +154,7 @@ contracts: $(CONTRACTS)/node_modules/.ready ## rebuild the committed contract ar
 
 .PHONY: contracts-test
 contracts-test: $(CONTRACTS)/node_modules/.ready ## the contracts' unit, fuzz and invariant tests
-	@echo "contracts: forge test (about a minute)"
+	@echo "contracts: forge test (a minute; on the first run two more, in which they are compiled)"
 	@mkdir -p build
 	@$(call FORGE_TEST,default)
 

@@ -61,10 +61,12 @@ def _umask(room: Room) -> None:
 
 
 def _home(room: Room) -> None:
-    """A folder in which not even root can write."""
+    """Not even root can make the one; for anybody else a folder that is closed to writing will do."""
+    room.home.chmod(0o500)
+    home = "/proc/nowhere" if os.geteuid() == 0 else str(room.home)
     caches = ("PIP_CACHE_DIR", "npm_config_cache")
     without = {name: value for name, value in room.environment.items() if name not in caches}
-    _demo(Room(room.folder, {**without, "HOME": "/proc"}, room.prefix), room.checkout())
+    _demo(Room(room.folder, {**without, "HOME": home}, room.prefix), room.checkout())
 
 
 def _path(room: Room) -> None:
