@@ -7,8 +7,10 @@ to be so, and is no failure. Users and namespaces that a case makes are gone whe
 """
 
 import argparse
+import signal
 import sys
 import time
+from types import FrameType
 
 from tests.environments.case import Case
 from tests.environments.fresh import FRESH
@@ -29,6 +31,10 @@ def _tried(case: Case) -> str:
     return f"holds ({time.monotonic() - began:.0f} s)"
 
 
+def _end(number: int, _frame: FrameType | None) -> None:
+    sys.exit(128 + number)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.environments")
     parser.add_argument("--list", action="store_true", help="the names, and what each stands for")
@@ -41,6 +47,8 @@ def main() -> int:
         for case in chosen:
             print(f"{case.name:15} {case.what}")
         return 0
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)  # what a case has made is removed on the way out
     print(f"environments: tries {len(chosen)} situations; a quick one takes seconds, one with a fresh copy two minutes")
     failed = held = 0
     for case in chosen:

@@ -61,6 +61,9 @@ class Room:
             except subprocess.TimeoutExpired:
                 process.terminate()  # in order: what it started ends with it
                 said = f"{process.communicate()[0]}\nnot over in {_SECONDS} s"
+            except BaseException:
+                process.terminate()
+                raise
         if process.returncode != status:
             last = "\n".join(f"    {line}" for line in said.splitlines()[-_LINES:])
             raise Failed(f"{' '.join(map(str, command))} ended with status {process.returncode}:\n{last}")

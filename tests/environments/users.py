@@ -13,6 +13,7 @@ from typing import Final
 from tests.environments.room import Room
 
 _NAMELESS: Final = 54_321
+_NO_GROUP: Final = 65_534
 _CHECK: Final = "import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))"
 
 
@@ -62,11 +63,11 @@ def nameless() -> Iterator[int]:
 def owned_by(room: Room, user: int) -> Room:
     """The room, with all that is in it, as this user's."""
     for path in (room.folder, *room.folder.rglob("*")):
-        os.chown(path, user, user, follow_symlinks=False)
+        os.chown(path, user, _NO_GROUP, follow_symlinks=False)
     return room.within(*_as(user))
 
 
 def _as(user: int) -> tuple[str, ...]:
     # The first program is still started with root's right to pass closed folders; the shell's children are not.
     shell = ("/bin/sh", "-c", '"$@"', "sh")
-    return ("setpriv", "--reuid", str(user), "--regid", str(user), "--clear-groups", "--", *shell)
+    return ("setpriv", "--reuid", str(user), "--regid", str(_NO_GROUP), "--clear-groups", "--", *shell)
