@@ -176,7 +176,6 @@ def filled(blocks: int, posts_per_block: int, name: str) -> Iterator[Chain]:
     """A chain of so many blocks, with a database beside it."""
     with tempfile.TemporaryDirectory() as folder, start_blocking_portal("asyncio") as portal:
         place = Path(folder)
-        place.chmod(0o755)
         for part in ("anvil", "pg", "logs"):
             (place / part).mkdir()
         with (

@@ -78,7 +78,6 @@ class Ground:
 
 
 def rooms(directory: Path) -> Path:
-    directory.chmod(0o755)  # PostgreSQL does not run as root
     for part in ("anvil", "postgres"):
         (directory / part).mkdir()
     return directory

@@ -1,8 +1,7 @@
-"""The documented nginx in front of the server, where there is an nginx (in PATH, or named by NGINX)."""
+"""The documented nginx before the server: the one that NGINX names, that `make programs` fetched, or the system's."""
 
 import os
 import re
-import shutil
 import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -14,11 +13,12 @@ import pytest
 from coordinatord.server.pace import Pace
 from devnet.ports import LOOPBACK, is_free, pick_free
 from tests.integration.coordinatord.server.serving import Raw, Served, serving
+from tests.programs.found import program
 
 pytestmark = pytest.mark.anyio
 
 CONF = Path(__file__).parents[4] / "config" / "nginx" / "coordinatord.conf"
-NGINX = os.environ.get("NGINX") or shutil.which("nginx")
+NGINX = os.environ.get("NGINX") or program("nginx")
 
 
 def local(text: str, *, proxy: int, server: int) -> str:
@@ -40,7 +40,7 @@ async def served() -> AsyncIterator[Served]:
 @pytest.fixture
 def proxy(served: Served, tmp_path: Path) -> Iterator[int]:
     if NGINX is None:
-        pytest.skip("there is no nginx here (on Debian: the package nginx)")
+        pytest.skip("no nginx here; `make programs` fetches it")
     port = pick_free()
     site = tmp_path / "coordinatord.conf"
     site.write_text(local(CONF.read_text(encoding="utf-8"), proxy=port, server=served.port), encoding="utf-8")
