@@ -24,9 +24,9 @@ _FLOOR_PER_ZERO: Final = 10  # EIP-7623: what calldata costs at least
 _FLOOR_PER_BYTE: Final = 40
 _MARGIN_NUMERATOR: Final = 5  # of a quarter: state may make an op dearer than its like
 _MARGIN_DENOMINATOR: Final = 4
-# Of a fifth, of what receipts show: gas that a refund gave back was needed all the same, and state differs.
-_SHARE_NUMERATOR: Final = 6
-_SHARE_DENOMINATOR: Final = 5
+# Of a sixth, of what receipts show: gas that a refund gave back was needed all the same, and state differs.
+_SHARE_NUMERATOR: Final = 7
+_SHARE_DENOMINATOR: Final = 6
 _FALLS_BY: Final = 8  # an eighth of the difference with each transaction
 _MANY: Final = 8  # ops from which on what they share (the first look at each slot) weighs little
 

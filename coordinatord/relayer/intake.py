@@ -61,8 +61,7 @@ class Intake:
             if not relays:
                 return Round(moved=False, signed=False)
             simulated, endings = await self._examine(connection, relays)
-            plans = in_flight(self._planned(simulated), room)
-            plans, unpaid = affordable(plans, self._account.spendable, self._offer_cap(), self._floors())
+            plans, unpaid = self._paid(in_flight(self._planned(simulated), room), simulated)
             # With transactions under way the money may come back; with none it does not.
             if unpaid and not plans and not len(self._account.pending):
                 endings += [_dropped(relay, "relayer_funds") for plan in unpaid for relay in plan.relays]
@@ -81,8 +80,17 @@ class Intake:
         room = self._account.room.at(anyio.current_time())
         return coalesce(simulated, most=self._settings.coalesce_max, room=room)
 
-    def _offer_cap(self) -> int:
-        return offer(self._account.market, self._account.ceiling).cap
+    def _paid(self, plans: Sequence[Planned], simulated: Sequence[Simulated]) -> tuple[list[Planned], list[Planned]]:
+        """(what the funds pay for, the rest). Exits that they do not pay for together go one by one."""
+        cap, floors = offer(self._account.market, self._account.ceiling).cap, self._floors()
+        paid, unpaid = affordable(plans, self._account.spendable, cap, floors)
+        together = {relay.id for plan in unpaid if plan.rank is Rank.EXIT for relay in plan.relays}
+        if paid or not together:
+            return paid, unpaid
+        apart = [one for one in simulated if one.relay.id in together]
+        alone = coalesce(apart, most=1, room=self._account.room.at(anyio.current_time()))
+        paid, poor = affordable(alone, self._account.spendable, cap, floors)
+        return paid, poor + [plan for plan in unpaid if plan.rank is not Rank.EXIT]
 
     def _floors(self) -> Floors:
         settings, account = self._settings, self._account

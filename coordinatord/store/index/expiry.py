@@ -1,7 +1,8 @@
 """Expired jobs: an open one past its `expires_at` stands in the table as the registry tells it, ended, because of 5.
 
 No event says so. The mark is a function of the row and of the indexed block's time, which is why it is not journaled:
-whoever moves the position brings the marks along, in the same transaction. Statements: in the migration.
+whoever moves the position brings the marks along, in the same transaction. A first backfill marks when it is done,
+together with building the indexes. The statements are in the migration.
 """
 
 from coordinatord.store.database import Connection

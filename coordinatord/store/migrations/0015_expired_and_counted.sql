@@ -23,9 +23,7 @@ update undo_journal u set old_row = u.old_row || jsonb_build_object('ordinal', j
     from jobs j
     where u.table_name = 'jobs' and u.old_row is not null and j.job_id = (jsonb_populate_record(null::jobs, u.key)).job_id;
 
--- These two are there in a first backfill, too. What is due is few rows at any time.
-create unique index jobs_ordinal on jobs (ordinal);
-create index jobs_due on jobs (expires_at) where state = 0;
+create unique index jobs_ordinal on jobs (ordinal);  -- in a first backfill, too: it says which number comes next
 
 -- Anybody may register and ask; who is listed is the operator's choice, and only their asks count: they are where quotes
 -- and lists of asks begin.
@@ -38,7 +36,9 @@ alter table jobs set (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_t
 create function mark_expired_jobs(at_time bigint) returns void language plpgsql
 set enable_seqscan = off set svc.journal_block = '' as $$
 begin
-    update jobs set state = 3, ended_because = 5 where state = 0 and expires_at < at_time;
+    if to_regclass('jobs_due') is not null then  -- in a first backfill, jobs are marked when the indexes are built
+        update jobs set state = 3, ended_because = 5 where state = 0 and expires_at < at_time;
+    end if;
 end
 $$;
 
@@ -81,12 +81,13 @@ do $$
 declare
     counted constant text :=
         'with small as materialized ('
-        'select l.list, l.key, j.ordinal >> 12 as chunk, j.state, sum(j.n) as n '
-        'from (%1$s) j cross join lateral (values '
+        'select l.list, l.key, j.chunk, j.state, sum(j.n) as n '
+        'from (select owner, model_id, provider_id, state, ordinal >> 12 as chunk, sum(n) as n from (%1$s) r '
+        'group by owner, model_id, provider_id, state, ordinal >> 12) j cross join lateral (values '
         '(0::smallint, ''''::bytea), (1::smallint, int8send(j.model_id)), (2::smallint, j.owner), '
         '(3::smallint, int8send(j.provider_id))) as l (list, key) '
         'where l.list <> 3 or j.provider_id > 0 '
-        'group by l.list, l.key, j.ordinal >> 12, j.state having sum(j.n) <> 0) '
+        'group by l.list, l.key, j.chunk, j.state having sum(j.n) <> 0) '
         'insert into job_counts as c (list, key, bits, chunk, state, jobs) '
         'select list, key, 12, chunk, state, n from small union all '
         'select list, key, 18, chunk >> 6, state, sum(n) from small group by list, key, chunk >> 6, state '
@@ -133,6 +134,8 @@ create trigger forget_counts after truncate on jobs for each statement execute f
 
 create or replace function build_job_indexes() returns void language plpgsql as $$
 begin
+    create index if not exists jobs_due on jobs (expires_at) where state = 0;
+    perform mark_expired_jobs(block_time) from index_position;
     create index if not exists jobs_posted_block on jobs (posted_block);
     create index if not exists jobs_state on jobs (state, ordinal);
     create index if not exists jobs_model on jobs (model_id, state, ordinal);
@@ -157,7 +160,7 @@ end
 $$;
 create or replace function drop_job_indexes() returns void language plpgsql as $$
 begin
-    drop index if exists jobs_posted_block, jobs_state, jobs_model, jobs_owner, jobs_provider, jobs_open,
+    drop index if exists jobs_due, jobs_posted_block, jobs_state, jobs_model, jobs_owner, jobs_provider, jobs_open,
         jobs_designated, jobs_claimed, jobs_expired;
     drop trigger if exists count_insert on jobs;
     drop trigger if exists count_update on jobs;

@@ -83,6 +83,28 @@ async def test_one_round_of_others_leaves_the_reserve_untouched(
         assert [type(outcome) for outcome in outcomes] == [Mined] * 12
 
 
+async def test_with_funds_for_a_few_exits_a_few_go_at_a_time(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
+) -> None:
+    outcomes: list[object] = []
+    account = hexed(relayer_wallet.address)
+    async with stage(database_url, world.anvil.rpc_url) as on:
+        relaying = on.start(relayer_wallet)
+        posts = [ops.post(client) for _ in range(6)]
+        for post in posts:
+            assert isinstance(await on.relaying.relay(post), Mined)
+            assert isinstance(await on.relaying.relay(ops.claim(provider, post.subject)), Mined)
+        relaying.cancel()
+        async with anyio.create_task_group() as callers:
+            for post in posts:
+                callers.start_soon(relay_into(on, outcomes), ops.fail(provider, post.subject))
+            await on.until("select count(*) = 6 from relays where kind = 'fail' and state = 'queued'")
+            await world.anvil.call("anvil_setBalance", account, await cost_of(world, 1_100_000))
+            on.start(relayer_wallet)
+        assert [type(outcome) for outcome in outcomes] == [Mined] * 6
+        assert await on.fetchval("select count(distinct tx_id) > 1 from relays where kind = 'fail'")
+
+
 async def test_above_the_ceiling_exits_wait_past_the_queues_timeout_and_the_rest_is_refused_at_once(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
 ) -> None:
