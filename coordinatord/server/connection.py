@@ -6,7 +6,7 @@ socket ──► reader ──► Http11 ──► inbox ──► handler
 """
 
 import asyncio
-from typing import Final
+from typing import Final, Protocol
 
 import anyio
 import structlog
@@ -16,6 +16,7 @@ from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.typing import AppWrapper
 
 from coordinatord.api.bodies import CallerGone
+from coordinatord.api.cors import Origins
 from coordinatord.server.handlers import Handlers
 from coordinatord.server.http11 import Http11
 from coordinatord.server.pace import Pace
@@ -27,10 +28,22 @@ _MOST_AT_ONCE: Final = 1 << 18  # of what came; a large body costs by the piece
 _LINGER: Final = 2.0  # seconds for a client to close its side after we closed ours
 
 
-class Connection:
-    """`run` it to its end. `finish` when no further request is wanted, `abort` to end it now."""
+class IdleChanged(Protocol):
+    """Told when a connection begins a request, and when it has none any more."""
 
-    def __init__(self, pace: Pace, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __call__(self, connection: "Connection", *, idle: bool) -> None: ...
+
+
+class Connection:
+    """`run` it to its end. `finish` when no further request is wanted, `give_way` when another needs its place, `abort`
+    to end it now. `address`: the client's."""
+
+    def __init__(
+        self, pace: Pace, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, idle_changed: IdleChanged
+    ) -> None:
+        peer = writer.get_extra_info("peername")
+        self.address: str = peer[0] if peer else "unknown"
+        self._idle_changed = idle_changed
         self._pace = pace
         self._reader = reader
         self._writer = writer
@@ -39,13 +52,18 @@ class Connection:
         self._ending = False
         self._deadline: asyncio.TimerHandle | None = None
 
-    async def run(self, app: AppWrapper, config: Config, context: WorkerContext) -> None:
+    async def run(self, app: AppWrapper, config: Config, context: WorkerContext, origins: Origins) -> None:
         try:
-            async with Handlers() as handlers:
-                peers = (self._writer.get_extra_info("peername"), self._writer.get_extra_info("sockname"))
-                protocol = Http11(app, config, context, handlers=handlers, peers=peers, send=self._send)
-                self._end_after(self._pace.idle)
-                await self._read(protocol)
+            self._end_after(self._pace.idle)
+            begun = await self._reader.read(_MOST_AT_ONCE)  # nothing is made for a connection that says nothing
+            if begun and not self._ending:
+                async with Handlers() as handlers:
+                    peers = (self._writer.get_extra_info("peername"), self._writer.get_extra_info("sockname"))
+                    protocol = Http11(
+                        app, config, context, handlers=handlers, peers=peers, origins=origins, send=self._send
+                    )
+                    await protocol.handle(RawData(begun))
+                    await self._read(protocol)
         except* (OSError, CallerGone):
             pass  # the network's business
         except* Exception:
@@ -57,6 +75,11 @@ class Connection:
         """A request in flight still gets its answer; the protocol closes after it."""
         if self._idle:
             self._end_idle()
+
+    def give_way(self) -> None:
+        """It has no request. What it was answered and has not read goes with it."""
+        self._ending = True
+        self.abort()
 
     def abort(self) -> None:
         self._transport.abort()
@@ -75,6 +98,7 @@ class Connection:
                 await self._write(event.data)
             case Updated():
                 self._idle = event.idle
+                self._idle_changed(self, idle=event.idle)
                 self._end_after(self._pace.idle if event.idle else None)
             case Closed() if not self._ending and not self._transport.is_closing():
                 self._ending = True
