@@ -118,4 +118,4 @@ async def test_status_of_something_else_on_the_daemons_port_is_left_unread(serve
         found = await trio.to_thread.run_sync(
             look, Whereabouts(state_directory=tmp_path, metrics_host="127.0.0.1", metrics_port=port)
         )
-    assert (found[0].name, found[0].ok) == ("daemon", False)
+    assert (found[0].what, found[0].right) == ("daemon", False)
