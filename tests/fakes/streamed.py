@@ -8,12 +8,14 @@ import httpx
 
 class StreamedTransport(httpx.MockTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        response = await super().handle_async_request(request)
-        if not response.is_stream_consumed:
-            return response
-        return httpx.Response(
-            response.status_code, headers=response.headers, stream=_Body(response.content), request=request
-        )
+        return streamed(await super().handle_async_request(request))
+
+
+def streamed(response: httpx.Response) -> httpx.Response:
+    """The same, unread."""
+    if not response.is_stream_consumed:
+        return response
+    return httpx.Response(response.status_code, headers=response.headers, stream=_Body(response.content))
 
 
 class _Body(httpx.AsyncByteStream):
