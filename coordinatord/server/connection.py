@@ -6,7 +6,7 @@ socket ──► reader ──► Http11 ──► inbox ──► handler
 """
 
 import asyncio
-from typing import Final, Protocol
+from typing import Final
 
 import anyio
 import structlog
@@ -28,27 +28,18 @@ _MOST_AT_ONCE: Final = 1 << 18  # of what came; a large body costs by the piece
 _LINGER: Final = 2.0  # seconds for a client to close its side after we closed ours
 
 
-class IdleChanged(Protocol):
-    """Told when a connection begins a request, and when it has none any more."""
-
-    def __call__(self, connection: "Connection", *, idle: bool) -> None: ...
-
-
 class Connection:
     """`run` it to its end. `finish` when no further request is wanted, `give_way` when another needs its place, `abort`
-    to end it now. `address`: the client's."""
+    to end it now. `address`: the client's; `idle_since`: when it had a request last, None while it has one."""
 
-    def __init__(
-        self, pace: Pace, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, idle_changed: IdleChanged
-    ) -> None:
+    def __init__(self, pace: Pace, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = writer.get_extra_info("peername")
         self.address: str = peer[0] if peer else "unknown"
-        self._idle_changed = idle_changed
+        self.idle_since: float | None = asyncio.get_running_loop().time()
         self._pace = pace
         self._reader = reader
         self._writer = writer
         self._transport = writer.transport
-        self._idle = True
         self._ending = False
         self._deadline: asyncio.TimerHandle | None = None
 
@@ -73,7 +64,7 @@ class Connection:
 
     def finish(self) -> None:
         """A request in flight still gets its answer; the protocol closes after it."""
-        if self._idle:
+        if self.idle_since is not None:
             self._end_idle()
 
     def give_way(self) -> None:
@@ -97,8 +88,7 @@ class Connection:
             case RawData():
                 await self._write(event.data)
             case Updated():
-                self._idle = event.idle
-                self._idle_changed(self, idle=event.idle)
+                self.idle_since = asyncio.get_running_loop().time() if event.idle else None
                 self._end_after(self._pace.idle if event.idle else None)
             case Closed() if not self._ending and not self._transport.is_closing():
                 self._ending = True

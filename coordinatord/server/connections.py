@@ -6,9 +6,10 @@ caller's where that has as many as it may, anybody's where there is no more room
 Where every connection has one, the new one is closed.
 """
 
-from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from heapq import nsmallest
+from operator import itemgetter
 from typing import Final
 
 import anyio
@@ -22,6 +23,8 @@ from coordinatord.server.connection import Connection
 log = structlog.get_logger(__name__)
 
 _MADE_ROOM: Final = metrics.http_connections_ended.labels("made_room")
+_AT_A_TIME: Final = 256
+_SINCE: Final = itemgetter(0)
 _REFUSED: Final = metrics.http_connections_ended.labels("refused")
 
 
@@ -39,9 +42,8 @@ class Connections:
     def __init__(self, room: Room) -> None:
         self._room = room
         self._open: dict[Connection, str | None] = {}  # with the caller; None is a proxy
-        self._counts: dict[str, int] = {}
-        self._idle: OrderedDict[Connection, None] = OrderedDict()  # of callers, those that became so first in front
-        self._idle_of: dict[str, OrderedDict[Connection, None]] = {}
+        self._of: dict[str, set[Connection]] = {}
+        self._oldest: list[tuple[float, Connection]] = []  # some of those without a request, the oldest last
         self._all_gone = anyio.Event()
 
     def admit(self, connection: Connection) -> bool:
@@ -52,8 +54,7 @@ class Connections:
             return False
         self._open[connection] = caller
         if caller is not None:
-            self._counts[caller] = self._counts.get(caller, 0) + 1
-            self.idle_changed(connection, idle=True)
+            self._of.setdefault(caller, set()).add(connection)
         metrics.http_connections.set(len(self._open))
         return True
 
@@ -63,16 +64,6 @@ class Connections:
             yield
         finally:
             self._forget(connection)
-
-    def idle_changed(self, connection: Connection, *, idle: bool) -> None:
-        caller = self._open.get(connection)
-        if caller is None:  # a proxy's, or one that gave way
-            return
-        if idle:
-            self._idle[connection] = None
-            self._idle_of.setdefault(caller, OrderedDict())[connection] = None
-        elif connection in self._idle:
-            self._not_idle(connection, caller)
 
     async def finish(self, grace_seconds: float) -> None:
         """Wait for requests in flight, then end what is left: the slowest client does not decide when we stop."""
@@ -88,17 +79,26 @@ class Connections:
             connection.abort()
 
     def _has_room(self, caller: str | None) -> bool:
-        room = self._room
-        if caller is not None and self._counts.get(caller, 0) >= room.most_of_one:
-            return self._make_room(self._idle_of.get(caller))
-        return len(self._open) < room.most or self._make_room(self._idle)
+        own = self._of.get(caller, ()) if caller is not None else ()
+        if len(own) >= self._room.most_of_one:
+            idle = _without_request(own)
+            return bool(idle) and self._end(min(idle, key=_SINCE)[1])
+        return len(self._open) < self._room.most or self._end_oldest()
 
-    def _make_room(self, idle: OrderedDict[Connection, None] | None) -> bool:
-        if not idle:
-            return False
-        oldest = next(iter(idle))
-        self._forget(oldest)
-        oldest.give_way()
+    def _end_oldest(self) -> bool:
+        """Of all. To find it takes a look at each, so that some are found at a time."""
+        for _ in range(2):
+            while self._oldest:
+                since, connection = self._oldest.pop()
+                if connection in self._open and connection.idle_since == since:
+                    return self._end(connection)
+            callers = (connection for connection, caller in self._open.items() if caller is not None)
+            self._oldest = nsmallest(_AT_A_TIME, _without_request(callers), key=_SINCE)[::-1]
+        return False
+
+    def _end(self, connection: Connection) -> bool:
+        self._forget(connection)
+        connection.give_way()
         _MADE_ROOM.inc()
         return True
 
@@ -107,18 +107,14 @@ class Connections:
             return  # it gave way
         caller = self._open.pop(connection)
         if caller is not None:
-            if connection in self._idle:
-                self._not_idle(connection, caller)
-            left = self._counts.pop(caller) - 1
-            if left:
-                self._counts[caller] = left
+            own = self._of[caller]
+            own.discard(connection)
+            if not own:
+                del self._of[caller]
         metrics.http_connections.set(len(self._open))
         if not self._open:
             self._all_gone.set()
 
-    def _not_idle(self, connection: Connection, caller: str) -> None:
-        del self._idle[connection]
-        of_caller = self._idle_of[caller]
-        del of_caller[connection]
-        if not of_caller:
-            del self._idle_of[caller]
+
+def _without_request(connections: Iterable[Connection]) -> list[tuple[float, Connection]]:
+    return [(one.idle_since, one) for one in connections if one.idle_since is not None]

@@ -53,7 +53,7 @@ async def serve_until(
                     await connection.run(wrapped, config, context, origins)
 
             def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                connection = Connection(pace, reader, writer, connections.idle_changed)
+                connection = Connection(pace, reader, writer)
                 if connections.admit(connection):
                     tasks.start_soon(serve, connection)
                 else:

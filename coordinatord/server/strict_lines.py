@@ -14,22 +14,25 @@ class StrictLines(ReceiveBuffer):
 
     def __init__(self) -> None:
         super().__init__()
-        self.head = b""
+        self.head = bytearray()
 
     def maybe_extract_lines(self) -> list[bytearray] | None:
-        self.head = b""
-        if self._data[:1] == b"\n":
+        """Up to the first blank line; None until that is there."""
+        data = self._data
+        if data.startswith(b"\r\n"):
+            self._extract(2)
+            return []
+        if data.startswith(b"\n"):
             raise LocalProtocolError("a line must end with CR LF")
-        blank = None if self._data[:2] == b"\r\n" else blank_line_regex.search(self._data, self._multiple_lines_search)
-        if blank is not None:
-            self.head = bytes(self._data[: blank.end()])
-            _check(self.head)
-        return super().maybe_extract_lines()
-
-
-def _check(lines: bytes) -> None:
-    ended = lines.count(b"\r\n")
-    if lines.count(b"\n") != ended or lines.count(b"\r") != ended:
-        raise LocalProtocolError("a line must end with CR LF, and hold neither of them before")
-    if b"\n " in lines or b"\n\t" in lines:
-        raise LocalProtocolError("a header must stand on one line")
+        blank = blank_line_regex.search(data, self._multiple_lines_search)  # to h11, bare LFs are one, too
+        if blank is None:
+            self.head = bytearray()
+            self._multiple_lines_search = max(0, len(data) - 2)
+            return None
+        self.head = lines = self._extract(blank.end())
+        ended = lines.count(b"\r\n")
+        if lines.count(b"\n") != ended or lines.count(b"\r") != ended:
+            raise LocalProtocolError("a line must end with CR LF, and hold neither of them before")
+        if b"\n " in lines or b"\n\t" in lines:
+            raise LocalProtocolError("a header must stand on one line")
+        return lines[:-4].split(b"\r\n")
