@@ -42,7 +42,7 @@ class Connections:
     def __init__(self, room: Room) -> None:
         self._room = room
         self._open: dict[Connection, str | None] = {}  # with the caller; None is a proxy
-        self._of: dict[str, set[Connection]] = {}
+        self._of: dict[str, dict[Connection, None]] = {}  # in their order, which decides between equal times
         self._oldest: list[tuple[float, Connection]] = []  # some of those without a request, the oldest last
         self._all_gone = anyio.Event()
 
@@ -54,7 +54,7 @@ class Connections:
             return False
         self._open[connection] = caller
         if caller is not None:
-            self._of.setdefault(caller, set()).add(connection)
+            self._of.setdefault(caller, {})[connection] = None
         metrics.http_connections.set(len(self._open))
         return True
 
@@ -108,7 +108,7 @@ class Connections:
         caller = self._open.pop(connection)
         if caller is not None:
             own = self._of[caller]
-            own.discard(connection)
+            del own[connection]
             if not own:
                 del self._of[caller]
         metrics.http_connections.set(len(self._open))
