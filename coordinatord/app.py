@@ -24,6 +24,7 @@ from coordinatord import metrics
 from coordinatord.api.application import Endpoints, build_application
 from coordinatord.api.batches import BatchRoutes
 from coordinatord.api.book import Book
+from coordinatord.api.cors import Origins
 from coordinatord.api.escrow import EscrowRoutes, Hosted
 from coordinatord.api.files import FileRoutes
 from coordinatord.api.handshake import Handshake
@@ -49,6 +50,7 @@ from coordinatord.patience import Patience
 from coordinatord.pins.store import PinStore, open_pin_store
 from coordinatord.relayer.settings import RelayerSettings
 from coordinatord.relayer.worker import run_relayer
+from coordinatord.server.connections import Room
 from coordinatord.server.listening import listening_socket
 from coordinatord.server.serving import serve_until
 from coordinatord.service.asks import Asks
@@ -144,7 +146,14 @@ async def run(config: Config) -> None:
 
             systemd.say("READY=1")
             log.info("serving", port=config.port, native=LIBRARY is not None)
-            await serve_until(app, listening, stopped, grace_seconds=config.shutdown_grace_s)
+            await serve_until(
+                app,
+                listening,
+                stopped,
+                grace_seconds=config.shutdown_grace_s,
+                room=Room(config.connections_max, config.connections_per_caller, frozenset(config.trusted_proxies)),
+                origins=Origins.of(config.cors_origins),
+            )
             background.cancel_scope.cancel()
     log.info("stopped")
 
@@ -153,7 +162,12 @@ async def open_ground(config: Config, stack: AsyncExitStack) -> Ground:
     """Connections, closed with `stack` in the opposite order. `Retryable`, with nothing opened, when the database does
     not answer."""
     database = await stack.enter_async_context(
-        open_database(config.database_url.reveal(), smallest=config.database_pool_min, largest=config.database_pool_max)
+        open_database(
+            config.database_url.reveal(),
+            smallest=config.database_pool_min,
+            largest=config.database_pool_max,
+            statement_timeout=config.database_statement_timeout_s,
+        )
     )
     pins = await stack.enter_async_context(
         open_pin_store(
@@ -182,7 +196,7 @@ async def prepare(ground: Ground, patience: Patience) -> None:
     """Migrations under their lock, and the chain held against the address book."""
 
     async def migrated() -> list[str]:
-        async with ground.database.connection() as connection:
+        async with ground.database.unhurried() as connection:
             return await migrate(connection)
 
     if applied := await patience.until("the database", migrated):

@@ -21,7 +21,7 @@ from coordinatord.trouble import Fatal, Retryable
 async def _migrate(config: Config) -> None:
     async with AsyncExitStack() as stack:
         ground = await app.open_ground(config, stack)
-        async with ground.database.connection() as connection:
+        async with ground.database.unhurried() as connection:
             applied = await migrate(connection)
     print("\n".join(applied) if applied else "nothing to apply")
 

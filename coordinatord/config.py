@@ -231,6 +231,24 @@ class Config:
         "request bodies held in memory at once; one caller gets half",
         268_435_456,
     )
+    database_statement_timeout_s: int = _variable(
+        "DATABASE_STATEMENT_TIMEOUT_S",
+        _integer(1, 3600),
+        "longest time of one pooled statement; roles get ten times as long, migrations any",
+        10,
+    )
+    connections_max: int = _variable(
+        "CONNECTIONS_MAX",
+        _integer(16, 1_000_000),
+        "connections of callers at once; the one idle for longest makes room for a new one",
+        8192,
+    )
+    connections_per_caller: int = _variable(
+        "CONNECTIONS_PER_CALLER",
+        _integer(1, 1_000_000),
+        "connections of one caller at once, in the same way; proxies that are trusted have no such limit",
+        512,
+    )
     requests_per_second: int = _variable(
         "REQUESTS_PER_SECOND", _integer(1, 1_000_000), "sustained requests of one caller; beyond it 429 busy", 200
     )
@@ -247,11 +265,23 @@ class Config:
     body_least_rate: int = _variable(
         "BODY_LEAST_RATE", _integer(1, 1_073_741_824), "bytes per second a request body must average", 4096
     )
+    body_silence_s: int = _variable(
+        "BODY_SILENCE_S", _integer(1, 3600), "longest wait for the next byte of a request body or an upload", 10
+    )
     upload_memory_bytes: int = _variable(
         "UPLOAD_MEMORY_BYTES",
         _integer(16_777_216, 68_719_476_736),
-        "memory that uploads pass through, at once; each takes up to 16 MiB, and one caller gets half",
+        "memory that uploads pass through, at once; each takes what came of it up to 16 MiB, and one caller gets half",
         268_435_456,
+    )
+    uploads_per_caller: int = _variable(
+        "UPLOADS_PER_CALLER", _integer(1, 10_000), "uploads of one caller at a time; beyond it 429 busy", 4
+    )
+    uploads_per_wallet: int = _variable(
+        "UPLOADS_PER_WALLET",
+        _integer(1, 10_000),
+        "uploads at a time with sessions of one wallet; beyond it 429 busy",
+        4,
     )
     upload_least_rate: int = _variable(
         "UPLOAD_LEAST_RATE", _integer(1, 1_073_741_824), "bytes per second an upload must average", 16384

@@ -17,6 +17,14 @@ http_body_bytes = Gauge(
     "coordinatord_http_body_bytes_held", "Bytes of request bodies held in memory", registry=REGISTRY
 )
 
+http_connections = Gauge("coordinatord_http_connections", "Connections of callers that are open", registry=REGISTRY)
+http_connections_ended = Counter(
+    "coordinatord_http_connections_ended_total",
+    "Connections ended for want of room: one without a request for a new one, or the new one",
+    ["reason"],
+    registry=REGISTRY,
+)
+
 relay_queue_depth = Gauge(
     "coordinatord_relay_queue_depth", "Relays waiting to be broadcast", ["priority"], registry=REGISTRY
 )

@@ -22,7 +22,8 @@ from common.cid import parse_cid
 from common.refusal import Refused
 from svc.core.retries import GATEWAY_ATTEMPTS, GATEWAY_PAUSE
 from svc.errors import ResultUnreadable
-from svc.wire.transport import Sleep, pieces_of
+from svc.wire.answers import LONGEST_CONTENT, followed, pieces_of
+from svc.wire.transport import Sleep
 
 S = TypeVar("S")
 
@@ -82,11 +83,11 @@ class Gateways:
     async def _read_once(self, url: str, content: "_Checked[S]") -> "_Failure | None":
         try:
             with anyio.move_on_after(_PIECE_SECONDS) as waiting:
-                async with self.http.stream("GET", url, follow_redirects=True) as response:
+                async with followed(self.http, url) as response:
                     status = response.status_code
                     if status != _OK:
                         return _Failure(f"status {status}", status == _NOT_YET or status >= _SERVER_FAULT)
-                    async with pieces_of(response) as pieces:
+                    async with pieces_of(response, LONGEST_CONTENT) as pieces:
                         async for piece in pieces:
                             waiting.deadline = anyio.current_time() + _PIECE_SECONDS
                             if (unknown := content.feed(piece)) is not None:
@@ -95,7 +96,7 @@ class Gateways:
             return _Failure(f"no 64 KiB within {_PIECE_SECONDS:g} s", may_come=True)
         except httpx.TransportError as failed:
             return _Failure(f"{type(failed).__name__}: {failed}", may_come=True)
-        except (httpx.RequestError, httpx.InvalidURL) as failed:  # redirects without end or to nowhere, odd encodings
+        except (httpx.RequestError, httpx.InvalidURL) as failed:  # redirects without end or to nowhere, encodings
             return _Failure(f"{type(failed).__name__}: {failed}", may_come=False)
 
 

@@ -46,6 +46,7 @@ def coordinator_program(
         "BLOCK_TIME_MS": "500",
         "REQUESTS_PER_SECOND": "100000",
         "REQUESTS_BURST": "100000",
+        "CONNECTIONS_PER_CALLER": "100000",
         "PIN_STORE_ENDPOINT": pins.endpoint,
         "PIN_STORE_KEY": pins.key,
         "PIN_STORE_SECRET": pins.secret,

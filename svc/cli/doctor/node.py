@@ -6,8 +6,10 @@ import attrs
 import httpx
 
 from common.keccak import keccak256
+from svc.wire.answers import opened, whole
 
 _WORD: Final = 32
+_LONGEST_ANSWER: Final = 1 << 20  # a block without its transactions has some hundred KiB
 
 
 class NodeTrouble(Exception):
@@ -53,7 +55,8 @@ class Node:
     async def _call(self, method: str, *params: Any) -> Any:
         request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": list(params)}
         try:
-            answer = (await self.http.post(self.url, json=request)).json()
+            async with opened(self.http, "POST", self.url, json=request) as reply:
+                answer = (await whole(reply, _LONGEST_ANSWER)).json()
         except httpx.HTTPError as trouble:
             raise NodeTrouble(f"{self.url} does not answer: {trouble or type(trouble).__name__}") from None
         except ValueError:

@@ -47,6 +47,7 @@ def environment(world: World, database_url: str, **settings: object) -> dict[str
         "DATABASE_POOL_MIN": "1",
         "REQUESTS_PER_SECOND": "100000",
         "REQUESTS_BURST": "100000",
+        "CONNECTIONS_PER_CALLER": "100000",
         **{name: str(value) for name, value in settings.items()},
     }
 

@@ -12,6 +12,7 @@ from svc.cli.doctor.node import Node
 from svc.client import Client
 from svc.core.deployment import Market
 from svc.records import Contracts, Deployment, TokenName
+from tests.fakes.streamed import StreamedTransport
 
 pytestmark = pytest.mark.anyio
 
@@ -58,7 +59,7 @@ async def _found(chain: _Chain, monkeypatch: pytest.MonkeyPatch) -> dict[str, Fi
 
     monkeypatch.setattr(Client, "chain", said)
     monkeypatch.setattr("svc.cli.doctor.ledger.time.time", lambda: 1_000_000.0)
-    async with httpx.AsyncClient(transport=httpx.MockTransport(chain)) as http, Client(environment={}) as client:
+    async with httpx.AsyncClient(transport=StreamedTransport(chain)) as http, Client(environment={}) as client:
         return {each.check: each for each in await ledger(client, Node("http://node", http), _WALLET)}
 
 
@@ -119,7 +120,7 @@ async def test_gateway_is_asked_for_what_is_stored(
 
     monkeypatch.setattr("svc.jobs.Jobs.book", book)
     async with (
-        httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http,
+        httpx.AsyncClient(transport=StreamedTransport(answer)) as http,
         Client(gateways="http://gateway", environment={}) as client,
     ):
         (finding,) = await gateways(client, http)

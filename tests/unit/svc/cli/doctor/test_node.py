@@ -4,13 +4,14 @@ import httpx
 import pytest
 
 from svc.cli.doctor.node import Node, NodeTrouble
+from tests.fakes.streamed import StreamedTransport
 
 pytestmark = pytest.mark.anyio
 _OWNER, _TOKEN = b"\x11" * 20, b"\x22" * 20
 
 
 def node(answer: Any) -> Node:
-    return Node("http://node", httpx.AsyncClient(transport=httpx.MockTransport(lambda _: answer)))
+    return Node("http://node", httpx.AsyncClient(transport=StreamedTransport(lambda _: answer)))
 
 
 def result(value: Any) -> Node:
@@ -24,7 +25,7 @@ async def test_balance_is_asked_of_the_token_for_the_owner() -> None:
         asked.append(request.read().decode())
         return httpx.Response(200, json={"result": "0x" + f"{7_000_000:064x}"})
 
-    node = Node("http://node", httpx.AsyncClient(transport=httpx.MockTransport(answer)))
+    node = Node("http://node", httpx.AsyncClient(transport=StreamedTransport(answer)))
     assert await node.balance(_TOKEN, _OWNER) == 7_000_000
     (request,) = asked
     assert "0x70a08231" + "00" * 12 + "11" * 20 in request
@@ -61,4 +62,4 @@ async def test_node_that_does_not_answer_is_trouble() -> None:
         raise httpx.ConnectError("connection refused", request=request)
 
     with pytest.raises(NodeTrouble, match="does not answer: connection refused"):
-        await Node("http://node", httpx.AsyncClient(transport=httpx.MockTransport(refuse))).head_time()
+        await Node("http://node", httpx.AsyncClient(transport=StreamedTransport(refuse))).head_time()
