@@ -61,6 +61,7 @@ from coordinatord.service.escrow.hosting import Escrow, EscrowGround, open_escro
 from coordinatord.service.escrow.release import Releases
 from coordinatord.service.files import Files
 from coordinatord.service.funding import Funding
+from coordinatord.service.gas_budgets import GasBudgets, GasPolicy
 from coordinatord.service.index_reads import IndexReads
 from coordinatord.service.line_containers import LineContainers
 from coordinatord.service.live_sessions import LiveSessions
@@ -68,6 +69,7 @@ from coordinatord.service.market import Market
 from coordinatord.service.ops import Ops
 from coordinatord.service.plan import Plans
 from coordinatord.service.polls import Polls, no_custody
+from coordinatord.service.promises import Promises
 from coordinatord.service.relaying import Relaying
 from coordinatord.service.sessions import Sessions
 from coordinatord.service.submission import Submissions
@@ -81,6 +83,7 @@ from coordinatord.workers.batches import BatchWorker
 from coordinatord.workers.expansion import Expansion
 from coordinatord.workers.finalising import Finalising
 from coordinatord.workers.janitor import Janitor
+from coordinatord.workers.line_allowances import LineAllowances
 from coordinatord.workers.reclaim import ReclaimWorker
 
 log = structlog.get_logger(__name__)
@@ -200,6 +203,7 @@ def relaying_of(ground: Ground) -> Relaying:
     return Relaying(
         ground.database,
         ground.notices,
+        budgets=GasBudgets(ground.database, GasPolicy.of(config)),
         max_depth=config.relay_max_depth,
         queue_timeout_ms=config.relay_queue_timeout_ms,
     )
@@ -239,9 +243,12 @@ def compose(
     )
     sessions = Sessions(domains, database, providers, LiveSessions(database))
     uploads = StoredUploads(database, config.file_retention_seconds)
+    budgets = relaying.budgets
     submissions = Submissions(
         domains=domains,
         registry=jobs,
+        promises=Promises(PaymentToken(asked, book.paytoken)),
+        budgets=budgets,
         relayer=ground.relayer.address,
         market=Market(database, config.match_liveness_ms, config.match_candidates),
         containers=containers,
@@ -255,12 +262,13 @@ def compose(
         providers=providers,
         relayer=ground.relayer.address,
         database=database,
+        budgets=budgets,
         containers=containers,
         uploads=uploads,
         relaying=relaying,
         clock=system_clock,
     )
-    asks = Asks(domains, AskRegistry(asked, book.ask_registry), providers, relaying, system_clock)
+    asks = Asks(domains, AskRegistry(asked, book.ask_registry), providers, budgets, relaying, system_clock)
     polls = Polls(
         database,
         Funding(PaymentToken(ground.rpc, book.paytoken), database),
@@ -274,7 +282,7 @@ def compose(
         system=System(readiness, Deployment(book, jobs, config.block_time_ms), stopping),
         handshake=Handshake(sessions, book.chain_id),
         models=Models(database, reads),
-        jobs=Jobs(book, submissions, Cancels(domains, jobs, relaying, system_clock), reads),
+        jobs=Jobs(book, submissions, Cancels(domains, jobs, budgets, relaying, system_clock), reads),
         files=FileRoutes(files_of(ground)),
         book=Book(database, reads, polls),
         operations=Operations(ops, asks, jobs),
@@ -309,6 +317,9 @@ def batch_worker_of(ground: Ground) -> BatchWorker:
     expansion = Expansion(
         domains=ground.domains,
         registry=JobRegistry(ground.rpc, ground.config.addresses.job_registry),
+        allowances=LineAllowances(
+            Promises(PaymentToken(ground.rpc, ground.config.addresses.paytoken)), GasPolicy.of(ground.config)
+        ),
         pins=ground.pins,
         containers=LineContainers(database, ground.pins),
         retention_seconds=retention,

@@ -187,6 +187,45 @@ class Config:
     relay_coalesce_max: int = _variable(
         "RELAY_COALESCE_MAX", _integer(1, 500), "ops in one relay(bytes[]) transaction at most", 64
     )
+    budget_posts_gas: int = _variable(
+        "BUDGET_POSTS_GAS",
+        _integer(0, 10**15),
+        "gas a day for one wallet's posts, and half as much again for its cancels; 0 is no limit",
+        20_000_000,
+    )
+    budget_work_gas: int = _variable(
+        "BUDGET_WORK_GAS",
+        _integer(0, 10**15),
+        "gas a day for one provider's claims, settles and fails; only claims are refused; 0 is no limit",
+        60_000_000,
+    )
+    budget_upkeep_gas: int = _variable(
+        "BUDGET_UPKEEP_GAS",
+        _integer(0, 10**15),
+        "gas a day for a listed provider's identity, capacity and asks; 0 is no limit",
+        50_000_000,
+    )
+    budget_unlisted_upkeep_gas: int = _variable(
+        "BUDGET_UNLISTED_UPKEEP_GAS",
+        _integer(0, 10**15),
+        "the same for a provider that is not listed; 0 is no limit",
+        2_000_000,
+    )
+    budget_newcomers_gas: int = _variable(
+        "BUDGET_NEWCOMERS_GAS",
+        _integer(0, 10**15),
+        "gas a day for all wallets together that have no settled job and are no listed provider; 0 is no limit",
+        2_000_000_000,
+    )
+    budget_gas_per_settled: int = _variable(
+        "BUDGET_GAS_PER_SETTLED",
+        _integer(0, 10**12),
+        "gas a day added to the posts or the work of a wallet for each of its jobs of the last 7 days that settled",
+        500_000,
+    )
+    budget_hourly_percent: int = _variable(
+        "BUDGET_HOURLY_PERCENT", _integer(1, 100), "percent of a day's gas that may go in one hour of the clock", 50
+    )
     confirmations: int = _variable(
         "CONFIRMATIONS", _integer(0, 10_000), "blocks below the head that the index follows; 0 is the latest block", 0
     )

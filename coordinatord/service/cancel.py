@@ -11,6 +11,7 @@ from common.secp256k1 import recover
 from coordinatord.chain import job_registry
 from coordinatord.chain.job_registry import CLAIMED, JobRegistry
 from coordinatord.fields import SIGNATURE, UINT64, wire
+from coordinatord.service.gas_budgets import GasBudgets
 from coordinatord.service.outcomes import WouldRefuse
 from coordinatord.service.relaying import Busy, Mined, NoReceipt, RefusedByChain, Relaying
 from coordinatord.service.windows import ISSUED_WITHIN, Clock, is_fresh
@@ -30,6 +31,7 @@ Outcome: TypeAlias = Mined | WouldRefuse | RefusedByChain | Busy | NoReceipt
 class Cancels:
     domains: Domains
     registry: JobRegistry
+    budgets: GasBudgets
     relaying: Relaying
     clock: Clock
 
@@ -43,13 +45,18 @@ class Cancels:
             return WouldRefuse("NotTheOwner", "the signature is not the owner's, or there is no such job")
         if job.state == CLAIMED:
             return WouldRefuse("NotCancellable", "the job is claimed")
+        calldata = job_registry.cancel(job_id, body.issued_at, body.signature)
+        admitted = await self.budgets.admit(RelayKind.CANCEL, job.owner, job_id, len(calldata))
         return await self.relaying.relay(
             NewRelay(
                 kind=RelayKind.CANCEL,
                 subject=job_id,
                 dedupe=hashlib.sha256(b"cancel" + job_id + body.issued_at.to_bytes(8, "big")).digest(),
                 target=self.registry.address,
-                calldata=job_registry.cancel(job_id, body.issued_at, body.signature),
+                calldata=calldata,
                 priority=Priority.EXIT,
+                signer=job.owner,
+                gas_estimate=admitted.spending.estimate,
+                spending=admitted.spending,
             )
         )
