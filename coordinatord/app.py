@@ -72,6 +72,7 @@ from coordinatord.service.polls import Polls, no_custody
 from coordinatord.service.promises import Promises
 from coordinatord.service.relaying import Relaying
 from coordinatord.service.sessions import Sessions
+from coordinatord.service.storage_budgets import StorageBudgets
 from coordinatord.service.submission import Submissions
 from coordinatord.service.uploads import StoredUploads
 from coordinatord.service.windows import system_clock
@@ -123,7 +124,7 @@ async def run(config: Config) -> None:
         if escrow is not None:
             await escrow.custody.begin()
         relaying = relaying_of(ground)
-        containers = Containers(ground.database, ground.pins, config.file_retention_seconds)
+        containers = containers_of(ground)
         async with anyio.create_task_group() as background:
             background.start_soon(systemd.keep_alive)
             start_background(background, ground, relaying)
@@ -209,12 +210,26 @@ def relaying_of(ground: Ground) -> Relaying:
     )
 
 
+def containers_of(ground: Ground) -> Containers:
+    config = ground.config
+    return Containers(ground.database, ground.pins, config.file_retention_seconds, StorageBudgets.of(config))
+
+
 def files_of(ground: Ground) -> Files:
-    return Files(ground.database, ground.pins, ground.config.file_retention_seconds)
+    config = ground.config
+    return Files(ground.database, ground.pins, config.file_retention_seconds, StorageBudgets.of(config))
 
 
 def janitor_of(ground: Ground, containers: Containers) -> Janitor:
-    return Janitor(ground.database, containers, files_of(ground), ground.config.file_retention_seconds)
+    config = ground.config
+    return Janitor(
+        ground.database,
+        containers,
+        files_of(ground),
+        config.file_retention_seconds,
+        config.unsettled_retention_seconds,
+        config.failed_batch_retention_seconds,
+    )
 
 
 def start_background(tasks: TaskGroup, ground: Ground, relaying: Relaying) -> None:
@@ -289,7 +304,8 @@ def compose(
         providers=Providers(database, reads),
         escrow=EscrowRoutes(hosted_escrow(ground, escrow, jobs, providers)),
         batches=BatchRoutes(
-            Batches(database, config.file_retention_seconds), Plans(database, config.match_liveness_ms)
+            Batches(database, config.file_retention_seconds, StorageBudgets.of(config)),
+            Plans(database, config.match_liveness_ms),
         ),
     )
     return build_application(config, endpoints, readiness, sessions, reads)
@@ -324,8 +340,10 @@ def batch_worker_of(ground: Ground) -> BatchWorker:
         containers=LineContainers(database, ground.pins),
         retention_seconds=retention,
         clock=system_clock,
+        failed_seconds=ground.config.failed_batch_retention_seconds,
     )
-    return BatchWorker(database, ground.notices, expansion, Finalising(files_of(ground)))
+    finalising = Finalising(files_of(ground), ground.config.failed_batch_retention_seconds)
+    return BatchWorker(database, ground.notices, expansion, finalising)
 
 
 async def index(ground: Ground) -> None:

@@ -226,6 +226,39 @@ class Config:
     budget_hourly_percent: int = _variable(
         "BUDGET_HOURLY_PERCENT", _integer(1, 100), "percent of a day's gas that may go in one hour of the clock", 50
     )
+    storage_new_bytes: int = _variable(
+        "STORAGE_NEW_BYTES",
+        _integer(0, 10**15),
+        "bytes kept for a wallet that has no settled job and is no listed provider; 0 is no limit",
+        268_435_456,
+    )
+    storage_new_rows: int = _variable(
+        "STORAGE_NEW_ROWS",
+        _integer(0, 10**12),
+        "files, containers, batches and their lines kept for such a wallet; 0 is no limit",
+        100_000,
+    )
+    storage_bytes: int = _variable(
+        "STORAGE_BYTES", _integer(0, 10**15), "bytes kept for any other wallet; 0 is no limit", 107_374_182_400
+    )
+    storage_rows: int = _variable(
+        "STORAGE_ROWS",
+        _integer(0, 10**12),
+        "files, containers, batches and their lines kept for any other wallet; 0 is no limit",
+        5_000_000,
+    )
+    unsettled_retention_seconds: int = _variable(
+        "UNSETTLED_RETENTION_SECONDS",
+        _integer(1, 31_536_000),
+        "time that content is kept for after its job was cancelled, failed, expired or never posted",
+        172_800,
+    )
+    failed_batch_retention_seconds: int = _variable(
+        "FAILED_BATCH_RETENTION_SECONDS",
+        _integer(1, 31_536_000),
+        "time that a batch without a result is kept for after its end, with its files",
+        259_200,
+    )
     confirmations: int = _variable(
         "CONFIRMATIONS", _integer(0, 10_000), "blocks below the head that the index follows; 0 is the latest block", 0
     )

@@ -47,7 +47,7 @@ class UploadReader:
             boundary = boundary_of(headers.get("content-type", ""))
             async with self.budget.share(caller) as share:
                 share.take(HELD_BYTES if size is None else min(size, HELD_BYTES))
-                yield UploadForm(boundary, body.pieces(), self.most_bytes)
+                yield UploadForm(boundary, body.pieces(), self.most_bytes, size)
         except FileTooLarge:
             await body.drain()
             raise Unacceptable(answers.file_too_large(self.most_bytes)) from None

@@ -174,7 +174,8 @@ class Ops:
         if isinstance(answer, Reverted):
             return RefusedByChain(decode_error(answer.data), answer.data)
         result = op.result if op.result is not None else b""
-        async with self.containers.holding(result_key(op.job_id, result), op.job_id, result) as holding:
+        key = result_key(op.job_id, result)
+        async with self.containers.holding(key, op.job_id, result, signer, bounded=False) as holding:
             outcome = await self._relay_settle(op, holding.cid, signer, same)
             if isinstance(outcome, OpDone):
                 holding.took_effect()

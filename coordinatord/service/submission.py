@@ -171,7 +171,9 @@ class Submissions:
                 await self.uploads.attach(upload)
         else:
             content = body.container if body.container is not None else b""
-            async with self.containers.holding(container_key(body.job_id), body.job_id, content) as holding:
+            async with self.containers.holding(
+                container_key(body.job_id), body.job_id, content, body.owner, bounded=True
+            ) as holding:
                 outcome = await self._relay(paid, holding.cid, admitted, promise)
                 _tell(holding, outcome)
         if isinstance(outcome, Posted):

@@ -69,6 +69,7 @@ class Expansion:
     containers: LineContainers
     retention_seconds: int
     clock: Clock
+    failed_seconds: int = 259_200  # that the files of a batch without a result are kept
     most_lines: int = MOST_LINES  # of one stretch
 
     async def step(self, connection: Connection, work: Work) -> None:
@@ -125,6 +126,7 @@ class Expansion:
         log.error("the input file of a batch is lost", batch=work.batch_id, line=line)
         if not work.lines_done:
             await batches.fail(connection, work.batch_id)
+            await files.shorten(connection, [work.input_file_id], self.failed_seconds)
             return
         left = (work.input_lines or 0) - await batch_lines.recorded(connection, work.batch_id)
         numbers = range(work.lines_done + 1, work.lines_done + 1 + left)
@@ -146,9 +148,10 @@ class Expansion:
         allowed = await self.allowances.allow(connection, checked, balances)
         checked = allowed.lines
         goods = [one for one in checked if isinstance(one, Good)]
-        inline = [(g.paid.body.job_id, g.paid.body.container) for g in goods if g.paid.body.container is not None]
+        bodies = [good.paid.body for good in goods]
+        inline = [(body.job_id, body.container, body.owner) for body in bodies if body.container is not None]
         async with kept_open(connection):
-            cids = await self.containers.store([(job_id, content) for job_id, content in inline if content is not None])
+            cids = await self.containers.store(inline)
         # From here on nothing but this transaction.
         attached = await batch_inputs.attach(connection, uploads, self.retention_seconds)
         skipped = [_record_of(one) for one in checked if isinstance(one, Skipped)]
