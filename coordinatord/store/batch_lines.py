@@ -143,8 +143,8 @@ async def drop_finished(connection: Connection, older_than_seconds: int, failed_
     dropped: list[str] = await connection.fetchval(
         "select coalesce(array_agg(b.id), '{}') from (select id from batches b"
         " where coalesce(completed_at, failed_at, expired_at, cancelled_at)"
-        " < clock_timestamp() - case when completed > 0 then $1 else least($1, $2) end * interval '1 second'"
-        " limit $3) b",
+        " < clock_timestamp() - interval '1 second'"
+        " * case when completed > 0 then $1::bigint else least($1, $2::bigint) end limit $3) b",
         older_than_seconds,
         failed_seconds,
         limit,

@@ -60,7 +60,9 @@ class LineAllowances:
         self, checked: Sequence[Checked], standings: Mapping[bytes, Standing], balances: Mapping[bytes, int]
     ) -> tuple[list[Checked], dict[bytes, int]]:
         """The lines, those that no balance covers skipped; and of each owner what its balance leaves for posts."""
-        headrooms = {owner: balance - standings[owner].open_amounts for owner, balance in balances.items()}
+        headrooms = {
+            owner: balances[owner] - standing.open_amounts for owner, standing in standings.items() if owner in balances
+        }
         promised = {owner: standing.unindexed for owner, standing in standings.items()}
         looked_again: set[bytes] = set()
         kept: list[Checked] = []

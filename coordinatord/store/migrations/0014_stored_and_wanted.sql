@@ -74,11 +74,13 @@ create function has_earned(wallet bytea) returns boolean language sql stable as 
             or exists (select from jobs j where j.provider_id = v.provider_id and j.state = 2)))
 $$;
 
--- Whether a provider asks for orders like this one: for the model and window, at these rates or lower ones.
+-- Whether a provider asks for orders like this one: for the model and window, at these rates or lower ones. One that has
+-- no asks at all has not said what it wants, and is taken to want everything.
 create function meets_ask(provider bigint, model bigint, window_secs bigint, in_rate numeric, out_rate numeric)
 returns boolean language sql stable as $$
     select exists (select from asks k where k.provider_id = provider and k.model_id = model and k.sla = window_secs
         and k.rate_in <= in_rate and k.rate_out <= out_rate)
+        or not exists (select from asks k where k.provider_id = provider)
 $$;
 
 -- What each provider holds of a model, and what it is newly leased. Every (provider, model) is named once. The filters

@@ -100,9 +100,7 @@ async def spend(connection: Connection, signer: bytes, gas: int, *, hours_ago: i
 
 
 async def wait_of(connection: Connection, signer: bytes, gas: int, hour: int, day: int) -> int:
-    wait: int = await connection.fetchval(
-        "select gas_budget_wait($1, 'posts', $2, $3, $4)", signer, estimate, hour, day
-    )
+    wait: int = await connection.fetchval("select gas_budget_wait($1, 'posts', $2, $3, $4)", signer, gas, hour, day)
     return wait
 
 
