@@ -23,7 +23,7 @@ async def used_on_the_chain(world: World, on: Stage) -> int:
 
 
 async def test_gas_is_booked_to_its_signers_and_after_a_reorganisation_once_again(
-    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, provider: Wallet
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
     outcomes: list[object] = []
     async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url) as on:
