@@ -64,6 +64,7 @@ from coordinatord.service.escrow.hosting import Escrow, EscrowGround, open_escro
 from coordinatord.service.escrow.release import Releases
 from coordinatord.service.files import Files
 from coordinatord.service.funding import Funding
+from coordinatord.service.gas_budgets import GasBudgets, GasPolicy
 from coordinatord.service.index_reads import IndexReads
 from coordinatord.service.line_containers import LineContainers
 from coordinatord.service.live_sessions import LiveSessions
@@ -71,8 +72,10 @@ from coordinatord.service.market import Market
 from coordinatord.service.ops import Ops
 from coordinatord.service.plan import Plans
 from coordinatord.service.polls import Polls, no_custody
+from coordinatord.service.promises import Promises
 from coordinatord.service.relaying import Relaying
 from coordinatord.service.sessions import Sessions
+from coordinatord.service.storage_budgets import StorageBudgets
 from coordinatord.service.submission import Submissions
 from coordinatord.service.uploads import StoredUploads
 from coordinatord.service.windows import system_clock
@@ -84,6 +87,7 @@ from coordinatord.workers.batches import BatchWorker
 from coordinatord.workers.expansion import Expansion
 from coordinatord.workers.finalising import Finalising
 from coordinatord.workers.janitor import Janitor
+from coordinatord.workers.line_allowances import LineAllowances
 from coordinatord.workers.reclaim import ReclaimWorker
 
 log = structlog.get_logger(__name__)
@@ -123,7 +127,7 @@ async def run(config: Config) -> None:
         if escrow is not None:
             await escrow.custody.begin()
         relaying = relaying_of(ground)
-        containers = Containers(ground.database, ground.pins, config.file_retention_seconds)
+        containers = containers_of(ground)
         async with anyio.create_task_group() as background:
             background.start_soon(systemd.keep_alive)
             start_background(background, ground, relaying)
@@ -215,17 +219,32 @@ def relaying_of(ground: Ground) -> Relaying:
     return Relaying(
         ground.database,
         ground.notices,
+        budgets=GasBudgets(ground.database, GasPolicy.of(config)),
         max_depth=config.relay_max_depth,
         queue_timeout_ms=config.relay_queue_timeout_ms,
     )
 
 
+def containers_of(ground: Ground) -> Containers:
+    config = ground.config
+    return Containers(ground.database, ground.pins, config.file_retention_seconds, StorageBudgets.of(config))
+
+
 def files_of(ground: Ground) -> Files:
-    return Files(ground.database, ground.pins, ground.config.file_retention_seconds)
+    config = ground.config
+    return Files(ground.database, ground.pins, config.file_retention_seconds, StorageBudgets.of(config))
 
 
 def janitor_of(ground: Ground, containers: Containers) -> Janitor:
-    return Janitor(ground.database, containers, files_of(ground), ground.config.file_retention_seconds)
+    config = ground.config
+    return Janitor(
+        ground.database,
+        containers,
+        files_of(ground),
+        config.file_retention_seconds,
+        config.unsettled_retention_seconds,
+        config.failed_batch_retention_seconds,
+    )
 
 
 def start_background(tasks: TaskGroup, ground: Ground, relaying: Relaying) -> None:
@@ -254,9 +273,12 @@ def compose(
     )
     sessions = Sessions(domains, database, providers, LiveSessions(database))
     uploads = StoredUploads(database, config.file_retention_seconds)
+    budgets = relaying.budgets
     submissions = Submissions(
         domains=domains,
         registry=jobs,
+        promises=Promises(PaymentToken(asked, book.paytoken)),
+        budgets=budgets,
         relayer=ground.relayer.address,
         market=Market(database, config.match_liveness_ms, config.match_candidates),
         containers=containers,
@@ -270,12 +292,13 @@ def compose(
         providers=providers,
         relayer=ground.relayer.address,
         database=database,
+        budgets=budgets,
         containers=containers,
         uploads=uploads,
         relaying=relaying,
         clock=system_clock,
     )
-    asks = Asks(domains, AskRegistry(asked, book.ask_registry), providers, relaying, system_clock)
+    asks = Asks(domains, AskRegistry(asked, book.ask_registry), providers, budgets, relaying, system_clock)
     polls = Polls(
         database,
         Funding(PaymentToken(ground.rpc, book.paytoken), database),
@@ -285,7 +308,8 @@ def compose(
         # Only keys that live in memory can be lost.
         custody=read_custody if config.escrow_mode == "mock" else no_custody,
     )
-    cancels = Cancels(domains, jobs, Endings(database, jobs, config.getlogs_cap), relaying, system_clock)
+    endings = Endings(database, jobs, config.getlogs_cap)
+    cancels = Cancels(domains, jobs, budgets, endings, relaying, system_clock)
     endpoints = Endpoints(
         system=System(readiness, Deployment(book, jobs, config.block_time_ms), stopping),
         handshake=Handshake(sessions, book.chain_id),
@@ -297,7 +321,8 @@ def compose(
         providers=Providers(database, reads),
         escrow=EscrowRoutes(hosted_escrow(ground, escrow, jobs, providers)),
         batches=BatchRoutes(
-            Batches(database, config.file_retention_seconds), Plans(database, config.match_liveness_ms)
+            Batches(database, config.file_retention_seconds, StorageBudgets.of(config)),
+            Plans(database, config.match_liveness_ms),
         ),
     )
     return build_application(config, endpoints, readiness, sessions, reads)
@@ -325,12 +350,17 @@ def batch_worker_of(ground: Ground) -> BatchWorker:
     expansion = Expansion(
         domains=ground.domains,
         registry=JobRegistry(ground.rpc, ground.config.addresses.job_registry),
+        allowances=LineAllowances(
+            Promises(PaymentToken(ground.rpc, ground.config.addresses.paytoken)), GasPolicy.of(ground.config)
+        ),
         pins=ground.pins,
         containers=LineContainers(database, ground.pins),
         retention_seconds=retention,
         clock=system_clock,
+        failed_seconds=ground.config.failed_batch_retention_seconds,
     )
-    return BatchWorker(database, ground.notices, expansion, Finalising(files_of(ground)))
+    finalising = Finalising(files_of(ground), ground.config.failed_batch_retention_seconds)
+    return BatchWorker(database, ground.notices, expansion, finalising)
 
 
 async def index(ground: Ground) -> None:

@@ -217,6 +217,78 @@ class Config:
         "most of it offered to the block's producer; a first offer gives half; unset, as above",
         None,
     )
+    budget_posts_gas: int = _variable(
+        "BUDGET_POSTS_GAS",
+        _integer(0, 10**15),
+        "gas a day for one wallet's posts, and half as much again for its cancels; 0 is no limit",
+        20_000_000,
+    )
+    budget_work_gas: int = _variable(
+        "BUDGET_WORK_GAS",
+        _integer(0, 10**15),
+        "gas a day for one provider's claims, settles and fails; only claims are refused; 0 is no limit",
+        60_000_000,
+    )
+    budget_upkeep_gas: int = _variable(
+        "BUDGET_UPKEEP_GAS",
+        _integer(0, 10**15),
+        "gas a day for a listed provider's identity, capacity and asks; 0 is no limit",
+        50_000_000,
+    )
+    budget_unlisted_upkeep_gas: int = _variable(
+        "BUDGET_UNLISTED_UPKEEP_GAS",
+        _integer(0, 10**15),
+        "the same for a provider that is not listed; 0 is no limit",
+        2_000_000,
+    )
+    budget_newcomers_gas: int = _variable(
+        "BUDGET_NEWCOMERS_GAS",
+        _integer(0, 10**15),
+        "gas a day for all wallets together that have no settled job and are no listed provider; 0 is no limit",
+        2_000_000_000,
+    )
+    budget_gas_per_settled: int = _variable(
+        "BUDGET_GAS_PER_SETTLED",
+        _integer(0, 10**12),
+        "gas a day added to the posts or the work of a wallet for each of its jobs of the last 7 days that settled",
+        500_000,
+    )
+    budget_hourly_percent: int = _variable(
+        "BUDGET_HOURLY_PERCENT", _integer(1, 100), "percent of a day's gas that may go in one hour of the clock", 50
+    )
+    storage_new_bytes: int = _variable(
+        "STORAGE_NEW_BYTES",
+        _integer(0, 10**15),
+        "bytes kept for a wallet that has no settled job and is no listed provider; 0 is no limit",
+        268_435_456,
+    )
+    storage_new_rows: int = _variable(
+        "STORAGE_NEW_ROWS",
+        _integer(0, 10**12),
+        "files, containers, batches and their lines kept for such a wallet; 0 is no limit",
+        100_000,
+    )
+    storage_bytes: int = _variable(
+        "STORAGE_BYTES", _integer(0, 10**15), "bytes kept for any other wallet; 0 is no limit", 107_374_182_400
+    )
+    storage_rows: int = _variable(
+        "STORAGE_ROWS",
+        _integer(0, 10**12),
+        "files, containers, batches and their lines kept for any other wallet; 0 is no limit",
+        5_000_000,
+    )
+    unsettled_retention_seconds: int = _variable(
+        "UNSETTLED_RETENTION_SECONDS",
+        _integer(1, 31_536_000),
+        "time that content is kept for after its job was cancelled, failed, expired or never posted",
+        172_800,
+    )
+    failed_batch_retention_seconds: int = _variable(
+        "FAILED_BATCH_RETENTION_SECONDS",
+        _integer(1, 31_536_000),
+        "time that a batch without a result is kept for after its end, with its files",
+        259_200,
+    )
     confirmations: int = _variable(
         "CONFIRMATIONS", _integer(0, 10_000), "blocks below the head that the index follows; 0 is the latest block", 0
     )

@@ -75,6 +75,21 @@ relayer_reserve = Gauge(
     ["account"],
     registry=REGISTRY,
 )
+relay_gas = Counter(
+    "coordinatord_relay_gas_total",
+    "Gas that mined transactions used, by kind of op; what a reorganisation took back stays counted",
+    ["kind"],
+    registry=REGISTRY,
+)
+budget_refusals = Counter(
+    "coordinatord_budget_refusals_total",
+    "Requests refused by a budget: of gas, of storage, or an owner's balance",
+    ["budget"],
+    registry=REGISTRY,
+)
+stored_bytes = Gauge(
+    "coordinatord_stored_bytes", "Bytes kept for callers, by kind of content", ["kind"], registry=REGISTRY
+)
 relayer_balance = Gauge(
     "coordinatord_relayer_balance_wei", "Native balance of the relayer account", ["account"], registry=REGISTRY
 )

@@ -189,7 +189,7 @@ def submitted(outcome: submission.Outcome, book: AddressBook, poll: str) -> Answ
             # A quote asks for payment; one that answers an outdated amount is a conflict.
             quote = write_views.quote_body(book, outcome)
             return Answer(409 if outcome.changed else 402, _encode(quote), (_JSON, _FINAL))
-        case RefusedByChain() | Busy() | NoReceipt():
+        case RefusedByChain() | WouldRefuse() | Busy() | NoReceipt():
             return relayed(outcome, poll)
         case _:
             assert_never(outcome)

@@ -82,7 +82,7 @@ class UploadReader:
             with self.at_once.one(caller, wallet):
                 async with self.budget.share(caller) as share:
                     share.take(BEGUN_BYTES)
-                    yield UploadForm(boundary, body.pieces(share), self.most_bytes)
+                    yield UploadForm(boundary, body.pieces(share), self.most_bytes, size)
         except FileTooLarge:
             await body.drain()
             raise Unacceptable(answers.file_too_large(self.most_bytes)) from None

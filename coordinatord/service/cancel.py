@@ -12,6 +12,7 @@ from coordinatord.chain import job_registry
 from coordinatord.chain.job_registry import BY_EXPIRY, CLAIMED, OPEN, ChainJob, JobRegistry
 from coordinatord.fields import SIGNATURE, UINT64, wire
 from coordinatord.service.endings import Endings
+from coordinatord.service.gas_budgets import GasBudgets
 from coordinatord.service.outcomes import WouldRefuse
 from coordinatord.service.relaying import Busy, Mined, NoReceipt, RefusedByChain, Relaying
 from coordinatord.service.windows import ISSUED_WITHIN, Clock, is_fresh
@@ -38,6 +39,7 @@ Outcome: TypeAlias = Mined | HasEnded | WouldRefuse | RefusedByChain | Busy | No
 class Cancels:
     domains: Domains
     registry: JobRegistry
+    budgets: GasBudgets
     endings: Endings
     relaying: Relaying
     clock: Clock
@@ -59,6 +61,8 @@ class Cancels:
         ended = await self._ended_by(job_id, job)
         if ended is not None:
             return HasEnded(ended)
+        calldata = job_registry.cancel(job_id, body.issued_at, body.signature)
+        admitted = await self.budgets.admit(RelayKind.CANCEL, job.owner, job_id, len(calldata))
         return await self.relaying.relay(
             NewRelay(
                 kind=RelayKind.CANCEL,
@@ -66,8 +70,11 @@ class Cancels:
                 # Whatever its time: one cancel of a job at a time is enough for all who ask for it.
                 dedupe=hashlib.sha256(b"cancel" + job_id).digest(),
                 target=self.registry.address,
-                calldata=job_registry.cancel(job_id, body.issued_at, body.signature),
+                calldata=calldata,
                 priority=Priority.OP,
+                signer=job.owner,
+                gas_estimate=admitted.spending.estimate,
+                spending=admitted.spending,
             )
         )
 

@@ -12,11 +12,22 @@ import attrs
 import structlog
 
 from coordinatord import metrics
+from coordinatord.service.gas_budgets import GasBudgets
 from coordinatord.store import outbox
 from coordinatord.store.database import Connection, Database
 from coordinatord.store.index.position import read_position
 from coordinatord.store.notices import INDEX_MOVED, RELAY_ENDED, Notices
-from coordinatord.store.outbox import NewRelay, Priority, Queued, QueueFull, RelayStatus, SubjectBusy, Submitted
+from coordinatord.store.outbox import (
+    Insolvent,
+    NewRelay,
+    OverBudget,
+    Priority,
+    Queued,
+    QueueFull,
+    RelayStatus,
+    SubjectBusy,
+    Submitted,
+)
 from coordinatord.trouble import Retryable
 from coordinatord.wake import Wake
 
@@ -115,12 +126,14 @@ class Relaying:
         database: Database,
         notices: Notices,
         *,
+        budgets: GasBudgets,
         max_depth: int,
         queue_timeout_ms: int,
         receipt_wait: float = RECEIPT_WAIT,
     ) -> None:
         self._database = database
         self._notices = notices
+        self.budgets = budgets
         self._max_depth = max_depth
         self._queue_timeout_ms = queue_timeout_ms
         self.receipt_wait = receipt_wait
@@ -134,7 +147,8 @@ class Relaying:
         self._index_moved = anyio.Event()
 
     async def relay(self, new: NewRelay) -> Outcome:
-        """Submit or join, and wait. Raises Retryable `relay_unavailable` when nothing was signed and nothing will be.
+        """Submit or join, and wait. Raises Retryable `relay_unavailable` when nothing was signed and nothing will be,
+        and `busy` when the signer's budget has no room for it.
 
         A caller that goes away changes nothing for the relay.
         """
@@ -144,6 +158,13 @@ class Relaying:
                 return Busy()
             case QueueFull():
                 raise Retryable("relay_unavailable", "the relay queue is full; try again", "relay_queue_full", 1)
+            case OverBudget():
+                if new.spending is None:
+                    raise AssertionError("a relay without a budget was refused by one")
+                raise await self.budgets.refusal(new.spending)
+            case Insolvent():
+                metrics.budget_refusals.labels("balance").inc()
+                return RefusedByChain("InsufficientBalance", b"")
             case Queued(id=relay_id):
                 heard = await self._ended(relay_id)
         match heard.status:

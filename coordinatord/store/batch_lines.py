@@ -136,11 +136,18 @@ async def ended_lines(connection: Connection, batch_id: str, *, completed: bool)
         yield EndedLine(*row)
 
 
-async def drop_finished(connection: Connection, older_than_seconds: int) -> None:
-    """Records of batches whose files have gone with their retention period."""
-    await connection.execute(
-        "delete from batch_lines where batch_id in (select id from batches"
+async def drop_finished(connection: Connection, older_than_seconds: int, failed_seconds: int, limit: int) -> int:
+    """Drop batches whose files have gone, with all of their records; how many. Those without a result are kept for
+    `failed_seconds`."""
+    dropped: list[str] = await connection.fetchval(
+        "select coalesce(array_agg(b.id), '{}') from (select id from batches b"
         " where coalesce(completed_at, failed_at, expired_at, cancelled_at)"
-        " < clock_timestamp() - $1 * interval '1 second')",
+        " < clock_timestamp() - interval '1 second'"
+        " * case when completed > 0 then $1::bigint else least($1, $2::bigint) end limit $3) b",
         older_than_seconds,
+        failed_seconds,
+        limit,
     )
+    for table, column in (("batch_lines", "batch_id"), ("batch_work", "batch_id"), ("batches", "id")):
+        await connection.execute(f"delete from {table} where {column} = any($1::text[])", dropped)
+    return len(dropped)

@@ -12,6 +12,7 @@ import asyncpg
 import attrs
 
 from coordinatord.store.database import Connection
+from coordinatord.store.gas_budgets import Spending
 
 MAX_PER_SUBJECT: Final = 8
 MAX_REQUEUES: Final = 3
@@ -46,11 +47,24 @@ class Priority(enum.IntEnum):
 
 
 @attrs.frozen(slots=True)
+class Promise:
+    """What the claim of a post will collect. `headroom`: what its owner's balance has left for it and for all of the
+    owner's posts that the index does not show at `position`; None where the balance is not known."""
+
+    amount: int
+    headroom: int | None = None
+    position: int = -1
+
+
+@attrs.frozen(slots=True)
 class NewRelay:
     """`dedupe` names the request, never by signature bytes: the same request again joins the relay under way.
 
     `subject` is what requests queue on: a job id, or an op's signer padded to 32 bytes. `content` is what the request
     names beyond its dedupe: with other content it does not join the live one, and waits until that has ended.
+    `signer` is who answers for the op: the owner of a post or cancel, the wallet of a provider's op, None for the
+    coordinator's own. Its gas counts by `gas_estimate` until it is booked; `spending` is what it is held against, and
+    None where no budget may refuse it.
     """
 
     kind: RelayKind
@@ -59,6 +73,10 @@ class NewRelay:
     target: bytes
     calldata: bytes = attrs.field(repr=False)
     priority: int
+    signer: bytes | None = None
+    gas_estimate: int = 0
+    spending: Spending | None = None
+    promise: Promise | None = None
     content: bytes | None = None
 
 
@@ -78,7 +96,24 @@ class QueueFull:
     """As many relays wait to be signed as may."""
 
 
-Submitted: TypeAlias = Queued | SubjectBusy | QueueFull
+@attrs.frozen(slots=True)
+class OverBudget:
+    """Its gas is more than its signer, or all newcomers together, may cause now."""
+
+
+@attrs.frozen(slots=True)
+class Insolvent:
+    """The owner's balance does not cover the post beside its open jobs and its posts under way."""
+
+
+Submitted: TypeAlias = Queued | SubjectBusy | QueueFull | OverBudget | Insolvent
+_REFUSED: Final[dict[str, Submitted]] = {
+    "subject_busy": SubjectBusy(),
+    "queue_full": QueueFull(),
+    "over_budget": OverBudget(),
+    "over_all_newcomers": OverBudget(),
+    "insolvent": Insolvent(),
+}
 
 
 async def submit(connection: Connection, relay: NewRelay, *, max_depth: int) -> Submitted:
@@ -89,14 +124,29 @@ async def submit(connection: Connection, relay: NewRelay, *, max_depth: int) -> 
 
 async def submit_all(connection: Connection, relays: Sequence[NewRelay], *, max_depth: int) -> list[Submitted]:
     """The same for several, in their order: one outcome each."""
+    limits = [None if relay.spending is None else relay.spending.limits for relay in relays]
+    newcomers = [None if limit is None else limit.newcomers for limit in limits]
+    promises = [relay.promise for relay in relays]
     rows = await connection.fetch(
-        "select outcome, relay_id from submit_relays($1, $2, $3, $4, $5, $6, $7, $8)",
+        "select outcome, relay_id from submit_relays($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15,"
+        " $16, $17, $18, $19)",
         [relay.kind.value for relay in relays],
         [relay.subject for relay in relays],
         [relay.dedupe for relay in relays],
         [relay.target for relay in relays],
         [relay.calldata for relay in relays],
         [int(relay.priority) for relay in relays],
+        [relay.signer for relay in relays],
+        [relay.gas_estimate for relay in relays],
+        [newcomer is not None for newcomer in newcomers],
+        [None if limit is None else limit.budget.value for limit in limits],
+        [None if limit is None else limit.hour for limit in limits],
+        [None if limit is None else limit.day for limit in limits],
+        [None if newcomer is None else newcomer[0] for newcomer in newcomers],
+        [None if newcomer is None else newcomer[1] for newcomer in newcomers],
+        [None if promise is None else promise.amount for promise in promises],
+        [None if promise is None else promise.headroom for promise in promises],
+        [None if promise is None else promise.position for promise in promises],
         max_depth,
         MAX_PER_SUBJECT,
     )
@@ -162,7 +212,15 @@ async def _with_other_content(
 def _submitted(outcome: str, relay_id: int | None) -> Submitted:
     if relay_id is not None:
         return Queued(relay_id, outcome == "joined")
-    return SubjectBusy() if outcome == "subject_busy" else QueueFull()
+    return _REFUSED[outcome]
+
+
+async def is_under_way(connection: Connection, subject: bytes) -> bool:
+    """Whether a relay of this subject is queued or signed."""
+    live: bool = await connection.fetchval(
+        "select exists (select from relays where subject = $1 and state in ('queued', 'signed'))", subject
+    )
+    return live
 
 
 # --- the relayer's side --------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import attrs
 
+from coordinatord.store import gas_bookings
 from coordinatord.store.database import Connection
 from coordinatord.store.outbox import MAX_REQUEUES, RelayKind
 
@@ -96,9 +97,9 @@ async def end_carried(connection: Connection, tx_ids: Sequence[int], refused: Se
     rows = await connection.fetch(
         "with ended as (update relays set"
         " state = case when f.tx_id is null then 'mined' else 'refused' end::relay_state,"
-        " reason = f.name, raw = f.raw, ended_at = clock_timestamp()"
-        " from relays as r left join unnest($2::bigint[], $3::integer[], $4::text[], $5::bytea[])"
-        " as f(tx_id, call_index, name, raw)"
+        " reason = f.name, raw = f.raw, ended_at = clock_timestamp(), mined_block = t.block_number"
+        " from relays as r join relay_txs t on t.id = r.tx_id"
+        " left join unnest($2::bigint[], $3::integer[], $4::text[], $5::bytea[]) as f(tx_id, call_index, name, raw)"
         " on f.tx_id = r.tx_id and f.call_index is not distinct from r.call_index"
         " where r.tx_id = any($1::bigint[]) and relays.id = r.id"
         " returning relays.id, relays.kind, relays.state::text as state, relays.created_at)"
@@ -209,6 +210,7 @@ async def unmine(connection: Connection, chain_id: int, account: bytes, block_ha
         account,
         block_hashes,
     )
+    await gas_bookings.unbook(connection, [r["id"] for r in rows])
     await connection.execute(
         "update relays set state = 'signed', reason = null, raw = null, ended_at = null where id in ("
         " select min(r.id) from relays r where r.tx_id = any($1::bigint[]) and r.state in ('mined', 'refused')"

@@ -16,6 +16,7 @@ from common.messages.providers import RequestCapacity
 from common.quotes import Terms, job_id, quote
 from common.secp256k1 import Wallet
 from coordinatord.chain import job_registry, provider_registry
+from coordinatord.service.gas_budgets import gas_estimate
 from coordinatord.store.outbox import NewRelay, Priority, RelayKind
 from devnet.accounts import Wallet as DevnetWallet
 from devnet.anvil import CHAIN_ID
@@ -85,7 +86,16 @@ class Ops:
             order_signature=owner.sign(self.domains.jobs.digest(order)),
             payment=self.payments[job],
         )
-        return NewRelay(RelayKind.POST, job, b"post" + job, raw(self.market.jobs), calldata, Priority.POST)
+        return NewRelay(
+            RelayKind.POST,
+            job,
+            b"post" + job,
+            raw(self.market.jobs),
+            calldata,
+            Priority.POST,
+            owner.address,
+            gas_estimate(RelayKind.POST),
+        )
 
     def request_capacity(self, provider: Wallet, n: int = 5, *, issued_at: int | None = None) -> NewRelay:
         message = RequestCapacity(n, issued_at if issued_at is not None else next(self.times))
