@@ -1,8 +1,12 @@
 """Sums of what is stored for each owner, which triggers keep as rows of files, objects and batches change."""
 
+from typing import Final
+
 import attrs
 
 from coordinatord.store.database import Connection
+
+KINDS: Final = ("containers", "results", "inputs", "batch_files", "batches")
 
 
 @attrs.frozen(slots=True)
@@ -25,8 +29,9 @@ async def stored_for(connection: Connection, owner: bytes) -> StoredFor:
 
 
 async def bytes_by_kind(connection: Connection) -> dict[str, int]:
+    """Of every kind, also of those that nothing is kept of."""
     rows = await connection.fetch("select kind, sum(bytes)::bigint as bytes from stored group by kind")
-    return {row["kind"]: row["bytes"] for row in rows}
+    return dict.fromkeys(KINDS, 0) | {row["kind"]: row["bytes"] for row in rows}
 
 
 async def drop_empty(connection: Connection) -> None:

@@ -120,8 +120,8 @@ create function drop_owner_indexes() returns void language sql as $$
 $$;
 select build_owner_indexes();
 
--- As before, and two more reasons to refuse. Limits that are null do not count.
-drop function submit_relays(text[], bytea[], bytea[], bytea[], bytea[], smallint[], integer, integer);
+-- As the function of this name with fewer parameters, which processes of an older release go on calling, and two more
+-- reasons to refuse. Limits that are null do not count.
 create function submit_relays(
     kinds text[], subjects bytea[], dedupes bytea[], targets bytea[], calldatas bytea[], priorities smallint[],
     signers bytea[], estimates bigint[], newcomers boolean[],

@@ -11,6 +11,7 @@ from eth_account import Account
 from common.box import SecretKey
 from common.scalars import base64_of
 from common.secp256k1 import Wallet
+from coordinatord.metrics import REGISTRY
 from devnet.contracts import at, connected
 from tests.integration.coordinatord.api.batching import Batching
 from tests.integration.coordinatord.api.party import Body, Party
@@ -220,8 +221,11 @@ async def test_files_of_a_new_wallet_are_bounded_and_room_comes_back(stage: Stag
     assert (await newcomer.upload("result", half)).status_code == 200
     assert refusal(await newcomer.upload("result", half)) == BUSY
     assert await stage.fetchval("select count(*) from files") == 1
+    await stage.sweep()
+    assert REGISTRY.get_sample_value("coordinatord_stored_bytes", {"kind": "results"}) == len(half)
     await stage.execute("update files set expires_at = clock_timestamp() - interval '1 second'")
     await stage.sweep()
+    assert REGISTRY.get_sample_value("coordinatord_stored_bytes", {"kind": "results"}) == 0
     assert (await newcomer.upload("result", half)).status_code == 200
 
 
