@@ -122,7 +122,7 @@ async def test_after_a_reorg_an_op_waits_for_the_one_that_it_builds_on_from_anot
             first.start(relayer_wallet)
             await world.anvil.call("anvil_reorg", 2, [])
             await second.until("select state = 'queued' and requeued = 1 from relays where kind = 'claim'")
-            assert await second.fetchval("select state::text from relays where kind = 'post'") == "signed"
+            await second.until("select state = 'signed' from relays where kind = 'post'")
         await second.until("select bool_and(state = 'mined') from relays")
         async with second.database.connection() as connection:
             assert await relay_violations(connection, second.rpc, stuck_after=0) == []
