@@ -49,6 +49,7 @@ def coordinator_program(
         "REQUESTS_PER_SECOND": "100000",
         "REQUESTS_BURST": "100000",
         "CONNECTIONS_PER_CALLER": "100000",
+        "UPLOADS_PER_CALLER": "1000",
         "PIN_STORE_ENDPOINT": pins.endpoint,
         "PIN_STORE_KEY": pins.key,
         "PIN_STORE_SECRET": pins.secret,

@@ -47,6 +47,7 @@ def environment(world: World, database_url: str, **settings: object) -> dict[str
         "REQUESTS_PER_SECOND": "100000",
         "REQUESTS_BURST": "100000",
         "CONNECTIONS_PER_CALLER": "100000",
+        "UPLOADS_PER_CALLER": "1000",
         **{name: str(value) for name, value in settings.items()},
     }
 
