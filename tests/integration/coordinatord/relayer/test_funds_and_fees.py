@@ -148,7 +148,7 @@ async def test_a_node_that_advises_a_fortune_and_calls_it_too_little_is_not_foll
             on.start(relayer_wallet)
             callers.start_soon(relay_into(on, outcomes), ops.post(client))
             await on.until("select count(*) > 1 from relay_tx_versions")
-            while proxy.seen("eth_sendRawTransaction") < 12:  # noqa: ASYNC110 - the event is in the proxy
+            while proxy.seen("eth_sendRawTransaction") < 7:  # noqa: ASYNC110 - the event is in the proxy
                 await anyio.sleep(0.05)
         await on.until("select state = 'mined' from relays")
         highest = "select max(max_fee) <= $1 and max(max_tip) <= $2 from relay_tx_versions"
