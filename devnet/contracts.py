@@ -12,6 +12,7 @@ from web3.types import TxReceipt
 
 from common import artifacts
 from devnet.accounts import Cast
+from devnet.catalogue import MOST_GAS_FEE, POINT_PRICE
 
 _RECEIPT_POLL_SECONDS: Final = 0.01
 
@@ -72,9 +73,9 @@ async def deploy_all(chain: Chain, wallets: Cast) -> Contracts:
     """The token and the three registries, knowing each other."""
     admin = wallets.admin.address
     token, block = await chain.deploy("DevToken", admin, admin)
-    providers, _ = await chain.deploy("ProviderRegistry", admin, admin)
+    providers, _ = await chain.deploy("ProviderRegistry", admin, admin, POINT_PRICE)
     jobs, _ = await chain.deploy(
-        "JobRegistry", admin, admin, token.address, providers.address, wallets.treasury.address
+        "JobRegistry", admin, admin, token.address, providers.address, wallets.treasury.address, MOST_GAS_FEE
     )
     asks, _ = await chain.deploy("AskRegistry", admin, admin, providers.address)
     await chain.send(providers, admin, "setJobRegistry", jobs.address)
