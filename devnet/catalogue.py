@@ -6,6 +6,8 @@ import attrs
 
 FEE_BPS: Final = 250
 GAS_FEE: Final = 2_000  # 0.002 of the payment token
+MOST_GAS_FEE: Final = 1_000_000
+POINT_PRICE: Final = GAS_FEE // 5  # the gas fee alone earns a settled job its five points: nobody is poor here
 # The two tiers that clients name, and short ones so that a missed window need not be waited for.
 SLA_SECONDS: Final = (60, 300, 600, 3_600, 86_400)
 

@@ -12,6 +12,7 @@ from web3.types import TxReceipt
 
 from common import artifacts
 from devnet.accounts import Cast
+from devnet.catalogue import MOST_GAS_FEE, POINT_PRICE
 
 _RECEIPT_POLL_SECONDS: Final = 0.01
 
@@ -68,14 +69,25 @@ def at(chain: Chain, name: str, address: str) -> AsyncContract:
     return chain.web3.eth.contract(to_checksum_address(address), abi=artifacts.load(name).abi)
 
 
-async def deploy_all(chain: Chain, wallets: Cast) -> Contracts:
-    """The token and the three registries, knowing each other."""
+async def deploy_all(chain: Chain, wallets: Cast, *, issued: bool = False) -> Contracts:
+    """The token and the three registries, knowing each other. `issued`: with the token that behaves as the large ones
+    do, behind its proxy."""
     admin = wallets.admin.address
-    token, block = await chain.deploy("DevToken", admin, admin)
-    providers, _ = await chain.deploy("ProviderRegistry", admin, admin)
+    token, block = await (deploy_issued(chain, wallets) if issued else chain.deploy("DevToken", admin, admin))
+    providers, _ = await chain.deploy("ProviderRegistry", admin, admin, POINT_PRICE)
     jobs, _ = await chain.deploy(
-        "JobRegistry", admin, admin, token.address, providers.address, wallets.treasury.address
+        "JobRegistry", admin, admin, token.address, providers.address, wallets.treasury.address, MOST_GAS_FEE
     )
     asks, _ = await chain.deploy("AskRegistry", admin, admin, providers.address)
     await chain.send(providers, admin, "setJobRegistry", jobs.address)
     return Contracts(chain, block, token, providers, jobs, asks)
+
+
+async def deploy_issued(chain: Chain, wallets: Cast) -> tuple[AsyncContract, int]:
+    """An IssuedToken at its proxy's address; the treasury upgrades it, the admin issues."""
+    admin = wallets.admin.address
+    implementation, block = await chain.deploy("IssuedToken", admin)
+    proxy, _ = await chain.deploy("IssuedTokenProxy", admin, implementation.address, wallets.treasury.address)
+    token = at(chain, "IssuedToken", str(proxy.address))
+    await chain.send(token, admin, "initialize", admin, "Issued Dollar", "IUSD")
+    return token, block

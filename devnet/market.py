@@ -52,7 +52,7 @@ async def open_market(contracts: Contracts, cast: Cast) -> Market:
     provider_ids = {
         provider.address: await _admit(contracts, cast, provider) for provider in cast.with_role("provider")
     }
-    _, name, version, *_ = await contracts.token.functions.eip712Domain().call()
+    name, version = await _token_domain(contracts)
     return Market(
         contracts.deploy_block,
         contracts.token.address,
@@ -64,6 +64,15 @@ async def open_market(contracts: Contracts, cast: Cast) -> Market:
         contracts.asks.address,
         provider_ids,
     )
+
+
+async def _token_domain(contracts: Contracts) -> tuple[str, str]:
+    """Name and version. The token tells its domain (EIP-5267), or its version alone, as the older ones do."""
+    token = contracts.token
+    if any(entry.get("name") == "eip712Domain" for entry in token.abi):
+        _, name, version, *_ = await token.functions.eip712Domain().call()
+        return name, version
+    return await token.functions.name().call(), await token.functions.version().call()
 
 
 async def _set_terms(contracts: Contracts, cast: Cast) -> None:

@@ -9,11 +9,12 @@ from common.domains import Domains
 from common.messages.jobs import Cancel
 from common.secp256k1 import recover
 from coordinatord.chain import job_registry
-from coordinatord.chain.job_registry import BY_EXPIRY, CLAIMED, OPEN, ChainJob, JobRegistry
+from coordinatord.chain.job_registry import CLAIMED, OPEN, ChainJob, JobRegistry
 from coordinatord.fields import SIGNATURE, UINT64, wire
 from coordinatord.service.endings import Endings
 from coordinatord.service.gas_budgets import GasBudgets
 from coordinatord.service.outcomes import WouldRefuse
+from coordinatord.service.posted_jobs import PostedJobs
 from coordinatord.service.relaying import Busy, Mined, NoReceipt, RefusedByChain, Relaying
 from coordinatord.service.windows import ISSUED_WITHIN, Clock, is_fresh
 from coordinatord.store.outbox import NewRelay, Priority, RelayKind
@@ -39,6 +40,7 @@ Outcome: TypeAlias = Mined | HasEnded | WouldRefuse | RefusedByChain | Busy | No
 class Cancels:
     domains: Domains
     registry: JobRegistry
+    posted: PostedJobs
     budgets: GasBudgets
     endings: Endings
     relaying: Relaying
@@ -53,16 +55,17 @@ class Cancels:
         if not is_fresh(body.issued_at, self.clock()):
             return WouldRefuse("StaleOp", f"issued_at is not within ±{ISSUED_WITHIN} seconds of now")
         signer = recover(self.domains.jobs.digest(Cancel(job_id, body.issued_at)), body.signature)
-        job = await self.registry.job(job_id) if signer is not None else None
-        if job is None or job.owner != signer:
+        found = await self.posted.find(job_id) if signer is not None else None
+        job = await self.registry.job(job_id) if found is not None else None
+        if found is None or found.posted.owner != signer or job is None:
             return WouldRefuse("NotTheOwner", "the signature is not the owner's, or there is no such job")
         if job.state == CLAIMED:
             return WouldRefuse("NotCancellable", "the job is claimed")
         ended = await self._ended_by(job_id, job)
         if ended is not None:
             return HasEnded(ended)
-        calldata = job_registry.cancel(job_id, body.issued_at, body.signature)
-        admitted = await self.budgets.admit(RelayKind.CANCEL, job.owner, job_id, len(calldata))
+        calldata = job_registry.cancel(found.posted, body.issued_at, body.signature)
+        admitted = await self.budgets.admit(RelayKind.CANCEL, signer, job_id, len(calldata))
         return await self.relaying.relay(
             NewRelay(
                 kind=RelayKind.CANCEL,
@@ -72,7 +75,7 @@ class Cancels:
                 target=self.registry.address,
                 calldata=calldata,
                 priority=Priority.OP,
-                signer=job.owner,
+                signer=signer,
                 gas_estimate=admitted.spending.estimate,
                 spending=admitted.spending,
             )
@@ -80,6 +83,6 @@ class Cancels:
 
     async def _ended_by(self, job_id: bytes, job: ChainJob) -> bytes | None:
         """None: the job is open, or expired and never cancelled, or nobody knows any more what ended it."""
-        if job.state == OPEN or job.ended_because == BY_EXPIRY:
+        if job.state == OPEN:
             return await self.endings.known(job_id)
         return await self.endings.find(job_id)

@@ -14,7 +14,7 @@ from common.messages.providers import RequestCapacity, SetIdentity
 from common.refusal import Refused
 from common.secp256k1 import recover
 from coordinatord.chain import job_registry, provider_registry
-from coordinatord.chain.job_registry import JobRegistry
+from coordinatord.chain.job_registry import JobRegistry, Posted
 from coordinatord.chain.provider_registry import ProviderRegistry
 from coordinatord.chain.views import Reverted, read_many
 from coordinatord.service.containers import Containers, result_key
@@ -28,14 +28,13 @@ from coordinatord.service.op_bodies import (
     SettleOp,
 )
 from coordinatord.service.outcomes import NotSigned, WouldRefuse
+from coordinatord.service.posted_jobs import PostedJobs
 from coordinatord.service.relaying import Busy, Mined, NoReceipt, RefusedByChain, Relaying
-from coordinatord.service.uploads import Uploads
+from coordinatord.service.uploads import Upload, Uploads
 from coordinatord.service.windows import ISSUED_WITHIN, Clock, is_fresh
 from coordinatord.store import leases
 from coordinatord.store.database import Database
-from coordinatord.store.jobs import read_payment
 from coordinatord.store.outbox import NewRelay, Priority, RelayKind
-from coordinatord.trouble import Retryable
 
 # Stands in for a content id while the chain is asked whether it would take the settle at all.
 _ANY_CID = str(Cid("raw", hashlib.sha256(b"").digest()))
@@ -64,6 +63,7 @@ class Ops:
     domains: Domains
     jobs: JobRegistry
     providers: ProviderRegistry
+    posted: PostedJobs
     relayer: bytes
     database: Database
     budgets: GasBudgets
@@ -122,26 +122,29 @@ class Ops:
     async def _run_job_op(
         self, op: ClaimOp | SettleOp | FailOp, signer: bytes, session_address: bytes, same: bytes
     ) -> Outcome:
+        if isinstance(op, ClaimOp):
+            return await self._claim(op, signer, same)
+        upload = await self._upload(op, session_address) if isinstance(op, SettleOp) else None
+        job = await self.posted.find(op.job_id)
+        if job is None:
+            return _unknown_job()
         match op:
-            case ClaimOp():
-                return await self._claim(op, signer, same)
+            case SettleOp() if upload is not None:
+                return await self._settle_uploaded(op, job.posted, upload, signer, same)
             case SettleOp():
-                return await self._settle(op, signer, session_address, same)
+                return await self._settle(op, job.posted, signer, same)
             case FailOp():
-                calldata = job_registry.fail(op.job_id, op.issued_at, op.signature)
+                calldata = job_registry.fail(job.posted, op.issued_at, op.signature)
                 return await self._relay_exit(RelayKind.FAIL, op.job_id, calldata, signer, same)
             case _:
                 assert_never(op)
 
     async def _claim(self, op: ClaimOp, signer: bytes, same: bytes) -> Outcome:
         admitted = await self.budgets.admit(RelayKind.CLAIM, signer, op.job_id)
-        payment = await read_payment(self.database, op.job_id)
-        if payment is None:
-            name = decode_error(await self.jobs.claim_refusal(op.job_id, signer))
-            if name is not None:
-                return WouldRefuse(name, "the chain would refuse the claim")
-            raise Retryable("not_ready", "the index does not know the job yet", retry_after=1)
-        calldata = job_registry.claim(op.job_id, op.issued_at, op.signature, payment)
+        job = await self.posted.find(op.job_id, "claim_simulate_read")
+        if job is None:
+            return _unknown_job()
+        calldata = job_registry.claim(job, op.issued_at, op.signature)
         relay = NewRelay(
             kind=RelayKind.CLAIM,
             subject=op.job_id,
@@ -159,31 +162,42 @@ class Ops:
                 await leases.hold_back(connection, [op.job_id])
         return outcome
 
-    async def _settle(self, op: SettleOp, signer: bytes, session_address: bytes, same: bytes) -> Outcome:
+    async def _upload(self, op: SettleOp, session_address: bytes) -> Upload | None:
+        """The result that the op names; None for one that it brings along."""
+        if op.result_cid is None:
+            return None
+        upload = await self.uploads.find_result(session_address, op.result_cid)
+        if upload is None:
+            raise _unknown_result()
+        return upload
+
+    async def _settle_uploaded(
+        self, op: SettleOp, posted: Posted, upload: Upload, signer: bytes, same: bytes
+    ) -> Outcome:
+        if not await self.uploads.hold(upload, op.job_id):
+            raise _unknown_result()
+        outcome = await self._relay_settle(op, posted, upload.cid, signer, same)
+        if isinstance(outcome, OpDone):
+            await self.uploads.attach(upload)
+        return outcome
+
+    async def _settle(self, op: SettleOp, posted: Posted, signer: bytes, same: bytes) -> Outcome:
         """The chain is asked first: a result that it would refuse is not stored."""
-        if op.result_cid is not None:
-            upload = await self.uploads.find_result(session_address, op.result_cid)
-            if upload is None or not await self.uploads.hold(upload, op.job_id):
-                raise Refused("result_cid names no live upload of this session", "result_cid", "unknown_result")
-            outcome = await self._relay_settle(op, upload.cid, signer, same)
-            if isinstance(outcome, OpDone):
-                await self.uploads.attach(upload)
-            return outcome
-        view = self.jobs.would_accept(_settle_calldata(op, _ANY_CID), self.relayer)
+        view = self.jobs.would_accept(_settle_calldata(op, posted, _ANY_CID), self.relayer)
         (answer,) = await read_many(self.jobs.rpc, [view], "rpc_internal")
         if isinstance(answer, Reverted):
             return RefusedByChain(decode_error(answer.data), answer.data)
         result = op.result if op.result is not None else b""
         key = result_key(op.job_id, result)
         async with self.containers.holding(key, op.job_id, result, signer, bounded=False) as holding:
-            outcome = await self._relay_settle(op, holding.cid, signer, same)
+            outcome = await self._relay_settle(op, posted, holding.cid, signer, same)
             if isinstance(outcome, OpDone):
                 holding.took_effect()
             elif isinstance(outcome, RefusedByChain):
                 holding.was_refused()
         return outcome
 
-    async def _relay_settle(self, op: SettleOp, cid: str, signer: bytes, same: bytes) -> Ended:
+    async def _relay_settle(self, op: SettleOp, posted: Posted, cid: str, signer: bytes, same: bytes) -> Ended:
         relay = NewRelay(
             kind=RelayKind.SETTLE,
             subject=op.job_id,
@@ -191,7 +205,7 @@ class Ops:
             # pending transaction could have another result mined first, from another account.
             dedupe=hashlib.sha256(b"settle" + op.job_id + signer).digest(),
             target=self.jobs.address,
-            calldata=_settle_calldata(op, cid),
+            calldata=_settle_calldata(op, posted, cid),
             priority=Priority.EXIT,
             content=hashlib.sha256(same + cid.encode()).digest(),
             signer=signer,
@@ -237,8 +251,16 @@ def _poll(job_id: bytes) -> str:
     return f"GET /evm/jobs/0x{job_id.hex()}"
 
 
-def _settle_calldata(op: SettleOp, cid: str) -> bytes:
-    return job_registry.settle(op.job_id, op.completion_tok, op.issued_at, cid, op.signature)
+def _unknown_job() -> WouldRefuse:
+    return WouldRefuse("UnknownJob", "the chain has no such job")
+
+
+def _unknown_result() -> Refused:
+    return Refused("result_cid names no live upload of this session", "result_cid", "unknown_result")
+
+
+def _settle_calldata(op: SettleOp, posted: Posted, cid: str) -> bytes:
+    return job_registry.settle(posted, op.completion_tok, op.issued_at, cid, op.signature)
 
 
 def _ended(outcome: Mined | RefusedByChain | Busy | NoReceipt, poll: str) -> Ended:

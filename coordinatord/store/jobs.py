@@ -107,10 +107,3 @@ async def read_posted_block(connection: Connection, job_id: bytes) -> int | None
     """None while the index does not know the job."""
     block: int | None = await connection.fetchval("select posted_block from jobs where job_id = $1", job_id)
     return block
-
-
-async def read_payment(database: Database, job_id: bytes) -> bytes | None:
-    """The payment signature that the post carried; None while the index does not know the job."""
-    async with database.connection() as connection:
-        signature: bytes | None = await connection.fetchval("select pay_sig from jobs where job_id = $1", job_id)
-    return signature

@@ -4,7 +4,7 @@ violations = await registry_violations(connection, rpc, address_book)
 assert violations == []
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import asyncpg
@@ -15,13 +15,14 @@ from coordinatord.chain.rpc import Rpc
 from coordinatord.chain.views import Reverted, View, read_many
 
 _AT_ONCE: Final = 200
-# Columns in the order of the words that the registry's view answers with.
-_JOB: Final = (
-    *("owner", "model_id", "sla_secs", "state", "ended_because", "fee_bps", "rate_in", "rate_out", "units_in"),
-    *("units_out", "designated", "provider_id", "expires_at", "claimed_at", "gas_fee"),
+# Columns in the order of the words that the registry's view begins with.
+_JOB: Final = ("known", "state", "ended_because", "provider_id", "claimed_at")
+# An open job whose time is over is marked in the index, and open in the registry, which keeps no expiry.
+_JOBS: Final = (
+    "select job_id, true as known, case when ended_because = 5 then 0 else state end as state,"
+    " case when ended_because = 5 then 0 else ended_because end as ended_because, provider_id, claimed_at"
+    " from jobs order by job_id"
 )
-# The registry tells an open job whose time is over as expired, and so does the index.
-_JOBS: Final = f"select job_id, {', '.join(_JOB)} from jobs order by job_id"  # noqa: S608 - constants
 _PROVIDER: Final = (
     *("operator", "box_key", "listed", "allow_all_models", "reputation", "requested", "ceiling", "active_jobs"),
 )
@@ -51,7 +52,7 @@ async def registry_violations(
     ]
 
 
-async def _differing(rpc: Rpc, views: Sequence[View], indexed: Sequence[tuple[str, Iterable[Any]]]) -> list[str]:
+async def _differing(rpc: Rpc, views: Sequence[View], indexed: Sequence[tuple[str, Sequence[Any]]]) -> list[str]:
     found = []
     for start in range(0, len(views), _AT_ONCE):
         answers = await read_many(rpc, views[start : start + _AT_ONCE], "job_read")
@@ -59,7 +60,7 @@ async def _differing(rpc: Rpc, views: Sequence[View], indexed: Sequence[tuple[st
             told = (
                 None
                 if isinstance(answer, Reverted)
-                else [int.from_bytes(answer[at : at + 32]) for at in range(0, len(answer), 32)]
+                else [int.from_bytes(answer[at : at + 32]) for at in range(0, len(answer), 32)][: len(row)]
             )
             if told != (ours := [_number(value) for value in row]):
                 found.append(f"I4: {name} is {ours} in the index, and {told} in the registry")
