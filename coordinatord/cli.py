@@ -1,4 +1,4 @@
-"""The command line: `coordinatord serve`, `migrate`, `check`. Settings come from the environment alone."""
+"""The command line: `coordinatord serve`, `migrate`, `check` by the environment's settings; `market` by options."""
 
 import argparse
 import os
@@ -14,6 +14,7 @@ from coordinatord.chain.boot import check_chain
 from coordinatord.config import Config, read_config, variables
 from coordinatord.error_reporting import error_reporting
 from coordinatord.logs import set_up_logging
+from coordinatord.market import commands as market
 from coordinatord.store.migrate import migrate
 from coordinatord.trouble import Fatal, Retryable
 
@@ -44,8 +45,11 @@ _COMMANDS: dict[str, tuple[str, Callable[[Config], Awaitable[None]]]] = {
 def main() -> None:
     """The exit status is 0 after an orderly stop, 1 when the daemon cannot run, 2 for a wrong command line."""
     arguments = _parser().parse_args()
-    _, command = _COMMANDS[arguments.command]
     try:
+        if arguments.command == "market":
+            market.run(arguments)
+            return
+        _, command = _COMMANDS[arguments.command]
         config = read_config(os.environ)
         set_up_logging(config.log_level, *_reporting(config))
         anyio.run(command, config, backend="asyncio", backend_options={"use_uvloop": True})
@@ -72,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     for name, (about, _) in _COMMANDS.items():
         commands.add_parser(name, help=about, description=about)
+    market.add_to(commands.add_parser("market", help=market.ABOUT, description=market.ABOUT))
     return parser
 
 
