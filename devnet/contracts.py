@@ -1,27 +1,36 @@
-"""The contracts of the local chain: deployed from the committed artifacts, called from unlocked accounts."""
+"""The contracts of the local chain: deployed as `coordinatord market` deploys them, called from unlocked accounts."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import attrs
+from anyio import to_thread
 from eth_utils.address import to_checksum_address
 from web3 import AsyncHTTPProvider, AsyncWeb3
 from web3.contract import AsyncContract
 from web3.types import TxReceipt
 
 from common import artifacts
+from common.address_book import AddressBook
+from coordinatord.market.deploy import Deployment
+from coordinatord.market.journal import Journal
+from coordinatord.market.node import connect
+from coordinatord.market.preflight import check_chain_and_token
+from coordinatord.market.sending import SendOptions
+from coordinatord.market.signers import LocalKey
 from devnet.accounts import Cast
+from devnet.catalogue import terms_of_trade
 
 _RECEIPT_POLL_SECONDS: Final = 0.01
 
 
 @attrs.frozen
 class Contracts:
-    """The deployed contracts and the block from which their events count."""
+    """The deployed contracts, and their address book."""
 
     chain: "Chain"
-    deploy_block: int
+    book: AddressBook
     token: AsyncContract
     providers: AsyncContract
     jobs: AsyncContract
@@ -68,14 +77,29 @@ def at(chain: Chain, name: str, address: str) -> AsyncContract:
     return chain.web3.eth.contract(to_checksum_address(address), abi=artifacts.load(name).abi)
 
 
-async def deploy_all(chain: Chain, wallets: Cast) -> Contracts:
-    """The token and the three registries, knowing each other."""
+async def deploy_all(chain: Chain, rpc_url: str, wallets: Cast) -> Contracts:
+    """A token, and a market of it: the registries wired, with its terms set and its relayers appointed."""
     admin = wallets.admin.address
-    token, block = await chain.deploy("DevToken", admin, admin)
-    providers, _ = await chain.deploy("ProviderRegistry", admin, admin)
-    jobs, _ = await chain.deploy(
-        "JobRegistry", admin, admin, token.address, providers.address, wallets.treasury.address
+    token, _ = await chain.deploy("DevToken", admin, admin)
+    book = await to_thread.run_sync(_deploy_market, rpc_url, wallets, token.address)
+    return Contracts(
+        chain,
+        book,
+        token,
+        at(chain, "ProviderRegistry", book.provider_registry.hex()),
+        at(chain, "JobRegistry", book.job_registry.hex()),
+        at(chain, "AskRegistry", book.ask_registry.hex()),
     )
-    asks, _ = await chain.deploy("AskRegistry", admin, admin, providers.address)
-    await chain.send(providers, admin, "setJobRegistry", jobs.address)
-    return Contracts(chain, block, token, providers, jobs, asks)
+
+
+def _deploy_market(rpc_url: str, wallets: Cast, token: str) -> AddressBook:
+    terms = terms_of_trade(wallets, token)
+    options = SendOptions(poll_seconds=_RECEIPT_POLL_SECONDS)
+    with connect(rpc_url) as node:
+        facts, _ = check_chain_and_token(node, terms)
+        admin = LocalKey.of(bytes.fromhex(wallets.admin.private_key[2:]))
+        return Deployment(node, admin, terms, options, _unheard).carry_out(facts, Journal(None, {}))
+
+
+def _unheard(line: str) -> None:
+    """A local deployment takes less time than its lines take to read."""
