@@ -14,7 +14,6 @@ from coordinatord.chain.boot import check_chain
 from coordinatord.config import Config, read_config, variables
 from coordinatord.error_reporting import error_reporting
 from coordinatord.logs import set_up_logging
-from coordinatord.market import commands as market
 from coordinatord.store.migrate import migrate
 from coordinatord.trouble import Fatal, Retryable
 
@@ -44,12 +43,11 @@ _COMMANDS: dict[str, tuple[str, Callable[[Config], Awaitable[None]]]] = {
 
 def main() -> None:
     """The exit status is 0 after an orderly stop, 1 when the daemon cannot run, 2 for a wrong command line."""
-    arguments = _parser().parse_args()
     try:
-        if arguments.command == "market":
-            market.run(arguments)
+        if sys.argv[1:2] == ["market"]:
+            _market(sys.argv[2:])
             return
-        _, command = _COMMANDS[arguments.command]
+        _, command = _COMMANDS[_parser().parse_args().command]
         config = read_config(os.environ)
         set_up_logging(config.log_level, *_reporting(config))
         anyio.run(command, config, backend="asyncio", backend_options={"use_uvloop": True})
@@ -57,6 +55,13 @@ def main() -> None:
         for trouble in _leaves(troubles):
             print(f"coordinatord: {trouble}", file=sys.stderr)
         sys.exit(1)
+
+
+def _market(arguments: list[str]) -> None:
+    # Imported for this command alone: a daemon of months does without 20 MB of a tool's libraries.
+    from coordinatord.market import commands  # noqa: PLC0415
+
+    commands.run(arguments)
 
 
 def _reporting(config: Config) -> list[Processor]:
@@ -76,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     for name, (about, _) in _COMMANDS.items():
         commands.add_parser(name, help=about, description=about)
-    market.add_to(commands.add_parser("market", help=market.ABOUT, description=market.ABOUT))
+    commands.add_parser("market", help="deploy, verify and administer the contracts of a market; see `market --help`")
     return parser
 
 

@@ -3,11 +3,11 @@
 import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from common.address_book import AddressBook
 from common.refusal import Refused
@@ -27,11 +27,10 @@ from coordinatord.market.terms import Terms, read_terms
 from coordinatord.market.verify import conformity, soundness
 from coordinatord.trouble import Fatal
 
-ABOUT: Final = "deploy a market's contracts to a chain, verify and administer them"
 
-
-def run(arguments: Namespace) -> None:
+def run(words: Sequence[str]) -> None:
     """Fatal or Retryable when it cannot be done; exit status 1 when something on the chain is wrong."""
+    arguments = _parser().parse_args(words)
     url = arguments.rpc_url or os.environ.get("RPC_URL")
     if not url:
         raise Fatal("--rpc-url, or the variable RPC_URL, must name the chain's JSON-RPC endpoint")
@@ -45,7 +44,10 @@ def run(arguments: Namespace) -> None:
         raise Fatal(f"the node answered with an error: {error}") from error
 
 
-def add_to(parser: ArgumentParser) -> None:
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        prog="coordinatord market", description="Deploy the contracts of a market, verify and administer them."
+    )
     commands = parser.add_subparsers(dest="market_command", required=True, metavar="command")
     for name, about, add in (
         ("deploy", "deploy, wire, set, hand over and verify a market; go on where a killed run stood", _deploy_options),
@@ -59,6 +61,7 @@ def add_to(parser: ArgumentParser) -> None:
     about = "change a deployed market, or print the calldata for a multisig that owns it"
     verbs = commands.add_parser("admin", help=about, description=about)
     actions.add_verbs(verbs.add_subparsers(dest="verb", required=True, metavar="action"), _admin_options)
+    return parser
 
 
 # --- the commands ---
