@@ -1,4 +1,4 @@
-"""The command line of `coordinatord market`: deploy, verify, status, admin, explorer. See MARKET.md."""
+"""The command line of `coordinatord market`: deploy, verify, status, admin, explorer, new-key. See MARKET.md."""
 
 import os
 import sys
@@ -21,7 +21,14 @@ from coordinatord.market.journal import Journal
 from coordinatord.market.node import Node, connect
 from coordinatord.market.reading import read_market
 from coordinatord.market.sending import Sender, SendOptions, Step, refusal
-from coordinatord.market.signers import Signer, from_command, from_key_file, from_keystore, keystore_password
+from coordinatord.market.signers import (
+    Signer,
+    from_command,
+    from_key_file,
+    from_keystore,
+    keystore_password,
+    new_keystore,
+)
 from coordinatord.market.table import table
 from coordinatord.market.terms import Terms, read_terms
 from coordinatord.market.verify import conformity, soundness
@@ -31,6 +38,9 @@ from coordinatord.trouble import Fatal
 def run(words: Sequence[str]) -> None:
     """Fatal or Retryable when it cannot be done; exit status 1 when something on the chain is wrong."""
     arguments = _parser().parse_args(words)
+    if arguments.market_command == "new-key":
+        print(new_keystore(arguments.out, keystore_password(arguments.password_file, os.environ)))
+        return
     url = arguments.rpc_url or os.environ.get("RPC_URL")
     if not url:
         raise Fatal("--rpc-url, or the variable RPC_URL, must name the chain's JSON-RPC endpoint")
@@ -58,6 +68,10 @@ def _parser() -> ArgumentParser:
         command = commands.add_parser(name, help=about, description=about)
         _chain_options(command)
         add(command)
+    about = "make a new key, in an encrypted keystore, and print its address"
+    key = commands.add_parser("new-key", help=about, description=about)
+    key.add_argument("--out", type=Path, required=True, metavar="FILE", help="the keystore")
+    _password_option(key)
     about = "change a deployed market, or print the calldata for a multisig that owns it"
     verbs = commands.add_parser("admin", help=about, description=about)
     actions.add_verbs(verbs.add_subparsers(dest="verb", required=True, metavar="action"), _admin_options)
@@ -183,13 +197,17 @@ def _signer_options(parser: ArgumentParser) -> None:
     one.add_argument("--keystore", type=Path, metavar="FILE", help="an encrypted keystore")
     one.add_argument("--key-file", type=Path, metavar="FILE", help="a key in hex, readable by its owner alone")
     one.add_argument("--signer", metavar="COMMAND", help="a program that signs; needs --from")
-    parser.add_argument("--password-file", type=Path, metavar="FILE", help="the keystore's password")
+    _password_option(parser)
     parser.add_argument("--from", dest="sender", type=_address, metavar="ADDRESS", help="the account that signs")
     parser.add_argument("--max-fee", type=_gwei, metavar="GWEI", help="most that a unit of gas may cost")
     parser.add_argument("--tip", type=_gwei, metavar="GWEI", help="priority fee; default: as the node proposes")
     parser.add_argument("--confirmations", type=_positive, default=3, metavar="BLOCKS", help="depth to wait for")
     parser.add_argument("--timeout", type=_positive, default=900, metavar="SECONDS", help="longest wait for a stage")
     parser.add_argument("--poll", type=_seconds, default=2.0, metavar="SECONDS", help="between looks at the chain")
+
+
+def _password_option(parser: ArgumentParser) -> None:
+    parser.add_argument("--password-file", type=Path, metavar="FILE", help="the keystore's password; else asked for")
 
 
 def _deploy_options(parser: ArgumentParser) -> None:

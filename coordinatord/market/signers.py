@@ -150,6 +150,23 @@ def from_keystore(path: Path, password: Callable[[], str]) -> LocalKey:
         raise Fatal(f"--keystore {path} must be a JSON keystore file of version 3") from None
 
 
+def new_keystore(path: Path, password: str) -> str:
+    """Make a key and write it, encrypted, to a file that must not be there yet; its address."""
+    if not password:
+        raise Fatal("the password of a keystore must not be empty")
+    account = Account.create()
+    document = json.dumps(Account.encrypt(account.key, password)) + "\n"
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(document)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise Fatal(f"--out {path}: {error.strerror}") from None
+    return str(account.address)
+
+
 def from_key_file(path: Path) -> LocalKey:
     """A file of one key in hex, which nobody but its owner may read."""
     text = _private(path, "--key-file").strip()

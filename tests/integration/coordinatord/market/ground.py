@@ -73,8 +73,7 @@ class Ground:
         return self.node.nonce(self.deployer.address, "latest") - 1
 
     def send(self, key: LocalKey, *calls: Call) -> None:
-        steps = [Step(call.words, n, None, lambda _, call=call: call) for n, call in enumerate(calls)]  # type: ignore[misc]
-        Sender(self.node, key, CHAIN_ID, QUICK, Journal(None, {}), lambda _: None).run(steps)
+        send(self.node, key, *calls)
 
     def rpc(self, method: str, *params: object) -> Any:
         return self.node.request(method, *params)
@@ -84,8 +83,13 @@ def key_of(wallet: Wallet) -> LocalKey:
     return LocalKey.of(bytes.fromhex(wallet.private_key[2:]))
 
 
-def created(node: Node, key: LocalKey, name: str, *arguments: object) -> Contract:
+def send(node: Node, key: LocalKey, *calls: Call, chain_id: int = CHAIN_ID) -> None:
+    steps = [Step(call.words, n, None, lambda _, call=call: call) for n, call in enumerate(calls)]  # type: ignore[misc]
+    Sender(node, key, chain_id, QUICK, Journal(None, {}), lambda _: None).run(steps)
+
+
+def created(node: Node, key: LocalKey, name: str, *arguments: object, chain_id: int = CHAIN_ID) -> Contract:
     step = Step("new", 0, name, lambda _: Call("new", None, creation(name, *arguments)))
-    sender = Sender(node, key, CHAIN_ID, QUICK, Journal(None, {}), lambda _: None)
+    sender = Sender(node, key, chain_id, QUICK, Journal(None, {}), lambda _: None)
     sender.run([step])
     return Contract(name, sender.addresses([step])[name])
