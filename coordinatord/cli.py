@@ -1,4 +1,4 @@
-"""The command line: `coordinatord serve`, `migrate`, `check` by the environment's settings; `market` by options."""
+"""The command line: `coordinatord serve`, `migrate`, `check`. Settings come from the environment alone."""
 
 import argparse
 import os
@@ -43,11 +43,9 @@ _COMMANDS: dict[str, tuple[str, Callable[[Config], Awaitable[None]]]] = {
 
 def main() -> None:
     """The exit status is 0 after an orderly stop, 1 when the daemon cannot run, 2 for a wrong command line."""
+    arguments = _parser().parse_args()
+    _, command = _COMMANDS[arguments.command]
     try:
-        if sys.argv[1:2] == ["market"]:
-            _market(sys.argv[2:])
-            return
-        _, command = _COMMANDS[_parser().parse_args().command]
         config = read_config(os.environ)
         set_up_logging(config.log_level, *_reporting(config))
         anyio.run(command, config, backend="asyncio", backend_options={"use_uvloop": True})
@@ -55,13 +53,6 @@ def main() -> None:
         for trouble in _leaves(troubles):
             print(f"coordinatord: {trouble}", file=sys.stderr)
         sys.exit(1)
-
-
-def _market(arguments: list[str]) -> None:
-    # Imported for this command alone: a daemon of months does without 20 MB of a tool's libraries.
-    from coordinatord.market import commands  # noqa: PLC0415
-
-    commands.run(arguments)
 
 
 def _reporting(config: Config) -> list[Processor]:
@@ -81,7 +72,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     for name, (about, _) in _COMMANDS.items():
         commands.add_parser(name, help=about, description=about)
-    commands.add_parser("market", help="deploy, verify and administer the contracts of a market; see `market --help`")
+    # Listed here, run by `__main__`, which imports none of the daemon for it.
+    commands.add_parser("market", help="deploy, verify and administer a market's contracts: `market --help`")
     return parser
 
 

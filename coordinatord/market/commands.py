@@ -32,7 +32,16 @@ from coordinatord.market.signers import (
 from coordinatord.market.table import table
 from coordinatord.market.terms import Terms, read_terms
 from coordinatord.market.verify import conformity, soundness
-from coordinatord.trouble import Fatal
+from coordinatord.trouble import Fatal, Retryable
+
+
+def main(words: Sequence[str]) -> None:
+    """The exit status is 0 when it is done, 1 when it cannot be or when something is WRONG, 2 for a wrong command line."""
+    try:
+        run(words)
+    except (Fatal, Retryable) as error:
+        print(f"coordinatord: {error}", file=sys.stderr)
+        sys.exit(1)
 
 
 def run(words: Sequence[str]) -> None:
