@@ -6,7 +6,7 @@ import { createRequire } from "node:module";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 
-const CONTRACTS = ["AskRegistry", "DevToken", "JobRegistry", "ProviderRegistry"];
+const CONTRACTS = ["AskRegistry", "DevToken", "IssuedToken", "IssuedTokenProxy", "JobRegistry", "ProviderRegistry"];
 
 // The warning asks whether transient storage is cleared at the end of each call: the re-entrancy guard and the relay's
 // mark, its only users, are.

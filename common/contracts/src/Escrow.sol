@@ -4,7 +4,6 @@ pragma solidity ^0.8.28;
 import {ECDSA} from "@openzeppelin/contracts/utils/cryptography/ECDSA.sol";
 import {MessageHashUtils} from "@openzeppelin/contracts/utils/cryptography/MessageHashUtils.sol";
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
-import {SafeERC20} from "@openzeppelin/contracts/token/ERC20/utils/SafeERC20.sol";
 import {IERC3009} from "@openzeppelin/contracts/interfaces/draft-IERC3009.sol";
 import {ReentrancyGuardTransient} from "@openzeppelin/contracts/utils/ReentrancyGuardTransient.sol";
 import {IJobRegistry} from "./interfaces/IJobRegistry.sol";
@@ -18,41 +17,59 @@ interface IPaymentToken is IERC20, IERC3009 {
 /// The money: collects a payment by its owner's signature, pays it out, keeps what the token refuses to pay.
 /// Nobody can move escrowed funds in another way; tokens sent here by mistake stay.
 abstract contract Escrow is IJobRegistry, Relayed, ReentrancyGuardTransient {
-    using SafeERC20 for IERC20;
-
     bytes32 private constant RECEIVE_TYPEHASH = keccak256(
         "ReceiveWithAuthorization(address from,address to,uint256 value,uint256 validAfter,uint256 validBefore,bytes32 nonce)"
     );
-    /// What one call of the token may use. It is certain to have it, so that a refusal is the token's answer and
-    /// never a sender's thrift; and it gets no more, so that a token that burns all gas stops no exit.
-    uint256 private constant TOKEN_GAS = 200_000;
-    /// TOKEN_GAS plus the 1/64 that a caller keeps, plus what making the call costs.
-    uint256 private constant GAS_BEFORE_TOKEN = 215_000;
+    uint32 private constant LEAST_TOKEN_GAS = 200_000;
+    uint32 private constant MOST_TOKEN_GAS = 2_000_000;
+    /// What making a call of the token costs, beside what the call gets and the 1/64 that its caller keeps.
+    uint256 private constant CALLING_GAS = 11_800;
 
     IPaymentToken internal immutable _token;
 
-    uint256 public escrowed; // payments of claimed jobs
-    uint256 public totalCredits;
+    uint128 private _escrowed; // payments of claimed jobs
+    uint128 private _totalCredits;
     mapping(address => uint256) public credit;
+
+    // One slot, together with what Pausable keeps.
+    address public treasury;
+    /// What one call of the token may use. It is certain to have it, so that a refusal is the token's answer and
+    /// never a sender's thrift; and it gets no more, so that a token that burns all gas stops no exit.
+    uint32 public tokenGas = LEAST_TOKEN_GAS;
 
     constructor(address paymentToken) {
         if (paymentToken == address(0)) revert ZeroAddress();
         _token = IPaymentToken(paymentToken);
     }
 
+    /// For a token that an upgrade made dearer. Bounded on both sides: an exit's payouts never get less than they do
+    /// in a new registry, and an exit never needs more gas than a block has.
+    function setTokenGas(uint32 gasOfOneCall) external onlyOwner {
+        if (gasOfOneCall < LEAST_TOKEN_GAS || gasOfOneCall > MOST_TOKEN_GAS) revert InvalidTokenGas();
+        tokenGas = gasOfOneCall;
+        emit TokenGasSet(gasOfOneCall);
+    }
+
     /// The whole credit, or nothing: a transfer that the token refuses leaves the credit as it was.
-    function withdraw(address to) external nonReentrant {
-        if (to == address(0)) revert ZeroAddress();
-        uint256 amount = credit[msg.sender];
+    function withdraw(address party) external nonReentrant {
+        uint256 amount = credit[party];
         if (amount == 0) revert NothingToWithdraw();
-        credit[msg.sender] = 0;
-        totalCredits -= amount;
-        emit CreditWithdrawn(msg.sender, to, amount);
-        if (!IERC20(_token).trySafeTransfer(to, amount)) revert PaymentRefused();
+        credit[party] = 0;
+        _totalCredits -= uint128(amount); // no credit is above their sum
+        emit CreditWithdrawn(party, amount);
+        if (!_transfer(party, amount, gasleft())) revert PaymentRefused();
     }
 
     function token() external view returns (address) {
         return address(_token);
+    }
+
+    function escrowed() external view returns (uint256) {
+        return _escrowed;
+    }
+
+    function totalCredits() external view returns (uint256) {
+        return _totalCredits;
     }
 
     /// What `owner` must have signed for `amount` to be collected by the job's id, while the order lasts.
@@ -65,51 +82,90 @@ abstract contract Escrow is IJobRegistry, Relayed, ReentrancyGuardTransient {
             abi.encode(RECEIVE_TYPEHASH, owner, address(this), amount, 0, uint256(expiresAt) + 1, jobId)
         );
         // Asked each time, because a token may be renamed and a chain may fork.
-        return MessageHashUtils.toTypedDataHash(_token.DOMAIN_SEPARATOR(), structHash);
+        uint256 separator = _read(abi.encodeCall(IPaymentToken.DOMAIN_SEPARATOR, ()));
+        return MessageHashUtils.toTypedDataHash(bytes32(separator), structHash);
+    }
+
+    /// Whether the owner could pay now. It may be otherwise when the job is claimed: the claim finds out.
+    function _checkFunds(address owner, uint256 amount, bytes32 jobId) internal view {
+        if (_read(abi.encodeCall(IERC3009.authorizationState, (owner, jobId))) != 0) revert AuthorizationUsed();
+        if (_read(abi.encodeCall(IERC20.balanceOf, (owner))) < amount) revert InsufficientBalance();
     }
 
     /// Exactly `amount` arrives, or the whole call reverts with PaymentRefused.
     function _collect(address owner, uint256 amount, uint64 expiresAt, bytes32 jobId, bytes calldata paySig) internal {
-        if (paySig.length != 65) revert PaymentRefused();
-        escrowed += amount;
+        if (paySig.length != 65 || amount > type(uint128).max - _escrowed) revert PaymentRefused();
+        _escrowed += uint128(amount);
         (uint8 v, bytes32 r, bytes32 s) = ECDSA.parseCalldata(paySig);
         uint256 before = _ownBalance();
-        (bool done,) = _callToken(
+        (bool done,,) = _callToken(
             abi.encodeCall(
                 IERC3009.receiveWithAuthorization,
                 (owner, address(this), amount, 0, uint256(expiresAt) + 1, jobId, v, r, s)
-            )
+            ),
+            _grantedGas()
         );
         if (!done || _ownBalance() != before + amount) revert PaymentRefused();
     }
 
-    /// Ends the escrow of `amount`. What it is split into is paid by `_pay`.
-    function _release(uint256 amount) internal {
-        escrowed -= amount;
+    /// Ends the escrow of `amount`, and credits `share` of it. The rest is paid by `_pay`.
+    function _release(uint256 amount, address party, uint256 share) internal {
+        // Both are parts of what was collected, so they fit. One after the other, so that it is one write.
+        (uint128 left, uint128 credits) = (_escrowed - uint128(amount), _totalCredits + uint128(share));
+        _escrowed = left;
+        _totalCredits = credits;
+        if (share != 0) credit[party] += share;
     }
 
     /// Pays now, or credits what the token refuses to transfer: one refused party holds up nobody else.
-    function _pay(address party, uint256 amount) internal {
+    function _pay(bytes32 jobId, address party, uint256 amount) internal {
         if (amount == 0) return;
-        (bool done, bytes memory answer) = _callToken(abi.encodeCall(IERC20.transfer, (party, amount)));
-        // Some tokens answer nothing when they succeed. No answer at all from an address without code cannot
-        // happen here: nothing could have been collected from it.
-        if (done && (answer.length == 0 || (answer.length >= 32 && abi.decode(answer, (uint256)) == 1))) return;
+        if (_transfer(party, amount, _grantedGas())) return;
         credit[party] += amount;
-        totalCredits += amount;
-        emit PayoutCredited(party, amount);
+        _totalCredits += uint128(amount); // it was escrowed, so it fits
+        emit PayoutCredited(jobId, party, amount);
     }
 
-    function _callToken(bytes memory data) private returns (bool done, bytes memory answer) {
-        if (gasleft() < GAS_BEFORE_TOKEN) revert CallStarved();
-        return address(_token).call{gas: TOKEN_GAS}(data);
+    function _transfer(address party, uint256 amount, uint256 gasOfCall) private returns (bool) {
+        (bool done, uint256 size, uint256 answer) =
+            _callToken(abi.encodeCall(IERC20.transfer, (party, amount)), gasOfCall);
+        // Some tokens answer nothing when they succeed. No answer at all from an address without code cannot
+        // happen here: nothing could have been collected from it.
+        return done && (size == 0 || (size >= 32 && answer == 1));
+    }
+
+    function _grantedGas() private view returns (uint256 granted) {
+        granted = tokenGas;
+        if (gasleft() < granted + granted / 63 + CALLING_GAS) revert CallStarved();
+    }
+
+    /// No more of an answer is read than its first word, however long it is.
+    function _callToken(bytes memory data, uint256 gasOfCall)
+        private
+        returns (bool done, uint256 size, uint256 answer)
+    {
+        address target = address(_token);
+        assembly ("memory-safe") {
+            mstore(0, 0)
+            done := call(gasOfCall, target, 0, add(data, 32), mload(data), 0, 32)
+            size := returndatasize()
+            answer := mload(0)
+        }
+    }
+
+    /// A word that the token tells of itself; a token that does not answer takes no payments either.
+    function _read(bytes memory data) private view returns (uint256 answer) {
+        address target = address(_token);
+        bool done;
+        assembly ("memory-safe") {
+            done := staticcall(gas(), target, add(data, 32), mload(data), 0, 32)
+            done := and(done, gt(returndatasize(), 31))
+            answer := mload(0)
+        }
+        if (!done) revert PaymentRefused();
     }
 
     function _ownBalance() private view returns (uint256) {
-        try _token.balanceOf(address(this)) returns (uint256 balance) {
-            return balance;
-        } catch {
-            revert PaymentRefused();
-        }
+        return _read(abi.encodeCall(IERC20.balanceOf, (address(this))));
     }
 }

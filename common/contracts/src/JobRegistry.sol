@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
+import {Ownable} from "@openzeppelin/contracts/access/Ownable.sol";
 import {Pausable} from "@openzeppelin/contracts/utils/Pausable.sol";
 import {IJobRegistry} from "./interfaces/IJobRegistry.sol";
 import {IProviderRegistry} from "./interfaces/IProviderRegistry.sol";
 import {Catalogue} from "./Catalogue.sol";
 import {Escrow} from "./Escrow.sol";
+import {JobWord, JobWords} from "./JobWord.sol";
 import {Quotes} from "./Quotes.sol";
 import {Relayed} from "./Relayed.sol";
 import {Signatures} from "./Signatures.sol";
@@ -32,36 +34,22 @@ contract JobRegistry is Catalogue, Escrow, Pausable {
     uint256 private constant LONGEST_EXPIRY = 86_400 + 900;
     uint256 private constant LONGEST_CID = 128;
 
-    /// Three slots. The commitment is not kept (the id binds it), nor is the payment signature (its event has it).
-    struct StoredJob {
-        address owner;
-        uint32 modelId;
-        uint32 slaSecs;
-        State state;
-        EndedBecause endedBecause;
-        uint16 termsId;
-        // next slot
-        uint128 rateIn;
-        uint128 rateOut;
-        // next slot
-        uint32 unitsIn;
-        uint32 unitsOut;
-        uint32 designated;
-        uint32 providerId;
-        uint64 expiresAt;
-        uint64 claimedAt;
-    }
+    /// A fail this soon after the claim is put down to the payload, as far as the provider's grace goes.
+    uint256 private constant FAILURE_WINDOW = 300;
 
     IProviderRegistry private immutable _providers;
-    mapping(bytes32 => StoredJob) private _jobs;
+    mapping(bytes32 => JobWord) private _jobs;
 
-    constructor(address owner, address paymentToken, address providerRegistry, address firstTreasury)
-        Relayed(owner, "SVC Jobs")
-        Catalogue(firstTreasury)
-        Escrow(paymentToken)
-    {
+    constructor(
+        address owner,
+        address paymentToken,
+        address providerRegistry,
+        address firstTreasury,
+        uint128 highestGasFee
+    ) Relayed(owner, "SVC Jobs") Catalogue(highestGasFee) Escrow(paymentToken) {
         if (providerRegistry == address(0)) revert ZeroAddress();
         _providers = IProviderRegistry(providerRegistry);
+        _setTreasury(firstTreasury);
     }
 
     // --- the life of a job ---
@@ -76,34 +64,20 @@ contract JobRegistry is Catalogue, Escrow, Pausable {
     ) external whenNotPaused returns (bytes32 jobId) {
         // The task's CID is not signed: only the owner, or a relayer that it is entrusted to, may name it.
         if (msg.sender != owner && !isRelayer[msg.sender]) revert NotRelayer();
-        jobId = keccak256(abi.encodePacked(owner, order.c));
-        if (_jobs[jobId].owner != address(0)) revert DuplicateJob();
-        Terms memory terms = _terms;
+        jobId = _idOf(owner, order.c);
+        if (_jobs[jobId].exists()) revert DuplicateJob();
+        Fees memory terms = fees;
         _checkOrder(order, amount, terms);
         bytes32 orderHash = keccak256(abi.encode(ORDER_TYPEHASH, order));
         if (!Signatures.isBy(owner, _hashTypedDataV4(orderHash), orderSig)) revert InvalidOrderSignature();
         if (!Signatures.isBy(owner, _paymentDigest(owner, amount, order.expiresAt, jobId), paySig)) {
             revert InvalidPaymentSignature();
         }
-        _checkPayer(owner, amount, jobId);
+        _checkPayer(owner);
+        _checkFunds(owner, amount, jobId);
         _checkCid(taskCid);
 
-        _jobs[jobId] = StoredJob({
-            owner: owner,
-            modelId: order.modelId,
-            slaSecs: order.slaSecs,
-            state: State.Open,
-            endedBecause: EndedBecause.NotEnded,
-            termsId: terms.id,
-            rateIn: order.rateIn,
-            rateOut: order.rateOut,
-            unitsIn: order.unitsIn,
-            unitsOut: order.unitsOut,
-            designated: order.designated,
-            providerId: 0,
-            expiresAt: order.expiresAt,
-            claimedAt: 0
-        });
+        _jobs[jobId] = JobWords.open(keccak256(abi.encode(order, owner, terms.feeBps, terms.gasFee)));
         emit JobPosted(
             jobId,
             owner,
@@ -123,91 +97,103 @@ contract JobRegistry is Catalogue, Escrow, Pausable {
         );
     }
 
-    function claim(bytes32 jobId, uint64 issuedAt, bytes calldata sig, bytes calldata paySig)
+    function claim(Posted calldata posted, uint64 issuedAt, bytes calldata sig, bytes calldata paySig)
         external
         whenNotPaused
         nonReentrant
     {
+        bytes32 jobId = _idOf(posted.owner, posted.order.c);
         address operator = _operator(keccak256(abi.encode(CLAIM_TYPEHASH, jobId, issuedAt)), issuedAt, sig);
-        StoredJob storage stored = _jobs[jobId];
-        (bytes4 refusal, uint32 providerId) = _claimRefusal(stored, operator);
+        JobWord word = _jobs[jobId];
+        bytes4 refusal = _jobRefusal(word, posted);
         if (refusal != 0) _revertWith(refusal);
+        uint32 modelId = posted.order.modelId;
+        uint32 providerId;
+        (refusal, providerId) =
+            _providers.jobClaimed(operator, modelId, modelEnabled[modelId], posted.order.designated);
+        if (refusal != 0) _revertWith(refusal);
+        // It may have got code since the post.
+        _checkPayer(posted.owner);
 
-        stored.state = State.Claimed;
-        stored.providerId = providerId;
-        stored.claimedAt = uint64(block.timestamp);
-        _providers.jobClaimed(providerId);
+        _jobs[jobId] = word.claimed(providerId, block.timestamp);
         emit JobClaimed(jobId, providerId, uint64(block.timestamp));
-        _collect(stored.owner, _amount(stored), stored.expiresAt, jobId, paySig);
+        _collect(posted.owner, _amount(posted), posted.order.expiresAt, jobId, paySig);
     }
 
     // A credit can only be written once the token has refused. Whoever the token calls then finds the job ended and
     // every door shut; a view read at that moment misses a credit, never shows one too many.
     // slither-disable-next-line reentrancy-no-eth
-    function settle(bytes32 jobId, uint32 completionTok, uint64 issuedAt, string calldata resultCid, bytes calldata sig)
-        external
-        nonReentrant
-    {
+    function settle(
+        Posted calldata posted,
+        uint32 completionTok,
+        uint64 issuedAt,
+        string calldata resultCid,
+        bytes calldata sig
+    ) external nonReentrant {
+        bytes32 jobId = _idOf(posted.owner, posted.order.c);
         address operator =
             _operator(keccak256(abi.encode(SETTLE_TYPEHASH, jobId, completionTok, issuedAt)), issuedAt, sig);
         // The result's CID is not signed: see post.
         if (msg.sender != operator && !isRelayer[msg.sender]) revert NotRelayer();
-        StoredJob storage stored = _claimedBy(jobId, operator);
-        if (block.timestamp > _deadline(stored)) revert SlaExpired();
-        if (completionTok > stored.unitsOut) revert TooManyUnits();
+        JobWord word = _claimed(jobId, posted);
+        if (block.timestamp > _deadline(word, posted)) revert SlaExpired();
+        if (completionTok > posted.order.unitsOut) revert TooManyUnits();
         _checkCid(resultCid);
 
         // Not above the cap, because completionTok is not above unitsOut.
-        uint256 cost = Quotes.price(stored.rateIn, stored.rateOut, stored.unitsIn, completionTok);
-        uint256 amount = _amount(stored);
-        Terms memory terms = _termsOf[stored.termsId];
-        uint256 treasuryShare = Quotes.fee(cost, terms.feeBps) + terms.gasFee;
+        uint256 cost =
+            Quotes.price(posted.order.rateIn, posted.order.rateOut, posted.order.unitsIn, completionTok);
+        uint256 amount = _amount(posted);
+        uint256 treasuryShare = Quotes.fee(cost, posted.feeBps) + posted.gasFee;
         uint256 refund = amount - cost - treasuryShare;
-        uint32 providerId = stored.providerId;
 
-        _end(stored, State.Settled, EndedBecause.Settled, amount);
-        _providers.jobSettled(providerId);
-        emit JobSettled(jobId, providerId, completionTok, cost, treasuryShare, refund, resultCid);
-        _pay(operator, cost);
-        _pay(treasury, treasuryShare);
-        _pay(stored.owner, refund);
+        _jobs[jobId] = word.ended(EndedBecause.Settled);
+        // The treasury fetches its shares together, with `withdraw`: that spares every settle a transfer.
+        _release(amount, treasury, treasuryShare);
+        _providers.jobSettled(word.provider(), operator, posted.owner, treasuryShare);
+        emit JobSettled(jobId, word.provider(), completionTok, cost, treasuryShare, refund, resultCid);
+        _pay(jobId, operator, cost);
+        _pay(jobId, posted.owner, refund);
     }
 
-    function fail(bytes32 jobId, uint64 issuedAt, bytes calldata sig) external nonReentrant {
+    function fail(Posted calldata posted, uint64 issuedAt, bytes calldata sig) external nonReentrant {
+        bytes32 jobId = _idOf(posted.owner, posted.order.c);
         address operator = _operator(keccak256(abi.encode(FAIL_TYPEHASH, jobId, issuedAt)), issuedAt, sig);
-        StoredJob storage stored = _claimedBy(jobId, operator);
-        uint32 providerId = stored.providerId;
-        uint256 amount = _amount(stored);
+        JobWord word = _claimed(jobId, posted);
+        uint256 amount = _amount(posted);
 
-        _end(stored, State.Cancelled, EndedBecause.FailedByProvider, amount);
-        _providers.jobFailed(providerId);
-        emit JobFailed(jobId, providerId);
-        _pay(stored.owner, amount);
+        _end(jobId, word, EndedBecause.FailedByProvider, amount);
+        bool prompt = block.timestamp <= word.claimedAt() + FAILURE_WINDOW;
+        _providers.jobFailed(word.provider(), operator, prompt);
+        emit JobFailed(jobId, word.provider());
+        _pay(jobId, posted.owner, amount);
     }
 
-    function reclaim(bytes32 jobId) external nonReentrant {
-        StoredJob storage stored = _claimed(jobId);
-        if (block.timestamp <= _deadline(stored)) revert SlaNotExpired();
-        uint32 providerId = stored.providerId;
-        uint256 amount = _amount(stored);
+    function reclaim(Posted calldata posted) external nonReentrant {
+        bytes32 jobId = _idOf(posted.owner, posted.order.c);
+        JobWord word = _claimed(jobId, posted);
+        if (block.timestamp <= _deadline(word, posted)) revert SlaNotExpired();
+        uint256 amount = _amount(posted);
 
-        _end(stored, State.Cancelled, EndedBecause.Reclaimed, amount);
-        _providers.jobReclaimed(providerId);
-        emit JobReclaimed(jobId, providerId);
-        _pay(stored.owner, amount);
+        _end(jobId, word, EndedBecause.Reclaimed, amount);
+        _providers.jobReclaimed(word.provider());
+        emit JobReclaimed(jobId, word.provider());
+        _pay(jobId, posted.owner, amount);
     }
 
     /// A job that has ended, by its expiry too, is left as it is: there is nothing to pay back before a claim.
-    function cancel(bytes32 jobId, uint64 issuedAt, bytes calldata sig) external {
-        StoredJob storage stored = _jobs[jobId];
+    function cancel(Posted calldata posted, uint64 issuedAt, bytes calldata sig) external {
+        bytes32 jobId = _idOf(posted.owner, posted.order.c);
         address signer = _authoriser(keccak256(abi.encode(CANCEL_TYPEHASH, jobId, issuedAt)), sig);
-        if (signer == address(0) || signer != stored.owner) revert NotTheOwner();
+        JobWord word = _jobs[jobId];
+        if (signer == address(0) || signer != posted.owner || !word.exists()) revert NotTheOwner();
         if (sig.length != 0) _requireInWindow(issuedAt);
-        if (stored.state == State.Claimed) revert NotCancellable();
-        if (stored.state != State.Open || block.timestamp > stored.expiresAt) return;
+        if (word.isClaimed()) revert NotCancellable();
+        if (!word.isOpen()) return;
+        if (!word.isOn(_termsHash(posted))) revert UnknownJob();
+        if (block.timestamp > posted.order.expiresAt) return;
 
-        stored.state = State.Cancelled;
-        stored.endedBecause = EndedBecause.CancelledByOwner;
+        _jobs[jobId] = word.ended(EndedBecause.CancelledByOwner);
         emit JobCancelled(jobId);
     }
 
@@ -221,32 +207,35 @@ contract JobRegistry is Catalogue, Escrow, Pausable {
         _unpause();
     }
 
+    function setTreasury(address newTreasury) external onlyOwner {
+        _setTreasury(newTreasury);
+    }
+
+    /// Not while paused: nobody could ever unpause it.
+    function renounceOwnership() public override(Ownable) whenNotPaused {
+        super.renounceOwnership();
+    }
+
     // --- reads ---
 
-    function claimRefusal(bytes32 jobId, address operator) external view returns (bytes4 refusal) {
-        (refusal,) = _claimRefusal(_jobs[jobId], operator);
+    function claimRefusal(Posted calldata posted, address operator) external view returns (bytes4 refusal) {
+        refusal = _jobRefusal(_jobs[_idOf(posted.owner, posted.order.c)], posted);
+        if (refusal != 0) return refusal;
+        uint32 modelId = posted.order.modelId;
+        return _providers.claimRefusal(operator, modelId, modelEnabled[modelId], posted.order.designated);
     }
 
     function job(bytes32 jobId) external view returns (Job memory) {
-        StoredJob storage stored = _jobs[jobId];
-        Terms memory terms = _termsOf[stored.termsId];
-        bool expired = stored.state == State.Open && block.timestamp > stored.expiresAt && stored.owner != address(0);
+        JobWord word = _jobs[jobId];
+        EndedBecause because = word.because();
+        State state = because == EndedBecause.Settled ? State.Settled : State.Cancelled;
+        if (because == EndedBecause.NotEnded) state = word.isClaimed() ? State.Claimed : State.Open;
         return Job({
-            owner: stored.owner,
-            modelId: stored.modelId,
-            slaSecs: stored.slaSecs,
-            state: expired ? State.Cancelled : stored.state,
-            endedBecause: expired ? EndedBecause.Expired : stored.endedBecause,
-            feeBps: terms.feeBps,
-            rateIn: stored.rateIn,
-            rateOut: stored.rateOut,
-            unitsIn: stored.unitsIn,
-            unitsOut: stored.unitsOut,
-            designated: stored.designated,
-            providerId: stored.providerId,
-            expiresAt: stored.expiresAt,
-            claimedAt: stored.claimedAt,
-            gasFee: terms.gasFee
+            exists: word.exists(),
+            state: state,
+            endedBecause: because,
+            providerId: word.provider(),
+            claimedAt: word.claimedAt()
         });
     }
 
@@ -256,7 +245,7 @@ contract JobRegistry is Catalogue, Escrow, Pausable {
 
     // --- checks ---
 
-    function _checkOrder(Order calldata order, uint256 amount, Terms memory terms) private view {
+    function _checkOrder(Order calldata order, uint256 amount, Fees memory terms) private view {
         if (!modelEnabled[order.modelId]) revert ModelNotEnabled();
         if (!slaAllowed[order.slaSecs]) revert SlaNotAllowed();
         if (order.expiresAt <= block.timestamp) revert OrderExpired();
@@ -266,33 +255,22 @@ contract JobRegistry is Catalogue, Escrow, Pausable {
         if (amount != Quotes.total(cap, terms.feeBps, terms.gasFee)) revert WrongAmount();
     }
 
-    function _checkPayer(address owner, uint256 amount, bytes32 jobId) private view {
-        // A delegation (EIP-7702) is code as well. Tokens ask an account with code itself whether a signature
-        // is good, so that the claim's outcome could not be foretold from it.
+    /// A delegation (EIP-7702) is code as well. Tokens ask an account with code itself whether a signature is good, so
+    /// that the claim's outcome could not be foretold from it.
+    function _checkPayer(address owner) private view {
         if (owner.code.length != 0) revert PayerHasCode();
-        if (_token.authorizationState(owner, jobId)) revert AuthorizationUsed();
-        if (_token.balanceOf(owner) < amount) revert InsufficientBalance();
     }
 
     function _checkCid(string calldata cid) private pure {
         if (bytes(cid).length == 0 || bytes(cid).length > LONGEST_CID) revert InvalidCid();
     }
 
-    function _claimRefusal(StoredJob storage stored, address operator)
-        private
-        view
-        returns (bytes4 refusal, uint32 providerId)
-    {
-        if (stored.owner == address(0)) return (UnknownJob.selector, 0);
-        if (stored.state != State.Open || block.timestamp > stored.expiresAt) return (NotOpen.selector, 0);
-        providerId = _providers.providerIdOf(operator);
-        if (providerId == 0) return (UnknownProvider.selector, 0);
-        IProviderRegistry.Provider memory provider = _providers.provider(providerId);
-        if (!provider.listed) return (NotListed.selector, providerId);
-        if (!_providers.modelAllowed(providerId, stored.modelId)) return (ModelNotAllowed.selector, providerId);
-        if (stored.designated != 0 && stored.designated != providerId) return (NotDesignated.selector, providerId);
-        if (provider.activeJobs >= _providers.capacityOf(providerId)) return (AtCapacity.selector, providerId);
-        return (0, providerId);
+    /// What a claim is refused for before anything about its provider is looked at.
+    function _jobRefusal(JobWord word, Posted calldata posted) private view returns (bytes4) {
+        if (!word.exists()) return UnknownJob.selector;
+        if (!word.isOpen()) return NotOpen.selector;
+        if (!word.isOn(_termsHash(posted))) return UnknownJob.selector;
+        return block.timestamp > posted.order.expiresAt ? NotOpen.selector : bytes4(0);
     }
 
     /// Who acts for a provider, inside the window if by signature.
@@ -306,35 +284,54 @@ contract JobRegistry is Catalogue, Escrow, Pausable {
         if (issuedAt + OP_WINDOW < block.timestamp || issuedAt > block.timestamp + OP_WINDOW) revert StaleOp();
     }
 
-    function _claimed(bytes32 jobId) private view returns (StoredJob storage stored) {
-        stored = _jobs[jobId];
-        if (stored.owner == address(0)) revert UnknownJob();
-        if (stored.state != State.Claimed) revert NotClaimed();
-    }
-
-    function _claimedBy(bytes32 jobId, address operator) private view returns (StoredJob storage stored) {
-        stored = _claimed(jobId);
-        if (_providers.providerIdOf(operator) != stored.providerId) revert NotTheClaimer();
+    function _claimed(bytes32 jobId, Posted calldata posted) private view returns (JobWord word) {
+        word = _jobs[jobId];
+        if (!word.exists()) revert UnknownJob();
+        if (!word.isClaimed()) revert NotClaimed();
+        if (!word.isOn(_termsHash(posted))) revert UnknownJob();
     }
 
     // --- inside ---
 
+    function _idOf(address owner, bytes32 c) private pure returns (bytes32) {
+        return keccak256(abi.encodePacked(owner, c));
+    }
+
+    /// Of the same bytes as post hashes: a Posted is an order, its owner and the fees.
+    function _termsHash(Posted calldata posted) private pure returns (bytes32) {
+        return keccak256(abi.encode(posted));
+    }
+
     /// The last second in which the claimer may settle.
-    function _deadline(StoredJob storage stored) private view returns (uint256) {
-        return uint256(stored.claimedAt) + stored.slaSecs;
+    function _deadline(JobWord word, Posted calldata posted) private pure returns (uint256) {
+        return uint256(word.claimedAt()) + posted.order.slaSecs;
     }
 
     /// What the owner authorised, and what a claim collected.
-    function _amount(StoredJob storage stored) private view returns (uint256) {
-        Terms memory terms = _termsOf[stored.termsId];
-        uint256 cap = Quotes.price(stored.rateIn, stored.rateOut, stored.unitsIn, stored.unitsOut);
-        return Quotes.total(cap, terms.feeBps, terms.gasFee);
+    function _amount(Posted calldata posted) private pure returns (uint256) {
+        Order calldata order = posted.order;
+        uint256 cap = Quotes.price(order.rateIn, order.rateOut, order.unitsIn, order.unitsOut);
+        return Quotes.total(cap, posted.feeBps, posted.gasFee);
     }
 
-    function _end(StoredJob storage stored, State state, EndedBecause because, uint256 amount) private {
-        stored.state = state;
-        stored.endedBecause = because;
-        _release(amount);
+    function _end(bytes32 jobId, JobWord word, EndedBecause because, uint256 amount) private {
+        _jobs[jobId] = word.ended(because);
+        _release(amount, address(0), 0);
+    }
+
+    /// What is paid to a registry or to the token itself could never leave it again.
+    function _setTreasury(address newTreasury) private {
+        if (newTreasury == address(0)) revert ZeroAddress();
+        if (newTreasury == address(this) || newTreasury == address(_token) || newTreasury == address(_providers)) {
+            revert InvalidTreasury();
+        }
+        // The other registries of the market name its provider registry, as this one does.
+        (bool done, bytes memory answer) = newTreasury.staticcall(abi.encodeCall(IJobRegistry.providers, ()));
+        if (done && answer.length == 32 && abi.decode(answer, (uint256)) == uint160(address(_providers))) {
+            revert InvalidTreasury();
+        }
+        treasury = newTreasury;
+        emit TreasurySet(newTreasury);
     }
 
     function _revertWith(bytes4 refusal) private pure {

@@ -2,6 +2,7 @@
 pragma solidity ^0.8.28;
 
 import {Math} from "@openzeppelin/contracts/utils/math/Math.sol";
+import {IJobRegistry} from "./interfaces/IJobRegistry.sol";
 import {IProviderRegistry} from "./interfaces/IProviderRegistry.sol";
 import {Relayed} from "./Relayed.sol";
 
@@ -14,32 +15,41 @@ contract ProviderRegistry is IProviderRegistry, Relayed {
     uint256 private constant MOST_AHEAD = 1 hours;
     uint8 private constant HIGHEST_STATUS = 2;
 
+    // Reputation and grace are kept in parts of a point, so that small jobs count by what they paid.
+    uint32 private constant POINT = 1 << 16;
     uint16 private constant FULL_REPUTATION = 1000;
     uint16 private constant FIRST_REPUTATION = 500;
     uint16 private constant LEAST_REPUTATION = 100;
     uint16 private constant GAIN_BY_SETTLING = 5;
     uint16 private constant LOSS_BY_FAILING = 25;
     uint16 private constant LOSS_BY_RECLAIM = 100;
+    uint16 private constant FIRST_GRACE = 40;
+    uint16 private constant MOST_GRACE = 320;
+    uint16 private constant GRACE_OF_A_FAIL = 20;
 
-    /// What a claim reads and an exit writes stands together in the second slot.
+    /// All but the operator and the key in one slot: what a claim reads and an exit writes.
     struct Record {
         address operator;
-        bool listed;
-        bool allowAllModels;
         // next slot
-        uint16 reputation;
+        uint32 reputation; // parts of a point
+        uint32 grace; // parts of a point
         uint32 requested;
         uint32 ceiling;
         uint32 activeJobs;
-        uint64 lastIdentityAt;
-        uint64 lastCapacityAt;
+        uint40 lastIdentityAt; // at most an hour ahead of a block's time: it fits
+        uint40 lastCapacityAt;
+        bool listed;
+        bool allowAllModels;
         // next slot
         bytes32 boxKey;
+        // next slot
+        address proposedOperator;
     }
 
-    uint32 public providerCount;
     address public jobRegistry;
-    uint32 private _activeJobs; // of all providers
+    /// What the treasury must get, in the token's smallest unit, for a provider to gain a point.
+    uint96 public pointPrice;
+    uint32 public providerCount;
     mapping(address => uint32) public providerIdOf;
     mapping(uint32 => Record) private _records;
     mapping(uint32 => mapping(uint32 => bool)) private _modelAllowed;
@@ -50,7 +60,9 @@ contract ProviderRegistry is IProviderRegistry, Relayed {
         _;
     }
 
-    constructor(address owner) Relayed(owner, "SVC Providers") {}
+    constructor(address owner, uint96 firstPointPrice) Relayed(owner, "SVC Providers") {
+        _setPointPrice(firstPointPrice);
+    }
 
     // --- providers ---
 
@@ -60,7 +72,8 @@ contract ProviderRegistry is IProviderRegistry, Relayed {
         providerIdOf[msg.sender] = providerId;
         Record storage record = _records[providerId];
         record.operator = msg.sender;
-        record.reputation = FIRST_REPUTATION;
+        record.reputation = FIRST_REPUTATION * POINT;
+        record.grace = FIRST_GRACE * POINT;
         record.requested = 1;
         emit ProviderRegistered(providerId, msg.sender);
         emit ReputationSet(providerId, FIRST_REPUTATION);
@@ -73,7 +86,7 @@ contract ProviderRegistry is IProviderRegistry, Relayed {
         Record storage record = _records[providerId];
         _requireNewer(issuedAt, record.lastIdentityAt);
         if (evidence.length > LONGEST_EVIDENCE) revert EvidenceTooLong();
-        record.lastIdentityAt = issuedAt;
+        record.lastIdentityAt = uint40(issuedAt);
         record.boxKey = boxKey;
         emit IdentitySet(providerId, boxKey, evidence, issuedAt);
     }
@@ -82,9 +95,34 @@ contract ProviderRegistry is IProviderRegistry, Relayed {
         uint32 providerId = _signersId(keccak256(abi.encode(REQUEST_CAPACITY_TYPEHASH, n, issuedAt)), sig);
         Record storage record = _records[providerId];
         _requireNewer(issuedAt, record.lastCapacityAt);
-        record.lastCapacityAt = issuedAt;
+        record.lastCapacityAt = uint40(issuedAt);
         record.requested = n;
         emit CapacityRequested(providerId, n, issuedAt);
+    }
+
+    function proposeOperator(address operator) external {
+        uint32 providerId = _sendersId();
+        _records[providerId].proposedOperator = operator;
+        emit OperatorProposed(providerId, operator);
+    }
+
+    function acceptOperator(uint32 providerId) external {
+        Record storage record = _records[providerId];
+        if (msg.sender != record.proposedOperator) revert NotProposed();
+        if (providerIdOf[msg.sender] != 0) revert AlreadyRegistered();
+        delete providerIdOf[record.operator];
+        delete record.proposedOperator;
+        providerIdOf[msg.sender] = providerId;
+        record.operator = msg.sender;
+        emit OperatorChanged(providerId, msg.sender);
+    }
+
+    function deregister() external {
+        uint32 providerId = _sendersId();
+        if (_records[providerId].activeJobs != 0) revert JobsActive();
+        delete providerIdOf[msg.sender];
+        delete _records[providerId];
+        emit ProviderDeregistered(providerId);
     }
 
     // --- admin ---
@@ -118,32 +156,50 @@ contract ProviderRegistry is IProviderRegistry, Relayed {
     function setJobRegistry(address newJobRegistry) external onlyOwner {
         if (newJobRegistry == address(0)) revert ZeroAddress();
         // The old registry could end none of its claimed jobs any more, and would hold their payments for ever.
-        if (_activeJobs != 0) revert JobsActive();
+        if (_holdsPayments(jobRegistry)) revert JobsActive();
         jobRegistry = newJobRegistry;
         emit JobRegistrySet(newJobRegistry);
     }
 
+    function setPointPrice(uint96 newPointPrice) external onlyOwner {
+        _setPointPrice(newPointPrice);
+    }
+
     // --- the job registry ---
 
-    function jobClaimed(uint32 providerId) external {
+    function jobClaimed(address operator, uint32 modelId, bool modelEnabled, uint32 designated)
+        external
+        returns (bytes4 refusal, uint32 providerId)
+    {
         _requireJobRegistry();
-        ++_activeJobs;
-        ++_records[providerId].activeJobs;
+        (refusal, providerId) = _claimRefusal(operator, modelId, modelEnabled, designated);
+        if (refusal == 0) ++_records[providerId].activeJobs;
     }
 
-    function jobSettled(uint32 providerId) external {
-        Record storage record = _endJob(providerId);
-        _setReputation(providerId, record, Math.min(FULL_REPUTATION, record.reputation + GAIN_BY_SETTLING));
+    function jobSettled(uint32 providerId, address operator, address owner, uint256 treasuryShare) external {
+        Record storage record = _claimers(providerId, operator);
+        // An order to oneself earns nothing but the money.
+        uint256 gain = owner == operator ? 0 : _gain(treasuryShare);
+        uint256 grace = Math.min(MOST_GRACE * POINT, record.grace + gain);
+        _endJob(providerId, record, grace, Math.min(FULL_REPUTATION * POINT, record.reputation + gain));
     }
 
-    function jobFailed(uint32 providerId) external {
-        Record storage record = _endJob(providerId);
-        _setReputation(providerId, record, _lowered(record.reputation, LOSS_BY_FAILING));
+    function jobFailed(uint32 providerId, address operator, bool prompt) external {
+        Record storage record = _claimers(providerId, operator);
+        uint256 grace = record.grace;
+        if (!prompt || grace < GRACE_OF_A_FAIL * POINT) {
+            _endJob(providerId, record, grace, _lowered(record.reputation, LOSS_BY_FAILING));
+            return;
+        }
+        grace -= GRACE_OF_A_FAIL * POINT;
+        _endJob(providerId, record, grace, record.reputation);
+        emit FailExcused(providerId, uint16(grace / POINT));
     }
 
     function jobReclaimed(uint32 providerId) external {
-        Record storage record = _endJob(providerId);
-        _setReputation(providerId, record, _lowered(record.reputation, LOSS_BY_RECLAIM));
+        _requireJobRegistry();
+        Record storage record = _records[providerId];
+        _endJob(providerId, record, record.grace, _lowered(record.reputation, LOSS_BY_RECLAIM));
     }
 
     // --- reads ---
@@ -155,10 +211,11 @@ contract ProviderRegistry is IProviderRegistry, Relayed {
             boxKey: record.boxKey,
             listed: record.listed,
             allowAllModels: record.allowAllModels,
-            reputation: record.reputation,
+            reputation: uint16(record.reputation / POINT),
             requested: record.requested,
             ceiling: record.ceiling,
-            activeJobs: record.activeJobs
+            activeJobs: record.activeJobs,
+            grace: uint16(record.grace / POINT)
         });
     }
 
@@ -170,12 +227,21 @@ contract ProviderRegistry is IProviderRegistry, Relayed {
         return _records[providerId].allowAllModels || _modelAllowed[providerId][modelId];
     }
 
+    function claimRefusal(address operator, uint32 modelId, bool modelEnabled, uint32 designated)
+        external
+        view
+        returns (bytes4 refusal)
+    {
+        (refusal,) = _claimRefusal(operator, modelId, modelEnabled, designated);
+    }
+
     function capacityOf(uint32 providerId) external view returns (uint32) {
         Record storage record = _records[providerId];
-        if (record.operator == address(0)) return 0;
-        uint256 granted = Math.min(record.requested, record.ceiling);
-        // At most `granted`, because reputation never passes FULL_REPUTATION: it fits.
-        return uint32(Math.max(1, record.reputation * granted / FULL_REPUTATION));
+        return record.operator == address(0) ? 0 : _capacity(record);
+    }
+
+    function proposedOperator(uint32 providerId) external view returns (address) {
+        return _records[providerId].proposedOperator;
     }
 
     function lastIdentityAt(uint32 providerId) external view returns (uint64) {
@@ -187,6 +253,32 @@ contract ProviderRegistry is IProviderRegistry, Relayed {
     }
 
     // --- inside ---
+
+    function _claimRefusal(address operator, uint32 modelId, bool modelEnabled, uint32 designated)
+        private
+        view
+        returns (bytes4 refusal, uint32 providerId)
+    {
+        providerId = providerIdOf[operator];
+        if (providerId == 0) return (UnknownProvider.selector, 0);
+        Record storage record = _records[providerId];
+        if (!record.listed) return (IJobRegistry.NotListed.selector, 0);
+        bool allowed = modelEnabled && (record.allowAllModels || _modelAllowed[providerId][modelId]);
+        if (!allowed) return (IJobRegistry.ModelNotAllowed.selector, 0);
+        if (designated != 0 && designated != providerId) return (IJobRegistry.NotDesignated.selector, 0);
+        if (record.activeJobs >= _capacity(record)) return (IJobRegistry.AtCapacity.selector, 0);
+    }
+
+    function _capacity(Record storage record) private view returns (uint32) {
+        uint256 granted = Math.min(record.requested, record.ceiling);
+        // At most `granted`, because reputation never passes FULL_REPUTATION: it fits.
+        return uint32(Math.max(1, record.reputation / POINT * granted / FULL_REPUTATION));
+    }
+
+    function _sendersId() private view returns (uint32 providerId) {
+        providerId = providerIdOf[msg.sender];
+        if (providerId == 0) revert UnknownProvider();
+    }
 
     function _signersId(bytes32 structHash, bytes calldata sig) private view returns (uint32 providerId) {
         address signer = _authoriser(structHash, sig);
@@ -204,20 +296,41 @@ contract ProviderRegistry is IProviderRegistry, Relayed {
         if (msg.sender != jobRegistry) revert NotJobRegistry();
     }
 
-    function _endJob(uint32 providerId) private returns (Record storage record) {
+    function _claimers(uint32 providerId, address operator) private view returns (Record storage record) {
         _requireJobRegistry();
         record = _records[providerId];
-        --_activeJobs;
-        --record.activeJobs;
+        if (record.operator != operator) revert IJobRegistry.NotTheClaimer();
     }
 
-    function _setReputation(uint32 providerId, Record storage record, uint256 reputation) private {
-        if (reputation == record.reputation) return;
-        record.reputation = uint16(reputation); // between LEAST_REPUTATION and FULL_REPUTATION
-        emit ReputationSet(providerId, uint16(reputation));
+    /// `grace` and `reputation` in parts of a point, both within their bounds. Written together: it is one slot.
+    function _endJob(uint32 providerId, Record storage record, uint256 grace, uint256 reputation) private {
+        uint32 activeJobs = record.activeJobs - 1;
+        uint256 points = record.reputation / POINT;
+        record.activeJobs = activeJobs;
+        record.grace = uint32(grace);
+        record.reputation = uint32(reputation);
+        if (reputation / POINT != points) emit ReputationSet(providerId, uint16(reputation / POINT));
     }
 
-    function _lowered(uint16 reputation, uint16 loss) private pure returns (uint256) {
-        return reputation < LEAST_REPUTATION + loss ? LEAST_REPUTATION : reputation - loss;
+    /// A job registry holds payments of claimed jobs only, and each is at least 1. What does not answer is none.
+    function _holdsPayments(address registry) private view returns (bool) {
+        (bool done, bytes memory answer) = registry.staticcall(abi.encodeCall(IJobRegistry.escrowed, ()));
+        return done && answer.length == 32 && abi.decode(answer, (uint256)) != 0;
+    }
+
+    function _setPointPrice(uint96 newPointPrice) private {
+        pointPrice = newPointPrice;
+        emit PointPriceSet(newPointPrice);
+    }
+
+    /// In parts of a point, rounded down.
+    function _gain(uint256 treasuryShare) private view returns (uint256) {
+        uint256 price = pointPrice;
+        bool full = treasuryShare >= price * GAIN_BY_SETTLING;
+        return full ? uint256(GAIN_BY_SETTLING) * POINT : treasuryShare * POINT / price;
+    }
+
+    function _lowered(uint256 reputation, uint256 loss) private pure returns (uint256) {
+        return Math.max(LEAST_REPUTATION * POINT, Math.saturatingSub(reputation, loss * POINT));
     }
 }

@@ -4,7 +4,6 @@ pragma solidity ^0.8.28;
 import {Ownable} from "@openzeppelin/contracts/access/Ownable.sol";
 import {Ownable2Step} from "@openzeppelin/contracts/access/Ownable2Step.sol";
 import {EIP712} from "@openzeppelin/contracts/utils/cryptography/EIP712.sol";
-import {Memory} from "@openzeppelin/contracts/utils/Memory.sol";
 import {IRelayed} from "./interfaces/IRelayed.sol";
 import {Signatures} from "./Signatures.sol";
 
@@ -14,6 +13,9 @@ abstract contract Relayed is IRelayed, EIP712, Ownable2Step {
     /// out of gas leaves 1/64 at each level above it, and no registry calls more than three levels deep; a
     /// mistake in the other direction only costs the relayer a transaction with more gas.
     uint256 private constant STARVED_BELOW = 16;
+    /// As much of a refused call's revert data is reported: every error of ours fits, and nobody else's can make the
+    /// report dear.
+    uint256 private constant LONGEST_REASON = 256;
 
     mapping(address => bool) public isRelayer;
     bool private transient _relaying;
@@ -32,15 +34,12 @@ abstract contract Relayed is IRelayed, EIP712, Ownable2Step {
         bool nested = _relaying;
         _relaying = true;
         for (uint256 i = 0; i < calls.length; ++i) {
-            // Each call's copy is dropped after it: memory that only grows is paid for by its square.
-            Memory.Pointer free = Memory.getFreeMemoryPointer();
             uint256 gasBefore = gasleft();
-            (bool done, bytes memory reason) = address(this).delegatecall(calls[i]);
-            if (!done) {
-                if (gasleft() < gasBefore / STARVED_BELOW || _saysStarved(reason)) revert CallStarved();
-                emit CallRefused(i, reason);
-            }
-            Memory.unsafeSetFreeMemoryPointer(free);
+            if (_run(calls[i])) continue;
+            uint256 gasAfter = gasleft();
+            bytes memory reason = _reason();
+            if (gasAfter < gasBefore / STARVED_BELOW || _saysStarved(reason)) revert CallStarved();
+            emit CallRefused(i, reason);
         }
         _relaying = nested;
     }
@@ -58,6 +57,27 @@ abstract contract Relayed is IRelayed, EIP712, Ownable2Step {
     function _authoriser(bytes32 structHash, bytes calldata signature) internal view returns (address) {
         if (signature.length == 0) return msg.sender;
         return Signatures.signerOf(_hashTypedDataV4(structHash), signature);
+    }
+
+    /// Each call's copy is forgotten after it: memory that only grows is paid for by its square.
+    function _run(bytes calldata data) private returns (bool done) {
+        assembly ("memory-safe") {
+            let copy := mload(0x40)
+            calldatacopy(copy, data.offset, data.length)
+            done := delegatecall(gas(), address(), copy, data.length, 0, 0)
+        }
+    }
+
+    /// What the last call reverted with.
+    function _reason() private pure returns (bytes memory reason) {
+        assembly ("memory-safe") {
+            let length := returndatasize()
+            if gt(length, LONGEST_REASON) { length := LONGEST_REASON }
+            reason := mload(0x40)
+            mstore(0x40, add(reason, and(add(length, 63), not(31))))
+            mstore(reason, length)
+            returndatacopy(add(reason, 32), 0, length)
+        }
     }
 
     function _saysStarved(bytes memory reason) private pure returns (bool) {

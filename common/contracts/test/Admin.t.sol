@@ -79,11 +79,11 @@ contract AdminTest is World {
 
     function test_constructors_refuse_missing_addresses() public {
         vm.expectRevert(IJobRegistry.ZeroAddress.selector);
-        new JobRegistry(address(this), address(0), address(providers), treasury);
+        new JobRegistry(address(this), address(0), address(providers), treasury, MOST_GAS_FEE);
         vm.expectRevert(IJobRegistry.ZeroAddress.selector);
-        new JobRegistry(address(this), address(token), address(0), treasury);
+        new JobRegistry(address(this), address(token), address(0), treasury, MOST_GAS_FEE);
         vm.expectRevert(IJobRegistry.ZeroAddress.selector);
-        new JobRegistry(address(this), address(token), address(providers), address(0));
+        new JobRegistry(address(this), address(token), address(providers), address(0), MOST_GAS_FEE);
         vm.expectRevert(IAskRegistry.ZeroAddress.selector);
         new AskRegistry(address(this), address(0));
     }

@@ -9,7 +9,18 @@ interface Vm {
         address emitter;
     }
 
+    struct Gas {
+        uint64 gasLimit;
+        uint64 gasTotalUsed;
+        uint64 gasMemoryUsed;
+        int64 gasRefunded;
+        uint64 gasRemaining;
+    }
+
     function warp(uint256 time) external;
+    function lastCallGas() external view returns (Gas memory);
+    function snapshotGasLastCall(string calldata group, string calldata name) external returns (uint256);
+    function snapshotValue(string calldata group, string calldata name, uint256 value) external;
     function getBlockTimestamp() external view returns (uint256);
     function chainId(uint256 id) external;
     function etch(address account, bytes calldata code) external;

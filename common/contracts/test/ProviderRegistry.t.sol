@@ -6,6 +6,8 @@ import {IProviderRegistry} from "../src/interfaces/IProviderRegistry.sol";
 import {World} from "./World.sol";
 
 contract ProviderRegistryTest is World {
+    uint256 private constant FULL_SHARE = 5 * uint256(POINT_PRICE);
+
     // --- registration and admin ---
 
     function test_register_starts_unlisted_with_half_the_reputation() public {
@@ -28,6 +30,7 @@ contract ProviderRegistryTest is World {
         vm.assertEq(p.requested, 1);
         vm.assertEq(p.ceiling, 0);
         vm.assertEq(p.activeJobs, 0);
+        vm.assertEq(p.grace, 40);
         vm.assertEq(providers.capacityOf(id), 1);
     }
 
@@ -185,11 +188,11 @@ contract ProviderRegistryTest is World {
     function test_hooks_are_for_the_job_registry_alone() public {
         vm.startPrank(operator);
         vm.expectRevert(IProviderRegistry.NotJobRegistry.selector);
-        providers.jobClaimed(providerId);
+        providers.jobClaimed(operator, MODEL, true, 0);
         vm.expectRevert(IProviderRegistry.NotJobRegistry.selector);
-        providers.jobSettled(providerId);
+        providers.jobSettled(providerId, operator, client, FULL_SHARE);
         vm.expectRevert(IProviderRegistry.NotJobRegistry.selector);
-        providers.jobFailed(providerId);
+        providers.jobFailed(providerId, operator, true);
         vm.expectRevert(IProviderRegistry.NotJobRegistry.selector);
         providers.jobReclaimed(providerId);
     }
@@ -200,9 +203,9 @@ contract ProviderRegistryTest is World {
             endOne(0);
         }
         vm.assertEq(providers.provider(providerId).reputation, 1000);
-        providers.jobClaimed(providerId);
+        providers.jobClaimed(operator, MODEL, true, 0);
         vm.recordLogs();
-        providers.jobSettled(providerId);
+        providers.jobSettled(providerId, operator, client, FULL_SHARE);
         vm.assertEq(vm.getRecordedLogs().length, 0);
 
         uint16[12] memory after_ = [900, 800, 700, 600, 500, 400, 300, 200, 175, 150, 125, 100];
@@ -241,11 +244,11 @@ contract ProviderRegistryTest is World {
         vm.assertEq(providers.capacityOf(providerId), granted == 0 ? 1 : granted);
     }
 
-    /// 0 settled, 1 failed, 2 reclaimed.
+    /// 0 settled, 1 failed too late to be excused, 2 reclaimed.
     function endOne(uint256 ending) private {
-        providers.jobClaimed(providerId);
-        if (ending == 0) providers.jobSettled(providerId);
-        if (ending == 1) providers.jobFailed(providerId);
+        providers.jobClaimed(operator, MODEL, true, 0);
+        if (ending == 0) providers.jobSettled(providerId, operator, client, FULL_SHARE);
+        if (ending == 1) providers.jobFailed(providerId, operator, false);
         if (ending == 2) providers.jobReclaimed(providerId);
     }
 

@@ -28,6 +28,8 @@ abstract contract World is Check {
     uint32 internal constant SLA = 3600;
     uint16 internal constant FEE_BPS = 250;
     uint128 internal constant GAS_FEE = 1500;
+    uint128 internal constant MOST_GAS_FEE = 1e9;
+    uint96 internal constant POINT_PRICE = 300; // the gas fee alone earns a settled job its five points
     uint256 internal constant START = 1_800_000_000;
     string internal constant CID = "bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy";
 
@@ -44,12 +46,13 @@ abstract contract World is Check {
     AskRegistry internal asks;
     uint32 internal providerId;
     uint32 internal rivalId;
+    mapping(bytes32 => IJobRegistry.Posted) private _terms;
 
     function setUp() public virtual {
         vm.warp(START);
         token = DevToken(makeToken());
-        providers = new ProviderRegistry(address(this));
-        jobs = new JobRegistry(address(this), address(token), address(providers), treasury);
+        providers = new ProviderRegistry(address(this), POINT_PRICE);
+        jobs = new JobRegistry(address(this), address(token), address(providers), treasury, MOST_GAS_FEE);
         asks = new AskRegistry(address(this), address(providers));
         providers.setJobRegistry(address(jobs));
         jobs.setModel(MODEL, "acme/word-mill-7b", true, "acme", "{}");
@@ -131,9 +134,21 @@ abstract contract World is Check {
         return postAs(relayer, d);
     }
 
-    function postAs(address sender, Draft memory d) internal returns (bytes32) {
+    function postAs(address sender, Draft memory d) internal returns (bytes32 jobId) {
         vm.prank(sender);
-        return jobs.post(d.order, d.owner, d.amount, d.taskCid, d.orderSig, d.paySig);
+        jobId = jobs.post(d.order, d.owner, d.amount, d.taskCid, d.orderSig, d.paySig);
+        if (jobId != 0) keep(d); // a post that was expected to be refused answers 0
+    }
+
+    /// Remembers what acting on the job will take, as the fees are now.
+    function keep(Draft memory d) internal {
+        (uint16 feeBps, uint128 gasFee) = jobs.fees();
+        _terms[idOf(d.owner, d.order.c)] = IJobRegistry.Posted(d.order, d.owner, feeBps, gasFee);
+    }
+
+    /// Of a job that was never posted: terms that are nobody's.
+    function terms(bytes32 jobId) internal view returns (IJobRegistry.Posted memory) {
+        return _terms[jobId];
     }
 
     function posted() internal returns (bytes32 jobId, Draft memory d) {
@@ -143,7 +158,7 @@ abstract contract World is Check {
 
     function claim(bytes32 jobId, bytes memory paySig) internal {
         vm.prank(operator);
-        jobs.claim(jobId, 0, "", paySig);
+        jobs.claim(terms(jobId), 0, "", paySig);
     }
 
     function claimed() internal returns (bytes32 jobId, Draft memory d) {
@@ -153,17 +168,17 @@ abstract contract World is Check {
 
     function settle(bytes32 jobId, uint32 completionTok) internal {
         vm.prank(operator);
-        jobs.settle(jobId, completionTok, 0, CID, "");
+        jobs.settle(terms(jobId), completionTok, 0, CID, "");
     }
 
     function fail(bytes32 jobId) internal {
         vm.prank(operator);
-        jobs.fail(jobId, 0, "");
+        jobs.fail(terms(jobId), 0, "");
     }
 
     function cancel(bytes32 jobId) internal {
         vm.prank(client);
-        jobs.cancel(jobId, 0, "");
+        jobs.cancel(terms(jobId), 0, "");
     }
 
     // --- signatures, from the signed types' own text ---

@@ -3,8 +3,9 @@ pragma solidity ^0.8.28;
 
 /// The life of a sealed job: posted by its owner, claimed and paid for, then ended exactly once.
 ///
-/// An owner or operator that sends an op itself gives an empty `sig`, and `issuedAt` is then not looked at. `settle`,
-/// `fail` and `reclaim` of a job that was never posted are refused with UnknownJob.
+/// An owner or operator that sends an op itself gives an empty `sig`, and `issuedAt` is then not looked at. Whoever acts
+/// on a job gives its terms, `Posted`, as they are in its JobPosted event; UnknownJob says that there is no job on such
+/// terms.
 interface IJobRegistry {
     enum State {
         Open, // 0
@@ -19,7 +20,7 @@ interface IJobRegistry {
         CancelledByOwner, // 2
         FailedByProvider, // 3
         Reclaimed, // 4
-        Expired // 5: never stored; an open job past its expiry reads so
+        Expired // 5: never stored; an index reads an open job past its expiry so
     }
 
     /// What the owner signs (EIP-712 type `Order`, field for field, in this order).
@@ -35,26 +36,25 @@ interface IJobRegistry {
         uint64 expiresAt;
     }
 
-    /// A job as the registry holds it. `owner == address(0)`: there is no such job.
-    struct Job {
+    /// What JobPosted tells of a job, and what whoever acts on it gives again: the registry keeps a hash of this.
+    /// Its job is keccak256(owner ‖ order.c).
+    struct Posted {
+        Order order;
         address owner;
-        uint32 modelId;
-        uint32 slaSecs;
-        State state;
-        EndedBecause endedBecause;
         uint16 feeBps;
-        uint128 rateIn;
-        uint128 rateOut;
-        uint32 unitsIn;
-        uint32 unitsOut;
-        uint32 designated;
-        uint32 providerId;
-        uint64 expiresAt;
-        uint64 claimedAt;
         uint128 gasFee;
     }
 
-    /// `paySig` is not stored: whoever claims reads it from here.
+    /// A job as the registry holds it. An open one past its expiry reads as open: the expiry is in its terms.
+    struct Job {
+        bool exists;
+        State state;
+        EndedBecause endedBecause;
+        uint32 providerId;
+        uint64 claimedAt;
+    }
+
+    /// Neither the terms nor `paySig` are stored: whoever acts on the job reads them from here.
     event JobPosted(
         bytes32 indexed jobId,
         address indexed owner,
@@ -87,13 +87,14 @@ interface IJobRegistry {
     event JobReclaimed(bytes32 indexed jobId, uint32 indexed providerId);
 
     /// A payout the token refused; `withdraw` pays it later.
-    event PayoutCredited(address indexed party, uint256 amount);
-    event CreditWithdrawn(address indexed party, address indexed to, uint256 amount);
+    event PayoutCredited(bytes32 indexed jobId, address indexed party, uint256 amount);
+    event CreditWithdrawn(address indexed party, uint256 amount);
 
     event ModelSet(uint32 indexed modelId, string name, bool enabled, string ownedBy, string paramsSchema);
     event SlaSet(uint32 indexed slaSecs, bool allowed);
     event FeesSet(uint16 feeBps, uint128 gasFee);
     event TreasurySet(address indexed treasury);
+    event TokenGasSet(uint32 tokenGas);
 
     // post
     error DuplicateJob();
@@ -105,7 +106,7 @@ interface IJobRegistry {
     error WrongAmount();
     error InvalidOrderSignature();
     error InvalidPaymentSignature();
-    error PayerHasCode();
+    error PayerHasCode(); // claim, too: after its other refusals
     error AuthorizationUsed();
     error InsufficientBalance();
     error InvalidCid();
@@ -115,7 +116,7 @@ interface IJobRegistry {
     error NotOpen(); // an open job past its expiry, too
     error UnknownProvider();
     error NotListed();
-    error ModelNotAllowed();
+    error ModelNotAllowed(); // to this provider, or to nobody any more
     error NotDesignated();
     error AtCapacity();
     error PaymentRefused(); // the token refused the transfer, or not exactly `amount` arrived; withdraw: it refused again
@@ -135,6 +136,8 @@ interface IJobRegistry {
     error FeeTooHigh();
     error InvalidModel();
     error InvalidSla();
+    error InvalidTokenGas();
+    error InvalidTreasury(); // a registry or the token: what is paid there is lost
     error ZeroAddress();
 
     /// Sender: a relayer or `owner`. jobId = keccak256(owner ‖ order.c).
@@ -148,35 +151,42 @@ interface IJobRegistry {
     ) external returns (bytes32 jobId);
 
     /// Sender: anyone with the operator's `Claim` signature, or the operator itself with an empty `sig`. `paySig`: as emitted in JobPosted.
-    function claim(bytes32 jobId, uint64 issuedAt, bytes calldata sig, bytes calldata paySig) external;
+    function claim(Posted calldata posted, uint64 issuedAt, bytes calldata sig, bytes calldata paySig) external;
 
     /// Sender: a relayer with the operator's `Settle` signature, or the operator itself with an empty `sig`.
-    function settle(bytes32 jobId, uint32 completionTok, uint64 issuedAt, string calldata resultCid, bytes calldata sig)
-        external;
+    function settle(
+        Posted calldata posted,
+        uint32 completionTok,
+        uint64 issuedAt,
+        string calldata resultCid,
+        bytes calldata sig
+    ) external;
 
     /// Sender: anyone with the operator's `Fail` signature, or the operator itself with an empty `sig`.
-    function fail(bytes32 jobId, uint64 issuedAt, bytes calldata sig) external;
+    function fail(Posted calldata posted, uint64 issuedAt, bytes calldata sig) external;
 
     /// Sender: anyone with the owner's `Cancel` signature, or the owner itself with an empty `sig`.
-    function cancel(bytes32 jobId, uint64 issuedAt, bytes calldata sig) external;
+    function cancel(Posted calldata posted, uint64 issuedAt, bytes calldata sig) external;
 
     /// Anyone, once block time is past claimedAt + slaSecs.
-    function reclaim(bytes32 jobId) external;
+    function reclaim(Posted calldata posted) external;
 
-    /// Pays the sender's credit to `to`.
-    function withdraw(address to) external;
+    /// Pays `party` its credit. Anyone may send it: nobody but the party gains.
+    function withdraw(address party) external;
 
     /// The selector of the first failing check in the order above, or 0. Not: payment, signature, window.
-    function claimRefusal(bytes32 jobId, address operator) external view returns (bytes4);
+    function claimRefusal(Posted calldata posted, address operator) external view returns (bytes4);
 
     function job(bytes32 jobId) external view returns (Job memory);
     function credit(address party) external view returns (uint256);
     function escrowed() external view returns (uint256);
     function totalCredits() external view returns (uint256);
     function fees() external view returns (uint16 feeBps, uint128 gasFee);
+    function maxGasFee() external view returns (uint128);
     function modelEnabled(uint32 modelId) external view returns (bool);
     function slaAllowed(uint32 slaSecs) external view returns (bool);
     function token() external view returns (address);
+    function tokenGas() external view returns (uint32);
     function providers() external view returns (address);
     function treasury() external view returns (address);
 
@@ -191,6 +201,7 @@ interface IJobRegistry {
     function setSla(uint32 slaSecs, bool allowed) external;
     function setFees(uint16 feeBps, uint128 gasFee) external;
     function setTreasury(address treasury) external;
+    function setTokenGas(uint32 gasOfOneCall) external;
     function pause() external; // stops post and claim, never an exit
     function unpause() external;
 }
