@@ -1,5 +1,5 @@
-"""The program `coordinatord`: the daemon's commands, or the tool `market`. Each imports what it needs alone: a daemon of
-months does without 20 MB of a tool's libraries, and the tool does not wait for the daemon's."""
+"""The program `coordinatord`: the daemon's commands, or the tool `market`. Each imports only what it needs: a daemon
+of months does without 20 MB of a tool's libraries, and the tool does not wait for the daemon's."""
 
 import sys
 

@@ -68,6 +68,7 @@ from coordinatord.service.market import Market
 from coordinatord.service.ops import Ops
 from coordinatord.service.plan import Plans
 from coordinatord.service.polls import Polls, no_custody
+from coordinatord.service.posted_jobs import PostedJobs
 from coordinatord.service.relaying import Relaying
 from coordinatord.service.sessions import Sessions
 from coordinatord.service.submission import Submissions
@@ -234,6 +235,9 @@ def compose(
     jobs = JobRegistry(asked, book.job_registry)
     providers = ProviderRegistry(asked, book.provider_registry)
     reads = IndexReads.over(database)
+    posted = PostedJobs.over(
+        database, jobs, Decoder(book), first_block=book.deploy_block, widest_range=config.getlogs_cap
+    )
     readiness = Readiness(
         database, ground.rpc, block_time_ms=config.block_time_ms, ready_lag_blocks=config.ready_lag_blocks
     )
@@ -253,6 +257,7 @@ def compose(
         domains=domains,
         jobs=jobs,
         providers=providers,
+        posted=posted,
         relayer=ground.relayer.address,
         database=database,
         containers=containers,
@@ -274,12 +279,12 @@ def compose(
         system=System(readiness, Deployment(book, jobs, config.block_time_ms), stopping),
         handshake=Handshake(sessions, book.chain_id),
         models=Models(database, reads),
-        jobs=Jobs(book, submissions, Cancels(domains, jobs, relaying, system_clock), reads),
+        jobs=Jobs(book, submissions, Cancels(domains, jobs, posted, relaying, system_clock), reads),
         files=FileRoutes(files_of(ground)),
         book=Book(database, reads, polls),
-        operations=Operations(ops, asks, jobs),
+        operations=Operations(ops, asks, jobs, posted),
         providers=Providers(database, reads),
-        escrow=EscrowRoutes(hosted_escrow(ground, escrow, jobs, providers)),
+        escrow=EscrowRoutes(hosted_escrow(ground, escrow, posted, providers)),
         batches=BatchRoutes(
             Batches(database, config.file_retention_seconds), Plans(database, config.match_liveness_ms)
         ),
@@ -288,7 +293,7 @@ def compose(
 
 
 def hosted_escrow(
-    ground: Ground, escrow: Escrow | None, jobs: JobRegistry, providers: ProviderRegistry
+    ground: Ground, escrow: Escrow | None, posted: PostedJobs, providers: ProviderRegistry
 ) -> Hosted | None:
     if escrow is None:
         return None
@@ -298,7 +303,8 @@ def hosted_escrow(
         chain_id=book.chain_id,
         registry=book.job_registry,
         custody=escrow.custody,
-        claims=Claims(jobs, providers, ground.config.confirmations),
+        claims=Claims(posted.registry, providers, ground.config.confirmations),
+        posted=posted,
         clock=system_clock,
     )
     return Hosted(escrow, releases, system_clock)

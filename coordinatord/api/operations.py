@@ -11,6 +11,7 @@ from coordinatord.fields import ADDRESS, BYTES32, wire
 from coordinatord.service.asks import Asks, AsksBody
 from coordinatord.service.op_bodies import OPS, read_op
 from coordinatord.service.ops import Ops
+from coordinatord.service.posted_jobs import PostedJobs
 from coordinatord.store.sessions import SessionRow
 
 
@@ -25,6 +26,7 @@ class Operations:
     ops: Ops
     asks: Asks
     registry: JobRegistry
+    posted: PostedJobs
 
     def routes(self) -> list[Route]:
         return [
@@ -44,7 +46,7 @@ class Operations:
                     *RELAY,
                     *STORE,
                     Reply(503, "provider_id_read"),
-                    Reply(503, "claim_simulate_read"),
+                    Reply(503, "job_read"),
                     Reply(503, "not_ready"),
                 ),
             ),
@@ -60,6 +62,8 @@ class Operations:
                     *malformed(),
                     *CHAIN,
                     Reply(503, "claim_simulate_read"),
+                    Reply(503, "job_read"),
+                    Reply(503, "not_ready"),
                 ),
             ),
             Route(
@@ -92,7 +96,10 @@ class Operations:
 
     async def simulate_claim(self, request: Request) -> Answer:
         body: SimulateBody = request.body
-        selector = await self.registry.claim_refusal(body.job_id, body.address)
+        job = await self.posted.find(body.job_id)
+        if job is None:
+            return answers.ok(write_views.ClaimRefused(ok=False, reason="UnknownJob"))
+        selector = await self.registry.claim_refusal(job.posted, body.address)
         if not any(selector):
             return answers.ok(write_views.ClaimAccepted(ok=True))
         return answers.ok(write_views.ClaimRefused(ok=False, reason=decode_error(selector) or "unknown"))

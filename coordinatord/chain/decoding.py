@@ -73,20 +73,24 @@ _JOBS: Final = dict(
         _declared(ev.JobCancelled, "bytes32 indexed jobId"),
         _declared(ev.JobFailed, "bytes32 indexed jobId, uint32 indexed providerId"),
         _declared(ev.JobReclaimed, "bytes32 indexed jobId, uint32 indexed providerId"),
-        _declared(ev.PayoutCredited, "address indexed party, uint256 amount"),
-        _declared(ev.CreditWithdrawn, "address indexed party, address indexed to, uint256 amount"),
+        _declared(ev.PayoutCredited, "bytes32 indexed jobId, address indexed party, uint256 amount"),
+        _declared(ev.CreditWithdrawn, "address indexed party, uint256 amount"),
         _declared(
             ev.ModelSet, "uint32 indexed modelId, string name, bool enabled, string ownedBy, string paramsSchema"
         ),
         _declared(ev.SlaSet, "uint32 indexed slaSecs, bool allowed"),
         _declared(ev.FeesSet, "uint16 feeBps, uint128 gasFee"),
         _declared(ev.TreasurySet, "address indexed treasury"),
+        _declared(ev.TokenGasSet, "uint32 tokenGas"),
     )
 )
 _PROVIDERS: Final = dict(
     (
         *_RELAYED,
         _declared(ev.ProviderRegistered, "uint32 indexed providerId, address indexed operator"),
+        _declared(ev.OperatorProposed, "uint32 indexed providerId, address indexed operator"),
+        _declared(ev.OperatorChanged, "uint32 indexed providerId, address indexed operator"),
+        _declared(ev.ProviderDeregistered, "uint32 indexed providerId"),
         _declared(ev.IdentitySet, "uint32 indexed providerId, bytes32 boxKey, bytes evidence, uint64 issuedAt"),
         _declared(ev.CapacityRequested, "uint32 indexed providerId, uint32 n, uint64 issuedAt"),
         _declared(ev.ProviderListed, "uint32 indexed providerId, bool listed"),
@@ -94,6 +98,8 @@ _PROVIDERS: Final = dict(
         _declared(ev.AllModelsAllowed, "uint32 indexed providerId, bool allowed"),
         _declared(ev.ModelAllowed, "uint32 indexed providerId, uint32 indexed modelId, bool allowed"),
         _declared(ev.ReputationSet, "uint32 indexed providerId, uint16 reputation"),
+        _declared(ev.FailExcused, "uint32 indexed providerId, uint16 grace"),
+        _declared(ev.PointPriceSet, "uint96 pointPrice"),
         _declared(ev.AllowlistSet, "bytes32 indexed key, uint8 status, string entry"),
         _declared(ev.JobRegistrySet, "address indexed jobRegistry"),
     )

@@ -63,13 +63,13 @@ class JobReclaimed(_Event, frozen=True, gc=False):
 
 
 class PayoutCredited(_Event, frozen=True, gc=False):
+    job_id: bytes
     party: bytes
     amount: int
 
 
 class CreditWithdrawn(_Event, frozen=True, gc=False):
     party: bytes
-    to: bytes
     amount: int
 
 
@@ -95,12 +95,30 @@ class TreasurySet(_Event, frozen=True, gc=False):
     treasury: bytes
 
 
+class TokenGasSet(_Event, frozen=True, gc=False):
+    token_gas: int
+
+
 # --- provider registry -------------------------------------------------------------------------------------
 
 
 class ProviderRegistered(_Event, frozen=True, gc=False):
     provider_id: int
     operator: bytes
+
+
+class OperatorProposed(_Event, frozen=True, gc=False):
+    provider_id: int
+    operator: bytes
+
+
+class OperatorChanged(_Event, frozen=True, gc=False):
+    provider_id: int
+    operator: bytes
+
+
+class ProviderDeregistered(_Event, frozen=True, gc=False):
+    provider_id: int
 
 
 class IdentitySet(_Event, frozen=True, gc=False):
@@ -140,6 +158,15 @@ class ModelAllowed(_Event, frozen=True, gc=False):
 class ReputationSet(_Event, frozen=True, gc=False):
     provider_id: int
     reputation: int
+
+
+class FailExcused(_Event, frozen=True, gc=False):
+    provider_id: int
+    grace: int
+
+
+class PointPriceSet(_Event, frozen=True, gc=False):
+    point_price: int
 
 
 class AllowlistSet(_Event, frozen=True, gc=False):
@@ -196,9 +223,13 @@ JobEvent = (
     | SlaSet
     | FeesSet
     | TreasurySet
+    | TokenGasSet
 )
 ProviderEvent = (
     ProviderRegistered
+    | OperatorProposed
+    | OperatorChanged
+    | ProviderDeregistered
     | IdentitySet
     | CapacityRequested
     | ProviderListed
@@ -206,6 +237,8 @@ ProviderEvent = (
     | AllModelsAllowed
     | ModelAllowed
     | ReputationSet
+    | FailExcused
+    | PointPriceSet
     | AllowlistSet
     | JobRegistrySet
 )

@@ -6,32 +6,53 @@ import attrs
 
 from common import abi
 from common.messages.jobs import Order
-from common.quotes import Terms
+from common.quotes import Terms, job_id
 from coordinatord.chain.rpc import Rpc
 from coordinatord.chain.views import View, read_view
 
 _ORDER: Final = "(bytes32,uint32,uint32,uint128,uint128,uint32,uint32,uint32,uint64)"
 _POST: Final = abi.selector(f"post({_ORDER},address,uint256,string,bytes,bytes)")
-_CLAIM: Final = abi.selector("claim(bytes32,uint64,bytes,bytes)")
-_SETTLE: Final = abi.selector("settle(bytes32,uint32,uint64,string,bytes)")
-_FAIL: Final = abi.selector("fail(bytes32,uint64,bytes)")
-_CANCEL: Final = abi.selector("cancel(bytes32,uint64,bytes)")
-_RECLAIM: Final = abi.selector("reclaim(bytes32)")
+_POSTED: Final = f"({_ORDER},address,uint16,uint128)"
+_CLAIM: Final = abi.selector(f"claim({_POSTED},uint64,bytes,bytes)")
+_SETTLE: Final = abi.selector(f"settle({_POSTED},uint32,uint64,string,bytes)")
+_FAIL: Final = abi.selector(f"fail({_POSTED},uint64,bytes)")
+_CANCEL: Final = abi.selector(f"cancel({_POSTED},uint64,bytes)")
+_RECLAIM: Final = abi.selector(f"reclaim({_POSTED})")
 _JOB: Final = abi.selector("job(bytes32)")
 _FEES: Final = abi.selector("fees()")
 _MODEL_ENABLED: Final = abi.selector("modelEnabled(uint32)")
 _SLA_ALLOWED: Final = abi.selector("slaAllowed(uint32)")
-_CLAIM_REFUSAL: Final = abi.selector("claimRefusal(bytes32,address)")
+_CLAIM_REFUSAL: Final = abi.selector(f"claimRefusal({_POSTED},address)")
 
 OPEN: Final = 0
 CLAIMED: Final = 1
 
 
 @attrs.frozen(slots=True)
-class ChainJob:
-    """A job as the registry holds it, as far as this house looks."""
+class Posted:
+    """What a job was posted on. The registry keeps a hash of it, so every call about the job carries it whole."""
 
+    order: Order
     owner: bytes
+    terms: Terms
+
+    @property
+    def job_id(self) -> bytes:
+        return job_id(self.owner, self.order.c)
+
+
+@attrs.frozen(slots=True)
+class PostedJob:
+    """What the event of a job's post tells: the terms, and the payment's signature that a claim needs."""
+
+    posted: Posted
+    payment: bytes = attrs.field(repr=False)
+
+
+@attrs.frozen(slots=True)
+class ChainJob:
+    """A job as the registry holds it. An open one past its expiry is OPEN here: the expiry is in its terms."""
+
     state: int
     provider_id: int
 
@@ -47,9 +68,9 @@ class JobRegistry:
     async def job(self, job_id: bytes) -> ChainJob | None:
         return await read_view(self.rpc, self.job_view(job_id), read_job)
 
-    async def claim_refusal(self, job_id: bytes, operator: bytes) -> bytes:
+    async def claim_refusal(self, posted: Posted, operator: bytes) -> bytes:
         """The selector of the first failing check of a claim, or four zero bytes."""
-        calldata = abi.call(_CLAIM_REFUSAL, abi.bytes32(job_id), abi.address(operator))
+        calldata = abi.call(_CLAIM_REFUSAL, _posted(posted), abi.address(operator))
         view = View(self.address, calldata, "claim_simulate_read")
         return await read_view(self.rpc, view, lambda data: abi.bytes32_at(data, 0)[:4])
 
@@ -77,31 +98,17 @@ def read_terms(data: bytes) -> Terms:
 def read_job(data: bytes) -> ChainJob | None:
     """None where there is no such job.
 
-    Words: owner, modelId, slaSecs, state, endedBecause, feeBps, rateIn, rateOut, unitsIn, unitsOut, designated,
-    providerId, expiresAt, claimedAt, gasFee."""
-    owner = abi.address_at(data, 0)
-    if not any(owner):
+    Words: exists, state, endedBecause, providerId, claimedAt."""
+    if not abi.boolean_at(data, 0):
         return None
-    return ChainJob(owner=owner, state=abi.uint_at(data, 3, 8), provider_id=abi.uint_at(data, 11, 32))
+    return ChainJob(state=abi.uint_at(data, 1, 8), provider_id=abi.uint_at(data, 3, 32))
 
 
 def post(order: Order, owner: bytes, *, amount: int, task_cid: str, order_signature: bytes, payment: bytes) -> bytes:
     """Calldata; so are the others below."""
     return abi.call(
         _POST,
-        abi.join(
-            (
-                abi.bytes32(order.c),
-                abi.uint(order.model_id),
-                abi.uint(order.sla_secs),
-                abi.uint(order.rate_in),
-                abi.uint(order.rate_out),
-                abi.uint(order.units_in),
-                abi.uint(order.units_out),
-                abi.uint(order.designated),
-                abi.uint(order.expires_at),
-            )
-        ),
+        _order(order),
         abi.address(owner),
         abi.uint(amount),
         abi.text(task_cid),
@@ -110,14 +117,14 @@ def post(order: Order, owner: bytes, *, amount: int, task_cid: str, order_signat
     )
 
 
-def claim(job_id: bytes, issued_at: int, signature: bytes, payment: bytes) -> bytes:
-    return abi.call(_CLAIM, abi.bytes32(job_id), abi.uint(issued_at), abi.dynamic(signature), abi.dynamic(payment))
+def claim(job: PostedJob, issued_at: int, signature: bytes) -> bytes:
+    return abi.call(_CLAIM, _posted(job.posted), abi.uint(issued_at), abi.dynamic(signature), abi.dynamic(job.payment))
 
 
-def settle(job_id: bytes, completion_tok: int, issued_at: int, result_cid: str, signature: bytes) -> bytes:
+def settle(posted: Posted, completion_tok: int, issued_at: int, result_cid: str, signature: bytes) -> bytes:
     return abi.call(
         _SETTLE,
-        abi.bytes32(job_id),
+        _posted(posted),
         abi.uint(completion_tok),
         abi.uint(issued_at),
         abi.text(result_cid),
@@ -125,13 +132,34 @@ def settle(job_id: bytes, completion_tok: int, issued_at: int, result_cid: str, 
     )
 
 
-def fail(job_id: bytes, issued_at: int, signature: bytes) -> bytes:
-    return abi.call(_FAIL, abi.bytes32(job_id), abi.uint(issued_at), abi.dynamic(signature))
+def fail(posted: Posted, issued_at: int, signature: bytes) -> bytes:
+    return abi.call(_FAIL, _posted(posted), abi.uint(issued_at), abi.dynamic(signature))
 
 
-def cancel(job_id: bytes, issued_at: int, signature: bytes) -> bytes:
-    return abi.call(_CANCEL, abi.bytes32(job_id), abi.uint(issued_at), abi.dynamic(signature))
+def cancel(posted: Posted, issued_at: int, signature: bytes) -> bytes:
+    return abi.call(_CANCEL, _posted(posted), abi.uint(issued_at), abi.dynamic(signature))
 
 
-def reclaim(job_id: bytes) -> bytes:
-    return abi.call(_RECLAIM, abi.bytes32(job_id))
+def reclaim(posted: Posted) -> bytes:
+    return abi.call(_RECLAIM, _posted(posted))
+
+
+def _order(order: Order) -> abi.Words:
+    return abi.join(
+        (
+            abi.bytes32(order.c),
+            abi.uint(order.model_id),
+            abi.uint(order.sla_secs),
+            abi.uint(order.rate_in),
+            abi.uint(order.rate_out),
+            abi.uint(order.units_in),
+            abi.uint(order.units_out),
+            abi.uint(order.designated),
+            abi.uint(order.expires_at),
+        )
+    )
+
+
+def _posted(posted: Posted) -> abi.Words:
+    fees = (abi.uint(posted.terms.fee_bps), abi.uint(posted.terms.gas_fee))
+    return abi.join((_order(posted.order), abi.address(posted.owner), *fees))

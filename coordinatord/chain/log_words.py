@@ -24,6 +24,7 @@ _STATIC: Final[dict[str, tuple[str, int, Callable[[Any], Any] | None]]] = {
     "uint16": ("30xH", 16, None),
     "uint32": ("28xI", 32, None),
     "uint64": ("24xQ", 64, None),
+    "uint96": ("20x12s", 96, int.from_bytes),
     "uint128": ("16x16s", 128, int.from_bytes),
     "uint256": ("32s", 256, int.from_bytes),
     "address": ("12x20s", 160, None),

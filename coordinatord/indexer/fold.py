@@ -125,9 +125,18 @@ class Fold:
     # --- providers ---
 
     def _provider_registered(self, event: ev.ProviderRegistered) -> None:
-        if event.provider_id in self.changes.new_providers or event.provider_id in self.changes.providers:
+        known = (self.changes.new_providers, self.changes.providers, self.changes.gone_providers)
+        if any(event.provider_id in rows for rows in known):
             raise contradiction(f"provider {event.provider_id} is registered twice")
         self.changes.new_providers[event.provider_id] = NewProvider(event.provider_id, event.operator)
+
+    def _operator_changed(self, event: ev.OperatorChanged) -> None:
+        self._provider(event.provider_id).operator = event.operator
+
+    def _provider_deregistered(self, event: ev.ProviderDeregistered) -> None:
+        self.changes.providers.pop(event.provider_id, None)
+        if self.changes.new_providers.pop(event.provider_id, None) is None:
+            self.changes.gone_providers.add(event.provider_id)
 
     def _identity_set(self, event: ev.IdentitySet) -> None:
         provider = self._provider(event.provider_id)
@@ -155,6 +164,8 @@ class Fold:
     def _provider(self, provider_id: int) -> NewProvider | ProviderPatch:
         known = self.changes.new_providers.get(provider_id) or self.changes.providers.get(provider_id)
         if known is None:
+            if provider_id in self.changes.gone_providers:
+                raise contradiction(f"provider {provider_id} acts and is not registered any more")
             known = self.changes.providers[provider_id] = ProviderPatch(provider_id)
         return known
 
@@ -182,6 +193,8 @@ _HANDLERS: Final[dict[type, Callable[..., None]]] = {
     ev.SlaSet: Fold._sla_set,
     ev.FeesSet: Fold._fees_set,
     ev.ProviderRegistered: Fold._provider_registered,
+    ev.OperatorChanged: Fold._operator_changed,
+    ev.ProviderDeregistered: Fold._provider_deregistered,
     ev.IdentitySet: Fold._identity_set,
     ev.CapacityRequested: Fold._capacity_requested,
     ev.ProviderListed: Fold._provider_listed,

@@ -13,7 +13,7 @@ from common.scalars import read_decimal, read_hex
 from coordinatord.market.admin import Action, Admin
 from coordinatord.market.contracts import read_address
 from coordinatord.market.reading import STATUSES
-from coordinatord.market.terms import LONGEST_SLA, MAX_FEE_BPS, read_model, read_schema
+from coordinatord.market.terms import LEAST_TOKEN_GAS, LONGEST_SLA, MAX_FEE_BPS, MOST_TOKEN_GAS, read_model, read_schema
 
 _YES_NO: Final = {"yes": True, "no": False}
 _LONGEST_ENTRY: Final = 1024
@@ -105,6 +105,16 @@ VERBS: Final[dict[str, Verb]] = {
             Word("gas_fee", _uint(128, param="the gas fee"), "in the token's smallest unit"),
         ),
         Admin.set_fees,
+    ),
+    "token-gas": Verb(
+        "set what one call of the token may use",
+        (Word("gas", _uint(32, LEAST_TOKEN_GAS, MOST_TOKEN_GAS, "the gas"), f"{LEAST_TOKEN_GAS}..{MOST_TOKEN_GAS}"),),
+        Admin.set_token_gas,
+    ),
+    "point-price": Verb(
+        "set what the treasury must get for a point of a provider's reputation",
+        (Word("price", _uint(96, param="the price"), "in the token's smallest unit"),),
+        Admin.set_point_price,
     ),
     "treasury": Verb("change where fees go", (_ACCOUNT,), Admin.set_treasury),
     "grant-relayer": Verb("let an account relay, on all registries", (_ACCOUNT,), lambda a, r: a.set_relayer(r, True)),

@@ -96,9 +96,20 @@ class Admin:
         )
 
     def set_fees(self, fee_bps: int, gas_fee: int) -> Action:
-        now = self._read(JOBS, "fees")
+        now, [most] = self._read(JOBS, "fees"), self._read(JOBS, "maxGasFee")
+        if gas_fee > most:
+            raise Fatal(f"the gas fee must be at most {most}, which this registry was deployed with for good")
         words = f"fees of {fee_bps} bps and {gas_fee} for jobs posted from now on"
         return self._one(JOBS, words, now == (fee_bps, gas_fee), "setFees", fee_bps, gas_fee)
+
+    def set_token_gas(self, gas: int) -> Action:
+        [now] = self._read(JOBS, "tokenGas")
+        return self._one(JOBS, f"let a call of the token use {gas} gas", now == gas, "setTokenGas", gas)
+
+    def set_point_price(self, price: int) -> Action:
+        [now] = self._read(PROVIDERS, "pointPrice")
+        words = f"a point of reputation for each {price} that the treasury gets"
+        return self._one(PROVIDERS, words, now == price, "setPointPrice", price)
 
     def set_treasury(self, treasury: str) -> Action:
         if treasury in {self._contracts()[name].address for name in REGISTRIES} | {self._read(JOBS, "token")[0]}:
@@ -186,7 +197,7 @@ class Admin:
         state = provider(self.node, self._contracts()[PROVIDERS], provider_id)
         if state["operator"] == ZERO:
             [count] = self._read(PROVIDERS, "providerCount")
-            raise Fatal(f"there is no provider {provider_id}: ids go from 1 to {count}")
+            raise Fatal(f"there is no provider {provider_id}: ids go from 1 to {count}, and some may have left")
         return state
 
     def _read(self, registry: str, function: str, *arguments: object) -> tuple[Any, ...]:

@@ -36,7 +36,7 @@ from coordinatord.trouble import Fatal, Retryable
 
 
 def main(words: Sequence[str]) -> None:
-    """The exit status is 0 when it is done, 1 when it cannot be or when something is WRONG, 2 for a wrong command line."""
+    """The exit status is 0 when it is done, 1 when it cannot be or something is WRONG, 2 for a wrong command line."""
     try:
         run(words)
     except (Fatal, Retryable) as error:
@@ -194,6 +194,9 @@ def _terms_options(parser: ArgumentParser) -> None:
         ("--decimals", "the decimals that the token must have"),
         ("--fee-bps", "the treasury's part of a job's cost"),
         ("--gas-fee", "what each job pays on top, in the token's smallest unit"),
+        ("--max-gas-fee", "most that it can ever be; fixed for good"),
+        ("--point-price", "what the treasury must get for a provider to gain a point of reputation"),
+        ("--token-gas", "what one call of the token may use"),
     ):
         parser.add_argument(flag, help=about)
     parser.add_argument("--sla", dest="slas", action="append", type=int, metavar="SECONDS", help="a window; repeated")
@@ -257,7 +260,7 @@ def _admin_options(parser: ArgumentParser) -> None:
 def _terms(arguments: Namespace) -> Terms:
     names = (
         *("token", "token_name", "token_version", "owner", "treasury", "chain_id", "decimals", "fee_bps", "gas_fee"),
-        *("slas", "relayers", "models"),
+        *("max_gas_fee", "point_price", "token_gas", "slas", "relayers", "models"),
     )
     return read_terms(arguments.terms, {name: getattr(arguments, name) for name in names})
 

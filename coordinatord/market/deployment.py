@@ -9,7 +9,7 @@ from typing import Final
 
 from coordinatord.market.contracts import Call, Contract, constructor_arguments, creation
 from coordinatord.market.sending import Addresses, Step
-from coordinatord.market.terms import Terms
+from coordinatord.market.terms import LEAST_TOKEN_GAS, Terms
 
 PROVIDERS: Final = "ProviderRegistry"
 JOBS: Final = "JobRegistry"
@@ -21,9 +21,9 @@ def arguments_of(name: str, terms: Terms, deployer: str, addresses: Addresses) -
     """The constructor's arguments. The deployer owns what it deploys until everything is set."""
     match name:
         case "ProviderRegistry":
-            return (deployer,)
+            return (deployer, terms.point_price)
         case "JobRegistry":
-            return (deployer, terms.token, addresses[PROVIDERS], terms.treasury)
+            return (deployer, terms.token, addresses[PROVIDERS], terms.treasury, terms.max_gas_fee)
         case "AskRegistry":
             return (deployer, addresses[PROVIDERS])
     raise KeyError(name)
@@ -39,6 +39,8 @@ def steps(terms: Terms, deployer: str) -> list[Step]:
     plan += [_creation(name, 2, terms, deployer) for name in (JOBS, ASKS)]
     plan += [_step(3, PROVIDERS, "setJobRegistry", "wire the job registry", lambda at: (at[JOBS],))]
     plan += [_set(3, JOBS, "setFees", f"fees {terms.fee_bps} bps + {terms.gas_fee}", terms.fee_bps, terms.gas_fee)]
+    if terms.token_gas != LEAST_TOKEN_GAS:  # which a new registry has
+        plan += [_set(3, JOBS, "setTokenGas", f"let a call of the token use {terms.token_gas} gas", terms.token_gas)]
     plan += [_set(3, JOBS, "setSla", f"allow windows of {seconds} s", seconds, True) for seconds in terms.slas]
     plan += [
         _set(3, JOBS, "setModel", f"model {m.model_id} {m.name}", m.model_id, m.name, True, m.owned_by, m.params_schema)

@@ -43,6 +43,7 @@ class Listing:
     all_models: bool
     models: frozenset[int]
     reputation: int
+    grace: int
     requested: int
     ceiling: int
     capacity: int
@@ -61,6 +62,9 @@ class Market:
     treasury: str
     fee_bps: int
     gas_fee: int
+    max_gas_fee: int
+    point_price: int
+    token_gas: int
     paused: bool
     providers_of_jobs: str
     providers_of_asks: str
@@ -104,6 +108,9 @@ def read_market(node: Node, book: AddressBook, span: int, progress: Callable[[st
         treasury=treasury,
         fee_bps=fee_bps,
         gas_fee=gas_fee,
+        max_gas_fee=node.read(jobs, "maxGasFee")[0],
+        point_price=node.read(providers, "pointPrice")[0],
+        token_gas=node.read(jobs, "tokenGas")[0],
         paused=node.read(jobs, "paused")[0],
         providers_of_jobs=node.read(jobs, "providers")[0],
         providers_of_asks=node.read(asks, "providers")[0],
@@ -161,7 +168,9 @@ def _models(node: Node, jobs: Contract, events: list[Event]) -> dict[int, tuple[
 
 def _listings(node: Node, providers: Contract, events: list[Event]) -> list[Listing]:
     pairs = {(e.values["providerId"], e.values["modelId"]) for e in events if e.name == "ModelAllowed"}
-    return [_listing(node, providers, n, pairs) for n in range(1, node.read(providers, "providerCount")[0] + 1)]
+    ids = range(1, node.read(providers, "providerCount")[0] + 1)
+    listings = (_listing(node, providers, n, pairs) for n in ids)
+    return [one for one in listings if one.operator != ZERO]  # the others have left
 
 
 def _listing(node: Node, providers: Contract, provider_id: int, pairs: set[tuple[int, int]]) -> Listing:
@@ -177,6 +186,7 @@ def _listing(node: Node, providers: Contract, provider_id: int, pairs: set[tuple
             m for m in models if not told["allowAllModels"] and node.read(providers, "modelAllowed", provider_id, m)[0]
         ),
         reputation=told["reputation"],
+        grace=told["grace"],
         requested=told["requested"],
         ceiling=told["ceiling"],
         capacity=node.read(providers, "capacityOf", provider_id)[0],

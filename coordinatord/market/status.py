@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from common.address_book import AddressBook
-from coordinatord.market.deployment import JOBS
+from coordinatord.market.deployment import JOBS, PROVIDERS
 from coordinatord.market.fees import in_ether
 from coordinatord.market.reading import Market
 from coordinatord.market.table import Row, as_json, columns, table, told
@@ -30,6 +30,9 @@ def facts(market: Market, book: AddressBook) -> list[Row]:
         told(f"{JOBS}: paused", market.paused),
         told(f"{JOBS}: fee", f"{market.fee_bps} bps"),
         told(f"{JOBS}: gas fee", amount(market.gas_fee)),
+        told(f"{JOBS}: highest gas fee", amount(market.max_gas_fee)),
+        told(f"{JOBS}: gas of a call of the token", market.token_gas),
+        told(f"{PROVIDERS}: price of a point of reputation", amount(market.point_price)),
         told(f"{JOBS}: windows in seconds", market.slas),
         told(f"{JOBS}: treasury", market.treasury),
         told("treasury: holds", amount(market.treasury_holds)),
@@ -49,7 +52,13 @@ def as_text(market: Market, rows: Sequence[Row]) -> str:
         (
             *(str(one.provider_id), one.operator, "listed" if one.listed else "not listed"),
             *("all" if one.all_models else ",".join(map(str, sorted(one.models))) or "none",),
-            *(f"{one.active_jobs}/{one.capacity}", str(one.requested), str(one.ceiling), str(one.reputation)),
+            *(
+                f"{one.active_jobs}/{one.capacity}",
+                str(one.requested),
+                str(one.ceiling),
+                str(one.reputation),
+                str(one.grace),
+            ),
         )
         for one in market.listings
     ]
@@ -60,7 +69,7 @@ def as_text(market: Market, rows: Sequence[Row]) -> str:
         _section("models", ("id", "", "name", "owned by"), models),
         _section(
             "providers",
-            ("id", "operator", "", "models", "jobs/capacity", "requested", "ceiling", "reputation"),
+            ("id", "operator", "", "models", "jobs/capacity", "requested", "ceiling", "reputation", "grace"),
             providers,
         ),
         _section("escrow allowlist", ("key", "status", "entry"), allowlist),

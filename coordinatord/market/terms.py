@@ -19,13 +19,15 @@ from coordinatord.trouble import Fatal
 MAX_FEE_BPS: Final = 2000
 LONGEST_SLA: Final = 86_400
 LONGEST_NAME: Final = 256
+LEAST_TOKEN_GAS: Final = 200_000
+MOST_TOKEN_GAS: Final = 2_000_000
 _LONGEST_SCHEMA: Final = 16_384  # it is stored in a log, and paid for by the byte
 
 _KEYS: Final = (
     *("chain_id", "token", "decimals", "token_name", "token_version", "owner", "treasury"),
-    *("fee_bps", "gas_fee", "slas", "relayers", "models"),
+    *("fee_bps", "gas_fee", "max_gas_fee", "point_price", "token_gas", "slas", "relayers", "models"),
 )
-_OPTIONAL: Final = ("token_name", "token_version")
+_OPTIONAL: Final = ("token_name", "token_version", "token_gas")
 _MODEL_KEYS: Final = ("id", "name", "owned_by", "params_schema", "params_schema_file")
 
 
@@ -41,7 +43,8 @@ class Model:
 
 @attrs.frozen(slots=True, kw_only=True)
 class Terms:
-    """Amounts are in the token's smallest unit. `token_name` and `token_version` are None for what the token says."""
+    """Amounts are in the token's smallest unit. `token_name` and `token_version` are None for what the token says.
+    `max_gas_fee` is the one value that no admin can change afterwards."""
 
     chain_id: int
     token: str
@@ -52,6 +55,9 @@ class Terms:
     treasury: str
     fee_bps: int
     gas_fee: int
+    max_gas_fee: int
+    point_price: int  # what the treasury must get for a provider to gain a point of reputation
+    token_gas: int = LEAST_TOKEN_GAS  # what one call of the token may use
     slas: tuple[int, ...]
     relayers: tuple[str, ...]
     models: tuple[Model, ...]
@@ -100,6 +106,9 @@ def _terms(values: Mapping[str, object], folder: Path) -> Terms:
         treasury=read_address(values["treasury"], "treasury"),
         fee_bps=_between(values["fee_bps"], 0, MAX_FEE_BPS, "fee_bps"),
         gas_fee=read_uint(values["gas_fee"], 128, "gas_fee"),
+        max_gas_fee=read_uint(values["max_gas_fee"], 128, "max_gas_fee"),
+        point_price=read_uint(values["point_price"], 96, "point_price"),
+        token_gas=_between(values.get("token_gas", LEAST_TOKEN_GAS), LEAST_TOKEN_GAS, MOST_TOKEN_GAS, "token_gas"),
         slas=tuple(_between(v, 1, LONGEST_SLA, f"slas[{n}]") for n, v in enumerate(_list(values, "slas"))),
         relayers=tuple(read_address(v, f"relayers[{n}]") for n, v in enumerate(_list(values, "relayers"))),
         models=tuple(_model(v, f"models[{n}]", folder) for n, v in enumerate(_list(values, "models"))),
@@ -108,6 +117,8 @@ def _terms(values: Mapping[str, object], folder: Path) -> Terms:
     _require_distinct(terms.relayers, "relayers")
     _require_distinct([model.model_id for model in terms.models], "models: their ids")
     _require_distinct([model.name for model in terms.models], "models: their names")
+    if terms.gas_fee > terms.max_gas_fee:
+        raise Refused(f"gas_fee must not be above max_gas_fee, {terms.max_gas_fee}", "gas_fee")
     if terms.treasury == terms.token:
         raise Refused("treasury must not be the token: what is paid there is lost", "treasury")
     return terms

@@ -58,6 +58,9 @@ def _settings(market: Market, terms: Terms) -> Iterator[Row]:
     yield checked(f"{JOBS}: treasury", market.treasury, terms.treasury)
     yield checked(f"{JOBS}: fee in bps", market.fee_bps, terms.fee_bps)
     yield checked(f"{JOBS}: gas fee", market.gas_fee, terms.gas_fee)
+    yield checked(f"{JOBS}: highest gas fee", market.max_gas_fee, terms.max_gas_fee)
+    yield checked(f"{JOBS}: gas of a call of the token", market.token_gas, terms.token_gas)
+    yield checked(f"{PROVIDERS}: price of a point", market.point_price, terms.point_price)
     yield checked(f"{JOBS}: paused", market.paused, False)
     yield checked(f"{JOBS}: windows in seconds", market.slas, frozenset(terms.slas))
     wanted = {model.model_id: model for model in terms.models}

@@ -12,6 +12,7 @@ from coordinatord.chain import job_registry
 from coordinatord.chain.job_registry import CLAIMED, JobRegistry
 from coordinatord.fields import SIGNATURE, UINT64, wire
 from coordinatord.service.outcomes import WouldRefuse
+from coordinatord.service.posted_jobs import PostedJobs
 from coordinatord.service.relaying import Busy, Mined, NoReceipt, RefusedByChain, Relaying
 from coordinatord.service.windows import ISSUED_WITHIN, Clock, is_fresh
 from coordinatord.store.outbox import NewRelay, Priority, RelayKind
@@ -30,6 +31,7 @@ Outcome: TypeAlias = Mined | WouldRefuse | RefusedByChain | Busy | NoReceipt
 class Cancels:
     domains: Domains
     registry: JobRegistry
+    posted: PostedJobs
     relaying: Relaying
     clock: Clock
 
@@ -38,10 +40,11 @@ class Cancels:
         if not is_fresh(body.issued_at, self.clock()):
             return WouldRefuse("StaleOp", f"issued_at is not within ±{ISSUED_WITHIN} seconds of now")
         signer = recover(self.domains.jobs.digest(Cancel(job_id, body.issued_at)), body.signature)
-        job = await self.registry.job(job_id) if signer is not None else None
-        if job is None or job.owner != signer:
+        found = await self.posted.find(job_id) if signer is not None else None
+        if found is None or found.posted.owner != signer:
             return WouldRefuse("NotTheOwner", "the signature is not the owner's, or there is no such job")
-        if job.state == CLAIMED:
+        job = await self.registry.job(job_id)
+        if job is not None and job.state == CLAIMED:
             return WouldRefuse("NotCancellable", "the job is claimed")
         return await self.relaying.relay(
             NewRelay(
@@ -49,7 +52,7 @@ class Cancels:
                 subject=job_id,
                 dedupe=hashlib.sha256(b"cancel" + job_id + body.issued_at.to_bytes(8, "big")).digest(),
                 target=self.registry.address,
-                calldata=job_registry.cancel(job_id, body.issued_at, body.signature),
+                calldata=job_registry.cancel(found.posted, body.issued_at, body.signature),
                 priority=Priority.EXIT,
             )
         )

@@ -14,7 +14,7 @@ from common.messages.providers import RequestCapacity, SetIdentity
 from common.refusal import Refused
 from common.secp256k1 import recover
 from coordinatord.chain import job_registry, provider_registry
-from coordinatord.chain.job_registry import JobRegistry
+from coordinatord.chain.job_registry import JobRegistry, Posted, PostedJob
 from coordinatord.chain.provider_registry import ProviderRegistry
 from coordinatord.chain.views import Reverted, read_many
 from coordinatord.service.containers import Containers, result_key
@@ -27,14 +27,13 @@ from coordinatord.service.op_bodies import (
     SettleOp,
 )
 from coordinatord.service.outcomes import NotSigned, WouldRefuse
+from coordinatord.service.posted_jobs import PostedJobs
 from coordinatord.service.relaying import Busy, Mined, NoReceipt, RefusedByChain, Relaying
 from coordinatord.service.uploads import Uploads
 from coordinatord.service.windows import ISSUED_WITHIN, Clock, is_fresh
 from coordinatord.store import leases
 from coordinatord.store.database import Database
-from coordinatord.store.jobs import read_payment
 from coordinatord.store.outbox import NewRelay, Priority, RelayKind
-from coordinatord.trouble import Retryable
 
 # Stands in for a content id while the chain is asked whether it would take the settle at all.
 _ANY_CID = str(Cid("raw", hashlib.sha256(b"").digest()))
@@ -63,6 +62,7 @@ class Ops:
     domains: Domains
     jobs: JobRegistry
     providers: ProviderRegistry
+    posted: PostedJobs
     relayer: bytes
     database: Database
     containers: Containers
@@ -85,7 +85,10 @@ class Ops:
             case ClaimOp() | SettleOp() | FailOp():
                 if not is_fresh(op.issued_at, self.clock()):
                     return WouldRefuse("StaleOp", f"issued_at is not within ±{ISSUED_WITHIN} seconds of now")
-                return await self._run_job_op(op, signer, session_address, same)
+                job = await self.posted.find(op.job_id)
+                if job is None:
+                    return WouldRefuse("UnknownJob", "the chain has no such job")
+                return await self._run_job_op(op, job, session_address, same)
             case SetIdentityOp():
                 calldata = provider_registry.set_identity(op.box_key, op.evidence, op.issued_at, op.signature)
                 return await self._run_provider_op(RelayKind.SET_IDENTITY, calldata, signer, provider_id, same)
@@ -118,58 +121,53 @@ class Ops:
         return jobs.digest(job_message), struct_hash(job_message)
 
     async def _run_job_op(
-        self, op: ClaimOp | SettleOp | FailOp, signer: bytes, session_address: bytes, same: bytes
+        self, op: ClaimOp | SettleOp | FailOp, job: PostedJob, session_address: bytes, same: bytes
     ) -> Outcome:
         match op:
             case ClaimOp():
-                return await self._claim(op, signer, same)
+                return await self._claim(op, job, same)
             case SettleOp():
-                return await self._settle(op, session_address, same)
+                return await self._settle(op, job.posted, session_address, same)
             case FailOp():
-                calldata = job_registry.fail(op.job_id, op.issued_at, op.signature)
+                calldata = job_registry.fail(job.posted, op.issued_at, op.signature)
                 return await self._relay_job_op(RelayKind.FAIL, Priority.EXIT, op.job_id, calldata, same)
             case _:
                 assert_never(op)
 
-    async def _claim(self, op: ClaimOp, signer: bytes, same: bytes) -> Outcome:
-        payment = await read_payment(self.database, op.job_id)
-        if payment is None:
-            name = decode_error(await self.jobs.claim_refusal(op.job_id, signer))
-            if name is not None:
-                return WouldRefuse(name, "the chain would refuse the claim")
-            raise Retryable("not_ready", "the index does not know the job yet", retry_after=1)
-        calldata = job_registry.claim(op.job_id, op.issued_at, op.signature, payment)
+    async def _claim(self, op: ClaimOp, job: PostedJob, same: bytes) -> Outcome:
+        calldata = job_registry.claim(job, op.issued_at, op.signature)
         outcome = await self._relay_job_op(RelayKind.CLAIM, Priority.OP, op.job_id, calldata, same)
         if isinstance(outcome, RefusedByChain) and outcome.name == "PaymentRefused":
             async with self.database.connection() as connection:
                 await leases.hold_back(connection, [op.job_id])
         return outcome
 
-    async def _settle(self, op: SettleOp, session_address: bytes, same: bytes) -> Outcome:
+    async def _settle(self, op: SettleOp, posted: Posted, session_address: bytes, same: bytes) -> Outcome:
         """The chain is asked first: a result that it would refuse is not stored."""
         if op.result_cid is not None:
             upload = await self.uploads.find_result(session_address, op.result_cid)
             if upload is None or not await self.uploads.hold(upload, op.job_id):
                 raise Refused("result_cid names no live upload of this session", "result_cid", "unknown_result")
-            outcome = await self._relay_settle(op, upload.cid, same)
+            outcome = await self._relay_settle(op, posted, upload.cid, same)
             if isinstance(outcome, OpDone):
                 await self.uploads.attach(upload)
             return outcome
-        view = self.jobs.would_accept(_settle_calldata(op, _ANY_CID), self.relayer)
+        view = self.jobs.would_accept(_settle_calldata(op, posted, _ANY_CID), self.relayer)
         (answer,) = await read_many(self.jobs.rpc, [view], "rpc_internal")
         if isinstance(answer, Reverted):
             return RefusedByChain(decode_error(answer.data), answer.data)
         result = op.result if op.result is not None else b""
         async with self.containers.holding(result_key(op.job_id, result), op.job_id, result) as holding:
-            outcome = await self._relay_settle(op, holding.cid, same)
+            outcome = await self._relay_settle(op, posted, holding.cid, same)
             if isinstance(outcome, OpDone):
                 holding.took_effect()
             elif isinstance(outcome, RefusedByChain):
                 holding.was_refused()
         return outcome
 
-    async def _relay_settle(self, op: SettleOp, cid: str, same: bytes) -> Ended:
-        calldata = _settle_calldata(op, cid)  # the content id is not signed, so it is added to what makes it one op
+    async def _relay_settle(self, op: SettleOp, posted: Posted, cid: str, same: bytes) -> Ended:
+        # The content id is not signed, so it is added to what makes it one op.
+        calldata = _settle_calldata(op, posted, cid)
         outcome = await self._relay_job_op(RelayKind.SETTLE, Priority.EXIT, op.job_id, calldata, same + cid.encode())
         return attrs.evolve(outcome, result_cid=cid) if isinstance(outcome, OpDone) else outcome
 
@@ -188,8 +186,8 @@ class Ops:
         return _ended(await self.relaying.relay(relay), f"GET /evm/providers/{provider_id}")
 
 
-def _settle_calldata(op: SettleOp, cid: str) -> bytes:
-    return job_registry.settle(op.job_id, op.completion_tok, op.issued_at, cid, op.signature)
+def _settle_calldata(op: SettleOp, posted: Posted, cid: str) -> bytes:
+    return job_registry.settle(posted, op.completion_tok, op.issued_at, cid, op.signature)
 
 
 def _ended(outcome: Mined | RefusedByChain | Busy | NoReceipt, poll: str) -> Ended:

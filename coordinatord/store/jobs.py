@@ -141,10 +141,3 @@ async def read_summary(database: Database, owner: bytes) -> tuple[Snapshot, list
     return snapshot_of(rows), [
         OwnerSummary(row["model_id"], row["jobs"], row["completed"], row["jobs"], row["escrowed"]) for row in rows
     ]
-
-
-async def read_payment(database: Database, job_id: bytes) -> bytes | None:
-    """The payment signature that the post carried; None while the index does not know the job."""
-    async with database.connection() as connection:
-        signature: bytes | None = await connection.fetchval("select pay_sig from jobs where job_id = $1", job_id)
-    return signature

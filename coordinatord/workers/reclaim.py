@@ -11,6 +11,7 @@ import asyncpg
 import structlog
 
 from coordinatord.chain import job_registry
+from coordinatord.chain.job_registry import Posted
 from coordinatord.store.database import Connection, Database
 from coordinatord.store.notices import INDEX_MOVED, Notices
 from coordinatord.store.outbox import NewRelay, Priority, QueueFull, RelayKind, submit_all
@@ -55,18 +56,19 @@ class ReclaimWorker:
         if not overdue:
             return 0
         async with connection.transaction():
-            outcomes = await submit_all(connection, [self._reclaim(job) for job in overdue], max_depth=self._max_depth)
+            reclaims = [self._reclaim(*job) for job in overdue.items()]
+            outcomes = await submit_all(connection, reclaims, max_depth=self._max_depth)
         handed_over = [job for job, outcome in zip(overdue, outcomes, strict=True) if outcome != QueueFull()]
         self._tried |= dict.fromkeys(handed_over, now + _TRY_AGAIN)
         log.info("overdue jobs reclaimed", jobs=len(handed_over), queue_full=len(overdue) - len(handed_over))
         return len(handed_over)
 
-    def _reclaim(self, job: bytes) -> NewRelay:
+    def _reclaim(self, job: bytes, posted: Posted) -> NewRelay:
         return NewRelay(
             RelayKind.RECLAIM,
             subject=job,
             dedupe=b"reclaim" + job,
             target=self._registry,
-            calldata=job_registry.reclaim(job),
+            calldata=job_registry.reclaim(posted),
             priority=Priority.EXIT,
         )

@@ -24,6 +24,7 @@ class _Ledger:
     amounts: dict[bytes, int] = attrs.field(factory=dict)  # of every job posted
     held: dict[bytes, int] = attrs.field(factory=dict)  # of every job claimed and not ended
     owed: Counter[bytes] = attrs.field(factory=Counter)  # credits by party
+    treasury: bytes = b""  # its shares are credited, and fetched together
     wrong: list[str] = attrs.field(factory=list)
 
     def enter(self, event: ev.Event) -> None:
@@ -32,12 +33,15 @@ class _Ledger:
                 terms = Terms(event.fee_bps, event.gas_fee)
                 quoted = quote(event.rate_in, event.rate_out, event.units_in, event.units_out, terms)
                 self.amounts[event.job_id] = quoted.amount
+            case ev.TreasurySet():
+                self.treasury = event.treasury
             case ev.JobClaimed():
                 self.held[event.job_id] = self.amounts[event.job_id]
             case ev.JobSettled():
                 collected, split = self.held.pop(event.job_id), event.cost + event.treasury_share + event.refund
                 if split != collected:
                     self.wrong.append(f"I5: job {event.job_id.hex()} collected {collected} and paid {split}")
+                self.owed[self.treasury] += event.treasury_share
             case ev.JobFailed() | ev.JobReclaimed():
                 del self.held[event.job_id]
             case ev.PayoutCredited():

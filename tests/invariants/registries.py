@@ -4,7 +4,7 @@ violations = await registry_violations(connection, rpc, address_book)
 assert violations == []
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import asyncpg
@@ -15,21 +15,9 @@ from coordinatord.chain.rpc import Rpc
 from coordinatord.chain.views import Reverted, View, read_many
 
 _AT_ONCE: Final = 200
-# Columns in the order of the words that the registry's view answers with.
-_JOB: Final = (
-    *("owner", "model_id", "sla_secs", "state", "ended_because", "fee_bps", "rate_in", "rate_out", "units_in"),
-    *("units_out", "designated", "provider_id", "expires_at", "claimed_at", "gas_fee"),
-)
-# The registry tells an open job whose time is over as expired, and so does every reader of the index.
-_EXPIRED: Final = "j.state = 0 and j.expires_at < p.block_time"
-_EFFECTIVE: Final = {
-    "state": f"case when {_EXPIRED} then 3 else j.state end as state",
-    "ended_because": f"case when {_EXPIRED} then 5 else j.ended_because end as ended_because",
-}
-_JOBS: Final = (
-    f"select j.job_id, {', '.join(_EFFECTIVE.get(name, f'j.{name}') for name in _JOB)}"  # noqa: S608 - constants
-    " from jobs j, index_position p order by j.job_id"
-)
+# Columns in the order of the words that the registry's view begins with.
+_JOB: Final = ("known", "state", "ended_because", "provider_id", "claimed_at")
+_JOBS: Final = "select job_id, true as known, state, ended_because, provider_id, claimed_at from jobs order by job_id"
 _PROVIDER: Final = (
     *("operator", "box_key", "listed", "allow_all_models", "reputation", "requested", "ceiling", "active_jobs"),
 )
@@ -59,7 +47,7 @@ async def registry_violations(
     ]
 
 
-async def _differing(rpc: Rpc, views: Sequence[View], indexed: Sequence[tuple[str, Iterable[Any]]]) -> list[str]:
+async def _differing(rpc: Rpc, views: Sequence[View], indexed: Sequence[tuple[str, Sequence[Any]]]) -> list[str]:
     found = []
     for start in range(0, len(views), _AT_ONCE):
         answers = await read_many(rpc, views[start : start + _AT_ONCE], "job_read")
@@ -67,7 +55,7 @@ async def _differing(rpc: Rpc, views: Sequence[View], indexed: Sequence[tuple[st
             told = (
                 None
                 if isinstance(answer, Reverted)
-                else [int.from_bytes(answer[at : at + 32]) for at in range(0, len(answer), 32)]
+                else [int.from_bytes(answer[at : at + 32]) for at in range(0, len(answer), 32)][: len(row)]
             )
             if told != (ours := [_number(value) for value in row]):
                 found.append(f"I4: {name} is {ours} in the index, and {told} in the registry")

@@ -1,7 +1,7 @@
 """POST /release: a job's payload key for the provider that holds its claim.
 
 What comes first is what costs us least: the time, then the signature, and only then the node; the wrap is held against
-the commitment before a key is tried on it. The answer is the payload key for the owner that the chain names and never
+the commitment before a key is tried on it. The answer is the payload key for the owner that the job names and never
 the seed, so that a container that a stranger posted under an order of their own opens nothing.
 """
 
@@ -26,6 +26,7 @@ from coordinatord.service.escrow.claims import Claim, Claims
 from coordinatord.service.escrow.custody import Custody
 from coordinatord.service.escrow.key_material import wipe
 from coordinatord.service.escrow.unminted import unminted
+from coordinatord.service.posted_jobs import PostedJobs
 from coordinatord.service.windows import ISSUED_WITHIN, Clock, is_fresh
 from coordinatord.trouble import Retryable
 
@@ -75,6 +76,7 @@ class Releases:
     registry: bytes
     custody: Custody
     claims: Claims
+    posted: PostedJobs
     clock: Clock
 
     async def release(self, body: ReleaseBody) -> Outcome:
@@ -97,14 +99,16 @@ class Releases:
             return NotReleased("no_claim", "the chain has no such job")
         if job.state != CLAIMED:
             return NotReleased("not_claimed", "the job is not claimed")
-        if job_id_of(job.owner, c) != body.job_id:
+        # The job's id is a hash over owner and commitment: an owner from anywhere that fits is the owner.
+        found = await self.posted.find(body.job_id)
+        if found is None or job_id_of(found.posted.owner, c) != body.job_id:
             return NotReleased("wrap_mismatch", "seed_wrap and ct_hash do not reproduce the job's commitment")
         if await self.claims.provider_of(wallet) != job.provider_id:
             return _WRONG_WALLET
         if not await self.claims.is_deep(Claim(body.job_id, wallet, job.provider_id)):
             # A reorganisation could still give the job to another, and what was released stays released.
             raise Retryable("relay_unavailable", "the claim is not confirmed yet", "job_read", retry_after=1)
-        return await self._sealed(body, job.owner)
+        return await self._sealed(body, found.posted.owner)
 
     async def _sealed(self, body: ReleaseBody, owner: bytes) -> Outcome:
         if self.custody.announced() is None:

@@ -79,6 +79,7 @@ class ProviderPatch(msgspec.Struct, gc=False):
     """What changed at a provider registered earlier; None: unchanged. `active_jobs` is a difference."""
 
     provider_id: int
+    operator: bytes | None = None
     box_key: bytes | None = None
     evidence: bytes | None = None
     identity_at: int | None = None
@@ -106,6 +107,7 @@ class Changes(msgspec.Struct):
     jobs: dict[bytes, JobPatch] = {}
     new_providers: dict[int, NewProvider] = {}
     providers: dict[int, ProviderPatch] = {}
+    gone_providers: set[int] = set()
     provider_models: dict[tuple[int, int], bool] = {}
     models: dict[int, Model] = {}
     slas: dict[int, bool] = {}

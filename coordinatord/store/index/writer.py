@@ -84,7 +84,7 @@ async def _providers(connection: Connection, changes: Changes) -> None:
     # An identity always comes whole, and a box key of zeros is none.
     patches = list(changes.providers.values())
     done = await connection.execute(
-        "update providers set"
+        "update providers set operator = coalesce(p.operator, providers.operator),"
         " box_key = case when p.identity_at is null then providers.box_key"
         " else nullif(p.box_key, decode(repeat('00', 32), 'hex')) end,"
         " evidence = coalesce(p.evidence, providers.evidence),"
@@ -96,14 +96,33 @@ async def _providers(connection: Connection, changes: Changes) -> None:
         " ceiling = coalesce(p.ceiling, providers.ceiling),"
         " capacity_at = coalesce(p.capacity_at, providers.capacity_at),"
         " active_jobs = providers.active_jobs + p.active_jobs"
-        " from unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::bigint[], $5::boolean[], $6::boolean[],"
-        " $7::integer[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[])"
-        " as p(provider_id, box_key, evidence, identity_at, listed, allow_all_models, reputation, requested, ceiling,"
-        " capacity_at, active_jobs)"
+        " from unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::bytea[], $5::bigint[], $6::boolean[], $7::boolean[],"
+        " $8::integer[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[])"
+        " as p(provider_id, operator, box_key, evidence, identity_at, listed, allow_all_models, reputation, requested,"
+        " ceiling, capacity_at, active_jobs)"
         " where providers.provider_id = p.provider_id",
         *_columns([_values(patch) for patch in patches]),
     )
     _all_found(done, len(patches), "providers")
+    moved = [patch for patch in patches if patch.operator is not None]
+    if moved:
+        # Whoever held the old key polls for the provider no longer. A reorg does not bring the session back: its
+        # wallet signs in again.
+        await connection.execute(
+            "delete from sessions s using unnest($1::bigint[], $2::bytea[]) as p(provider_id, operator)"
+            " where s.provider_id = p.provider_id and s.address <> p.operator",
+            [patch.provider_id for patch in moved],
+            [patch.operator for patch in moved],
+        )
+
+
+async def _gone_providers(connection: Connection, changes: Changes) -> None:
+    """Their jobs and asks stay: readers of asks look at listed providers alone."""
+    gone = list(changes.gone_providers)
+    done = await connection.execute("delete from providers where provider_id = any($1::bigint[])", gone)
+    if done != f"DELETE {len(gone)}":
+        raise contradiction("a provider that was not known is deregistered")
+    await connection.execute("delete from sessions where provider_id = any($1::bigint[])", gone)
 
 
 async def _provider_models(connection: Connection, changes: Changes) -> None:
@@ -191,6 +210,7 @@ _WRITERS: Final[tuple[tuple[str, Callable[[Connection, Changes], Awaitable[None]
     ("jobs", _jobs),
     ("new_providers", _new_providers),
     ("providers", _providers),
+    ("gone_providers", _gone_providers),
     ("provider_models", _provider_models),
     ("models", _models),
     ("slas", _slas),

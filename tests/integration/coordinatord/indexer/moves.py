@@ -49,6 +49,7 @@ class Moves:
     jobs: list[bytes] = attrs.field(factory=list)
     newcomers: list[str] = attrs.field(factory=list)
     pay_sigs: dict[bytes, bytes] = attrs.field(factory=dict)
+    terms: dict[bytes, tuple[object, ...]] = attrs.field(factory=dict)  # of each job, as calls about it carry them
     clock: "itertools.count[int]" = attrs.field(factory=lambda: itertools.count(1))
 
     def branch(self) -> "Moves":
@@ -106,26 +107,25 @@ class Moves:
         self.jobs.append(job)
         self.open.append(job)
         self.pay_sigs[job] = signatures[1]
+        self.terms[job] = (attrs.astuple(order), owner.address, FEE_BPS, GAS_FEE)
         return owner, (attrs.astuple(order), owner.address, amount, "bafkreitask", *signatures)
 
     async def claim(self) -> None:
         job, provider = self._taken(self.open), self.random.choice(self.world.cast.with_role("provider"))
-        await self._jobs(provider.address, "claim", job, 0, b"", self.pay_sigs[job])
+        await self._jobs(provider.address, "claim", self.terms[job], 0, b"", self.pay_sigs[job])
         self.claimed.append((job, provider))
 
     async def settle(self) -> None:
         job, provider = self._taken(self.claimed)
-        await self._jobs(provider.address, "settle", job, 1, 0, self.random.choice(("bafkreiresult", "t\tn\n\\")), b"")
+        await self._jobs(provider.address, "settle", self.terms[job], 1, 0, self._cid(), b"")
 
     async def fail(self) -> None:
         job, provider = self._taken(self.claimed)
-        await self._jobs(provider.address, "fail", job, 0, b"")
+        await self._jobs(provider.address, "fail", self.terms[job], 0, b"")
 
     async def cancel(self) -> None:
         job = self._taken(self.open)
-        contract = at(self.chain, "JobRegistry", self.world.market.jobs)
-        owner = (await contract.functions.job(job).call())[0]
-        await self.chain.send(contract, owner, "cancel", job, 0, b"")
+        await self._jobs(str(self.terms[job][1]), "cancel", self.terms[job], 0, b"")
 
     async def register(self) -> None:
         await self._providers(self._taken(self.newcomers), "register")
@@ -156,6 +156,9 @@ class Moves:
                 await self._providers(admin, "setAllowlist", b"\1" * 32, some % 3, f'{{"n":{some}}}')
             case _:
                 await self._providers(admin, "setCeiling", 2, 50 + some % 50)
+
+    def _cid(self) -> str:
+        return self.random.choice(("bafkreiresult", "t\tn\n\\"))
 
     async def _now(self) -> int:
         return int((await self.chain.web3.eth.get_block("latest"))["timestamp"])

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import attrs
 
+from common.artifacts import decode_error
 from coordinatord.chain.decoding import Decoder
 from coordinatord.chain.rpc import open_rpc
 from coordinatord.indexer.fetch import Source
@@ -68,30 +69,25 @@ class Scene:
         chain, market = self.moves.chain, self.world.market
         jobs = at(chain, "JobRegistry", market.jobs).functions
         for row in await self.connection.fetch("select * from jobs"):
-            assert await jobs.job(row["job_id"]).call() == (
-                chain.web3.to_checksum_address(row["owner"]),
-                row["model_id"],
-                row["sla_secs"],
-                row["state"],
-                row["ended_because"],
-                row["fee_bps"],
-                int(row["rate_in"]),
-                int(row["rate_out"]),
-                row["units_in"],
-                row["units_out"],
-                row["designated"],
-                row["provider_id"],
-                row["expires_at"],
-                row["claimed_at"],
-                int(row["gas_fee"]),
-            )
+            told = (True, row["state"], row["ended_because"], row["provider_id"], row["claimed_at"])
+            assert await jobs.job(row["job_id"]).call() == told
+            order = [row[name] for name in ("c", "model_id", "sla_secs")]
+            order += [int(row["rate_in"]), int(row["rate_out"])]
+            order += [row[name] for name in ("units_in", "units_out", "designated", "expires_at")]
+            owner = chain.web3.to_checksum_address(row["owner"])
+            posted = (tuple(order), owner, row["fee_bps"], int(row["gas_fee"]))
+            assert posted == self.moves.terms[row["job_id"]]
+            if row["state"] == 0:  # the registry holds the same terms, or it would not know the job by them
+                refusal = await jobs.claimRefusal(posted, owner).call()
+                assert decode_error(refusal) == "UnknownProvider"
         assert await self.connection.fetchval("select count(*) from jobs") == len(self.moves.jobs)
         providers = at(chain, "ProviderRegistry", market.providers).functions
         rows = await self.connection.fetch("select * from providers")
         assert len(rows) == await providers.providerCount().call()
         asks = at(chain, "AskRegistry", market.asks).functions
         for row in rows:
-            assert await providers.provider(row["provider_id"]).call() == (
+            told_of = await providers.provider(row["provider_id"]).call()
+            assert told_of[:-1] == (  # grace is the registry's own
                 chain.web3.to_checksum_address(row["operator"]),
                 row["box_key"] or bytes(32),
                 row["listed"],

@@ -43,6 +43,8 @@ class Ground:
             treasury=self.cast.treasury.address,
             fee_bps=300,
             gas_fee=1234,
+            max_gas_fee=5000,
+            point_price=250,
             slas=(60, 3600),
             relayers=tuple(wallet.address for wallet in self.cast.with_role("relayer")),
             models=MODELS,

@@ -16,6 +16,7 @@ from common.messages.providers import RequestCapacity
 from common.quotes import Terms, job_id, quote
 from common.secp256k1 import Wallet
 from coordinatord.chain import job_registry, provider_registry
+from coordinatord.chain.job_registry import Posted, PostedJob
 from coordinatord.store.outbox import NewRelay, Priority, RelayKind
 from devnet.accounts import Wallet as DevnetWallet
 from devnet.anvil import CHAIN_ID
@@ -23,6 +24,8 @@ from devnet.catalogue import FEE_BPS, GAS_FEE
 from devnet.market import Market
 
 CID = "bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy"
+# Terms of no job at all.
+NOBODYS = PostedJob(Posted(Order(bytes(32), 0, 0, 0, 0, 0, 0, 0, 0), bytes(20), Terms(0, 0)), b"")
 
 
 def raw(address: str) -> bytes:
@@ -45,7 +48,7 @@ class Ops:
     book: AddressBook
     domains: Domains
     times: Iterator[int]
-    payments: dict[bytes, bytes] = attrs.field(factory=dict)
+    posted: dict[bytes, PostedJob] = attrs.field(factory=dict)
 
     @classmethod
     def of(cls, market: Market) -> "Ops":
@@ -76,14 +79,15 @@ class Ops:
         amount = quote(1000, 1000, 100, 100, Terms(FEE_BPS, GAS_FEE)).amount
         job = job_id(owner.address, order.c)
         payment = job_payment(owner.address, raw(self.market.jobs), amount, order.expires_at, job)
-        self.payments[job] = owner.sign(self.domains.token.digest(payment))
+        signature = owner.sign(self.domains.token.digest(payment))
+        self.posted[job] = PostedJob(Posted(order, owner.address, Terms(FEE_BPS, GAS_FEE)), signature)
         calldata = job_registry.post(
             order,
             owner.address,
             amount=amount,
             task_cid=CID,
             order_signature=owner.sign(self.domains.jobs.digest(order)),
-            payment=self.payments[job],
+            payment=signature,
         )
         return NewRelay(RelayKind.POST, job, b"post" + job, raw(self.market.jobs), calldata, Priority.POST)
 
@@ -104,12 +108,12 @@ class Ops:
 
     def reclaim(self, job: bytes) -> NewRelay:
         """Refused for any job that is not claimed: the cheapest exit that there is."""
-        calldata = job_registry.reclaim(job)
+        calldata = job_registry.reclaim(self.posted.get(job, NOBODYS).posted)
         return NewRelay(RelayKind.RECLAIM, job, b"reclaim" + job, raw(self.market.jobs), calldata, Priority.EXIT)
 
     def claim(self, provider: Wallet, job: bytes) -> NewRelay:
         """Of a job posted through `post`, now."""
         message = Claim(job, int(time.time()))
         signature = provider.sign(self.domains.jobs.digest(message))
-        calldata = job_registry.claim(job, message.issued_at, signature, self.payments[job])
+        calldata = job_registry.claim(self.posted[job], message.issued_at, signature)
         return NewRelay(RelayKind.CLAIM, job, b"claim" + job, raw(self.market.jobs), calldata, Priority.OP)
