@@ -16,7 +16,11 @@ from common.scalars import hex_of, read_hex
 
 ZERO: Final = "0x" + "00" * 20
 _PUSH32: Final = 0x7F
-_MESSAGE: Final = abi.selector("Error(string)")
+# No ABI lists them.
+_LANGUAGE_ERRORS: Final[Mapping[bytes, tuple[str, Sequence[str]]]] = {
+    abi.selector("Error(string)"): ("Error", ("string",)),
+    abi.selector("Panic(uint256)"): ("Panic", ("uint256",)),
+}
 
 
 @attrs.frozen(slots=True)
@@ -138,15 +142,24 @@ def explained(revert: bytes) -> str:
     """The error that a call reverted with, by its name and values."""
     if not revert:
         return "it reverted and said no reason"
-    if revert[:4] == _MESSAGE:
-        return str(decode(["string"], revert[4:])[0])
-    for name in artifacts.CONTRACTS:
-        if revert[:4] in artifacts.load(name).errors:
-            error = artifacts.load(name).errors[revert[:4]]
-            inputs = _entry(name, "error", error)["inputs"]
-            values = (str(_plain(value)) for value in decode(_types(inputs), revert[4:]))
-            return f"{error}({', '.join(values)})"
-    return f"an error of another contract: {hex_of(revert[:68])}"
+    name, types = _error(revert[:4])
+    if name is None:
+        return f"an error of another contract: {hex_of(revert[:68])}"
+    try:
+        values = [str(_plain(value)) for value in decode(types, revert[4:])]
+    except (DecodingError, UnicodeDecodeError):
+        return f"{name}: {hex_of(revert[:68])}"
+    return values[0] if name == "Error" else f"{name}({', '.join(values)})"
+
+
+def _error(selector: bytes) -> tuple[str | None, Sequence[str]]:
+    if selector in _LANGUAGE_ERRORS:
+        return _LANGUAGE_ERRORS[selector]
+    for contract in artifacts.CONTRACTS:
+        name = artifacts.load(contract).errors.get(selector)
+        if name is not None:
+            return name, _types(_entry(contract, "error", name)["inputs"])
+    return None, ()
 
 
 def _entry(contract: str, kind: str, name: str) -> AbiEntry:

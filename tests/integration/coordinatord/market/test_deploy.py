@@ -205,7 +205,7 @@ def test_other_chain_or_token_than_expected_is_refused_before_anything_is_sent(
 
 
 def test_contract_that_is_no_token_is_refused(ground: Ground) -> None:
-    registry = created(ground.node, ground.deployer, "ProviderRegistry", ground.deployer.address)
+    registry = created(ground.node, ground.deployer, "ProviderRegistry", ground.deployer.address, 1)
     with pytest.raises(Fatal, match=r"does not answer decimals\(\) as a token does"):
         ground.deployed(attrs.evolve(ground.terms, token=registry.address))
 
