@@ -78,9 +78,22 @@ def _authorisations(node: Node, token: str, domain: Domain) -> Iterator[Row]:
         other = payer.sign(keccak256(hashed))
         refused = _tried(node, token, function, message, other) != "taken"
         yield checked(f"token: {function} as nobody signed it", "refused" if refused else "taken", "refused")
+    stolen = _tried(
+        node, token, "receiveWithAuthorization", message, payer.sign(receive), sender=secrets.token_bytes(20)
+    )
+    refused = stolen != "taken"
+    yield checked("token: receiveWithAuthorization sent by another", "refused" if refused else "taken", "refused")
 
 
-def _tried(node: Node, token: str, function: str, message: ReceiveWithAuthorization, signature: bytes) -> str:
+def _tried(  # noqa: PLR0917 - what is tried, and who tries it
+    node: Node,
+    token: str,
+    function: str,
+    message: ReceiveWithAuthorization,
+    signature: bytes,
+    sender: bytes | None = None,
+) -> str:
+    """By the payee, if by nobody else."""
     data = abi.call(
         abi.selector(function + _ARGUMENTS),
         abi.address(message.from_),
@@ -93,7 +106,7 @@ def _tried(node: Node, token: str, function: str, message: ReceiveWithAuthorizat
         abi.bytes32(signature[:32]),
         abi.bytes32(signature[32:64]),
     )
-    answer = _attempt(node, token, data, sender=checksum(message.to))
+    answer = _attempt(node, token, data, sender=checksum(sender or message.to))
     return "taken" if answer.startswith("0x") else answer
 
 

@@ -216,6 +216,18 @@ def test_token_that_refuses_what_was_signed_is_refused_by_its_own_error(ground: 
         ground.deployed()
 
 
+def test_token_that_takes_what_nobody_signed_is_refused(ground: Ground) -> None:
+    ground.rpc("anvil_setCode", "0x" + "77" * 20, "0x600160005260206000f3")  # answers 1 to everything
+    gullible = attrs.evolve(ground.terms, token="0x" + "77" * 20, decimals=1, token_name="any", token_version="1")
+    with pytest.raises(Fatal) as refused:
+        ground.deployed(gullible)
+    for fact in (
+        *("receiveWithAuthorization as nobody signed it", "transferWithAuthorization as nobody signed it"),
+        *("receiveWithAuthorization sent by another", "signing domain", "authorizationState of a fresh nonce"),
+    ):
+        assert fact in str(refused.value).partition("nothing was sent: ")[2]
+
+
 def test_fees_above_the_ceiling_and_an_account_without_funds_send_nothing(ground: Ground) -> None:
     with pytest.raises(Fatal, match=r"more than --max-fee 0\.000000001"):
         deploy(ground.deployment(options=attrs.evolve(QUICK, fees=FeeOptions(ceiling=1))), ground.out, SPAN)

@@ -9,17 +9,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from anyio.from_thread import start_blocking_portal
+from eth_abi.abi import encode
+from eth_utils.abi import function_signature_to_4byte_selector
 
 from common.address_book import AddressBook
 from coordinatord.market.actions import VERBS
-from coordinatord.market.contracts import Contract
+from coordinatord.market.contracts import Call, Contract
 from coordinatord.market.node import Node, connect
 from devnet.accounts import Cast
 from devnet.anvil import MNEMONIC, binary
 from devnet.child import Program, running
 from devnet.ports import LOOPBACK, pick_free
-from tests.integration.coordinatord.market.ground import created, key_of, send
+from tests.integration.coordinatord.market.ground import key_of, made, send
 
 PAGE = Path(__file__).parents[4] / "coordinatord" / "MARKET.md"
 CHAIN = 4242
@@ -60,19 +63,20 @@ class Shell:
         return done.stdout
 
 
+@pytest.mark.timeout(400)  # it starts a program some twenty times
 def test_page_takes_an_operator_from_nothing_to_a_market_that_a_coordinator_accepts(
     tmp_path: Path, cast: Cast, database_url: str
 ) -> None:
     folder = tmp_path / "operator"
     folder.mkdir()
-    admin, owner, relayer = cast.admin, cast.with_role("client")[1], cast.with_role("relayer")[0]
+    owner, relayer = cast.with_role("client")[1], cast.with_role("relayer")[0]
     with public_chain(tmp_path) as url, connect(url) as node:
-        token = created(node, key_of(admin), "DevToken", admin.address, chain_id=CHAIN)
+        token = issued_token(node, cast)
         shell = Shell(
             folder,
             {
                 "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-                **{"RPC_URL": url, "SIGNER_URL": url, "CHAIN_ID": str(CHAIN), "TOKEN": token.address},
+                **{"RPC_URL": url, "SIGNER_URL": url, "CHAIN_ID": str(CHAIN), "TOKEN": token},
                 **{"OWNER": owner.address, "TREASURY": cast.treasury.address, "RELAYER": relayer.address},
                 **{"DATABASE_URL": database_url, "RELAYER_KEY": relayer.private_key, "PGSSLMODE": "disable"},
                 **{"PIN_STORE_ENDPOINT": "http://127.0.0.1:1", "PIN_STORE_BUCKET": "b"},
@@ -83,11 +87,29 @@ def test_page_takes_an_operator_from_nothing_to_a_market_that_a_coordinator_acce
         book = AddressBook.parse((folder / "addresses.json").read_bytes())
     assert "the configuration holds" in printed["coordinatord check"]
     assert "WRONG" not in "".join(printed.values())
+    assert "Market Dollar', version '2'" in printed["market deploy"]
     assert re.search(r"^1 .* listed +2 +0/1 ", printed["market status"], re.MULTILINE)
-    assert (book.chain_id, book.paytoken.hex()) == (CHAIN, token.address[2:].lower())
+    assert (book.chain_id, book.paytoken.hex()) == (CHAIN, token[2:].lower())
     assert len(json.loads((folder / "accept.json").read_text())["transactions"]) == 3
     assert len(list((folder / "explorer").glob("*.standard-input.json"))) == 3
     assert (folder / "deployer.json").stat().st_mode & 0o077 == 0
+
+
+def issued_token(node: Node, cast: Cast) -> str:
+    """A token that no part of the product knows: behind an upgradable proxy, with a name and version of its own."""
+    maker, proxy_admin, issuer = key_of(cast.admin), cast.treasury.address, cast.admin.address
+    implementation = made(node, maker, _bytecode("IssuedToken"), chain_id=CHAIN)
+    proxy = _bytecode("IssuedTokenProxy") + encode(["address", "address"], [implementation, proxy_admin])
+    token = made(node, maker, proxy, chain_id=CHAIN)
+    arguments = encode(["address", "string", "string"], [issuer, "Market Dollar", "MKD"])
+    first = function_signature_to_4byte_selector("initialize(address,string,string)")
+    send(node, maker, Call("initialise", token, first + arguments), chain_id=CHAIN)
+    return token
+
+
+def _bytecode(name: str) -> bytes:
+    path = PAGE.parents[1] / "common" / "contracts" / "artifacts" / f"{name}.json"
+    return bytes.fromhex(json.loads(path.read_text())["bytecode"][2:])
 
 
 def follow(shell: Shell, node: Node, cast: Cast) -> dict[str, str]:
