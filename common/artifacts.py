@@ -14,7 +14,7 @@ import attrs
 
 from common.keccak import keccak256
 
-CONTRACTS = ("AskRegistry", "DevToken", "JobRegistry", "ProviderRegistry")
+CONTRACTS = ("AskRegistry", "DevToken", "IssuedToken", "IssuedTokenProxy", "JobRegistry", "ProviderRegistry")
 
 # ABI entries are JSON as the compiler wrote it: what they hold differs by their "type".
 AbiEntry = Mapping[str, Any]
@@ -65,7 +65,7 @@ def event_topic(artifact: Artifact, event_name: str) -> bytes:
 def selector(artifact: Artifact, function_name: str) -> bytes:
     """The four bytes a call begins with; KeyError when the contract has no such function.
 
-    ValueError for an overloaded name, which the registries have none of: it would need its argument types.
+    ValueError for an overloaded name, of which only a token has any: it would need its argument types.
     """
     return keccak256(_signature(artifact, "function", function_name))[:4]
 

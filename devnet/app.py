@@ -76,4 +76,4 @@ async def local_world(settings: Settings, say: Say) -> AsyncIterator[Devnet]:
 async def deployed_market(anvil: Anvil, cast: Cast) -> Market:
     """To be called while the chain still mines each transaction: a hundred times faster than by the clock."""
     async with connected(anvil.rpc_url) as chain:
-        return await open_market(await deploy_all(chain, anvil.rpc_url, cast), cast)
+        return await open_market(await deploy_all(chain, cast), cast)

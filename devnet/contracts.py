@@ -77,11 +77,13 @@ def at(chain: Chain, name: str, address: str) -> AsyncContract:
     return chain.web3.eth.contract(to_checksum_address(address), abi=artifacts.load(name).abi)
 
 
-async def deploy_all(chain: Chain, rpc_url: str, wallets: Cast) -> Contracts:
-    """A token, and a market of it: the registries wired, with its terms set and its relayers appointed."""
+async def deploy_all(chain: Chain, wallets: Cast, *, issued: bool = False) -> Contracts:
+    """A token, and a market of it: the registries wired, with its terms set and its relayers appointed. `issued`: with
+    the token that behaves as the large ones do, behind its proxy."""
     admin = wallets.admin.address
-    token, _ = await chain.deploy("DevToken", admin, admin)
-    book = await to_thread.run_sync(_deploy_market, rpc_url, wallets, token.address)
+    token, _ = await (deploy_issued(chain, wallets) if issued else chain.deploy("DevToken", admin, admin))
+    rpc_url = str(chain.web3.provider.endpoint_uri)
+    book = await to_thread.run_sync(_deploy_market, rpc_url, wallets, str(token.address))
     return Contracts(
         chain,
         book,
@@ -90,6 +92,16 @@ async def deploy_all(chain: Chain, rpc_url: str, wallets: Cast) -> Contracts:
         at(chain, "JobRegistry", book.job_registry.hex()),
         at(chain, "AskRegistry", book.ask_registry.hex()),
     )
+
+
+async def deploy_issued(chain: Chain, wallets: Cast) -> tuple[AsyncContract, int]:
+    """An IssuedToken at its proxy's address; the treasury upgrades it, the admin issues."""
+    admin = wallets.admin.address
+    implementation, block = await chain.deploy("IssuedToken", admin)
+    proxy, _ = await chain.deploy("IssuedTokenProxy", admin, implementation.address, wallets.treasury.address)
+    token = at(chain, "IssuedToken", str(proxy.address))
+    await chain.send(token, admin, "initialize", admin, "Issued Dollar", "IUSD")
+    return token, block
 
 
 def _deploy_market(rpc_url: str, wallets: Cast, token: str) -> AddressBook:

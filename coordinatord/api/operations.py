@@ -46,6 +46,7 @@ class Operations:
                     *RELAY,
                     *STORE,
                     Reply(503, "provider_id_read"),
+                    Reply(503, "claim_simulate_read"),
                     Reply(503, "job_read"),
                     Reply(503, "not_ready"),
                 ),
@@ -62,7 +63,6 @@ class Operations:
                     *malformed(),
                     *CHAIN,
                     Reply(503, "claim_simulate_read"),
-                    Reply(503, "job_read"),
                     Reply(503, "not_ready"),
                 ),
             ),
@@ -96,7 +96,7 @@ class Operations:
 
     async def simulate_claim(self, request: Request) -> Answer:
         body: SimulateBody = request.body
-        job = await self.posted.find(body.job_id)
+        job = await self.posted.find(body.job_id, "claim_simulate_read")
         if job is None:
             return answers.ok(write_views.ClaimRefused(ok=False, reason="UnknownJob"))
         selector = await self.registry.claim_refusal(job.posted, body.address)

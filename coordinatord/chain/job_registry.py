@@ -65,8 +65,8 @@ class JobRegistry:
     async def fees(self) -> Terms:
         return await read_view(self.rpc, self.fees_view(), read_terms)
 
-    async def job(self, job_id: bytes) -> ChainJob | None:
-        return await read_view(self.rpc, self.job_view(job_id), read_job)
+    async def job(self, job_id: bytes, code: str = "job_read") -> ChainJob | None:
+        return await read_view(self.rpc, self.job_view(job_id, code=code), read_job)
 
     async def claim_refusal(self, posted: Posted, operator: bytes) -> bytes:
         """The selector of the first failing check of a claim, or four zero bytes."""
@@ -74,8 +74,8 @@ class JobRegistry:
         view = View(self.address, calldata, "claim_simulate_read")
         return await read_view(self.rpc, view, lambda data: abi.bytes32_at(data, 0)[:4])
 
-    def job_view(self, job_id: bytes, block: str = "latest") -> View:
-        return View(self.address, abi.call(_JOB, abi.bytes32(job_id)), "job_read", block=block)
+    def job_view(self, job_id: bytes, block: str = "latest", code: str = "job_read") -> View:
+        return View(self.address, abi.call(_JOB, abi.bytes32(job_id)), code, block=block)
 
     def fees_view(self) -> View:
         return View(self.address, abi.call(_FEES), "registry_floor_read")

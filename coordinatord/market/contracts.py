@@ -96,8 +96,8 @@ def creation(name: str, *arguments: object) -> bytes:
 
 
 def constructor_arguments(name: str, *arguments: object) -> bytes:
-    [constructor] = [entry for entry in artifacts.load(name).abi if entry["type"] == "constructor"]
-    return encode(_types(constructor["inputs"]), arguments)
+    constructors = [entry for entry in artifacts.load(name).abi if entry["type"] == "constructor"]
+    return encode(_types(constructors[0]["inputs"] if constructors else ()), arguments)
 
 
 def is_code_of(name: str, code: bytes) -> bool:

@@ -29,7 +29,7 @@ from coordinatord.service.op_bodies import (
 from coordinatord.service.outcomes import NotSigned, WouldRefuse
 from coordinatord.service.posted_jobs import PostedJobs
 from coordinatord.service.relaying import Busy, Mined, NoReceipt, RefusedByChain, Relaying
-from coordinatord.service.uploads import Uploads
+from coordinatord.service.uploads import Upload, Uploads
 from coordinatord.service.windows import ISSUED_WITHIN, Clock, is_fresh
 from coordinatord.store import leases
 from coordinatord.store.database import Database
@@ -85,10 +85,7 @@ class Ops:
             case ClaimOp() | SettleOp() | FailOp():
                 if not is_fresh(op.issued_at, self.clock()):
                     return WouldRefuse("StaleOp", f"issued_at is not within ±{ISSUED_WITHIN} seconds of now")
-                job = await self.posted.find(op.job_id)
-                if job is None:
-                    return WouldRefuse("UnknownJob", "the chain has no such job")
-                return await self._run_job_op(op, job, session_address, same)
+                return await self._run_job_op(op, session_address, same)
             case SetIdentityOp():
                 calldata = provider_registry.set_identity(op.box_key, op.evidence, op.issued_at, op.signature)
                 return await self._run_provider_op(RelayKind.SET_IDENTITY, calldata, signer, provider_id, same)
@@ -120,14 +117,18 @@ class Ops:
                 assert_never(op)
         return jobs.digest(job_message), struct_hash(job_message)
 
-    async def _run_job_op(
-        self, op: ClaimOp | SettleOp | FailOp, job: PostedJob, session_address: bytes, same: bytes
-    ) -> Outcome:
+    async def _run_job_op(self, op: ClaimOp | SettleOp | FailOp, session_address: bytes, same: bytes) -> Outcome:
+        upload = await self._upload(op, session_address) if isinstance(op, SettleOp) else None
+        job = await self.posted.find(op.job_id, "claim_simulate_read" if isinstance(op, ClaimOp) else "job_read")
+        if job is None:
+            return WouldRefuse("UnknownJob", "the chain has no such job")
         match op:
             case ClaimOp():
                 return await self._claim(op, job, same)
+            case SettleOp() if upload is not None:
+                return await self._settle_uploaded(op, job.posted, upload, same)
             case SettleOp():
-                return await self._settle(op, job.posted, session_address, same)
+                return await self._settle(op, job.posted, same)
             case FailOp():
                 calldata = job_registry.fail(job.posted, op.issued_at, op.signature)
                 return await self._relay_job_op(RelayKind.FAIL, Priority.EXIT, op.job_id, calldata, same)
@@ -142,16 +143,25 @@ class Ops:
                 await leases.hold_back(connection, [op.job_id])
         return outcome
 
-    async def _settle(self, op: SettleOp, posted: Posted, session_address: bytes, same: bytes) -> Outcome:
+    async def _upload(self, op: SettleOp, session_address: bytes) -> Upload | None:
+        """The result that the op names; None for one that it brings along."""
+        if op.result_cid is None:
+            return None
+        upload = await self.uploads.find_result(session_address, op.result_cid)
+        if upload is None:
+            raise _unknown_result()
+        return upload
+
+    async def _settle_uploaded(self, op: SettleOp, posted: Posted, upload: Upload, same: bytes) -> Outcome:
+        if not await self.uploads.hold(upload, op.job_id):
+            raise _unknown_result()
+        outcome = await self._relay_settle(op, posted, upload.cid, same)
+        if isinstance(outcome, OpDone):
+            await self.uploads.attach(upload)
+        return outcome
+
+    async def _settle(self, op: SettleOp, posted: Posted, same: bytes) -> Outcome:
         """The chain is asked first: a result that it would refuse is not stored."""
-        if op.result_cid is not None:
-            upload = await self.uploads.find_result(session_address, op.result_cid)
-            if upload is None or not await self.uploads.hold(upload, op.job_id):
-                raise Refused("result_cid names no live upload of this session", "result_cid", "unknown_result")
-            outcome = await self._relay_settle(op, posted, upload.cid, same)
-            if isinstance(outcome, OpDone):
-                await self.uploads.attach(upload)
-            return outcome
         view = self.jobs.would_accept(_settle_calldata(op, posted, _ANY_CID), self.relayer)
         (answer,) = await read_many(self.jobs.rpc, [view], "rpc_internal")
         if isinstance(answer, Reverted):
@@ -184,6 +194,10 @@ class Ops:
         subject, dedupe = bytes(12) + signer, hashlib.sha256(same).digest()
         relay = NewRelay(kind, subject, dedupe, self.providers.address, calldata, Priority.OP)
         return _ended(await self.relaying.relay(relay), f"GET /evm/providers/{provider_id}")
+
+
+def _unknown_result() -> Refused:
+    return Refused("result_cid names no live upload of this session", "result_cid", "unknown_result")
 
 
 def _settle_calldata(op: SettleOp, posted: Posted, cid: str) -> bytes:

@@ -53,13 +53,13 @@ class PostedJobs:
     ) -> "PostedJobs":
         return cls(registry, decoder, first_block, widest_range, PointReads(database.line(), read_posted))
 
-    async def find(self, job_id: bytes) -> PostedJob | None:
+    async def find(self, job_id: bytes, code: str = "job_read") -> PostedJob | None:
         """None when the chain has no such job. Raises Retryable `not_ready` when it has one whose terms neither the
-        index nor a search of the latest blocks tells."""
+        index nor a search of the latest blocks tells. `code` names a failure to read the chain."""
         known = await self.indexed.get(job_id)
         if known is not None:
             return known
-        if await self.registry.job(job_id) is None:
+        if await self.registry.job(job_id, code) is None:
             return None
         found = await self._search(job_id)
         if found is None:

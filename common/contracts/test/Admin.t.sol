@@ -2,10 +2,12 @@
 pragma solidity ^0.8.28;
 
 import {Ownable} from "@openzeppelin/contracts/access/Ownable.sol";
+import {Pausable} from "@openzeppelin/contracts/utils/Pausable.sol";
 import {AskRegistry} from "../src/AskRegistry.sol";
 import {JobRegistry} from "../src/JobRegistry.sol";
 import {IAskRegistry} from "../src/interfaces/IAskRegistry.sol";
 import {IJobRegistry} from "../src/interfaces/IJobRegistry.sol";
+import {IProviderRegistry} from "../src/interfaces/IProviderRegistry.sol";
 import {IRelayed} from "../src/interfaces/IRelayed.sol";
 import {World} from "./World.sol";
 
@@ -45,9 +47,56 @@ contract AdminTest is World {
         jobs.setSla(86_400, true);
         vm.expectRevert(IJobRegistry.FeeTooHigh.selector);
         jobs.setFees(2001, 0);
-        jobs.setFees(2000, 0);
+        vm.expectRevert(IJobRegistry.FeeTooHigh.selector);
+        jobs.setFees(0, MOST_GAS_FEE + 1);
+        jobs.setFees(2000, MOST_GAS_FEE);
+        vm.assertEq(jobs.maxGasFee(), MOST_GAS_FEE);
         vm.expectRevert(IJobRegistry.ZeroAddress.selector);
         jobs.setTreasury(address(0));
+    }
+
+    /// What is paid to one of these would never leave it.
+    function test_treasury_is_no_registry_and_not_the_token() public {
+        JobRegistry other =
+            new JobRegistry(address(this), address(token), address(providers), treasury, MOST_GAS_FEE);
+        address[5] memory wrong =
+            [address(jobs), address(providers), address(asks), address(token), address(other)];
+        for (uint256 i = 0; i < 5; ++i) {
+            vm.expectRevert(IJobRegistry.InvalidTreasury.selector);
+            jobs.setTreasury(wrong[i]);
+        }
+        vm.expectRevert(IJobRegistry.InvalidTreasury.selector);
+        new JobRegistry(address(this), address(token), address(providers), address(providers), MOST_GAS_FEE);
+        jobs.setTreasury(address(this)); // a contract as good as any
+    }
+
+    function test_paused_registry_keeps_its_admin() public {
+        jobs.pause();
+        vm.expectRevert(Pausable.EnforcedPause.selector);
+        jobs.renounceOwnership();
+        jobs.unpause();
+        jobs.renounceOwnership();
+        vm.assertEq(jobs.owner(), address(0));
+    }
+
+    function test_token_gas_is_set_within_its_bounds_and_announced() public {
+        vm.expectRevert(IJobRegistry.InvalidTokenGas.selector);
+        jobs.setTokenGas(199_999);
+        vm.expectRevert(IJobRegistry.InvalidTokenGas.selector);
+        jobs.setTokenGas(2_000_001);
+        vm.expectEmit(address(jobs));
+        emit IJobRegistry.TokenGasSet(2_000_000);
+        jobs.setTokenGas(2_000_000);
+        vm.assertEq(jobs.tokenGas(), 2_000_000);
+        jobs.setTokenGas(200_000);
+    }
+
+    function test_point_price_is_announced_when_set() public {
+        vm.assertEq(providers.pointPrice(), POINT_PRICE);
+        vm.expectEmit(address(providers));
+        emit IProviderRegistry.PointPriceSet(7);
+        providers.setPointPrice(7);
+        vm.assertEq(providers.pointPrice(), 7);
     }
 
     function test_admin_calls_by_anyone_else_are_refused() public {
@@ -61,6 +110,10 @@ contract AdminTest is World {
         jobs.setFees(0, 0);
         vm.expectRevert(refusal);
         jobs.setTreasury(stranger);
+        vm.expectRevert(refusal);
+        jobs.setTokenGas(300_000);
+        vm.expectRevert(refusal);
+        providers.setPointPrice(0);
         vm.expectRevert(refusal);
         jobs.pause();
         vm.expectRevert(refusal);

@@ -23,6 +23,7 @@ interface Vm {
     function snapshotValue(string calldata group, string calldata name, uint256 value) external;
     function getBlockTimestamp() external view returns (uint256);
     function chainId(uint256 id) external;
+    function setEvmVersion(string calldata evm) external;
     function etch(address account, bytes calldata code) external;
     function prank(address sender) external;
     function startPrank(address sender) external;

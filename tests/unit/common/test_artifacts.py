@@ -2,6 +2,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,10 +37,14 @@ def test_committed_artifacts_are_what_the_sources_compile_to(tmp_path: Path) -> 
 def test_topics_selectors_and_errors_agree_with_another_implementation(name: str) -> None:
     artifact = artifacts.load(name)
     checked = 0
+    times = Counter(entry["name"] for entry in artifact.abi if entry["type"] == "function")
     for entry in cast("tuple[Any, ...]", artifact.abi):  # the oracle has a type of its own for each kind
         match entry["type"]:
             case "event":
                 assert artifacts.event_topic(artifact, entry["name"]) == event_abi_to_log_topic(entry)
+            case "function" if times[entry["name"]] > 1:
+                with pytest.raises(ValueError, match="several functions"):
+                    artifacts.selector(artifact, entry["name"])
             case "function":
                 assert artifacts.selector(artifact, entry["name"]) == function_abi_to_4byte_selector(entry)
             case "error":
@@ -47,7 +52,7 @@ def test_topics_selectors_and_errors_agree_with_another_implementation(name: str
             case _:
                 continue  # the constructor has no name
         checked += 1
-    assert checked > 20
+    assert checked > (1 if name == "IssuedTokenProxy" else 20)
     assert len(artifact.errors) == sum(entry["type"] == "error" for entry in artifact.abi)
 
 

@@ -149,9 +149,9 @@ async def test_simulated_claim_that_cannot_be(stage: Stage) -> None:
     assert (await stage.http.post(path, json=body | {"address": "me"})).json()["error"]["param"] == "address"
     with stage.node.answering(unreachable):
         assert (await stage.http.post(path, json=body)).json()["error"]["type"] == "chain_unreachable"
-    with stage.node.answering(node_error(view("claimRefusal(bytes32,address)"), -32005)):
+    with stage.node.answering(node_error(view("job(bytes32)"), -32005)):
         assert (await stage.http.post(path, json=body)).json()["error"]["code"] == "rate_limited"
-    with stage.node.answering(node_error(view("claimRefusal(bytes32,address)"))):
+    with stage.node.answering(node_error(view("job(bytes32)"))):
         assert (await stage.http.post(path, json=body)).json()["error"]["code"] == "claim_simulate_read"
 
 
@@ -174,7 +174,7 @@ async def test_trouble_on_the_way_of_an_op(
         assert (await provider.run(provider.claim(job))).json()["error"]["type"] == "chain_unreachable"
     with stage.node.answering(node_error(view("providerIdOf(address)"))):
         assert (await provider.run(provider.claim(job))).json()["error"]["code"] == "provider_id_read"
-    with stage.node.answering(node_error(view("claimRefusal(bytes32,address)"))):
+    with stage.node.answering(node_error(view("job(bytes32)"))):
         unknown = hex_of(secrets.token_bytes(32))
         assert (await provider.run(provider.claim(unknown))).json()["error"]["code"] == "claim_simulate_read"
     assert (await provider.run(provider.claim(job))).status_code == 201

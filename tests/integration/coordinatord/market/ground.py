@@ -91,12 +91,7 @@ def send(node: Node, key: LocalKey, *calls: Call, chain_id: int = CHAIN_ID) -> N
 
 
 def created(node: Node, key: LocalKey, name: str, *arguments: object, chain_id: int = CHAIN_ID) -> Contract:
-    return Contract(name, made(node, key, creation(name, *arguments), chain_id))
-
-
-def made(node: Node, key: LocalKey, data: bytes, chain_id: int = CHAIN_ID) -> str:
-    """The address of the contract that `data` creates."""
-    step = Step("new", 0, "new", lambda _: Call("new", None, data))
+    step = Step("new", 0, name, lambda _: Call("new", None, creation(name, *arguments)))
     sender = Sender(node, key, chain_id, QUICK, Journal(None, {}), lambda _: None)
     sender.run([step])
-    return sender.addresses([step])["new"]
+    return Contract(name, sender.addresses([step])[name])

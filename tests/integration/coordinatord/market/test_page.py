@@ -11,18 +11,16 @@ from pathlib import Path
 
 import pytest
 from anyio.from_thread import start_blocking_portal
-from eth_abi.abi import encode
-from eth_utils.abi import function_signature_to_4byte_selector
 
 from common.address_book import AddressBook
 from coordinatord.market.actions import VERBS
-from coordinatord.market.contracts import Call, Contract
+from coordinatord.market.contracts import Contract
 from coordinatord.market.node import Node, connect
 from devnet.accounts import Cast
 from devnet.anvil import MNEMONIC, binary
 from devnet.child import Program, running
 from devnet.ports import LOOPBACK, pick_free
-from tests.integration.coordinatord.market.ground import key_of, made, send
+from tests.integration.coordinatord.market.ground import created, key_of, send
 
 PAGE = Path(__file__).parents[4] / "coordinatord" / "MARKET.md"
 CHAIN = 4242
@@ -98,18 +96,11 @@ def test_page_takes_an_operator_from_nothing_to_a_market_that_a_coordinator_acce
 def issued_token(node: Node, cast: Cast) -> str:
     """A token that no part of the product knows: behind an upgradable proxy, with a name and version of its own."""
     maker, proxy_admin, issuer = key_of(cast.admin), cast.treasury.address, cast.admin.address
-    implementation = made(node, maker, _bytecode("IssuedToken"), chain_id=CHAIN)
-    proxy = _bytecode("IssuedTokenProxy") + encode(["address", "address"], [implementation, proxy_admin])
-    token = made(node, maker, proxy, chain_id=CHAIN)
-    arguments = encode(["address", "string", "string"], [issuer, "Market Dollar", "MKD"])
-    first = function_signature_to_4byte_selector("initialize(address,string,string)")
-    send(node, maker, Call("initialise", token, first + arguments), chain_id=CHAIN)
-    return token
-
-
-def _bytecode(name: str) -> bytes:
-    path = PAGE.parents[1] / "common" / "contracts" / "artifacts" / f"{name}.json"
-    return bytes.fromhex(json.loads(path.read_text())["bytecode"][2:])
+    implementation = created(node, maker, "IssuedToken", chain_id=CHAIN)
+    proxy = created(node, maker, "IssuedTokenProxy", implementation.address, proxy_admin, chain_id=CHAIN)
+    token = Contract("IssuedToken", proxy.address)
+    send(node, maker, token.call("initialise", "initialize", issuer, "Market Dollar", "MKD"), chain_id=CHAIN)
+    return token.address
 
 
 def follow(shell: Shell, node: Node, cast: Cast) -> dict[str, str]:

@@ -55,6 +55,8 @@ def test_cap_is_rounded_up_and_at_least_one(terms: dict[str, int], cap: int) -> 
         (ev.JobClaimed(JOB, 4, 8), ev.JobCancelled(JOB)),
         (ev.JobCancelled(JOB), posted()),
         (ev.ProviderRegistered(1, b"\1" * 20), ev.ProviderRegistered(1, b"\2" * 20)),
+        (ev.ProviderDeregistered(1), ev.ProviderListed(1, True)),
+        (ev.ProviderDeregistered(1), ev.ProviderRegistered(1, b"\1" * 20)),
     ],
 )
 def test_events_that_cannot_follow_each_other_are_a_contradiction(events: tuple[ev.Event, ...]) -> None:
@@ -65,3 +67,17 @@ def test_events_that_cannot_follow_each_other_are_a_contradiction(events: tuple[
 def test_an_ask_with_both_rates_zero_is_withdrawn() -> None:
     quotes = (ev.Ask(1, 60, 0, 0), ev.Ask(2, 60, 0, 5))
     assert folded(ev.AsksPublished(3, 77, quotes)).asks == {(3, 1, 60): None, (3, 2, 60): (0, 5)}
+
+
+def test_operator_that_changes_hands_is_the_last_one_of_the_stretch() -> None:
+    changes = folded(ev.ProviderRegistered(1, b"\1" * 20), ev.OperatorChanged(1, b"\2" * 20))
+    assert changes.new_providers[1].operator == b"\2" * 20
+    patched = folded(ev.OperatorChanged(1, b"\2" * 20), ev.OperatorChanged(1, b"\3" * 20))
+    assert patched.providers[1].operator == b"\3" * 20
+
+
+def test_provider_that_leaves_takes_its_changes_along() -> None:
+    changes = folded(ev.ProviderListed(1, True), ev.ProviderDeregistered(1))
+    assert (changes.providers, changes.gone_providers) == ({}, {1})
+    at_once = folded(ev.ProviderRegistered(2, b"\1" * 20), ev.ProviderDeregistered(2))
+    assert (at_once.new_providers, at_once.gone_providers) == ({}, set())
