@@ -133,4 +133,6 @@ class _Stumbled(Exception):
 
 
 def connect(rpc_url: str) -> Node:
+    if urlsplit(rpc_url).scheme not in ("http", "https") or not urlsplit(rpc_url).hostname:
+        raise Fatal("the RPC endpoint must be an http:// or https:// address")
     return Node(httpx.Client(timeout=_TIMEOUT_SECONDS), rpc_url)

@@ -70,6 +70,7 @@ class Sender:
 
     def run(self, steps: Sequence[Step]) -> None:
         """Return when every step is confirmed; Fatal says which one is not, and what to do."""
+        self._look_again(steps)
         for _, of_stage in groupby(steps, lambda step: step.stage):
             waiting, addresses = list(of_stage), self.addresses(steps)
             for start in range(0, len(waiting), _AT_ONCE):
@@ -79,6 +80,14 @@ class Sender:
         """What the confirmed steps created."""
         entries = ((step, self.journal.entries.get(step.key)) for step in steps if step.creates is not None)
         return {str(step.creates): entry.address for step, entry in entries if entry is not None and entry.address}
+
+    def _look_again(self, steps: Sequence[Step]) -> None:
+        """What an earlier run saw confirmed, a reorganisation may have taken away since."""
+        for step in steps:
+            entry = self.journal.entries.get(step.key)
+            if entry is not None and entry.block is not None and self._receipt(entry) is None:
+                self.say(f"{step.key}: {entry.mined} is not on the chain any more; it is broadcast again")
+                self.journal.write(step.key, attrs.evolve(entry, block=None, address=None, mined=None))
 
     def _run_together(self, steps: Sequence[Step], addresses: Addresses) -> None:
         for step in steps:
@@ -95,6 +104,9 @@ class Sender:
 
     def _sign(self, step: Step, call: Call) -> None:
         fees = current_fees(self.node, self.options.fees)
+        if call.to is not None and not self.node.code(call.to):
+            # A call of an address without code succeeds, and does nothing.
+            raise Retryable("chain_unreachable", f"{step.key}: the node has no contract at {call.to}: is it behind?")
         gas = gas_for(self.node, self.signer.address, call)
         nonce = max(self.node.nonce(self.signer.address, "pending"), self.journal.last_nonce() + 1)
         attempt = self._signed(call, nonce, gas, fees)

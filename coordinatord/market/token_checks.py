@@ -71,30 +71,17 @@ def _authorisations(node: Node, token: str, domain: Domain) -> Iterator[Row]:
     message = ReceiveWithAuthorization(payer.address, payee, 0, 0, _FOREVER, nonce)
     receive = digest(domain.separator, keccak256(message.packed()))
     transfer = digest(domain.separator, keccak256(keccak256(_TRANSFER_TYPE) + message.packed()[32:]))
+    another = secrets.token_bytes(20)
     for function, hashed in (("receiveWithAuthorization", receive), ("transferWithAuthorization", transfer)):
-        yield checked(
-            f"token: {function} as signed", _tried(node, token, function, message, payer.sign(hashed)), "taken"
-        )
-        other = payer.sign(keccak256(hashed))
-        refused = _tried(node, token, function, message, other) != "taken"
-        yield checked(f"token: {function} as nobody signed it", "refused" if refused else "taken", "refused")
-    stolen = _tried(
-        node, token, "receiveWithAuthorization", message, payer.sign(receive), sender=secrets.token_bytes(20)
-    )
-    refused = stolen != "taken"
-    yield checked("token: receiveWithAuthorization sent by another", "refused" if refused else "taken", "refused")
+        good, bad = (_calldata(function, message, payer.sign(one)) for one in (hashed, keccak256(hashed)))
+        yield checked(f"token: {function} as signed", _tried(node, token, good, payee), "taken")
+        yield checked(f"token: {function} as nobody signed it", _refused(node, token, bad, payee), "refused")
+    stolen = _calldata("receiveWithAuthorization", message, payer.sign(receive))
+    yield checked("token: receiveWithAuthorization sent by another", _refused(node, token, stolen, another), "refused")
 
 
-def _tried(  # noqa: PLR0917 - what is tried, and who tries it
-    node: Node,
-    token: str,
-    function: str,
-    message: ReceiveWithAuthorization,
-    signature: bytes,
-    sender: bytes | None = None,
-) -> str:
-    """By the payee, if by nobody else."""
-    data = abi.call(
+def _calldata(function: str, message: ReceiveWithAuthorization, signature: bytes) -> bytes:
+    return abi.call(
         abi.selector(function + _ARGUMENTS),
         abi.address(message.from_),
         abi.address(message.to),
@@ -106,8 +93,16 @@ def _tried(  # noqa: PLR0917 - what is tried, and who tries it
         abi.bytes32(signature[:32]),
         abi.bytes32(signature[32:64]),
     )
-    answer = _attempt(node, token, data, sender=checksum(sender or message.to))
+
+
+def _tried(node: Node, token: str, data: bytes, sender: bytes) -> str:
+    answer = _attempt(node, token, data, sender=checksum(sender))
     return "taken" if answer.startswith("0x") else answer
+
+
+def _refused(node: Node, token: str, data: bytes, sender: bytes) -> str:
+    """Why does not matter here."""
+    return "taken" if _tried(node, token, data, sender) == "taken" else "refused"
 
 
 def _domain(node: Node, terms: Terms) -> TokenDomain:

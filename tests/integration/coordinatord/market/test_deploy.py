@@ -21,7 +21,7 @@ from coordinatord.market.fees import FeeOptions
 from coordinatord.market.node import Node
 from coordinatord.market.preflight import costs
 from coordinatord.market.reading import read_market
-from coordinatord.trouble import Fatal
+from coordinatord.trouble import Fatal, Retryable
 from devnet.anvil import Anvil
 from devnet.contracts import at, connected
 from tests.integration.coordinatord.market.ground import QUICK, SPAN, Ground, created, key_of
@@ -149,6 +149,22 @@ def test_nonce_that_somebody_else_used_ends_the_run_and_the_next_signs_anew(grou
         deploy(ground.deployment(), ground.out, SPAN)
     deploy(ground.deployment(), ground.out, SPAN)
     assert ground.sent() == 1 + len(steps(ground.terms, ground.deployer.address))
+
+
+def test_step_that_a_reorganisation_took_away_is_broadcast_again(ground: Ground) -> None:
+    before = ground.rpc("evm_snapshot")
+    killed(ground, others=1)
+    assert _journal(ground.out)["deploy ProviderRegistry"]["block"] is not None
+    ground.rpc("evm_revert", before)
+    assert ground.sent() == 0
+    ground.deployed()
+    assert ground.sent() == len(steps(ground.terms, ground.deployer.address))
+
+
+def test_call_of_an_address_without_code_is_not_sent(ground: Ground) -> None:
+    with pytest.raises(Retryable, match="the node has no contract at 0x7777"):
+        ground.send(ground.deployer, Call("nothing", "0x" + "77" * 20, b""))
+    assert ground.sent() == 0
 
 
 def test_transaction_that_waits_is_replaced_when_asked_and_never_by_itself(ground: Ground) -> None:

@@ -4,7 +4,8 @@ import httpx
 import pytest
 
 from coordinatord.chain.rpc_errors import RpcError
-from coordinatord.trouble import Retryable
+from coordinatord.market.node import connect
+from coordinatord.trouble import Fatal, Retryable
 from tests.unit.coordinatord.market.nodes import error, node_that, result
 
 
@@ -39,6 +40,12 @@ def test_node_that_stays_silent_is_named_without_the_key_in_its_address() -> Non
     assert "node.example" in str(silence.value)
     for secret in ("word", "key-of-mine"):
         assert secret not in str(silence.value)
+
+
+@pytest.mark.parametrize("url", ["", "node.example", "ws://node.example", "http://", "file:///etc/passwd"])
+def test_address_that_is_none_of_http_is_refused(url: str) -> None:
+    with pytest.raises(Fatal, match="must be an http"):
+        connect(url)
 
 
 def test_refusal_is_not_asked_again() -> None:
