@@ -36,9 +36,7 @@ class Artifact:
 @cache
 def load(name: str) -> Artifact:
     """The artifact of one of `CONTRACTS`; KeyError for any other name."""
-    if name not in CONTRACTS:
-        raise KeyError(name)
-    document = json.loads(files("common").joinpath("contracts", "artifacts", f"{name}.json").read_bytes())
+    document = _document(name)
     errors = {bytes.fromhex(selector[2:]): error for selector, error in document["errors"].items()}
     return Artifact(
         name=name,
@@ -46,6 +44,17 @@ def load(name: str) -> Artifact:
         bytecode=bytes.fromhex(document["bytecode"][2:]),
         errors=MappingProxyType(errors),
     )
+
+
+def deployed_code(name: str) -> bytes:
+    """The code that a deployment leaves on the chain, with zeros where its immutable values stand."""
+    return bytes.fromhex(_document(name)["deployedBytecode"][2:])
+
+
+@cache
+def sources() -> Mapping[str, Any]:
+    """What the artifacts were compiled from: the compiler's version, its settings, and the sources of each contract."""
+    return MappingProxyType(json.loads(files("common").joinpath("contracts", "sources.json").read_bytes()))
 
 
 def event_topic(artifact: Artifact, event_name: str) -> bytes:
@@ -59,6 +68,15 @@ def selector(artifact: Artifact, function_name: str) -> bytes:
     ValueError for an overloaded name, of which only a token has any: it would need its argument types.
     """
     return keccak256(_signature(artifact, "function", function_name))[:4]
+
+
+def _document(name: str) -> dict[str, Any]:
+    if name not in CONTRACTS:
+        raise KeyError(name)
+    document: dict[str, Any] = json.loads(
+        files("common").joinpath("contracts", "artifacts", f"{name}.json").read_bytes()
+    )
+    return document
 
 
 def _error_names() -> Mapping[bytes, str]:

@@ -1,3 +1,19 @@
-from coordinatord.cli import main
+"""The program `coordinatord`: the daemon's commands, or the tool `market`. Each imports only what it needs: a daemon
+of months does without 20 MB of a tool's libraries, and the tool does not wait for the daemon's."""
 
-main()
+import sys
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["market"]:
+        from coordinatord.market.commands import main as market  # noqa: PLC0415
+
+        market(sys.argv[2:])
+    else:
+        from coordinatord.cli import main as daemon  # noqa: PLC0415
+
+        daemon()
+
+
+if __name__ == "__main__":
+    main()

@@ -86,6 +86,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     for name, (about, _) in _COMMANDS.items():
         commands.add_parser(name, help=about, description=about)
+    # Listed here, run by `__main__`, which imports none of the daemon for it.
+    commands.add_parser("market", help="deploy, verify and administer a market's contracts: `market --help`")
     return parser
 
 

@@ -1,8 +1,16 @@
-"""What the local market trades: models, windows, fees."""
+"""Terms of the local market: models, windows, fees."""
 
+import json
 from typing import Any, Final
 
 import attrs
+
+from coordinatord.market.terms import Model as TradedModel
+from coordinatord.market.terms import Terms
+from devnet.accounts import Cast
+from devnet.anvil import CHAIN_ID
+
+TOKEN_DECIMALS: Final = 6
 
 FEE_BPS: Final = 250
 GAS_FEE: Final = 2_000  # 0.002 of the payment token
@@ -65,3 +73,23 @@ MODELS: Final = (
     Model(2, "demo/embed-small", "/v1/embeddings", "demo", _EMBEDDINGS),
     Model(3, "demo/image-small", "/v1/images/generations", "demo", _IMAGE),
 )
+
+
+def terms_of_trade(cast: Cast, token: str) -> Terms:
+    """What the admin deploys, and goes on to own."""
+    return Terms(
+        chain_id=CHAIN_ID,
+        token=token,
+        decimals=TOKEN_DECIMALS,
+        owner=cast.admin.address,
+        treasury=cast.treasury.address,
+        fee_bps=FEE_BPS,
+        gas_fee=GAS_FEE,
+        max_gas_fee=MOST_GAS_FEE,
+        point_price=POINT_PRICE,
+        slas=SLA_SECONDS,
+        relayers=tuple(relayer.address for relayer in cast.with_role("relayer")),
+        models=tuple(
+            TradedModel(m.model_id, m.name, m.owned_by, json.dumps(m.parameters, separators=(",", ":"))) for m in MODELS
+        ),
+    )

@@ -1,28 +1,36 @@
-"""The contracts of the local chain: deployed from the committed artifacts, called from unlocked accounts."""
+"""The contracts of the local chain: deployed as `coordinatord market` deploys them, called from unlocked accounts."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import attrs
+from anyio import to_thread
 from eth_utils.address import to_checksum_address
 from web3 import AsyncHTTPProvider, AsyncWeb3
 from web3.contract import AsyncContract
 from web3.types import TxReceipt
 
 from common import artifacts
+from common.address_book import AddressBook
+from coordinatord.market.deploy import Deployment
+from coordinatord.market.journal import Journal
+from coordinatord.market.node import connect
+from coordinatord.market.preflight import check_chain_and_token
+from coordinatord.market.sending import SendOptions
+from coordinatord.market.signers import LocalKey
 from devnet.accounts import Cast
-from devnet.catalogue import MOST_GAS_FEE, POINT_PRICE
+from devnet.catalogue import terms_of_trade
 
 _RECEIPT_POLL_SECONDS: Final = 0.01
 
 
 @attrs.frozen
 class Contracts:
-    """The deployed contracts and the block from which their events count."""
+    """The deployed contracts, and their address book."""
 
     chain: "Chain"
-    deploy_block: int
+    book: AddressBook
     token: AsyncContract
     providers: AsyncContract
     jobs: AsyncContract
@@ -70,17 +78,20 @@ def at(chain: Chain, name: str, address: str) -> AsyncContract:
 
 
 async def deploy_all(chain: Chain, wallets: Cast, *, issued: bool = False) -> Contracts:
-    """The token and the three registries, knowing each other. `issued`: with the token that behaves as the large ones
-    do, behind its proxy."""
+    """A token, and a market of it: the registries wired, with its terms set and its relayers appointed. `issued`: with
+    the token that behaves as the large ones do, behind its proxy."""
     admin = wallets.admin.address
-    token, block = await (deploy_issued(chain, wallets) if issued else chain.deploy("DevToken", admin, admin))
-    providers, _ = await chain.deploy("ProviderRegistry", admin, admin, POINT_PRICE)
-    jobs, _ = await chain.deploy(
-        "JobRegistry", admin, admin, token.address, providers.address, wallets.treasury.address, MOST_GAS_FEE
+    token, _ = await (deploy_issued(chain, wallets) if issued else chain.deploy("DevToken", admin, admin))
+    rpc_url = str(chain.web3.provider.endpoint_uri)
+    book = await to_thread.run_sync(_deploy_market, rpc_url, wallets, str(token.address))
+    return Contracts(
+        chain,
+        book,
+        token,
+        at(chain, "ProviderRegistry", book.provider_registry.hex()),
+        at(chain, "JobRegistry", book.job_registry.hex()),
+        at(chain, "AskRegistry", book.ask_registry.hex()),
     )
-    asks, _ = await chain.deploy("AskRegistry", admin, admin, providers.address)
-    await chain.send(providers, admin, "setJobRegistry", jobs.address)
-    return Contracts(chain, block, token, providers, jobs, asks)
 
 
 async def deploy_issued(chain: Chain, wallets: Cast) -> tuple[AsyncContract, int]:
@@ -91,3 +102,16 @@ async def deploy_issued(chain: Chain, wallets: Cast) -> tuple[AsyncContract, int
     token = at(chain, "IssuedToken", str(proxy.address))
     await chain.send(token, admin, "initialize", admin, "Issued Dollar", "IUSD")
     return token, block
+
+
+def _deploy_market(rpc_url: str, wallets: Cast, token: str) -> AddressBook:
+    terms = terms_of_trade(wallets, token)
+    options = SendOptions(poll_seconds=_RECEIPT_POLL_SECONDS)
+    with connect(rpc_url) as node:
+        facts, _ = check_chain_and_token(node, terms)
+        admin = LocalKey.of(bytes.fromhex(wallets.admin.private_key[2:]))
+        return Deployment(node, admin, terms, options, _unheard).carry_out(facts, Journal(None, {}))
+
+
+def _unheard(line: str) -> None:
+    """A local deployment takes less time than its lines take to read."""

@@ -1,13 +1,11 @@
-"""Turns freshly deployed contracts into a market: terms, relayers, money, providers."""
+"""Opens a freshly deployed market: money for clients, providers admitted."""
 
-import json
 from typing import Any, Final
 
 import attrs
 
 from devnet.accounts import Cast, Wallet
 from devnet.anvil import CHAIN_ID
-from devnet.catalogue import FEE_BPS, GAS_FEE, MODELS, SLA_SECONDS
 from devnet.contracts import Contracts
 
 CLIENT_FUNDS: Final = 1_000_000 * 10**6  # a million of the payment token, which has six decimals
@@ -45,50 +43,23 @@ class Market:
 
 
 async def open_market(contracts: Contracts, cast: Cast) -> Market:
-    await _set_terms(contracts, cast)
-    await _appoint_relayers(contracts, cast)
+    book = contracts.book
     for client in cast.with_role("client"):
         await contracts.chain.send(contracts.token, cast.admin.address, "mint", client.address, CLIENT_FUNDS)
     provider_ids = {
         provider.address: await _admit(contracts, cast, provider) for provider in cast.with_role("provider")
     }
-    name, version = await _token_domain(contracts)
     return Market(
-        contracts.deploy_block,
+        book.deploy_block,
         contracts.token.address,
-        name,
-        version,
-        await contracts.token.functions.decimals().call(),
+        book.token_domain.name,
+        book.token_domain.version,
+        book.payment_token_decimals,
         contracts.providers.address,
         contracts.jobs.address,
         contracts.asks.address,
         provider_ids,
     )
-
-
-async def _token_domain(contracts: Contracts) -> tuple[str, str]:
-    """Name and version. The token tells its domain (EIP-5267), or its version alone, as the older ones do."""
-    token = contracts.token
-    if any(entry.get("name") == "eip712Domain" for entry in token.abi):
-        _, name, version, *_ = await token.functions.eip712Domain().call()
-        return name, version
-    return await token.functions.name().call(), await token.functions.version().call()
-
-
-async def _set_terms(contracts: Contracts, cast: Cast) -> None:
-    chain, admin, jobs = contracts.chain, cast.admin.address, contracts.jobs
-    await chain.send(jobs, admin, "setFees", FEE_BPS, GAS_FEE)
-    for seconds in SLA_SECONDS:
-        await chain.send(jobs, admin, "setSla", seconds, True)
-    for model in MODELS:
-        schema = json.dumps(model.parameters, separators=(",", ":"))
-        await chain.send(jobs, admin, "setModel", model.model_id, model.name, True, model.owned_by, schema)
-
-
-async def _appoint_relayers(contracts: Contracts, cast: Cast) -> None:
-    for relayer in cast.with_role("relayer"):
-        for registry in (contracts.jobs, contracts.providers, contracts.asks):
-            await contracts.chain.send(registry, cast.admin.address, "setRelayer", relayer.address, True)
 
 
 async def _admit(contracts: Contracts, cast: Cast, provider: Wallet) -> int:

@@ -1,5 +1,6 @@
 // Compiles the contracts with the pinned solc and writes one artifact per contract: its ABI, its bytecode and the
-// names of its errors. `node build.mjs [folder]`; without a folder, into artifacts/, which is committed.
+// names of its errors; and sources.json, what they were compiled from, for explorers to verify deployments by.
+// `node build.mjs [folder]`: into folder/artifacts and folder/sources.json; without a folder, here, to be committed.
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { dirname, join } from "node:path";
@@ -26,25 +27,33 @@ const setting = (name) => {
 // The compiler sees paths inside this folder only, so that artifacts do not depend on where it lies.
 const read = (path) => readFileSync(path.startsWith("@") ? join(here, "node_modules", path) : join(here, path), "utf8");
 
-const compile = () => {
-  const input = {
-    language: "Solidity",
-    sources: Object.fromEntries(CONTRACTS.map((name) => [`src/${name}.sol`, { content: read(`src/${name}.sol`) }])),
-    settings: {
-      optimizer: { enabled: setting("optimizer"), runs: setting("optimizer_runs") },
-      viaIR: setting("via_ir"),
-      evmVersion: setting("evm_version"),
-      metadata: { bytecodeHash: setting("bytecode_hash"), appendCBOR: setting("cbor_metadata") },
-      outputSelection: { "*": { "*": ["abi", "evm.bytecode.object", "evm.deployedBytecode.object"] } },
-    },
-  };
-  const callbacks = { import: (path) => ({ contents: read(path) }) };
-  const output = JSON.parse(solc.compile(JSON.stringify(input), callbacks));
+const SETTINGS = {
+  optimizer: { enabled: setting("optimizer"), runs: setting("optimizer_runs") },
+  viaIR: setting("via_ir"),
+  evmVersion: setting("evm_version"),
+  metadata: { bytecodeHash: setting("bytecode_hash"), appendCBOR: setting("cbor_metadata") },
+  outputSelection: { "*": { "*": ["abi", "evm.bytecode.object", "evm.deployedBytecode.object"] } },
+};
+
+// Each from its own sources and nothing else: what an explorer is given compiles to the same bytes.
+const compile = (name, sources) => {
+  const input = { language: "Solidity", sources, settings: SETTINGS };
+  const output = JSON.parse(solc.compile(JSON.stringify(input)));
   const complaints = (output.errors ?? [])
     .filter(({ errorCode }) => errorCode !== CLEARS_TRANSIENT_STORAGE)
     .map((error) => error.formattedMessage);
   if (complaints.length > 0) throw new Error(complaints.join("\n")); // a warning is as bad as an error
-  return output.contracts;
+  return output.contracts[`src/${name}.sol`][name];
+};
+
+// Every source that a contract needs, by path: its own, and whatever these import.
+const closure = (path, found = {}) => {
+  if (path in found) return found;
+  found[path] = { content: read(path) };
+  for (const [, imported] of found[path].content.matchAll(/^import\s[^"]*"([^"]+)";/gm)) {
+    closure(imported.startsWith(".") ? join(dirname(path), imported) : imported, found);
+  }
+  return found;
 };
 
 const selector = ({ name, inputs }) =>
@@ -61,10 +70,15 @@ const artifact = (contractName, { abi, evm }) => {
   };
 };
 
-const folder = process.argv[2] ?? join(here, "artifacts");
-const compiled = compile();
-mkdirSync(folder, { recursive: true });
+const folder = process.argv[2] ?? here;
+mkdirSync(join(folder, "artifacts"), { recursive: true });
+const write = (path, value) => writeFileSync(join(folder, path), `${JSON.stringify(value, null, 2)}\n`);
+
+const written = { compiler: `v${solc.version().split(".Emscripten")[0]}`, settings: SETTINGS, contracts: {}, sources: {} };
 for (const name of CONTRACTS) {
-  const text = JSON.stringify(artifact(name, compiled[`src/${name}.sol`][name]), null, 2);
-  writeFileSync(join(folder, `${name}.json`), `${text}\n`);
+  const sources = closure(`src/${name}.sol`);
+  write(`artifacts/${name}.json`, artifact(name, compile(name, sources)));
+  written.contracts[name] = Object.keys(sources).sort();
+  for (const [path, { content }] of Object.entries(sources)) written.sources[path] = content;
 }
+write("sources.json", written);

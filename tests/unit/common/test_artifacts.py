@@ -25,11 +25,12 @@ def node() -> str:
 
 def test_committed_artifacts_are_what_the_sources_compile_to(tmp_path: Path) -> None:
     subprocess.run([node(), CONTRACTS_DIR / "build.mjs", tmp_path], check=True)
-    committed = {path.name: path.read_bytes() for path in (CONTRACTS_DIR / "artifacts").iterdir()}
-    rebuilt = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert rebuilt.keys() == committed.keys() == {f"{name}.json" for name in artifacts.CONTRACTS}
-    for name, content in rebuilt.items():
-        assert content == committed[name], f"{name} differs from its sources: run `make contracts`"
+    paths = {f"artifacts/{path.name}" for path in (CONTRACTS_DIR / "artifacts").iterdir()} | {"sources.json"}
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.json")} == paths
+    assert paths >= {f"artifacts/{name}.json" for name in artifacts.CONTRACTS}
+    for path in sorted(paths):
+        rebuilt, committed = (tmp_path / path).read_bytes(), (CONTRACTS_DIR / path).read_bytes()
+        assert rebuilt == committed, f"{path} differs from its sources: run `make contracts`"
 
 
 @pytest.mark.parametrize("name", artifacts.CONTRACTS)

@@ -1,0 +1,162 @@
+"""The actions of `coordinatord market admin`: their words on the command line, and what each calls."""
+
+import re
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import attrs
+
+from common.refusal import Refused
+from common.scalars import read_decimal, read_hex
+from coordinatord.market.admin import Action, Admin
+from coordinatord.market.contracts import read_address
+from coordinatord.market.reading import STATUSES
+from coordinatord.market.terms import LEAST_TOKEN_GAS, LONGEST_SLA, MAX_FEE_BPS, MOST_TOKEN_GAS, read_model, read_schema
+
+_YES_NO: Final = {"yes": True, "no": False}
+_LONGEST_ENTRY: Final = 1024
+
+
+class Subparsers(Protocol):
+    def add_parser(self, name: str, *, help: str, description: str) -> ArgumentParser: ...
+
+
+@attrs.frozen(slots=True)
+class Word:
+    """A positional argument. `read` raises Refused."""
+
+    name: str
+    read: Callable[[str], Any]
+    about: str
+
+
+@attrs.frozen(slots=True)
+class Verb:
+    about: str
+    words: tuple[Word, ...]
+    take: Callable[..., Action]
+
+
+def _uint(bits: int, low: int = 0, high: int | None = None, param: str = "the value") -> Callable[[str], int]:
+    most = 2**bits - 1 if high is None else high
+
+    def read(text: str) -> int:
+        number = read_decimal(text, bits, param)
+        if not low <= number <= most:
+            raise Refused(f"{param} must be in {low}..{most}", param)
+        return number
+
+    return read
+
+
+def _yes_no(text: str) -> bool:
+    if text not in _YES_NO:
+        raise Refused(f"must be yes or no, not {text}")
+    return _YES_NO[text]
+
+
+def _address(text: str) -> str:
+    return read_address(text, "the address")
+
+
+def _key(text: str) -> bytes:
+    return read_hex(text, 32, "the key")
+
+
+def _status(text: str) -> int:
+    if text not in STATUSES:
+        raise Refused(f"must be one of {', '.join(STATUSES)}, not {text}")
+    return STATUSES.index(text)
+
+
+def _entry(text: str) -> str:
+    if len(text.encode()) > _LONGEST_ENTRY or re.search(r"[\x00-\x1f\x7f]", text):
+        raise Refused(f"the entry must be a text of at most {_LONGEST_ENTRY} bytes, without control characters")
+    return text
+
+
+_PROVIDER: Final = Word("provider", _uint(32, 1, param="the provider's id"), "id of the provider")
+_MODEL: Final = Word("model", _uint(32, 1, param="the model's id"), "id of the model")
+_ALLOWED: Final = Word("allowed", _yes_no, "yes or no")
+_ACCOUNT: Final = Word("account", _address, "0x…")
+
+VERBS: Final[dict[str, Verb]] = {
+    "list-provider": Verb("let a provider claim jobs", (_PROVIDER,), lambda a, p: a.list_provider(p, True)),
+    "delist-provider": Verb("stop a provider's claims", (_PROVIDER,), lambda a, p: a.list_provider(p, False)),
+    "ceiling": Verb(
+        "bound the jobs that a provider runs at once",
+        (_PROVIDER, Word("ceiling", _uint(32, param="the ceiling"), "jobs at most")),
+        Admin.set_ceiling,
+    ),
+    "allow-all-models": Verb("let a provider run every model, or not", (_PROVIDER, _ALLOWED), Admin.allow_all_models),
+    "allow-model": Verb("let a provider run one model, or not", (_PROVIDER, _MODEL, _ALLOWED), Admin.allow_model),
+    "enable-model": Verb("enable or disable a model that was set", (_MODEL, _ALLOWED), Admin.enable_model),
+    "sla": Verb(
+        "allow or forbid a window",
+        (Word("seconds", _uint(32, 1, LONGEST_SLA, "the window"), f"1..{LONGEST_SLA}"), _ALLOWED),
+        Admin.allow_sla,
+    ),
+    "fees": Verb(
+        "set the fees of jobs posted from now on",
+        (
+            Word("bps", _uint(16, 0, MAX_FEE_BPS, "the fee in bps"), f"0..{MAX_FEE_BPS}"),
+            Word("gas_fee", _uint(128, param="the gas fee"), "in the token's smallest unit"),
+        ),
+        Admin.set_fees,
+    ),
+    "token-gas": Verb(
+        "set what one call of the token may use",
+        (Word("gas", _uint(32, LEAST_TOKEN_GAS, MOST_TOKEN_GAS, "the gas"), f"{LEAST_TOKEN_GAS}..{MOST_TOKEN_GAS}"),),
+        Admin.set_token_gas,
+    ),
+    "point-price": Verb(
+        "set what the treasury must get for a point of a provider's reputation",
+        (Word("price", _uint(96, param="the price"), "in the token's smallest unit"),),
+        Admin.set_point_price,
+    ),
+    "treasury": Verb("change where fees go", (_ACCOUNT,), Admin.set_treasury),
+    "grant-relayer": Verb("let an account relay, on all registries", (_ACCOUNT,), lambda a, r: a.set_relayer(r, True)),
+    "revoke-relayer": Verb("let it relay no longer", (_ACCOUNT,), lambda a, r: a.set_relayer(r, False)),
+    "pause": Verb("stop posts and claims; what is claimed goes on", (), lambda a: a.pause(True)),
+    "unpause": Verb("let posts and claims go on", (), lambda a: a.pause(False)),
+    "allowlist": Verb(
+        "set the status of an escrow key",
+        (
+            Word("key", _key, "32 bytes, 0x…"),
+            Word("status", _status, ", ".join(STATUSES)),
+            Word("entry", _entry, "what it is, for people and clients; may be empty"),
+        ),
+        Admin.set_allowlist,
+    ),
+    "transfer-ownership": Verb("offer all registries to an account", (_ACCOUNT,), Admin.transfer_ownership),
+    "take-back-ownership": Verb("take back an offer that is not accepted", (), Admin.take_back_offer),
+    "accept-ownership": Verb("accept what is offered to the sender", (), Admin.accept_ownership),
+}
+
+
+def add_verbs(verbs: Subparsers, add_options: Callable[[ArgumentParser], None]) -> None:
+    for name, verb in VERBS.items():
+        parser = verbs.add_parser(name, help=verb.about, description=verb.about)
+        for word in verb.words:
+            parser.add_argument(word.name, help=word.about)
+        add_options(parser)
+    about = "set a model: its name, owner and parameters"
+    model = verbs.add_parser("set-model", help=about, description=about)
+    model.add_argument("model", help=_MODEL.about)
+    model.add_argument("--name", required=True, help="the name that clients order by")
+    model.add_argument("--owned-by", default="", help="whose model it is")
+    model.add_argument("--params-schema", type=Path, metavar="FILE", help="JSON Schema of its parameters")
+    model.add_argument("--disabled", action="store_true", help="known, and not to be ordered")
+    add_options(model)
+
+
+def take(admin: Admin, arguments: Namespace) -> Action:
+    """The action that the command line names. Refused when a value of it is wrong."""
+    if arguments.verb == "set-model":
+        schema = read_schema(arguments.params_schema) if arguments.params_schema is not None else None
+        model = read_model(_MODEL.read(arguments.model), arguments.name, arguments.owned_by, schema, "the model")
+        return admin.set_model(model, not arguments.disabled)
+    verb = VERBS[arguments.verb]
+    return verb.take(admin, *(word.read(getattr(arguments, word.name)) for word in verb.words))

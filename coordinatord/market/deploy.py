@@ -1,0 +1,142 @@
+"""Deployment of a market: checked, deployed, wired, set, handed over, verified, written down.
+
+A run may be killed at any moment; the same command goes on where it stood (see `journal`). The address book is
+written last, when the chain says that every fact is right.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+
+from common import artifacts
+from common.address_book import AddressBook
+from common.keccak import keccak256
+from common.scalars import hex_of
+from coordinatord.market import explorer
+from coordinatord.market.contracts import Call, Contract
+from coordinatord.market.deployment import ASKS, JOBS, PROVIDERS, REGISTRIES, steps
+from coordinatord.market.fees import current_fees
+from coordinatord.market.journal import Journal, opened, replace_file
+from coordinatord.market.multisig import as_text
+from coordinatord.market.node import Node
+from coordinatord.market.preflight import check_chain_and_token, costs, plan, require_funds
+from coordinatord.market.reading import Market, read_market
+from coordinatord.market.sending import Say, Sender, SendOptions, Step
+from coordinatord.market.signers import Signer
+from coordinatord.market.table import Row, table
+from coordinatord.market.terms import Terms
+from coordinatord.market.token_checks import TokenFacts
+from coordinatord.market.verify import conformity, soundness
+from coordinatord.trouble import Fatal
+
+
+@attrs.frozen(slots=True)
+class Deployment:
+    """One market, by one account, on one chain."""
+
+    node: Node
+    signer: Signer
+    terms: Terms
+    options: SendOptions
+    say: Say
+
+    def carry_out(self, facts: TokenFacts, journal: Journal) -> AddressBook:
+        """The transactions, but for those that the journal has; the book of what stands on the chain then."""
+        sender = Sender(self.node, self.signer, self.terms.chain_id, self.options, journal, self.say)
+        of = steps(self.terms, self.signer.address)
+        sender.run(of)
+        addresses = {name: bytes.fromhex(address[2:]) for name, address in sender.addresses(of).items()}
+        blocks = [entry.block for entry in journal.entries.values() if entry.address and entry.block is not None]
+        return AddressBook(
+            chain_id=self.terms.chain_id,
+            deploy_block=min(blocks),
+            job_registry=addresses[JOBS],
+            provider_registry=addresses[PROVIDERS],
+            ask_registry=addresses[ASKS],
+            paytoken=bytes.fromhex(self.terms.token[2:]),
+            payment_token_decimals=facts.decimals,
+            token_domain=facts.domain,
+        )
+
+    def identity(self) -> dict[str, object]:
+        """What makes it this deployment: gone on with anything else, it would be half one and half another."""
+        return {
+            "genesis": self.node.genesis(),
+            "deployer": self.signer.address,
+            "contracts": {name: hex_of(keccak256(artifacts.load(name).bytecode)) for name in REGISTRIES},
+            "terms": self.terms.as_json(),
+        }
+
+    def show_costs(self, journal: Journal) -> None:
+        """Of the steps that are left. Fatal when the account cannot pay for them."""
+        left = [step for step in steps(self.terms, self.signer.address) if step.key not in journal.entries]
+        if left:
+            _show_costs(self.node, self.signer.address, left, self.options, self.say)
+
+
+def deploy(deployment: Deployment, out: Path, span: int, verification: Path | None = None) -> AddressBook:
+    """The whole of it. Fatal says what stands in the way, and what to do."""
+    node, terms, say = deployment.node, deployment.terms, deployment.say
+    facts, rows = check_chain_and_token(node, terms)
+    say(table(rows))
+    path = journal_path(out)
+    if out.exists() and not path.exists():
+        raise Fatal(f"--out {out} exists already, and is of no deployment that can go on: name another file")
+    with opened(path, deployment.identity()) as journal:
+        deployment.show_costs(journal)
+        book = deployment.carry_out(facts, journal)
+        say("\nverifying")
+        market = read_market(node, book, span, say)
+        rows = soundness(market, book) + conformity(market, terms)
+        say(table(rows))
+        _require_right(rows)
+        replace_file(out, json.dumps(book.as_json(), indent=2) + "\n")
+    say(f"\nthe address book: {out}")
+    if verification is not None:
+        explorer.write_folder(verification, node, market)
+        say(f"for explorers: {verification}")
+    _tell_heir(market, say)
+    return book
+
+
+def dry_run(node: Node, deployer: str, terms: Terms, options: SendOptions, say: Say) -> None:
+    """The checks, the plan and its costs; nothing is signed."""
+    _, rows = check_chain_and_token(node, terms)
+    say(table(rows))
+    _show_costs(node, deployer, steps(terms, deployer), options, say)
+
+
+def _show_costs(node: Node, deployer: str, left: Sequence[Step], options: SendOptions, say: Say) -> None:
+    of, fees, balance = costs(node, deployer, left), current_fees(node, options.fees), node.balance(deployer)
+    say("\n" + plan(of, fees, balance, deployer) + "\n")
+    require_funds(of, fees, balance, deployer)
+
+
+def journal_path(out: Path) -> Path:
+    return out.with_name(out.name + ".journal")
+
+
+def acceptance(market: Market) -> list[Call]:
+    """What the new owner has to send, for each registry that is offered to it."""
+    return [
+        Contract(name, registry.contract.address).call(
+            f"{name}: accept ownership, as {registry.pending_owner}", "acceptOwnership"
+        )
+        for name, registry in market.registries.items()
+        if registry.pending_owner is not None
+    ]
+
+
+def _require_right(rows: Sequence[Row]) -> None:
+    wrong = [row.fact for row in rows if row.wrong]
+    if wrong:
+        raise Fatal(f"the chain differs from the terms, and no address book is written: {'; '.join(wrong)}")
+
+
+def _tell_heir(market: Market, say: Say) -> None:
+    calls = acceptance(market)
+    if calls:
+        say("\nthe new owner accepts by sending these; until then the deployer's key has every power:\n")
+        say(as_text(calls))

@@ -1,0 +1,82 @@
+"""The facts of a deployment: what is deployed, with which arguments, and what is set afterwards, in which order.
+
+Steps of one stage do not need each other and wait for the chain together. Everything else (sending, resuming,
+verifying, explorers) follows from here.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from coordinatord.market.contracts import Call, Contract, constructor_arguments, creation
+from coordinatord.market.sending import Addresses, Step
+from coordinatord.market.terms import LEAST_TOKEN_GAS, Terms
+
+PROVIDERS: Final = "ProviderRegistry"
+JOBS: Final = "JobRegistry"
+ASKS: Final = "AskRegistry"
+REGISTRIES: Final = (PROVIDERS, JOBS, ASKS)
+
+
+def arguments_of(name: str, terms: Terms, deployer: str, addresses: Addresses) -> tuple[object, ...]:
+    """The constructor's arguments. The deployer owns what it deploys until everything is set."""
+    match name:
+        case "ProviderRegistry":
+            return (deployer, terms.point_price)
+        case "JobRegistry":
+            return (deployer, terms.token, addresses[PROVIDERS], terms.treasury, terms.max_gas_fee)
+        case "AskRegistry":
+            return (deployer, addresses[PROVIDERS])
+    raise KeyError(name)
+
+
+def encoded_arguments(name: str, terms: Terms, deployer: str, addresses: Addresses) -> bytes:
+    return constructor_arguments(name, *arguments_of(name, terms, deployer, addresses))
+
+
+def steps(terms: Terms, deployer: str) -> list[Step]:
+    """In the order of their nonces."""
+    plan = [_creation(PROVIDERS, 1, terms, deployer)]
+    plan += [_creation(name, 2, terms, deployer) for name in (JOBS, ASKS)]
+    plan += [_step(3, PROVIDERS, "setJobRegistry", "wire the job registry", lambda at: (at[JOBS],))]
+    plan += [_set(3, JOBS, "setFees", f"fees {terms.fee_bps} bps + {terms.gas_fee}", terms.fee_bps, terms.gas_fee)]
+    if terms.token_gas != LEAST_TOKEN_GAS:  # which a new registry has
+        plan += [_set(3, JOBS, "setTokenGas", f"let a call of the token use {terms.token_gas} gas", terms.token_gas)]
+    plan += [_set(3, JOBS, "setSla", f"allow windows of {seconds} s", seconds, True) for seconds in terms.slas]
+    plan += [
+        _set(3, JOBS, "setModel", f"model {m.model_id} {m.name}", m.model_id, m.name, True, m.owned_by, m.params_schema)
+        for m in terms.models
+    ]
+    plan += [
+        _set(3, registry, "setRelayer", f"relayer {relayer}", relayer, True)
+        for relayer in terms.relayers
+        for registry in REGISTRIES
+    ]
+    if terms.owner != deployer:
+        plan += [
+            _set(4, name, "transferOwnership", f"offer ownership to {terms.owner}", terms.owner) for name in REGISTRIES
+        ]
+    return plan
+
+
+def _creation(name: str, stage: int, terms: Terms, deployer: str) -> Step:
+    words = f"deploy {name}"
+
+    def build(addresses: Addresses) -> Call:
+        return Call(words, None, creation(name, *arguments_of(name, terms, deployer, addresses)))
+
+    return Step(words, stage, name, build)
+
+
+def _set(stage: int, registry: str, function: str, words: str, *arguments: object) -> Step:
+    return _step(stage, registry, function, words, lambda _: arguments)
+
+
+def _step(
+    stage: int, registry: str, function: str, words: str, arguments: Callable[[Addresses], tuple[object, ...]]
+) -> Step:
+    said = f"{registry}: {words}"
+
+    def build(addresses: Addresses) -> Call:
+        return Contract(registry, addresses[registry]).call(said, function, *arguments(addresses))
+
+    return Step(said, stage, None, build)

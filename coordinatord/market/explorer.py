@@ -1,0 +1,67 @@
+"""What explorers verify a contract by: the compiler's standard JSON input and the constructor's arguments."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from common import artifacts
+from coordinatord.market.deployment import REGISTRIES
+from coordinatord.market.journal import replace_file
+from coordinatord.market.node import Node
+from coordinatord.market.reading import Market
+from coordinatord.trouble import Fatal
+
+
+def standard_input(name: str) -> dict[str, Any]:
+    """What `solc --standard-json` compiles to exactly the bytecode that this release deploys."""
+    written = artifacts.sources()
+    paths = written["contracts"][name]
+    return {
+        "language": "Solidity",
+        "sources": {path: {"content": written["sources"][path]} for path in paths},
+        "settings": written["settings"],
+    }
+
+
+def write_folder(folder: Path, node: Node, market: Market) -> list[Path]:
+    """Two files for each registry, and one that says what to fill into an explorer's form. The files written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Fatal(f"{folder} cannot be made: {error.strerror}") from None
+    compiler = artifacts.sources()["compiler"]
+    written, forms = [], []
+    for name in REGISTRIES:
+        arguments = creation_arguments(node, market, name)
+        texts = {
+            f"{name}.standard-input.json": json.dumps(standard_input(name), indent=2) + "\n",
+            f"{name}.constructor-arguments.txt": arguments.hex() + "\n",
+        }
+        for file, text in texts.items():
+            replace_file(folder / file, text)
+            written.append(folder / file)
+        forms.append(
+            {
+                "address": market.registries[name].contract.address,
+                "contract": f"src/{name}.sol:{name}",
+                "compiler": compiler,
+                "standardInput": f"{name}.standard-input.json",
+                "constructorArguments": arguments.hex(),
+            }
+        )
+    document = {"chainId": market.chain_id, "license": "Apache-2.0", "contracts": forms}
+    replace_file(folder / "contracts.json", json.dumps(document, indent=2) + "\n")
+    return [*written, folder / "contracts.json"]
+
+
+def creation_arguments(node: Node, market: Market, name: str) -> bytes:
+    """The encoded arguments that a registry was deployed with: what follows the bytecode in its transaction."""
+    created = market.registries[name].created
+    if created is None:
+        raise Fatal(f"{name}: its deployment is before the address book's deployBlock: correct that first")
+    transaction = node.request("eth_getTransactionByHash", created[1])
+    data = bytes.fromhex(transaction["input"][2:]) if transaction else b""
+    bytecode = artifacts.load(name).bytecode
+    if not data.startswith(bytecode):
+        raise Fatal(f"{name}: transaction {created[1]} did not deploy the bytecode of this release")
+    return data[len(bytecode) :]

@@ -1,0 +1,139 @@
+"""The journal of a deployment: what was signed, written down before it is broadcast.
+
+A run that is killed leaves a file that says which transactions may be on the chain; the next run asks for their
+receipts, broadcasts identical bytes where there are none, and signs nothing a second time. The file holds no key.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+from coordinatord.trouble import Fatal
+
+_VERSION: Final = 1
+
+
+@attrs.frozen(slots=True)
+class Attempt:
+    """One signing of a step. A replaced one keeps its place: either may be mined."""
+
+    hash: str
+    raw: str = attrs.field(repr=False)
+    gas: int
+    most: int  # fee cap and tip, in wei
+    tip: int
+
+
+@attrs.frozen(slots=True)
+class Entry:
+    """A step that was signed. `block` is None until it is confirmed."""
+
+    nonce: int
+    attempts: tuple[Attempt, ...]
+    address: str | None = None  # of the contract that it creates
+    block: int | None = None
+    mined: str | None = None  # the hash of the attempt that was
+
+
+@attrs.define(slots=True)
+class Journal:
+    """`path` is None for a deployment that is not resumed: a local chain's."""
+
+    path: Path | None
+    run: Mapping[str, Any]  # what must be the same when it goes on
+    entries: dict[str, Entry] = attrs.field(factory=dict)
+
+    def write(self, key: str, entry: Entry | None) -> None:
+        """On the disk when this returns. None forgets a step that can never be mined."""
+        if entry is None:
+            del self.entries[key]
+        else:
+            self.entries[key] = entry
+        if self.path is None:
+            return
+        document = {
+            "version": _VERSION,
+            "run": self.run,
+            "steps": {key: attrs.asdict(entry) for key, entry in self.entries.items()},
+        }
+        replace_file(self.path, json.dumps(document, indent=2) + "\n")
+
+    def last_nonce(self) -> int:
+        return max((entry.nonce for entry in self.entries.values()), default=-1)
+
+
+@contextmanager
+def opened(path: Path, run: Mapping[str, Any]) -> Iterator[Journal]:
+    """The journal of this deployment, new or gone on with; Fatal when it is of another one, or in use."""
+    try:
+        lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise Fatal(f"the journal {path} cannot be written: {error.strerror}") from None
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Fatal(f"another run is at work on {path}: let it end, or end it") from None
+        run = json.loads(json.dumps(run))  # as it reads back
+        yield _read(path, run) if path.exists() else Journal(path, run)
+    finally:
+        os.close(lock)
+
+
+def _read(path: Path, run: Mapping[str, Any]) -> Journal:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if document["version"] != _VERSION:
+            raise Fatal(f"{path} is a journal of version {document['version']}; this release reads {_VERSION}")
+        before = document["run"]
+        entries = {key: _entry(entry) for key, entry in document["steps"].items()}
+    except (OSError, ValueError, KeyError, TypeError) as wrong:
+        raise Fatal(f"{path} is no journal of a deployment: {wrong}") from None
+    different = _first_difference(before, run)
+    if different is not None:
+        name, was, now = different
+        raise Fatal(
+            f"{path} is the journal of a deployment whose {name} was {was}; now it is {now}. Run it with the values it "
+            "began with and change them afterwards (`coordinatord market admin`), or deploy anew with another --out"
+        )
+    return Journal(path, run, entries)
+
+
+def _entry(document: Mapping[str, Any]) -> Entry:
+    return Entry(**(dict(document) | {"attempts": tuple(Attempt(**attempt) for attempt in document["attempts"])}))
+
+
+def _first_difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, object, object] | None:
+    for name in {**before, **now}:
+        was, is_now = before.get(name), now.get(name)
+        if isinstance(was, dict) and isinstance(is_now, dict):
+            inner = _first_difference(was, is_now)
+            if inner is not None:
+                return inner
+        elif was != is_now:
+            return name, was, is_now
+    return None
+
+
+def replace_file(path: Path, text: str) -> None:
+    """The old content or the new one, whenever the machine stops."""
+    draft = path.with_name(path.name + ".draft")
+    try:
+        with draft.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise Fatal(f"{path} cannot be written: {error.strerror}") from None

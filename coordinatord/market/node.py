@@ -1,0 +1,138 @@
+"""The node's JSON-RPC, as a tool for people needs it: one request at a time, asked again when the node stumbles."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NoReturn, Self
+from urllib.parse import urlsplit
+
+import attrs
+import httpx
+
+from common.scalars import hex_of
+from coordinatord.chain.rpc_errors import Meaning, RpcError, read_error
+from coordinatord.market.contracts import Contract
+from coordinatord.trouble import Fatal, Retryable
+
+_TIMEOUT_SECONDS: Final = 30.0
+_ATTEMPTS: Final = 5
+_FIRST_PAUSE_SECONDS: Final = 0.25
+_ASK_AGAIN: Final = (429, 500, 502, 503, 504)
+
+
+@attrs.frozen(slots=True)
+class Node:
+    """Every method raises Retryable when the node does not answer, RpcError when it answers with an error."""
+
+    _client: httpx.Client
+    _url: str = attrs.field(repr=False)  # it may hold a key
+    _sleep: Callable[[float], None] = time.sleep
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+    def request(self, method: str, *params: object) -> Any:
+        for attempt in range(_ATTEMPTS):
+            last = attempt == _ATTEMPTS - 1
+            try:
+                return self._once(method, params, last)
+            except _Stumbled:
+                self._sleep(_FIRST_PAUSE_SECONDS * 2**attempt)
+        raise AssertionError("the last attempt answers or raises")
+
+    def _once(self, method: str, params: tuple[object, ...], last: bool) -> Any:
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        try:
+            response = self._client.post(self._url, json=body)
+            answer = response.json()
+        except httpx.HTTPError as error:
+            self._stumble(last, type(error).__name__)
+        except ValueError:
+            self._stumble(last or response.status_code not in _ASK_AGAIN, f"HTTP {response.status_code}, no JSON")
+        if not isinstance(answer, Mapping) or ("error" not in answer and "result" not in answer):
+            self._stumble(last or response.status_code not in _ASK_AGAIN, f"HTTP {response.status_code}")
+        if answer.get("error") is None:
+            return answer.get("result")
+        refused = read_error(answer["error"] if isinstance(answer["error"], Mapping) else {"message": answer["error"]})
+        if refused.meaning is Meaning.RATE_LIMITED and not last:
+            raise _Stumbled
+        raise refused
+
+    def _stumble(self, last: bool, how: str) -> NoReturn:
+        if not last:
+            raise _Stumbled
+        host = urlsplit(self._url).netloc.rpartition("@")[2]
+        raise Retryable("chain_unreachable", f"the node at {host} does not answer ({how}): try again, or another node")
+
+    # --- the chain ---
+
+    def number(self, method: str, *params: object) -> int:
+        return int(self.request(method, *params), 16)
+
+    def chain_id(self) -> int:
+        return self.number("eth_chainId")
+
+    def genesis(self) -> str:
+        """The hash of block 0; empty for a node that has pruned it."""
+        block = self.request("eth_getBlockByNumber", "0x0", False)
+        return str(block["hash"]) if block else ""
+
+    def head(self) -> int:
+        return self.number("eth_blockNumber")
+
+    def balance(self, account: str) -> int:
+        return self.number("eth_getBalance", account, "latest")
+
+    def nonce(self, account: str, block: int | str) -> int:
+        return self.number("eth_getTransactionCount", account, hex(block) if isinstance(block, int) else block)
+
+    def code(self, address: str) -> bytes:
+        return bytes.fromhex(self.request("eth_getCode", address, "latest")[2:])
+
+    # --- calls ---
+
+    def call(self, to: str, data: bytes, sender: str | None = None, block: int | str = "latest") -> bytes:
+        transaction = {"to": to, "data": hex_of(data)} | ({} if sender is None else {"from": sender})
+        answer = self.request("eth_call", transaction, hex(block) if isinstance(block, int) else block)
+        return bytes.fromhex(answer[2:])
+
+    def read(self, contract: Contract, function: str, *arguments: object) -> tuple[Any, ...]:
+        """What a view of one of our contracts answers; Fatal when something else stands at its address."""
+        try:
+            data = self.call(contract.address, contract.calldata(function, *arguments))
+        except RpcError as error:
+            if error.meaning is not Meaning.REVERTED:
+                raise
+            raise Fatal(f"{contract.address} is no {contract.name}: its {function} reverts") from error
+        return contract.answer(function, data)
+
+    # --- transactions ---
+
+    def estimate(self, sender: str, to: str | None, data: bytes) -> int:
+        transaction = {"from": sender, "data": hex_of(data)} | ({} if to is None else {"to": to})
+        return self.number("eth_estimateGas", transaction)
+
+    def send(self, raw: bytes) -> None:
+        """Broadcast signed bytes; that the node has them already is no error."""
+        try:
+            self.request("eth_sendRawTransaction", hex_of(raw))
+        except RpcError as error:
+            if error.meaning is not Meaning.ALREADY_KNOWN:
+                raise
+
+    def receipt(self, transaction_hash: str) -> Mapping[str, Any] | None:
+        receipt = self.request("eth_getTransactionReceipt", transaction_hash)
+        # Some nodes answer for a transaction that waits, without a block.
+        return receipt if receipt and receipt.get("blockNumber") else None
+
+
+class _Stumbled(Exception):
+    """Asked once more."""
+
+
+def connect(rpc_url: str) -> Node:
+    if urlsplit(rpc_url).scheme not in ("http", "https") or not urlsplit(rpc_url).hostname:
+        raise Fatal("the RPC endpoint must be an http:// or https:// address")
+    return Node(httpx.Client(timeout=_TIMEOUT_SECONDS), rpc_url)

@@ -1,0 +1,96 @@
+"""Checks and costs of a deployment, before anything is signed."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import attrs
+
+from coordinatord.chain.rpc_errors import Meaning, RpcError
+from coordinatord.market.contracts import Call
+from coordinatord.market.deployment import REGISTRIES
+from coordinatord.market.fees import Fees, in_ether, in_gwei
+from coordinatord.market.node import Node
+from coordinatord.market.sending import Step, gas_for
+from coordinatord.market.table import Row, checked, columns, table, told
+from coordinatord.market.terms import Terms
+from coordinatord.market.token_checks import TokenFacts, check_token
+from coordinatord.trouble import Fatal
+
+# PUSH0 TLOAD PUSH0 MSTORE PUSH1 32 PUSH0 RETURN: as creation code it returns a word of transient storage.
+_READS_TRANSIENT_STORAGE: Final = "0x5f5c5f5260205ff3"
+# Above what the admin functions use besides their data: the transaction, two fresh slots, an event.
+_GAS_OF_A_SETTING: Final = 90_000
+_GAS_OF_A_BYTE: Final = 16 + 8  # as calldata, and in the event
+# Stands for a contract that is not there yet.
+_SOMEWHERE: Final = "0x" + "11" * 20
+
+
+@attrs.frozen(slots=True)
+class Cost:
+    """Of one step, in gas."""
+
+    call: Call
+    gas: int
+
+
+def check_chain_and_token(node: Node, terms: Terms) -> tuple[TokenFacts, list[Row]]:
+    """Fatal, with the whole table, when anything differs from what the terms expect."""
+    chain_id = node.chain_id()
+    if chain_id != terms.chain_id:
+        raise Fatal(f"chain_id: the terms are for chain {terms.chain_id}, the RPC endpoint serves {chain_id}")
+    facts, rows = check_token(node, terms)
+    rows = [checked("chain", chain_id, terms.chain_id), _transient_storage(node), *rows]
+    if terms.owner != terms.treasury and not node.code(terms.owner):
+        rows.append(told("owner", f"{terms.owner} is an account without code: one key, no multisig"))
+    wrong = [row.fact for row in rows if row.wrong]
+    if wrong:
+        raise Fatal(f"{table(rows)}\n\nnothing was sent: {'; '.join(wrong)}")
+    return facts, rows
+
+
+def costs(node: Node, deployer: str, steps: Sequence[Step]) -> list[Cost]:
+    """Estimated by the node where it can; calls of contracts that are not there yet by their length."""
+    addresses = dict.fromkeys(REGISTRIES, _SOMEWHERE)
+    calls = [step.build(addresses) for step in steps]
+    return [
+        Cost(
+            call,
+            gas_for(node, deployer, call) if call.to is None else _GAS_OF_A_SETTING + _GAS_OF_A_BYTE * len(call.data),
+        )
+        for call in calls
+    ]
+
+
+def plan(of: Sequence[Cost], fees: Fees, balance: int, deployer: str) -> str:
+    """The transactions to be made, and what they cost."""
+    gas = sum(cost.gas for cost in of)
+    lines = [(f"{n}.", cost.call.words, f"{cost.gas} gas") for n, cost in enumerate(of, 1)]
+    return "\n".join(
+        (
+            columns(lines),
+            "",
+            f"in all {gas} gas: {in_ether(gas * (fees.base + fees.tip))} at the fees of now "
+            f"({in_gwei(fees.base)} gwei and a tip of {in_gwei(fees.tip)}), {in_ether(gas * fees.most)} at most",
+            f"{deployer} has {in_ether(balance)}",
+        )
+    )
+
+
+def require_funds(of: Sequence[Cost], fees: Fees, balance: int, deployer: str) -> None:
+    needed = sum(cost.gas for cost in of) * fees.most
+    if balance < needed:
+        raise Fatal(
+            f"{deployer} has {in_ether(balance)} of native funds, and the deployment may cost {in_ether(needed)}: "
+            "send it funds, or lower --max-fee"
+        )
+
+
+def _transient_storage(node: Node) -> Row:
+    try:
+        node.request("eth_call", {"data": _READS_TRANSIENT_STORAGE}, "latest")
+        found = True
+    except RpcError as error:
+        if error.meaning not in (Meaning.REVERTED, Meaning.INTERNAL):
+            raise
+        found = False
+    return checked("chain: has transient storage (the Cancun rules)", found, True)

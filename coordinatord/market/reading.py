@@ -1,0 +1,212 @@
+"""A deployed market, read from the chain: every fact that an admin can set or that a deployment fixes."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import attrs
+
+from common.address_book import AddressBook
+from common.domains import Domains
+from common.scalars import hex_of
+from coordinatord.market.contracts import ZERO, Contract, Event, checksum, is_code_of
+from coordinatord.market.deployment import ASKS, JOBS, PROVIDERS, REGISTRIES
+from coordinatord.market.node import Node
+from coordinatord.market.registry_logs import admin_events
+from coordinatord.market.terms import Model
+from coordinatord.trouble import Fatal
+
+_TOKEN: Final = "DevToken"  # noqa: S105 - the contract whose interface every payment token has
+
+STATUSES: Final = ("none", "allowed", "tombstoned")
+
+
+@attrs.frozen(slots=True)
+class Registry:
+    """`created`: block and transaction that deployed it; None when that is not among the logs read."""
+
+    contract: Contract
+    code_is_ours: bool
+    separator: bytes
+    owner: str
+    pending_owner: str | None
+    relayers: frozenset[str]
+    created: tuple[int, str] | None
+
+
+@attrs.frozen(slots=True)
+class Listing:
+    """A provider as its registry has it. `models`: those allowed one by one."""
+
+    provider_id: int
+    operator: str
+    listed: bool
+    all_models: bool
+    models: frozenset[int]
+    reputation: int
+    grace: int
+    requested: int
+    ceiling: int
+    capacity: int
+    active_jobs: int
+    has_box_key: bool
+
+
+@attrs.frozen(slots=True, kw_only=True)
+class Market:
+    """As of `block`; other blocks may have come while it was read."""
+
+    block: int
+    chain_id: int
+    registries: Mapping[str, Registry]
+    token: str
+    treasury: str
+    fee_bps: int
+    gas_fee: int
+    max_gas_fee: int
+    point_price: int
+    token_gas: int
+    paused: bool
+    providers_of_jobs: str
+    providers_of_asks: str
+    jobs_of_providers: str
+    slas: frozenset[int]
+    models: Mapping[int, tuple[Model, bool]]  # and whether it is enabled
+    listings: tuple[Listing, ...]
+    allowlist: Mapping[str, tuple[str, str]]  # by key: status and entry
+    token_decimals: int
+    token_separator: bytes
+    escrowed: int
+    credits: int
+    held: int  # of the token, by the job registry
+    treasury_holds: int
+    native: Mapping[str, int]  # by account: the owners, the relayers
+
+
+def read_market(node: Node, book: AddressBook, span: int, progress: Callable[[str], None]) -> Market:
+    """Fatal when the chain is not the book's, or when something else than a registry stands at an address."""
+    chain_id = node.chain_id()
+    if chain_id != book.chain_id:
+        raise Fatal(f"chainId: the address book is for chain {book.chain_id}, the RPC endpoint serves {chain_id}")
+    head = node.head()
+    contracts = contracts_of(book)
+    for name, contract in contracts.items():
+        if not node.code(contract.address):
+            raise Fatal(f"{name}: there is no contract at {contract.address}")
+    progress(f"reading the events of blocks {book.deploy_block} to {head}")
+    events = list(admin_events(node, contracts, book.deploy_block, head, span))
+    registries = {name: _registry(node, contract, events) for name, contract in contracts.items()}
+    jobs, providers, asks = contracts[JOBS], contracts[PROVIDERS], contracts[ASKS]
+    token = Contract(_TOKEN, checksum(book.paytoken))
+    treasury = node.read(jobs, "treasury")[0]
+    accounts = {registry.owner for registry in registries.values()}.union(*(r.relayers for r in registries.values()))
+    fee_bps, gas_fee = node.read(jobs, "fees")
+    return Market(
+        block=head,
+        chain_id=chain_id,
+        registries=registries,
+        token=node.read(jobs, "token")[0],
+        treasury=treasury,
+        fee_bps=fee_bps,
+        gas_fee=gas_fee,
+        max_gas_fee=node.read(jobs, "maxGasFee")[0],
+        point_price=node.read(providers, "pointPrice")[0],
+        token_gas=node.read(jobs, "tokenGas")[0],
+        paused=node.read(jobs, "paused")[0],
+        providers_of_jobs=node.read(jobs, "providers")[0],
+        providers_of_asks=node.read(asks, "providers")[0],
+        jobs_of_providers=node.read(providers, "jobRegistry")[0],
+        slas=frozenset(s for s in _seen(events, "SlaSet", "slaSecs") if node.read(jobs, "slaAllowed", s)[0]),
+        models=_models(node, jobs, events),
+        listings=tuple(_listings(node, providers, events)),
+        allowlist=_allowlist(node, providers, events),
+        token_decimals=node.read(token, "decimals")[0],
+        token_separator=node.read(token, "DOMAIN_SEPARATOR")[0],
+        escrowed=node.read(jobs, "escrowed")[0],
+        credits=node.read(jobs, "totalCredits")[0],
+        held=node.read(token, "balanceOf", jobs.address)[0],
+        treasury_holds=node.read(token, "balanceOf", treasury)[0],
+        native={account: node.balance(account) for account in sorted(accounts - {ZERO})},
+    )
+
+
+def contracts_of(book: AddressBook) -> dict[str, Contract]:
+    addresses = {PROVIDERS: book.provider_registry, JOBS: book.job_registry, ASKS: book.ask_registry}
+    return {name: Contract(name, checksum(addresses[name])) for name in REGISTRIES}
+
+
+def separators_of(book: AddressBook) -> dict[str, bytes]:
+    """What each registry's signing domain must be."""
+    domains = Domains.of(book)
+    return {PROVIDERS: domains.providers.separator, JOBS: domains.jobs.separator, ASKS: domains.asks.separator}
+
+
+def _registry(node: Node, contract: Contract, events: list[Event]) -> Registry:
+    own = [event for event in events if event.contract == contract.name]
+    first = next((e for e in own if e.name == "OwnershipTransferred" and e.values["previousOwner"] == ZERO), None)
+    pending = node.read(contract, "pendingOwner")[0]
+    return Registry(
+        contract,
+        is_code_of(contract.name, node.code(contract.address)),
+        node.read(contract, "DOMAIN_SEPARATOR")[0],
+        node.read(contract, "owner")[0],
+        None if pending == ZERO else pending,
+        frozenset(r for r in _seen(own, "RelayerSet", "relayer") if node.read(contract, "isRelayer", r)[0]),
+        None if first is None else (first.block, first.transaction),
+    )
+
+
+def _models(node: Node, jobs: Contract, events: list[Event]) -> dict[int, tuple[Model, bool]]:
+    latest = {event.values["modelId"]: event.values for event in events if event.name == "ModelSet"}
+    return {
+        model_id: (
+            Model(model_id, values["name"], values["ownedBy"], values["paramsSchema"]),
+            node.read(jobs, "modelEnabled", model_id)[0],
+        )
+        for model_id, values in sorted(latest.items())
+    }
+
+
+def _listings(node: Node, providers: Contract, events: list[Event]) -> list[Listing]:
+    pairs = {(e.values["providerId"], e.values["modelId"]) for e in events if e.name == "ModelAllowed"}
+    ids = range(1, node.read(providers, "providerCount")[0] + 1)
+    listings = (_listing(node, providers, n, pairs) for n in ids)
+    return [one for one in listings if one.operator != ZERO]  # the others have left
+
+
+def _listing(node: Node, providers: Contract, provider_id: int, pairs: set[tuple[int, int]]) -> Listing:
+    told = provider(node, providers, provider_id)
+    models = sorted(model for owner, model in pairs if owner == provider_id)
+    return Listing(
+        provider_id=provider_id,
+        operator=told["operator"],
+        listed=told["listed"],
+        all_models=told["allowAllModels"],
+        # `modelAllowed` answers yes for every model where all are allowed.
+        models=frozenset(
+            m for m in models if not told["allowAllModels"] and node.read(providers, "modelAllowed", provider_id, m)[0]
+        ),
+        reputation=told["reputation"],
+        grace=told["grace"],
+        requested=told["requested"],
+        ceiling=told["ceiling"],
+        capacity=node.read(providers, "capacityOf", provider_id)[0],
+        active_jobs=told["activeJobs"],
+        has_box_key=any(told["boxKey"]),
+    )
+
+
+def provider(node: Node, providers: Contract, provider_id: int) -> dict[str, Any]:
+    """The struct `Provider`, by the names of its members."""
+    [values] = node.read(providers, "provider", provider_id)
+    return dict(zip(providers.members("provider"), values, strict=True))
+
+
+def _allowlist(node: Node, providers: Contract, events: list[Event]) -> dict[str, tuple[str, str]]:
+    latest = {event.values["key"]: event.values["entry"] for event in events if event.name == "AllowlistSet"}
+    return {
+        hex_of(key): (STATUSES[node.read(providers, "allowlistStatus", key)[0]], entry) for key, entry in latest.items()
+    }
+
+
+def _seen(events: list[Event], name: str, field: str) -> list[Any]:
+    return sorted({event.values[field] for event in events if event.name == name})

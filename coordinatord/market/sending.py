@@ -1,0 +1,265 @@
+"""Transactions of a deployment or of an admin: signed, written down, broadcast, waited for.
+
+    nothing written         → signed at the next nonce, written, broadcast
+    written, not confirmed  → broadcast again, the same bytes, until an attempt is mined deep enough
+    confirmed               → left alone
+
+Nothing takes the place of a transaction silently: with `replace` one that waits is signed again at its nonce for a
+higher fee, and both count from then on. A nonce that somebody else's transaction used ends the run.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any, Final
+
+import attrs
+
+from common.keccak import keccak256
+from common.scalars import hex_of
+from common.transactions import Transaction
+from coordinatord.chain.rpc_errors import Meaning, RpcError
+from coordinatord.market.contracts import Call, checksum, explained
+from coordinatord.market.fees import FeeOptions, Fees, current_fees, in_gwei
+from coordinatord.market.journal import Attempt, Entry, Journal
+from coordinatord.market.node import Node
+from coordinatord.market.signers import Signer
+from coordinatord.trouble import Fatal, Retryable
+
+Say = Callable[[str], None]
+Addresses = Mapping[str, str]  # of the contracts that are deployed, by name
+
+MOST_GAS: Final = 1 << 24  # of one transaction (EIP-7825)
+_AT_ONCE: Final = 16  # that many waiting transactions of one account every node keeps
+_SEND_AGAIN_SECONDS: Final = 15.0
+_DISPLACED_AFTER: Final = 3  # sightings in a row: behind one address there may be several nodes, one of them late
+
+
+@attrs.frozen(slots=True)
+class Step:
+    """One transaction. `key` names it in the journal; `creates` is the contract that it deploys. Steps of one stage
+    do not need each other, and wait for the chain together."""
+
+    key: str
+    stage: int
+    creates: str | None
+    build: Callable[[Addresses], Call]
+
+
+@attrs.frozen(slots=True, kw_only=True)
+class SendOptions:
+    """A transaction is confirmed when its block and `confirmations` - 1 above it are there."""
+
+    fees: FeeOptions = FeeOptions()
+    confirmations: int = 1
+    timeout_seconds: float = 900.0
+    poll_seconds: float = 2.0
+    replace: bool = False
+
+
+@attrs.frozen(slots=True)
+class Sender:
+    """Runs steps as one account on one chain."""
+
+    node: Node
+    signer: Signer
+    chain_id: int
+    options: SendOptions
+    journal: Journal
+    say: Say
+
+    def run(self, steps: Sequence[Step]) -> None:
+        """Return when every step is confirmed; Fatal says which one is not, and what to do."""
+        self._look_again(steps)
+        for _, of_stage in groupby(steps, lambda step: step.stage):
+            waiting, addresses = list(of_stage), self.addresses(steps)
+            for start in range(0, len(waiting), _AT_ONCE):
+                self._run_together(waiting[start : start + _AT_ONCE], addresses)
+
+    def addresses(self, steps: Sequence[Step]) -> dict[str, str]:
+        """What the confirmed steps created."""
+        entries = ((step, self.journal.entries.get(step.key)) for step in steps if step.creates is not None)
+        return {str(step.creates): entry.address for step, entry in entries if entry is not None and entry.address}
+
+    def _look_again(self, steps: Sequence[Step]) -> None:
+        """What an earlier run saw confirmed, a reorganisation may have taken away since."""
+        for step in steps:
+            entry = self.journal.entries.get(step.key)
+            if entry is not None and entry.block is not None and self._receipt(entry) is None:
+                self.say(f"{step.key}: {entry.mined} is not on the chain any more; it is broadcast again")
+                self.journal.write(step.key, attrs.evolve(entry, block=None, address=None, mined=None))
+
+    def _run_together(self, steps: Sequence[Step], addresses: Addresses) -> None:
+        for step in steps:
+            entry = self.journal.entries.get(step.key)
+            if entry is None:
+                self._sign(step, step.build(addresses))
+            elif entry.block is None and self.options.replace and self._receipt(entry) is None:
+                self._replace(step, entry, step.build(addresses))
+            elif entry.block is None:
+                self._broadcast_again(step, entry)
+        self._confirm(steps)
+
+    # --- signing ---
+
+    def _sign(self, step: Step, call: Call) -> None:
+        fees = current_fees(self.node, self.options.fees)
+        if call.to is not None and not self.node.code(call.to):
+            # A call of an address without code succeeds, and does nothing.
+            raise Retryable("chain_unreachable", f"{step.key}: the node has no contract at {call.to}: is it behind?")
+        gas = gas_for(self.node, self.signer.address, call)
+        nonce = max(self.node.nonce(self.signer.address, "pending"), self.journal.last_nonce() + 1)
+        attempt = self._signed(call, nonce, gas, fees)
+        self.journal.write(step.key, Entry(nonce, (attempt,)))
+        self.say(f"{step.key}: {attempt.hash} (nonce {nonce}, {gas} gas, at most {in_gwei(fees.most)} gwei)")
+        try:
+            self.node.send(bytes.fromhex(attempt.raw[2:]))
+        except RpcError as error:
+            self._refused(step, error)
+
+    def _replace(self, step: Step, entry: Entry, call: Call) -> None:
+        before = entry.attempts[-1]
+        fees = current_fees(self.node, self.options.fees).raised_above(before.most, before.tip)
+        ceiling = self.options.fees.ceiling
+        if ceiling is not None and fees.most > ceiling:
+            raise Fatal(
+                f"{step.key} can only be replaced at {in_gwei(fees.most)} gwei, above --max-fee {in_gwei(ceiling)}"
+            )
+        attempt = self._signed(call, entry.nonce, before.gas, fees)
+        self.journal.write(step.key, attrs.evolve(entry, attempts=(*entry.attempts, attempt)))
+        self.say(f"{step.key}: {attempt.hash} in the place of {before.hash}, at most {in_gwei(fees.most)} gwei")
+        self._broadcast_again(step, self.journal.entries[step.key])
+
+    def _signed(self, call: Call, nonce: int, gas: int, fees: Fees) -> Attempt:
+        to = None if call.to is None else bytes.fromhex(call.to[2:])
+        transaction = Transaction(self.chain_id, nonce, fees.tip, fees.most, gas, to, 0, call.data)
+        raw = self.signer.sign(transaction)
+        return Attempt(hash_of(raw), hex_of(raw), gas, fees.most, fees.tip)
+
+    # --- broadcasting ---
+
+    def _broadcast_again(self, step: Step, entry: Entry) -> None:
+        try:
+            self.node.send(bytes.fromhex(entry.attempts[-1].raw[2:]))
+        except RpcError as error:
+            # Mined meanwhile, or a node that keeps an earlier attempt: the receipts tell.
+            if error.meaning not in (Meaning.NONCE_TOO_LOW, Meaning.UNDERPRICED):
+                self._refused(step, error)
+
+    def _refused(self, step: Step, error: RpcError) -> None:
+        what_next = {
+            Meaning.NO_FUNDS: f"send native funds to {self.signer.address} and run again",
+            Meaning.UNDERPRICED: "run again with --replace and a higher --max-fee",
+        }.get(error.meaning, "run again: it is broadcast once more")
+        raise Fatal(f"{step.key}: the node does not take the transaction ({error}); {what_next}") from error
+
+    # --- waiting ---
+
+    def _confirm(self, steps: Sequence[Step]) -> None:
+        waiting = [step for step in steps if self.journal.entries[step.key].block is None]
+        patience = _Patience(self.options.timeout_seconds)
+        sightings: dict[str, int] = {}
+        while waiting:
+            again = patience.time_to_send_again()
+            try:
+                head = self.node.head()
+                waiting = [step for step in waiting if not self._confirmed(step, head, sightings, again)]
+            except Retryable as silence:
+                self.say(f"waiting: {silence}")
+            if waiting:
+                if patience.ended():
+                    raise self._not_mined(waiting[0])
+                time.sleep(self.options.poll_seconds)
+
+    def _confirmed(self, step: Step, head: int, sightings: dict[str, int], again: bool) -> bool:
+        entry = self.journal.entries[step.key]
+        receipt = self._receipt(entry)
+        if receipt is None:
+            self._watch_nonce(step, entry, head, sightings)
+            if again:
+                self._broadcast_again(step, entry)
+            return False
+        block = int(receipt["blockNumber"], 16)
+        if head < block + self.options.confirmations - 1:
+            return False
+        if int(receipt["status"], 16) != 1:
+            self.journal.write(step.key, None)
+            raise Fatal(
+                f"{step.key}: {receipt['transactionHash']} reverted in block {block}; run again to send it anew"
+            )
+        address = checksum(receipt["contractAddress"]) if step.creates is not None else None
+        self.journal.write(
+            step.key, attrs.evolve(entry, block=block, address=address, mined=str(receipt["transactionHash"]))
+        )
+        return True
+
+    def _watch_nonce(self, step: Step, entry: Entry, head: int, sightings: dict[str, int]) -> None:
+        deep = max(0, head - self.options.confirmations + 1)
+        if self.node.nonce(self.signer.address, deep) <= entry.nonce or self._receipt(entry) is not None:
+            sightings.pop(step.key, None)
+            return
+        sightings[step.key] = sightings.get(step.key, 0) + 1
+        if sightings[step.key] < _DISPLACED_AFTER:
+            return
+        self.journal.write(step.key, None)
+        raise Fatal(
+            f"{step.key}: another transaction of {self.signer.address} used nonce {entry.nonce}, so that "
+            f"{entry.attempts[-1].hash} can never be mined. Let nothing else use the account; run again to sign it anew"
+        )
+
+    def _receipt(self, entry: Entry) -> Mapping[str, Any] | None:
+        return next((found for found in map(self.node.receipt, _hashes(entry)) if found is not None), None)
+
+    def _not_mined(self, step: Step) -> Fatal:
+        last = self.journal.entries[step.key].attempts[-1]
+        base = current_fees(self.node, FeeOptions()).base
+        return Fatal(
+            f"{step.key}: {last.hash} is not confirmed after {self.options.timeout_seconds:g} s. It offers at most "
+            f"{in_gwei(last.most)} gwei; the chain asks {in_gwei(base)}. Run again to go on waiting, or with --replace "
+            "to sign it again at the same nonce for a higher fee"
+        )
+
+
+def gas_for(node: Node, sender: str, call: Call) -> int:
+    """The gas limit of a transaction: a fifth above what the node says. Fatal when the contract would refuse it."""
+    try:
+        needed = node.estimate(sender, call.to, call.data)
+    except RpcError as error:
+        raise Fatal(f"{call.words}: {refusal(error, sender)}") from error
+    if needed > MOST_GAS:
+        raise Fatal(f"{call.words}: needs {needed} gas, and a transaction takes {MOST_GAS} at most")
+    return min(needed * 6 // 5, MOST_GAS)
+
+
+def refusal(error: RpcError, sender: str) -> str:
+    match error.meaning:
+        case Meaning.REVERTED:
+            return f"the contract would refuse it: {explained(error.data) if error.data else error.message}"
+        case Meaning.NO_FUNDS:
+            return f"{sender} has too few native funds"
+        case _:
+            return f"the node refuses to try it: {error}"
+
+
+def hash_of(raw: bytes) -> str:
+    return hex_of(keccak256(raw))
+
+
+def _hashes(entry: Entry) -> Iterator[str]:
+    return (attempt.hash for attempt in reversed(entry.attempts))
+
+
+@attrs.define(slots=True)
+class _Patience:
+    _seconds: float
+    _since: float = attrs.field(factory=time.monotonic)
+    _sent: float = attrs.field(factory=time.monotonic)
+
+    def ended(self) -> bool:
+        return time.monotonic() - self._since > self._seconds
+
+    def time_to_send_again(self) -> bool:
+        if time.monotonic() - self._sent < _SEND_AGAIN_SECONDS:
+            return False
+        self._sent = time.monotonic()
+        return True

@@ -1,0 +1,196 @@
+"""The market file: what a market is to be, before and after its deployment. TOML or JSON; see MARKET.md."""
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+from common.address_book import MAX_DECIMALS
+from common.refusal import Refused
+from common.scalars import read_uint
+from common.strict_json import parse
+from coordinatord.market.contracts import read_address
+from coordinatord.trouble import Fatal
+
+# The contracts' own limits: what they would refuse is refused before anything is deployed.
+MAX_FEE_BPS: Final = 2000
+LONGEST_SLA: Final = 86_400
+LONGEST_NAME: Final = 256
+LEAST_TOKEN_GAS: Final = 200_000
+MOST_TOKEN_GAS: Final = 2_000_000
+_LONGEST_SCHEMA: Final = 16_384  # it is stored in a log, and paid for by the byte
+
+_KEYS: Final = (
+    *("chain_id", "token", "decimals", "token_name", "token_version", "owner", "treasury"),
+    *("fee_bps", "gas_fee", "max_gas_fee", "point_price", "token_gas", "slas", "relayers", "models"),
+)
+_OPTIONAL: Final = ("token_name", "token_version", "token_gas")
+_MODEL_KEYS: Final = ("id", "name", "owned_by", "params_schema", "params_schema_file")
+
+
+@attrs.frozen(slots=True)
+class Model:
+    """`params_schema` is JSON, without spaces; empty when there is none."""
+
+    model_id: int
+    name: str
+    owned_by: str = ""
+    params_schema: str = ""
+
+
+@attrs.frozen(slots=True, kw_only=True)
+class Terms:
+    """Amounts are in the token's smallest unit. `token_name` and `token_version` are None for what the token says.
+    `max_gas_fee` is the one value that no admin can change afterwards."""
+
+    chain_id: int
+    token: str
+    decimals: int
+    token_name: str | None = None
+    token_version: str | None = None
+    owner: str
+    treasury: str
+    fee_bps: int
+    gas_fee: int
+    max_gas_fee: int
+    point_price: int  # what the treasury must get for a provider to gain a point of reputation
+    token_gas: int = LEAST_TOKEN_GAS  # what one call of the token may use
+    slas: tuple[int, ...]
+    relayers: tuple[str, ...]
+    models: tuple[Model, ...]
+
+    def as_json(self) -> dict[str, object]:
+        return attrs.asdict(self)
+
+
+def read_terms(path: Path | None, flags: Mapping[str, object]) -> Terms:
+    """The file's values, each replaced by a flag of its name that is not None. Fatal names the value at fault."""
+    try:
+        values = dict(_read_file(path)) if path is not None else {}
+        values |= {name: value for name, value in flags.items() if value is not None}
+        return _terms(values, path.parent if path is not None else Path())
+    except Refused as wrong:
+        raise Fatal(f"{'the market' if path is None else path}: {wrong}") from None
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        document = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except OSError as missing:
+        raise Fatal(f"{path}: {missing.strerror}") from None
+    except ValueError as wrong:
+        raise Refused(f"must be {'JSON' if path.suffix == '.json' else 'TOML'}: {wrong}") from None
+    if not isinstance(document, dict):
+        raise Refused("must be one object")
+    return document
+
+
+def _terms(values: Mapping[str, object], folder: Path) -> Terms:
+    for key in values:
+        if key not in _KEYS:
+            raise Refused(f"{key} is no key of a market file; it takes {', '.join(_KEYS)}", key)
+    for key in _KEYS:
+        if key not in values and key not in _OPTIONAL:
+            raise Refused(f"{key} is required: set it in the file, or with --{key.replace('_', '-')}", key)
+    terms = Terms(
+        chain_id=_between(values["chain_id"], 1, 2**53 - 1, "chain_id"),
+        token=read_address(values["token"], "token"),
+        decimals=_between(values["decimals"], 0, MAX_DECIMALS, "decimals"),
+        token_name=_optional_text(values, "token_name"),
+        token_version=_optional_text(values, "token_version"),
+        owner=read_address(values["owner"], "owner"),
+        treasury=read_address(values["treasury"], "treasury"),
+        fee_bps=_between(values["fee_bps"], 0, MAX_FEE_BPS, "fee_bps"),
+        gas_fee=read_uint(values["gas_fee"], 128, "gas_fee"),
+        max_gas_fee=read_uint(values["max_gas_fee"], 128, "max_gas_fee"),
+        point_price=read_uint(values["point_price"], 96, "point_price"),
+        token_gas=_between(values.get("token_gas", LEAST_TOKEN_GAS), LEAST_TOKEN_GAS, MOST_TOKEN_GAS, "token_gas"),
+        slas=tuple(_between(v, 1, LONGEST_SLA, f"slas[{n}]") for n, v in enumerate(_list(values, "slas"))),
+        relayers=tuple(read_address(v, f"relayers[{n}]") for n, v in enumerate(_list(values, "relayers"))),
+        models=tuple(_model(v, f"models[{n}]", folder) for n, v in enumerate(_list(values, "models"))),
+    )
+    _require_distinct(terms.slas, "slas")
+    _require_distinct(terms.relayers, "relayers")
+    _require_distinct([model.model_id for model in terms.models], "models: their ids")
+    _require_distinct([model.name for model in terms.models], "models: their names")
+    if terms.gas_fee > terms.max_gas_fee:
+        raise Refused(f"gas_fee must not be above max_gas_fee, {terms.max_gas_fee}", "gas_fee")
+    if terms.treasury == terms.token:
+        raise Refused("treasury must not be the token: what is paid there is lost", "treasury")
+    return terms
+
+
+def read_model(model_id: object, name: object, owned_by: object, schema: object, param: str) -> Model:
+    model = Model(
+        _between(model_id, 1, 2**32 - 1, f"{param}.id"),
+        _text(name, f"{param}.name"),
+        _text(owned_by, f"{param}.owned_by", least=0),
+        json.dumps(schema, separators=(",", ":"), ensure_ascii=False) if schema is not None else "",
+    )
+    if schema is not None and not isinstance(schema, dict):
+        raise Refused(f"{param}.params_schema must be a JSON Schema, as an object", param)
+    if schema is not None:
+        parse(model.params_schema.encode())  # as the coordinator reads it: what it refuses it would not publish
+    if len(model.params_schema.encode()) > _LONGEST_SCHEMA:
+        raise Refused(f"{param}.params_schema must be at most {_LONGEST_SCHEMA} bytes", param)
+    return model
+
+
+def read_schema(path: Path) -> object:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as missing:
+        raise Refused(f"{path}: {missing.strerror}") from None
+    except ValueError as wrong:
+        raise Refused(f"{path} must be JSON: {wrong}") from None
+
+
+def _model(value: object, param: str, folder: Path) -> Model:
+    if not isinstance(value, dict):
+        raise Refused(f"{param} must be a table with id and name", param)
+    for key in value:
+        if key not in _MODEL_KEYS:
+            raise Refused(f"{param}.{key} is no key of a model; it takes {', '.join(_MODEL_KEYS)}", param)
+    for key in ("id", "name"):
+        if key not in value:
+            raise Refused(f"{param}.{key} is required", param)
+    schema, file = value.get("params_schema"), value.get("params_schema_file")
+    if schema is not None and file is not None:
+        raise Refused(f"{param} takes params_schema or params_schema_file, not both", param)
+    if file is not None:
+        schema = read_schema(folder / _text(file, f"{param}.params_schema_file"))
+    return read_model(value["id"], value["name"], value.get("owned_by", ""), schema, param)
+
+
+def _between(value: object, low: int, high: int, param: str) -> int:
+    number = read_uint(value, 256, param)
+    if not low <= number <= high:
+        raise Refused(f"{param} must be in {low}..{high}", param)
+    return number
+
+
+def _text(value: object, param: str, least: int = 1) -> str:
+    if not isinstance(value, str) or not least <= len(value.encode()) <= LONGEST_NAME:
+        raise Refused(f"{param} must be a text of {least} to {LONGEST_NAME} bytes", param)
+    return value
+
+
+def _optional_text(values: Mapping[str, object], key: str) -> str | None:
+    return _text(values[key], key) if key in values else None
+
+
+def _list(values: Mapping[str, object], key: str) -> list[object]:
+    value = values[key]
+    if not isinstance(value, list) or not value:
+        raise Refused(f"{key} must be a list with at least one entry", key)
+    return value
+
+
+def _require_distinct(values: "tuple[object, ...] | list[Any]", what: str) -> None:
+    for value in values:
+        if list(values).count(value) > 1:
+            raise Refused(f"{what} must be distinct: {value} is there twice", what)

@@ -1,0 +1,293 @@
+"""Deployments on a real chain: whole ones, killed ones, and those that must not begin."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any, cast
+
+import attrs
+import pytest
+
+from common.address_book import AddressBook
+from coordinatord.market.contracts import Call, Contract
+from coordinatord.market.deploy import acceptance, deploy, dry_run, journal_path
+from coordinatord.market.deployment import steps
+from coordinatord.market.fees import FeeOptions
+from coordinatord.market.node import Node
+from coordinatord.market.preflight import costs
+from coordinatord.market.reading import read_market
+from coordinatord.trouble import Fatal, Retryable
+from devnet.anvil import Anvil
+from devnet.contracts import at, connected
+from tests.integration.coordinatord.market.ground import QUICK, SPAN, Ground, created, key_of
+
+IMPATIENT = attrs.evolve(QUICK, timeout_seconds=0.2)
+
+
+class Killed(BaseException):
+    """As a signal would, it passes every handler of errors."""
+
+
+@attrs.frozen
+class MortalNode:
+    """Kills the run that broadcasts a transaction for the first time before the node has it, and the one that
+    broadcasts it for the second time after. `others`: these go through at once."""
+
+    node: Node
+    others: int = 0
+    seen: Counter[bytes] = attrs.field(factory=Counter)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.node, name)
+
+    def send(self, raw: bytes) -> None:
+        self.seen[raw] += 1
+        if self.seen[raw] == 1 and len(self.seen) > self.others:
+            raise Killed
+        self.node.send(raw)
+        if self.seen[raw] == 2:
+            raise Killed
+
+
+def killed(ground: Ground, others: int = 0) -> None:
+    """A run that writes a transaction down and dies before it is broadcast."""
+    with pytest.raises(Killed):
+        deploy(ground.deployment(node=mortal(ground, others)), ground.out, SPAN)
+
+
+def mortal(ground: Ground, others: int = 0) -> Node:
+    return cast("Node", MortalNode(ground.node, others))
+
+
+@pytest.mark.anyio
+async def test_market_stands_as_its_terms_say_and_its_address_book_names_it(ground: Ground, anvil: Anvil) -> None:
+    said: list[str] = []
+    deploy(ground.deployment(say=said.append), ground.out, SPAN)
+    book = AddressBook.parse(ground.out.read_bytes())
+    assert (book.chain_id, book.payment_token_decimals, book.token_domain.name) == (31337, 6, "Dev Dollar")
+    assert not any("WRONG" in line for line in said)
+    terms = ground.terms
+    async with connected(anvil.rpc_url) as chain:
+        jobs = at(chain, "JobRegistry", book.job_registry.hex())
+        providers = at(chain, "ProviderRegistry", book.provider_registry.hex())
+        asks = at(chain, "AskRegistry", book.ask_registry.hex())
+        assert await jobs.functions.fees().call() == [terms.fee_bps, terms.gas_fee]
+        assert await jobs.functions.treasury().call() == terms.treasury
+        assert await jobs.functions.token().call() == terms.token
+        assert await providers.functions.jobRegistry().call() == jobs.address
+        assert await jobs.functions.providers().call() == await asks.functions.providers().call() == providers.address
+        assert [await jobs.functions.slaAllowed(seconds).call() for seconds in (60, 3600, 61)] == [True, True, False]
+        assert [await jobs.functions.modelEnabled(n).call() for n in (7, 9, 1)] == [True, True, False]
+        for registry in (jobs, providers, asks):
+            assert [await registry.functions.isRelayer(relayer).call() for relayer in terms.relayers] == [True, True]
+            assert await registry.functions.owner().call() == ground.deployer.address
+            assert await registry.functions.pendingOwner().call() == terms.owner
+
+
+def test_run_that_is_killed_around_every_broadcast_goes_on_and_sends_nothing_twice(ground: Ground) -> None:
+    plan = steps(ground.terms, ground.deployer.address)
+    deployment, deaths, book = ground.deployment(node=mortal(ground)), 0, None
+    while book is None:
+        try:
+            book = deploy(deployment, ground.out, SPAN)
+        except Killed:
+            deaths += 1
+    assert deaths == 2 * len(plan)
+    assert ground.sent() == len(plan)
+    assert AddressBook.parse(ground.out.read_bytes()) == book
+
+
+def test_process_that_is_killed_while_it_waits_goes_on(ground: Ground, anvil: Anvil) -> None:
+    key_file, market_file = ground.folder / "key", ground.folder / "market.json"
+    key_file.write_text(ground.cast.with_role("client")[3].private_key)
+    key_file.chmod(0o600)
+    terms = ground.terms.as_json()
+    models = [{"id": m.model_id, "name": m.name} for m in ground.terms.models]
+    market_file.write_text(json.dumps({k: v for k, v in terms.items() if v is not None} | {"models": models}))
+    command = [
+        *(sys.executable, "-m", "coordinatord", "market", "deploy", "--rpc-url", anvil.rpc_url),
+        *("--terms", str(market_file), "--out", str(ground.out), "--key-file", str(key_file)),
+        *("--confirmations", "1", "--poll", "0.05"),
+    ]
+    ground.rpc("evm_setAutomine", False)
+    try:
+        first = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=os.environ | {"RPC_URL": ""})
+        deadline = time.monotonic() + 60
+        while not int(ground.rpc("txpool_status")["pending"], 16):
+            assert first.poll() is None, "it ended by itself"
+            assert time.monotonic() < deadline, "it broadcast nothing"
+            time.sleep(0.05)
+        first.send_signal(signal.SIGKILL)
+        assert first.wait() == -signal.SIGKILL
+        assert not ground.out.exists()
+    finally:
+        ground.rpc("evm_setAutomine", True)
+    ground.rpc("evm_mine")
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ground.sent() == len(steps(ground.terms, ground.deployer.address))
+    assert AddressBook.parse(ground.out.read_bytes()).paytoken == bytes.fromhex(ground.token.address[2:])
+
+
+def test_run_that_goes_on_with_other_terms_is_refused(ground: Ground) -> None:
+    killed(ground, others=1)
+    other = attrs.evolve(ground.terms, fee_bps=301)
+    with pytest.raises(Fatal, match="whose fee_bps was 300; now it is 301"):
+        deploy(ground.deployment(other), ground.out, SPAN)
+
+
+def test_nonce_that_somebody_else_used_ends_the_run_and_the_next_signs_anew(ground: Ground) -> None:
+    killed(ground)
+    mint = ground.token.call("foreign", "mint", ground.deployer.address, 1)
+    ground.send(ground.deployer, mint)
+    with pytest.raises(Fatal, match=r"used nonce 1, so that 0x.* can never be mined"):
+        deploy(ground.deployment(), ground.out, SPAN)
+    deploy(ground.deployment(), ground.out, SPAN)
+    assert ground.sent() == 1 + len(steps(ground.terms, ground.deployer.address))
+
+
+def test_step_that_a_reorganisation_took_away_is_broadcast_again(ground: Ground) -> None:
+    before = ground.rpc("evm_snapshot")
+    killed(ground, others=1)
+    assert _journal(ground.out)["deploy ProviderRegistry"]["block"] is not None
+    ground.rpc("evm_revert", before)
+    assert ground.sent() == 0
+    ground.deployed()
+    assert ground.sent() == len(steps(ground.terms, ground.deployer.address))
+
+
+def test_call_of_an_address_without_code_is_not_sent(ground: Ground) -> None:
+    with pytest.raises(Retryable, match="the node has no contract at 0x7777"):
+        ground.send(ground.deployer, Call("nothing", "0x" + "77" * 20, b""))
+    assert ground.sent() == 0
+
+
+def test_transaction_that_waits_is_replaced_when_asked_and_never_by_itself(ground: Ground) -> None:
+    ground.rpc("evm_setAutomine", False)
+    try:
+        for _ in range(2):
+            with pytest.raises(Fatal, match="--replace"):
+                deploy(ground.deployment(options=IMPATIENT), ground.out, SPAN)
+        assert [len(step["attempts"]) for step in _journal(ground.out).values()] == [1]
+        with pytest.raises(Fatal, match="not confirmed"):
+            deploy(ground.deployment(options=attrs.evolve(IMPATIENT, replace=True)), ground.out, SPAN)
+        [step] = _journal(ground.out).values()
+        assert len({attempt["hash"] for attempt in step["attempts"]}) == 2
+        assert int(ground.rpc("txpool_status")["pending"], 16) == 1
+    finally:
+        ground.rpc("evm_setAutomine", True)
+    ground.rpc("evm_mine")
+    deploy(ground.deployment(), ground.out, SPAN)
+    assert _journal(ground.out)["deploy ProviderRegistry"]["mined"] == step["attempts"][1]["hash"]
+    assert ground.sent() == len(steps(ground.terms, ground.deployer.address))
+
+
+def test_deployment_that_is_done_is_verified_again_and_sends_nothing(ground: Ground) -> None:
+    book = ground.deployed()
+    sent = ground.sent()
+    assert ground.deployed() == book
+    assert ground.sent() == sent
+
+
+def test_address_book_of_another_deployment_is_not_overwritten(ground: Ground) -> None:
+    ground.out.write_text("{}")
+    with pytest.raises(Fatal, match="exists already"):
+        ground.deployed()
+    assert (ground.out.read_text(), ground.sent()) == ("{}", 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"chain_id": 1}, "the terms are for chain 1, the RPC endpoint serves 31337"),
+        ({"token": "0x" + "77" * 20}, "there is no contract at 0x7777"),
+        ({"decimals": 18}, r"nothing was sent: token: decimals"),
+        ({"token_name": "Other Dollar"}, r"nothing was sent: token: signing domain of name 'Other Dollar'"),
+        ({"token_version": "2"}, r"nothing was sent: .*token: receiveWithAuthorization as signed"),
+    ],
+)
+def test_other_chain_or_token_than_expected_is_refused_before_anything_is_sent(
+    ground: Ground, change: dict[str, object], said: str
+) -> None:
+    with pytest.raises(Fatal, match=said):
+        ground.deployed(attrs.evolve(ground.terms, **change))
+    assert ground.sent() == 0
+    assert list(ground.folder.iterdir()) == []
+
+
+def test_contract_that_is_no_token_is_refused(ground: Ground) -> None:
+    registry = created(ground.node, ground.deployer, "ProviderRegistry", ground.deployer.address, 1)
+    with pytest.raises(Fatal, match=r"does not answer decimals\(\) as a token does"):
+        ground.deployed(attrs.evolve(ground.terms, token=registry.address))
+
+
+def test_token_that_refuses_what_was_signed_is_refused_by_its_own_error(ground: Ground) -> None:
+    ground.send(ground.deployer, ground.token.call("pause", "pause"))
+    with pytest.raises(Fatal, match=r"refused: EnforcedPause\(\)"):
+        ground.deployed()
+
+
+def test_token_that_takes_what_nobody_signed_is_refused(ground: Ground) -> None:
+    ground.rpc("anvil_setCode", "0x" + "77" * 20, "0x600160005260206000f3")  # answers 1 to everything
+    gullible = attrs.evolve(ground.terms, token="0x" + "77" * 20, decimals=1, token_name="any", token_version="1")
+    with pytest.raises(Fatal) as refused:
+        ground.deployed(gullible)
+    for fact in (
+        *("receiveWithAuthorization as nobody signed it", "transferWithAuthorization as nobody signed it"),
+        *("receiveWithAuthorization sent by another", "signing domain", "authorizationState of a fresh nonce"),
+    ):
+        assert fact in str(refused.value).partition("nothing was sent: ")[2]
+
+
+def test_fees_above_the_ceiling_and_an_account_without_funds_send_nothing(ground: Ground) -> None:
+    with pytest.raises(Fatal, match=r"more than --max-fee 0\.000000001"):
+        deploy(ground.deployment(options=attrs.evolve(QUICK, fees=FeeOptions(ceiling=1))), ground.out, SPAN)
+    ground.rpc("anvil_setBalance", ground.deployer.address, hex(10**12))
+    with pytest.raises(Fatal, match=r"has 0\.000001 of native funds"):
+        ground.deployed()
+    assert ground.sent() == 0
+
+
+def test_dry_run_sends_nothing_and_its_estimate_is_above_what_is_used(ground: Ground) -> None:
+    said: list[str] = []
+    dry_run(ground.node, ground.deployer.address, ground.terms, QUICK, said.append)
+    assert "deploy JobRegistry" in "\n".join(said)
+    assert ground.sent() == 0
+    plan = steps(ground.terms, ground.deployer.address)
+    estimated = {
+        step.key: cost.gas for step, cost in zip(plan, costs(ground.node, ground.deployer.address, plan), strict=True)
+    }
+    ground.deployed()
+    for key, entry in _journal(ground.out).items():
+        used = int(ground.rpc("eth_getTransactionReceipt", entry["mined"])["gasUsed"], 16)
+        assert used <= estimated[key] <= 3 * used, key
+
+
+def test_ownership_moves_when_the_new_owner_sends_the_calls_that_the_run_printed(ground: Ground) -> None:
+    book = ground.deployed()
+    calls = acceptance(read_market(ground.node, book, SPAN, lambda _: None))
+    assert len(calls) == 3
+    ground.send(key_of(ground.heir), *calls)
+    market = read_market(ground.node, book, SPAN, lambda _: None)
+    assert {registry.owner for registry in market.registries.values()} == {ground.heir.address}
+    assert acceptance(market) == []
+
+
+def test_call_that_a_contract_refuses_is_explained_by_the_name_of_its_error(ground: Ground) -> None:
+    book = ground.deployed()
+    jobs = Contract("JobRegistry", "0x" + book.job_registry.hex())
+    with pytest.raises(Fatal, match=r"too dear: the contract would refuse it: FeeTooHigh\(\)"):
+        ground.send(ground.deployer, Call("too dear", jobs.address, jobs.calldata("setFees", 2001, 0)))
+    stranger = key_of(ground.cast.with_role("client")[1])
+    with pytest.raises(Fatal, match=rf"OwnableUnauthorizedAccount\({stranger.address}\)"):
+        ground.send(stranger, Call("not mine", jobs.address, jobs.calldata("pause")))
+
+
+def _journal(out: Path) -> dict[str, dict[str, object]]:
+    steps_of: dict[str, dict[str, object]] = json.loads(journal_path(out).read_text())["steps"]
+    return steps_of

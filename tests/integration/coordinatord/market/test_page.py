@@ -1,0 +1,130 @@
+"""The page MARKET.md, followed to the letter: its shell blocks, on a fresh chain with the rules of today."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from anyio.from_thread import start_blocking_portal
+
+from common.address_book import AddressBook
+from coordinatord.market.actions import VERBS
+from coordinatord.market.contracts import Contract
+from coordinatord.market.node import Node, connect
+from devnet.accounts import Cast
+from devnet.anvil import MNEMONIC, binary
+from devnet.child import Program, running
+from devnet.ports import LOOPBACK, pick_free
+from tests.integration.coordinatord.market.ground import created, key_of, send
+
+PAGE = Path(__file__).parents[4] / "coordinatord" / "MARKET.md"
+CHAIN = 4242
+ETHER = 10**18
+
+
+@contextmanager
+def public_chain(folder: Path) -> Iterator[str]:
+    """As a public chain is: blocks by the clock, of 60 million gas, transactions capped, somebody else's first."""
+    url = f"http://{LOOPBACK}:{(port := pick_free())}"
+    rules = ("--hardfork", "osaka", "--gas-limit", "60000000", "--enable-tx-gas-limit", "--block-time", "0.3")
+    place = ("--host", LOOPBACK, "--port", str(port), "--chain-id", str(CHAIN), "--mnemonic", MNEMONIC)
+    (folder / "home").mkdir()
+    command = (str(binary()), *place, *rules, "--accounts", "20", "--quiet")
+    program = Program("anvil", command, folder / "anvil.log", environment={"HOME": str(folder / "home")})
+    with start_blocking_portal("asyncio") as portal, portal.wrap_async_context_manager(running(program)):
+        yield url
+
+
+def blocks_of(page: Path) -> list[str]:
+    return re.findall(r"^```sh\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+class Shell:
+    """Runs one block after another in the same folder; what a block exports or sets is there for the next."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self.folder, self.state = folder, folder.parent / "state.sh"
+        self.state.write_text("")
+        self.environment = environment
+
+    def run(self, block: str) -> str:
+        script = f'set -eu\n. "{self.state}"\nset -a\n{block}\nset +a\ndeclare -px > "{self.state}"\n'
+        done = subprocess.run(
+            ["bash", "-c", script], cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+
+@pytest.mark.timeout(400)  # it starts a program some twenty times
+def test_page_takes_an_operator_from_nothing_to_a_market_that_a_coordinator_accepts(
+    tmp_path: Path, cast: Cast, database_url: str
+) -> None:
+    folder = tmp_path / "operator"
+    folder.mkdir()
+    owner, relayer = cast.with_role("client")[1], cast.with_role("relayer")[0]
+    with public_chain(tmp_path) as url, connect(url) as node:
+        token = issued_token(node, cast)
+        shell = Shell(
+            folder,
+            {
+                "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+                **{"RPC_URL": url, "SIGNER_URL": url, "CHAIN_ID": str(CHAIN), "TOKEN": token},
+                **{"OWNER": owner.address, "TREASURY": cast.treasury.address, "RELAYER": relayer.address},
+                **{"DATABASE_URL": database_url, "RELAYER_KEY": relayer.private_key, "PGSSLMODE": "disable"},
+                **{"PIN_STORE_ENDPOINT": "http://127.0.0.1:1", "PIN_STORE_BUCKET": "b"},
+                **{"PIN_STORE_KEY": "k", "PIN_STORE_SECRET": "s"},
+            },
+        )
+        printed = follow(shell, node, cast)
+        book = AddressBook.parse((folder / "addresses.json").read_bytes())
+    assert "the configuration holds" in printed["coordinatord check"]
+    assert "WRONG" not in "".join(printed.values())
+    assert "Market Dollar', version '2'" in printed["market deploy"]
+    assert re.search(r"^1 .* listed +2 +0/1 ", printed["market status"], re.MULTILINE)
+    assert (book.chain_id, book.paytoken.hex()) == (CHAIN, token[2:].lower())
+    assert len(json.loads((folder / "accept.json").read_text())["transactions"]) == 3
+    assert len(list((folder / "explorer").glob("*.standard-input.json"))) == 3
+    assert (folder / "deployer.json").stat().st_mode & 0o077 == 0
+
+
+def issued_token(node: Node, cast: Cast) -> str:
+    """A token that no part of the product knows: behind an upgradable proxy, with a name and version of its own."""
+    maker, proxy_admin, issuer = key_of(cast.admin), cast.treasury.address, cast.admin.address
+    implementation = created(node, maker, "IssuedToken", chain_id=CHAIN)
+    proxy = created(node, maker, "IssuedTokenProxy", implementation.address, proxy_admin, chain_id=CHAIN)
+    token = Contract("IssuedToken", proxy.address)
+    send(node, maker, token.call("initialise", "initialize", issuer, "Market Dollar", "MKD"), chain_id=CHAIN)
+    return token.address
+
+
+def follow(shell: Shell, node: Node, cast: Cast) -> dict[str, str]:
+    """The page from its first block to its last; what each command of interest printed. Between blocks happens what
+    the page says that others do: funds arrive, a provider registers itself."""
+    blocks = blocks_of(PAGE)
+    assert len(blocks) >= 10
+    printed = {}
+    for block in blocks:
+        if "list-provider" in block:
+            registry = AddressBook.parse((shell.folder / "addresses.json").read_bytes()).provider_registry
+            register = Contract("ProviderRegistry", "0x" + registry.hex()).call("register", "register")
+            send(node, key_of(cast.with_role("provider")[0]), register, chain_id=CHAIN)
+        output = shell.run(block)
+        for command in ("coordinatord check", "market status", "market verify", "market deploy", "market new-key"):
+            if command in block:
+                printed[command] = output
+        if "new-key" in block:
+            [deployer] = re.findall(r"0x[0-9a-fA-F]{40}", output)
+            node.request("anvil_setBalance", deployer, hex(ETHER))
+    return printed
+
+
+def test_table_of_actions_names_every_action_of_the_command() -> None:
+    table = PAGE.read_text(encoding="utf-8").partition("| action | what it changes |")[2]
+    named = set(re.findall(r"`([a-z-]+)(?= |`)", table.partition("\n\n")[0]))
+    assert named == set(VERBS) | {"set-model"}

@@ -1,0 +1,124 @@
+"""Facts of a deployed market: all right as deployed, and each planted wrong one found."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import attrs
+import pytest
+
+from common import artifacts
+from common.address_book import AddressBook
+from coordinatord.market import explorer, status
+from coordinatord.market.contracts import Contract
+from coordinatord.market.deployment import encoded_arguments
+from coordinatord.market.reading import contracts_of, read_market
+from coordinatord.market.table import Row
+from coordinatord.market.verify import conformity, soundness
+from coordinatord.trouble import Fatal
+from tests.integration.coordinatord.market.ground import SPAN, Ground
+
+STRANGER = "0x" + "77" * 20
+
+
+def wrong_facts(ground: Ground, book: AddressBook) -> list[str]:
+    market = read_market(ground.node, book, SPAN, lambda _: None)
+    rows: list[Row] = soundness(market, book) + conformity(market, ground.terms)
+    return [row.fact for row in rows if row.wrong]
+
+
+def by_admin(registry: str, function: str, *arguments: object) -> Callable[[Ground, dict[str, Contract]], None]:
+    def plant(ground: Ground, contracts: dict[str, Contract]) -> None:
+        ground.send(ground.deployer, contracts[registry].call("plant", function, *arguments))
+
+    return plant
+
+
+def other_code(ground: Ground, contracts: dict[str, Contract]) -> None:
+    """One byte of it, which no view runs through."""
+    address = contracts["AskRegistry"].address
+    code = bytearray(ground.node.code(address))
+    at = code.index(artifacts.selector(artifacts.load("AskRegistry"), "relay"))
+    code[at] ^= 1
+    ground.rpc("anvil_setCode", address, "0x" + code.hex())
+
+
+PLANTED: list[tuple[Callable[[Ground, dict[str, Contract]], None], list[str]]] = [
+    (by_admin("JobRegistry", "setFees", 300, 1235), ["JobRegistry: gas fee"]),
+    (by_admin("JobRegistry", "setFees", 299, 1234), ["JobRegistry: fee in bps"]),
+    (by_admin("JobRegistry", "setTokenGas", 200_001), ["JobRegistry: gas of a call of the token"]),
+    (by_admin("ProviderRegistry", "setPointPrice", 251), ["ProviderRegistry: price of a point"]),
+    (by_admin("JobRegistry", "setSla", 60, False), ["JobRegistry: windows in seconds"]),
+    (by_admin("JobRegistry", "setSla", 61, True), ["JobRegistry: windows in seconds"]),
+    (by_admin("JobRegistry", "setModel", 8, "x", True, "", ""), ["JobRegistry: other models enabled"]),
+    (by_admin("JobRegistry", "setModel", 9, "lab/pictures", False, "", ""), ["JobRegistry: model 9 enabled"]),
+    (by_admin("JobRegistry", "setModel", 9, "lab/picture", True, "", ""), ["JobRegistry: model 9"]),
+    (by_admin("JobRegistry", "setTreasury", STRANGER), ["JobRegistry: treasury"]),
+    (by_admin("JobRegistry", "pause"), ["JobRegistry: paused"]),
+    (by_admin("AskRegistry", "setRelayer", STRANGER, True), ["AskRegistry: relayers"]),
+    (by_admin("AskRegistry", "transferOwnership", STRANGER), ["AskRegistry: owner, or to be when it accepts"]),
+    (by_admin("ProviderRegistry", "setJobRegistry", STRANGER), ["ProviderRegistry: job registry"]),
+    (other_code, ["AskRegistry: code at {AskRegistry} is this release's"]),
+]
+
+
+def test_every_planted_wrong_fact_is_found_and_no_other(ground: Ground) -> None:
+    book = ground.deployed()
+    contracts = contracts_of(book)
+    assert wrong_facts(ground, book) == []
+    addresses = {name: contract.address for name, contract in contracts.items()}
+    for plant, found in PLANTED:
+        snapshot = ground.rpc("evm_snapshot")
+        plant(ground, contracts)
+        assert wrong_facts(ground, book) == [fact.format_map(addresses) for fact in found]
+        ground.rpc("evm_revert", snapshot)
+
+
+def test_address_book_that_differs_from_the_chain_is_found(ground: Ground) -> None:
+    book = ground.deployed()
+    late = attrs.evolve(book, deploy_block=book.deploy_block + 1)
+    assert wrong_facts(ground, late) == ["ProviderRegistry: deployed in the address book's deployBlock or later"]
+    assert wrong_facts(ground, attrs.evolve(book, payment_token_decimals=5)) == ["token: decimals"]
+
+
+def test_registries_that_are_swapped_in_the_book_are_refused(ground: Ground) -> None:
+    book = ground.deployed()
+    swapped = attrs.evolve(book, ask_registry=book.job_registry, job_registry=book.ask_registry)
+    with pytest.raises(Fatal, match=r"is no JobRegistry: its \w+ reverts"):
+        read_market(ground.node, swapped, SPAN, lambda _: None)
+    with pytest.raises(Fatal, match="the address book is for chain 2"):
+        read_market(ground.node, attrs.evolve(book, chain_id=2), SPAN, lambda _: None)
+
+
+def test_status_tells_every_fact_to_people_and_to_programs(ground: Ground) -> None:
+    book = ground.deployed()
+    market = read_market(ground.node, book, SPAN, lambda _: None)
+    rows = status.facts(market, book)
+    text, document = status.as_text(market, rows), json.loads(status.as_document(market, rows))
+    for said in ("lab/words", ground.heir.address, "1234 (0.001234)", "60, 3600", ground.cast.treasury.address):
+        assert said in text
+    assert [model["model_id"] for model in document["models"]] == [7, 9]
+    facts = {fact["fact"]: fact for fact in document["facts"]}
+    assert facts["JobRegistry: pending owner"]["found"] == ground.heir.address
+    assert facts["ProviderRegistry: job registry"]["right"] is True
+    assert facts["JobRegistry: fee"]["right"] is None
+
+
+def test_folder_for_explorers_holds_the_sources_and_the_arguments_of_each_deployment(ground: Ground) -> None:
+    book = ground.deployed()
+    market = read_market(ground.node, book, SPAN, lambda _: None)
+    folder = ground.folder / "explorer"
+    explorer.write_folder(folder, ground.node, market)
+    addresses = {name: contract.address for name, contract in contracts_of(book).items()}
+    for name in addresses:
+        written = bytes.fromhex((folder / f"{name}.constructor-arguments.txt").read_text())
+        assert written == encoded_arguments(name, ground.terms, ground.deployer.address, addresses)
+        document = json.loads((folder / f"{name}.standard-input.json").read_text())
+        assert document["sources"][f"src/{name}.sol"]["content"] == _source(name)
+        assert (document["settings"]["viaIR"], document["settings"]["evmVersion"]) == (True, "cancun")
+    forms = json.loads((folder / "contracts.json").read_text())
+    assert [form["address"] for form in forms["contracts"]] == list(addresses.values())
+
+
+def _source(name: str) -> str:
+    return (Path(artifacts.__file__).parent / "contracts" / "src" / f"{name}.sol").read_text()

@@ -1,0 +1,50 @@
+import httpx
+import pytest
+
+from coordinatord.market.fees import GWEI, FeeOptions, Fees, current_fees
+from coordinatord.market.node import Node
+from coordinatord.trouble import Fatal
+from tests.unit.coordinatord.market.nodes import error, node_that, result
+
+
+def chain(base: int | None, tip: int | None) -> Node:
+    def answer(method: str, _: object) -> httpx.Response:
+        if method == "eth_maxPriorityFeePerGas":
+            return error(-32601, "method not found") if tip is None else result(hex(tip))
+        return result({} if base is None else {"baseFeePerGas": hex(base)})
+
+    return node_that(answer)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (FeeOptions(), Fees(base=100, tip=7, most=207)),
+        (FeeOptions(tip=1), Fees(base=100, tip=1, most=201)),
+        (FeeOptions(ceiling=150), Fees(base=100, tip=7, most=150)),
+        (FeeOptions(ceiling=107), Fees(base=100, tip=7, most=107)),
+    ],
+)
+def test_offer_is_twice_the_base_fee_and_the_tip_below_the_ceiling(options: FeeOptions, expected: Fees) -> None:
+    assert current_fees(chain(100, 7), options) == expected
+
+
+def test_ceiling_below_what_the_chain_asks_is_refused() -> None:
+    with pytest.raises(Fatal, match="raise the ceiling"):
+        current_fees(chain(100, 7), FeeOptions(ceiling=106))
+
+
+def test_node_that_proposes_no_tip_gets_one_gwei() -> None:
+    assert current_fees(chain(100, None), FeeOptions()).tip == GWEI
+
+
+def test_chain_without_base_fee_is_refused() -> None:
+    with pytest.raises(Fatal, match="EIP-1559"):
+        current_fees(chain(None, 1), FeeOptions())
+
+
+def test_replacement_raises_both_fees_by_a_tenth_at_least() -> None:
+    raised = Fees(base=1, tip=1, most=3).raised_above(1000, 100)
+    assert raised.most >= 1100
+    assert raised.tip >= 110
+    assert Fees(base=1, tip=5000, most=9000).raised_above(1000, 100) == Fees(base=1, tip=5000, most=9000)

@@ -1,0 +1,71 @@
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from coordinatord.chain.rpc_errors import RpcError
+from coordinatord.market.node import connect
+from coordinatord.trouble import Fatal, Retryable
+from tests.unit.coordinatord.market.nodes import error, node_that, result
+
+
+def unreachable() -> httpx.Response:
+    raise httpx.ConnectError("connection to https://user:word@node.example/v1/key-of-mine refused")
+
+
+@pytest.mark.parametrize(
+    "stumble",
+    [
+        unreachable,
+        lambda: httpx.Response(502, text="<html>"),
+        lambda: httpx.Response(503, json={"message": "busy"}),
+        lambda: httpx.Response(429, json={"message": "slow down"}),
+        lambda: error(-32005, "rate limit exceeded", status=429),
+    ],
+)
+def test_node_that_stumbles_is_asked_again(stumble: Callable[[], httpx.Response]) -> None:
+    asked: list[str] = []
+
+    def answer(method: str, _: object) -> httpx.Response:
+        asked.append(method)
+        return stumble() if len(asked) < 3 else result("0x2a")
+
+    assert node_that(answer).head() == 42
+    assert asked == ["eth_blockNumber"] * 3
+
+
+def test_node_that_stays_silent_is_named_without_the_key_in_its_address() -> None:
+    with pytest.raises(Retryable) as silence:
+        node_that(lambda *_: unreachable()).head()
+    assert "node.example" in str(silence.value)
+    for secret in ("word", "key-of-mine"):
+        assert secret not in str(silence.value)
+
+
+@pytest.mark.parametrize("url", ["", "node.example", "ws://node.example", "http://", "file:///etc/passwd"])
+def test_address_that_is_none_of_http_is_refused(url: str) -> None:
+    with pytest.raises(Fatal, match="must be an http"):
+        connect(url)
+
+
+def test_refusal_is_not_asked_again() -> None:
+    asked: list[str] = []
+
+    def answer(method: str, _: object) -> httpx.Response:
+        asked.append(method)
+        return error(3, "execution reverted", "0x1234")
+
+    with pytest.raises(RpcError, match="execution reverted"):
+        node_that(answer).call("0x" + "11" * 20, b"")
+    assert len(asked) == 1
+
+
+def test_bytes_that_the_node_has_already_count_as_sent() -> None:
+    node_that(lambda *_: error(-32000, "already known")).send(b"\x02")
+    with pytest.raises(RpcError):
+        node_that(lambda *_: error(-32000, "nonce too low")).send(b"\x02")
+
+
+def test_receipt_of_a_transaction_that_waits_is_none() -> None:
+    assert node_that(lambda *_: result({"blockNumber": None})).receipt("0x") is None
+    assert node_that(lambda *_: result(None)).receipt("0x") is None
