@@ -180,7 +180,7 @@ def _book_option(parser: ArgumentParser) -> None:
 
 
 def _terms_options(parser: ArgumentParser) -> None:
-    parser.add_argument("--terms", type=Path, metavar="FILE", help="the market file, TOML or JSON; flags go before it")
+    parser.add_argument("--terms", type=Path, metavar="FILE", help="the market file, TOML or JSON; flags override it")
     for flag, about in (
         ("--token", "the payment token"),
         ("--token-name", "its EIP-712 name, where it does not tell it"),
