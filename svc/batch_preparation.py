@@ -71,8 +71,9 @@ class Preparation:
         progress: Progress | None,
     ) -> PreparedBatch:
         """Raises PlanShort, OrderRefused (naming the line) or QuoteRefused before anything is sent but questions."""
-        each = await self.account.line_ceiling(max_line_amount)
         in_all = await self.account.batch_ceiling(max_amount)
+        # What no line alone may come to is not signed for; what all of them may not is never sent.
+        each = min(in_all, await self.account.line_ceiling(max_line_amount), key=lambda ceiling: ceiling.most)
         texts, signer = list(texts), self.account.wallet()
         wallet = signer.wallet if isinstance(signer, LocalSigner) else None
         async with started_workers(len(texts), wallet) as workers:
