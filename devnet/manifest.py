@@ -24,8 +24,8 @@ def write(path: Path, up: Devnet) -> None:
 
     What clients knew of the market that was up here before is forgotten: this one has an escrow of its own.
     """
-    path.with_name(KNOWN_MARKETS).unlink(missing_ok=True)
-    _write(path.with_name(ADDRESSES), up.world.market.address_book)
+    (path.parent / KNOWN_MARKETS).unlink(missing_ok=True)
+    _write(path.parent / ADDRESSES, up.world.market.address_book)
     _write(path, describe(up))
 
 
