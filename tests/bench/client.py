@@ -98,7 +98,7 @@ def cryptography_alone() -> Callable[[], int]:
 async def _batch_rate() -> float:
     client = FakeCoordinator({"POST /v1/jobs": [quoting()]}).client()
     started = time.perf_counter()
-    prepared = await client.batches.prepare([LINE] * LINES, window="1h", providers=[7])
+    prepared = await client.batches.prepare([LINE] * LINES, window="1h", providers=[7], max_amount=10**12)
     elapsed = time.perf_counter() - started
     if prepared.lines != LINES:
         raise RuntimeError(f"{prepared.lines} of {LINES} lines were prepared")
