@@ -52,7 +52,7 @@ class Account:
         return self._market
 
     async def deployment(self) -> Deployment:
-        """What the coordinator says of the deployment now; one that may be signed for."""
+        """The deployment as the coordinator tells it now; one that may be signed for."""
         answer = await self.transport.get("/evm/chain", Deployment)
         self._market = await self.vouching.market(answer)
         return answer
@@ -130,7 +130,7 @@ class Account:
         return (await self.market()).domains
 
     async def _read(self, path: str, kind: type[T]) -> tuple[bool, T]:
-        """What is kept, or a fresh answer; whether it is fresh, and to be kept once it was found to be good."""
+        """A kept answer or a fresh one; True with the fresh, which is to be kept once it was found to be good."""
         read_at, kept = self._kept.get(path, (-_FRESH_SECONDS, None))
         if kept is not None and anyio.current_time() - read_at < _FRESH_SECONDS:
             return False, kept

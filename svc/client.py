@@ -220,7 +220,7 @@ class Client:
         return await self._results.save(job if isinstance(job, Job) else await self.jobs.get(job), path)
 
     async def verify(self, job_id: str) -> Verified:
-        """What is known of a job, fact by fact, each with who vouches for it. Raises ChainContradicts."""
+        """Each fact of a job with who vouches for it. Raises ChainContradicts."""
         return await Verification(self._account, self.jobs).verify(job_id)
 
     async def cancel(self, job_id: str) -> Cancelled:
@@ -230,11 +230,11 @@ class Client:
     # --- the coordinator itself -------------------------------------------------------------------------------
 
     async def chain(self) -> Deployment:
-        """What is deployed. Raises MarketChanged where it is not the market that is pinned or known."""
+        """The deployment. Raises MarketChanged where it is not the market that is pinned or known."""
         return await self._account.deployment()
 
     async def told_deployment(self) -> Deployment:
-        """What the coordinator says is deployed, held against nothing: to be looked at, and never signed for."""
+        """The deployment that the coordinator tells, held against nothing: to be shown, and never signed for."""
         return await self._account.transport.get("/evm/chain", Deployment)
 
     async def readiness(self) -> Readiness:

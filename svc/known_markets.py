@@ -34,7 +34,7 @@ Change = Callable[[KnownMarket | None], KnownMarket | None]
 
 
 def place_of(environment: Mapping[str, str]) -> Path | None:
-    """Where the file is: as SVC_KNOWN_MARKETS names it, else in the user's configuration folder.
+    """The place of the file: as SVC_KNOWN_MARKETS names it, else in the user's configuration folder.
 
     None where there is no such place (no home, no POSIX) or the variable is set to nothing: known is then what this
     process has seen. The one place that knows how platforms differ.
@@ -74,7 +74,7 @@ class KnownMarkets:
             os.close(folder)
 
     def change(self, url: str, change: Change) -> KnownMarket | None:
-        """What is known of a market, made anew by `change` (None forgets it), while no other command writes.
+        """Makes anew what is known of a market, by `change` (None forgets it), while no other command writes.
 
         Raises Refused and OSError as `all` does, and OSError where nothing can be written.
         """

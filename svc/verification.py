@@ -1,4 +1,4 @@
-"""Who vouches for what is said of a job: a signature, the chain, or the coordinator alone."""
+"""Verification of a job, fact by fact: a signature vouches for it, the chain, or the coordinator alone."""
 
 from typing import Final
 
@@ -108,7 +108,7 @@ class Verification:
         return found + _end(ended, raw, row)
 
     def _amount(self, market: Market, posted: PostedJob, raw: bytes) -> int | None:
-        """What the owner's signature pays for this job at most; None where the event's signature is not over that."""
+        """The amount that the owner's signature pays for this job at most; None where the event's signature is not over that."""
         order = posted.order
         amount = quotes.amount(order.rate_in, order.rate_out, order.units_in, order.units_out, posted.fees)
         payment = job_payment(posted.owner, market.job_registry, amount, order.expires_at, raw)
@@ -120,7 +120,7 @@ class Verification:
 
 
 def _require_own_id(raw: bytes, row: BookRow) -> None:
-    """That the row is of the job which was asked for: its id is made of its owner and commitment."""
+    """Checks that the row is of the job which was asked for: its id is made of its owner and commitment."""
     try:
         made_of = quotes.job_id(read_hex(row.owner, 20, "owner"), read_hex(row.c, 32, "c"))
     except Refused:

@@ -39,7 +39,7 @@ _UNPINNED: Final = "compare it with the operator's address book, which --address
 
 
 class Voucher(StrEnum):
-    """Who says so, as it is shown."""
+    """The sources of a fact, as they are shown."""
 
     SIGNATURE = "your own signature"
     OWNER = "its owner's signature"
@@ -161,7 +161,7 @@ class Vouching:
             raise ChainContradicts("fees", told, f"{charged.fee_bps} basis points and {charged.gas_fee}")
 
     async def model(self, model: Model) -> bool:
-        """Whether the chain was asked for the model's name. Raises ChainContradicts for another name, or none."""
+        """Checks a model's name by the chain; False where it could not be asked. Raises ChainContradicts."""
         if self.chain is None or self._deployment is None:
             return False
         chain, registry, number = self.chain.later(), self._deployment.job_registry, model.svc.model_id
@@ -232,12 +232,12 @@ class Vouching:
             return self.known.change(self.url, change)
 
     def _told_once(self, what: str) -> None:
-        """Where nothing is kept, by the caller's own choice, every use is a first one and nobody is told of it."""
+        """Tells it, unless nothing is kept by the caller's own choice: then every use is a first one."""
         if self.known.path is not None:
             self.tell(what)
 
     def _forgetful(self, trouble: OSError) -> None:
-        """Where nothing can be kept, each process takes the coordinator at its word once, and says so."""
+        """Keeps nothing from now on: each process takes the coordinator at its word once, and says so."""
         where, why = self.known.path, trouble.strerror
         self.tell(f"what is told cannot be remembered in {where}: {why}; {VARIABLE} names another file")
         self.known = KnownMarkets()

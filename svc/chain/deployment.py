@@ -1,4 +1,4 @@
-"""Whether the contracts that a coordinator names are there, sign as they should, and belong together."""
+"""The check of a deployment by the chain: its contracts are there, sign as they should, and belong together."""
 
 from common.address_book import AddressBook
 from common.domains import Domains

@@ -35,7 +35,7 @@ class RegisteredProvider:
 
 @attrs.frozen(slots=True)
 class PostedJob:
-    """What the registry told when it took the job, having checked the owner's signature over `order`."""
+    """A job as the registry told it when it took it, having checked the owner's signature over `order`."""
 
     owner: bytes
     order: Order
@@ -83,7 +83,7 @@ async def provider_registry(chain: Chain, job_registry: bytes) -> bytes:
 
 
 async def fees(chain: Chain, job_registry: bytes) -> Terms:
-    """What a job that is posted now is charged."""
+    """The charges of a job that is posted now."""
     values = returned(_JOBS, "fees", await chain.view(job_registry, call_data(_JOBS, "fees")))
     return Terms(fee_bps=values["feeBps"], gas_fee=values["gasFee"])
 

@@ -12,7 +12,7 @@ _BACK: Final = 300  # blocks: a post is looked for from so many before the head 
 
 
 async def is_posted(chain: Chain, sealed: SealedOrder) -> bool:
-    """Whether the chain shows the job. Raises ChainContradicts where it shows another under its id."""
+    """True once the chain shows the job. Raises ChainContradicts where it shows another under its id."""
     registry, name = sealed.market.job_registry, hex_of(sealed.job_id)
     first = max(0, await chain.head() - _BACK)
     posted = await facts.posted_job(chain, registry, sealed.job_id, first)

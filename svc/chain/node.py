@@ -76,7 +76,7 @@ class Node:
 
 @attrs.define(eq=False)
 class Chain:
-    """What all nodes say, at one block. `NodeFailed` where any is silent or says something else."""
+    """The common word of all nodes, at one block. `NodeFailed` where any is silent or says something else."""
 
     nodes: Sequence[Node]
     _block: int | None = None
@@ -99,7 +99,7 @@ class Chain:
         return bytes_of(await self._agreed("code", lambda node: node.call("eth_getCode", hex_of(address), block)))
 
     async def view(self, contract: bytes, data: bytes) -> bytes:
-        """What a contract returns; nothing where there is none."""
+        """A contract's answer to a call; nothing where there is no contract."""
         call, block = {"to": hex_of(contract), "data": hex_of(data)}, hex(await self.head())
         return bytes_of(await self._agreed("a contract's answer", lambda node: node.call("eth_call", call, block)))
 
@@ -195,7 +195,7 @@ def _list(value: object) -> list[object]:
 
 
 def _log(value: object) -> dict[str, Any]:
-    """What all nodes tell of a log alike; some add fields of their own."""
+    """The fields of a log that all nodes tell alike; some add others of their own."""
     log = value if isinstance(value, dict) else {}
     topics = log.get("topics")
     return {

@@ -17,7 +17,7 @@ def call_data(artifact: Artifact, function: str, *words: abi.Words) -> bytes:
 
 
 def returned(artifact: Artifact, function: str, data: bytes) -> dict[str, Any]:
-    """What a function returned, by name; the fields of a struct where it returns one."""
+    """The values that a function returned, by name; the fields of a struct where it returns one."""
     (entry,) = (each for each in artifact.abi if each["type"] == "function" and each["name"] == function)
     outputs = entry["outputs"]
     if len(outputs) == 1 and outputs[0]["type"] == "tuple":

@@ -1,4 +1,4 @@
-"""Who can open what an order seals, in words."""
+"""Readers of an order, in words: those who can open what it seals."""
 
 from common import escrow_evidence
 from svc.client import Client

@@ -89,7 +89,7 @@ def seal_line(place: Place, line: LineWork) -> tuple[SealedOrder, Shaped]:
 
 
 def line_amount(place: Place, prepared: PreparedOrder) -> int:
-    """What the line may be paid with. Raises Refused above the ceiling: nothing is signed for it then."""
+    """The amount of a line's payment. Raises Refused above the ceiling: nothing is signed for it then."""
     amount = amount_of(prepared, place.fees)
     try:
         place.ceiling.check(amount, "it")

@@ -1,4 +1,4 @@
-"""Whether an escrow's key may be sealed to. Whoever holds it can open every open order.
+"""Verification of an escrow's key before anything is sealed to it. Whoever holds it can open every open order.
 
 The evidence must be for this very key (`report_data`), of a kind that is taken, and not of a debug build. That ties
 evidence and key together and proves no more: static evidence is a hash that anybody computes, and whoever runs the

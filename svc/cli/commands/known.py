@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @click.group()
 def market() -> None:
-    """What is known of a market, and may not change behind your back.
+    """Show, accept and forget what is known of a market: it may not change behind your back.
 
     A market is known by its coordinator's address: chain, contracts, the payment token's signing domain, the escrow's
     key, providers' box keys. They come from an address book (--addresses, SVC_ADDRESSES_FILE) or are remembered at the

@@ -1,4 +1,4 @@
-"""What the chain vouches for: that the contracts are what the coordinator says, and what the wallet holds."""
+"""Doctor's checks by the chain: that the contracts are what the coordinator says, and what the wallet holds."""
 
 import time
 from typing import Final

@@ -1,4 +1,4 @@
-"""What the command line takes on a coordinator's word, and what it refuses, in a market with a chain to ask."""
+"""The command line in a market with a chain to ask: what it takes on a coordinator's word, and what it refuses."""
 
 import json
 from pathlib import Path

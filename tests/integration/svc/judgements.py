@@ -1,4 +1,4 @@
-"""What a lie in each field of an answer could gain, judged field by field. A field that is not here fails a test.
+"""Judgements on lies: what one in each field of an answer could gain. A field that is not here fails a test.
 
 refused     no lie about it leads to an order
 harmless    every lie about it leads to the honest order: nothing that is signed or sealed depends on it

@@ -87,7 +87,7 @@ def _others(value: Json) -> list[Json]:
 
 
 def told(bodies: list[Json], path: str) -> list[Json]:
-    """What answers say in a field; nothing where they have none."""
+    """The values that answers have in a field; nothing where they have none."""
     return [holder[name] for body in bodies for holder, name in _places(body, path.split("."))]
 
 

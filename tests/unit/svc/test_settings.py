@@ -1,12 +1,15 @@
 import json
 from pathlib import Path
 
+import httpx
 import pytest
 
 from common.address_book import AddressBook, TokenDomain
 from common.box import SecretKey
 from common.refusal import Refused
 from common.secp256k1 import Wallet
+from svc.client import Client
+from svc.errors import OrderRefused
 from svc.settings import PUBLIC_GATEWAY, Settings
 
 KEY = "0x" + "01" * 32
@@ -124,3 +127,8 @@ def test_keys_are_never_printed() -> None:
     shown = repr(Settings.resolve(environment={"SVC_WALLET_KEY": KEY, "SVC_CIPHER_KEY": "02" * 32}))
     assert "01" * 8 not in shown
     assert "02" * 8 not in shown
+
+
+def test_pool_that_goes_to_another_machine_by_plain_http_is_refused_as_well() -> None:
+    with pytest.raises(OrderRefused, match="must be an https:// address"):
+        Client("https://market.example", http=httpx.AsyncClient(base_url="http://market.example"), environment={})

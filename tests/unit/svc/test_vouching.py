@@ -1,4 +1,4 @@
-"""What is taken of a coordinator's word, and what is refused: by an address book, by what is known, by the chain."""
+"""A coordinator's word, taken or refused: by an address book, by what is known, by the chain."""
 
 from pathlib import Path
 from typing import Any
