@@ -1,4 +1,4 @@
-"""Payments above the default ceiling: a terminal is asked; nothing else is, and a ceiling that somebody set never is."""
+"""Payments above the default ceiling: a terminal is asked, and nothing else; a set ceiling is never asked about."""
 
 import sys
 from collections.abc import Awaitable, Callable
