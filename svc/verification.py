@@ -108,7 +108,7 @@ class Verification:
         return found + _end(ended, raw, row)
 
     def _amount(self, market: Market, posted: PostedJob, raw: bytes) -> int | None:
-        """The amount that the owner's signature pays for this job at most; None where the event has no such signature."""
+        """The most that the owner's signature pays for this job; None where the event has no such signature."""
         order = posted.order
         amount = quotes.amount(order.rate_in, order.rate_out, order.units_in, order.units_out, posted.fees)
         payment = job_payment(posted.owner, market.job_registry, amount, order.expires_at, raw)

@@ -138,6 +138,8 @@ async def submit(connection: Connection, order: OrderOptions) -> None:
     if connection.output.as_json:
         connection.output.json(wire_form(attrs.asdict(submitted)))
         return
+    if submitted.on_chain:
+        connection.output.say("the chain has the job as it was signed")
     if not submitted.mined:
         connection.output.say("sent to the chain, but not mined within a minute: svc wait follows it")
     connection.output.text(submitted.job_id)
