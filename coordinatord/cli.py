@@ -1,10 +1,11 @@
-"""The command line: `coordinatord serve`, `migrate`, `check`. Settings come from the environment alone."""
+"""The command line: `coordinatord serve`, `migrate`, `check`, `budgets`. Settings come from the environment alone."""
 
 import argparse
 import os
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from typing import Final
 
 import anyio
 from structlog.typing import Processor
@@ -14,14 +15,19 @@ from coordinatord.chain.boot import check_chain
 from coordinatord.config import Config, read_config, variables
 from coordinatord.error_reporting import error_reporting
 from coordinatord.logs import set_up_logging
+from coordinatord.spenders import spender_table
+from coordinatord.store.database import open_database
+from coordinatord.store.gas_budgets import top_spenders
 from coordinatord.store.migrate import migrate
 from coordinatord.trouble import Fatal, Retryable
+
+_SPENDERS: Final = 40  # lines of the table
 
 
 async def _migrate(config: Config) -> None:
     async with AsyncExitStack() as stack:
         ground = await app.open_ground(config, stack)
-        async with ground.database.connection() as connection:
+        async with ground.database.unhurried() as connection:
             applied = await migrate(connection)
     print("\n".join(applied) if applied else "nothing to apply")
 
@@ -34,10 +40,18 @@ async def _check(config: Config) -> None:
     print("the configuration holds: the database answers, and the chain is the address book's")
 
 
+async def _budgets(config: Config) -> None:
+    """From the database alone: it answers while the node is away."""
+    database = open_database(config.database_url.reveal(), smallest=1, largest=2)
+    async with database as opened, opened.connection() as connection:
+        print(spender_table(await top_spenders(connection, _SPENDERS)))
+
+
 _COMMANDS: dict[str, tuple[str, Callable[[Config], Awaitable[None]]]] = {
     "serve": ("run the coordinator until SIGTERM", app.run),
     "migrate": ("bring the database up to date, then exit", _migrate),
     "check": ("check the configuration against the database and the chain, then exit", _check),
+    "budgets": ("print whose ops used most gas in the last 24 hours, then exit", _budgets),
 }
 
 

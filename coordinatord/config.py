@@ -197,6 +197,108 @@ class Config:
     relay_coalesce_max: int = _variable(
         "RELAY_COALESCE_MAX", _integer(1, 500), "ops in one relay(bytes[]) transaction at most", 64
     )
+    relay_max_tx_gas: int = _variable(
+        "RELAY_MAX_TX_GAS",
+        _integer(2_000_000, 16_777_216),
+        "gas of one transaction at most; never above half a block",
+        16_777_216,
+    )
+    relay_reserve_gas: int = _variable(
+        "RELAY_RESERVE_GAS",
+        _integer(0, 10**12),
+        "with native funds for less gas than this, only settles, fails, reclaims and cancels are relayed",
+        30_000_000,
+    )
+    relay_cancel_reserve_gas: int = _variable(
+        "RELAY_CANCEL_RESERVE_GAS",
+        _integer(0, 10**12),
+        "with native funds for less gas than this, cancels stop, too; not above RELAY_RESERVE_GAS",
+        10_000_000,
+    )
+    relay_max_fee_gwei: int | None = _variable(
+        "RELAY_MAX_FEE_GWEI",
+        _integer(1, 1_000_000_000),
+        "most offered per gas; unset, what suits the chain id, and no limit on an unknown chain",
+        None,
+    )
+    relay_max_tip_gwei: int | None = _variable(
+        "RELAY_MAX_TIP_GWEI",
+        _integer(1, 1_000_000_000),
+        "most of it offered to the block's producer; a first offer gives half; unset, as above",
+        None,
+    )
+    budget_posts_gas: int = _variable(
+        "BUDGET_POSTS_GAS",
+        _integer(0, 10**15),
+        "gas a day for one wallet's posts, and half as much again for its cancels; 0 is no limit",
+        20_000_000,
+    )
+    budget_work_gas: int = _variable(
+        "BUDGET_WORK_GAS",
+        _integer(0, 10**15),
+        "gas a day for one provider's claims, settles and fails; only claims are refused; 0 is no limit",
+        60_000_000,
+    )
+    budget_upkeep_gas: int = _variable(
+        "BUDGET_UPKEEP_GAS",
+        _integer(0, 10**15),
+        "gas a day for a listed provider's identity, capacity and asks; 0 is no limit",
+        50_000_000,
+    )
+    budget_unlisted_upkeep_gas: int = _variable(
+        "BUDGET_UNLISTED_UPKEEP_GAS",
+        _integer(0, 10**15),
+        "the same for a provider that is not listed; 0 is no limit",
+        2_000_000,
+    )
+    budget_newcomers_gas: int = _variable(
+        "BUDGET_NEWCOMERS_GAS",
+        _integer(0, 10**15),
+        "gas a day for all wallets together that have no settled job and are no listed provider; 0 is no limit",
+        2_000_000_000,
+    )
+    budget_gas_per_settled: int = _variable(
+        "BUDGET_GAS_PER_SETTLED",
+        _integer(0, 10**12),
+        "gas a day added to the posts or the work of a wallet for each of its jobs of the last 7 days that settled",
+        500_000,
+    )
+    budget_hourly_percent: int = _variable(
+        "BUDGET_HOURLY_PERCENT", _integer(1, 100), "percent of a day's gas that may go in one hour of the clock", 50
+    )
+    storage_new_bytes: int = _variable(
+        "STORAGE_NEW_BYTES",
+        _integer(0, 10**15),
+        "bytes kept for a wallet that has no settled job and is no listed provider; 0 is no limit",
+        268_435_456,
+    )
+    storage_new_rows: int = _variable(
+        "STORAGE_NEW_ROWS",
+        _integer(0, 10**12),
+        "files, containers, batches and their lines kept for such a wallet; 0 is no limit",
+        100_000,
+    )
+    storage_bytes: int = _variable(
+        "STORAGE_BYTES", _integer(0, 10**15), "bytes kept for any other wallet; 0 is no limit", 107_374_182_400
+    )
+    storage_rows: int = _variable(
+        "STORAGE_ROWS",
+        _integer(0, 10**12),
+        "files, containers, batches and their lines kept for any other wallet; 0 is no limit",
+        5_000_000,
+    )
+    unsettled_retention_seconds: int = _variable(
+        "UNSETTLED_RETENTION_SECONDS",
+        _integer(1, 31_536_000),
+        "time that content is kept for after its job was cancelled, failed, expired or never posted",
+        172_800,
+    )
+    failed_batch_retention_seconds: int = _variable(
+        "FAILED_BATCH_RETENTION_SECONDS",
+        _integer(1, 31_536_000),
+        "time that a batch without a result is kept for after its end, with its files",
+        259_200,
+    )
     confirmations: int = _variable(
         "CONFIRMATIONS", _integer(0, 10_000), "blocks below the head that the index follows; 0 is the latest block", 0
     )
@@ -210,6 +312,24 @@ class Config:
         _integer(33_554_432, 68_719_476_736),
         "request bodies held in memory at once; one caller gets half",
         268_435_456,
+    )
+    database_statement_timeout_s: int = _variable(
+        "DATABASE_STATEMENT_TIMEOUT_S",
+        _integer(1, 3600),
+        "longest time of one pooled statement; roles get ten times as long, migrations any",
+        10,
+    )
+    connections_max: int = _variable(
+        "CONNECTIONS_MAX",
+        _integer(16, 1_000_000),
+        "connections of callers at once; the one idle for longest makes room for a new one",
+        8192,
+    )
+    connections_per_caller: int = _variable(
+        "CONNECTIONS_PER_CALLER",
+        _integer(1, 1_000_000),
+        "connections of one caller at once, in the same way; proxies that are trusted have no such limit",
+        512,
     )
     requests_per_second: int = _variable(
         "REQUESTS_PER_SECOND", _integer(1, 1_000_000), "sustained requests of one caller; beyond it 429 busy", 200
@@ -227,11 +347,23 @@ class Config:
     body_least_rate: int = _variable(
         "BODY_LEAST_RATE", _integer(1, 1_073_741_824), "bytes per second a request body must average", 4096
     )
+    body_silence_s: int = _variable(
+        "BODY_SILENCE_S", _integer(1, 3600), "longest wait for the next byte of a request body or an upload", 10
+    )
     upload_memory_bytes: int = _variable(
         "UPLOAD_MEMORY_BYTES",
         _integer(16_777_216, 68_719_476_736),
-        "memory that uploads pass through, at once; each takes up to 16 MiB, and one caller gets half",
+        "memory that uploads pass through, at once; each takes what came of it up to 16 MiB, and one caller gets half",
         268_435_456,
+    )
+    uploads_per_caller: int = _variable(
+        "UPLOADS_PER_CALLER", _integer(1, 10_000), "uploads of one caller at a time; beyond it 429 busy", 4
+    )
+    uploads_per_wallet: int = _variable(
+        "UPLOADS_PER_WALLET",
+        _integer(1, 10_000),
+        "uploads at a time with sessions of one wallet; beyond it 429 busy",
+        4,
     )
     upload_least_rate: int = _variable(
         "UPLOAD_LEAST_RATE", _integer(1, 1_073_741_824), "bytes per second an upload must average", 16384
@@ -295,6 +427,8 @@ def _check_together(config: Config, present: Mapping[str, str]) -> None:
         raise Fatal("PEER_REQUIRED needs PEER_URL")
     if config.metrics_port == config.port:
         raise Fatal("METRICS_PORT must not be PORT")
+    if config.relay_cancel_reserve_gas > config.relay_reserve_gas:
+        raise Fatal("RELAY_CANCEL_RESERVE_GAS must not be above RELAY_RESERVE_GAS")
     if config.database_pool_min > config.database_pool_max:
         raise Fatal("DATABASE_POOL_MIN must not be above DATABASE_POOL_MAX")
 

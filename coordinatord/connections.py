@@ -1,12 +1,15 @@
 """Kept connections to a server that is asked often, by aiohttp, whose parser is written in C: how long they are kept,
-how long an answer may take, and how they are closed. What becomes of a question is an answer or `NoAnswer`."""
+how long an answer may take and be, and how they are closed. What becomes of a question is an answer or `NoAnswer`."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
 
 import aiohttp
 import anyio
+
+from common.plain_answers import IDENTITY, require_plain, require_short
+from common.refusal import Refused
 
 _KEPT_SECONDS: Final = 4.0  # common servers close an idle connection after five or more: be first, or a request is lost
 
@@ -15,16 +18,22 @@ class NoAnswer(Exception):
     """There was none, or not a whole one; whether the server acted on the request is not known."""
 
 
+class UnfitAnswer(NoAnswer):
+    """It was encoded, or longer than it may be, and was not read."""
+
+
 @asynccontextmanager
 async def open_connections(
-    most: int, *, connecting: float, patience: float, **reading: Any
+    most: int, *, connecting: float, patience: float, headers: Mapping[str, str] | None = None, **reading: Any
 ) -> AsyncIterator[aiohttp.ClientSession]:
-    """Seconds to get a connection, and between any two reads of an answer. `reading`: more of aiohttp's settings."""
+    """Seconds to get a connection, and between any two reads of an answer. `headers`: of every request. `reading`: more
+    of aiohttp's settings."""
     session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=most, keepalive_timeout=_KEPT_SECONDS),
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(total=None, connect=connecting, sock_read=patience),
         auto_decompress=False,
+        headers={**(headers or {}), **IDENTITY},
         **reading,
     )
     try:
@@ -32,6 +41,21 @@ async def open_connections(
     finally:
         with anyio.CancelScope(shield=True):  # short: it waits for nobody but the event loop
             await session.close()
+
+
+async def read_answer(answer: aiohttp.ClientResponse, longest: int) -> bytes:
+    """All of its body. read() would join the pieces twice, and a page of logs is megabytes."""
+    try:
+        require_plain(answer.headers)
+        pieces: list[bytes] = []
+        length = 0
+        async for piece, _ in answer.content.iter_chunks():
+            length += len(piece)
+            require_short(length, longest)
+            pieces.append(piece)
+    except Refused as unfit:
+        raise UnfitAnswer(unfit.message) from None
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 @contextmanager

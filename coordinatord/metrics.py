@@ -17,6 +17,14 @@ http_body_bytes = Gauge(
     "coordinatord_http_body_bytes_held", "Bytes of request bodies held in memory", registry=REGISTRY
 )
 
+http_connections = Gauge("coordinatord_http_connections", "Connections of callers that are open", registry=REGISTRY)
+http_connections_ended = Counter(
+    "coordinatord_http_connections_ended_total",
+    "Connections ended for want of room: one without a request for a new one, or the new one",
+    ["reason"],
+    registry=REGISTRY,
+)
+
 relay_queue_depth = Gauge(
     "coordinatord_relay_queue_depth", "Relays waiting to be broadcast", ["priority"], registry=REGISTRY
 )
@@ -32,6 +40,22 @@ relay_transactions_pending = Gauge(
 relay_replacements = Counter(
     "coordinatord_relay_replacements_total", "Transactions sent again with a higher fee", registry=REGISTRY
 )
+relay_given_up = Counter(
+    "coordinatord_relay_given_up_total",
+    "Transactions that no node takes, given up for a self-transfer; their relays go again",
+    ["reason"],
+    registry=REGISTRY,
+)
+relay_fees_above_ceiling = Gauge(
+    "coordinatord_relay_fees_above_ceiling",
+    "1 while the chain asks for more than RELAY_MAX_FEE_GWEI: exits wait, the rest is refused",
+    registry=REGISTRY,
+)
+relay_base_fee = Gauge("coordinatord_relay_base_fee_wei", "Base fee of the next block", registry=REGISTRY)
+relay_gas_planned = Counter(
+    "coordinatord_relay_gas_planned_total", "Gas that mined transactions offered to use", registry=REGISTRY
+)
+relay_gas_used = Counter("coordinatord_relay_gas_used_total", "Gas that mined transactions used", registry=REGISTRY)
 relay_coalesced = Histogram(
     "coordinatord_relay_coalesced_ops",
     "Ops in one relay transaction",
@@ -44,6 +68,27 @@ relay_mined_seconds = Histogram(
     ["kind"],
     registry=REGISTRY,
     buckets=_LATENCY,
+)
+relayer_reserve = Gauge(
+    "coordinatord_relayer_reserve_wei",
+    "Native balance below which an account relays only exits and cancels, at what gas costs now",
+    ["account"],
+    registry=REGISTRY,
+)
+relay_gas = Counter(
+    "coordinatord_relay_gas_total",
+    "Gas that mined transactions used, by kind of op; what a reorganisation took back stays counted",
+    ["kind"],
+    registry=REGISTRY,
+)
+budget_refusals = Counter(
+    "coordinatord_budget_refusals_total",
+    "Requests refused by a budget: of gas, of storage, or an owner's balance",
+    ["budget"],
+    registry=REGISTRY,
+)
+stored_bytes = Gauge(
+    "coordinatord_stored_bytes", "Bytes kept for callers, by kind of content", ["kind"], registry=REGISTRY
 )
 relayer_balance = Gauge(
     "coordinatord_relayer_balance_wei", "Native balance of the relayer account", ["account"], registry=REGISTRY

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from anyio import create_task_group
 
-from devnet import accounts, manifest, ports, state_dir
+from devnet import accounts, manifest, ports, settings, state_dir
 from devnet.accounts import Cast
 from devnet.anvil import Anvil, running_anvil
 from devnet.contracts import connected, deploy_all
@@ -21,30 +21,32 @@ Say = Callable[[str], None]
 
 
 @asynccontextmanager
-async def local_world(settings: Settings, say: Say) -> AsyncIterator[Devnet]:
+async def local_world(chosen: Settings, say: Say) -> AsyncIterator[Devnet]:
     """Everything up and described in devnet.json; ended when left, and with `Trouble` when a part ends."""
-    with state_dir.claimed(settings.state_dir) as state:
+    with state_dir.claimed(chosen.state_dir) as state, ports.held(chosen.listening) as listening:
         if state.left_by_dead_run:
             say(f"cleared what a run that was killed left in {state.path}")
-        ports.require_distinct_and_free(settings.listening)
-        say("starting the chain, the pin store and the database")
+        for port in chosen.listening:
+            if port.chosen is None and listening[port.flag] != port.usual:
+                say(f"port {port.usual} is taken: the {port.service} listens on {listening[port.flag]} instead")
+        say("starting the chain, the pin store and the database (1 of 4)")
         async with (
-            running_anvil(settings.rpc_port, state.anvil, state.logs) as anvil,
-            running_pin_store(settings.pin_store_port, state.pins, state.logs) as pins,
-            running_postgres(settings.database_port, state.postgres, state.logs) as postgres,
+            running_anvil(listening[settings.RPC], state.anvil, state.logs) as anvil,
+            running_pin_store(listening[settings.PIN_STORE], state.pins, state.logs) as pins,
+            running_postgres(listening[settings.DATABASE], state.postgres, state.logs) as postgres,
             create_task_group() as watches,
         ):
             for part in (anvil, pins, postgres):
                 watches.start_soon(part.child.fail_when_it_ends)
-            say("deploying the contracts and opening the market")
+            say("deploying the contracts and opening the market (2 of 4)")
             cast = accounts.derive()
             market = await deployed_market(anvil, cast)
-            if settings.block_time is not None:
-                await anvil.mine_every(settings.block_time)
-            say("starting the coordinator")
+            if chosen.block_time is not None:
+                await anvil.mine_every(chosen.block_time)
+            say("starting the coordinator: it is up when its index has read the chain (3 of 4)")
             async with running_coordinator(
-                port=settings.api_port,
-                metrics_port=settings.metrics_port,
+                port=listening[settings.API],
+                metrics_port=listening[settings.METRICS],
                 rpc_url=anvil.rpc_url,
                 database_url=postgres.url(),
                 pins=pins,
@@ -54,13 +56,13 @@ async def local_world(settings: Settings, say: Say) -> AsyncIterator[Devnet]:
                 logs=state.logs,
             ) as coordinator:
                 watches.start_soon(coordinator.child.fail_when_it_ends)
-                say("starting the provider")
+                say("starting the provider: it is up when its asks are on the book (4 of 4)")
                 async with running_provider(
                     account=cast.demo_provider,
                     coordinator_url=coordinator.base_url,
                     gateway=pins.gateway,
                     address_book=market.address_book,
-                    metrics_port=settings.provider_metrics_port,
+                    metrics_port=listening[settings.PROVIDER_METRICS],
                     directory=state.provider,
                     logs=state.logs,
                 ) as provider:

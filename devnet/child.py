@@ -14,6 +14,7 @@ import anyio.abc
 import attrs
 
 from devnet import tether
+from devnet.causes import available_memory, cause_of, telling_line
 from devnet.trouble import Trouble
 
 _POLL_SECONDS: Final = 0.02
@@ -27,7 +28,7 @@ class Program:
     command: tuple[str, ...]
     log: Path
     environment: Mapping[str, str] = attrs.field(factory=dict, repr=False)  # atop ours; may hold secrets
-    run_as: str | None = None
+    run_as: str = "-"  # see devnet.tether
     stop_signal: signal.Signals = signal.SIGTERM
     death_signal: signal.Signals = signal.SIGKILL  # sent by the kernel when this process dies
     stop_seconds: float = 10  # from the stop signal until it is killed
@@ -61,7 +62,12 @@ class Child:
                 if await ready():
                     return
                 await anyio.sleep(_POLL_SECONDS)
-        raise Trouble(f"{self.program.name} was not ready in {seconds:g} s: see {self.program.log}")
+        line = telling_line(self.said())
+        last = line and f"; it said last: {line}"
+        raise Trouble(
+            f"{self.program.name} was not ready in {seconds:g} s{last}. The machine may be too busy, or short "
+            f"of memory ({available_memory()}): try again, and see {self.program.log}"
+        )
 
     async def stop(self) -> None:
         """End the process: asked first, then killed. Not to be cancelled half-way."""
@@ -79,10 +85,17 @@ class Child:
                 os.killpg(self.pid, signal.SIGKILL)  # it leads its own group: nothing below it stays
         await self.process.wait()
 
+    def said(self) -> str:
+        """All of its log."""
+        return self.program.log.read_text(errors="replace")
+
     def _ended(self, how: str) -> Trouble:
-        lines = self.program.log.read_text(errors="replace").strip().splitlines()
-        said = f": {lines[-1].strip()}" if lines else ""
-        return Trouble(f"{self.program.name} {how} (status {self.process.returncode}){said} (log: {self.program.log})")
+        status, said = self.process.returncode, self.said()
+        line, cause = telling_line(said), cause_of(status, said, self.program.log.parent.parent)
+        because = "" if cause is None else f". The cause: {cause}"
+        return Trouble(
+            f"{self.program.name} {how} (status {status}){line and f': {line}'}{because} (log: {self.program.log})"
+        )
 
 
 async def start(program: Program) -> Child:
@@ -97,7 +110,7 @@ async def start(program: Program) -> Child:
         tether.__file__,
         str(os.getpid()),
         str(int(program.death_signal)),
-        program.run_as or "-",
+        program.run_as,
     )
     with program.log.open("ab") as log:
         process = await anyio.open_process(

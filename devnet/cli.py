@@ -1,6 +1,7 @@
 """The command `devnet`: a whole local market, up until it is told to stop."""
 
 import argparse
+import shlex
 import signal
 import sys
 from collections.abc import Awaitable, Callable
@@ -10,7 +11,7 @@ import anyio
 from anyio import CancelScope, create_task_group, open_signal_receiver
 from anyio.abc import TaskStatus
 
-from devnet import demo, environment
+from devnet import demo, environment, stop
 from devnet.app import local_world
 from devnet.settings import DEFAULTS, Settings
 from devnet.table import overview
@@ -21,6 +22,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.command == "env":
         return _env(options.state_dir)
+    if options.command == "down":
+        return stop.main([str(options.state_dir)])
     settings = Settings(
         state_dir=options.state_dir,
         block_time=None if options.automine else options.block_time,
@@ -56,6 +59,8 @@ def _env(state_dir: Path) -> int:
 async def _up(settings: Settings) -> None:
     async with local_world(settings, _say) as up:
         _say(overview(up, settings))
+        shell = f'eval "$(devnet env{_at(settings)})"'
+        _say(f"next: in another terminal, `. .venv/bin/activate; {shell}`, then `svc doctor`, `svc models`, `svc run`")
         _say("up: Ctrl-C stops it")
         await anyio.sleep_forever()
 
@@ -65,6 +70,16 @@ async def _demo(settings: Settings) -> None:
         _say(overview(up, settings))
         await demo.prove(up, _say)
         _say("all parts work; stopping")
+    _say(
+        "next: `make devnet` keeps such a market up, README.md (Quick start) buys in it by hand, "
+        "and `make test` runs every check"
+    )
+
+
+def _at(settings: Settings) -> str:
+    """The flag that names a state directory other than the usual one."""
+    usual = settings.state_dir == DEFAULTS.state_dir
+    return "" if usual else f" --state-dir {shlex.quote(str(settings.state_dir.absolute()))}"
 
 
 async def _until_signalled(command: Callable[[Settings], Awaitable[None]], settings: Settings) -> None:
@@ -101,10 +116,9 @@ def _parser() -> argparse.ArgumentParser:
         ("up", "bring the market up and keep it until Ctrl-C"),
         ("demo", "bring the market up, use every part of it once, and take it down"),
     ):
-        command = commands.add_parser(
-            name, help=what, description=what, formatter_class=argparse.ArgumentDefaultsHelpFormatter
-        )
-        _add_options(command)
+        _add_options(commands.add_parser(name, help=what, description=what))
+    what = "stop the market that is up, from any terminal"
+    _add_state_dir(commands.add_parser("down", help=what, description=what))
     what = 'print what svc reads of the market that is up, for a shell to evaluate: eval "$(devnet env)"'
     _add_state_dir(commands.add_parser("env", help=what, description=what))
     return parser
@@ -114,22 +128,25 @@ def _add_options(command: argparse.ArgumentParser) -> None:
     _add_state_dir(command)
     pace = command.add_mutually_exclusive_group()
     pace.add_argument(
-        "--block-time", type=_seconds, default=DEFAULTS.block_time, metavar="SECONDS", help="between blocks"
+        "--block-time",
+        type=_seconds,
+        default=DEFAULTS.block_time,
+        metavar="SECONDS",
+        help="between blocks (default: 1)",
     )
     pace.add_argument("--automine", action="store_true", help="a block for each transaction, at once")
-    for flag, default, what in (
-        ("--rpc-port", DEFAULTS.rpc_port, "the chain's JSON-RPC"),
-        ("--database-port", DEFAULTS.database_port, "PostgreSQL"),
-        ("--pin-store-port", DEFAULTS.pin_store_port, "the pin store and its gateway"),
-        ("--api-port", DEFAULTS.api_port, "the coordinator"),
-        ("--metrics-port", DEFAULTS.metrics_port, "its metrics"),
-        ("--provider-metrics-port", DEFAULTS.provider_metrics_port, "the provider's metrics"),
-    ):
-        command.add_argument(flag, type=_port, default=default, metavar="PORT", help=what)
+    for port in DEFAULTS.listening:
+        command.add_argument(
+            port.flag,
+            type=_port,
+            metavar="PORT",
+            help=f"the {port.service} (default: {port.usual} or, where that is taken, a free one)",
+        )
 
 
 def _add_state_dir(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--state-dir", type=Path, default=DEFAULTS.state_dir, help="where the market keeps its state")
+    what = f"where the market keeps its state (default: {DEFAULTS.state_dir})"
+    command.add_argument("--state-dir", type=Path, default=DEFAULTS.state_dir, help=what)
 
 
 def _seconds(text: str) -> int:

@@ -1,9 +1,11 @@
-"""Ports on loopback: is this one free, and which one is."""
+"""Ports on this machine: is this one free, which one is, and holding those of a devnet that is about to listen."""
 
 import errno
 import secrets
 import socket
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Final
 
 import attrs
@@ -11,42 +13,52 @@ import attrs
 from devnet.trouble import Trouble
 
 LOOPBACK: Final = "127.0.0.1"
+ANY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - nothing is served here
 # Below the range that systems hand to outgoing connections, so that none of those takes it in between.
 _FREE_RANGE: Final = range(20_000, 32_000)
 
 
 @attrs.frozen
-class Port:
-    """A port, what listens on it, and the flag that moves it."""
+class Wanted:
+    """What is to listen, and where: on the port that a person has chosen, else on the usual one or a free one."""
 
-    number: int
     service: str
-    flag: str
+    flag: str  # moves it
+    usual: int
+    chosen: int | None = None
+    host: str = LOOPBACK
 
 
-def require_distinct_and_free(ports: Iterable[Port]) -> None:
-    """Raise `Trouble` naming the first port that another listens on or that two services here want."""
-    taken: dict[int, Port] = {}
-    for port in ports:
-        other = taken.setdefault(port.number, port)
-        if other is not port:
-            raise Trouble(
-                f"port {port.number} is wanted by the {other.service} and the {port.service}: "
-                f"set {port.flag} to another"
-            )
-        if not is_free(port.number):
-            raise Trouble(
-                f"port {port.number} for the {port.service} is taken by another process: "
-                f"stop that one, or choose another port with {port.flag}"
-            )
+@contextmanager
+def held(wanted: Iterable[Wanted]) -> Iterator[dict[str, int]]:
+    """The port of each flag, kept from every other devnet of this machine until left.
+
+    Raises `Trouble` naming the first chosen port that another listens on or that two services here want.
+    """
+    numbers: dict[str, int] = {}
+    services: dict[int, Wanted] = {}
+    with ExitStack() as holds:
+        # What was chosen comes first, and the usual ports give way to it.
+        for port in sorted(wanted, key=lambda each: each.chosen is None):
+            number = port.usual if port.chosen is None else port.chosen
+            other = services.get(number)
+            free = other is None and _hold(number, port.host, holds)
+            if not free and port.chosen is not None:
+                raise Trouble(_refusal(port, other))
+            while not free:
+                number = pick_free(port.host)
+                free = _hold(number, port.host, holds)
+            numbers[port.flag] = number
+            services[number] = port
+        yield numbers
 
 
-def is_free(number: int) -> bool:
+def is_free(number: int, host: str = LOOPBACK) -> bool:
     with socket.socket() as probe:
         # As servers do: a connection that lingers in TIME_WAIT does not make the port taken.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((LOOPBACK, number))
+            probe.bind((host, number))
         except OSError as error:
             if error.errno in (errno.EADDRINUSE, errno.EACCES):
                 return False
@@ -54,8 +66,31 @@ def is_free(number: int) -> bool:
     return True
 
 
-def pick_free() -> int:
+def pick_free(host: str = LOOPBACK) -> int:
     """A free port, drawn at random so that runs side by side do not draw the same."""
-    while not is_free(number := secrets.choice(_FREE_RANGE)):
+    while not is_free(number := secrets.choice(_FREE_RANGE), host):
         pass
     return number
+
+
+def _hold(number: int, host: str, holds: ExitStack) -> bool:
+    """From here until the service listens, seconds go by in which another devnet would find the port free as well.
+    The hold is a name in the kernel, which goes with this process, however that ends."""
+    if sys.platform == "linux":
+        hold = holds.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+        try:
+            hold.bind(f"\0sealed-job-devnet-port-{number}")
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return False
+            raise
+    return is_free(number, host)
+
+
+def _refusal(port: Wanted, other: Wanted | None) -> str:
+    if other is not None:
+        return f"port {port.chosen} is wanted by the {other.service} and the {port.service}: set {port.flag} to another"
+    return (
+        f"port {port.chosen} for the {port.service} is taken by another process: stop that one, choose another port "
+        f"with {port.flag}, or leave the flag out for a free one"
+    )

@@ -6,6 +6,7 @@ The package's own server object detaches the server from the process that starte
 import importlib.util
 import os
 import pwd
+import re
 import secrets
 import signal
 from collections.abc import AsyncIterator
@@ -16,15 +17,18 @@ from typing import Final
 import asyncpg
 import attrs
 
-from devnet import child
+from devnet import child, tether
+from devnet.causes import closed_folder, telling_line
 from devnet.child import Child, Program
 from devnet.ports import LOOPBACK
 from devnet.trouble import Trouble
 
 SUPERUSER: Final = "devnet"
 DATABASE: Final = "svc"
-# PostgreSQL refuses to run as root; this account is on every system, and owns nothing.
-_UNPRIVILEGED: Final = "nobody"
+# PostgreSQL refuses to run as root: the ways round that, in the order in which they are tried (see devnet.tether). In a
+# namespace the files stay ours. Some containers allow none; there another account has to pass folders that are closed
+# to others, a right that a few withhold.
+WAYS_OF_ROOT: Final = ("namespace", "account")
 
 _SETTINGS: Final = {
     "listen_addresses": LOOPBACK,
@@ -37,11 +41,26 @@ _SETTINGS: Final = {
 }
 
 
+_INITDB_LOG: Final = "initdb.log"
+# How initdb and the tether say that this account may not do it. The program that "was not found" is one that the
+# account cannot reach.
+_RIGHTS: Final = r"(?i)permission denied|not permitted|was not found|no user namespace|no such account|invalid argument"
+
+
+class Refused(Exception):
+    """A way to run PostgreSQL that this system does not allow: its word."""
+
+
 @attrs.frozen
 class Postgres:
     port: int
     password: str = attrs.field(repr=False)
     child: Child
+
+    @property
+    def account(self) -> str | None:
+        """Whose the server's files have to be, where they cannot be ours."""
+        return tether.UNPRIVILEGED if self.child.program.run_as == "account" else None
 
     def url(self, database: str = DATABASE) -> str:
         return f"postgresql://{SUPERUSER}:{self.password}@{LOOPBACK}:{self.port}/{database}"
@@ -66,9 +85,8 @@ def binaries() -> Path:
 @asynccontextmanager
 async def running_postgres(port: int, directory: Path, logs: Path) -> AsyncIterator[Postgres]:
     """A fresh cluster in the empty `directory`, with the empty database `DATABASE`."""
-    run_as = _UNPRIVILEGED if os.geteuid() == 0 else None
     password = secrets.token_urlsafe(24)  # anyone who may connect as superuser may run programs as us
-    data = await _initialise(directory, password, run_as, logs)
+    data, run_as = await _initialised(directory, password, logs)
     settings = tuple(f"--{name}={value}" for name, value in {**_SETTINGS, "port": str(port)}.items())
     program = Program(
         "postgres",
@@ -93,15 +111,49 @@ async def running_postgres(port: int, directory: Path, logs: Path) -> AsyncItera
         yield server
 
 
-async def _initialise(directory: Path, password: str, run_as: str | None, logs: Path) -> Path:
+def refusal_of_our_account() -> str | None:
+    """As whom PostgreSQL would not run, when that is us."""
+    if os.geteuid() == 0:
+        return "root"
+    try:
+        pwd.getpwuid(os.geteuid())
+    except KeyError:  # as in containers that are given any number for a user
+        return f"user {os.geteuid()}, who has no account"
+    return None
+
+
+async def _initialised(directory: Path, password: str, logs: Path) -> tuple[Path, str]:
+    """The new cluster and as whom it was made: what worked for initdb works for the server."""
+    refused = refusal_of_our_account()
+    if refused is None:
+        return await _initialise(directory, password, "-", logs), "-"
+    refusals = []
+    for way in WAYS_OF_ROOT if os.geteuid() == 0 else ("namespace",):
+        try:
+            return await _initialise(directory, password, way, logs), way
+        except KeyError:
+            refusals.append(f"{way}: there is no such account")
+        except (OSError, Refused) as refusal:
+            refusals.append(f"{way}: {refusal}")
+    closed = closed_folder(binaries()) or closed_folder(directory)
+    others = f"open {closed} to others (`chmod o+x {closed}`)" if closed else "use a folder that others can enter"
+    raise Trouble(
+        f"PostgreSQL refuses to run as {refused}, and cannot be run as {tether.UNPRIVILEGED} ({'; '.join(refusals)}): "
+        f"run this as another user, or {others} (log: {logs / _INITDB_LOG})"
+    )
+
+
+async def _initialise(directory: Path, password: str, run_as: str, logs: Path) -> Path:
+    """Raises `Refused` when `run_as` is not a way to run it here."""
     data, password_file = directory / "data", directory / "password"
-    data.mkdir(mode=0o700)
+    data.mkdir(mode=0o700, exist_ok=True)  # left by the way tried before
     password_file.touch(mode=0o600)
     password_file.write_text(password)
-    if run_as is not None:
-        account = pwd.getpwnam(run_as)
+    owner = pwd.getpwnam(tether.UNPRIVILEGED) if run_as == "account" else None
+    if run_as != "-":
+        user, group = (os.geteuid(), os.getegid()) if owner is None else (owner.pw_uid, owner.pw_gid)
         for path in (directory, data, password_file):
-            os.chown(path, account.pw_uid, account.pw_gid)
+            os.chown(path, user, group)
     command = (
         *(str(binaries() / "initdb"), "-D", str(data), "-U", SUPERUSER),
         *("--auth=scram-sha-256", f"--pwfile={password_file}"),
@@ -112,7 +164,12 @@ async def _initialise(directory: Path, password: str, run_as: str | None, logs: 
         ),  # whatever the machine's locale
         *("--no-sync", "--no-instructions"),
     )
-    async with child.running(Program("initdb", command, logs / "initdb.log", run_as=run_as)) as initdb:
-        await initdb.succeed()
+    async with child.running(Program("initdb", command, logs / _INITDB_LOG, run_as=run_as)) as initdb:
+        try:
+            await initdb.succeed()
+        except Trouble:
+            if run_as != "-" and re.search(_RIGHTS, said := initdb.said()):
+                raise Refused(telling_line(said)) from None
+            raise
     password_file.unlink()
     return data

@@ -5,31 +5,40 @@ from typing import Final
 
 import attrs
 
-from devnet.ports import Port
+from devnet.ports import ANY_ADDRESS, Wanted
 
 
 @attrs.frozen
 class Settings:
+    """A port that is None is the service's usual one or, where that is taken, a free one."""
+
     state_dir: Path = Path(".devnet")
     block_time: int | None = 1  # seconds; None: a block for each transaction
-    rpc_port: int = 8545
-    database_port: int = 5440  # beside a PostgreSQL of the system on its usual port
-    pin_store_port: int = 8480
-    api_port: int = 8402  # the coordinator's default
-    metrics_port: int = 9402
-    provider_metrics_port: int = 9403
+    rpc_port: int | None = None
+    database_port: int | None = None
+    pin_store_port: int | None = None
+    api_port: int | None = None
+    metrics_port: int | None = None
+    provider_metrics_port: int | None = None
 
     @property
-    def listening(self) -> tuple[Port, ...]:
+    def listening(self) -> tuple[Wanted, ...]:
         """The ports that this world opens itself."""
         return (
-            Port(self.rpc_port, "chain", "--rpc-port"),
-            Port(self.database_port, "database", "--database-port"),
-            Port(self.pin_store_port, "pin store", "--pin-store-port"),
-            Port(self.api_port, "coordinator", "--api-port"),
-            Port(self.metrics_port, "coordinator's metrics", "--metrics-port"),
-            Port(self.provider_metrics_port, "provider's metrics", "--provider-metrics-port"),
+            Wanted("chain", RPC, 8545, self.rpc_port),
+            Wanted("database", DATABASE, 5440, self.database_port),  # beside a PostgreSQL of the system
+            Wanted("pin store", PIN_STORE, 8480, self.pin_store_port),
+            Wanted("coordinator", API, 8402, self.api_port, ANY_ADDRESS),
+            Wanted("coordinator's metrics", METRICS, 9402, self.metrics_port),
+            Wanted("provider's metrics", PROVIDER_METRICS, 9403, self.provider_metrics_port),
         )
 
+
+RPC: Final = "--rpc-port"
+DATABASE: Final = "--database-port"
+PIN_STORE: Final = "--pin-store-port"
+API: Final = "--api-port"
+METRICS: Final = "--metrics-port"
+PROVIDER_METRICS: Final = "--provider-metrics-port"
 
 DEFAULTS: Final = Settings()

@@ -6,7 +6,6 @@ Nothing is taken on a gateway's word: the caller says whether content is the rig
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing
 from typing import Final, TypeVar
 
 import attrs
@@ -15,6 +14,7 @@ import structlog
 import trio
 
 from svcd.failures import JobFailed
+from svcd.http_pieces import EncodedAnswer, followed, hand_pieces
 from svcd.spool import Spool
 
 log = structlog.get_logger(__name__)
@@ -81,16 +81,20 @@ class Gateways:
     async def _once(self, url: str, cid: str, into: Spool) -> int | str | None:
         """None when it is all there; the status, or what went wrong."""
         into.clear()
+
+        async def keep(piece: bytes) -> bool:
+            if not await into.write(piece):
+                raise JobFailed("bad_container", "it is longer than max_container_bytes")
+            return False
+
         try:
-            async with self.http.stream("GET", f"{url}/ipfs/{cid}", follow_redirects=True) as response:
+            async with followed(self.http, f"{url}/ipfs/{cid}") as response:
                 if not response.is_success:
                     return response.status_code
-                # Closed here and now, also when it is left early. (A generator, annotated as less.)
-                async with aclosing(response.aiter_bytes(65_536)) as pieces:  # type: ignore[type-var]
-                    async for piece in pieces:
-                        if not await into.write(piece):
-                            raise JobFailed("bad_container", "it is longer than max_container_bytes")
+                await hand_pieces(response, keep)
                 return None
+        except EncodedAnswer as encoded:
+            raise JobFailed("task_unresolved", f"{url}: {encoded}") from None
         except httpx.HTTPError as failure:
             return f"{type(failure).__name__}: {failure}"
 
@@ -98,10 +102,11 @@ class Gateways:
         """None when the gateway answers; else what is wrong. For `svcd check`."""
         try:
             # Content that no gateway has: any answer but a server's error shows that it is there.
-            response = await self.http.get(f"{url}/ipfs/{_EMPTY_CID}", follow_redirects=True)
+            async with followed(self.http, f"{url}/ipfs/{_EMPTY_CID}") as response:
+                status = response.status_code
         except httpx.HTTPError as failure:
             return f"{type(failure).__name__}: {failure}"
-        return f"answered {response.status_code}" if response.status_code >= _SERVER_ERROR else None
+        return f"answered {status}" if status >= _SERVER_ERROR else None
 
 
 _EMPTY_CID: Final = "bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku"  # of no bytes

@@ -5,18 +5,11 @@ Clips and audios are taken at their declared sizes, which the order pays for; th
 """
 
 from collections.abc import Mapping
-from io import BytesIO
-from typing import Final
-
-from PIL import Image
 
 from common.pricing.assets import Asset, read_assets
 from common.refusal import Refused
 from svcd.failures import JobFailed
-
-# Formats that models take. Pillow knows dozens more, whose parsers need not be offered to strangers.
-_FORMATS: Final = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
-_MAY_MOVE: Final = frozenset({"GIF", "WEBP", "PNG", "TIFF", "AVIF"})  # the further pictures of a JPEG are previews
+from svcd.picture_headers import Untold, measure
 
 
 def check_media(model_input: Mapping[str, object]) -> None:
@@ -30,23 +23,17 @@ def check_media(model_input: Mapping[str, object]) -> None:
         raise JobFailed("media_input_refused", str(refusal)) from None
     for asset in assets:
         if asset.kind == "still":
-            _measure(asset)
+            _check(asset)
 
 
-def _measure(asset: Asset) -> None:
+def _check(asset: Asset) -> None:
     try:
-        with Image.open(BytesIO(asset.content), formats=_FORMATS) as picture:
-            width, height = picture.size
-            moves = picture.format in _MAY_MOVE and bool(getattr(picture, "is_animated", False))
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise JobFailed("media_input_refused", f"{asset.param} has far more pixels than any asset may have") from None
-    # Whatever a parser trips over (IndexError, struct.error and RuntimeError among it) is a stranger's doing: taken for
-    # a fault of ours, the job would be left to be reclaimed, and anybody could cost a provider its reputation.
-    except Exception:
-        raise JobFailed("media_input_refused", f"{asset.param} is no picture of a known format") from None
-    if moves:
+        picture = measure(asset.content)
+    except Untold as untold:
+        raise JobFailed("media_input_refused", f"{asset.param} is no picture that can be measured: {untold}") from None
+    if picture.several:
         raise JobFailed("media_input_refused", f"{asset.param} holds several frames; a still is paid for")
     # By area: a picture that its metadata turns by 90° is declared as it is shown and measured as it is stored.
-    if width * height > asset.pixels:
-        declared = f"{asset.width}×{asset.height}"
-        raise JobFailed("media_input_refused", f"{asset.param} is {width}×{height} and was declared as {declared}")
+    if picture.width * picture.height > asset.pixels:
+        really, declared = f"{picture.width}×{picture.height}", f"{asset.width}×{asset.height}"
+        raise JobFailed("media_input_refused", f"{asset.param} is {really} and was declared as {declared}")

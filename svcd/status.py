@@ -7,12 +7,15 @@ from typing import Final
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from common.plain_answers import IDENTITY
 from svcd.config import Whereabouts
 from svcd.findings import Finding
+from svcd.http_pieces import require_unencoded
 from svcd.journal.entries import read_counts
 from svcd.journal.journal import JOURNAL_FILE
 
 _PATIENCE: Final = 5.0
+_LONGEST_ANSWER: Final = 8 << 20
 _SHOWN: Final = {
     "svcd_jobs_claimed_total": "claimed since start",
     "svcd_jobs_settled_total": "settled since start",
@@ -36,10 +39,10 @@ def _daemon(daemon: Whereabouts) -> list[Finding]:
     base = f"http://{host}:{daemon.metrics_port}"
     try:
         with httpx.Client(base_url=base, timeout=_PATIENCE, trust_env=False) as http:
-            health, text = http.get("/healthz"), http.get("/metrics").text
+            (status, health), (_, text) = _get(http, "/healthz"), _get(http, "/metrics")
     except httpx.HTTPError as failure:
         return [Finding("daemon", False, f"does not answer on {base} ({type(failure).__name__})")]
-    findings = [Finding("daemon", health.is_success, health.text.strip())]
+    findings = [Finding("daemon", status == httpx.codes.OK, health.strip())]
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             if sample.name == "svcd_jobs_failed_total" and sample.value:
@@ -48,6 +51,18 @@ def _daemon(daemon: Whereabouts) -> list[Finding]:
                 labels = " ".join(sample.labels.values())
                 findings.append(Finding(f"{_SHOWN[sample.name]} {labels}".rstrip(), None, f"{sample.value:g}"))
     return findings
+
+
+def _get(http: httpx.Client, path: str) -> tuple[int, str]:
+    """Status and text. Whatever else listens there may be anything."""
+    with http.stream("GET", path, headers=dict(IDENTITY)) as response:
+        require_unencoded(response)
+        body = b""
+        for piece in response.iter_raw():
+            body += piece
+            if len(body) > _LONGEST_ANSWER:
+                raise httpx.DecodingError(f"an answer of more than {_LONGEST_ANSWER} bytes", request=response.request)
+        return response.status_code, body.decode("utf-8", "replace")
 
 
 def _journal(daemon: Whereabouts) -> list[Finding]:

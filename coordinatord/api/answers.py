@@ -189,7 +189,7 @@ def submitted(outcome: submission.Outcome, book: AddressBook, poll: str) -> Answ
             # A quote asks for payment; one that answers an outdated amount is a conflict.
             quote = write_views.quote_body(book, outcome)
             return Answer(409 if outcome.changed else 402, _encode(quote), (_JSON, _FINAL))
-        case RefusedByChain() | Busy() | NoReceipt():
+        case RefusedByChain() | WouldRefuse() | Busy() | NoReceipt():
             return relayed(outcome, poll)
         case _:
             assert_never(outcome)
@@ -215,7 +215,7 @@ def planned(plans: list[ModelPlan]) -> Answer:
 
 
 def cancelled(job_id: bytes, outcome: cancel.Outcome) -> Answer:
-    if isinstance(outcome, Mined):
+    if isinstance(outcome, Mined | cancel.HasEnded):
         return ok(write_views.Cancelled(hex_of(job_id), hex_of(outcome.tx_hash)))
     return relayed(outcome, f"GET /v1/jobs/{hex_of(job_id)}")
 

@@ -8,7 +8,7 @@ from coordinatord.api.bodies import BodyBudget, BodyReader
 from coordinatord.api.book import Book
 from coordinatord.api.caching import BlockCache
 from coordinatord.api.callers import CallerLimits, TokenBuckets
-from coordinatord.api.cors import Cors
+from coordinatord.api.cors import Cors, Origins
 from coordinatord.api.dispatch import Dispatcher, Gates
 from coordinatord.api.escrow import EscrowRoutes
 from coordinatord.api.files import FileRoutes
@@ -21,7 +21,7 @@ from coordinatord.api.operations import Operations
 from coordinatord.api.providers import Providers
 from coordinatord.api.routes import Route
 from coordinatord.api.system import System
-from coordinatord.api.uploading import HELD_BYTES, UploadReader
+from coordinatord.api.uploading import HELD_BYTES, UploadReader, UploadsAtOnce
 from coordinatord.config import Config
 from coordinatord.indexer.readiness import Readiness
 from coordinatord.service.index_reads import IndexReads
@@ -68,19 +68,21 @@ def build_application(
     gates = Gates(
         is_ready=readiness.is_ready,
         find_session=sessions.find,
-        bodies=BodyReader(config.body_deadline_s, config.body_least_rate),
+        bodies=BodyReader(config.body_deadline_s, config.body_least_rate, config.body_silence_s),
         budget=BodyBudget(config.body_memory_bytes, max(config.body_memory_bytes // 2, longest_body)),
         uploads=UploadReader(
             BodyBudget(config.upload_memory_bytes, max(config.upload_memory_bytes // 2, HELD_BYTES)),
+            UploadsAtOnce(config.uploads_per_caller, config.uploads_per_wallet),
             config.max_blob_bytes,
             config.upload_least_rate,
-            config.body_deadline_s,
+            config.body_silence_s,
         ),
         cache=BlockCache(reads.position),
     )
     buckets = TokenBuckets(config.requests_per_second, config.requests_burst)
     app: ASGIApp = Dispatcher(routes, gates)
     app = CallerLimits(app, buckets, frozenset(config.trusted_proxies))
+    origins = Origins.of(config.cors_origins)
     if config.cors_origins:
-        app = Cors(app, config.cors_origins)
-    return Frame(app)
+        app = Cors(app, origins)
+    return Frame(app, origins)

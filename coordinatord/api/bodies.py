@@ -88,8 +88,11 @@ class Share:
 
 @attrs.frozen(slots=True)
 class BodyReader:
+    """`deadline_s` for the whole body, `silence_s` for the next byte of it."""
+
     deadline_s: float
     least_rate: int  # bytes per second
+    silence_s: float = 10.0
     clock: Callable[[], float] = time.monotonic
 
     async def read(self, receive: Receive, headers: Headers, limit: int, share: Share) -> bytes:
@@ -108,7 +111,8 @@ class BodyReader:
         pieces: list[bytes] = []
         size, started = 0, self.clock()
         while True:
-            message = await receive()
+            with anyio.fail_after(self.silence_s):
+                message = await receive()
             if message["type"] == "http.disconnect":
                 raise CallerGone
             piece: bytes = message.get("body", b"")

@@ -12,7 +12,8 @@ from coordinatord.service.index_reads import IndexReads
 from coordinatord.service.outcomes import NotFound, NotSigned
 from coordinatord.service.polls import Polls
 from coordinatord.store.database import Database
-from coordinatord.store.jobs import JobFilter, JobRow, read_page, read_summary
+from coordinatord.store.job_pages import read_page
+from coordinatord.store.jobs import JobFilter, JobRow, read_summary
 from coordinatord.store.snapshot import Snapshot
 
 _FILTERS = {

@@ -28,19 +28,24 @@ def caller_of(scope: Scope, trusted: frozenset[str]) -> str:
                     address = hop.strip()
                     if address not in trusted:
                         break
-    return _network(address)
+    return network_of(address)
 
 
-def _network(address: str) -> str:
+def network_of(address: str) -> str:
+    """Whom an address stands for: an IPv6 host has its choice of a /64's addresses. Some proxies write a port along."""
     if ":" not in address:
         return address
     try:
-        parsed = ipaddress.IPv6Address(address)
+        parsed = ipaddress.IPv6Address(_without_port(address))
     except ValueError:
-        return address
+        return address.partition(":")[0] if address.count(":") == 1 else address
     if parsed.ipv4_mapped is not None:
         return str(parsed.ipv4_mapped)
-    return str(ipaddress.IPv6Network((parsed, 64), strict=False))
+    return str(ipaddress.IPv6Network((int(parsed), 64), strict=False))
+
+
+def _without_port(address: str) -> str:
+    return address[1:].partition("]")[0] if address.startswith("[") else address
 
 
 @attrs.define(slots=True)

@@ -1,10 +1,12 @@
-"""CORS for the configured origins, without credentials. Without origins this is not installed at all."""
+"""CORS for the configured origins, without credentials. Without origins no header of it is sent at all."""
 
+from collections.abc import Iterable
 from typing import Final
 
+import attrs
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from coordinatord.api.answers import Answer
+from coordinatord.api.answers import Answer, Headers
 from coordinatord.api.sending import send_answer
 
 _EXPOSED: Final = b"x-request-id, x-svc-retryable, x-svc-page-truncated, x-svc-next-offset"
@@ -13,31 +15,54 @@ _REQUEST_HEADERS: Final = b"authorization, content-type, idempotency-key, if-non
 _VARY: Final = (b"vary", b"origin")
 
 
+@attrs.frozen(slots=True)
+class Origins:
+    """Whose pages may read our answers."""
+
+    allowed: frozenset[bytes] = frozenset()
+
+    @classmethod
+    def of(cls, origins: Iterable[str]) -> "Origins":
+        return cls(frozenset(origin.encode() for origin in origins))
+
+    def headers(self, origin: bytes | None) -> Headers:
+        """What an answer to that origin carries, whatever it answers."""
+        if not self.allowed:
+            return ()
+        if origin is None or origin not in self.allowed:
+            return (_VARY,)
+        return ((b"access-control-allow-origin", origin), _VARY, (b"access-control-expose-headers", _EXPOSED))
+
+
 class Cors:
-    def __init__(self, app: ASGIApp, origins: tuple[str, ...]) -> None:
+    def __init__(self, app: ASGIApp, origins: Origins) -> None:
         self._app = app
-        self._origins = frozenset(origin.encode() for origin in origins)
+        self._origins = origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        origin = _header(scope, b"origin")
-        if origin is None or origin not in self._origins:
-            await self._app(scope, receive, _adding(send, [_VARY]))
-            return
-        allowed = [(b"access-control-allow-origin", origin), _VARY]
-        if scope["method"] == "OPTIONS" and _header(scope, b"access-control-request-method") is not None:
+        origin = origin_of(scope)
+        headers = self._origins.headers(origin)
+        if origin in self._origins.allowed and _is_preflight(scope):
             preflight = (
-                *allowed,
+                *headers[:2],
                 (b"access-control-allow-methods", _METHODS),
                 (b"access-control-allow-headers", _REQUEST_HEADERS),
                 (b"access-control-max-age", b"600"),
             )
             await send_answer(send, Answer(204, b"", preflight))
             return
-        allowed.append((b"access-control-expose-headers", _EXPOSED))
-        await self._app(scope, receive, _adding(send, allowed))
+        await self._app(scope, receive, _adding(send, headers))
 
 
-def _adding(send: Send, headers: list[tuple[bytes, bytes]]) -> Send:
+def origin_of(scope: Scope) -> bytes | None:
+    return _header(scope, b"origin")
+
+
+def _is_preflight(scope: Scope) -> bool:
+    return scope["method"] == "OPTIONS" and _header(scope, b"access-control-request-method") is not None
+
+
+def _adding(send: Send, headers: Headers) -> Send:
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
             message["headers"] = [*message["headers"], *headers]

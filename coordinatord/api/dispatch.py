@@ -103,7 +103,8 @@ class Dispatcher:
         headers = read_headers(Headers(scope=scope), route.headers) if route.headers else {}
         caller: str = scope[CALLER_KEY]
         if route.form is not None:
-            async with self._gates.uploads.reading(receive, Headers(scope=scope), caller) as form:
+            wallet = session.address if session is not None else b""
+            async with self._gates.uploads.reading(receive, Headers(scope=scope), caller, wallet) as form:
                 return await route.handler(Request(caller, path, query, form, session, headers))
         if route.body is None:
             request = Request(caller, path, query, None, session, headers)

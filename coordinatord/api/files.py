@@ -97,7 +97,7 @@ class FileRoutes:
         form: UploadForm = request.body
         purpose = read_purpose(await form.purpose())
         filename = await form.filename()
-        row = await self.files.upload(request.owner, purpose, filename, form.pieces())
+        row = await self.files.upload(request.owner, purpose, filename, form.pieces(), form.size_at_most)
         return answers.ok(_file(row))
 
     async def one(self, request: Request) -> Answer:

@@ -114,10 +114,14 @@ class FormParser:
 class UploadForm:
     """The form of one upload, from the pieces of its body. Read `purpose`, then `filename`, then `pieces`."""
 
-    def __init__(self, boundary: bytes, body: AsyncIterator[bytes], most_bytes: int) -> None:
+    def __init__(
+        self, boundary: bytes, body: AsyncIterator[bytes], most_bytes: int, declared: int | None = None
+    ) -> None:
+        """`declared`: the length of the whole form, if its sender told it."""
         self._parser = FormParser(boundary)
         self._events = self._read(body)
         self._most = most_bytes
+        self.size_at_most = most_bytes if declared is None else min(declared, most_bytes)
 
     async def purpose(self) -> str:
         """The first part of the form."""

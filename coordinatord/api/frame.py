@@ -4,12 +4,14 @@ import random
 import time
 from typing import Final
 
+import attrs
 import structlog
 from prometheus_client import Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coordinatord.api import answers
 from coordinatord.api.bodies import CallerGone
+from coordinatord.api.cors import Origins, origin_of
 from coordinatord.api.sending import send_answer
 from coordinatord.api.streaming import CutShort
 from coordinatord.metrics import http_requests
@@ -17,6 +19,7 @@ from coordinatord.metrics import http_requests
 log = structlog.get_logger(__name__)
 
 ROUTE_KEY: Final = "svc.route"  # set by the dispatcher: the template, so that ids make no new metric
+_NO_ORIGINS: Final = Origins()
 _METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "DELETE", "PATCH"})
 
 
@@ -25,8 +28,10 @@ def new_request_id() -> str:
 
 
 class Frame:
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, origins: Origins = _NO_ORIGINS) -> None:
+        """`origins` may read what is answered here, in place of the application's answer."""
         self._app = app
+        self._origins = origins
         # Looked up here: `labels` takes a lock and makes texts of its arguments each time.
         self._series: dict[tuple[str, str, int], Histogram] = {}
 
@@ -61,7 +66,9 @@ class Frame:
         except Exception:
             log.exception("request failed", request_id=request_id, method=scope["method"], route=scope.get(ROUTE_KEY))
             if status == 0:
-                await send_answer(sending, answers.internal_error())
+                answer = answers.internal_error()
+                headers = (*answer.headers, *self._origins.headers(origin_of(scope)))
+                await send_answer(sending, attrs.evolve(answer, headers=headers))
             else:
                 raise  # half an answer is out: only ending the connection tells the caller
         finally:

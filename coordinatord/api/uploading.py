@@ -1,8 +1,12 @@
-"""Bodies too large to be held: how fast they must come, and how much memory they may take together."""
+"""Bodies too large to be held: how fast they must come, how many at a time, and how much memory they may take together.
+
+What an upload takes of that memory grows with what has arrived of it, up to what one may hold. By its declared length,
+sixteen heads without a body would take it all.
+"""
 
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
 import anyio
@@ -12,15 +16,42 @@ from starlette.types import Receive
 
 from common.refusal import Refused
 from coordinatord.api import answers
-from coordinatord.api.bodies import BodyBudget, CallerGone, Unacceptable, refuse_encoded
+from coordinatord.api.bodies import BodyBudget, CallerGone, Share, Unacceptable, refuse_encoded
 from coordinatord.api.forms import OVERHEAD_BYTES, FileTooLarge, UploadForm, boundary_of
 from coordinatord.trouble import Retryable
 
 HELD_BYTES: Final = 16 << 20  # the most that one upload holds on its way through
+BEGUN_BYTES: Final = 1 << 18  # and the least, for what waits for it in the socket's inbox
 _GRACE: Final = 5.0  # seconds of waiting before the least rate counts: slow starts are the network's
 _PIECE_BYTES: Final = 1 << 19
 _DRAIN_BYTES: Final = 4 << 20
 _DRAIN_SECONDS: Final = 2.0
+
+
+class UploadsAtOnce:
+    """How many uploads are under way: of each caller, and of each wallet from wherever it calls."""
+
+    def __init__(self, of_caller: int, of_wallet: int) -> None:
+        self._most = {"address": of_caller, "wallet": of_wallet}
+        self._under_way: dict[tuple[str, str | bytes], int] = {}  # of those who have any
+
+    @contextmanager
+    def one(self, caller: str, wallet: bytes) -> Iterator[None]:
+        """Retryable `busy` where there are as many as there may be."""
+        keys: tuple[tuple[str, str | bytes], ...] = (("address", caller), ("wallet", wallet))
+        for whose, key in keys:
+            most = self._most[whose]
+            if self._under_way.get((whose, key), 0) >= most:
+                raise Retryable("busy", f"one {whose} may send {most} uploads at a time; wait for one to end")
+        for under_way in keys:
+            self._under_way[under_way] = self._under_way.get(under_way, 0) + 1
+        try:
+            yield
+        finally:
+            for under_way in keys:
+                left = self._under_way.pop(under_way) - 1
+                if left:
+                    self._under_way[under_way] = left
 
 
 @attrs.frozen(slots=True)
@@ -28,13 +59,16 @@ class UploadReader:
     """`budget` is what all uploads of this process may hold together; bodies that are held whole have their own."""
 
     budget: BodyBudget
+    at_once: UploadsAtOnce
     most_bytes: int  # of the file
     least_rate: int  # bytes per second, while we wait for the caller
     stall_s: float  # the longest wait for any byte
     clock: Callable[[], float] = time.monotonic
 
     @asynccontextmanager
-    async def reading(self, receive: Receive, headers: Headers, caller: str) -> AsyncIterator[UploadForm]:
+    async def reading(
+        self, receive: Receive, headers: Headers, caller: str, wallet: bytes
+    ) -> AsyncIterator[UploadForm]:
         """The form of a request. What ends the block early is answered; the rest of the body is read and dropped as
         far as that is cheap, so that the caller is there to hear the answer."""
         refuse_encoded(headers)
@@ -45,9 +79,10 @@ class UploadReader:
             if size is not None and size > self.most_bytes + OVERHEAD_BYTES:
                 raise FileTooLarge
             boundary = boundary_of(headers.get("content-type", ""))
-            async with self.budget.share(caller) as share:
-                share.take(HELD_BYTES if size is None else min(size, HELD_BYTES))
-                yield UploadForm(boundary, body.pieces(), self.most_bytes)
+            with self.at_once.one(caller, wallet):
+                async with self.budget.share(caller) as share:
+                    share.take(BEGUN_BYTES)
+                    yield UploadForm(boundary, body.pieces(share), self.most_bytes, size)
         except FileTooLarge:
             await body.drain()
             raise Unacceptable(answers.file_too_large(self.most_bytes)) from None
@@ -66,9 +101,9 @@ class _Body:
         self._ended = False
         self._size, self._waited = 0, 0.0
 
-    async def pieces(self) -> AsyncIterator[bytes]:
+    async def pieces(self, share: Share) -> AsyncIterator[bytes]:
         """The first as soon as it is here, since much of what is refused is refused by it; then joined to larger ones:
-        what follows costs per piece."""
+        what follows costs per piece. The share grows with them."""
         wanted = 1
         while not self._ended:
             try:
@@ -77,6 +112,7 @@ class _Body:
             except TimeoutError:
                 raise Unacceptable(answers.body_too_slow()) from None
             if piece:
+                share.take(max(0, min(self._size, HELD_BYTES) - share.held))
                 yield piece
             wanted = _PIECE_BYTES
 

@@ -3,12 +3,16 @@
 from typing import Final
 
 import attrs
+import msgspec
 
 from common import abi
 from common.messages.jobs import Order
 from common.quotes import Terms
-from coordinatord.chain.rpc import Rpc
-from coordinatord.chain.views import View, read_view
+from common.scalars import hex_of
+from coordinatord.chain.blocks import Hash, Quantity
+from coordinatord.chain.rpc import Rpc, quantity
+from coordinatord.chain.rpc_errors import Meaning, RpcError
+from coordinatord.chain.views import View, read_trouble, read_view
 
 _ORDER: Final = "(bytes32,uint32,uint32,uint128,uint128,uint32,uint32,uint32,uint64)"
 _POST: Final = abi.selector(f"post({_ORDER},address,uint256,string,bytes,bytes)")
@@ -23,8 +27,25 @@ _MODEL_ENABLED: Final = abi.selector("modelEnabled(uint32)")
 _SLA_ALLOWED: Final = abi.selector("slaAllowed(uint32)")
 _CLAIM_REFUSAL: Final = abi.selector("claimRefusal(bytes32,address)")
 
+# What ends a job leaves one of these, with its id as the second topic.
+_ENDINGS: Final = [
+    hex_of(abi.topic(event))
+    for event in (
+        "JobSettled(bytes32,uint32,uint32,uint256,uint256,uint256,string)",
+        "JobCancelled(bytes32)",
+        "JobFailed(bytes32,uint32)",
+        "JobReclaimed(bytes32,uint32)",
+    )
+]
+
 OPEN: Final = 0
 CLAIMED: Final = 1
+BY_EXPIRY: Final = 5  # no transaction ended it
+
+
+class _EndingLog(msgspec.Struct):
+    transactionHash: Hash  # noqa: N815 - the node's names
+    blockNumber: Quantity  # noqa: N815
 
 
 @attrs.frozen(slots=True)
@@ -34,6 +55,7 @@ class ChainJob:
     owner: bytes
     state: int
     provider_id: int
+    ended_because: int = 0
 
 
 @attrs.frozen(slots=True)
@@ -52,6 +74,29 @@ class JobRegistry:
         calldata = abi.call(_CLAIM_REFUSAL, abi.bytes32(job_id), abi.address(operator))
         view = View(self.address, calldata, "claim_simulate_read")
         return await read_view(self.rpc, view, lambda data: abi.bytes32_at(data, 0)[:4])
+
+    async def head(self) -> int:
+        try:
+            return quantity(await self.rpc.call("eth_blockNumber"))
+        except RpcError as error:
+            raise read_trouble(error, "job_read") from error
+
+    async def ended_in(self, job_id: bytes, first: int, last: int) -> bytes | None:
+        """The hash of the transaction in these blocks that ended the job. A range too wide for the node is halved."""
+        query = {
+            "address": hex_of(self.address),
+            "fromBlock": hex(first),
+            "toBlock": hex(last),
+            "topics": [_ENDINGS, hex_of(job_id)],
+        }
+        try:
+            logs = await self.rpc.call_as(list[_EndingLog], "eth_getLogs", query)
+        except RpcError as error:
+            if error.meaning is not Meaning.RANGE_TOO_WIDE or first == last:
+                raise read_trouble(error, "job_read") from error
+            middle = (first + last) // 2
+            return await self.ended_in(job_id, first, middle) or await self.ended_in(job_id, middle + 1, last)
+        return bytes.fromhex(logs[0].transactionHash[2:]) if logs else None
 
     def job_view(self, job_id: bytes, block: str = "latest") -> View:
         return View(self.address, abi.call(_JOB, abi.bytes32(job_id)), "job_read", block=block)
@@ -82,7 +127,12 @@ def read_job(data: bytes) -> ChainJob | None:
     owner = abi.address_at(data, 0)
     if not any(owner):
         return None
-    return ChainJob(owner=owner, state=abi.uint_at(data, 3, 8), provider_id=abi.uint_at(data, 11, 32))
+    return ChainJob(
+        owner=owner,
+        state=abi.uint_at(data, 3, 8),
+        provider_id=abi.uint_at(data, 11, 32),
+        ended_because=abi.uint_at(data, 4, 8),
+    )
 
 
 def post(order: Order, owner: bytes, *, amount: int, task_cid: str, order_signature: bytes, payment: bytes) -> bytes:

@@ -18,25 +18,69 @@ class Meaning(enum.Enum):
     NONCE_TOO_HIGH = "nonce too high"
     UNDERPRICED = "underpriced"
     NO_FUNDS = "no funds"
-    GAS = "gas"
+    GAS = "gas"  # too little: it ran out, or does not pay for its own bytes
+    TOO_MUCH_GAS = "too much gas"  # above a block's gas, EIP-7825's cap, or what the node lets one transaction cost
+    OVERSIZED = "oversized"  # more bytes than a node's pool takes
+    POOL_FULL = "pool full"
+    UNSUPPORTED = "unsupported"  # the chain takes no transactions of this type, or of this chain id
     RANGE_TOO_WIDE = "range too wide"
     RATE_LIMITED = "rate limited"
     REFUSED = "refused"  # the endpoint does not serve this: method not found, unauthorised
     INTERNAL = "internal"
 
 
-# In order: the first that matches decides.
+# In order: the first that matches decides. What a transaction is refused for comes first, because some of it carries
+# the codes and words of other trouble: Besu's gas limits come as -32005, "limit exceeded" elsewhere. A test holds
+# every wording that a client is known to use.
 _MESSAGES: tuple[tuple[Meaning, re.Pattern[str]], ...] = tuple(
     (meaning, re.compile(pattern, re.IGNORECASE))
     for meaning, pattern in (
-        (Meaning.ALREADY_KNOWN, r"already known|already imported|known transaction|already in (the )?(mem)?pool"),
-        (Meaning.NONCE_TOO_LOW, r"nonce too low|nonce is too low|old nonce|invalid nonce.*lower|nonce.*already.*used"),
-        (Meaning.NONCE_TOO_HIGH, r"nonce too high|nonce gap|gapped.?nonce"),
+        (Meaning.REVERTED, r"^execution reverted"),  # whatever a contract says after it
+        (
+            Meaning.ALREADY_KNOWN,
+            r"already known|already imported|known transaction|already in (the )?(mem)?pool|existing txn with same hash"
+            r"|^AlreadyKnown|^ALREADY_EXISTS",
+        ),
+        (
+            Meaning.NONCE_TOO_LOW,
+            r"nonce too low|nonce is too low|old ?nonce|invalid nonce.*lower|nonce.*already.*used",
+        ),
+        (
+            Meaning.NONCE_TOO_HIGH,
+            r"nonce too high|nonce ?gap|gapped.?nonce|nonce is too distant|nonce too (distant|far)|NonceTooFarInFuture"
+            r"|lower nonce exists",
+        ),
+        (
+            Meaning.TOO_MUCH_GAS,
+            r"exceeds block gas limit|gas limit (is )?too high|gas limit .*exceeds (the )?(block|maximum)"
+            r"|exceeds max transaction gas limit|gas limit cap exceeded|gas limit (\(\d+\) )?is greater than the cap"
+            r"|gas limit is greater than the block|TxGasLimitCapExceeded|GasLimitExceeded|gas limit reached"
+            r"|intrinsic gas too high|exceeds the block gas limit|fee .*exceeds the configured cap|fee cap exceeded",
+        ),
+        (
+            Meaning.OVERSIZED,
+            r"oversized data|transaction too large|MaxTxSizeExceeded|transaction size.*(limit|exceed)|RLPTooLong",
+        ),
         (
             Meaning.UNDERPRICED,
-            r"underpriced|fee too low|max ?fee.*less than.*base|fee cap less|tip.*too low|gas price too low",
+            r"underpriced|fee ?too ?low|max ?fee.*less than.*base|fee cap less|feecap .* below|tip.*too low"
+            r"|gas price (too low|below)|insufficient gas price to replace|could not replace existing"
+            r"|ReplacementNotAllowed|priority fee below minimum",
         ),
-        (Meaning.NO_FUNDS, r"insufficient (funds|balance)|not enough funds|doesn't have enough funds"),
+        (
+            Meaning.NO_FUNDS,
+            r"insufficient ?(funds|balance)|not enough funds|doesn't have enough funds|upfront cost exceeds"
+            r"|overdraws from account",
+        ),
+        (
+            Meaning.POOL_FULL,
+            r"pool is full|discarded outright due to pool size|account limit exceeded|in-flight transaction limit",
+        ),
+        (
+            Meaning.UNSUPPORTED,
+            r"transaction type|tx type .*not supported|(invalid|wrong) ?(tx)?chain ?id|chainid not supported"
+            r"|different EIP-155 chain|signed for another chain",
+        ),
         (Meaning.REVERTED, r"execution reverted|reverted|vm exception|invalid opcode"),
         (
             Meaning.RANGE_TOO_WIDE,
@@ -46,8 +90,8 @@ _MESSAGES: tuple[tuple[Meaning, re.Pattern[str]], ...] = tuple(
             r"|exceed(s|ed)? max.*(block|range|results)",
         ),
         (Meaning.RATE_LIMITED, r"rate.?limit|too many requests|request limit|capacity exceeded|quota|throttl"),
-        (Meaning.GAS, r"out of gas|gas required exceeds|intrinsic gas|exceeds block gas limit"),
-        (Meaning.REFUSED, r"method not (found|supported|available)|unauthori[sz]ed|forbidden|invalid api key"),
+        (Meaning.GAS, r"out of gas|gas required exceeds|intrinsic ?gas|insufficient gas for floor"),
+        (Meaning.REFUSED, r"method not (found|supported|available|enabled)|unauthori[sz]ed|forbidden|invalid api key"),
     )
 )
 _CODES: Mapping[int, Meaning] = {
@@ -56,6 +100,7 @@ _CODES: Mapping[int, Meaning] = {
     -32015: Meaning.REVERTED,
     -32601: Meaning.REFUSED,
     -32603: Meaning.INTERNAL,
+    -32604: Meaning.REFUSED,
 }
 
 

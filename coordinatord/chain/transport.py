@@ -9,13 +9,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
-from coordinatord.connections import answering, open_connections
+from coordinatord.connections import answering, open_connections, read_answer
 
 # A request's body to the HTTP status and the answer's body. Raises NoAnswer, and nothing else.
 Transport = Callable[[bytes], Awaitable[tuple[int, bytes]]]
 
 _READ_AHEAD: Final = 1 << 20  # bytes; a page of logs is larger than the default by far, and would be read haltingly
-_HEADERS: Final = {"content-type": "application/json", "accept-encoding": "identity"}
+_HEADERS: Final = {"content-type": "application/json"}
+_LONGEST_ANSWER: Final = (
+    128 << 20
+)  # a page of logs is megabytes, and the indexer asks for some thousand events at a time
 
 
 @asynccontextmanager
@@ -29,8 +32,6 @@ async def open_transport(url: str, *, connections: int, patience: float) -> Asyn
             with answering(within=3 * patience) as until_answered:
                 async with session.post(url, data=io.BytesIO(body), allow_redirects=False) as response:
                     until_answered.deadline = float("inf")
-                    # read() would join all pieces twice, and a page of logs is megabytes
-                    pieces = [piece async for piece, _ in response.content.iter_chunks()]
-                    return response.status, b"".join(pieces)
+                    return response.status, await read_answer(response, _LONGEST_ANSWER)
 
         yield post

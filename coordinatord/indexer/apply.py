@@ -10,7 +10,8 @@ from coordinatord.chain.blocks import Header
 from coordinatord.indexer.evidence import Stretch
 from coordinatord.indexer.fold import Fold
 from coordinatord.store.database import Connection
-from coordinatord.store.index.changes import Changes
+from coordinatord.store.index.changes import BY_EXPIRY, CANCELLED, OPEN, Changes
+from coordinatord.store.index.expiry import mark_expired, match_expired
 from coordinatord.store.index.journal import (
     KeptBlock,
     empty_index,
@@ -26,9 +27,11 @@ from coordinatord.store.index.writer import write_changes
 async def apply_range(connection: Connection, stretch: Stretch, *, rebuilding: bool) -> Position:
     """Blocks far below the head: written in bulk, and not to be undone."""
     changes = folded(stretch)
+    _expire(changes, stretch.last.time)
     position = _position(stretch.last, rebuilding)
     async with connection.transaction():
         await write_changes(connection, changes)
+        await mark_expired(connection, stretch.last.time)
         await restart_run(connection, _kept(stretch.last))
         await move_position(connection, position)
     _count(stretch)
@@ -44,6 +47,7 @@ async def apply_blocks(connection: Connection, blocks: Sequence[Stretch], *, win
             if block.events:
                 await start_journal(connection, block.last.height)
                 await write_changes(connection, change)
+        await mark_expired(connection, blocks[-1].last.time)
         await keep_blocks(connection, [_kept(block.last) for block in blocks], window)
         await move_position(connection, position)
     for block in blocks:
@@ -56,6 +60,7 @@ async def go_back(connection: Connection, ancestor: KeptBlock, *, rebuilding: bo
     position = Position(ancestor.number, ancestor.hash, ancestor.time, rebuilding)
     async with connection.transaction():
         await undo_above(connection, ancestor.number)
+        await match_expired(connection, ancestor.time)
         await move_position(connection, position)
     return position
 
@@ -81,6 +86,13 @@ def folded(stretch: Stretch) -> Changes:
     for block, log, event in stretch.events:
         add(event, block, log)
     return fold.changes
+
+
+def _expire(changes: Changes, time: int) -> None:
+    """Mark new jobs before they are written: in a backfill, most of what nobody claimed has long expired."""
+    for job in changes.new_jobs.values():
+        if job.state == OPEN and job.expires_at < time:
+            job.state, job.ended_because = CANCELLED, BY_EXPIRY
 
 
 def _kept(header: Header) -> KeptBlock:

@@ -11,10 +11,11 @@ from typing import Final
 import attrs
 from yarl import URL
 
-from coordinatord.connections import answering, open_connections
+from coordinatord.connections import answering, open_connections, read_answer
 
 SMALL: Final = 1 << 16  # larger content is sent in pieces, which httpx takes without a copy
-_NOT_OURS: Final = ("user-agent", "accept", "accept-encoding", "content-type")
+_NOT_OURS: Final = ("user-agent", "accept", "content-type")
+_LONGEST_ANSWER: Final = 32 << 20  # a container that a request carried has up to 15 MiB; large objects are streamed
 
 
 @attrs.frozen(slots=True)
@@ -40,6 +41,6 @@ async def open_exchange(*, connections: int, patience: float) -> AsyncIterator[E
                 async with session.request(
                     method, URL(url, encoded=True), headers=headers, data=content or None, allow_redirects=False
                 ) as answer:
-                    return Answered(answer.status, answer.headers, await answer.read())
+                    return Answered(answer.status, answer.headers, await read_answer(answer, _LONGEST_ANSWER))
 
         yield exchange

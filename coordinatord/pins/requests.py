@@ -15,7 +15,9 @@ from urllib.parse import quote, urlsplit
 import anyio
 import httpx
 
-from coordinatord.connections import NoAnswer
+from common.plain_answers import IDENTITY, require_plain
+from common.refusal import Refused
+from coordinatord.connections import NoAnswer, UnfitAnswer
 from coordinatord.metrics import store_requests
 from coordinatord.pins.exchange import SMALL, Answered, Exchange
 from coordinatord.pins.payload import Payload
@@ -27,6 +29,7 @@ T = TypeVar("T")
 _NOTHING: Final = hashlib.sha256().digest()
 _FIRST_WAIT: Final = 0.1  # seconds, at most; the next are twice as long
 _LONGEST_WAIT: Final = 2.0
+_LONGEST_ANSWER: Final = 1 << 20  # to content that was put
 
 
 class StoreRequests:
@@ -64,6 +67,9 @@ class StoreRequests:
             answered = await self._answer(method, url, headers, payload)
             trouble = _trouble(answered.status, method, url)
             outcome = "ok" if trouble is None else str(trouble.code)
+        except UnfitAnswer as unfit:
+            outcome = "store_rejected"
+            raise rejected(str(unfit)) from unfit
         except (httpx.HTTPError, NoAnswer) as cause:
             raise unavailable(type(cause).__name__) from cause
         finally:
@@ -75,8 +81,15 @@ class StoreRequests:
     async def _answer(self, method: str, url: str, headers: Mapping[str, str], payload: Payload) -> Answered:
         if self._exchange is not None and payload.size <= SMALL:
             return await self._exchange(method, url, headers, b"".join(payload.pieces))
-        response = await self._client.request(method, url, headers=headers, content=payload.stream())
-        return Answered(response.status_code, response.headers, response.content)
+        asked = {**headers, **IDENTITY}
+        async with self._client.stream(method, url, headers=asked, content=payload.stream()) as response:
+            _require_plain(response)
+            body = bytearray()
+            async for piece in response.aiter_raw():
+                body += piece
+                if len(body) > _LONGEST_ANSWER:
+                    raise rejected(f"its answer is longer than {_LONGEST_ANSWER} bytes")
+            return Answered(response.status_code, response.headers, bytes(body))
 
     @asynccontextmanager
     async def stream(
@@ -96,7 +109,7 @@ class StoreRequests:
     async def _opened(
         self, operation: str, url: str, wanted: Mapping[str, str], stack: AsyncExitStack
     ) -> httpx.Response:
-        headers = {**self._signer.headers("GET", url, _NOTHING), **wanted}
+        headers = {**self._signer.headers("GET", url, _NOTHING), **wanted, **IDENTITY}
         started = time.perf_counter()
         outcome = "unavailable"
         try:
@@ -110,6 +123,7 @@ class StoreRequests:
         if trouble is not None:
             await response.aclose()
             raise trouble
+        _require_plain(response)
         return response
 
     async def _insist(self, once: Callable[[], Awaitable[T]]) -> T:
@@ -144,6 +158,14 @@ def _trouble(status: int, method: str, url: str) -> Retryable | None:
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS:
         return unavailable(f"HTTP {status}")
     return rejected(f"HTTP {status}")
+
+
+def _require_plain(response: httpx.Response) -> None:
+    """Content that the store encodes is not what was put there, and httpx would unfold an answer of any size."""
+    try:
+        require_plain(response.headers)
+    except Refused as encoded:
+        raise rejected(encoded.message) from None
 
 
 def _may_help(trouble: Retryable) -> bool:

@@ -9,15 +9,22 @@ from common.secp256k1 import Wallet
 from coordinatord.chain.rpc import Call, Rpc, decode_result, quantity, trouble_of
 from coordinatord.chain.rpc_errors import RpcError
 from coordinatord.metrics import relayer_balance
-from coordinatord.relayer.fees import Market
+from coordinatord.relayer.fees import NO_CEILING, Ceiling, Market, believed_base_fee, believed_tip
+from coordinatord.relayer.gas_book import GasBook
 from coordinatord.relayer.heads import Block
-from coordinatord.relayer.pending import PendingTx, PendingTxs
+from coordinatord.relayer.pending import Life, PendingTx, PendingTxs
+from coordinatord.relayer.room import TxRoom
 
 _DEFAULT_TIP: Final = 1_000_000_000  # where a node does not advise one
+_HISTORY: Final = "0x10"  # blocks whose tips a node's advice is held against
+_PERCENTILE: Final = 60
+# Rounds of sending in a row in which the endpoint served none: one answer may be a proxy's hiccup.
+_UNSERVED_ROUNDS: Final = 3
 
 
 class _FeeHistory(msgspec.Struct):
     baseFeePerGas: list[str]  # noqa: N815 - the node's name
+    reward: list[list[str]] | None = None
 
 
 @attrs.define(slots=True)
@@ -35,7 +42,12 @@ class Account:
     nonce_floor: int = 0  # nonces below are used, as of the block last read
     balance: int = 0
     market: Market = Market(0, _DEFAULT_TIP)
-    block_gas_limit: int = 0
+    room: TxRoom = attrs.field(factory=TxRoom)
+    ceiling: Ceiling = NO_CEILING
+    gas: GasBook = attrs.field(factory=GasBook)
+    head: int = 0
+    taken: int = 0  # transactions that a node took, in this term
+    unserved_rounds: int = 0  # of sending, in a row, that the endpoint refused to serve
 
     @property
     def address(self) -> bytes:
@@ -45,6 +57,15 @@ class Account:
     def spendable(self) -> int:
         """The balance less what pending transactions may take of it."""
         return self.balance - self.pending.cost
+
+    @property
+    def life(self) -> Life:
+        return Life(self.taken, self.head)
+
+    @property
+    def endpoint_refuses(self) -> bool:
+        """Whether the endpoint serves no sending at all. What is pending is sent on, and shows when it does again."""
+        return self.unserved_rounds >= _UNSERVED_ROUNDS and len(self.pending) > 0
 
     def watched(self, tx_hash: bytes) -> PendingTx | None:
         """The transaction of ours, pending or lost, that has a version with this hash."""
@@ -69,7 +90,7 @@ class Account:
                 Call("eth_getTransactionCount", (address, at)),
                 Call("eth_getBalance", (address, at)),
                 Call("eth_maxPriorityFeePerGas"),
-                Call("eth_feeHistory", ("0x1", "latest", ())),
+                Call("eth_feeHistory", (_HISTORY, "latest", (_PERCENTILE,))),
             ]
         )
         if isinstance(nonce, RpcError):
@@ -82,11 +103,14 @@ class Account:
         if not isinstance(tip, RpcError):
             advised = quantity(decode_result(tip, str, "eth_maxPriorityFeePerGas"))
         if not isinstance(history, RpcError):
-            # The node's own forecast, last in the list: chains differ in how fast their base fee moves.
-            fees = decode_result(history, _FeeHistory, "eth_feeHistory").baseFeePerGas
-            base_fee = max(base_fee, quantity(fees[-1]) if fees else 0)
+            told = decode_result(history, _FeeHistory, "eth_feeHistory")
+            rewards = [quantity(tip) for block_tips in told.reward or () for tip in block_tips]
+            advised = believed_tip(advised, rewards, _DEFAULT_TIP)
+            # The node's own forecast is last in the list.
+            base_fee = believed_base_fee(base_fee, quantity(told.baseFeePerGas[-1]) if told.baseFeePerGas else 0)
         self.market = Market(base_fee, advised)
-        self.block_gas_limit = block.gas_limit
+        self.room.block_gas_limit = block.gas_limit
+        self.head = block.number
 
     async def read_balance(self, rpc: Rpc) -> None:
         """The balance now: it may have been filled up without a block."""

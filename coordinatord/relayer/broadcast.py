@@ -27,15 +27,26 @@ class Sent(enum.Enum):
     TAKEN = "a node has it"
     NONCE_USED = "its nonce is used: by itself, mined already, or by a transaction that is not ours"
     UNDERPRICED = "it has to offer more"
-    UNSENDABLE = "no node will ever take these bytes"
-    LATER = "nobody knows; the same bytes again later"
+    TOO_MUCH_GAS = "no node will ever take these bytes: they ask for too much gas, or may cost too much"
+    OVERSIZED = "no node will ever take these bytes: they are too many"
+    UNSENDABLE = "no node will ever take these bytes, for another reason"
+    REJECTED = "refused, in words that by themselves prove nothing"
+    NOT_SERVED = "the endpoint serves no sending: nobody has these bytes by it"
+    LATER = "nobody knows, or no fault of the bytes; the same again later"
 
 
 _MEANINGS: Final = {
     Meaning.ALREADY_KNOWN: Sent.TAKEN,
     Meaning.NONCE_TOO_LOW: Sent.NONCE_USED,
     Meaning.UNDERPRICED: Sent.UNDERPRICED,
+    Meaning.TOO_MUCH_GAS: Sent.TOO_MUCH_GAS,
+    Meaning.OVERSIZED: Sent.OVERSIZED,
     Meaning.GAS: Sent.UNSENDABLE,
+    Meaning.REFUSED: Sent.NOT_SERVED,
+    Meaning.NONCE_TOO_HIGH: Sent.LATER,
+    Meaning.NO_FUNDS: Sent.LATER,
+    Meaning.POOL_FULL: Sent.LATER,
+    Meaning.RATE_LIMITED: Sent.LATER,
 }
 
 
@@ -80,16 +91,24 @@ async def _send_batch(rpc: Rpc, txs: Sequence[tuple[PendingTx, Version]]) -> lis
     try:
         answers = await rpc.batch(calls)
     except (Retryable, RpcError) as trouble:
-        # The node may or may not have them: the same bytes again, and the blocks will tell.
         log.warning("broadcast not answered", transactions=len(txs), reason=str(trouble))
-        return [Sending(tx, version, Sent.LATER) for tx, version in txs]
+        # Else the node may or may not have them: the same bytes again, and the blocks will tell.
+        outcome = Sent.NOT_SERVED if _serves_nothing(trouble) else Sent.LATER
+        return [Sending(tx, version, outcome) for tx, version in txs]
     return [Sending(tx, version, _outcome(tx, answer)) for (tx, version), answer in zip(txs, answers, strict=True)]
+
+
+def _serves_nothing(trouble: Retryable | RpcError) -> bool:
+    """Whether the endpoint turned the whole request away unread."""
+    if isinstance(trouble, RpcError):
+        return trouble.meaning is Meaning.REFUSED
+    return trouble.code == "endpoint_refused"
 
 
 def _outcome(tx: PendingTx, answer: object) -> Sent:
     if not isinstance(answer, RpcError):
         return Sent.TAKEN
-    outcome = _MEANINGS.get(answer.meaning, Sent.LATER)
+    outcome = _MEANINGS.get(answer.meaning, Sent.REJECTED)
     if outcome is Sent.NONCE_USED and tx.taken_at is not None:
         # Reminded of it when it was just mined, as a rule; the next look at the head tells.
         log.info("broadcast again after its nonce was used", nonce=tx.nonce)

@@ -1,5 +1,7 @@
 """What a transaction offers, and when a pending one has to offer more. All in wei per gas."""
 
+import statistics
+from collections.abc import Sequence
 from typing import Final
 
 import attrs
@@ -8,6 +10,9 @@ import attrs
 _BUMP_NUMERATOR: Final = 9
 _BUMP_DENOMINATOR: Final = 8
 _FAR_ABOVE: Final = 10
+_GWEI: Final = 10**9
+_ADVICE_ABOVE_HISTORY: Final = 3
+_FORECAST_ABOVE_HEADER: Final = 8
 
 
 @attrs.frozen(slots=True)
@@ -26,6 +31,59 @@ class Market:
     tip: int
 
 
+@attrs.frozen(slots=True)
+class Ceiling:
+    """What is never offered more than, whatever a node says; None is no limit.
+
+    A first offer gives half of the tip at most: a replacement has to raise both fields, and with the tip at its ceiling
+    none would be possible.
+    """
+
+    cap: int | None = None
+    tip: int | None = None
+
+    def limited(self, fee: Fee) -> Fee:
+        cap = fee.cap if self.cap is None else min(fee.cap, self.cap)
+        tip = fee.tip if self.tip is None else min(fee.tip, self.tip // 2)
+        return Fee(cap, min(tip, cap))
+
+    def allows(self, fee: Fee) -> bool:
+        return (self.cap is None or fee.cap <= self.cap) and (self.tip is None or fee.tip <= self.tip)
+
+    def is_below(self, market: Market) -> bool:
+        """Whether the next block would not take what may be offered at most."""
+        return self.cap is not None and not _enough(offer(market, self), market)
+
+
+NO_CEILING: Final = Ceiling()
+# In gwei, by chain id: far above what these chains have asked for but in their worst hours, and far below what empties
+# an account. (fee, tip)
+_CEILINGS: Final = {
+    1: (500, 20),
+    10: (10, 2),
+    56: (50, 20),
+    100: (200, 20),
+    137: (5_000, 1_000),
+    8453: (10, 2),
+    17000: (1_000, 100),
+    31337: (100_000, 10_000),  # a development chain: its fees are made up
+    42161: (20, 2),
+    43114: (1_000, 100),
+    84532: (100, 10),
+    421614: (100, 10),
+    560048: (1_000, 100),
+    11155111: (1_000, 100),
+    11155420: (100, 10),
+}
+
+
+def ceiling_of(chain_id: int, fee_gwei: int | None, tip_gwei: int | None) -> Ceiling:
+    """The settings, and where they are not set, what suits the chain; no limit on a chain that is not known here."""
+    usual = _CEILINGS.get(chain_id, (None, None))
+    cap, tip = (own if own is not None else known for own, known in zip((fee_gwei, tip_gwei), usual, strict=True))
+    return Ceiling(None if cap is None else cap * _GWEI, None if tip is None else tip * _GWEI)
+
+
 def next_base_fee(base_fee: int, gas_used: int, gas_limit: int) -> int:
     """The base fee of the block after one with these figures (EIP-1559)."""
     target = gas_limit // 2
@@ -36,22 +94,51 @@ def next_base_fee(base_fee: int, gas_used: int, gas_limit: int) -> int:
     return base_fee - base_fee * (target - gas_used) // target // 8
 
 
-def offer(market: Market) -> Fee:
+def believed_tip(advised: int, rewards: Sequence[int], usual: int) -> int:
+    """A node's advice, held against the tips that blocks really paid: at most three times the middle one of those that
+    paid any, and never held below `usual`. Where none paid any there is nothing to hold it against."""
+    paid = [reward for reward in rewards if reward > 0]
+    if not paid:
+        return advised
+    return min(advised, max(_ADVICE_ABOVE_HISTORY * int(statistics.median(paid)), usual))
+
+
+def believed_base_fee(by_header: int, forecast: int) -> int:
+    """The node's own forecast where it is higher, because chains differ in how fast their base fee moves; within what
+    the header makes likely."""
+    return max(by_header, min(forecast, _FORECAST_ABOVE_HEADER * by_header) if by_header else forecast)
+
+
+def offer(market: Market, ceiling: Ceiling = NO_CEILING) -> Fee:
     """Holds for six full blocks in a row before the base fee has doubled; what is not needed is not paid."""
-    return Fee(2 * market.base_fee + market.tip, market.tip)
+    return ceiling.limited(Fee(2 * market.base_fee + market.tip, market.tip))
 
 
-def replacement(current: Fee, market: Market, *, refused: bool) -> Fee | None:
-    """The fee of a new version, or None while the present one will do.
+def replacement(current: Fee, market: Market, *, refused: bool, ceiling: Ceiling = NO_CEILING) -> Fee | None:
+    """The fee of a new version, or None while the present one will do or the ceiling allows no better one.
 
     `refused`: a node said that it is too low, which is reason enough, up to a bound far above the market: beyond it
     the node's reason is another one.
     """
-    wanted = offer(market)
-    # Half of the tip that others give is worth waiting with: each replacement costs the pool and us another version.
-    enough = current.cap >= market.base_fee + min(current.tip, market.tip) // 2
-    if enough and (not refused or current.cap >= _FAR_ABOVE * wanted.cap):
+    wanted = offer(market, ceiling)
+    if _enough(current, market) and (not refused or current.cap >= _FAR_ABOVE * wanted.cap):
         return None
+    raised = _raised(current, wanted)
+    return raised if ceiling.allows(raised) and not ceiling.is_below(market) else None
+
+
+def substitute(current: Fee, market: Market, *, ceiling: Ceiling = NO_CEILING) -> Fee:
+    """The fee of a self-transfer that takes the place of bytes no node takes. A node may hold an older version of them,
+    so that it has to be dearer in any case; it uses so little gas that the ceiling may be passed by that one step."""
+    return _raised(current, offer(market, ceiling))
+
+
+def _enough(fee: Fee, market: Market) -> bool:
+    # Half of the tip that others give is worth waiting with: each replacement costs the pool and us another version.
+    return fee.cap >= market.base_fee + min(fee.tip, market.tip) // 2
+
+
+def _raised(current: Fee, wanted: Fee) -> Fee:
     return Fee(max(_bumped(current.cap), wanted.cap), max(_bumped(current.tip), wanted.tip))
 
 

@@ -1,32 +1,58 @@
 """What the account's native funds still allow.
 
-Below the reserve, posts stop so that settles, fails and reclaims can go on: they free other people's money.
+Below the reserve, only exits and cancels are relayed, so that settles, fails and reclaims can go on: they free other
+people's money. A lower floor stops cancels, too: an owner can always act alone.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import Final
 
-from coordinatord.relayer.coalesce import Planned
-from coordinatord.relayer.fees import Market, offer
-from coordinatord.store.outbox import RelayKind, WaitingRelay
+import attrs
 
-
-def below_reserve(spendable: int, market: Market, reserve_gas: int) -> bool:
-    """The reserve is an amount of gas, so that it grows with the price of gas."""
-    return spendable < reserve_gas * offer(market).cap
+from coordinatord.relayer.coalesce import Planned, Rank
+from coordinatord.relayer.fees import NO_CEILING, Ceiling, Market, offer
 
 
-def posts_among(relays: Iterable[WaitingRelay]) -> list[WaitingRelay]:
-    return [relay for relay in relays if relay.kind is RelayKind.POST]
+@attrs.frozen(slots=True)
+class Floors:
+    """Funds that each rank must leave untouched. Amounts of gas in the settings, so that they grow with its price."""
+
+    cancel: int
+    other: int
+
+    @classmethod
+    def of(cls, cancel_gas: int, other_gas: int, market: Market, ceiling: Ceiling = NO_CEILING) -> "Floors":
+        cap = offer(market, ceiling).cap
+        return cls(cancel_gas * cap, other_gas * cap)
+
+    def below(self, rank: Rank) -> int:
+        match rank:
+            case Rank.EXIT:
+                return 0
+            case Rank.CANCEL:
+                return self.cancel
+            case Rank.OTHER:
+                return self.other
+
+    def lowest_rank(self, spendable: int) -> Rank:
+        """The least urgent rank that these funds allow."""
+        if spendable < self.cancel:
+            return Rank.EXIT
+        return Rank.CANCEL if spendable < self.other else Rank.OTHER
 
 
-def affordable(plans: Sequence[Planned], spendable: int, market: Market) -> tuple[list[Planned], list[Planned]]:
-    """(those that can be paid in their order, the others)."""
-    cap = offer(market).cap
+NO_FLOORS: Final = Floors(0, 0)
+
+
+def affordable(
+    plans: Sequence[Planned], spendable: int, cap: int, floors: Floors = NO_FLOORS
+) -> tuple[list[Planned], list[Planned]]:
+    """(those that can be paid in their order without touching what is kept for more urgent ones, the others)."""
     paid: list[Planned] = []
     unpaid: list[Planned] = []
     for plan in plans:
         cost = plan.gas * cap
-        if cost <= spendable:
+        if cost <= spendable - floors.below(plan.rank):
             spendable -= cost
             paid.append(plan)
         else:

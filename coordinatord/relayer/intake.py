@@ -15,22 +15,23 @@ from coordinatord import metrics
 from coordinatord.chain.rpc import Rpc, trouble_of
 from coordinatord.chain.rpc_errors import RpcError
 from coordinatord.relayer.account import Account
-from coordinatord.relayer.coalesce import Simulated, coalesce
+from coordinatord.relayer.coalesce import Planned, Rank, Simulated, coalesce, in_flight, rank_of
+from coordinatord.relayer.fees import offer
 from coordinatord.relayer.foundations import unfounded
-from coordinatord.relayer.funds import affordable, below_reserve, posts_among
-from coordinatord.relayer.gas_book import GasBook
+from coordinatord.relayer.funds import Floors, affordable
 from coordinatord.relayer.settings import RelayerSettings
 from coordinatord.relayer.signing import sign_planned
 from coordinatord.relayer.simulate import NoVerdict, WouldPass, WouldRevert, simulate
 from coordinatord.relayer.term import Term
 from coordinatord.store import outbox
 from coordinatord.store.database import Connection
-from coordinatord.store.outbox import Ending, RelayKind, WaitingRelay
+from coordinatord.store.outbox import Ending, WaitingRelay
 from coordinatord.trouble import Retryable
 
 log = structlog.get_logger(__name__)
 
 _TAKEN_AT_ONCE: Final = 512
+_HELD_FOR: Final = 30.0  # seconds; far longer than from one round to the next
 _OF_BATCHES: Final = 64  # one transaction's worth: a request that comes meanwhile waits for no more
 
 
@@ -48,7 +49,6 @@ class Intake:
         self._rpc = rpc
         self._account = account
         self._settings = settings
-        self._gas = GasBook()
 
     async def round(self) -> Round:
         """Raises Retryable `chain_unreachable` when the node does not answer: the relays stay queued."""
@@ -61,10 +61,7 @@ class Intake:
             if not relays:
                 return Round(moved=False, signed=False)
             simulated, endings = await self._examine(connection, relays)
-            plans = coalesce(
-                simulated, most=self._settings.coalesce_max, block_gas_limit=self._account.block_gas_limit
-            )[:room]
-            plans, unpaid = affordable(plans, self._account.spendable, self._account.market)
+            plans, unpaid = self._paid(in_flight(self._planned(simulated), room), simulated)
             # With transactions under way the money may come back; with none it does not.
             if unpaid and not plans and not len(self._account.pending):
                 endings += [_dropped(relay, "relayer_funds") for plan in unpaid for relay in plan.relays]
@@ -79,6 +76,26 @@ class Intake:
             metrics.relay_outcomes.labels(kinds[ending.id].value, ending.reason or ending.state).inc()
         return Round(moved=bool(signed or endings), signed=bool(signed))
 
+    def _planned(self, simulated: Sequence[Simulated]) -> list[Planned]:
+        room = self._account.room.at(anyio.current_time())
+        return coalesce(simulated, most=self._settings.coalesce_max, room=room)
+
+    def _paid(self, plans: Sequence[Planned], simulated: Sequence[Simulated]) -> tuple[list[Planned], list[Planned]]:
+        """(what the funds pay for, the rest). Exits that they do not pay for together go one by one."""
+        cap, floors = offer(self._account.market, self._account.ceiling).cap, self._floors()
+        paid, unpaid = affordable(plans, self._account.spendable, cap, floors)
+        together = {relay.id for plan in unpaid if plan.rank is Rank.EXIT for relay in plan.relays}
+        if paid or not together:
+            return paid, unpaid
+        apart = [one for one in simulated if one.relay.id in together]
+        alone = coalesce(apart, most=1, room=self._account.room.at(anyio.current_time()))
+        paid, poor = affordable(alone, self._account.spendable, cap, floors)
+        return paid, poor + [plan for plan in unpaid if plan.rank is not Rank.EXIT]
+
+    def _floors(self) -> Floors:
+        settings, account = self._settings, self._account
+        return Floors.of(settings.cancel_reserve_gas, settings.reserve_gas, account.market, account.ceiling)
+
     def _of_batches(self) -> int:
         """Nothing while the chain falls behind: whoever waits for an answer waits for all that was signed before, since
         one account's transactions are mined in turn."""
@@ -88,41 +105,59 @@ class Intake:
     async def _examine(
         self, connection: Connection, relays: Sequence[WaitingRelay]
     ) -> tuple[list[Simulated], list[Ending]]:
+        if self._account.endpoint_refuses:
+            return [], [_dropped(relay, "endpoint_refused") for relay in relays]
         try:
-            unfunded = await self._unfunded(relays)
-            funded = list(relays) if not unfunded else [r for r in relays if r.kind is not RelayKind.POST]
-            calls = [(relay.target, relay.calldata) for relay in funded]
-            verdicts = await simulate(self._rpc, self._account.address, calls, self._gas)
-            refused = [r.id for r, v in zip(funded, verdicts, strict=True) if isinstance(v, WouldRevert)]
+            allowed, endings = await self._allowed(relays)
+            calls = [(relay.target, relay.calldata) for relay in allowed]
+            verdicts = await simulate(self._rpc, self._account.address, calls, self._account.gas)
+            refused = [r.id for r, v in zip(allowed, verdicts, strict=True) if isinstance(v, WouldRevert)]
             waiting = await unfounded(connection, self._rpc, self._account.chain_id, refused)
         except Retryable as trouble:
             if trouble.code is None:
                 raise  # no answer at all: the relays wait, up to their timeout
             return [], [_dropped(relay, trouble.code) for relay in relays]
-        endings = [_dropped(relay, "relayer_funds") for relay in unfunded]
         simulated: list[Simulated] = []
-        for relay, verdict in zip(funded, verdicts, strict=True):
+        for relay, verdict in zip(allowed, verdicts, strict=True):
             match verdict:
                 case WouldPass(gas):
-                    simulated.append(Simulated(relay, gas))
+                    simulated.append(Simulated.of(relay, gas, self._account.gas))
                 case WouldRevert() if relay.id in waiting:
                     pass  # it stays queued
                 case WouldRevert(name, raw):
                     endings.append(Ending(relay.id, "refused", name, raw))
                 case NoVerdict(code):
                     endings.append(_dropped(relay, code))
-        return simulated, endings
+        return await self._held(connection, simulated), endings
 
-    async def _unfunded(self, relays: Sequence[WaitingRelay]) -> list[WaitingRelay]:
-        """The posts among them, when funds are below the reserve. Funds come and go without a block of ours, and what
+    async def _allowed(self, relays: Sequence[WaitingRelay]) -> tuple[list[WaitingRelay], list[Ending]]:
+        """(what funds and fees allow, the ends of the others). Funds come and go without a block of ours, and what
         is signed without them stays stuck: hence a fresh look in every round."""
         account = self._account
         try:
             await account.read_balance(self._rpc)
         except RpcError as error:
             raise trouble_of(error, "eth_getBalance") from error
-        poor = below_reserve(account.spendable, account.market, self._settings.reserve_gas)
-        return posts_among(relays) if poor else []
+        lowest = self._floors().lowest_rank(account.spendable)
+        too_dear = account.ceiling.is_below(account.market)
+        allowed: list[WaitingRelay] = []
+        endings: list[Ending] = []
+        for relay in relays:
+            rank = rank_of(relay.kind)
+            if rank > lowest:
+                endings.append(_dropped(relay, "relayer_funds"))
+            elif too_dear and rank > Rank.EXIT:
+                endings.append(_dropped(relay, outbox.FEES_ABOVE_CEILING))
+            else:
+                allowed.append(relay)
+        return allowed, endings
+
+    async def _held(self, connection: Connection, simulated: list[Simulated]) -> list[Simulated]:
+        """What may be signed. While fees are above the ceiling exits wait, past the queue's timeout, too."""
+        if not self._account.ceiling.is_below(self._account.market):
+            return simulated
+        await outbox.hold(connection, [one.relay.id for one in simulated], _HELD_FOR)
+        return []
 
 
 def _dropped(relay: WaitingRelay, code: str) -> Ending:

@@ -7,6 +7,7 @@ from typing import Final, Self
 import attrs
 
 from coordinatord.relayer.fees import Fee
+from coordinatord.relayer.gas_book import BASE_GAS, Shape
 from coordinatord.store.relay_txs import StoredTx, Version
 
 _FIRST_RETRY: Final = 0.25  # seconds
@@ -14,6 +15,39 @@ _LAST_RETRY: Final = 5.0
 # A node may forget a transaction that it took (a restart, a full pool): identical bytes remind it.
 _REMIND_AFTER: Final = 10.0
 _RECEIPTS_LAG: Final = 1.0  # seconds, far beyond what a node takes from a block's state to its receipts
+# What proves that identical bytes are refused for good, whatever a node says of them: so many refusals in a row, and
+# that it works for others meanwhile: it took another transaction of ours, or its chain went on for this long.
+_REFUSALS: Final = 5
+_REFUSED_FOR: Final = 20.0  # seconds
+_REFUSED_OVER: Final = 2  # blocks
+
+
+@attrs.frozen(slots=True)
+class Life:
+    """Signs of life of a node: transactions of ours that it took so far, and its head."""
+
+    taken: int
+    head: int
+
+
+@attrs.define(slots=True)
+class Refusals:
+    """Answers in a row that say no to the same bytes, in words that by themselves prove nothing."""
+
+    count: int = 0
+    since: float = 0.0
+    life: Life = Life(0, 0)  # as of the first of them
+
+    def add(self, now: float, life: Life) -> None:
+        if not self.count:
+            self.since, self.life = now, life
+        self.count += 1
+
+    def for_good(self, now: float, life: Life) -> bool:
+        if self.count < _REFUSALS:
+            return False
+        went_on = now >= self.since + _REFUSED_FOR and life.head >= self.life.head + _REFUSED_OVER
+        return life.taken > self.life.taken or went_on
 
 
 @attrs.define(slots=True)
@@ -29,6 +63,12 @@ class PendingTx:
     failures: int = 0  # sendings in a row that nobody took
     underpriced: bool = False  # a node refused it for its fee
     unsendable: bool = False  # a node refused it for good: its nonce needs another transaction
+    refusals: Refusals = attrs.field(factory=Refusals)
+    # Every sending of it was answered by an endpoint that serves no sending at all: nobody can have these bytes. Known
+    # of what was signed in this term only: who was here before may have sent it, and not heard the answer.
+    kept_back: bool = False
+    shapes: tuple[Shape, ...] = ()  # of its ops; known of what was signed in this term
+    intrinsic: int = 0  # gas for its own bytes
     taken_at: float | None = None  # when a node first took it
     missed_at: float | None = None  # since when its nonce is used and nobody knows a receipt of it
 
@@ -47,16 +87,18 @@ class PendingTx:
     @property
     def cost(self) -> int:
         """What a node sets aside for it, at most."""
-        return self.gas * self.latest.max_fee
+        return (BASE_GAS if self.latest.fills else self.gas) * self.latest.max_fee
 
     def replaced_by(self, version: Version) -> None:
         self.versions.append(version)
         self.due, self.failures, self.underpriced, self.unsendable = 0.0, 0, False, False
+        self.refusals = Refusals()
 
     def was_taken(self, now: float) -> None:
         if self.taken_at is None:
             self.taken_at = now
         self.failures, self.due = 0, now + _REMIND_AFTER
+        self.refusals = Refusals()
 
     def is_missing(self, now: float) -> bool:
         """Whether it is lost: its nonce was used a while ago, and its receipt has not come. A node may count what it

@@ -20,6 +20,7 @@ class _Receipt(msgspec.Struct):
     blockNumber: Quantity  # noqa: N815
     blockHash: Hash  # noqa: N815
     status: str
+    gasUsed: Quantity  # noqa: N815
     logs: list[Log]
 
 
@@ -29,6 +30,7 @@ class Receipt:
     block_number: int
     block_hash: bytes
     succeeded: bool
+    gas_used: int
     logs: tuple[Log, ...] = attrs.field(repr=False)
 
 
@@ -90,5 +92,6 @@ def _read(raw: _Receipt) -> Receipt:
         quantity(raw.blockNumber),
         bytes.fromhex(raw.blockHash[2:]),
         quantity(raw.status) == 1,
+        quantity(raw.gasUsed),
         tuple(raw.logs),
     )

@@ -15,7 +15,7 @@ from coordinatord.relayer.nonces import examine
 from coordinatord.relayer.pending import PendingTx
 from coordinatord.relayer.receipts import receipts_and_count, receipts_of
 from coordinatord.relayer.resolution import resolve
-from coordinatord.relayer.signing import dearer, sign_fill
+from coordinatord.relayer.signing import dearer, self_transfer, sign_fill
 from coordinatord.relayer.term import Term
 from coordinatord.relayer.vanished import undo_vanished
 from coordinatord.store import relay_outcomes, relay_txs
@@ -98,7 +98,9 @@ async def _close_gaps(term: Term, account: Account, suspects: Sequence[int]) -> 
 async def raise_fees(term: Term, account: Account) -> bool:
     """New versions where the market or a node demands more. True when there is something to send."""
     cheap = [
-        tx for tx in account.pending if replacement(tx.fee, account.market, refused=tx.underpriced or tx.unsendable)
+        tx
+        for tx in account.pending
+        if tx.unsendable or replacement(tx.fee, account.market, refused=tx.underpriced, ceiling=account.ceiling)
     ]
     if not cheap:
         return False
@@ -111,3 +113,23 @@ async def raise_fees(term: Term, account: Account) -> bool:
         metrics.relay_replacements.inc()
         log.info("transaction replaced", nonce=tx.nonce, max_fee=version.max_fee, max_tip=version.max_tip)
     return True
+
+
+async def drop_unserved(term: Term, account: Account) -> None:
+    """End what the endpoint does not let us send: its callers hear so at once, instead of waiting for a receipt.
+
+    Only bytes that nobody can have: their nonces are left to self-transfers, which are sent on until the endpoint
+    serves again. Whatever may be out there stays as it is.
+    """
+    kept = [tx for tx in account.pending if tx.kept_back and not tx.latest.fills]
+    if not kept:
+        return
+    log.warning("the endpoint serves no sending of transactions", dropped=len(kept))
+    versions = [(tx, self_transfer(account, tx)) for tx in kept]
+    async with term.transaction() as connection:
+        await relay_txs.add_versions(connection, [(tx.id, version) for tx, version in versions])
+        dropped = await relay_outcomes.drop_unsent(connection, [tx.id for tx in kept], "endpoint_refused")
+    for tx, version in versions:
+        account.pending.replace(tx, version)
+    for kind in dropped:
+        metrics.relay_outcomes.labels(kind.value, "endpoint_refused").inc()

@@ -13,7 +13,8 @@ from coordinatord.relayer.pending import PendingTx
 from coordinatord.relayer.receipts import Receipt
 from coordinatord.relayer.simulate import replay, reverted
 from coordinatord.relayer.term import Term
-from coordinatord.store import relay_outcomes
+from coordinatord.store import gas_bookings, relay_outcomes
+from coordinatord.store.gas_bookings import Cost
 from coordinatord.store.relay_outcomes import MinedTx, RefusedCall
 
 log = structlog.get_logger(__name__)
@@ -37,6 +38,9 @@ async def resolve(term: Term, rpc: Rpc, account: Account, receipts: Sequence[Rec
             [MinedTx(tx.id, r.tx_hash, r.block_number, r.block_hash, r.succeeded) for tx, r in found],
         )
         taken_back = await relay_outcomes.take_back(connection, [tx.id for tx, r in carrying if r.succeeded], refused)
+        booked = await gas_bookings.book(
+            connection, [Cost(tx.id, r.gas_used, _is_fill(tx, r.tx_hash)) for tx, r in found]
+        )
         passing = [relay_id for relay_id in passing if relay_id not in taken_back]
         await relay_outcomes.requeue(
             connection,
@@ -44,12 +48,27 @@ async def resolve(term: Term, rpc: Rpc, account: Account, receipts: Sequence[Rec
             "rpc_internal",
         )
         ended = await relay_outcomes.end_carried(connection, [tx.id for tx, _ in carrying], refused)
-    for tx, _ in found:
+    for tx, receipt in found:
         account.was_mined(tx)
+        _learn(account, tx, receipt, refused)
+    for cost in booked:
+        metrics.relay_gas.labels(cost.kind).inc(cost.gas)
     for relay in ended:
         metrics.relay_outcomes.labels(relay.kind.value, relay.state).inc()
         metrics.relay_mined_seconds.labels(relay.kind.value).observe(relay.seconds)
     log.debug("transactions mined", transactions=len(found), relays=len(ended))
+
+
+def _learn(account: Account, tx: PendingTx, receipt: Receipt, refused: Sequence[RefusedCall]) -> None:
+    """What the ops of this transaction really took. A refused one takes less than its like, and teaches nothing."""
+    metrics.relay_gas_planned.inc(tx.gas)
+    metrics.relay_gas_used.inc(receipt.gas_used)
+    if _is_fill(tx, receipt.tx_hash):
+        return
+    if receipt.succeeded and not any(call.tx_id == tx.id for call in refused):
+        account.gas.was_used(tx.shapes, receipt.gas_used - tx.intrinsic)
+    elif not receipt.succeeded and len(tx.shapes) > 1:
+        account.gas.starved(tx.shapes)
 
 
 def _is_fill(tx: PendingTx, mined_hash: bytes) -> bool:

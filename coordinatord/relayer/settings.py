@@ -5,11 +5,15 @@ from typing import Self
 import attrs
 
 from coordinatord.config import Config
+from coordinatord.relayer.fees import NO_CEILING, Ceiling, ceiling_of
+from coordinatord.relayer.room import TX_GAS_CAP
 
 
 @attrs.frozen(slots=True, kw_only=True)
 class RelayerSettings:
-    """`reserve_gas`: with funds for less gas than this, posts stop; enough for a few hundred exits.
+    """`reserve_gas`: with funds for less gas than this, only exits and cancels are relayed; enough for a few hundred.
+    `cancel_reserve_gas`: with less than this, exits alone.
+    `max_tx_gas`: what one transaction may use at most. `fee_ceiling`: what is never offered more than.
     `max_in_flight`: transactions signed and not mined at most; nodes drop what is far ahead of the chain's nonce.
     `keeping_up`: seconds that the chain may take for a transaction until posts of batches are held back: far less than
     callers wait for a receipt, and enough to fill any block."""
@@ -18,6 +22,9 @@ class RelayerSettings:
     queue_timeout_ms: int
     block_time_ms: int
     reserve_gas: int = 30_000_000
+    cancel_reserve_gas: int = 10_000_000
+    max_tx_gas: int = TX_GAS_CAP
+    fee_ceiling: Ceiling = NO_CEILING
     max_in_flight: int = 256
     keeping_up: float = 5.0
 
@@ -27,6 +34,10 @@ class RelayerSettings:
             coalesce_max=config.relay_coalesce_max,
             queue_timeout_ms=config.relay_queue_timeout_ms,
             block_time_ms=config.block_time_ms,
+            reserve_gas=config.relay_reserve_gas,
+            cancel_reserve_gas=config.relay_cancel_reserve_gas,
+            max_tx_gas=config.relay_max_tx_gas,
+            fee_ceiling=ceiling_of(config.addresses.chain_id, config.relay_max_fee_gwei, config.relay_max_tip_gwei),
         )
 
     @property

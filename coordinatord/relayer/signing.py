@@ -12,7 +12,8 @@ import structlog
 from common.transactions import Transaction
 from coordinatord.relayer.account import Account
 from coordinatord.relayer.coalesce import Planned
-from coordinatord.relayer.fees import Fee, offer, replacement
+from coordinatord.relayer.fees import Fee, offer, replacement, substitute
+from coordinatord.relayer.gas_book import intrinsic_gas
 from coordinatord.relayer.pending import PendingTx
 from coordinatord.store import outbox, relay_txs
 from coordinatord.store.database import Connection
@@ -32,7 +33,7 @@ async def sign_planned(connection: Connection, account: Account, plans: Sequence
         foreign = range(stored_next, first)
         log.warning("nonces used by somebody else", first=foreign.start, count=len(foreign))
         await relay_txs.insert_foreign(connection, account.chain_id, account.address, foreign)
-    fee = offer(account.market)
+    fee = offer(account.market, account.ceiling)
     txs = [
         NewTx(
             nonce,
@@ -52,12 +53,24 @@ async def sign_planned(connection: Connection, account: Account, plans: Sequence
         for place, relay in enumerate(plan.relays)
     ]
     await outbox.mark_signed(connection, [b[0] for b in bound], [b[1] for b in bound], [b[2] for b in bound])
-    return [PendingTx(tx_id, tx.nonce, tx.target, tx.gas, [tx.version]) for tx_id, tx in zip(ids, txs, strict=True)]
+    return [
+        PendingTx(
+            tx_id,
+            tx.nonce,
+            tx.target,
+            tx.gas,
+            [tx.version],
+            kept_back=True,
+            shapes=plan.shapes,
+            intrinsic=intrinsic_gas(plan.calldata),
+        )
+        for tx_id, tx, plan in zip(ids, txs, plans, strict=True)
+    ]
 
 
 async def sign_fill(connection: Connection, account: Account, gap: Gap) -> PendingTx:
     """A self-transfer of nothing for a nonce that the chain waits for."""
-    version = _sign_fill(account, gap.nonce, offer(account.market))
+    version = _sign_fill(account, gap.nonce, offer(account.market, account.ceiling))
     if gap.lost_id is not None:
         lost = account.lost.with_id(gap.lost_id)
         versions = [] if lost is None else list(lost.versions)  # they may still be mined instead
@@ -75,12 +88,19 @@ def dearer(account: Account, tx: PendingTx, content: relay_txs.Content) -> Versi
 
     One that no node takes for good becomes a self-transfer: its nonce must not hold up those behind it.
     """
-    fee = replacement(tx.fee, account.market, refused=tx.underpriced or tx.unsendable)
+    if tx.unsendable:
+        return self_transfer(account, tx)
+    fee = replacement(tx.fee, account.market, refused=tx.underpriced, ceiling=account.ceiling)
     if fee is None:
         return None
-    if tx.unsendable or tx.latest.fills:
+    if tx.latest.fills:
         return _sign_fill(account, tx.nonce, fee)
     return _sign(account, tx.nonce, tx.gas, fee, target=content.target, calldata=content.calldata)
+
+
+def self_transfer(account: Account, tx: PendingTx) -> Version:
+    """The version that gives the pending bytes up and closes their nonce."""
+    return _sign_fill(account, tx.nonce, substitute(tx.fee, account.market, ceiling=account.ceiling))
 
 
 def _sign_fill(account: Account, nonce: int, fee: Fee) -> Version:

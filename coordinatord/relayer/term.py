@@ -9,6 +9,11 @@ import asyncpg
 from coordinatord.store.database import Connection
 
 
+def role_of(chain_id: int, account: bytes) -> str:
+    """The role of relaying from an account, which one process at a time has."""
+    return f"relayer:{chain_id}:0x{account.hex()}"
+
+
 class Term:
     """Every write about an account goes through here: who lost the lock has lost the connection with it."""
 

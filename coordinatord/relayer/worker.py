@@ -13,12 +13,15 @@ from coordinatord.chain.rpc import Rpc
 from coordinatord.chain.rpc_errors import RpcError
 from coordinatord.relayer.account import Account
 from coordinatord.relayer.broadcast import Sending, Sent, broadcast
+from coordinatord.relayer.fees import offer
 from coordinatord.relayer.follow import Follower
 from coordinatord.relayer.intake import Intake
 from coordinatord.relayer.pending import PendingTx, PendingTxs
-from coordinatord.relayer.repair import raise_fees, repair_nonces
+from coordinatord.relayer.repair import drop_unserved, raise_fees, repair_nonces
+from coordinatord.relayer.room import TxRoom
+from coordinatord.relayer.sendings import note_sendings
 from coordinatord.relayer.settings import RelayerSettings
-from coordinatord.relayer.term import Term
+from coordinatord.relayer.term import Term, role_of
 from coordinatord.store import outbox, relay_txs
 from coordinatord.store.database import Database
 from coordinatord.store.notices import RELAY_QUEUED, Notices
@@ -37,18 +40,21 @@ async def run_relayer(
     database: Database, notices: Notices, rpc: Rpc, wallet: Wallet, *, chain_id: int, settings: RelayerSettings
 ) -> None:
     """Relay from `wallet`'s account whenever this process holds its role, until cancelled."""
-    role = f"relayer:{chain_id}:0x{wallet.address.hex()}"
+    if settings.fee_ceiling.cap is None or settings.fee_ceiling.tip is None:
+        log.warning("fees have no ceiling: set RELAY_MAX_FEE_GWEI and RELAY_MAX_TIP_GWEI", chain_id=chain_id)
 
     async def work(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
         term = Term(connection)
         async with term.transaction() as inside:
             pending = PendingTxs(map(PendingTx.of, await relay_txs.pending(inside, chain_id, wallet.address)))
             lost = PendingTxs(map(PendingTx.of, await relay_txs.lost(inside, chain_id, wallet.address)))
-        account = Account(chain_id, wallet, pending, lost)
+        account = Account(
+            chain_id, wallet, pending, lost, room=TxRoom(settings.max_tx_gas), ceiling=settings.fee_ceiling
+        )
         log.info("relaying", account="0x" + wallet.address.hex(), pending=len(pending))
         await _Worker(term, rpc, account, notices, settings).run()
 
-    await hold_role(database, role, work)
+    await hold_role(database, role_of(chain_id, wallet.address), work)
 
 
 class _Worker:
@@ -94,6 +100,7 @@ class _Worker:
         if block.hash != new_head or anyio.current_time() >= self._read_at + _REFRESH:
             await self._account.read(self._rpc, block)
             self._read_at = anyio.current_time()
+            self._show_fees()
             if await repair_nonces(self._term, self._rpc, self._account, block):
                 self._to_sign()
         await raise_fees(self._term, self._account)
@@ -102,6 +109,13 @@ class _Worker:
         if len(self._account.pending) < pending_before:
             self._to_sign()  # there is room again
         self._to_send()
+
+    def _show_fees(self) -> None:
+        account = self._account
+        metrics.relay_fees_above_ceiling.set(account.ceiling.is_below(account.market))
+        metrics.relay_base_fee.set(account.market.base_fee)
+        reserve = self._settings.reserve_gas * offer(account.market, account.ceiling).cap
+        metrics.relayer_reserve.labels("0x" + account.address.hex()).set(reserve)
 
     async def _drain(self) -> None:
         """The queue, as fast as it fills."""
@@ -132,25 +146,12 @@ class _Worker:
             await self._to_send.wait(max(pause, 0.0))
 
     async def _note(self, sendings: list[Sending]) -> None:
-        now = anyio.current_time()
-        for sending in sendings:
-            tx = sending.tx
-            if tx.latest is not sending.version:
-                continue  # replaced meanwhile: the new version is due by itself
-            match sending.outcome:
-                case Sent.TAKEN:
-                    tx.was_taken(now)
-                case Sent.NONCE_USED:
-                    tx.was_not_taken(now)
-                    self._read_at = 0.0  # look the nonce up now, not only with the next block
-                case Sent.UNDERPRICED:
-                    tx.was_not_taken(now)
-                    tx.underpriced = True
-                case Sent.UNSENDABLE:
-                    tx.was_not_taken(now)
-                    tx.unsendable = not tx.latest.fills
-                case Sent.LATER:
-                    tx.was_not_taken(now)
+        note_sendings(self._account, sendings, anyio.current_time())
+        if any(sending.outcome is Sent.NONCE_USED for sending in sendings):
+            self._read_at = 0.0  # look the nonce up now, not only with the next block
+        if self._account.endpoint_refuses:
+            await drop_unserved(self._term, self._account)
+            self._to_sign()
         self._to_look()
         taken = [sending.tx.id for sending in sendings if sending.outcome is Sent.TAKEN]
         if taken:

@@ -16,6 +16,7 @@ from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.typing import AppWrapper
 
 from coordinatord.api.bodies import CallerGone
+from coordinatord.api.cors import Origins
 from coordinatord.server.handlers import Handlers
 from coordinatord.server.http11 import Http11
 from coordinatord.server.pace import Pace
@@ -28,24 +29,32 @@ _LINGER: Final = 2.0  # seconds for a client to close its side after we closed o
 
 
 class Connection:
-    """`run` it to its end. `finish` when no further request is wanted, `abort` to end it now."""
+    """`run` it to its end. `finish` when no further request is wanted, `give_way` when another needs its place, `abort`
+    to end it now. `address`: the client's; `idle_since`: when it had a request last, None while it has one."""
 
     def __init__(self, pace: Pace, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peer = writer.get_extra_info("peername")
+        self.address: str = peer[0] if peer else "unknown"
+        self.idle_since: float | None = asyncio.get_running_loop().time()
         self._pace = pace
         self._reader = reader
         self._writer = writer
         self._transport = writer.transport
-        self._idle = True
         self._ending = False
         self._deadline: asyncio.TimerHandle | None = None
 
-    async def run(self, app: AppWrapper, config: Config, context: WorkerContext) -> None:
+    async def run(self, app: AppWrapper, config: Config, context: WorkerContext, origins: Origins) -> None:
         try:
-            async with Handlers() as handlers:
-                peers = (self._writer.get_extra_info("peername"), self._writer.get_extra_info("sockname"))
-                protocol = Http11(app, config, context, handlers=handlers, peers=peers, send=self._send)
-                self._end_after(self._pace.idle)
-                await self._read(protocol)
+            self._end_after(self._pace.idle)
+            begun = await self._reader.read(_MOST_AT_ONCE)  # nothing is made for a connection that says nothing
+            if begun and not self._ending:
+                async with Handlers() as handlers:
+                    peers = (self._writer.get_extra_info("peername"), self._writer.get_extra_info("sockname"))
+                    protocol = Http11(
+                        app, config, context, handlers=handlers, peers=peers, origins=origins, send=self._send
+                    )
+                    await protocol.handle(RawData(begun))
+                    await self._read(protocol)
         except* (OSError, CallerGone):
             pass  # the network's business
         except* Exception:
@@ -55,8 +64,13 @@ class Connection:
 
     def finish(self) -> None:
         """A request in flight still gets its answer; the protocol closes after it."""
-        if self._idle:
+        if self.idle_since is not None:
             self._end_idle()
+
+    def give_way(self) -> None:
+        """It has no request. What it was answered and has not read goes with it."""
+        self._ending = True
+        self.abort()
 
     def abort(self) -> None:
         self._transport.abort()
@@ -74,7 +88,7 @@ class Connection:
             case RawData():
                 await self._write(event.data)
             case Updated():
-                self._idle = event.idle
+                self.idle_since = asyncio.get_running_loop().time() if event.idle else None
                 self._end_after(self._pace.idle if event.idle else None)
             case Closed() if not self._ending and not self._transport.is_closing():
                 self._ending = True

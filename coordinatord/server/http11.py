@@ -2,10 +2,12 @@
 
 Hypercorn would follow an upgrade to HTTP/2 or WebSocket on a connection in clear, through which a caller gets past the
 rules of the proxy in front; a message that gives its length in two ways is read by one of them, where that proxy may
-have read it by the other; and its own refusals have no body. Here no upgrade is taken, such messages are refused, and
-every refusal has the envelope that all errors have.
+have read it by the other; it takes lines that end or go on in ways that others read differently; and its own refusals
+have no body. Here no upgrade is taken, such messages are refused, and every refusal has the envelope that all errors
+have, with the headers that let an allowed origin read it.
 """
 
+import re
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -19,12 +21,15 @@ from hypercorn.protocol.http_stream import HTTPStream
 from hypercorn.typing import AppWrapper, ConnectionState, TaskGroup, WorkerContext
 
 from coordinatord.api.answers import malformed_http
+from coordinatord.api.cors import Origins
 from coordinatord.api.frame import new_request_id
+from coordinatord.server.strict_lines import StrictLines
+from coordinatord.server.targets import path_of
 
 _VERSIONS: Final = (b"1.1", b"1.0")
 _SMALL: Final = 1 << 16  # head and body up to this size leave in one piece
 _MOST_HEADERS: Final = 100
-
+_ORIGIN: Final = re.compile(rb"^origin:[ \t]*([^\r\n]*?)[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
 
 Address = tuple[str, int] | None
 
@@ -42,10 +47,13 @@ class Http11(H11Protocol):
         *,
         handlers: TaskGroup,
         peers: tuple[Address, Address],
+        origins: Origins,
         send: Callable[[ConnectionEvent], Awaitable[None]],
     ) -> None:
         """`peers`: the client's address and ours."""
         super().__init__(app, config, context, handlers, ConnectionState({}), False, *peers, send)
+        self._lines = self.connection._receive_buffer = StrictLines()
+        self._origins = origins
         self._unsent = b""
         self._method = b""  # of the latest request
 
@@ -87,9 +95,10 @@ class Http11(H11Protocol):
 
     async def _create_stream(self, request: h11.Request) -> None:
         self._method = request.method
+        target = path_of(request.target)
         status = _refusal(request, self.config.h11_max_incomplete_size)
-        if status is not None:
-            await self._send_error_response(status)
+        if status is not None or target is None:
+            await self._send_error_response(status or 400)
             await self.send(Closed())
             return
         self.stream = HTTPStream(
@@ -109,7 +118,7 @@ class Http11(H11Protocol):
                 headers=list(request.headers),
                 http_version=request.http_version.decode(),
                 method=request.method.decode("ascii").upper(),
-                raw_path=request.target,
+                raw_path=target,
                 state=self.connection_state,
             )
         )
@@ -122,6 +131,7 @@ class Http11(H11Protocol):
         request_id = new_request_id().encode()
         headers = [*answer.headers, (b"x-request-id", request_id), (b"connection", b"close")]
         headers.append((b"content-length", str(len(answer.body)).encode()))
+        headers += self._origins.headers(self._origin())
         headers += self.config.response_headers("h11")
         await self.send(Updated(idle=False))
         answers_head = self.connection.our_state is h11.SEND_RESPONSE and self._method == b"HEAD"
@@ -130,6 +140,11 @@ class Http11(H11Protocol):
             self._unsent += self._bytes_of(h11.Data(data=answer.body))
         self._unsent += self._bytes_of(h11.EndOfMessage())
         await self._flush()
+
+    def _origin(self) -> bytes | None:
+        """Which page asked, from the text of a head that may be no head."""
+        found = _ORIGIN.search(self._lines.head or bytes(self._lines))
+        return found[1] if found else None
 
 
 def _refusal(request: h11.Request, longest_head: int) -> int | None:

@@ -7,25 +7,25 @@ requests in flight.
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import anyio
-import structlog
 from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.asyncio.worker_context import WorkerContext
 from hypercorn.config import Config as HypercornConfig
 from starlette.types import ASGIApp
 
+from coordinatord.api.cors import Origins
 from coordinatord.server.connection import PIECE, Connection
+from coordinatord.server.connections import Connections, Room
 from coordinatord.server.pace import Pace
-
-log = structlog.get_logger(__name__)
 
 _LONGEST_HEAD: Final = 16 * 1024
 _BACKLOG: Final = 4096  # after a restart all providers come back at once; beyond it connections are reset
 _PACE: Final = Pace()
+_ROOM: Final = Room()
+_NO_ORIGINS: Final = Origins()
 
 
 async def serve_until(
@@ -35,22 +35,29 @@ async def serve_until(
     *,
     grace_seconds: float,
     pace: Pace = _PACE,
+    room: Room = _ROOM,
+    origins: Origins = _NO_ORIGINS,
 ) -> None:
-    """Returns when `stop` has returned and the requests then in flight are done, or the grace is over."""
+    """Returns when `stop` has returned and the requests then in flight are done, or the grace is over. `origins` may
+    read what is answered before `app` hears of a request."""
     config = _hypercorn_config()
     wrapped: Any = app  # hypercorn has its own types of the same shapes
     wrapped = ASGIWrapper(wrapped)
     context = WorkerContext(None)
-    connections = _Connections()
+    connections = Connections(room)
     with anyio.CancelScope(shield=True):
         async with anyio.create_task_group() as tasks:
 
             async def serve(connection: Connection) -> None:
                 with connections.holding(connection):
-                    await connection.run(wrapped, config, context)
+                    await connection.run(wrapped, config, context, origins)
 
             def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                tasks.start_soon(serve, Connection(pace, reader, writer))
+                connection = Connection(pace, reader, writer)
+                if connections.admit(connection):
+                    tasks.start_soon(serve, connection)
+                else:
+                    connection.abort()
 
             server = await asyncio.start_server(connected, sock=listening, backlog=_BACKLOG, limit=PIECE)
             await stop()
@@ -58,37 +65,6 @@ async def serve_until(
             await context.terminated.set()
             await connections.finish(grace_seconds)
             tasks.cancel_scope.cancel()
-
-
-class _Connections:
-    """Those that are open."""
-
-    def __init__(self) -> None:
-        self._open: set[Connection] = set()
-        self._all_gone = anyio.Event()
-
-    @contextmanager
-    def holding(self, connection: Connection) -> Iterator[None]:
-        self._open.add(connection)
-        try:
-            yield
-        finally:
-            self._open.discard(connection)
-            if not self._open:
-                self._all_gone.set()
-
-    async def finish(self, grace_seconds: float) -> None:
-        """Wait for requests in flight, then end what is left: the slowest client does not decide when we stop."""
-        for connection in [*self._open]:
-            connection.finish()
-        with anyio.move_on_after(grace_seconds):
-            while self._open:
-                self._all_gone = anyio.Event()
-                await self._all_gone.wait()
-        if self._open:
-            log.warning("requests cut off", connections=len(self._open), grace_seconds=grace_seconds)
-        for connection in [*self._open]:
-            connection.abort()
 
 
 def _hypercorn_config() -> HypercornConfig:

@@ -14,6 +14,7 @@ from coordinatord.chain import ask_registry
 from coordinatord.chain.ask_registry import AskRegistry
 from coordinatord.chain.provider_registry import ProviderRegistry
 from coordinatord.fields import SIGNATURE, UINT32, UINT64, UINT128, Nested, Several, wire
+from coordinatord.service.gas_budgets import GasBudgets
 from coordinatord.service.outcomes import NotSigned
 from coordinatord.service.relaying import Busy, Mined, NoReceipt, RefusedByChain, Relaying
 from coordinatord.service.windows import AHEAD_AT_MOST, Clock, is_too_far_ahead
@@ -68,6 +69,7 @@ class Asks:
     domains: Domains
     registry: AskRegistry
     providers: ProviderRegistry
+    budgets: GasBudgets
     relaying: Relaying
     clock: Clock
 
@@ -75,20 +77,26 @@ class Asks:
         snapshot = _snapshot(body.snapshot)
         if is_too_far_ahead(snapshot.signed_at, self.clock()):
             raise Refused(f"signed_at is more than {AHEAD_AT_MOST} seconds ahead", "snapshot.signed_at")
-        refusal = await self._check_signer(snapshot, body.signature)
-        if refusal is not None:
-            return refusal
+        signer = await self._signer(snapshot, body.signature)
+        if isinstance(signer, NotSigned):
+            return signer
         latest = await self.registry.latest_signed_at(snapshot.provider_id)
         if latest >= snapshot.signed_at:
             return StaleSnapshot(superseded=False)
+        subject = snapshot.provider_id.to_bytes(32, "big")
+        calldata = ask_registry.publish(snapshot, body.signature)
+        admitted = await self.budgets.admit(RelayKind.PUBLISH, signer, subject, len(calldata))
         outcome = await self.relaying.relay(
             NewRelay(
                 kind=RelayKind.PUBLISH,
-                subject=snapshot.provider_id.to_bytes(32, "big"),
+                subject=subject,
                 dedupe=hashlib.sha256(b"publish" + struct_hash(snapshot)).digest(),
                 target=self.registry.address,
-                calldata=ask_registry.publish(snapshot, body.signature),
+                calldata=calldata,
                 priority=Priority.OP,
+                signer=signer,
+                gas_estimate=admitted.spending.estimate,
+                spending=admitted.spending,
             )
         )
         if isinstance(outcome, Mined):
@@ -97,7 +105,8 @@ class Asks:
             return await self._overtaken(snapshot)
         return outcome
 
-    async def _check_signer(self, snapshot: AskSnapshot, signature: bytes) -> NotSigned | None:
+    async def _signer(self, snapshot: AskSnapshot, signature: bytes) -> bytes | NotSigned:
+        """The wallet of the provider that the snapshot names."""
         signer = recover(self.domains.asks.digest(snapshot), signature)
         if signer is None:
             return NotSigned("invalid_op_signature", "invalid_signature", "the signature is nobody's")
@@ -106,7 +115,7 @@ class Asks:
             return NotSigned("invalid_op_signature", "not_registered", "the signer is no registered provider")
         if provider_id != snapshot.provider_id:
             return NotSigned("authentication_error", "provider_mismatch", "the signer operates another provider")
-        return None
+        return signer
 
     async def _published(self, snapshot: AskSnapshot, tx_hash: bytes) -> Outcome:
         """A mined transaction passes over a stale snapshot in silence: only the event proves the publication."""

@@ -13,6 +13,7 @@ from common.refusal import Refused
 from coordinatord.fields import Choice, StringPairs, Text, read_object, wire
 from coordinatord.service.batch_status import is_cancellable
 from coordinatord.service.plan import WINDOWS, PlanBody, read_plan
+from coordinatord.service.storage_budgets import UNLIMITED, StorageBudgets
 from coordinatord.store import batches, files
 from coordinatord.store.batches import BatchRow, NewBatch
 from coordinatord.store.database import Connection, Database
@@ -65,6 +66,7 @@ def read_batch(values: Mapping[str, object]) -> BatchBody | PlanBody:
 class Batches:
     database: Database
     retention_seconds: int
+    budgets: StorageBudgets = UNLIMITED
 
     async def create(self, owner: bytes, body: BatchBody, idempotency_key: str | None) -> BatchRow:
         """With a key that this owner used before: the batch of then, when the request is the same."""
@@ -93,7 +95,7 @@ class Batches:
         upload = await files.find(connection, new.input_file_id, new.owner)
         if upload is None or upload.purpose != "batch":
             raise Refused("there is no such batch upload", "input_file_id", "invalid_input_file")
-        created = await batches.create(connection, new)
+        created = await batches.create(connection, attrs.evolve(new, lines=upload.lines))
         if created is None:  # the same key, a moment ago, in another process
             earlier = await self._earlier(connection, new)
             if earlier is None:
@@ -101,6 +103,7 @@ class Batches:
             return earlier
         if not await files.attach(connection, upload.id, self.retention_seconds):
             raise Refused("the upload has expired", "input_file_id", "invalid_input_file")
+        await self.budgets.check(connection, new.owner)
         return created
 
     async def _earlier(self, connection: Connection, new: NewBatch) -> BatchRow | None:

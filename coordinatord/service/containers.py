@@ -16,8 +16,9 @@ import structlog
 from anyio import to_thread
 
 from coordinatord.pins.store import PinStore
+from coordinatord.service.storage_budgets import UNLIMITED, StorageBudgets
 from coordinatord.store import objects
-from coordinatord.store.database import Database
+from coordinatord.store.database import Connection, Database
 from coordinatord.trouble import Retryable
 
 log = structlog.get_logger(__name__)
@@ -41,16 +42,22 @@ class Holding:
 
 
 class Containers:
-    def __init__(self, database: Database, pins: PinStore, retention_seconds: int) -> None:
+    def __init__(
+        self, database: Database, pins: PinStore, retention_seconds: int, budgets: StorageBudgets = UNLIMITED
+    ) -> None:
         self._database = database
         self._pins = pins
         self._retention = retention_seconds
+        self._budgets = budgets
 
     @asynccontextmanager
-    async def holding(self, key: str, subject: bytes, content: bytes) -> AsyncIterator[Holding]:
-        """Store `content` under `key` and hold it while the block runs."""
+    async def holding(
+        self, key: str, subject: bytes, content: bytes, owner: bytes, *, bounded: bool
+    ) -> AsyncIterator[Holding]:
+        """Store `content` under `key` and hold it while the block runs. Retryable `busy` when it is `bounded` and more
+        than the owner's budget allows."""
         sha256 = (await to_thread.run_sync(hashlib.sha256, content)).digest()
-        known = await self._hold(key, subject, len(content), sha256)
+        known = await self._hold(key, subject, len(content), sha256, owner, bounded=bounded)
         holding = Holding(key, "")
         try:
             holding.cid = await self._stored(key, content, known)
@@ -60,11 +67,18 @@ class Containers:
             with anyio.move_on_after(10, shield=True):
                 await self._let_go(holding)
 
-    async def _hold(self, key: str, subject: bytes, size: int, sha256: bytes) -> objects.HeldObject:
+    async def _hold(
+        self, key: str, subject: bytes, size: int, sha256: bytes, owner: bytes, *, bounded: bool
+    ) -> objects.HeldObject:
+        async def body(connection: Connection) -> objects.HeldObject | None:
+            held = await objects.hold(connection, key, subject, size, sha256, owner=owner)
+            if held is not None and bounded:
+                await self._budgets.check(connection, owner)
+            return held
+
         deadline = anyio.current_time() + _PATIENCE
         while True:
-            async with self._database.connection() as connection:
-                held = await objects.hold(connection, key, subject, size, sha256)
+            held = await self._database.transact(body)
             if held is not None:
                 return held
             if anyio.current_time() > deadline:

@@ -17,9 +17,10 @@ from coordinatord.ahead import running_ahead
 from coordinatord.beside import beside
 from coordinatord.pins.store import Pinned, PinStore
 from coordinatord.service.inspection import Inspected, Inspection, inspection_of
+from coordinatord.service.storage_budgets import UNLIMITED, StorageBudgets
 from coordinatord.store import files
-from coordinatord.store.database import Database
-from coordinatord.store.files import Doomed, FileRow, Purpose
+from coordinatord.store.database import Connection, Database
+from coordinatord.store.files import Begun, Doomed, FileRow, Purpose
 from coordinatord.trouble import Retryable
 
 log = structlog.get_logger(__name__)
@@ -33,15 +34,19 @@ class Files:
     database: Database
     pins: PinStore
     retention_seconds: int
+    budgets: StorageBudgets = UNLIMITED
 
-    async def upload(self, owner: bytes, purpose: Purpose, filename: str, pieces: AsyncIterable[bytes]) -> FileRow:
-        """Store what a wallet sends. Refused when it is not what `purpose` says; what `pieces` raises goes through.
+    async def upload(
+        self, owner: bytes, purpose: Purpose, filename: str, pieces: AsyncIterable[bytes], most_bytes: int = 0
+    ) -> FileRow:
+        """Store what a wallet sends, at most `most_bytes`, which count for the owner from the start. Refused when it is
+        not what `purpose` says, Retryable `busy` beyond the owner's budget; what `pieces` raises goes through.
 
         Nothing is kept when this raises or is cancelled.
         """
         inspection = inspection_of(purpose)
         file_id = files.new_id()
-        async with self._row(file_id, owner, purpose, filename):
+        async with self._row(file_id, owner, purpose, filename, most_bytes):
             pinned, inspected = await self._put(file_id, pieces, inspection)
             return await self._completed(file_id, pinned, inspected, None)
 
@@ -117,10 +122,18 @@ class Files:
         return row
 
     @asynccontextmanager
-    async def _row(self, file_id: str, owner: bytes, purpose: Purpose, filename: str) -> AsyncIterator[None]:
+    async def _row(
+        self, file_id: str, owner: bytes, purpose: Purpose, filename: str, reserved: int = 0
+    ) -> AsyncIterator[None]:
         """The row of an upload. When the block fails, it and the object go, unless it holds an earlier content."""
-        async with self.database.connection() as connection:
-            begun = await files.begin(connection, file_id, owner, purpose, filename)
+
+        async def body(connection: Connection) -> Begun | None:
+            begun = await files.begin(connection, file_id, owner, purpose, filename, reserved=reserved)
+            if begun is not None and purpose != "batch_output":
+                await self.budgets.check(connection, owner)
+            return begun
+
+        begun = await self.database.transact(body)
         if begun is None:
             raise _lost_row()
         try:

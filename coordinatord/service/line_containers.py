@@ -23,8 +23,9 @@ class LineContainers:
     database: Database
     pins: PinStore
 
-    async def store(self, contents: Sequence[tuple[bytes, bytes]]) -> dict[bytes, str]:
-        """Content ids of (job id, container) each. They stay held until the caller releases them with its own
+    async def store(self, contents: Sequence[tuple[bytes, bytes, bytes]]) -> dict[bytes, str]:
+        """Content ids of (job id, container, owner) each. They count for their owners and are not refused: the file
+        that they came in was. They stay held until the caller releases them with its own
         writing; after a crash the janitor decides. Raises Retryable when not all of them are stored."""
         if not contents:
             return {}
@@ -36,7 +37,7 @@ class LineContainers:
         left = zip(new, contents, strict=True)
 
         async def put_some() -> None:
-            for one, (_, content) in left:
+            for one, (_, content, _) in left:
                 try:
                     stored[one.key] = await self._stored(one.key, content, known)
                 except Retryable as trouble:
@@ -53,7 +54,7 @@ class LineContainers:
                         await batch_objects.set_cids(connection, stored)
         if troubles:
             raise troubles[0]
-        return {job_id: stored[container_key(job_id)] for job_id, _ in contents}
+        return {job_id: stored[container_key(job_id)] for job_id, _, _ in contents}
 
     async def _stored(self, key: str, content: bytes, known: dict[str, str | None]) -> str:
         if key not in known:
@@ -64,8 +65,8 @@ class LineContainers:
         return (await self.pins.put(key, content)).cid
 
 
-def _objects_of(contents: Sequence[tuple[bytes, bytes]]) -> list[NewObject]:
+def _objects_of(contents: Sequence[tuple[bytes, bytes, bytes]]) -> list[NewObject]:
     return [
-        NewObject(container_key(job_id), job_id, len(content), hashlib.sha256(content).digest())
-        for job_id, content in contents
+        NewObject(container_key(job_id), job_id, len(content), hashlib.sha256(content).digest(), owner)
+        for job_id, content, owner in contents
     ]

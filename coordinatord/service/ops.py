@@ -18,6 +18,7 @@ from coordinatord.chain.job_registry import JobRegistry
 from coordinatord.chain.provider_registry import ProviderRegistry
 from coordinatord.chain.views import Reverted, read_many
 from coordinatord.service.containers import Containers, result_key
+from coordinatord.service.gas_budgets import GasBudgets, gas_estimate
 from coordinatord.service.op_bodies import (
     ClaimOp,
     FailOp,
@@ -65,6 +66,7 @@ class Ops:
     providers: ProviderRegistry
     relayer: bytes
     database: Database
+    budgets: GasBudgets
     containers: Containers
     uploads: Uploads
     relaying: Relaying
@@ -124,14 +126,15 @@ class Ops:
             case ClaimOp():
                 return await self._claim(op, signer, same)
             case SettleOp():
-                return await self._settle(op, session_address, same)
+                return await self._settle(op, signer, session_address, same)
             case FailOp():
                 calldata = job_registry.fail(op.job_id, op.issued_at, op.signature)
-                return await self._relay_job_op(RelayKind.FAIL, Priority.EXIT, op.job_id, calldata, same)
+                return await self._relay_exit(RelayKind.FAIL, op.job_id, calldata, signer, same)
             case _:
                 assert_never(op)
 
     async def _claim(self, op: ClaimOp, signer: bytes, same: bytes) -> Outcome:
+        admitted = await self.budgets.admit(RelayKind.CLAIM, signer, op.job_id)
         payment = await read_payment(self.database, op.job_id)
         if payment is None:
             name = decode_error(await self.jobs.claim_refusal(op.job_id, signer))
@@ -139,19 +142,30 @@ class Ops:
                 return WouldRefuse(name, "the chain would refuse the claim")
             raise Retryable("not_ready", "the index does not know the job yet", retry_after=1)
         calldata = job_registry.claim(op.job_id, op.issued_at, op.signature, payment)
-        outcome = await self._relay_job_op(RelayKind.CLAIM, Priority.OP, op.job_id, calldata, same)
+        relay = NewRelay(
+            kind=RelayKind.CLAIM,
+            subject=op.job_id,
+            dedupe=hashlib.sha256(same).digest(),
+            target=self.jobs.address,
+            calldata=calldata,
+            priority=Priority.OP,
+            signer=signer,
+            gas_estimate=admitted.spending.estimate,
+            spending=admitted.spending,
+        )
+        outcome = _ended(await self.relaying.relay(relay), _poll(op.job_id))
         if isinstance(outcome, RefusedByChain) and outcome.name == "PaymentRefused":
             async with self.database.connection() as connection:
                 await leases.hold_back(connection, [op.job_id])
         return outcome
 
-    async def _settle(self, op: SettleOp, session_address: bytes, same: bytes) -> Outcome:
+    async def _settle(self, op: SettleOp, signer: bytes, session_address: bytes, same: bytes) -> Outcome:
         """The chain is asked first: a result that it would refuse is not stored."""
         if op.result_cid is not None:
             upload = await self.uploads.find_result(session_address, op.result_cid)
             if upload is None or not await self.uploads.hold(upload, op.job_id):
                 raise Refused("result_cid names no live upload of this session", "result_cid", "unknown_result")
-            outcome = await self._relay_settle(op, upload.cid, same)
+            outcome = await self._relay_settle(op, upload.cid, signer, same)
             if isinstance(outcome, OpDone):
                 await self.uploads.attach(upload)
             return outcome
@@ -160,32 +174,67 @@ class Ops:
         if isinstance(answer, Reverted):
             return RefusedByChain(decode_error(answer.data), answer.data)
         result = op.result if op.result is not None else b""
-        async with self.containers.holding(result_key(op.job_id, result), op.job_id, result) as holding:
-            outcome = await self._relay_settle(op, holding.cid, same)
+        key = result_key(op.job_id, result)
+        async with self.containers.holding(key, op.job_id, result, signer, bounded=False) as holding:
+            outcome = await self._relay_settle(op, holding.cid, signer, same)
             if isinstance(outcome, OpDone):
                 holding.took_effect()
             elif isinstance(outcome, RefusedByChain):
                 holding.was_refused()
         return outcome
 
-    async def _relay_settle(self, op: SettleOp, cid: str, same: bytes) -> Ended:
-        calldata = _settle_calldata(op, cid)  # the content id is not signed, so it is added to what makes it one op
-        outcome = await self._relay_job_op(RelayKind.SETTLE, Priority.EXIT, op.job_id, calldata, same + cid.encode())
+    async def _relay_settle(self, op: SettleOp, cid: str, signer: bytes, same: bytes) -> Ended:
+        relay = NewRelay(
+            kind=RelayKind.SETTLE,
+            subject=op.job_id,
+            # One live settle of a signer and job. The content id is not signed: who copied the signature out of a
+            # pending transaction could have another result mined first, from another account.
+            dedupe=hashlib.sha256(b"settle" + op.job_id + signer).digest(),
+            target=self.jobs.address,
+            calldata=_settle_calldata(op, cid),
+            priority=Priority.EXIT,
+            content=hashlib.sha256(same + cid.encode()).digest(),
+            signer=signer,
+            gas_estimate=gas_estimate(RelayKind.SETTLE),
+        )
+        outcome = _ended(await self.relaying.relay(relay), _poll(op.job_id))
         return attrs.evolve(outcome, result_cid=cid) if isinstance(outcome, OpDone) else outcome
 
-    async def _relay_job_op(
-        self, kind: RelayKind, priority: Priority, job_id: bytes, calldata: bytes, same: bytes
-    ) -> Ended:
-        dedupe = hashlib.sha256(same).digest()
-        relay = NewRelay(kind, job_id, dedupe, self.jobs.address, calldata, priority)
-        return _ended(await self.relaying.relay(relay), f"GET /evm/jobs/0x{job_id.hex()}")
+    async def _relay_exit(self, kind: RelayKind, job_id: bytes, calldata: bytes, signer: bytes, same: bytes) -> Ended:
+        """No budget refuses it: it frees a client's money, and there are no more exits than claims."""
+        relay = NewRelay(
+            kind=kind,
+            subject=job_id,
+            dedupe=hashlib.sha256(same).digest(),
+            target=self.jobs.address,
+            calldata=calldata,
+            priority=Priority.EXIT,
+            signer=signer,
+            gas_estimate=gas_estimate(kind),
+        )
+        return _ended(await self.relaying.relay(relay), _poll(job_id))
 
     async def _run_provider_op(
         self, kind: RelayKind, calldata: bytes, signer: bytes, provider_id: int, same: bytes
     ) -> Ended:
-        subject, dedupe = bytes(12) + signer, hashlib.sha256(same).digest()
-        relay = NewRelay(kind, subject, dedupe, self.providers.address, calldata, Priority.OP)
+        subject = bytes(12) + signer
+        admitted = await self.budgets.admit(kind, signer, subject, len(calldata))
+        relay = NewRelay(
+            kind=kind,
+            subject=subject,
+            dedupe=hashlib.sha256(same).digest(),
+            target=self.providers.address,
+            calldata=calldata,
+            priority=Priority.OP,
+            signer=signer,
+            gas_estimate=admitted.spending.estimate,
+            spending=admitted.spending,
+        )
         return _ended(await self.relaying.relay(relay), f"GET /evm/providers/{provider_id}")
+
+
+def _poll(job_id: bytes) -> str:
+    return f"GET /evm/jobs/0x{job_id.hex()}"
 
 
 def _settle_calldata(op: SettleOp, cid: str) -> bytes:

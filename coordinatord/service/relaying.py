@@ -12,11 +12,22 @@ import attrs
 import structlog
 
 from coordinatord import metrics
+from coordinatord.service.gas_budgets import GasBudgets
 from coordinatord.store import outbox
 from coordinatord.store.database import Connection, Database
 from coordinatord.store.index.position import read_position
 from coordinatord.store.notices import INDEX_MOVED, RELAY_ENDED, Notices
-from coordinatord.store.outbox import NewRelay, Queued, QueueFull, RelayStatus, SubjectBusy, Submitted
+from coordinatord.store.outbox import (
+    Insolvent,
+    NewRelay,
+    OverBudget,
+    Priority,
+    Queued,
+    QueueFull,
+    RelayStatus,
+    SubjectBusy,
+    Submitted,
+)
 from coordinatord.trouble import Retryable
 from coordinatord.wake import Wake
 
@@ -25,6 +36,7 @@ log = structlog.get_logger(__name__)
 RECEIPT_WAIT: Final = 60.0  # seconds from signing
 INDEX_WAIT: Final = 5.0
 _SLOW_POLL: Final = 1.0
+_EXITS_DEPTH: Final = 1024  # exits that may wait beyond the queue's depth
 
 
 @attrs.frozen(slots=True)
@@ -59,6 +71,7 @@ Outcome: TypeAlias = Mined | RefusedByChain | Busy | NoReceipt
 
 _DROPPED: Final = {
     "relay_queue_timeout": "the relay queue did not move in time; try again",
+    outbox.FEES_ABOVE_CEILING: "the chain's fees are above what the coordinator offers; try again later",
     "relayer_funds": "the relayer is out of native funds",
     "nonce_conflict": "the relayer lost a nonce race; try again",
     "rate_limited": "the RPC endpoint limits our requests; try again",
@@ -66,8 +79,13 @@ _DROPPED: Final = {
 }
 
 
-def _dropped(code: str) -> Retryable:
-    return Retryable("relay_unavailable", _DROPPED.get(code, "the RPC endpoint failed; try again"), code)
+# Reasons that are ours, by the code that the specification has for callers.
+_CODES: Final = {outbox.FEES_ABOVE_CEILING: "relay_queue_timeout"}
+
+
+def _dropped(reason: str) -> Retryable:
+    message = _DROPPED.get(reason, "the RPC endpoint failed; try again")
+    return Retryable("relay_unavailable", message, _CODES.get(reason, reason))
 
 
 class _Waiter:
@@ -108,12 +126,14 @@ class Relaying:
         database: Database,
         notices: Notices,
         *,
+        budgets: GasBudgets,
         max_depth: int,
         queue_timeout_ms: int,
         receipt_wait: float = RECEIPT_WAIT,
     ) -> None:
         self._database = database
         self._notices = notices
+        self.budgets = budgets
         self._max_depth = max_depth
         self._queue_timeout_ms = queue_timeout_ms
         self.receipt_wait = receipt_wait
@@ -127,7 +147,8 @@ class Relaying:
         self._index_moved = anyio.Event()
 
     async def relay(self, new: NewRelay) -> Outcome:
-        """Submit or join, and wait. Raises Retryable `relay_unavailable` when nothing was signed and nothing will be.
+        """Submit or join, and wait. Raises Retryable `relay_unavailable` when nothing was signed and nothing will be,
+        and `busy` when the signer's budget has no room for it.
 
         A caller that goes away changes nothing for the relay.
         """
@@ -137,6 +158,13 @@ class Relaying:
                 return Busy()
             case QueueFull():
                 raise Retryable("relay_unavailable", "the relay queue is full; try again", "relay_queue_full", 1)
+            case OverBudget():
+                if new.spending is None:
+                    raise AssertionError("a relay without a budget was refused by one")
+                raise await self.budgets.refusal(new.spending)
+            case Insolvent():
+                metrics.budget_refusals.labels("balance").inc()
+                return RefusedByChain("InsufficientBalance", b"")
             case Queued(id=relay_id):
                 heard = await self._ended(relay_id)
         match heard.status:
@@ -177,11 +205,19 @@ class Relaying:
         return mine.outcome
 
     async def _write(self, batch: list[_Submission]) -> None:
+        # Exits have a room of their own in the queue: whatever others fill it with leaves them their places.
+        exits = [one for one in batch if one.relay.priority == Priority.EXIT]
+        others = [one for one in batch if one.relay.priority != Priority.EXIT]
+
         async def body(connection: Connection) -> list[Submitted]:
-            return await outbox.submit_all(connection, [one.relay for one in batch], max_depth=self._max_depth)
+            outcomes = []
+            for part, depth in ((exits, self._max_depth + _EXITS_DEPTH), (others, self._max_depth)):
+                if part:
+                    outcomes += await outbox.submit_all(connection, [one.relay for one in part], max_depth=depth)
+            return outcomes
 
         try:
-            for one, outcome in zip(batch, await self._database.transact(body), strict=True):
+            for one, outcome in zip(exits + others, await self._database.transact(body), strict=True):
                 one.outcome = outcome
         except Retryable as trouble:
             for one in batch:

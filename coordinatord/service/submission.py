@@ -15,9 +15,11 @@ from common.quotes import Quote, Terms
 from common.refusal import Refused
 from common.scalars import hex_of
 from coordinatord.chain.job_registry import JobRegistry
+from coordinatord.chain.payment_token import read_balance
 from coordinatord.chain.rpc import Call
 from coordinatord.chain.views import Reverted, View, is_true, read_many
 from coordinatord.service.containers import Containers, Holding, container_key
+from coordinatord.service.gas_budgets import Admitted, GasBudgets
 from coordinatord.service.market import Market
 from coordinatord.service.order_checks import (
     Paid,
@@ -33,11 +35,13 @@ from coordinatord.service.order_checks import (
     wrong_terms,
 )
 from coordinatord.service.orders import MarketProbe, OrderBody
+from coordinatord.service.outcomes import WouldRefuse
+from coordinatord.service.promises import Promises, insufficient
 from coordinatord.service.relaying import Busy, Mined, NoReceipt, RefusedByChain, Relaying
 from coordinatord.service.uploads import Upload, Uploads
 from coordinatord.service.windows import Clock
 from coordinatord.store.market import Candidate
-from coordinatord.store.outbox import NewRelay, Priority, RelayKind
+from coordinatord.store.outbox import NewRelay, Priority, Promise, RelayKind
 
 _LARGE: Final = 1 << 16  # hashing more than this is left to a thread
 # Stands in for a content id while the chain is asked whether it would take the post at all.
@@ -67,13 +71,15 @@ class Posted:
     tx_hash: bytes
 
 
-Outcome: TypeAlias = Probed | Quoted | Posted | RefusedByChain | Busy | NoReceipt
+Outcome: TypeAlias = Probed | Quoted | Posted | RefusedByChain | WouldRefuse | Busy | NoReceipt
 
 
 @attrs.frozen(slots=True)
 class Submissions:
     domains: Domains
     registry: JobRegistry
+    promises: Promises
+    budgets: GasBudgets
     relayer: bytes
     market: Market
     containers: Containers
@@ -104,11 +110,15 @@ class Submissions:
         if paid.amount != amount_of(body, terms):
             return await self._quoted(body, terms, changed=True)
         check_payer(body, payer)
+        admitted = await self.budgets.admit(RelayKind.POST, body.owner, body.job_id)
         upload = await self._check_container(body)
-        refusal = await self._check_chain(paid)
-        if refusal is not None:
-            return refusal
-        outcome = await self._post(paid, upload)
+        balance = await self._check_chain(paid)
+        if isinstance(balance, RefusedByChain):
+            return balance
+        promise = await self.promises.promise(admitted.standing, body.owner, paid.amount, balance)
+        if promise is None and not await self.budgets.is_under_way(body.job_id):
+            return insufficient()
+        outcome = await self._post(paid, upload, admitted, promise)
         if isinstance(outcome, RefusedByChain) and outcome.name == "WrongAmount":
             return await self._quoted(body, await self.registry.fees(), changed=True)  # changed since we read it
         return outcome
@@ -129,42 +139,50 @@ class Submissions:
             check_inline(container, body.c)
         return None
 
-    async def _check_chain(self, paid: Paid) -> RefusedByChain | None:
-        """Model, SLA and payer as the chain has them, and whether it would take the post: one request."""
+    async def _check_chain(self, paid: Paid) -> RefusedByChain | int | None:
+        """Model, SLA and payer as the chain has them, and whether it would take the post: one request. The owner's
+        balance when it would, as far as the token tells it."""
         body, registry = paid.body, self.registry
         views: list[View | Call] = [
             registry.model_enabled_view(body.model_id),
             registry.sla_allowed_view(body.sla_secs),
             Call("eth_getCode", (hex_of(body.owner), "latest")),
             registry.would_accept(post_calldata(paid, _ANY_CID), self.relayer),
+            self.promises.token.balance_view(body.owner),
         ]
-        model, sla, code, post = await read_many(registry.rpc, views, "payer_code_read")
+        model, sla, code, post, balance = await read_many(registry.rpc, views, "payer_code_read")
         if not is_true(model):
             raise Refused("model_id is not an enabled model", "model_id")
         if not is_true(sla):
             raise Refused("sla_secs is not an SLA that the chain allows", "sla_secs")
         if code != b"":
             raise Refused("owner has contract code; pay from an account without code", "owner", "payer_has_code")
-        return RefusedByChain(decode_error(post.data), post.data) if isinstance(post, Reverted) else None
+        if isinstance(post, Reverted):
+            return RefusedByChain(decode_error(post.data), post.data)
+        return read_balance(balance)
 
-    async def _post(self, paid: Paid, upload: Upload | None) -> Outcome:
+    async def _post(self, paid: Paid, upload: Upload | None, admitted: Admitted, promise: Promise | None) -> Outcome:
         body = paid.body
         if upload is not None:
             if not await self.uploads.hold(upload, body.job_id):
                 raise _unknown_container()
-            outcome = await self._relay(paid, upload.cid)
+            outcome = await self._relay(paid, upload.cid, admitted, promise)
             if isinstance(outcome, Posted):
                 await self.uploads.attach(upload)
         else:
             content = body.container if body.container is not None else b""
-            async with self.containers.holding(container_key(body.job_id), body.job_id, content) as holding:
-                outcome = await self._relay(paid, holding.cid)
+            async with self.containers.holding(
+                container_key(body.job_id), body.job_id, content, body.owner, bounded=True
+            ) as holding:
+                outcome = await self._relay(paid, holding.cid, admitted, promise)
                 _tell(holding, outcome)
         if isinstance(outcome, Posted):
             await self.market.picked(body)
         return outcome
 
-    async def _relay(self, paid: Paid, task_cid: str) -> Posted | RefusedByChain | Busy | NoReceipt:
+    async def _relay(
+        self, paid: Paid, task_cid: str, admitted: Admitted, promise: Promise | None
+    ) -> Posted | RefusedByChain | Busy | NoReceipt:
         body = paid.body
         outcome = await self.relaying.relay(
             NewRelay(
@@ -174,6 +192,10 @@ class Submissions:
                 target=self.registry.address,
                 calldata=post_calldata(paid, task_cid),
                 priority=Priority.POST,
+                signer=body.owner,
+                gas_estimate=admitted.spending.estimate,
+                spending=admitted.spending,
+                promise=promise,
             )
         )
         return Posted(body.job_id, task_cid, outcome.tx_hash) if isinstance(outcome, Mined) else outcome

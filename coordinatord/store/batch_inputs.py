@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from common.quotes import job_id
 from coordinatord.store import files
 from coordinatord.store.database import Connection
 from coordinatord.store.files import FileRow
@@ -22,4 +23,8 @@ async def find(connection: Connection, named: Sequence[Named]) -> dict[Named, Fi
 async def attach(connection: Connection, uploads: Mapping[Named, FileRow], retention_seconds: int) -> set[Named]:
     """Keep them for the retention period, within the transaction that records their lines: an upload lives a few
     minutes, a batch may take longer. Which of them were still there."""
-    return {named for named, row in uploads.items() if await files.attach(connection, row.id, retention_seconds)}
+    return {
+        (owner, cid)
+        for (owner, cid), row in uploads.items()
+        if await files.attach(connection, row.id, retention_seconds, job_id(owner, row.commitment or b""))
+    }

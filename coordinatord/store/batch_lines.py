@@ -18,8 +18,7 @@ OUTCOME: Final = (
     " when r.state = 'refused' then coalesce(r.reason, 'unknown')"
     " when j.state = 2 then 'completed'"
     " when j.state = 3 then case j.ended_because when 2 then 'cancelled' when 3 then 'provider_fail'"
-    " when 4 then 'reclaim' else 'expired' end"
-    " when j.state = 0 and j.expires_at < p.block_time then 'expired' end"
+    " when 4 then 'reclaim' else 'expired' end end"
 )
 JOINED: Final = (
     "batch_lines l left join relays r on r.id = l.relay_id"
@@ -137,11 +136,18 @@ async def ended_lines(connection: Connection, batch_id: str, *, completed: bool)
         yield EndedLine(*row)
 
 
-async def drop_finished(connection: Connection, older_than_seconds: int) -> None:
-    """Records of batches whose files have gone with their retention period."""
-    await connection.execute(
-        "delete from batch_lines where batch_id in (select id from batches"
+async def drop_finished(connection: Connection, older_than_seconds: int, failed_seconds: int, limit: int) -> int:
+    """Drop batches whose files have gone, with all of their records; how many. Those without a result are kept for
+    `failed_seconds`."""
+    dropped: list[str] = await connection.fetchval(
+        "select coalesce(array_agg(b.id), '{}') from (select id from batches b"
         " where coalesce(completed_at, failed_at, expired_at, cancelled_at)"
-        " < clock_timestamp() - $1 * interval '1 second')",
+        " < clock_timestamp() - interval '1 second'"
+        " * case when completed > 0 then $1::bigint else least($1, $2::bigint) end limit $3) b",
         older_than_seconds,
+        failed_seconds,
+        limit,
     )
+    for table, column in (("batch_lines", "batch_id"), ("batch_work", "batch_id"), ("batches", "id")):
+        await connection.execute(f"delete from {table} where {column} = any($1::text[])", dropped)
+    return len(dropped)

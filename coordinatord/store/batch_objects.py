@@ -14,15 +14,17 @@ class NewObject:
     subject: bytes
     size: int
     sha256: bytes
+    owner: bytes
 
 
 async def hold(connection: Connection, new: Sequence[NewObject]) -> dict[str, str | None]:
     """Before the uploads: key → the content id that the store holds already, if any. A key that is missing in the
     answer is being removed just now."""
     rows = await connection.fetch(
-        "insert into objects as o (key, subject, bytes, sha256, expires_at)"
-        " select n.key, n.subject, n.bytes, n.sha256, clock_timestamp() + $5"
-        " from unnest($1::text[], $2::bytea[], $3::bigint[], $4::bytea[]) as n(key, subject, bytes, sha256)"
+        "insert into objects as o (key, subject, bytes, sha256, expires_at, owner)"
+        " select n.key, n.subject, n.bytes, n.sha256, clock_timestamp() + $5, n.owner"
+        " from unnest($1::text[], $2::bytea[], $3::bigint[], $4::bytea[], $6::bytea[])"
+        " as n(key, subject, bytes, sha256, owner)"
         " on conflict (key) do update set removing_until = null,"
         " holders = case when o.removing_until is null then o.holders + 1 else 1 end,"
         " expires_at = greatest(o.expires_at, excluded.expires_at),"
@@ -35,6 +37,7 @@ async def hold(connection: Connection, new: Sequence[NewObject]) -> dict[str, st
         [one.size for one in new],
         [one.sha256 for one in new],
         HOLD,
+        [one.owner for one in new],
     )
     return {row["key"]: row["cid"] for row in rows}
 

@@ -1,11 +1,13 @@
 """Posts of batches in the outbox: many at once, behind those that somebody waits for, in a queue bounded on its own."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import attrs
 
+from coordinatord.store import gas_budgets
 from coordinatord.store.database import Connection
+from coordinatord.store.gas_budgets import Spending
 from coordinatord.store.outbox import Priority
 
 # Enough that the relayer has something to do while a worker prepares the next stretch, few enough that none waits for
@@ -17,9 +19,23 @@ _WITHDRAWN: Final = "relay_queue_timeout"  # what a request that joined such a p
 
 @attrs.frozen(slots=True)
 class Post:
+    """`amount` is what its claim will collect from the owner."""
+
     job_id: bytes
     dedupe: bytes
     calldata: bytes = attrs.field(repr=False)
+    owner: bytes
+    amount: int
+
+
+@attrs.frozen(slots=True)
+class Allowance:
+    """What the posts of one owner are held against. `spending`: each by itself; `headroom` and `position` as of a
+    `Promise`."""
+
+    spending: Spending
+    headroom: int | None
+    position: int
 
 
 async def room(connection: Connection) -> int:
@@ -30,23 +46,35 @@ async def room(connection: Connection) -> int:
     return MOST_WAITING - waiting
 
 
-async def insert(connection: Connection, target: bytes, posts: Sequence[Post]) -> list[int]:
-    """The relay of each, inserted or joined; within the transaction that records the lines."""
+async def insert(
+    connection: Connection, target: bytes, posts: Sequence[Post], allowances: Mapping[bytes, Allowance]
+) -> list[int] | None:
+    """The relay of each, inserted or joined; within the transaction that records the lines. None, with nothing
+    inserted, when another request took the room that an owner's allowance had."""
     if not posts:
         return []
     await connection.execute("select lock_outbox()")
+    for owner, allowance in allowances.items():
+        if not await _fit(connection, [post for post in posts if post.owner == owner], allowance):
+            return None
     found: dict[bytes, int] = {}
     while missing := [post for post in posts if post.dedupe not in found]:
         rows = await connection.fetch(
-            "insert into relays (kind, subject, dedupe, target, calldata, priority)"
-            " select 'post', w.subject, w.dedupe, $4, w.calldata, $5"
-            " from unnest($1::bytea[], $2::bytea[], $3::bytea[]) as w(subject, dedupe, calldata)"
+            "insert into relays (kind, subject, dedupe, target, calldata, priority, signer, amount, gas_estimate,"
+            " newcomer)"
+            " select 'post', w.subject, w.dedupe, $4, w.calldata, $5, w.signer, w.amount, w.estimate, w.newcomer"
+            " from unnest($1::bytea[], $2::bytea[], $3::bytea[], $6::bytea[], $7::numeric[], $8::bigint[],"
+            " $9::boolean[]) as w(subject, dedupe, calldata, signer, amount, estimate, newcomer)"
             " on conflict (dedupe) where state in ('queued', 'signed') do nothing returning dedupe, id",
             [post.job_id for post in missing],
             [post.dedupe for post in missing],
             [post.calldata for post in missing],
             target,
             Priority.BATCH_POST,
+            [post.owner for post in missing],
+            [post.amount for post in missing],
+            [allowances[post.owner].spending.estimate for post in missing],
+            [allowances[post.owner].spending.limits.newcomers is not None for post in missing],
         )
         # One that was live a moment ago may have ended since: then it is inserted in the next round.
         rows += await connection.fetch(
@@ -56,6 +84,22 @@ async def insert(connection: Connection, target: bytes, posts: Sequence[Post]) -
         found |= {row["dedupe"]: row["id"] for row in rows}
     await connection.execute("select pg_notify('relay_queued', '')")
     return [found[post.dedupe] for post in posts]
+
+
+async def _fit(connection: Connection, posts: Sequence[Post], allowance: Allowance) -> bool:
+    """Under the outbox's lock: what `submit_relays` asks of single posts."""
+    if await gas_budgets.room(connection, allowance.spending, len(posts)) < len(posts):
+        return False
+    if allowance.headroom is None:
+        return True
+    fits: bool = await connection.fetchval(
+        "select unindexed_posts($1, $2) + $3::numeric <= $4::numeric",
+        allowance.spending.signer,
+        allowance.position,
+        sum(post.amount for post in posts),
+        allowance.headroom,
+    )
+    return fits
 
 
 async def revive(connection: Connection, batch_id: str, most: int) -> int:

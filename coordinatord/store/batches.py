@@ -94,6 +94,7 @@ class NewBatch:
     metadata: str
     idempotency_key: str | None
     request_hash: bytes
+    lines: int = 0  # of its input file
 
 
 def _row(record: asyncpg.Record, counts: Counts) -> BatchRow:
@@ -117,8 +118,8 @@ async def create(connection: Connection, new: NewBatch) -> BatchRow | None:
     """Within a transaction. None when this owner used the idempotency key before."""
     record = await connection.fetchrow(
         "insert into batches as b (id, owner, endpoint, input_file_id, completion_window, metadata, idempotency_key,"
-        " request_hash, created_at, expires_at)"
-        " select $1, $2, $3, $4, $5, $6, $7, $8, t.now, t.now + $9 * interval '1 second'"
+        " request_hash, created_at, expires_at, lines)"
+        " select $1, $2, $3, $4, $5, $6, $7, $8, t.now, t.now + $9 * interval '1 second', $10"
         " from (select clock_timestamp() as now) t"
         f" on conflict (owner, idempotency_key) do nothing returning {_COLUMNS}",
         new.id,
@@ -130,6 +131,7 @@ async def create(connection: Connection, new: NewBatch) -> BatchRow | None:
         new.idempotency_key,
         new.request_hash,
         new.window_secs,
+        new.lines,
     )
     if record is None:
         return None

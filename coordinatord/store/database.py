@@ -1,12 +1,16 @@
 """The PostgreSQL connections of one process.
 
+A database may be gone without a word: its machine cut off, its disk hung. Every statement has a time then, and every
+socket notices a peer that acknowledges nothing.
+
 Transactions are retried as a whole at their edge, and only there: a body handed to `transact` runs again after a
 serialization failure, a deadlock or a lost connection, so it must not do anything but SQL.
 """
 
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import anyio
 import asyncpg
@@ -30,18 +34,32 @@ _AGAIN = (
     asyncpg.InternalClientError,  # a statement between the server's farewell and the end of the connection
     ConnectionError,
 )
-_EXHAUSTED = (asyncpg.TooManyConnectionsError, TimeoutError, asyncpg.DiskFullError)
+_EXHAUSTED = (asyncpg.TooManyConnectionsError, TimeoutError, asyncpg.DiskFullError, asyncpg.QueryCanceledError)
+
+_STATEMENT_TIMEOUT: Final = 10.0
+_ROLES_SHARE: Final = 10  # times as long for a connection of one's own: the indexer writes ranges, the janitor sweeps
+_SERVERS_MARGIN: Final = 5.0  # seconds after which the server gives up by itself what we did
+_CLOSING_SECONDS: Final = 5.0
+# A peer that acknowledges nothing for so long is gone: bytes that were sent, then probes of a connection that waits.
+_UNACKNOWLEDGED_SECONDS: Final = 20
+_KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 
 
 class Database:
     """A pool, a way to run transactions, and connections of one's own for roles and listening."""
 
     def __init__(
-        self, pool: "asyncpg.Pool[asyncpg.Record]", dsn: str, acquire_timeout: float, lists_at_once: int
+        self,
+        pool: "asyncpg.Pool[asyncpg.Record]",
+        dsn: str,
+        acquire_timeout: float,
+        lists_at_once: int,
+        statement_timeout: float = _STATEMENT_TIMEOUT,
     ) -> None:
         self.pool = pool
         self.dsn = dsn
         self._acquire_timeout = acquire_timeout
+        self._statement_timeout = statement_timeout
         self._lists = anyio.Semaphore(lists_at_once)
         self._lines: list[Line] = []
 
@@ -94,10 +112,29 @@ class Database:
 
     async def connect(self) -> "asyncpg.Connection[asyncpg.Record]":
         """A connection outside the pool, whose life is its owner's: it carries a lock or listens."""
+        return await self._connect(_ROLES_SHARE * self._statement_timeout)
+
+    @asynccontextmanager
+    async def unhurried(self) -> "AsyncIterator[asyncpg.Connection[asyncpg.Record]]":
+        """A connection whose statements may take any time, as those of migrations do."""
+        connection = await self._connect(None)
         try:
-            return await asyncpg.connect(self.dsn, timeout=self._acquire_timeout)
+            yield connection
+        except (*_AGAIN, *_EXHAUSTED) as trouble:
+            raise database_trouble(trouble) from trouble
+        finally:
+            with anyio.move_on_after(_CLOSING_SECONDS, shield=True):
+                await connection.close(timeout=_CLOSING_SECONDS)
+
+    async def _connect(self, statement_timeout: float | None) -> "asyncpg.Connection[asyncpg.Record]":
+        try:
+            connection = await asyncpg.connect(
+                self.dsn, timeout=self._acquire_timeout, command_timeout=statement_timeout
+            )
         except (*_AGAIN, *_EXHAUSTED, OSError) as trouble:
             raise database_trouble(trouble) from trouble
+        await _notice_silence(connection)
+        return connection
 
 
 def database_trouble(cause: BaseException) -> Retryable:
@@ -116,29 +153,58 @@ def _attempts() -> tenacity.AsyncRetrying:
 
 @asynccontextmanager
 async def open_database(
-    dsn: str, *, smallest: int, largest: int, acquire_timeout: float = 5.0
+    dsn: str,
+    *,
+    smallest: int,
+    largest: int,
+    acquire_timeout: float = 5.0,
+    statement_timeout: float = _STATEMENT_TIMEOUT,
 ) -> AsyncIterator[Database]:
     """The pool, closed when the block ends. `Retryable` when the server does not answer, `Fatal` when it will not
-    answer to `dsn`, however often it is asked.
+    answer to `dsn`, however often it is asked. `statement_timeout`: seconds for one statement of the pool.
 
     Connections are not reset between uses: nobody sets session state on a pooled connection (`set local` only), and
     the reset costs a third of the throughput of point reads.
     """
     try:
-        pool = await asyncpg.create_pool(dsn, min_size=smallest, max_size=largest, reset=_no_reset)
+        pool = await asyncpg.create_pool(
+            dsn,
+            min_size=smallest,
+            max_size=largest,
+            reset=_no_reset,
+            init=_notice_silence,
+            command_timeout=statement_timeout,
+            # The server, too: it would work on for nobody when it never heard that we gave up.
+            server_settings={"statement_timeout": str(round((statement_timeout + _SERVERS_MARGIN) * 1000))},
+        )
     except ValueError:  # asyncpg's own for a wrong string is one, too; what it says may hold parts of the password
         raise Fatal("DATABASE_URL must be postgresql://user:password@host:port/database") from None
     except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as refused:
         raise Fatal(f"DATABASE_URL: {refused}") from None
     except (*_AGAIN, *_EXHAUSTED, OSError) as trouble:
         raise database_trouble(trouble) from trouble
-    database = Database(pool, dsn, acquire_timeout, max(1, largest // 2))
+    database = Database(pool, dsn, acquire_timeout, max(1, largest // 2), statement_timeout)
     try:
         yield database
     finally:
         database.drop_lines()
-        await pool.close()
+        try:
+            with anyio.fail_after(_CLOSING_SECONDS):
+                await pool.close()
+        except TimeoutError:  # it does not even answer to that
+            pool.terminate()
 
 
 async def _no_reset(connection: Connection) -> None:
     pass
+
+
+async def _notice_silence(connection: Connection) -> None:
+    """asyncpg leaves the kernel's patience as it is: a quarter of an hour for bytes that nobody acknowledges."""
+    opened = connection._transport.get_extra_info("socket")  # there is no other way to it
+    if opened.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_SECONDS * 1000)
+    for option, value in _KEEPALIVE:
+        opened.setsockopt(socket.IPPROTO_TCP, option, value)

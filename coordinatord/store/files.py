@@ -1,6 +1,7 @@
 """Rows of uploaded files and of what batches yielded."""
 
 import secrets
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final, Literal
 
@@ -62,12 +63,14 @@ class Begun:
     upload_id: str | None
 
 
-async def begin(connection: Connection, file_id: str, owner: bytes, purpose: Purpose, filename: str) -> Begun | None:
-    """Before an upload: the row that makes the object known. The same id may begin again, and then replaces what it
-    holds when it completes. None while the file is being removed."""
+async def begin(
+    connection: Connection, file_id: str, owner: bytes, purpose: Purpose, filename: str, *, reserved: int = 0
+) -> Begun | None:
+    """Before an upload: the row that makes the object known, and counts as `reserved` bytes until it is complete. The
+    same id may begin again, and then replaces what it holds when it completes. None while the file is being removed."""
     row = await connection.fetchrow(
-        "insert into files as f (id, owner, purpose, filename, expires_at)"
-        " values ($1, $2, $3, $4, clock_timestamp() + $5)"
+        "insert into files as f (id, owner, purpose, filename, expires_at, bytes)"
+        " values ($1, $2, $3, $4, clock_timestamp() + $5, $6)"
         " on conflict (id) do update set filename = excluded.filename, removing_until = null,"
         " expires_at = greatest(f.expires_at, excluded.expires_at)"
         " where f.owner = excluded.owner and f.purpose = excluded.purpose"
@@ -77,6 +80,7 @@ async def begin(connection: Connection, file_id: str, owner: bytes, purpose: Pur
         purpose,
         filename,
         UPLOADING,
+        reserved,
     )
     return None if row is None else Begun(row["upload_id"])
 
@@ -156,17 +160,31 @@ async def hold(connection: Connection, file_id: str, job_id: bytes) -> bool:
     return held is True
 
 
-async def attach(connection: Connection, file_id: str, retention_seconds: int) -> bool:
-    """A job or a batch refers to it: keep it for the retention period. False when it is gone or about to go."""
+async def attach(connection: Connection, file_id: str, retention_seconds: int, job_id: bytes | None = None) -> bool:
+    """A job or a batch refers to it: keep it for the retention period. False when it is gone or about to go. `job_id`,
+    unless it is held for that job already."""
     found = await connection.fetchval(
-        "update files set attached = true, held_until = null,"
+        "update files set attached = true, decided = false, held_until = null, held_for = coalesce($3, held_for),"
         " expires_at = greatest(expires_at, created_at + $2 * interval '1 second')"
         " where id = $1 and cid is not null and removing_until is null"
         " and (attached or expires_at > clock_timestamp() or held_until > clock_timestamp()) returning true",
         file_id,
         retention_seconds,
+        job_id,
     )
     return found is True
+
+
+async def shorten(connection: Connection, file_ids: Sequence[str], seconds: int) -> None:
+    """Keep them no longer than so many seconds from now, except those that another batch, which goes on or has yielded
+    something, reads its lines from."""
+    await connection.execute(
+        "update files f set expires_at = least(f.expires_at, clock_timestamp() + $2 * interval '1 second')"
+        " where f.id = any($1::text[]) and f.attached and not exists (select from batches b"
+        " where b.input_file_id = f.id and b.failed_at is null and (b.ends_as is null or b.completed > 0))",
+        file_ids,
+        seconds,
+    )
 
 
 async def attach_named(connection: Connection, retention_seconds: int) -> None:

@@ -1,35 +1,24 @@
-"""Jobs as the index holds them: by id, by page, and summed up for an owner.
+"""Jobs as the index holds them: by id, and summed up for an owner.
 
-An open job whose expiry is before the time of the indexed block reads as ended by expiry; the filter by state says
-the same.
+An open job whose expiry is before the time of the indexed block stands there as ended by expiry.
 """
 
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Final
 
 import asyncpg
 import attrs
 
-from coordinatord.store.database import Database
+from coordinatord.store.database import Connection, Database
 from coordinatord.store.lines import Line
 from coordinatord.store.snapshot import COLUMNS, Snapshot, snapshot_of
+from coordinatord.trouble import Retryable
 
-StateName = Literal["Open", "Claimed", "Settled", "Cancelled"]
-
-_EXPIRED: Final = "(j.state = 0 and j.expires_at < p.block_time)"
-_STATES: Final[dict[str, str]] = {
-    "Open": "(j.state = 0 and j.expires_at >= p.block_time)",
-    "Claimed": "j.state = 1",
-    "Settled": "j.state = 2",
-    "Cancelled": f"(j.state = 3 or {_EXPIRED})",
-}
 # numeric columns as text: they are answered as decimal strings, and Decimal in between costs more than the row.
 JOB_COLUMNS: Final = (
     "j.job_id, j.owner, j.c, j.model_id, j.sla_secs, j.rate_in::text as rate_in, j.rate_out::text as rate_out,"
     " j.units_in, j.units_out, j.designated, j.expires_at, j.task_cid, j.posted_block,"
-    f" case when {_EXPIRED} then 3 else j.state end as state,"
-    f" case when {_EXPIRED} then 5 else j.ended_because end as ended_because,"
-    " j.provider_id, j.claimed_at, j.completion_tok, j.result_cid,"
+    " j.state, j.ended_because, j.provider_id, j.claimed_at, j.completion_tok, j.result_cid,"
     " (select name from models m where m.model_id = j.model_id) as model"
 )
 
@@ -94,53 +83,30 @@ async def read_by_ids(line: Line, job_ids: Sequence[bytes]) -> tuple[Snapshot, d
     return snapshot_of(rows), {row["job_id"]: job_row(row) for row in rows if row["job_id"] is not None}
 
 
-async def read_page(database: Database, wanted: JobFilter, limit: int, offset: int) -> tuple[Snapshot, list[JobRow]]:
-    conditions, values = conditions_of(wanted)
-    direction = "desc" if wanted.newest_first else "asc"
-    order = f"order by j.posted_block {direction}, j.posted_log {direction}"
-    values += [limit, offset]
-    # What a row shows is made of the page's rows alone, not of all that an offset passes over.
-    query = (
-        f"select {JOB_COLUMNS}, {COLUMNS} from index_position p left join lateral (select j.* from jobs j"
-        f" where {conditions} {order} limit ${len(values) - 1} offset ${len(values)}) j on true {order}"
-    )
-    async with database.connection_for_lists() as connection:
-        rows = await connection.fetch(query, *values)
-    return snapshot_of(rows), [job_row(row) for row in rows if row["job_id"] is not None]
-
-
-def conditions_of(wanted: JobFilter) -> tuple[str, list[object]]:
-    """The SQL of a filter (over `jobs j` and `index_position p`) and its parameters."""
-    conditions, values = ["true"], list[object]()
-    if wanted.state is not None:
-        conditions.append(_STATES[wanted.state])
-    for fragment, value in (
-        ("j.model_id = ${}", wanted.model_id),
-        ("j.provider_id = ${}", wanted.provider_id),
-        ("j.owner = ${}", wanted.owner),
-        ("j.rate_in >= ${}::numeric", wanted.min_rate_in),
-        ("j.rate_out >= ${}::numeric", wanted.min_rate_out),
-        ("j.posted_block <= ${}", wanted.posted_before),
-    ):
-        if value is not None:
-            values.append(value)
-            conditions.append(fragment.format(len(values)))
-    return " and ".join(conditions), values
-
-
 async def read_summary(database: Database, owner: bytes) -> tuple[Snapshot, list[OwnerSummary]]:
     """The total first, then one row per model. Every rate the chain takes is a whole number: all jobs are priced."""
     async with database.connection_for_lists() as connection:
         rows = await connection.fetch(
-            f"select s.*, {COLUMNS} from index_position p left join lateral (select model_id, count(*) as jobs,"
-            " count(*) filter (where state = 2) as completed, coalesce(sum(cap), 0)::text as escrowed"
-            " from jobs where owner = $1 group by grouping sets ((), (model_id))) s on true"
+            f"select s.*, jobs_are_counted() as counted, {COLUMNS} from index_position p left join lateral ("
+            "select model_id, sum(jobs)::bigint as jobs, sum(completed)::bigint as completed,"
+            " coalesce(sum(escrowed), 0)::text as escrowed"
+            " from owner_sums where owner = $1 group by grouping sets ((), (model_id))) s on true"
             " order by s.model_id nulls first",
             owner,
         )
-    return snapshot_of(rows), [
-        OwnerSummary(row["model_id"], row["jobs"], row["completed"], row["jobs"], row["escrowed"]) for row in rows
+    snapshot = snapshot_of(rows)
+    if not rows[0]["counted"]:
+        raise Retryable("not_ready", "the index has yet to count its jobs")
+    return snapshot, [
+        OwnerSummary(row["model_id"], row["jobs"] or 0, row["completed"] or 0, row["jobs"] or 0, row["escrowed"])
+        for row in rows
     ]
+
+
+async def read_posted_block(connection: Connection, job_id: bytes) -> int | None:
+    """None while the index does not know the job."""
+    block: int | None = await connection.fetchval("select posted_block from jobs where job_id = $1", job_id)
+    return block
 
 
 async def read_payment(database: Database, job_id: bytes) -> bytes | None:

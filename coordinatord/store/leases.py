@@ -22,7 +22,7 @@ _LONGEST_WAIT: Final = timedelta(minutes=30)
 _MOST_HELD_BACK: Final = 10_000  # jobs of one owner at once
 _AMOUNT: Final = "(j.cap + div(j.cap * j.fee_bps, 10000) + j.gas_fee)"
 _LIVE: Final = "l.expires_at > clock_timestamp()"
-_OPEN: Final = "j.state = 0 and j.expires_at >= p.block_time"
+_OPEN: Final = "j.state = 0"
 _BID: Final = f"j.model_id = m.model_id and j.designated = 0 and {_OPEN}"
 
 
@@ -119,7 +119,10 @@ async def poll(
         f"select page.*, {COLUMNS} from index_position p left join lateral (select {JOB_COLUMNS}, j.posted_log,"
         f" h.is_new, {_AMOUNT}::text as amount, h.poller"
         " from poll_jobs($1, $2, $3, $4, $5, $6 * interval '1 millisecond', p.block_time, $7, $8, $9, $10, $11) h"
-        f" join jobs j on j.job_id = h.leased_job where {_OPEN}) page on true"
+        f" join jobs j on j.job_id = h.leased_job where {_OPEN}"
+        # What is held from an earlier poll is told only to one that asks for such jobs.
+        " and ($8::numeric is null or j.rate_in >= $8) and ($9::numeric is null or j.rate_out >= $9)"
+        " and ($10::bytea is null or j.owner = $10) and ($11::bigint is null or j.posted_block <= $11)) page on true"
         " order by page.posted_block, page.posted_log",
         [ask.poller.provider_id for ask in asks],
         [ask.poller.model_id for ask in asks],

@@ -88,8 +88,8 @@ async def read_takers(database: Database, models: Collection[int], sla_secs: int
             "with takers as (select a.model_id, a.provider_id, v.box_key, a.rate_in::text, a.rate_out::text,"
             f" {CAPACITY} - v.active_jobs as room, l.picked_at {_LIVE.format('$3')}"
             " and a.model_id = any($1) and a.sla = $2),"
-            " reserved as (select j.designated, count(*) as jobs from jobs j cross join index_position p"
-            " where j.state = 0 and j.designated > 0 and j.expires_at >= p.block_time"
+            " reserved as (select j.designated, count(*) as jobs from jobs j"
+            " where j.state = 0 and j.designated > 0"
             " and j.designated in (select provider_id from takers) group by j.designated)"
             " select t.model_id, t.provider_id, t.box_key, t.rate_in, t.rate_out, t.room - coalesce(r.jobs, 0) as room"
             " from takers t left join reserved r on r.designated = t.provider_id"
@@ -112,22 +112,25 @@ async def mark_picked(database: Database, provider_id: int, model_id: int) -> No
 
 @attrs.frozen(slots=True)
 class Seen:
-    """One poll: who is there for which model, with how many free slots."""
+    """One poll: who is there for which model, with how many free slots, and when by the clock of this process."""
 
     provider_id: int
     model_id: int
     free: int
+    at: float = 0.0
 
 
-async def mark_seen(line: Line, polls: Sequence[Seen]) -> None:
-    """Of several polls for the same, the one with the most free slots stands."""
+async def mark_seen(line: Line, polls: Sequence[Seen], ages: Sequence[float]) -> None:
+    """Polls of so many seconds ago. Of several for the same, the one with the most free slots stands."""
     await line.fetch(
         "insert into liveness (provider_id, model_id, free, seen_at)"
-        " select provider_id, model_id, max(free), clock_timestamp()"
-        " from unnest($1::bigint[], $2::bigint[], $3::bigint[]) as s(provider_id, model_id, free)"
+        " select provider_id, model_id, max(free), clock_timestamp() - min(age) * interval '1 second'"
+        " from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::float8[]) as s(provider_id, model_id, free, age)"
         " group by provider_id, model_id order by provider_id, model_id"
-        " on conflict (provider_id, model_id) do update set free = excluded.free, seen_at = excluded.seen_at",
+        " on conflict (provider_id, model_id) do update set free = excluded.free,"
+        " seen_at = greatest(liveness.seen_at, excluded.seen_at)",
         [poll.provider_id for poll in polls],
         [poll.model_id for poll in polls],
         [poll.free for poll in polls],
+        ages,
     )

@@ -30,11 +30,14 @@ class HeldObject:
     cid: str | None
 
 
-async def hold(connection: Connection, key: str, subject: bytes, size: int, sha256: bytes) -> HeldObject | None:
-    """Before an upload: the row that makes the object known. None while the same key is being removed."""
+async def hold(
+    connection: Connection, key: str, subject: bytes, size: int, sha256: bytes, *, owner: bytes = b""
+) -> HeldObject | None:
+    """Before an upload: the row that makes the object known, and whose it is. None while the same key is being
+    removed."""
     row = await connection.fetchrow(
-        "insert into objects as o (key, subject, bytes, sha256, expires_at)"
-        " values ($1, $2, $3, $4, clock_timestamp() + $5)"
+        "insert into objects as o (key, subject, bytes, sha256, expires_at, owner)"
+        " values ($1, $2, $3, $4, clock_timestamp() + $5, $6)"
         " on conflict (key) do update set removing_until = null,"
         " holders = case when o.removing_until is null then o.holders + 1 else 1 end,"
         " expires_at = greatest(o.expires_at, excluded.expires_at),"
@@ -47,6 +50,7 @@ async def hold(connection: Connection, key: str, subject: bytes, size: int, sha2
         size,
         sha256,
         HOLD,
+        owner,
     )
     return None if row is None else HeldObject(row["cid"])
 
@@ -58,7 +62,7 @@ async def set_cid(connection: Connection, key: str, cid: str) -> None:
 async def attach(connection: Connection, key: str, retention_seconds: int) -> None:
     """Its op took effect: keep it for the retention period. Ends the caller's hold."""
     await connection.execute(
-        "update objects set attached = true, holders = holders - 1,"
+        "update objects set attached = true, decided = false, holders = holders - 1,"
         " expires_at = created_at + $2 * interval '1 second' where key = $1",
         key,
         retention_seconds,

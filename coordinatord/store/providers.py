@@ -34,10 +34,11 @@ _PROVIDER: Final = (
 
 
 async def read_providers(database: Database, limit: int, offset: int) -> tuple[Snapshot, list[ProviderRow]]:
+    """The registry numbers providers from 1 without gaps: after as many as `offset` comes the next number."""
     async with database.connection_for_lists() as connection:
         rows = await connection.fetch(
             f"select v.*, {COLUMNS} from index_position p left join lateral (select {_PROVIDER} from providers v"
-            " order by v.provider_id limit $1 offset $2) v on true order by v.provider_id",
+            " where v.provider_id > $2 order by v.provider_id limit $1) v on true order by v.provider_id",
             limit,
             offset,
         )

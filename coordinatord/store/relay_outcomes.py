@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import attrs
 
+from coordinatord.store import gas_bookings
 from coordinatord.store.database import Connection
 from coordinatord.store.outbox import MAX_REQUEUES, RelayKind
 
@@ -72,11 +73,15 @@ async def take_back(connection: Connection, tx_ids: Sequence[int], refused: Sequ
     """Bind relays anew to these transactions, which carried them before they came back to the queue and took effect
     after all; returns the relays' ids. What carries them by now carries nothing any more."""
     rows = await connection.fetch(
-        "update relays set tx_id = former_tx_id, call_index = former_call_index,"
-        " former_tx_id = tx_id, former_call_index = call_index"
-        " where former_tx_id = any($1::bigint[]) and not exists (select"
-        " from unnest($2::bigint[], $3::integer[]) as f(tx_id, call_index)"
-        " where f.tx_id = former_tx_id and f.call_index is not distinct from former_call_index) returning id",
+        "with back as (select f.relay_id, f.tx_id, f.call_index, r.tx_id as by_now, r.call_index as place_by_now"
+        " from relay_formers f join relays r on r.id = f.relay_id where f.tx_id = any($1::bigint[])"
+        " and not exists (select from unnest($2::bigint[], $3::integer[]) as n(tx_id, call_index)"
+        " where n.tx_id = f.tx_id and n.call_index is not distinct from f.call_index)),"
+        " kept as (insert into relay_formers (relay_id, tx_id, call_index)"
+        " select relay_id, by_now, place_by_now from back where by_now is not null on conflict do nothing),"
+        " gone as (delete from relay_formers f using back b where f.relay_id = b.relay_id and f.tx_id = b.tx_id)"
+        " update relays set tx_id = b.tx_id, call_index = b.call_index from back b where relays.id = b.relay_id"
+        " returning relays.id",
         tx_ids,
         [call.tx_id for call in refused],
         [call.call_index for call in refused],
@@ -92,9 +97,9 @@ async def end_carried(connection: Connection, tx_ids: Sequence[int], refused: Se
     rows = await connection.fetch(
         "with ended as (update relays set"
         " state = case when f.tx_id is null then 'mined' else 'refused' end::relay_state,"
-        " reason = f.name, raw = f.raw, ended_at = clock_timestamp()"
-        " from relays as r left join unnest($2::bigint[], $3::integer[], $4::text[], $5::bytea[])"
-        " as f(tx_id, call_index, name, raw)"
+        " reason = f.name, raw = f.raw, ended_at = clock_timestamp(), mined_block = t.block_number"
+        " from relays as r join relay_txs t on t.id = r.tx_id"
+        " left join unnest($2::bigint[], $3::integer[], $4::text[], $5::bytea[]) as f(tx_id, call_index, name, raw)"
         " on f.tx_id = r.tx_id and f.call_index is not distinct from r.call_index"
         " where r.tx_id = any($1::bigint[]) and relays.id = r.id"
         " returning relays.id, relays.kind, relays.state::text as state, relays.created_at)"
@@ -145,9 +150,9 @@ async def requeue(connection: Connection, relay_ids: Sequence[int], code: str) -
     One that came back too often is dropped with `code`; so is one that is not live (it ended, a reorg unmade its
     block, and the same request is under way anew).
     """
+    await _remember(connection, relay_ids)
     await connection.execute(
         "with back as (update relays set tx_id = null, call_index = null, raw = null,"
-        " former_tx_id = tx_id, former_call_index = call_index,"
         " state = case when again then 'queued' else 'dropped' end::relay_state,"
         " reason = case when again then null else $3 end,"
         " ended_at = case when again then null else clock_timestamp() end,"
@@ -160,6 +165,29 @@ async def requeue(connection: Connection, relay_ids: Sequence[int], code: str) -
         MAX_REQUEUES,
         code,
     )
+
+
+async def _remember(connection: Connection, relay_ids: Sequence[int]) -> None:
+    """What carries these relays now is in the world, and may take effect although something else carries them then."""
+    await connection.execute(
+        "insert into relay_formers (relay_id, tx_id, call_index) select id, tx_id, call_index from relays"
+        " where id = any($1::bigint[]) and tx_id is not null on conflict do nothing",
+        relay_ids,
+    )
+
+
+async def drop_unsent(connection: Connection, tx_ids: Sequence[int], code: str) -> list[RelayKind]:
+    """End the relays of transactions that no node ever got, and that a self-transfer takes the place of."""
+    relay_ids = [relay.id for relay in await carried(connection, tx_ids)]
+    await _remember(connection, relay_ids)
+    rows = await connection.fetch(
+        "with dropped as (update relays set state = 'dropped', reason = $2, raw = null, tx_id = null,"
+        " call_index = null, ended_at = clock_timestamp() where id = any($1::bigint[]) and state = 'signed'"
+        " returning id, kind) select kind, pg_notify('relay_ended', id::text) from dropped",
+        relay_ids,
+        code,
+    )
+    return [RelayKind(row["kind"]) for row in rows]
 
 
 async def mark_lost(connection: Connection, tx_ids: Sequence[int]) -> None:
@@ -182,6 +210,7 @@ async def unmine(connection: Connection, chain_id: int, account: bytes, block_ha
         account,
         block_hashes,
     )
+    await gas_bookings.unbook(connection, [r["id"] for r in rows])
     await connection.execute(
         "update relays set state = 'signed', reason = null, raw = null, ended_at = null where id in ("
         " select min(r.id) from relays r where r.tx_id = any($1::bigint[]) and r.state in ('mined', 'refused')"

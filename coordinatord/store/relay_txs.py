@@ -188,16 +188,27 @@ async def mark_broadcast(connection: Connection, tx_ids: Sequence[int]) -> None:
     )
 
 
-async def newest_blocks(connection: Connection, chain_id: int, window: int) -> list[tuple[int, bytes]]:
-    """Number and hash of the last block that each account of the deployment knows transactions of its own in, unless
-    it is more than `window` blocks below the last of all."""
+@attrs.frozen(slots=True)
+class NewestBlock:
+    """The last block that an account knows transactions of its own in; `quiet`: seconds since it sent any."""
+
+    account: bytes
+    number: int
+    hash: bytes
+    quiet: float
+
+
+async def newest_blocks(connection: Connection, chain_id: int, window: int) -> list[NewestBlock]:
+    """Of each account of the deployment, unless it is more than `window` blocks below the last of all."""
     rows = await connection.fetch(
-        "select distinct on (account) block_number, block_hash from relay_txs where chain_id = $1"
+        "select distinct on (account) account, block_number, block_hash,"
+        " coalesce(extract(epoch from clock_timestamp() - broadcast_at), 0)::float8 as quiet"
+        " from relay_txs where chain_id = $1"
         " and block_number > (select max(block_number) - $2 from relay_txs) order by account, block_number desc",
         chain_id,
         window,
     )
-    return [(r["block_number"], r["block_hash"]) for r in rows]
+    return [NewestBlock(r["account"], r["block_number"], r["block_hash"], r["quiet"]) for r in rows]
 
 
 async def mined_blocks(

@@ -13,7 +13,7 @@ import asyncpg
 import structlog
 
 from coordinatord import metrics
-from coordinatord.store.database import Database
+from coordinatord.store.database import Connection, Database
 from coordinatord.trouble import Retryable
 
 log = structlog.get_logger(__name__)
@@ -30,11 +30,26 @@ _TERM_ENDERS = (
 )
 
 
+def lock_key(role: str) -> int:
+    return int.from_bytes(hashlib.sha256(role.encode()).digest()[:8], "big", signed=True)
+
+
+async def is_held(connection: Connection, role: str) -> bool:
+    """Whether any process holds the role."""
+    held: bool = await connection.fetchval(
+        "select exists (select from pg_locks where locktype = 'advisory' and objsubid = 1 and granted"
+        " and database = (select oid from pg_database where datname = current_database())"
+        " and (classid::bigint << 32 | objid::bigint) = $1)",
+        lock_key(role),
+    )
+    return held
+
+
 async def hold_role(
     database: Database, role: str, work: Callable[["asyncpg.Connection[asyncpg.Record]"], Awaitable[None]]
 ) -> None:
     """Run `work` whenever this process holds `role`, until cancelled. `work` gets the connection with the lock."""
-    key = int.from_bytes(hashlib.sha256(role.encode()).digest()[:8], "big", signed=True)
+    key = lock_key(role)
     while True:
         try:
             await _one_term(database, role, key, work)

@@ -17,6 +17,7 @@ from anyio import to_thread
 from common.domains import Domains
 from common.scalars import hex_of
 from coordinatord.chain.job_registry import JobRegistry
+from coordinatord.chain.payment_token import read_balance
 from coordinatord.chain.rpc import Call
 from coordinatord.chain.views import View, is_true, read_many
 from coordinatord.pins.store import PinStore
@@ -35,6 +36,7 @@ from coordinatord.store.database import Connection
 from coordinatord.store.files import FileRow
 from coordinatord.store.open_transactions import kept_open
 from coordinatord.trouble import Retryable
+from coordinatord.workers.line_allowances import LineAllowances
 
 log = structlog.get_logger(__name__)
 
@@ -42,6 +44,7 @@ NOT_POSTED: Final = {
     "cancelled": "the batch was cancelled before this line was posted",
     "expired": "the batch's window ended before this line was posted",
 }
+_NO_ROOM: Final = 2.0  # seconds until a batch whose owner's gas budget is used up is looked at again
 _GIVEN_UP_AFTER: Final = 3  # times that the store says that it has not got the input file
 
 
@@ -61,35 +64,49 @@ class _Ready:
 class Expansion:
     domains: Domains
     registry: JobRegistry
+    allowances: LineAllowances
     pins: PinStore
     containers: LineContainers
     retention_seconds: int
     clock: Clock
+    failed_seconds: int = 259_200  # that the files of a batch without a result are kept
     most_lines: int = MOST_LINES  # of one stretch
 
     async def step(self, connection: Connection, work: Work) -> None:
-        """Record the next stretch, within the transaction that locks `work`."""
+        """Record the next stretch, as much of it as its owners' budgets allow, within the transaction that locks
+        `work`."""
         start = Cursor(work.bytes_done, work.lines_done)
+        ended = work.cancelling or work.expired
+        most = self.most_lines if ended else await self.allowances.room(connection, work.owner, self.most_lines)
+        if not most:
+            await batch_work.pause(connection, work.batch_id, _NO_ROOM)
+            return
         try:
             async with kept_open(connection):
-                stretch = await self._read(work, start)
+                stretch = await self._read(work, start, most)
         except Retryable as trouble:
             if trouble.code != "object_missing" or work.attempts < _GIVEN_UP_AFTER:
                 raise
             await self._give_up(connection, work)
             return
-        if work.cancelling or work.expired:
+        if ended:
             code = "cancelled" if work.cancelling else "expired"
             late = code == "expired"
             records = [LineRecord(line.number, None, None, code, NOT_POSTED[code], late) for line in stretch.lines]
         else:
             records = await self._post(connection, work, stretch.lines)
+            if stretch.lines and not records:  # even the first has to wait
+                await batch_work.pause(connection, work.batch_id, _NO_ROOM)
+                return
+            if len(records) < len(stretch.lines):
+                async with kept_open(connection):
+                    stretch = await self._read(work, start, len(records))
         await batch_lines.record(connection, work.batch_id, records)
         expanded = stretch.end.offset >= (work.input_bytes or 0)
         await batch_work.move(connection, work.batch_id, stretch.end.offset, stretch.end.lines, expanded=expanded)
         await batches.mark_in_progress(connection, work.batch_id)
 
-    async def _read(self, work: Work, start: Cursor) -> Stretch:
+    async def _read(self, work: Work, start: Cursor, most_lines: int) -> Stretch:
         if work.input_bytes is None:
             raise Retryable("pinner_unavailable", "the input file is gone", "object_missing")
         key = files.object_key(work.input_file_id)
@@ -97,7 +114,7 @@ class Expansion:
         def read(first: int, last: int) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
             return self.pins.read(key, first=first, last=last)
 
-        return await LineReader(read, work.input_bytes, most_lines=self.most_lines).stretch(start)
+        return await LineReader(read, work.input_bytes, most_lines=most_lines).stretch(start)
 
     async def _give_up(self, connection: Connection, work: Work) -> None:
         """The store lost the input file. With nothing recorded the batch fails as a whole; otherwise the lines that
@@ -109,6 +126,7 @@ class Expansion:
         log.error("the input file of a batch is lost", batch=work.batch_id, line=line)
         if not work.lines_done:
             await batches.fail(connection, work.batch_id)
+            await files.shorten(connection, [work.input_file_id], self.failed_seconds)
             return
         left = (work.input_lines or 0) - await batch_lines.recorded(connection, work.batch_id)
         numbers = range(work.lines_done + 1, work.lines_done + 1 + left)
@@ -120,16 +138,20 @@ class Expansion:
     # --- a stretch that is to be posted --------------------------------------------------------------------
 
     async def _post(self, connection: Connection, work: Work, lines: Sequence[Line]) -> list[LineRecord]:
+        """Records of these lines, or of the first of them when an owner's gas budget has no room for the next."""
         async with kept_open(connection):
-            checked = await self._on_chain(await self._alone(work.endpoint, lines))
+            checked, balances = await self._on_chain(await self._alone(work.endpoint, lines))
         goods = [one for one in checked if isinstance(one, Good)]
         uploads = await batch_inputs.find(connection, _named(goods))
         checked = [_with_upload(one, uploads) if isinstance(one, Good) else one for one in checked]
         checked = await _without_duplicates(connection, work.batch_id, checked)
+        allowed = await self.allowances.allow(connection, checked, balances)
+        checked = allowed.lines
         goods = [one for one in checked if isinstance(one, Good)]
-        inline = [(g.paid.body.job_id, g.paid.body.container) for g in goods if g.paid.body.container is not None]
+        bodies = [good.paid.body for good in goods]
+        inline = [(body.job_id, body.container, body.owner) for body in bodies if body.container is not None]
         async with kept_open(connection):
-            cids = await self.containers.store([(job_id, content) for job_id, content in inline if content is not None])
+            cids = await self.containers.store(inline)
         # From here on nothing but this transaction.
         attached = await batch_inputs.attach(connection, uploads, self.retention_seconds)
         skipped = [_record_of(one) for one in checked if isinstance(one, Skipped)]
@@ -144,7 +166,9 @@ class Expansion:
             else:
                 skipped.append(_record_of(_unknown(good)))
         posts = await to_thread.run_sync(_posts_of, ready)
-        relay_ids = await batch_relays.insert(connection, self.registry.address, posts)
+        relay_ids = await batch_relays.insert(connection, self.registry.address, posts, allowed.allowances)
+        if relay_ids is None:
+            raise Retryable("busy", "the owner's budget was taken up by another request")
         await batch_objects.release(connection, [container_key(job_id) for job_id in cids])
         posted = [
             LineRecord(one.good.line, one.job_id, relay_id, None, None)
@@ -158,17 +182,20 @@ class Expansion:
         checks = LineChecks(self.domains, self.registry.address, endpoint, await self.registry.fees(), self.clock())
         return await to_thread.run_sync(checks.check, lines)
 
-    async def _on_chain(self, checked: Sequence[Checked]) -> list[Checked]:
-        """Models and payers as the chain has them, each asked for once. Everything else that the chain decides is
-        found by the relayer, which tries every post before it sends it."""
+    async def _on_chain(self, checked: Sequence[Checked]) -> tuple[list[Checked], dict[bytes, int]]:
+        """Models and payers as the chain has them, each asked for once, and the payers' balances. Everything else that
+        the chain decides is found by the relayer, which tries every post before it sends it."""
         bodies = [one.paid.body for one in checked if isinstance(one, Good)]
         models = sorted({body.model_id for body in bodies})
         owners = sorted({body.owner for body in bodies})
         views: list[View | Call] = [self.registry.model_enabled_view(model_id) for model_id in models]
         views += [Call("eth_getCode", (hex_of(owner), "latest")) for owner in owners]
-        answers = await read_many(self.registry.rpc, views, "payer_code_read")
-        enabled = {model for model, answer in zip(models, answers[: len(models)], strict=True) if is_true(answer)}
-        plain = {owner for owner, code in zip(owners, answers[len(models) :], strict=True) if code == b""}
+        views += [self.allowances.promises.token.balance_view(owner) for owner in owners]
+        answers = iter(await read_many(self.registry.rpc, views, "payer_code_read"))
+        enabled = {model for model in models if is_true(next(answers))}
+        plain = {owner for owner in owners if next(answers) == b""}
+        told = {owner: read_balance(next(answers)) for owner in owners}
+        balances = {owner: balance for owner, balance in told.items() if balance is not None}
 
         def judged(one: Checked) -> Checked:
             if isinstance(one, Skipped):
@@ -181,7 +208,7 @@ class Expansion:
                 return Skipped(one.line, body.job_id, "payer_has_code", message)
             return one
 
-        return [judged(one) for one in checked]
+        return [judged(one) for one in checked], balances
 
 
 async def _without_duplicates(connection: Connection, batch_id: str, checked: Sequence[Checked]) -> list[Checked]:
@@ -230,6 +257,12 @@ def _record_of(one: Skipped) -> LineRecord:
 
 def _posts_of(ready: Sequence[_Ready]) -> list[Post]:
     return [
-        Post(one.job_id, same_post(one.good.paid, one.task_cid), post_calldata(one.good.paid, one.task_cid))
+        Post(
+            one.job_id,
+            same_post(one.good.paid, one.task_cid),
+            post_calldata(one.good.paid, one.task_cid),
+            one.good.paid.body.owner,
+            one.good.paid.amount,
+        )
         for one in ready
     ]

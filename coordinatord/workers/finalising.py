@@ -8,7 +8,7 @@ import structlog
 
 from coordinatord.service.batch_output import error_line, output_file_id, output_line
 from coordinatord.service.files import Files
-from coordinatord.store import batch_lines, batches
+from coordinatord.store import batch_lines, batches, files
 from coordinatord.store.batch_lines import EndedLine
 from coordinatord.store.batch_work import Work
 from coordinatord.store.database import Connection
@@ -19,6 +19,7 @@ log = structlog.get_logger(__name__)
 @attrs.frozen(slots=True)
 class Finalising:
     files: Files
+    failed_seconds: int = 259_200  # that the files of a batch without a result are kept
 
     async def step(self, connection: Connection, work: Work) -> None:
         """Within the transaction that locks `work`. A file that an earlier attempt stored is stored again under the
@@ -27,6 +28,9 @@ class Finalising:
         output = await self._file(connection, work, "output", completed, output_line)
         error = await self._file(connection, work, "error", failed, error_line)
         await batches.finish(connection, work.batch_id, output, error)
+        if not completed:
+            kept = [file_id for file_id in (work.input_file_id, error) if file_id is not None]
+            await files.shorten(connection, kept, self.failed_seconds)
         log.info("batch finished", batch=work.batch_id, status=work.ends_as, completed=completed, failed=failed)
 
     async def _file(

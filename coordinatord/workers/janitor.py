@@ -13,9 +13,20 @@ import asyncpg
 import attrs
 import structlog
 
+from coordinatord import metrics
 from coordinatord.service.containers import Containers
 from coordinatord.service.files import Files
-from coordinatord.store import batch_lines, ended_relays, files, leases, objects, sessions
+from coordinatord.store import (
+    batch_lines,
+    ended_content,
+    ended_relays,
+    files,
+    gas_bookings,
+    leases,
+    objects,
+    sessions,
+    stored,
+)
 from coordinatord.store.database import Database
 from coordinatord.store.roles import hold_role
 from coordinatord.trouble import Retryable
@@ -25,6 +36,7 @@ log = structlog.get_logger(__name__)
 INTERVAL: Final = 60.0
 _RELAYS_KEPT: Final = 7 * 86_400  # seconds: an operator may want to look at last week
 _AT_ONCE: Final = 200
+_BATCHES_AT_ONCE: Final = 20
 
 
 @attrs.frozen(slots=True)
@@ -33,6 +45,8 @@ class Janitor:
     containers: Containers
     files: Files
     retention_seconds: int
+    unsettled_seconds: int = 172_800
+    failed_batch_seconds: int = 259_200
 
     async def run(self) -> None:
         """Sweep whenever this process holds the role, until cancelled."""
@@ -49,7 +63,14 @@ class Janitor:
         await leases.drop_lapsed(connection)
         while await ended_relays.drop_ended(connection, _RELAYS_KEPT, _AT_ONCE) == _AT_ONCE:
             pass
-        await batch_lines.drop_finished(connection, self.retention_seconds)
+        while await batch_lines.drop_finished(
+            connection, self.retention_seconds, self.failed_batch_seconds, _BATCHES_AT_ONCE
+        ):
+            pass
+        await gas_bookings.drop_old(connection)
+        await ended_content.decide(
+            connection, retention_seconds=self.retention_seconds, unsettled_seconds=self.unsettled_seconds
+        )
         await objects.settle_expired(connection, self.retention_seconds)
         while keys := await objects.lease_expired(connection, _AT_ONCE):
             for key in keys:
@@ -58,6 +79,9 @@ class Janitor:
         while doomed := await files.lease_expired(connection, _AT_ONCE):
             for file in doomed:
                 await _removing(file.id, self.files.remove(file))
+        await stored.drop_empty(connection)
+        for kind, size in (await stored.bytes_by_kind(connection)).items():
+            metrics.stored_bytes.labels(kind).set(size)
 
 
 async def _removing(what: str, removal: Awaitable[None]) -> None:

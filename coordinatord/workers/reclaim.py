@@ -11,6 +11,7 @@ import asyncpg
 import structlog
 
 from coordinatord.chain import job_registry
+from coordinatord.service.gas_budgets import gas_estimate
 from coordinatord.store.database import Connection, Database
 from coordinatord.store.notices import INDEX_MOVED, Notices
 from coordinatord.store.outbox import NewRelay, Priority, QueueFull, RelayKind, submit_all
@@ -69,4 +70,5 @@ class ReclaimWorker:
             target=self._registry,
             calldata=job_registry.reclaim(job),
             priority=Priority.EXIT,
+            gas_estimate=gas_estimate(RelayKind.RECLAIM),
         )

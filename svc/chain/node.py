@@ -5,7 +5,6 @@ do not seem to disagree.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing
 from typing import Any, Final, TypeVar
 
 import anyio
@@ -16,6 +15,7 @@ from common import strict_json
 from common.refusal import Refused
 from common.scalars import hex_of
 from svc.errors import NodeFailed
+from svc.wire.answers import UnfitAnswer, opened, whole
 
 T = TypeVar("T")
 
@@ -47,6 +47,8 @@ class Node:
         try:
             with anyio.fail_after(_SECONDS):
                 answer = strict_json.parse(await self._posted(request))
+        except UnfitAnswer as unfit:
+            raise NodeFailed(f"the node {self.name}: {unfit}", retryable=False) from None
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as trouble:
             raise NodeFailed(f"the node {self.name} does not answer: {type(trouble).__name__}") from None
         except Refused:
@@ -60,18 +62,8 @@ class Node:
         return answer.get("result")
 
     async def _posted(self, request: dict[str, Any]) -> bytes:
-        """The body, in no encoding: what is counted is what there is to be read."""
-        headers, body = {"accept-encoding": "identity"}, bytearray()
-        async with self.http.stream("POST", self.url, json=request, headers=headers) as response:
-            if response.headers.get("content-encoding", "identity") != "identity":
-                raise NodeFailed(f"the node {self.name} answers in an encoding that was not asked for", retryable=False)
-            pieces = response.aiter_bytes(65_536)
-            async with aclosing(pieces):  # type: ignore[type-var] # what httpx makes is a generator
-                async for piece in pieces:
-                    body += piece
-                    if len(body) > _LONGEST_ANSWER:
-                        raise NodeFailed(f"the node {self.name} answers with more than {_LONGEST_ANSWER >> 20} MiB")
-        return bytes(body)
+        async with opened(self.http, "POST", self.url, json=request) as response:
+            return (await whole(response, _LONGEST_ANSWER)).content
 
 
 @attrs.define(eq=False)

@@ -11,8 +11,7 @@ not open may be an error page that a gateway serves as 200, and the next gateway
 
 import hashlib
 import re
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
 import anyio
@@ -23,7 +22,8 @@ from common.cid import parse_cid
 from common.refusal import Refused
 from svc.core.retries import GATEWAY_ATTEMPTS, GATEWAY_PAUSE
 from svc.errors import ResultUnreadable
-from svc.wire.transport import Sleep, pieces_of
+from svc.wire.answers import LONGEST_CONTENT, followed, pieces_of
+from svc.wire.transport import Sleep
 
 S = TypeVar("S")
 
@@ -31,7 +31,6 @@ _CID: Final = re.compile(r"[A-Za-z0-9]{1,128}", re.ASCII)
 _OK: Final = 200
 _NOT_YET: Final = 404
 _SERVER_FAULT: Final = 500
-_MOST_REDIRECTS: Final = 5
 _PIECE_SECONDS: Final = 180.0  # for the next 64 KiB: an answer that trickles would never end
 _LARGEST_BLOCK: Final = 4 << 20  # more than stores put into one: what goes on for longer is not waited out
 
@@ -84,11 +83,11 @@ class Gateways:
     async def _read_once(self, url: str, content: "_Checked[S]") -> "_Failure | None":
         try:
             with anyio.move_on_after(_PIECE_SECONDS) as waiting:
-                async with self._followed(url) as response:
+                async with followed(self.http, url) as response:
                     status = response.status_code
                     if status != _OK:
                         return _Failure(f"status {status}", status == _NOT_YET or status >= _SERVER_FAULT)
-                    async with pieces_of(response) as pieces:
+                    async with pieces_of(response, LONGEST_CONTENT) as pieces:
                         async for piece in pieces:
                             waiting.deadline = anyio.current_time() + _PIECE_SECONDS
                             if (unknown := content.feed(piece)) is not None:
@@ -97,28 +96,8 @@ class Gateways:
             return _Failure(f"no 64 KiB within {_PIECE_SECONDS:g} s", may_come=True)
         except httpx.TransportError as failed:
             return _Failure(f"{type(failed).__name__}: {failed}", may_come=True)
-        except (httpx.RequestError, httpx.InvalidURL) as failed:  # redirects without end or to nowhere, odd encodings
+        except (httpx.RequestError, httpx.InvalidURL) as failed:  # redirects without end or to nowhere, encodings
             return _Failure(f"{type(failed).__name__}: {failed}", may_come=False)
-
-    @asynccontextmanager
-    async def _followed(self, url: str) -> AsyncIterator[httpx.Response]:
-        """The answer at the end of redirects, which may lead to the same host or to an https address alone: an open
-        door of a gateway is no way into the network that this runs in."""
-        request = self.http.build_request("GET", url)
-        for _ in range(_MOST_REDIRECTS):
-            response = await self.http.send(request, stream=True, follow_redirects=False)
-            try:
-                following = response.next_request
-                if following is None:
-                    yield response
-                    return
-            finally:
-                await response.aclose()
-            if following.url.scheme != "https" and following.url.host != request.url.host:
-                where = f"{following.url.scheme}://{following.url.host}"
-                raise httpx.RequestError(f"a redirect to {where}: another host must speak https", request=request)
-            request = following
-        raise httpx.TooManyRedirects(f"more than {_MOST_REDIRECTS} redirects", request=request)
 
 
 @attrs.define

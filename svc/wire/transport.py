@@ -17,6 +17,7 @@ from common.refusal import Refused
 from svc.core.clock import ServerClock
 from svc.core.retries import RetryPolicy
 from svc.errors import ApiError, ConnectionFailed
+from svc.wire.answers import UnfitAnswer, opened, pieces_of, whole
 
 R = TypeVar("R")
 Sleep = Callable[[float], Awaitable[None]]
@@ -75,11 +76,15 @@ class Transport:
         """One attempt, whatever its status. Raises ConnectionFailed when there was no whole answer, or that of a proxy
         which had none: what was sent may have arrived all the same."""
         try:
-            response = await self.http.request(method, path, **request)
+            async with opened(self.http, method, path, **request) as unread:
+                if _is_of_a_proxy(unread):
+                    raise ConnectionFailed(f"{method} {path}: a proxy answered {unread.status_code}")
+                try:
+                    response = await whole(unread)
+                except UnfitAnswer as unfit:
+                    raise unexpected(unread, str(unfit)) from None
         except httpx.RequestError as failed:
             raise ConnectionFailed(f"{method} {path}: {type(failed).__name__}: {failed}") from failed
-        if _is_of_a_proxy(response):
-            raise ConnectionFailed(f"{method} {path}: a proxy answered {response.status_code}")
         self.clock.heard(response.headers.get("date"))
         return response
 
@@ -89,32 +94,26 @@ class Transport:
         attempt, began = 0, False
         while True:
             try:
-                async with self.http.stream("GET", path, headers=headers) as response:
-                    if response.status_code in _OK:
-                        began = True
-                        async with pieces_of(response) as pieces:
-                            yield pieces
-                        return
-                    await response.aread()
-                    error: ApiError | ConnectionFailed = error_of(response)
-                    if _is_of_a_proxy(response):
-                        error = ConnectionFailed(f"GET {path}: a proxy answered {response.status_code}")
+                async with opened(self.http, "GET", path, headers=headers) as response:
+                    try:
+                        if response.status_code in _OK:
+                            began = True
+                            async with pieces_of(response) as pieces:
+                                yield pieces
+                            return
+                        error: ApiError | ConnectionFailed
+                        if _is_of_a_proxy(response):
+                            error = ConnectionFailed(f"GET {path}: a proxy answered {response.status_code}")
+                        else:
+                            error = error_of(await whole(response))
+                    except UnfitAnswer as unfit:
+                        raise unexpected(response, str(unfit)) from None
             except httpx.RequestError as failed:
                 error = ConnectionFailed(f"GET {path}: {type(failed).__name__}: {failed}")
             if began or not error.retryable or attempt == self.retries.most:
                 raise error
             await self.sleep(self.retries.pause(attempt))
             attempt += 1
-
-
-@asynccontextmanager
-async def pieces_of(response: httpx.Response) -> AsyncIterator[AsyncIterator[bytes]]:
-    """A streamed body in pieces of the size that sealing is fastest with; closed on the way out, read whole or not."""
-    pieces = response.aiter_bytes(65_536)
-    try:
-        yield pieces
-    finally:
-        await pieces.aclose()  # type: ignore[attr-defined] # what httpx makes is a generator
 
 
 def read(response: httpx.Response, kind: type[R]) -> R:

@@ -9,6 +9,7 @@ from typing import Final
 import attrs
 import httpx
 
+from common.plain_answers import IDENTITY
 from common.scalars import base64_of
 from svcd.backends.attempts import TryAgain
 from svcd.backends.http_answers import address_in, check_length, read_body, read_error
@@ -40,9 +41,9 @@ class Downloads:
 
     async def _fetch(self, url: str) -> dict[str, object]:
         target, home = address_in(self.submit_url, url), httpx.URL(self.submit_url)
-        request = self.client.build_request("GET", target)
+        request = self.client.build_request("GET", target, headers=dict(IDENTITY))
         if (target.scheme, target.host, target.port) != (home.scheme, home.host, home.port):
-            request = httpx.Request("GET", target, extensions=request.extensions)
+            request = httpx.Request("GET", target, headers=dict(IDENTITY), extensions=request.extensions)
         try:
             response = await self.client.send(request, stream=True)
             try:

@@ -24,6 +24,7 @@ from svcd.backends.downloads import Downloads
 from svcd.backends.http_answers import address_in, error_code, for_the_seal, read_body, read_error, read_object
 from svcd.backends.settings import HttpSettings
 from svcd.failures import JobFailed
+from svcd.http_pieces import opened
 from svcd.work import Output, Work
 
 log = structlog.get_logger(__name__)
@@ -62,10 +63,10 @@ class HttpBackend:
 
     async def is_up(self) -> bool:
         try:
-            response = await self.client.get(self.settings.health_url, timeout=_LOOK_SECONDS)
+            async with opened(self.client, "GET", self.settings.health_url, timeout=_LOOK_SECONDS) as response:
+                return response.is_success or response.status_code in (404, 405)  # there, and without such a route
         except httpx.RequestError:
             return False
-        return response.is_success or response.status_code in (404, 405)  # there, and without such a route
 
     def _body(self, work: Work) -> dict[str, object]:
         settings = self.settings
@@ -143,7 +144,7 @@ class HttpBackend:
     async def _ask(self, method: str, url: str, **request: object) -> dict[str, object]:
         longest = self.settings.longest_answer_bytes if not self.settings.download else _LONGEST_STATUS
         try:
-            async with self.client.stream(method, url, **request) as response:  # type: ignore[arg-type]
+            async with opened(self.client, method, url, **request) as response:
                 if not response.is_success:
                     raise await read_error(response)
                 return read_object(await read_body(response, longest))
@@ -162,8 +163,8 @@ class HttpBackend:
 
     async def _cancel(self, url: str) -> None:
         try:
-            response = await self.client.request(self.settings.cancel_method, url)
-            log.info("backend job cancelled", status=response.status_code)
+            async with opened(self.client, self.settings.cancel_method, url) as response:
+                log.info("backend job cancelled", status=response.status_code)
         except httpx.RequestError as broken:
             log.warning("backend job not cancelled", trouble=type(broken).__name__)
 

@@ -7,7 +7,7 @@ body, only its short machine-readable code reaches the log.
 import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Final
 
@@ -16,7 +16,7 @@ import httpx
 from common.refusal import Refused
 from svcd.backends.attempts import TryAgain
 from svcd.failures import JobFailed
-from svcd.http_pieces import read_pieces
+from svcd.http_pieces import EncodedAnswer, read_pieces
 from svcd.json_path import JsonPath
 from svcd.sealable import sealable
 
@@ -97,8 +97,16 @@ async def read_body(response: httpx.Response, longest: int) -> bytes:
         body.extend(piece)
         return False
 
-    await read_pieces(response, take)
+    await read_answer(response, take)
     return bytes(body)
+
+
+async def read_answer(response: httpx.Response, take: Callable[[bytes], bool]) -> None:
+    """As `read_pieces` does. A server that encodes whatever it is asked is the provider's to set right."""
+    try:
+        await read_pieces(response, take)
+    except EncodedAnswer as encoded:
+        raise JobFailed("backend_error", str(encoded), True) from None
 
 
 def check_length(length: int, longest: int) -> None:

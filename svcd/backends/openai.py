@@ -8,12 +8,12 @@ import httpx
 
 from svcd.backends.attempts import Attempts, Signs, TryAgain
 from svcd.backends.events import EventReader
-from svcd.backends.http_answers import check_length, read_body, read_error, read_object
+from svcd.backends.http_answers import check_length, read_answer, read_body, read_error, read_object
 from svcd.backends.openai_bodies import request_body
 from svcd.backends.openai_results import output_of
 from svcd.backends.openai_streams import Assembler, ChatAssembler, ResponsesAssembler
 from svcd.backends.settings import OpenAISettings
-from svcd.http_pieces import read_pieces
+from svcd.http_pieces import opened
 from svcd.work import Output, Work
 
 _ROUTES: Final = {
@@ -40,17 +40,19 @@ class OpenAIBackend:
 
     async def is_up(self) -> bool:
         try:
-            response = await self.client.get(self.settings.base_url + self.settings.health_path, timeout=_LOOK_SECONDS)
+            url = self.settings.base_url + self.settings.health_path
+            async with opened(self.client, "GET", url, timeout=_LOOK_SECONDS) as response:
+                # A server without this route is up all the same; one that refuses the key takes no jobs either.
+                return response.is_success or response.status_code in (404, 405)
         except httpx.RequestError:
             return False
-        # A server without this route is up all the same; one that refuses the key takes no jobs either.
-        return response.is_success or response.status_code in (404, 405)
 
     async def _attempt(self, work: Work, body: bytes, signs: Signs) -> Output:
         settings = self.settings
         signs.of_life = not settings.stream  # without a stream, silence is how work sounds
         try:
-            async with self.client.stream(
+            async with opened(
+                self.client,
                 "POST",
                 settings.base_url + _ROUTES[settings.api],
                 content=body,
@@ -85,7 +87,7 @@ class OpenAIBackend:
                     assembler.take(read_object(event))
             return ended
 
-        await read_pieces(response, take)
+        await read_answer(response, take)
         answer = assembler.answer()
         if answer is None:
             raise TryAgain("the stream ended before the answer did")

@@ -16,7 +16,7 @@ import trio
 
 from common.refusal import Refused
 from common.strict_json import parse
-from svcd.http_pieces import read_pieces
+from svcd.http_pieces import LongAnswer, opened, read_whole
 
 _ATTEMPTS: Final = 4
 _LONGEST_PAUSE: Final = 10.0
@@ -59,10 +59,6 @@ class NoAnswer:
     detail: str
 
 
-class _TooLong(Exception):
-    pass
-
-
 @attrs.frozen(slots=True)
 class Requests:
     """`url`: the coordinator's address, without a slash at its end."""
@@ -99,28 +95,15 @@ class Requests:
         until = give_up_at if give_up_at is not None else trio.current_time() + _LONGEST_WAIT
         with trio.move_on_at(until) as scope:
             try:
-                async with self.http.stream(method, self.url + path, **request) as response:
-                    return _answer(response, await _body(response))
+                async with opened(self.http, method, self.url + path, **request) as response:
+                    return _answer(response, await read_whole(response, _LONGEST_ANSWER))
             except httpx.HTTPError as failure:  # connections, time-outs, answers that are no HTTP
                 return NoAnswer(f"{type(failure).__name__}: {failure}")
-            except _TooLong:
-                return NoAnswer(f"an answer of more than {_LONGEST_ANSWER} bytes")
+            except LongAnswer as long:
+                return NoAnswer(str(long))
         if not scope.cancelled_caught:
             raise AssertionError("a request ends with an answer or at its deadline")
         return NoAnswer("no answer within the time that was left")
-
-
-async def _body(response: httpx.Response) -> bytes:
-    body = bytearray()
-
-    def take(piece: bytes) -> bool:
-        body.extend(piece)
-        if len(body) > _LONGEST_ANSWER:
-            raise _TooLong
-        return False
-
-    await read_pieces(response, take)
-    return bytes(body)
 
 
 def _answer(response: httpx.Response, content: bytes) -> Reply | NoAnswer:

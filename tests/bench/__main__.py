@@ -15,6 +15,7 @@ from tests.bench import (
     beside_ponder,
     checking,
     client,
+    growth,
     http,
     indexing,
     memory,
@@ -43,6 +44,7 @@ BENCHMARKS = {
     "provider": provider.rows,
     "batches": batches.rows,
     "polls": polls.rows,
+    "growth": growth.rows,
     "uploads": uploads.rows,
     "releases": releases.rows,
 }

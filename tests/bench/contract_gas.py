@@ -19,6 +19,7 @@ from web3.contract import Contract
 from web3.types import RPCEndpoint, TxReceipt
 
 from common import artifacts
+from devnet.anvil import BLOCK_GAS_LIMIT, HARDFORK
 
 CONTRACTS_DIR = Path(artifacts.__file__).parent / "contracts"
 COALESCED = 50
@@ -45,7 +46,16 @@ Call = Any  # web3 builds a class of its own for each contract function
 @contextmanager
 def anvil() -> Iterator[Web3]:
     [binary] = CONTRACTS_DIR.glob("node_modules/@foundry-rs/anvil-*/bin/anvil")  # of this platform
-    command = [str(binary), "--port", "0", "--gas-limit", "60000000"]
+    command = [
+        str(binary),
+        "--port",
+        "0",
+        "--hardfork",
+        HARDFORK,
+        "--gas-limit",
+        str(BLOCK_GAS_LIMIT),
+        "--enable-tx-gas-limit",
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

@@ -31,9 +31,9 @@ CONNECTIONS: Final = 16  # to each server process
 
 _FILL: Final = (
     "insert into jobs (job_id, owner, c, model_id, sla_secs, rate_in, rate_out, units_in, units_out, designated,"
-    " expires_at, cap, fee_bps, gas_fee, task_cid, pay_sig, posted_block, posted_log)"
+    " expires_at, cap, fee_bps, gas_fee, task_cid, pay_sig, posted_block, posted_log, ordinal)"
     " select sha256(n::text::bytea), '\\x01', sha256(n::text::bytea), 1, 3600, 1000000, 2000000, 1000, 1000, 0,"
-    " 2000000000, 3000, 250, 2000, 'bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy', '\\x02', n, 0"
+    " 2000000000, 3000, 250, 2000, 'bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy', '\\x02', n, 0, n - 1"
     " from generate_series(1, 20000) as n"
 )
 

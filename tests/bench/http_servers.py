@@ -22,7 +22,7 @@ from coordinatord.api.files import FileRoutes
 from coordinatord.api.frame import Frame
 from coordinatord.api.jobs import Jobs
 from coordinatord.api.routes import Request, Route
-from coordinatord.api.uploading import UploadReader
+from coordinatord.api.uploading import UploadReader, UploadsAtOnce
 from coordinatord.pins.store import open_pin_store
 from coordinatord.secret import Secret
 from coordinatord.server.listening import listening_socket
@@ -62,7 +62,8 @@ def our_stack(
     async def is_ready() -> bool:
         return True
 
-    budget, uploads = BodyBudget(1 << 28), UploadReader(BodyBudget(1 << 28), 1 << 28, 4096, 60)
+    budget, at_once = BodyBudget(1 << 28), UploadsAtOnce(64, 64)
+    uploads = UploadReader(BodyBudget(1 << 28), at_once, 1 << 28, 4096, 60)
     gates = Gates(is_ready, find_session, BodyReader(60, 4096), budget, uploads, BlockCache(position))
     buckets = TokenBuckets(1e9, 1e9)
     return Frame(CallerLimits(Dispatcher(routes, gates), buckets, frozenset()))

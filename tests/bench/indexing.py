@@ -109,13 +109,13 @@ async def by_web3(chain: Chain, connection: "asyncpg.Connection[asyncpg.Record]"
     """web3.py as its documentation has it: get_logs of the event, range by range, and executemany."""
     web3 = AsyncWeb3(AsyncHTTPProvider(chain.rpc_url))
     contract = web3.eth.contract(web3.to_checksum_address(_REGISTRIES[0]), abi=json.loads(_ARTIFACT.read_text())["abi"])
-    names = NewJob.__struct_fields__[:18]
-    insert = f"insert into jobs ({', '.join(names)}) values ({', '.join(f'${n}' for n in range(1, 19))})"  # noqa: S608
+    names = (*NewJob.__struct_fields__[:18], "ordinal")
+    insert = f"insert into jobs ({', '.join(names)}) values ({', '.join(f'${n}' for n in range(1, 20))})"  # noqa: S608
     posts = 0
     for first in range(1, SAMPLE_BLOCKS[chain.name] + 1, RANGE[chain.name]):
         last = min(SAMPLE_BLOCKS[chain.name], first + RANGE[chain.name] - 1)
         events = await contract.events.JobPosted().get_logs(from_block=first, to_block=last)
-        await connection.executemany(insert, [_row(event) for event in events])
+        await connection.executemany(insert, [(*_row(event), n) for n, event in enumerate(events, posts)])
         posts += len(events)
     await web3.provider.disconnect()
     return posts
@@ -176,7 +176,6 @@ def filled(blocks: int, posts_per_block: int, name: str) -> Iterator[Chain]:
     """A chain of so many blocks, with a database beside it."""
     with tempfile.TemporaryDirectory() as folder, start_blocking_portal("asyncio") as portal:
         place = Path(folder)
-        place.chmod(0o755)
         for part in ("anvil", "pg", "logs"):
             (place / part).mkdir()
         with (

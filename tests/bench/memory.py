@@ -66,7 +66,6 @@ async def _idle(settings: Settings) -> float:
 def _idle_row() -> Row:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        place.chmod(0o755)  # PostgreSQL's account has to pass
         ports = {name: pick_free() for name in ("rpc_port", "pin_store_port", "database_port", "api_port")}
         used = anyio.run(_idle, Settings(state_dir=place / "world", metrics_port=pick_free(), **ports))
     what, against = "memory of an idle coordinator", f"{IDLE_LIMIT} MiB"

@@ -42,6 +42,9 @@ CALLERS: Final = 512
 BLOCK_OPS: Final = 9000
 BLOCK_CALLERS: Final = 3000
 LONE_OPS: Final = 15
+# Far above what a block of coalesced operations takes, so that what is measured is not this limit.
+ROOMY_BLOCK: Final = 1_000_000_000
+ROOMY: Final = f"blocks of {ROOMY_BLOCK:,} gas"
 _BATCH: Final = 100
 _CONNECTIONS: Final = 4
 _GAS: Final = 150_000
@@ -75,7 +78,6 @@ class Ground:
 
 
 def rooms(directory: Path) -> Path:
-    directory.chmod(0o755)  # PostgreSQL does not run as root
     for part in ("anvil", "postgres"):
         (directory / part).mkdir()
     return directory
@@ -86,7 +88,7 @@ async def ground() -> AsyncIterator[Ground]:
     with tempfile.TemporaryDirectory() as name:
         directory = rooms(Path(name))
         async with (
-            running_anvil(pick_free(), directory / "anvil", directory) as anvil,
+            running_anvil(pick_free(), directory / "anvil", directory, block_gas_limit=ROOMY_BLOCK) as anvil,
             running_postgres(pick_free(), directory / "postgres", directory) as postgres,
         ):
             cast = accounts.derive()
@@ -298,9 +300,9 @@ def rows() -> list[Row]:
 
     limit = "pre-signed, batched, 4 connections"
     return [
-        row("relay, each op alone", "alone", "limit", limit, 0.2),
-        row("relay, 64 ops together at most", "together", "limit", limit, 0.4),
-        row("relay, 64 ops together at most", "together", "web3", "AsyncWeb3, one after another", 20),
-        Row("ops mined in a block of 1 s", per_block, "ops", "500 a block", per_block / 500, 1, per_block >= 500),
-        Row("a lone op, blocks of 1 s", lone, "s", "a block and 0.1 s", 1.1 / lone, 1, lone <= 1.1),
+        row(f"relay, each op alone, {ROOMY}", "alone", "limit", limit, 0.2),
+        row(f"relay, 64 ops together at most, {ROOMY}", "together", "limit", limit, 0.4),
+        row(f"relay, 64 ops together at most, {ROOMY}", "together", "web3", "AsyncWeb3, one after another", 20),
+        Row(f"ops mined in a second, {ROOMY}", per_block, "ops", "500 a block", per_block / 500, 1, per_block >= 500),
+        Row(f"a lone op, blocks of 1 s, {ROOMY}", lone, "s", "a block and 0.1 s", 1.1 / lone, 1, lone <= 1.1),
     ]

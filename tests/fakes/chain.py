@@ -12,6 +12,7 @@ from coordinatord.chain.events import Event
 from coordinatord.chain.rpc import Rpc
 from coordinatord.indexer.evidence import bloom_mask
 from tests.fakes.event_logs import REGISTRIES, log_of
+from tests.fakes.history import GENESIS
 
 CHAIN_ID = 31337
 BOOK = AddressBook(
@@ -60,7 +61,7 @@ class FakeChain:
             "number": hex(number),
             "hash": block_hash,
             "parentHash": parent,
-            "timestamp": hex(1_700_000_000 + number),
+            "timestamp": hex(GENESIS + number),
             "logsBloom": f"0x{bloom:0512x}",
         }
         self.blocks.append(Block(header, logs))

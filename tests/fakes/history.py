@@ -6,21 +6,25 @@ import attrs
 
 from coordinatord.chain import events as ev
 
+GENESIS = 1_700_000_000  # the time of block 0; each that follows is a second later
+
 
 @attrs.define
 class History:
     """What stands on one fork; copy it (`branch`) to go on differently."""
 
     random: Random
-    open: list[bytes] = attrs.field(factory=list)
+    time: int = GENESIS  # of the last block
+    open: list[tuple[bytes, int]] = attrs.field(factory=list)  # and when it expires
     claimed: list[tuple[bytes, int]] = attrs.field(factory=list)
     providers: int = 0
-    jobs: int = 0
 
     def branch(self) -> "History":
         return attrs.evolve(self, open=list(self.open), claimed=list(self.claimed))
 
     def block(self, most: int = 6) -> list[ev.Event]:
+        self.time += 1
+        self.open = [(job_id, expires_at) for job_id, expires_at in self.open if expires_at >= self.time]
         events: list[ev.Event] = []
         for _ in range(self.random.randint(0, most)):
             events += self._step()
@@ -39,7 +43,8 @@ class History:
 
     def _post(self) -> list[ev.Event]:
         r, job_id = self.random, self.random.randbytes(32)
-        self.open.append(job_id)
+        expires_at = self.time + r.choice((r.randint(1, 20), r.randint(1, 86_400)))
+        self.open.append((job_id, expires_at))
         posted = ev.JobPosted(
             job_id=job_id,
             owner=r.choice((b"\xaa", b"\xbb")) * 20,
@@ -51,7 +56,7 @@ class History:
             units_in=r.getrandbits(r.randint(1, 32)),
             units_out=r.getrandbits(r.randint(1, 32)),
             designated=r.choice((0, 1)),
-            expires_at=r.randint(1_700_000_000, 1_700_086_400),
+            expires_at=expires_at,
             fee_bps=r.randint(0, 2000),
             gas_fee=r.getrandbits(128),
             task_cid=r.choice(("bafkqaaa", "tab\tline\nback\\slash\r", "\\N", "ünïcödé")),
@@ -60,10 +65,10 @@ class History:
         return [posted]
 
     def _claim(self) -> list[ev.Event]:
-        job_id = self.open.pop(self.random.randrange(len(self.open)))
+        job_id, _ = self.open.pop(self.random.randrange(len(self.open)))
         provider_id = self.random.randint(1, self.providers)
         self.claimed.append((job_id, provider_id))
-        return [ev.JobClaimed(job_id, provider_id, self.random.randint(1_700_000_000, 1_700_086_400))]
+        return [ev.JobClaimed(job_id, provider_id, self.time)]
 
     def _end(self) -> list[ev.Event]:
         job_id, provider_id = self.claimed.pop(self.random.randrange(len(self.claimed)))
@@ -76,7 +81,7 @@ class History:
         return [reputation, (ev.JobFailed if ending == 1 else ev.JobReclaimed)(job_id, provider_id)]
 
     def _cancel(self) -> list[ev.Event]:
-        return [ev.JobCancelled(self.open.pop(self.random.randrange(len(self.open))))]
+        return [ev.JobCancelled(self.open.pop(self.random.randrange(len(self.open)))[0])]
 
     def _register(self) -> list[ev.Event]:
         self.providers += 1

@@ -31,6 +31,7 @@ from common.scalars import base64_of, hex_of
 from common.sealed_stream import ContainerHead
 from common.secp256k1 import Wallet, recover
 from tests.fakes.market_answers import Body, Script, answer, error
+from tests.fakes.streamed import StreamedTransport
 
 URL = "http://coordinator"
 GATEWAY = "http://gateway"
@@ -80,8 +81,8 @@ class Market:
     domains: Domains = attrs.field(factory=lambda: Domains.of(BOOK))
 
     @property
-    def transport(self) -> httpx.MockTransport:
-        return httpx.MockTransport(self.handle)
+    def transport(self) -> StreamedTransport:
+        return StreamedTransport(self.handle)
 
     # --- what clients do ----------------------------------------------------------------------------------
 

@@ -67,6 +67,16 @@ class RefuseWideRanges:
 
 
 @attrs.frozen
+class RefuseTransactions:
+    """eth_sendRawTransaction is refused for the bytes that `which` names; the node gets the others."""
+
+    which: Callable[[bytes], bool]
+    message: str
+    code: int = -32000
+    method: str = attrs.field(default="eth_sendRawTransaction", init=False)
+
+
+@attrs.frozen
 class HttpStatus:
     """An HTTP error without a JSON-RPC body."""
 
@@ -97,7 +107,7 @@ class Truncate:
     keep: float = 0.5
 
 
-Fault = ErrorAnswer | Rewrite | RefuseWideRanges | HttpStatus | Hang | SwallowAnswer | Truncate
+Fault = ErrorAnswer | Rewrite | RefuseWideRanges | RefuseTransactions | HttpStatus | Hang | SwallowAnswer | Truncate
 
 
 def older_head(blocks: int) -> tuple[Rewrite, Rewrite]:
@@ -189,8 +199,10 @@ class RpcProxy:
         return [self._refusal(call) or self._rewritten(call, answers[call["id"]]) for call in calls]
 
     def _refusal(self, call: Json) -> Json | None:
-        fault = self._fault_of(call, (ErrorAnswer, RefuseWideRanges))
+        fault = self._fault_of(call, (ErrorAnswer, RefuseWideRanges, RefuseTransactions))
         match fault:
+            case RefuseTransactions(which=which, code=code, message=message):
+                return _error(call, code, message, None) if which(bytes.fromhex(call["params"][0][2:])) else None
             case ErrorAnswer(code=code, message=message, data=data):
                 return _error(call, code, message, data)
             case RefuseWideRanges(code=code):

@@ -4,7 +4,8 @@
         with proxy.trouble(Trouble.REFUSE):
             ...                                            # lasts as long as the block
 
-Trouble begins for connections under way too: they are cut when it starts, so that what is reused meets it as well.
+Trouble begins for connections under way too: they are cut when it starts, so that what is reused meets it as well. Not
+so a black hole: connections stay, and nothing comes through them any more.
 """
 
 from collections.abc import AsyncIterator, Iterator
@@ -39,6 +40,10 @@ class TcpProxy:
     _upstream: tuple[str, int]
     _trouble: Trouble | None = None
     _open: set[anyio.CancelScope] = attrs.field(factory=set)
+    _passing: anyio.Event = attrs.field(factory=anyio.Event)
+
+    def __attrs_post_init__(self) -> None:
+        self._passing.set()
 
     @contextmanager
     def trouble(self, trouble: Trouble) -> Iterator[None]:
@@ -49,6 +54,15 @@ class TcpProxy:
         finally:
             self._trouble = None
             self.cut_all()  # what hung must not hang on
+
+    @contextmanager
+    def black_hole(self) -> Iterator[None]:
+        """Neither end hears of the other any more, nor that this is so. Then what was on its way arrives."""
+        self._passing = anyio.Event()
+        try:
+            yield
+        finally:
+            self._passing.set()
 
     def cut_all(self) -> None:
         """Close every connection that is under way."""
@@ -79,23 +93,23 @@ class TcpProxy:
                 async with await anyio.connect_tcp(*self._upstream) as upstream, anyio.create_task_group() as both:
 
                     async def answers() -> None:
-                        await _copy(upstream, client, _CUT_AFTER if cut is Trouble.CUT else None)
+                        await self._copy(upstream, client, _CUT_AFTER if cut is Trouble.CUT else None)
                         both.cancel_scope.cancel()
 
                     both.start_soon(answers)
-                    await _copy(client, upstream, None)
+                    await self._copy(client, upstream, None)
                     await upstream.send_eof()
 
-
-async def _copy(source: anyio.abc.SocketStream, target: anyio.abc.SocketStream, most: int | None) -> None:
-    while most is None or most > 0:
-        try:
-            piece = await source.receive(65536 if most is None else most)
-        except (anyio.EndOfStream, anyio.BrokenResourceError):
-            return
-        if most is not None:
-            most -= len(piece)
-        await target.send(piece)
+    async def _copy(self, source: anyio.abc.SocketStream, target: anyio.abc.SocketStream, most: int | None) -> None:
+        while most is None or most > 0:
+            try:
+                piece = await source.receive(65536 if most is None else most)
+            except (anyio.EndOfStream, anyio.BrokenResourceError):
+                return
+            if most is not None:
+                most -= len(piece)
+            await self._passing.wait()
+            await target.send(piece)
 
 
 @asynccontextmanager

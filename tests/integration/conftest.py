@@ -5,8 +5,10 @@ lives as long as the run, so that tests may use whichever loop they like.
 """
 
 import secrets
+import time
 from collections.abc import Iterator
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -90,19 +92,30 @@ def database_url(services: Services, postgres: Postgres, database_template: str)
     services.portal.call(postgres.execute, f"drop database {name} with (force)")
 
 
-@pytest.fixture
-def anvil(services: Services, shared_anvil: Anvil) -> Iterator[Anvil]:
+@contextmanager
+def chain_for_one_test(services: Services, shared_anvil: Anvil) -> Iterator[Anvil]:
     """The chain, set back after the test to what it was before.
 
     Each test builds on a block of its own. The common one enters anvil's queue of past states again each time that the
     chain is set back to it, and whenever one of its places falls off the end, its state is gone: a reorganisation down
     to it then fails. The balance makes the block unlike any other, whatever the clock says.
+
+    Setting the chain back sets its clock back as well, by as long as the test took: after ten minutes of tests, what
+    is signed by the wall's clock would be stale. So each test begins by setting the chain's clock to the wall's.
     """
-    snapshot = services.portal.call(shared_anvil.call, "evm_snapshot")
-    services.portal.call(shared_anvil.call, "anvil_setBalance", "0x" + secrets.token_hex(20), "0x1")
-    services.portal.call(shared_anvil.call, "evm_mine")
+    call = partial(services.portal.call, shared_anvil.call)
+    snapshot = call("evm_snapshot")
+    call("evm_setTime", int(time.time()))
+    call("anvil_setBalance", "0x" + secrets.token_hex(20), "0x1")
+    call("evm_mine")
     yield shared_anvil
-    assert services.portal.call(shared_anvil.call, "evm_revert", snapshot)
+    assert call("evm_revert", snapshot)
+
+
+@pytest.fixture
+def anvil(services: Services, shared_anvil: Anvil) -> Iterator[Anvil]:
+    with chain_for_one_test(services, shared_anvil) as anvil:
+        yield anvil
 
 
 @pytest.fixture

@@ -1,13 +1,11 @@
-"""Prometheus' own checker, where there is one: `make promtool` fetches it."""
+"""Prometheus' own checker, where there is one: `make programs` fetches it."""
 
-import shutil
 import subprocess
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-PROMTOOL = next(
-    (path for path in (ROOT / "build/promtool", shutil.which("promtool")) if path and Path(path).exists()), None
-)
+from tests.programs.found import program
+
+PROMTOOL = program("promtool")
 
 
 def promtool(*arguments: str | Path, stdin: bytes = b"") -> str:

@@ -20,16 +20,8 @@ _JOB: Final = (
     *("owner", "model_id", "sla_secs", "state", "ended_because", "fee_bps", "rate_in", "rate_out", "units_in"),
     *("units_out", "designated", "provider_id", "expires_at", "claimed_at", "gas_fee"),
 )
-# The registry tells an open job whose time is over as expired, and so does every reader of the index.
-_EXPIRED: Final = "j.state = 0 and j.expires_at < p.block_time"
-_EFFECTIVE: Final = {
-    "state": f"case when {_EXPIRED} then 3 else j.state end as state",
-    "ended_because": f"case when {_EXPIRED} then 5 else j.ended_because end as ended_because",
-}
-_JOBS: Final = (
-    f"select j.job_id, {', '.join(_EFFECTIVE.get(name, f'j.{name}') for name in _JOB)}"  # noqa: S608 - constants
-    " from jobs j, index_position p order by j.job_id"
-)
+# The registry tells an open job whose time is over as expired, and so does the index.
+_JOBS: Final = f"select job_id, {', '.join(_JOB)} from jobs order by job_id"  # noqa: S608 - constants
 _PROVIDER: Final = (
     *("operator", "box_key", "listed", "allow_all_models", "reputation", "requested", "ceiling", "active_jobs"),
 )

@@ -19,11 +19,10 @@ _ENDED_WITHOUT_REASON: Final = (
     "select 'I1: relay ' || r.id || ' is mined in a transaction that is not' from relays r"
     " left join relay_txs t on t.id = r.tx_id where r.state = 'mined' and t.block_number is null"
 )
-# Of one request, one relay at most took effect: the others joined it, or came later and were refused. But cancelling
-# what has ended succeeds and changes nothing, so a cancel that is asked for again is mined again.
+# Of one request, one relay at most took effect: the others joined it, or came later and were refused.
 _DOUBLED: Final = (
     "select 'I2: request ' || encode(dedupe, 'hex') || ' (' || kind || ') was mined ' || count(*) || ' times'"
-    " from relays where state = 'mined' and kind <> 'cancel' group by kind, dedupe having count(*) > 1"
+    " from relays where state = 'mined' group by kind, dedupe having count(*) > 1"
 )
 _TWO_TRANSACTIONS: Final = (
     "select 'I2: relay ' || id || ' is signed without a transaction' from relays"

@@ -35,6 +35,7 @@ from devnet.ports import pick_free
 from devnet.postgres import running_postgres
 from devnet.world import World
 from tests.bench.relaying import awake, rooms
+from tests.fakes.budgets import UNLIMITED
 from tests.fakes.submissions import Submitter, jsonl
 from tests.integration.coordinatord.api.party import Party, wallet_of
 from tests.integration.coordinatord.api.running import Coordinator, running
@@ -165,7 +166,7 @@ async def run(lines: int, kills: int, seed: int) -> list[str]:
             await postgres.execute("create database soak")
             url = postgres.url("soak")
             world = World(anvil, pins, postgres, cast, market)
-            settings = environment(world, url, LOG_LEVEL="warning", RELAY_COALESCE_MAX=64)
+            settings = environment(world, url, **UNLIMITED, LOG_LEVEL="warning", RELAY_COALESCE_MAX=64)
             book = AddressBook.parse(json.dumps(market.address_book).encode())
             return await killed_batch(Scene(world, url, settings, book), lines, kills, seed)
 

@@ -11,6 +11,7 @@ from devnet.catalogue import MODELS
 from devnet.child import Program
 from devnet.market import Market
 from devnet.pins import PinStore
+from tests.fakes.budgets import UNLIMITED
 from tests.soak.shifted_clock import write_shift
 
 # Short enough for a run to see windows end, long enough for every fault.
@@ -35,6 +36,7 @@ def coordinator_program(
     clock: Path,
 ) -> Program:
     environment = {
+        **UNLIMITED,
         "ADDRESSES_JSON": json.dumps(market.address_book),
         "DATABASE_URL": database_url,
         "RELAYER_KEY": relayer_key,
@@ -46,6 +48,8 @@ def coordinator_program(
         "BLOCK_TIME_MS": "500",
         "REQUESTS_PER_SECOND": "100000",
         "REQUESTS_BURST": "100000",
+        "CONNECTIONS_PER_CALLER": "100000",
+        "UPLOADS_PER_CALLER": "1000",
         "PIN_STORE_ENDPOINT": pins.endpoint,
         "PIN_STORE_KEY": pins.key,
         "PIN_STORE_SECRET": pins.secret,

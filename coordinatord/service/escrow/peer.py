@@ -14,6 +14,7 @@ import msgspec
 
 from common.handover import Handover
 from common.messages.escrow import HandoverAuth, HandoverKeys
+from common.plain_answers import IDENTITY, require_plain, require_short
 from common.refusal import Refused
 from common.scalars import hex_of, read_base64
 from coordinatord.service.escrow.evidence import mock_evidence
@@ -63,7 +64,7 @@ class Peer:
         issued_at = int(self.clock())
         try:
             request = self._request(channel, issued_at)
-            async with self.http.stream("POST", f"{self.url}/handover", json=request) as reply:
+            async with self.http.stream("POST", f"{self.url}/handover", json=request, headers=dict(IDENTITY)) as reply:
                 body = await _read(reply)
             if reply.status_code != httpx.codes.OK:
                 return _refused(reply, body)
@@ -119,11 +120,11 @@ async def open_peer(url: str, operators: Operators, release: int, clock: Clock) 
 
 
 async def _read(reply: httpx.Response) -> bytes:
+    require_plain(reply.headers)
     body = bytearray()
-    async for piece in reply.aiter_bytes():
+    async for piece in reply.aiter_raw():
+        require_short(len(body) + len(piece), _LONGEST_ANSWER)
         body += piece
-        if len(body) > _LONGEST_ANSWER:
-            raise Refused("the answer is too long")
     return bytes(body)
 
 

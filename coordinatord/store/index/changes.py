@@ -11,11 +11,11 @@ from coordinatord.trouble import Retryable
 
 # The registry's state codes, and its reasons for an ending.
 OPEN, CLAIMED, SETTLED, CANCELLED = 0, 1, 2, 3
-NOT_ENDED, BY_SETTLE, BY_OWNER, BY_FAIL, BY_RECLAIM = 0, 1, 2, 3, 4
+NOT_ENDED, BY_SETTLE, BY_OWNER, BY_FAIL, BY_RECLAIM, BY_EXPIRY = 0, 1, 2, 3, 4, 5
 
 
 class NewJob(msgspec.Struct, gc=False):
-    """A row of `jobs`, in the order of its columns."""
+    """A row of `jobs` in the order of its columns, but for `ordinal`: the writer numbers new rows."""
 
     job_id: bytes
     owner: bytes

@@ -5,22 +5,23 @@ from typing import Final
 
 from coordinatord.store.index.changes import NewJob
 
-COLUMNS: Final = NewJob.__struct_fields__
+COLUMNS: Final = ("ordinal", *NewJob.__struct_fields__)
 POSTED: Final = COLUMNS[
     : COLUMNS.index("state")
 ]  # what a job that is still open has; the rest are the table's defaults
+Numbered = tuple[int, NewJob]  # a job with its ordinal
 _NULL: Final = "\\N"
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 
-def posted_lines(jobs: Iterable[NewJob]) -> bytes:
+def posted_lines(jobs: Iterable[Numbered]) -> bytes:
     """The columns POSTED."""
-    return "\n".join([*map(_posted, jobs), ""]).encode()
+    return "".join([f"{ordinal}\t{_posted(job)}\n" for ordinal, job in jobs]).encode()
 
 
-def job_lines(jobs: Iterable[NewJob]) -> bytes:
+def job_lines(jobs: Iterable[Numbered]) -> bytes:
     """All columns."""
-    return "".join([f"{_posted(job)}\t{_since(job)}\n" for job in jobs]).encode()
+    return "".join([f"{ordinal}\t{_posted(job)}\t{_since(job)}\n" for ordinal, job in jobs]).encode()
 
 
 def _posted(j: NewJob) -> str:

@@ -26,10 +26,11 @@ async def write_changes(connection: Connection, changes: Changes) -> None:
 
 
 async def _new_jobs(connection: Connection, changes: Changes) -> None:
-    jobs = changes.new_jobs.values()
-    moved = [job for job in jobs if job.state != OPEN]
+    next_ordinal = await connection.fetchval("select coalesce(max(ordinal) + 1, 0) from jobs")
+    jobs = list(enumerate(changes.new_jobs.values(), next_ordinal))  # in the order of the chain, as they were folded
+    moved = [(ordinal, job) for ordinal, job in jobs if job.state != OPEN]
     if len(moved) < len(jobs):
-        posted = jobs if not moved else [job for job in jobs if job.state == OPEN]
+        posted = jobs if not moved else [(ordinal, job) for ordinal, job in jobs if job.state == OPEN]
         await _copy_jobs(connection, posted_lines(posted), POSTED)
     if moved:
         await _copy_jobs(connection, job_lines(moved), COLUMNS)

@@ -7,6 +7,7 @@ import httpx
 from svc.cli.doctor.finding import Finding
 from svc.client import Client
 from svc.errors import SvcError
+from svc.wire.answers import opened
 
 _SECONDS: Final = 10.0
 _OK: Final = 200
@@ -27,7 +28,7 @@ async def gateways(client: Client, http: httpx.AsyncClient) -> list[Finding]:
 
 async def _asked(http: httpx.AsyncClient, url: str, cid: str | None) -> Finding:
     try:
-        async with http.stream("GET", url if cid is None else f"{url}/ipfs/{cid}", timeout=_SECONDS) as answer:
+        async with opened(http, "GET", url if cid is None else f"{url}/ipfs/{cid}", timeout=_SECONDS) as answer:
             status = answer.status_code
     except (httpx.HTTPError, httpx.InvalidURL) as trouble:
         seen = f"{url} does not answer: {trouble or type(trouble).__name__}"

@@ -11,7 +11,7 @@ from tests.integration.promtool import PROMTOOL, promtool
 
 ROOT = Path(__file__).parents[3]
 
-pytestmark = pytest.mark.skipif(PROMTOOL is None, reason="no promtool here; `make promtool` fetches it")
+pytestmark = pytest.mark.skipif(PROMTOOL is None, reason="no promtool here; `make programs` fetches it")
 
 
 @pytest.mark.parametrize("daemon", ["coordinatord", "svcd"])

@@ -13,6 +13,7 @@ import attrs
 import httpx
 
 from common.box import SecretKey
+from tests.fakes.streamed import streamed
 
 ATTACKER: Final = "66" * 20
 ATTACKERS_KEY: Final = SecretKey(b"\x66" * 32).public.raw.hex()
@@ -146,7 +147,7 @@ class Liar(httpx.AsyncBaseTransport):
             self.heard.setdefault(route, []).append(json.loads(raw))
             self.changes.get(route, _nothing)(body)
             raw = json.dumps(body).encode()
-        return httpx.Response(response.status_code, headers=headers, content=raw, request=request)
+        return streamed(httpx.Response(response.status_code, headers=headers, content=raw, request=request))
 
     async def aclose(self) -> None:
         await self.honest.aclose()
@@ -161,7 +162,7 @@ class Liar(httpx.AsyncBaseTransport):
             self.heard.setdefault(route, []).append(dict(answer))
             self.changes.get(route, _nothing)(answer)
         headers = {"x-svc-retryable": "false", "x-request-id": "r"}
-        return httpx.Response(status, headers=headers, json=answer)
+        return streamed(httpx.Response(status, headers=headers, json=answer))
 
     def _route(self, request: httpx.Request, status: int) -> str:
         for template in self.templates:

@@ -18,7 +18,7 @@ FLOORS = {
     "h11": ("0.16.0", "chunked bodies whose ends are not checked: request smuggling (CVE-2025-43859)"),
     "h2": ("4.3.0", "headers that split a request (CVE-2025-57804); hypercorn imports it"),
     "idna": ("3.7", "quadratic time on a long host name (CVE-2024-3651)"),
-    "pillow": ("12.1.1", "writes out of bounds on crafted images, which providers measure (CVE-2026-25990)"),
+    "pillow": ("12.1.1", "writes out of bounds on crafted images; tests make theirs with it (CVE-2026-25990)"),
     "pygments": ("2.15.0", "a regular expression that hangs (CVE-2022-40896)"),
     "pynacl": ("1.6.2", "a libsodium that takes points outside the main group (CVE-2025-69277)"),
     "python-multipart": ("0.0.34", "forms that cost quadratic time, and names that leave the folder"),

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from coordinatord.config import read_config, variables
+from coordinatord.relayer.fees import ceiling_of
+from coordinatord.relayer.settings import RelayerSettings
 from coordinatord.trouble import Fatal
 from tests.unit.coordinatord.environment import ENVIRONMENT
 
@@ -25,6 +27,7 @@ INTEGERS = {  # lowest, default, highest
     "ESCROW_SWEEP_INTERVAL_MS": (1000, 300_000, 3_600_000),
     "PEER_SYNC_S": (5, 300, 86_400),
     "ESCROW_CLOCK_OFFSET_MS": (0, 0, 31_536_000_000),
+    "RELAY_MAX_TX_GAS": (2_000_000, 16_777_216, 16_777_216),
 }
 REQUIRED = sorted(ENVIRONMENT.keys() - {"ADDRESSES_JSON"})
 
@@ -106,3 +109,16 @@ def test_credential_that_is_no_text_stops_the_boot_by_name_and_unseen(tmp_path: 
     (tmp_path / "relayer_key").write_bytes(b"\x96" * 32)  # the key itself, where its digits should be
     with pytest.raises(Fatal, match="relayer_key"):
         read_config({**ENVIRONMENT, "RELAYER_KEY": "", "CREDENTIALS_DIRECTORY": str(tmp_path)})
+
+
+def test_the_floor_of_cancels_is_not_above_the_reserve() -> None:
+    floors = {"RELAY_RESERVE_GAS": "10", "RELAY_CANCEL_RESERVE_GAS": "10"}
+    assert read_config({**ENVIRONMENT, **floors}).relay_cancel_reserve_gas == 10
+    with pytest.raises(Fatal, match=r"^RELAY_CANCEL_RESERVE_GAS must not be above RELAY_RESERVE_GAS"):
+        read_config({**ENVIRONMENT, **floors, "RELAY_CANCEL_RESERVE_GAS": "11"})
+
+
+def test_fees_have_the_ceiling_of_the_chain_unless_the_operator_names_one() -> None:
+    assert RelayerSettings.of(read_config(ENVIRONMENT)).fee_ceiling == ceiling_of(31337, None, None)
+    named = read_config({**ENVIRONMENT, "RELAY_MAX_FEE_GWEI": "30", "RELAY_MAX_TIP_GWEI": "2"})
+    assert RelayerSettings.of(named).fee_ceiling == ceiling_of(31337, 30, 2)

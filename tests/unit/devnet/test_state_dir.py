@@ -1,3 +1,5 @@
+import errno
+import shutil
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,33 @@ def test_directory_of_a_dead_run_is_emptied_and_said_so(tmp_path: Path) -> None:
         assert not second.manifest.exists()
 
 
+def test_directory_of_a_dead_run_is_emptied_while_its_services_still_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with claimed(tmp_path):
+        pass
+    (tmp_path / "postgres").mkdir()
+    remove, came_between = shutil.rmtree, []
+
+    def interrupted(path: Path, **options: bool) -> None:
+        if path.name == "postgres" and not came_between:
+            came_between.append(path)
+            raise OSError(errno.ENOTEMPTY, "Directory not empty")
+        remove(path, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", interrupted)
+    with claimed(tmp_path) as state:
+        assert came_between == [state.postgres]
+        assert list(state.postgres.iterdir()) == []
+
+
+def test_full_disk_is_refused_before_anything_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = shutil.disk_usage(tmp_path)._replace(free=5 * 2**20)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: left)
+    with pytest.raises(Trouble, match=r"5 MiB are left on the disk of .*--state-dir"), claimed(tmp_path):
+        pass
+
+
 def test_only_logs_are_left_after_a_run(tmp_path: Path) -> None:
     with claimed(tmp_path) as state:
         (state.anvil / "chain").touch()
@@ -38,3 +67,9 @@ def test_directory_that_holds_foreign_files_is_left_alone(tmp_path: Path) -> Non
     with pytest.raises(Trouble, match="not a devnet's"), claimed(tmp_path):
         pass
     assert (tmp_path / "postgres" / "precious").exists()
+
+
+def test_directory_that_cannot_be_made_is_named_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(Trouble, match=r"cannot use .*file/state .*--state-dir"), claimed(tmp_path / "file" / "state"):
+        pass

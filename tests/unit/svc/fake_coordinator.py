@@ -13,6 +13,7 @@ from common.scalars import hex_of
 from common.secp256k1 import Wallet
 from svc.client import Client
 from svc.sync_client import SyncClient
+from tests.fakes.streamed import StreamedTransport
 
 WALLET = Wallet(bytes(31) + b"\x01")
 BOX_SECRET = SecretKey(bytes(range(32)))
@@ -98,7 +99,7 @@ class FakeCoordinator:
         return SyncClient(http=self._http(), environment={}, wallet_key=WALLET)
 
     def _http(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(transport=httpx.MockTransport(self._answer), base_url="https://coordinator")
+        return httpx.AsyncClient(transport=StreamedTransport(self._answer), base_url="https://coordinator")
 
     def _answer(self, request: httpx.Request) -> httpx.Response:
         host = "" if request.url.host == "coordinator" else f"{request.url.scheme}://{request.url.host}"

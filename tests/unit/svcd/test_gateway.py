@@ -9,6 +9,7 @@ from trio.testing import MockClock
 from svcd.failures import JobFailed
 from svcd.gateway import Gateways
 from svcd.spool import Spool
+from tests.fakes.streamed import StreamedTransport
 
 pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("inline_threads")]
 
@@ -38,7 +39,7 @@ async def right(spool: Spool) -> None:
 
 
 async def fetched(net: Net, directory: Path, *, attempts: int = 8, limit: int = 2**30, until: float = 1000) -> bytes:
-    async with httpx.AsyncClient(transport=httpx.MockTransport(net)) as http:
+    async with httpx.AsyncClient(transport=StreamedTransport(net)) as http:
         spool = Spool(directory, limit)
         urls = [f"http://{host}" for host in net.statuses]
         try:
@@ -119,7 +120,7 @@ async def test_gateway_that_sends_elsewhere_is_followed(autojump_clock: MockCloc
             return httpx.Response(301, headers={"location": "http://cid.ipfs.a/"})
         return httpx.Response(200, content=CONTENT)
 
-    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
+    async with httpx.AsyncClient(transport=StreamedTransport(answer)) as http:
         spool = Spool(tmp_path, 2**30)
         await Gateways(http, ["http://a"]).fetch("cid", spool, trio.current_time() + 10, lambda: right(spool))
         assert spool.length == len(CONTENT)

@@ -25,6 +25,10 @@ def settings(name: str) -> dict[str, list[str]]:
     return found
 
 
+def gibibytes(size: str) -> float:
+    return int(size[:-1]) / {"G": 1, "M": 1024}[size[-1]]
+
+
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
     """The units with programs that exist, templates as an instance: what systemd-analyze takes."""
@@ -56,10 +60,27 @@ def test_unit_is_valid(installed: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_unit_exposes_at_most_2(installed: Path, name: str) -> None:
+def test_unit_exposes_at_most_1_2(installed: Path, name: str) -> None:
     unit = str(installed / name.replace("@.", "@9402."))
-    judged = analyzed("security", "--offline=true", "--no-pager", "--threshold=20", unit)
+    judged = analyzed("security", "--offline=true", "--no-pager", "--threshold=12", unit)
     assert judged.returncode == 0, judged.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_unit_takes_so_much_of_its_machine_and_leaves_no_memory_on_its_disk(name: str) -> None:
+    unit = settings(name)
+    assert unit["LimitCORE"] == ["0"]
+    assert int(unit["TasksMax"][0]) > 40  # a thread pool's
+    assert gibibytes(unit["MemoryMax"][0]) > 0
+
+
+@pytest.mark.parametrize("name", [name for name in DAEMONS if name.startswith("coordinatord")])
+def test_memory_of_the_coordinator_holds_what_its_settings_let_callers_fill(name: str) -> None:
+    defaults = {v.metadata["variable"]: v.metadata["default"] for v in variables()}
+    bodies = defaults["BODY_MEMORY_BYTES"] + defaults["UPLOAD_MEMORY_BYTES"]
+    connections = defaults["CONNECTIONS_MAX"] * (64 << 10)
+    assert gibibytes(settings(name)["MemoryMax"][0]) * (1 << 30) > bodies + connections + (512 << 20)
+    assert int(settings(name)["LimitNOFILE"][0]) > 2 * defaults["CONNECTIONS_MAX"]
 
 
 @pytest.mark.parametrize("name", DAEMONS)

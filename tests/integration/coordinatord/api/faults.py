@@ -7,6 +7,7 @@ import httpx
 
 from coordinatord.chain.transport import Transport
 from coordinatord.connections import NoAnswer
+from tests.fakes.streamed import streamed
 
 Rule = Callable[[httpx.Request], httpx.Response | None]
 
@@ -31,8 +32,7 @@ class Faults(httpx.AsyncBaseTransport):
         for rule in self._rules:
             response = rule(request)
             if response is not None:
-                response.request = request
-                return response
+                return streamed(response)
         return await self._inner.handle_async_request(request)
 
     async def aclose(self) -> None:

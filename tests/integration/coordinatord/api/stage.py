@@ -20,7 +20,6 @@ from coordinatord.config import Config, read_config
 from coordinatord.pins.requests import StoreRequests
 from coordinatord.pins.signing import Signer
 from coordinatord.pins.store import PinStore, bucket_url
-from coordinatord.service.containers import Containers
 from coordinatord.service.escrow.hosting import Escrow, open_escrow
 from coordinatord.service.relaying import Relaying
 from coordinatord.service.windows import system_clock
@@ -47,6 +46,8 @@ def environment(world: World, database_url: str, **settings: object) -> dict[str
         "DATABASE_POOL_MIN": "1",
         "REQUESTS_PER_SECOND": "100000",
         "REQUESTS_BURST": "100000",
+        "CONNECTIONS_PER_CALLER": "100000",
+        "UPLOADS_PER_CALLER": "1000",
         **{name: str(value) for name, value in settings.items()},
     }
 
@@ -126,7 +127,7 @@ async def staged(
         async with database.connection() as connection:
             await migrate(connection)
         relaying = app.relaying_of(ground)
-        containers = Containers(database, ground.pins, config.file_retention_seconds)
+        containers = app.containers_of(ground)
         janitor = app.janitor_of(ground, containers)
         stopping = Stopping()
         escrow = await stack.enter_async_context((make_escrow or configured_escrow)(ground))

@@ -186,7 +186,7 @@ async def test_window_that_ends_before_lines_were_posted_ends_them_unposted(worl
 async def test_lines_whose_jobs_end_without_a_result_say_how(batching: Batching, stage: Stage) -> None:
     lines = batching.submitter.lines(3)
     created = await batching.create(*lines)
-    # What would take hours otherwise: a missed window, an expiry that was written down, one that is read from the time.
+    # What would take hours otherwise: a missed window, an expiry that was written down, one that comes with a block.
     ends = (
         "update jobs set state = 3, ended_because = 4 where job_id = $1",
         "update jobs set state = 3, ended_because = 5 where job_id = $1",
@@ -195,6 +195,7 @@ async def test_lines_whose_jobs_end_without_a_result_say_how(batching: Batching,
     for line, end in zip(lines, ends, strict=True):
         await until(lambda line=line: stage.http.get(f"/v1/jobs/{line['job_id']}"), 200)  # type: ignore[misc]
         await stage.execute(end, bytes.fromhex(line["job_id"][2:]))
+    await stage.world.anvil.call("evm_mine")
     done = await batching.until(created["id"], status="completed", counts=(0, 3, 3))
     assert [code for _, code, _ in await errors(batching, done)] == ["reclaim", "expired", "expired"]
 

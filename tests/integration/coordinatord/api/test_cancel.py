@@ -3,6 +3,7 @@ import time
 import pytest
 
 from common.scalars import hex_of
+from coordinatord.chain import job_registry
 from tests.integration.coordinatord.api import relay_ends
 from tests.integration.coordinatord.api.faults import unreachable
 from tests.integration.coordinatord.api.node_faults import node_error, view
@@ -26,6 +27,57 @@ async def test_cancelled_job_reads_so_and_cancelling_again_changes_nothing(clien
     assert (read["status"], read["svc"]["state"], read["svc"]["ended_because"]) == ("cancelled", 3, 2)
     again = await stage.http.post(f"/v1/jobs/{job}/cancel", json=client.cancel(job, int(time.time()) - 5))
     assert again.status_code == 200
+
+
+async def test_cancelling_what_a_transaction_ended_answers_with_that_transaction_and_relays_nothing(
+    client: Party, provider: Party, stage: Stage
+) -> None:
+    cancelled, failed = [(await client.post())["job_id"] for _ in range(2)]
+    ended = {cancelled: (await stage.http.post(f"/v1/jobs/{cancelled}/cancel", json=client.cancel(cancelled))).json()}
+    assert (await provider.run(provider.claim(failed))).status_code == 201
+    ended[failed] = (await provider.run(provider.fail(failed))).json()
+    relays = await stage.fetchval("select count(*) from relays")
+    for job, by in ended.items():
+        for seconds in (0, 3):
+            again = client.cancel(job, int(time.time()) - seconds)
+            answer = await stage.http.post(f"/v1/jobs/{job}/cancel", json=again)
+            assert (answer.status_code, answer.json()) == (200, {"job_id": job, "tx_hash": by["tx_hash"]})
+    assert await stage.fetchval("select count(*) from relays") == relays
+
+
+async def test_what_ended_a_job_elsewhere_is_found_in_the_chains_logs_once(
+    client: Party, provider: Party, stage: Stage
+) -> None:
+    job = (await client.post())["job_id"]
+    calldata = job_registry.cancel(bytes.fromhex(job[2:]), 0, b"")
+    call = {"from": client.address, "to": hex_of(client.registry), "data": hex_of(calldata)}
+    alone = await stage.world.anvil.call("eth_sendTransaction", call)
+    for _ in range(2):
+        answer = await stage.http.post(f"/v1/jobs/{job}/cancel", json=client.cancel(job))
+        assert (answer.status_code, answer.json()["tx_hash"]) == (200, alone)
+    assert await stage.fetchval("select count(*) from relays where kind = 'cancel'") == 0
+    with stage.node.answering(node_error(lambda call: call["method"] == "eth_getLogs")):
+        answer = await stage.http.post(f"/v1/jobs/{job}/cancel", json=client.cancel(job))
+    assert (answer.status_code, answer.json()["tx_hash"]) == (200, alone)
+
+
+async def test_an_expired_job_is_cancelled_by_one_transaction_however_often_it_is_asked_for(
+    client: Party, stage: Stage
+) -> None:
+    async def chain_time() -> int:
+        return int((await stage.world.anvil.call("eth_getBlockByNumber", "latest", False))["timestamp"], 16)
+
+    expires_at = max(int(time.time()), await chain_time()) + 60
+    job = (await client.post(expires_at=expires_at))["job_id"]
+    await stage.world.anvil.call("evm_setNextBlockTimestamp", expires_at + 60)
+    await stage.world.anvil.call("evm_mine")
+    between = (int(time.time()) + await chain_time()) // 2  # the chain's clock and ours both have to take it
+    bodies = [client.cancel(job, between), client.cancel(job, between + 1)]
+    answers = [await stage.http.post(f"/v1/jobs/{job}/cancel", json=body) for body in bodies]
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert answers[0].json() == answers[1].json()
+    assert await stage.fetchval("select count(*) from relays where kind = 'cancel'") == 1
+    assert (await stage.http.get(f"/v1/jobs/{job}")).json()["svc"]["ended_because"] == 5
 
 
 @shows(CANCEL, 400, "invalid_request_error")

@@ -1,6 +1,7 @@
 import secrets
 import time
 
+import anyio
 import httpx
 import pytest
 
@@ -8,10 +9,11 @@ from common.scalars import base64_of, hex_of
 from tests.integration.coordinatord.api import relay_ends
 from tests.integration.coordinatord.api.faults import status, unreachable
 from tests.integration.coordinatord.api.node_faults import node_error, view
-from tests.integration.coordinatord.api.party import Party
+from tests.integration.coordinatord.api.party import Body, Party
 from tests.integration.coordinatord.api.shows import shows, shows_relay_codes
 from tests.integration.coordinatord.api.specification import ANY_HASH
 from tests.integration.coordinatord.api.stage import Stage
+from tests.integration.coordinatord.relayer.mining import mining_by_hand
 
 pytestmark = pytest.mark.anyio
 
@@ -193,3 +195,27 @@ async def test_trouble_on_the_way_of_an_op(
     answer = await provider.run(provider.fail(job))
     assert answer.status_code == 504
     assert f"/evm/jobs/{job}" in answer.json()["error"]["message"]
+
+
+async def test_another_result_for_a_settle_under_way_waits_until_that_has_ended(
+    client: Party, provider: Party, stage: Stage
+) -> None:
+    """The content id is not signed: who copies the signature must not get another result mined beside it."""
+    job = (await client.post())["job_id"]
+    assert (await provider.run(provider.claim(job))).status_code == 201
+    settle = provider.settle(job, result=base64_of(b"the result"))
+    answers: list[httpx.Response] = []
+
+    async def run(op: Body) -> None:
+        answers.append(await provider.run(op))
+
+    async with mining_by_hand(stage.world.anvil), anyio.create_task_group() as callers:
+        callers.start_soon(run, settle)
+        signed = "select count(*) = 1 from relays where kind = 'settle' and state = 'signed'"
+        while not await stage.fetchval(signed):  # noqa: ASYNC110 - the event is in the database
+            await anyio.sleep(0.02)
+        other = await provider.run({**settle, "result": base64_of(b"another result")})
+        assert (other.status_code, other.json()["error"]["type"]) == (429, "busy")
+        await stage.world.anvil.call("evm_mine")
+    assert [answer.status_code for answer in answers] == [201]
+    assert await stage.fetchval("select count(*) from relays where kind = 'settle'") == 1

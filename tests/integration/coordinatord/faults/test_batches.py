@@ -14,6 +14,7 @@ from coordinatord.store.database import open_database
 from coordinatord.store.files import object_key
 from coordinatord.workers.batches import BatchWorker
 from devnet.world import World
+from tests.fakes.budgets import UNLIMITED
 from tests.faults.batch_worker_process import batch_worker_process
 from tests.integration.coordinatord.api.batching import Batching
 from tests.integration.coordinatord.api.party import Party, wallet_of
@@ -58,7 +59,7 @@ async def test_worker_killed_ten_times_inside_a_batch_loses_and_doubles_no_line(
 ) -> None:
     lines = batching.submitter.lines(LINES // 2)
     created = await batching.create(*[line for good in lines for line in (good, b"no json")])
-    settings = environment(world, database_url)
+    settings = environment(world, database_url, **UNLIMITED)  # a new wallet's lines would wait for some to settle
     before = "select exists (select from batch_work where lines_done <= $1)"
     under_way = "select exists (select from relays where state <> 'mined')"
     async with anyio.create_task_group() as tasks:

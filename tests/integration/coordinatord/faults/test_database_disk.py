@@ -47,8 +47,8 @@ def tiny_disk() -> Iterator[Path]:
 def url_on_tiny_disk(services: Services, postgres: Postgres, tiny_disk: Path) -> Iterator[str]:
     place = tiny_disk / "tablespace"
     place.mkdir()
-    if postgres.child.program.run_as is not None:
-        shutil.chown(place, postgres.child.program.run_as)
+    if postgres.account is not None:
+        shutil.chown(place, postgres.account)
     run = services.portal.call
     run(postgres.execute, f"create tablespace tiny location '{place}'")
     run(postgres.execute, "create database on_tiny_disk tablespace tiny")

@@ -7,11 +7,13 @@ import asyncpg
 from coordinatord.store.index.journal import UNDOABLE
 
 Rows = dict[str, list[tuple[Any, ...]]]
+# What is kept of the jobs' own rows: to be the same, it must be right.
+_SUMS = {"job_counts": ("list", "key", "bits", "chunk", "state"), "owner_sums": ("owner", "model_id")}
 
 
 async def index_rows(connection: "asyncpg.Connection[asyncpg.Record]") -> Rows:
-    """Every table that the chain fills, and the position, each in the order of its key."""
-    tables: dict[str, tuple[str, ...]] = {**UNDOABLE, "index_position": ("only_row",)}
+    """Every table that the chain fills, what is counted of them, and the position, each in the order of its key."""
+    tables: dict[str, tuple[str, ...]] = {**UNDOABLE, **_SUMS, "index_position": ("only_row",)}
     return {
         table: [
             tuple(row)

@@ -10,12 +10,13 @@ import attrs
 from common.address_book import AddressBook, TokenDomain
 from common.domains import Domains
 from common.eip712 import struct_hash
-from common.messages.jobs import Claim, Order
+from common.messages.jobs import Cancel, Claim, Fail, Order, Settle
 from common.messages.payments import job_payment
 from common.messages.providers import RequestCapacity
 from common.quotes import Terms, job_id, quote
 from common.secp256k1 import Wallet
 from coordinatord.chain import job_registry, provider_registry
+from coordinatord.service.gas_budgets import gas_estimate
 from coordinatord.store.outbox import NewRelay, Priority, RelayKind
 from devnet.accounts import Wallet as DevnetWallet
 from devnet.anvil import CHAIN_ID
@@ -85,7 +86,16 @@ class Ops:
             order_signature=owner.sign(self.domains.jobs.digest(order)),
             payment=self.payments[job],
         )
-        return NewRelay(RelayKind.POST, job, b"post" + job, raw(self.market.jobs), calldata, Priority.POST)
+        return NewRelay(
+            RelayKind.POST,
+            job,
+            b"post" + job,
+            raw(self.market.jobs),
+            calldata,
+            Priority.POST,
+            owner.address,
+            gas_estimate(RelayKind.POST),
+        )
 
     def request_capacity(self, provider: Wallet, n: int = 5, *, issued_at: int | None = None) -> NewRelay:
         message = RequestCapacity(n, issued_at if issued_at is not None else next(self.times))
@@ -113,3 +123,22 @@ class Ops:
         signature = provider.sign(self.domains.jobs.digest(message))
         calldata = job_registry.claim(job, message.issued_at, signature, self.payments[job])
         return NewRelay(RelayKind.CLAIM, job, b"claim" + job, raw(self.market.jobs), calldata, Priority.OP)
+
+    def settle(self, provider: Wallet, job: bytes, cid: str = CID) -> NewRelay:
+        message = Settle(job, 10, int(time.time()))
+        signature = provider.sign(self.domains.jobs.digest(message))
+        calldata = job_registry.settle(job, 10, message.issued_at, cid, signature)
+        registry, content = raw(self.market.jobs), cid.encode()
+        return NewRelay(RelayKind.SETTLE, job, b"settle" + job, registry, calldata, Priority.EXIT, content=content)
+
+    def fail(self, provider: Wallet, job: bytes) -> NewRelay:
+        message = Fail(job, int(time.time()))
+        signature = provider.sign(self.domains.jobs.digest(message))
+        calldata = job_registry.fail(job, message.issued_at, signature)
+        return NewRelay(RelayKind.FAIL, job, b"fail" + job, raw(self.market.jobs), calldata, Priority.EXIT)
+
+    def cancel(self, owner: Wallet, job: bytes) -> NewRelay:
+        message = Cancel(job, int(time.time()))
+        signature = owner.sign(self.domains.jobs.digest(message))
+        calldata = job_registry.cancel(job, message.issued_at, signature)
+        return NewRelay(RelayKind.CANCEL, job, b"cancel" + job, raw(self.market.jobs), calldata, Priority.OP)

@@ -14,8 +14,10 @@ from coordinatord.chain.rpc import Rpc, open_rpc
 from coordinatord.indexer.fetch import Source
 from coordinatord.indexer.follow import IndexerSettings, run_indexer
 from coordinatord.indexer.follow import Wake as IndexWake
+from coordinatord.relayer.fees import NO_CEILING, Ceiling
 from coordinatord.relayer.settings import RelayerSettings
 from coordinatord.relayer.worker import run_relayer
+from coordinatord.service.gas_budgets import GasBudgets, GasPolicy
 from coordinatord.service.relaying import Relaying
 from coordinatord.store.database import Database, open_database
 from coordinatord.store.migrate import migrate
@@ -23,6 +25,9 @@ from coordinatord.store.notices import Notices
 from coordinatord.store.outbox import NewRelay
 from devnet.anvil import CHAIN_ID, Anvil
 
+UNLIMITED: Final = GasPolicy(
+    posts=0, work=0, upkeep=0, unlisted_upkeep=0, newcomers=0, per_settled=0, hourly_percent=100
+)
 # Without an index beside a test: this says that it is ahead of every block, so that nobody waits for it.
 _INDEX_FAR_AHEAD = (
     "insert into index_position (block_number, block_hash, block_time) values (1000000000, '', 0)"
@@ -75,16 +80,21 @@ async def stage(
     queue_timeout_ms: int = 30_000,
     coalesce_max: int = 64,
     reserve_gas: int = 30_000_000,
+    cancel_reserve_gas: int = 10_000_000,
+    fee_ceiling: Ceiling = NO_CEILING,
     patience: float = 5.0,
     receipt_wait: float = 60.0,
     keeping_up: float = 5.0,
     index: AddressBook | None = None,
+    policy: GasPolicy = UNLIMITED,
 ) -> AsyncIterator[Stage]:
     settings = RelayerSettings(
         coalesce_max=coalesce_max,
         queue_timeout_ms=queue_timeout_ms,
         block_time_ms=400,
         reserve_gas=reserve_gas,
+        cancel_reserve_gas=cancel_reserve_gas,
+        fee_ceiling=fee_ceiling,
         keeping_up=keeping_up,
     )
     async with (
@@ -97,7 +107,12 @@ async def stage(
                 await connection.execute(_INDEX_FAR_AHEAD)
         notices = Notices()
         relaying = Relaying(
-            database, notices, max_depth=max_depth, queue_timeout_ms=queue_timeout_ms, receipt_wait=receipt_wait
+            database,
+            notices,
+            budgets=GasBudgets(database, policy),
+            max_depth=max_depth,
+            queue_timeout_ms=queue_timeout_ms,
+            receipt_wait=receipt_wait,
         )
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(notices.listen, database)

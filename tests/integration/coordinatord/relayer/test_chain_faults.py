@@ -8,7 +8,7 @@ from common.secp256k1 import Wallet
 from coordinatord.relayer.heads import WINDOW
 from coordinatord.service.relaying import Mined, RefusedByChain
 from coordinatord.trouble import Retryable
-from devnet.anvil import PAST_STATES
+from devnet.anvil import CHAIN_ID, PAST_STATES
 from devnet.world import World
 from tests.faults.rpc_proxy import HttpStatus, rpc_proxy
 from tests.integration.coordinatord.relayer.mining import mining_by_hand
@@ -122,7 +122,7 @@ async def test_after_a_reorg_an_op_waits_for_the_one_that_it_builds_on_from_anot
             first.start(relayer_wallet)
             await world.anvil.call("anvil_reorg", 2, [])
             await second.until("select state = 'queued' and requeued = 1 from relays where kind = 'claim'")
-            assert await second.fetchval("select state::text from relays where kind = 'post'") == "signed"
+            await second.until("select state = 'signed' from relays where kind = 'post'")
         await second.until("select bool_and(state = 'mined') from relays")
         async with second.database.connection() as connection:
             assert await relay_violations(connection, second.rpc, stuck_after=0) == []
@@ -161,26 +161,6 @@ async def test_an_op_waits_for_one_of_another_account_that_has_not_seen_the_reor
         await on.until("select bool_and(state = 'mined') from relays")
         async with on.database.connection() as connection:
             assert await relay_violations(connection, on.rpc, stuck_after=0) == []
-
-
-async def test_without_funds_posts_stop_while_other_ops_go_on_until_the_account_is_filled_up(
-    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
-) -> None:
-    account = hexed(relayer_wallet.address)
-    async with stage(database_url, world.anvil.rpc_url) as on:
-        on.start(relayer_wallet)
-        await world.anvil.call("anvil_setBalance", account, hex(10**16))
-        with pytest.raises(Retryable) as poor:
-            await on.relaying.relay(ops.post(client))
-        assert poor.value.code == "relayer_funds"
-        assert isinstance(await on.relaying.relay(ops.request_capacity(provider)), Mined)
-        await world.anvil.call("anvil_setBalance", account, "0x0")
-        await world.anvil.call("evm_mine")
-        with pytest.raises(Retryable) as empty:
-            await on.relaying.relay(ops.request_capacity(provider))
-        assert empty.value.code == "relayer_funds"
-        await world.anvil.call("anvil_setBalance", account, hex(10**21))
-        assert isinstance(await on.relaying.relay(ops.post(client)), Mined)
 
 
 @pytest.mark.parametrize("blocks", [1, 0], ids=["another branch", "no new block"])
@@ -258,3 +238,27 @@ async def test_every_connection_to_the_database_breaks_and_the_relay_ends_all_th
             await world.anvil.call("evm_mine")
         assert isinstance(outcomes[0], Mined)
         assert await on.fetchval("select count(*) from relay_tx_versions") == 1
+
+
+@pytest.mark.parametrize(("minutes", "held_back"), [(20, False), (1, True)], ids=["retired", "restarting"])
+async def test_a_vanished_block_of_an_account_that_nobody_relays_from_holds_refusals_back_for_a_while_only(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, *, minutes: int, held_back: bool
+) -> None:
+    head = int(await world.anvil.call("eth_blockNumber"), 16)
+    async with stage(database_url, world.anvil.rpc_url, queue_timeout_ms=1_000, receipt_wait=0.1) as on:
+        await on.fetchval(
+            "insert into relay_txs (chain_id, account, nonce, target, calldata, gas, priority, purpose, block_number,"
+            " block_hash, mined_hash, succeeded, broadcast_at) values ($1, $2, 0, $2, '', 0, 0, 'relay', $3, $4, $4,"
+            " true, clock_timestamp() - $5 * interval '1 minute') returning id",
+            CHAIN_ID,
+            b"\xee" * 20,
+            head,
+            b"\xdd" * 32,
+            minutes,
+        )
+        on.start(relayer_wallet)
+        if held_back:
+            with pytest.raises(Retryable):
+                await on.relaying.relay(ops.reclaim(bytes(32)))
+        else:
+            assert isinstance(await on.relaying.relay(ops.reclaim(bytes(32))), RefusedByChain)

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import attrs
 import pytest
 
-from coordinatord.store import outbox, relay_outcomes, relay_txs
+from coordinatord.store import ended_relays, job_ends, outbox, relay_outcomes, relay_txs
 from coordinatord.store.database import Connection, open_database
 from coordinatord.store.migrate import migrate
 from coordinatord.store.outbox import MAX_REQUEUES, NewRelay, Priority, Queued, RelayKind
@@ -134,3 +134,82 @@ async def test_what_waits_too_long_is_dropped_and_what_is_signed_is_not(connecti
     await connection.execute("update relays set queued_at = queued_at - interval '1 minute' where dedupe <> 'c'")
     assert await outbox.drop_overdue(connection, 30_000) == [RelayKind.POST]
     assert await states(connection) == ["signed", "dropped", "queued"]
+
+
+async def test_bytes_lost_twice_in_a_row_end_the_relay_whichever_of_them_is_mined_after_all(
+    connection: Connection,
+) -> None:
+    first = await signed(connection, 0, b"a")
+    await relay_outcomes.mark_lost(connection, [first])
+    (relay,) = await outbox.take(connection, 10, 10)
+    version = Version(bytes([1]) * 32, b"raw", 10, 1, fills=False)
+    again = NewTx(1, TARGET, b"data", 100_000, 2, "relay", version)
+    (second,) = await relay_txs.insert(connection, CHAIN, ACCOUNT, [again])
+    await outbox.mark_signed(connection, [relay.id], [second], [None])
+    await relay_outcomes.mark_lost(connection, [second])
+    await relay_outcomes.record_mined(connection, [MinedTx(first, bytes(32), 7, BLOCK, succeeded=True)])
+    assert await relay_outcomes.take_back(connection, [first], []) == {relay.id}
+    await relay_outcomes.end_carried(connection, [first], [])
+    assert await states(connection) == ["mined"]
+    (status,) = await outbox.statuses(connection, [relay.id])
+    assert status.block_number == 7
+
+
+async def test_a_self_transfer_is_never_told_as_the_transaction_of_a_relay(connection: Connection) -> None:
+    tx_id = await signed(connection, 0, b"a")
+    await relay_txs.add_versions(connection, [(tx_id, Version(b"\xff" * 32, b"fill", 20, 2, fills=True))])
+    (status,) = await outbox.statuses(connection, [1])
+    assert status.tx_hash == bytes(32)
+
+
+async def test_of_one_request_only_what_names_the_same_content_joins(connection: Connection) -> None:
+    def settle(content: bytes) -> NewRelay:
+        return attrs.evolve(new(b"settle"), kind=RelayKind.SETTLE, content=content)
+
+    first = await outbox.submit(connection, settle(b"one"), max_depth=10)
+    assert isinstance(first, Queued)
+    assert await outbox.submit(connection, settle(b"another"), max_depth=10) == outbox.SubjectBusy()
+    assert await outbox.submit(connection, settle(b"one"), max_depth=10) == Queued(first.id, joined=True)
+    await outbox.end(connection, [outbox.Ending(first.id, "refused", "SlaExpired")])
+    assert isinstance(await outbox.submit(connection, settle(b"another"), max_depth=10), Queued)
+
+
+async def test_two_contents_of_one_request_at_once_leave_the_first(connection: Connection) -> None:
+    relays = [attrs.evolve(new(b"settle"), content=content) for content in (b"one", b"another", b"one")]
+    outcomes = await outbox.submit_all(connection, relays, max_depth=10)
+    assert outcomes == [Queued(1, joined=False), outbox.SubjectBusy(), Queued(1, joined=True)]
+
+
+async def test_what_is_held_is_not_dropped_for_its_time_in_the_queue(connection: Connection) -> None:
+    relay_id = await queued(connection, b"a")
+    await connection.execute("update relays set queued_at = queued_at - interval '1 minute'")
+    await outbox.hold(connection, [relay_id], 30)
+    assert await outbox.drop_overdue(connection, 1_000) == []
+    await outbox.hold(connection, [relay_id], -1)
+    assert await outbox.drop_overdue(connection, 1_000) == [RelayKind.POST]
+
+
+@pytest.mark.parametrize("kind", [RelayKind.CANCEL, RelayKind.SETTLE, RelayKind.CLAIM])
+async def test_what_ended_a_job_stays_known_when_its_relay_is_dropped(connection: Connection, kind: RelayKind) -> None:
+    tx_id = await signed(connection, 0, b"job")
+    await signed(connection, 1, b"a later transaction, which says what nonce comes next")
+    await connection.execute("update relays set kind = $1 where tx_id = $2", kind.value, tx_id)
+    await mine(connection, tx_id)
+    ended = None if kind is RelayKind.CLAIM else bytes(32)
+    assert await job_ends.ending_of(connection, b"job") == ended
+    await connection.execute("update relays set ended_at = ended_at - interval '8 days' where tx_id = $1", tx_id)
+    await connection.execute("update relay_txs set created_at = created_at - interval '8 days'")
+    assert await ended_relays.drop_ended(connection, 7 * 86_400, 10) == 1
+    assert await connection.fetchval("select count(*) from relays") == 1
+    assert await job_ends.ending_of(connection, b"job") == ended
+
+
+async def test_a_cancel_that_comes_a_moment_after_another_joins_what_was_mined(connection: Connection) -> None:
+    cancel = attrs.evolve(new(b"cancel", subject=b"job"), kind=RelayKind.CANCEL)
+    first = await outbox.submit(connection, cancel, max_depth=10)
+    assert isinstance(first, Queued)
+    await connection.execute("update relays set state = 'mined', ended_at = now()")
+    other = attrs.evolve(cancel, dedupe=b"other", subject=b"another job")
+    outcomes = await outbox.submit_all(connection, [other, cancel], max_depth=10)
+    assert outcomes[1] == Queued(first.id, joined=True)
+    assert await connection.fetchval("select array_agg(dedupe order by id) from relays") == [b"cancel", b"other"]

@@ -114,6 +114,21 @@ async def test_beyond_the_depth_the_queue_is_full(world: World, database_url: st
         callers.cancel_scope.cancel()
 
 
+async def test_a_queue_that_others_have_filled_has_room_for_exits(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
+) -> None:
+    async with (
+        stage(database_url, world.anvil.rpc_url, max_depth=3) as on,
+        anyio.create_task_group() as callers,
+    ):
+        for _ in range(3):
+            callers.start_soon(on.relaying.relay, ops.post(client))
+        await on.until("select count(*) = 3 from relays")
+        callers.start_soon(on.relaying.relay, ops.reclaim(bytes(32)))
+        await on.until("select count(*) = 1 from relays where kind = 'reclaim'")
+        callers.cancel_scope.cancel()
+
+
 async def test_a_relay_that_nobody_takes_times_out_and_is_never_signed(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:

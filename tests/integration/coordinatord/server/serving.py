@@ -13,10 +13,12 @@ from coordinatord.api.answers import Answer
 from coordinatord.api.bodies import BodyBudget, BodyReader
 from coordinatord.api.caching import BlockCache
 from coordinatord.api.callers import CallerLimits, TokenBuckets
+from coordinatord.api.cors import Cors, Origins
 from coordinatord.api.dispatch import Dispatcher, Gates
 from coordinatord.api.frame import Frame
-from coordinatord.api.routes import KIB, Body, Request, Route
-from coordinatord.api.uploading import UploadReader
+from coordinatord.api.routes import KIB, Body, Form, Request, Route
+from coordinatord.api.uploading import UploadReader, UploadsAtOnce
+from coordinatord.server.connections import Room
 from coordinatord.server.listening import listening_socket
 from coordinatord.server.pace import Pace
 from coordinatord.server.serving import serve_until
@@ -25,16 +27,23 @@ from coordinatord.store.snapshot import Snapshot
 from devnet.ports import LOOPBACK, pick_free
 from tests.fakes.index_position import Standing
 
+ORIGIN = "https://app.example"
 LARGE = bytes(32 << 20)  # more than all buffers between a server and a client that does not read
+_ORIGINS = Origins.of([ORIGIN])
+_ROOM = Room()
 
 
 @attrs.define
 class Served:
-    """`paths`: of the requests that reached a handler. `bodies`: how many of them came with a body that was read."""
+    """`paths`: of the requests that reached a handler. `bodies`: how many of them came with a body that was read;
+    `uploaded`: the bytes of whole files."""
 
     port: int
     paths: list[str] = attrs.field(factory=list)
     bodies: int = 0
+    uploaded: int = 0
+    begun: int = 0  # of uploads
+    uploads: anyio.Condition = attrs.field(factory=anyio.Condition)
     stop: anyio.Event = attrs.field(factory=anyio.Event)
     stopped: anyio.Event = attrs.field(factory=anyio.Event)
     released: anyio.Event = attrs.field(factory=anyio.Event)
@@ -50,6 +59,12 @@ class Served:
         async with self.connected() as client:
             await client.send(b"GET /hello HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
             assert (await client.rest()).startswith(b"HTTP/1.1 200 ")
+
+    async def uploads_begun(self, many: int) -> None:
+        with anyio.fail_after(20):
+            async with self.uploads:
+                while self.begun < many:
+                    await self.uploads.wait()
 
     def routes(self) -> list[Route]:
         async def hello(_: Request) -> Answer:
@@ -70,6 +85,15 @@ class Served:
             await self.released.wait()
             return Answer(200, b"{}")
 
+        async def upload(request: Request) -> Answer:
+            async with self.uploads:
+                self.begun += 1
+                self.uploads.notify_all()
+            await request.body.purpose()
+            await request.body.filename()
+            self.uploaded += sum([len(piece) async for piece in request.body.pieces()])
+            return Answer(200, b"{}")
+
         body = Body(64 * KIB, lambda values: values, dict)
         route = partial(Route, about="", replies=())
         return [
@@ -77,6 +101,7 @@ class Served:
             route(method="GET", path="/large", handler=large),
             route(method="GET", path="/wait", handler=wait),
             route(method="POST", path="/take", handler=take, body=body),
+            route(method="POST", path="/upload", handler=upload, form=Form({}), session=True),
         ]
 
 
@@ -107,14 +132,23 @@ class Raw:
 
 
 @asynccontextmanager
-async def serving(pace: Pace, *, body_deadline: float = 60, grace: float = 20) -> AsyncIterator[Served]:
+async def serving(
+    pace: Pace,
+    *,
+    body_deadline: float = 60,
+    body_silence: float = 10,
+    grace: float = 20,
+    room: Room = _ROOM,
+    uploads: UploadReader | None = None,
+) -> AsyncIterator[Served]:
+    """The origin ORIGIN may read the answers."""
     served = Served(pick_free())
     listening = listening_socket(served.port, LOOPBACK)
     listening.listen(1024)
 
     async def serve() -> None:
-        app = _stack(served.routes(), body_deadline)
-        await serve_until(app, listening, served.stop.wait, grace_seconds=grace, pace=pace)
+        app = _stack(served.routes(), BodyReader(body_deadline, 4096, body_silence), uploads or uploading())
+        await serve_until(app, listening, served.stop.wait, grace_seconds=grace, pace=pace, room=room, origins=_ORIGINS)
         served.stopped.set()
 
     async with anyio.create_task_group() as tasks:
@@ -126,20 +160,27 @@ async def serving(pace: Pace, *, body_deadline: float = 60, grace: float = 20) -
             served.stop.set()
 
 
-def _stack(routes: list[Route], body_deadline: float) -> ASGIApp:
+def uploading(memory: int = 1 << 20, *, of_caller: int = 4, of_wallet: int = 4, silence: float = 10) -> UploadReader:
+    return UploadReader(BodyBudget(memory), UploadsAtOnce(of_caller, of_wallet), 64 << 20, 4096, silence)
+
+
+def _stack(routes: list[Route], bodies: BodyReader, uploads: UploadReader) -> ASGIApp:
     async def is_ready() -> bool:
         return True
 
-    async def no_session(_: str) -> SessionRow | None:
-        return None
+    async def of_wallet(token: str) -> SessionRow | None:
+        return SessionRow(token.encode(), None)
 
     budget = BodyBudget(1 << 20)
     gates = Gates(
         is_ready,
-        no_session,
-        BodyReader(body_deadline, 4096),
+        of_wallet,
+        bodies,
         budget,
-        UploadReader(budget, 1 << 20, 4096, body_deadline),
+        uploads,
         BlockCache(Standing(Snapshot(1, b"", 1))),
     )
-    return Frame(CallerLimits(Dispatcher(routes, gates), TokenBuckets(1e9, 1e9), frozenset()))
+    # Callers are told apart as behind a proxy: by what the request says.
+    proxies = frozenset({LOOPBACK})
+    app = CallerLimits(Dispatcher(routes, gates), TokenBuckets(1e9, 1e9), proxies)
+    return Frame(Cors(app, _ORIGINS), _ORIGINS)

@@ -8,7 +8,7 @@ import pytest
 
 from coordinatord.server import http11
 from coordinatord.server.pace import Pace
-from tests.integration.coordinatord.server.serving import Served, serving
+from tests.integration.coordinatord.server.serving import ORIGIN, Served, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -45,6 +45,20 @@ AMBIGUOUS = {
     "a NUL in a header": b"GET /hello HTTP/1.1\r\nhost: x\r\nx-a: b\0c\r\n\r\n" + SMUGGLED,
     "a version that is none": b"GET /hello HTTP/1.7\r\nhost: x\r\n\r\n" + SMUGGLED,
     "the preface of HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "a folded header of no meaning": b"GET /hello HTTP/1.1\r\nhost: x\r\nx-a: b\r\n c\r\n\r\n" + SMUGGLED,
+    "a header folded by a tab": b"GET /hello HTTP/1.1\r\nhost: x\r\nx-a: b\r\n\tc\r\n\r\n" + SMUGGLED,
+    "a line after the request's that begins with a space": b"GET /hello HTTP/1.1\r\n host: x\r\n\r\n" + SMUGGLED,
+    "lines that end in LF alone": b"GET /hello HTTP/1.1\nhost: x\n\n" + SMUGGLED,
+    "one line that ends in LF alone": b"GET /hello HTTP/1.1\r\nhost: x\nx-a: b\r\n\r\n" + SMUGGLED,
+    "an empty line of LF alone": b"GET /hello HTTP/1.1\r\nhost: x\r\n\n" + SMUGGLED,
+    "an LF before the request": b"\n" + SMUGGLED,
+    "a CR inside of a line": b"GET /hello HTTP/1.1\r\nhost: x\r\nx-a: b\rc\r\n\r\n" + SMUGGLED,
+    "trailers that end in LF alone": _post(b"transfer-encoding: chunked", body=b"2\r\n{}\r\n0\r\nx-a: b\n\n"),
+    "a folded trailer": _post(b"transfer-encoding: chunked", body=b"2\r\n{}\r\n0\r\nx-a: b\r\n c\r\n\r\n"),
+    "a chunk that ends in LF alone": _post(b"transfer-encoding: chunked", body=b"2\n{}\n0\n\n"),
+    "an address without a host": b"GET http:///hello HTTP/1.1\r\nhost: x\r\n\r\n" + SMUGGLED,
+    "an address with a user": b"GET http://me@x/hello HTTP/1.1\r\nhost: x\r\n\r\n" + SMUGGLED,
+    "an address with a fragment": b"GET http://x/hello#a HTTP/1.1\r\nhost: x\r\n\r\n" + SMUGGLED,
     "no HTTP at all": b"\x16\x03\x01\x02\x00\x01\x00" + b"\n\n",
 }
 
@@ -70,6 +84,29 @@ async def test_refusal_before_any_route_has_the_envelope_of_all_errors(served: S
     assert b"\r\nx-request-id: " in head.lower()
     assert b"\r\nx-svc-retryable: false" in head.lower()
     assert json.loads(body)["error"].keys() == {"message", "type", "param", "code"}
+
+
+REFUSED_HEADS = {
+    "no method": b"GET\r\norigin: %s\r\n\r\n",
+    "a folded header": b"GET / HTTP/1.1\r\nOrigin:  %s \r\nx-a: b\r\n c\r\n\r\n",
+    "another version": b"GET / HTTP/1.2\r\nhost: x\r\norigin: %s\r\n\r\n",
+    "no end": b"GET / HTTP/1.1\r\nhost: x\r\norigin: %s\r\nx-long: " + b"a" * 20_000,
+    "two lengths": b"POST /take HTTP/1.1\r\nhost: x\r\norigin: %s\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("head", REFUSED_HEADS.values(), ids=REFUSED_HEADS.keys())
+async def test_refusal_before_any_route_can_be_read_by_an_allowed_origin_and_by_no_other(
+    served: Served, head: bytes
+) -> None:
+    for origin, allowed in ((ORIGIN.encode(), True), (ORIGIN.encode() + b".evil", False)):
+        async with served.connected() as client:
+            await client.send(head % origin)
+            answer = (await client.rest()).lower()
+        assert answer[9:10] == b"4" or answer.startswith(b"http/1.1 505 ")
+        assert (b"\r\naccess-control-allow-origin: " + ORIGIN.encode() + b"\r\n" in answer) == allowed
+        assert (b"\r\naccess-control-expose-headers: x-request-id" in answer) == allowed
+        assert b"\r\nvary: origin\r\n" in answer
 
 
 @pytest.mark.parametrize(
@@ -142,11 +179,25 @@ async def test_upgrade_is_not_taken_and_the_request_answered_as_it_stands(served
         (b"POST /take HTTP/1.1\r\ncontent-encoding: identity\r\n", b"{}", b"200"),
         (b"POST /take?limit=1&limit=2 HTTP/1.1\r\n", b"{}", b"400"),
         (b"POST /take?limit=1&%6cimit=2 HTTP/1.1\r\n", b"{}", b"400"),
-        (b"POST http://elsewhere/take HTTP/1.1\r\n", b"{}", b"404"),
+        (b"POST http://elsewhere/take HTTP/1.1\r\n", b"{}", b"200"),
+        (b"POST HTTPS://[::1]:8402/take?limit=1 HTTP/1.1\r\n", b"{}", b"200"),
+        (b"POST http://elsewhere HTTP/1.1\r\n", b"{}", b"404"),
+        (b"POST ftp://elsewhere/take HTTP/1.1\r\n", b"{}", b"404"),
         (b"POST //take HTTP/1.1\r\n", b"{}", b"404"),
         (b"CONNECT /take HTTP/1.1\r\n", b"", b"405"),
     ],
-    ids=["encoded", "not encoded", "key twice", "key twice, one encoded", "whole address", "two slashes", "tunnel"],
+    ids=[
+        "encoded",
+        "not encoded",
+        "key twice",
+        "key twice, one encoded",
+        "whole address",
+        "one of IPv6 with a query",
+        "one without a path",
+        "one of another scheme",
+        "two slashes",
+        "tunnel",
+    ],
 )
 async def test_request_that_is_well_formed_but_odd_is_answered_with_its_status(
     served: Served, head: bytes, body: bytes, status: bytes

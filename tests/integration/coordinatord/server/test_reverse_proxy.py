@@ -1,11 +1,10 @@
-"""The documented nginx in front of the server, where there is an nginx (in PATH, or named by NGINX)."""
+"""The documented nginx before the server: the one that NGINX names, that `make programs` fetched, or the system's."""
 
 import os
 import re
-import shutil
 import subprocess
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import anyio
@@ -14,11 +13,12 @@ import pytest
 from coordinatord.server.pace import Pace
 from devnet.ports import LOOPBACK, is_free, pick_free
 from tests.integration.coordinatord.server.serving import Raw, Served, serving
+from tests.programs.found import program
 
 pytestmark = pytest.mark.anyio
 
 CONF = Path(__file__).parents[4] / "config" / "nginx" / "coordinatord.conf"
-NGINX = os.environ.get("NGINX") or shutil.which("nginx")
+NGINX = os.environ.get("NGINX") or program("nginx")
 
 
 def local(text: str, *, proxy: int, server: int) -> str:
@@ -37,13 +37,29 @@ async def served() -> AsyncIterator[Served]:
         yield served
 
 
+def of_one_connection_a_caller(text: str) -> str:
+    """The same, where callers say themselves who they are."""
+    text = text.replace("limit_conn coordinatord_callers 128;", "limit_conn coordinatord_callers 1;")
+    return text.replace("server_name", "set_real_ip_from 127.0.0.1; real_ip_header x-real; server_name")
+
+
 @pytest.fixture
 def proxy(served: Served, tmp_path: Path) -> Iterator[int]:
+    yield from running(served, tmp_path, lambda text: text)
+
+
+@pytest.fixture
+def strict_proxy(served: Served, tmp_path: Path) -> Iterator[int]:
+    yield from running(served, tmp_path, of_one_connection_a_caller)
+
+
+def running(served: Served, tmp_path: Path, changed: Callable[[str], str]) -> Iterator[int]:
     if NGINX is None:
-        pytest.skip("there is no nginx here (on Debian: the package nginx)")
+        pytest.skip("no nginx here; `make programs` fetches it")
     port = pick_free()
     site = tmp_path / "coordinatord.conf"
-    site.write_text(local(CONF.read_text(encoding="utf-8"), proxy=port, server=served.port), encoding="utf-8")
+    text = local(CONF.read_text(encoding="utf-8"), proxy=port, server=served.port)
+    site.write_text(changed(text), encoding="utf-8")
     kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     places = "".join(f"{kind}_temp_path {tmp_path}/{kind};" for kind in kinds)
     main = tmp_path / "nginx.conf"
@@ -104,3 +120,16 @@ async def test_upgrade_to_h2c_is_not_passed_on(served: Served, proxy: int) -> No
     asked = b"GET /hello HTTP/1.1\r\nhost: x\r\nconnection: upgrade, close\r\nupgrade: h2c\r\n\r\n"
     assert (await told(proxy, asked)).startswith(b"HTTP/1.1 200 ")
     assert served.paths == ["/hello"]
+
+
+async def test_addresses_of_one_ipv6_network_are_one_caller(served: Served, strict_proxy: int) -> None:
+    def get(path: str, address: str) -> bytes:
+        return f"GET {path} HTTP/1.1\r\nhost: x\r\nx-real: {address}\r\nconnection: close\r\n\r\n".encode()
+
+    async with await anyio.connect_tcp(LOOPBACK, strict_proxy) as busy:
+        await busy.send(get("/wait", "2001:db8:1:2::1"))
+        await served.waiting.wait()
+        same = await told(strict_proxy, get("/hello", "2001:db8:1:2:ffff::2"))
+        other = await told(strict_proxy, get("/hello", "2001:db8:1:3::1"))
+        served.released.set()
+    assert (same[9:12], other[9:12]) == (b"429", b"200")

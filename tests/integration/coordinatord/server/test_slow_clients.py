@@ -82,8 +82,9 @@ async def test_connection_without_a_further_request_is_ended() -> None:
         assert (await client.rest()).endswith(b"{}")
 
 
-async def test_stalled_body_is_408_and_ends_the_connection() -> None:
-    async with serving(PATIENT, body_deadline=0.2) as served, served.connected() as client:
+@pytest.mark.parametrize("limit", [{"body_deadline": 0.2}, {"body_silence": 0.2}], ids=["deadline", "silence"])
+async def test_stalled_body_is_408_and_ends_the_connection(limit: dict[str, float]) -> None:
+    async with serving(PATIENT, **limit) as served, served.connected() as client:  # type: ignore[arg-type] # both are seconds
         await half_a_body(client)
         answer = await client.rest()
     assert answer.startswith(b"HTTP/1.1 408 ")

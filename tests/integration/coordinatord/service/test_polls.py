@@ -9,13 +9,14 @@ from typing import cast
 import anyio
 import pytest
 
+from coordinatord.service.attendance import Attendance
 from coordinatord.service.funding import Funding
 from coordinatord.service.outcomes import NotSigned
 from coordinatord.service.polls import Polls
 from coordinatord.service.recent import Recent
 from coordinatord.store.database import Database, open_database
 from coordinatord.store.jobs import JobFilter
-from coordinatord.store.leases import HeldJob
+from coordinatord.store.leases import HeldJob, Poller
 from coordinatord.store.migrate import migrate
 from coordinatord.store.sessions import SessionRow
 from coordinatord.store.snapshot import Snapshot, read_snapshot
@@ -66,6 +67,76 @@ async def test_a_thousand_polls_at_once_are_all_answered_and_no_job_is_leased_tw
             tasks.start_soon(poll, n)
     assert {len(providers) for providers in holders.values()} == {1}
     assert len(holders) == JOBS  # four hundred pairs of provider and model want two each: nothing is left over
+
+
+async def test_poll_is_told_of_held_jobs_only_what_it_asks_for(processes: list[Polls]) -> None:
+    async def poll(**more: int) -> int:
+        wanted = JobFilter(state="Open", model_id=1, **more)  # type: ignore[arg-type] # the rates among them
+        held = await processes[0].poll(SessionRow(b"\x01", 1), wanted, 4, 100, 0)
+        assert not isinstance(held, NotSigned)
+        return len(held[1])
+
+    assert await poll() == 4
+    assert await poll(min_rate_in=1_000_001) == 0
+    assert await poll(min_rate_out=2_000_001) == 0
+    assert await poll(min_rate_in=1_000_000, min_rate_out=2_000_000) == 4
+
+
+async def test_orders_that_a_provider_does_not_ask_for_never_take_the_place_of_those_it_does(
+    database_url: str,
+) -> None:
+    async with open_database(database_url, smallest=1, largest=2) as pool:
+        async with pool.connection() as connection:
+            await migrate(connection)
+            await begin_index(connection)
+            await add_models(connection, 1)
+            await add_providers(connection, 1)
+            await add_jobs(connection, 6, models=1)
+            await connection.execute("insert into asks values (1, 1, 3600, 1000000, 2000000)")
+            # One of another window and two below the ask, before one that meets it; and two bids, last of all.
+            await connection.execute("update jobs set designated = 1 where posted_block <= 4")
+            await connection.execute("update jobs set sla_secs = 60 where posted_block = 1")
+            await connection.execute("update jobs set rate_in = 999999 where posted_block in (2, 3)")
+        polls = polls_over(pool)
+
+        async def poll(free: int) -> list[int]:
+            held = await polls.poll(SessionRow(b"\x01", 1), JobFilter(state="Open", model_id=1), free, 100, 0)
+            assert not isinstance(held, NotSigned)
+            return [int(job.posted_block) for job in held[1]]
+
+        async with pool.connection() as connection:
+            await connection.execute("update jobs set state = 1 where posted_block > 3")
+        assert await poll(2) == [1, 2], "with nothing better to do, what came unasked is told as well"
+        async with pool.connection() as connection:
+            await connection.execute("update jobs set state = 0")
+        assert await poll(2) == [4, 5]
+        assert await poll(3) == [4, 5, 6]
+        assert await poll(5) == [1, 2, 4, 5, 6]
+        assert await poll(5) == [1, 2, 4, 5, 6]
+
+
+async def test_provider_counts_as_there_from_its_last_poll_however_few_are_written_down(database_url: str) -> None:
+    now = 100.0
+    async with open_database(database_url, smallest=1, largest=2) as pool:
+        async with pool.connection() as connection:
+            await migrate(connection)
+        attendance = Attendance(pool, 12_000, lambda: now)
+
+        async def seconds_since_seen() -> float:
+            async with pool.connection() as connection:
+                age: float = await connection.fetchval(
+                    "select extract(epoch from clock_timestamp() - seen_at)::float8 from liveness"
+                )
+                return age
+
+        await attendance.note(Poller(1, 1), 4)
+        now += 2.9
+        await attendance.note(Poller(1, 1), 4)  # so soon that it is not written at once
+        now += 1.0
+        async with pool.connection() as connection:
+            await connection.execute("update liveness set seen_at = seen_at - interval '3.9 seconds'")
+        await attendance.write()
+        assert 0.9 < await seconds_since_seen() < 1.9
 
 
 async def test_provider_for_whom_nothing_was_open_is_leased_what_comes_with_the_next_block(database_url: str) -> None:

@@ -87,6 +87,21 @@ async def test_body_that_never_ends_is_given_up_at_the_deadline() -> None:
     assert slow.value.answer.status == 408
 
 
+async def test_body_that_falls_silent_is_given_up_long_before_the_deadline() -> None:
+    pieces = iter([{"type": "http.request", "body": b"a" * 50_000, "more_body": True}])
+
+    async def receive() -> Message:
+        for piece in pieces:
+            return piece
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async with BodyBudget(1 << 20).share("") as share:
+        with anyio.fail_after(5), pytest.raises(Unacceptable) as slow:
+            await BodyReader(deadline_s=60, least_rate=1, silence_s=0.01).read(receive, Headers(), 1 << 20, share)
+    assert slow.value.answer.status == 408
+
+
 @pytest.mark.parametrize(
     ("second_piece_at", "is_slow"),
     [(4.9, False), (5.1, True), (5.0 + 0.01, False)],

@@ -2,7 +2,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from coordinatord.api.answers import Answer
-from coordinatord.api.cors import Cors
+from coordinatord.api.cors import Cors, Origins
 from coordinatord.api.sending import send_answer
 from tests.unit.coordinatord.api.asgi import ask, scope
 
@@ -14,7 +14,7 @@ async def _app(_: Scope, __: Receive, send: Send) -> None:
     await send_answer(send, Answer(200, b"{}"))
 
 
-CORS = Cors(_app, (ORIGIN,))
+CORS = Cors(_app, Origins.of([ORIGIN]))
 
 
 async def test_allowed_origin_may_read_the_specified_headers_without_credentials() -> None:

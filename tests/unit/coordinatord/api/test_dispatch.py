@@ -6,7 +6,7 @@ from coordinatord.api.caching import BlockCache
 from coordinatord.api.callers import CallerLimits, TokenBuckets
 from coordinatord.api.dispatch import Dispatcher, Gates
 from coordinatord.api.routes import Request, Route
-from coordinatord.api.uploading import UploadReader
+from coordinatord.api.uploading import UploadReader, UploadsAtOnce
 from coordinatord.store.sessions import SessionRow
 from coordinatord.store.snapshot import Snapshot
 from tests.fakes.index_position import Standing
@@ -27,7 +27,7 @@ async def no_session(_: str) -> SessionRow | None:
 
 def application(routes: list[Route], position: Standing) -> CallerLimits:
     budget = BodyBudget(1000)
-    uploads = UploadReader(budget, most_bytes=1000, least_rate=1, stall_s=1)
+    uploads = UploadReader(budget, UploadsAtOnce(8, 8), most_bytes=1000, least_rate=1, stall_s=1)
     gates = Gates(is_ready, no_session, BodyReader(60, 1), budget, uploads, BlockCache(position))
     return CallerLimits(Dispatcher(routes, gates), TokenBuckets(1e9, 1e9), frozenset())
 

@@ -4,6 +4,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from coordinatord.api import answers
+from coordinatord.api.cors import Origins
 from coordinatord.api.frame import Frame
 from coordinatord.api.sending import send_answer
 from coordinatord.metrics import http_requests
@@ -23,6 +24,19 @@ async def test_unexpected_failure_is_a_500_envelope_that_tells_nothing(capsys: p
     assert json.loads(answer.body)["error"]["type"] == "internal_error"
     assert b"secret" not in answer.body
     assert answer.headers["x-request-id"] in capsys.readouterr().out
+
+
+async def test_unexpected_failure_can_be_read_by_an_allowed_origin_and_by_no_other() -> None:
+    async def broken(_: Scope, __: Receive, ___: Send) -> None:
+        raise KeyError
+
+    frame = Frame(broken, Origins.of(["https://app.example"]))
+    allowed = await ask(frame, scope(origin="https://app.example"))
+    assert (allowed.status, allowed.headers["access-control-allow-origin"]) == (500, "https://app.example")
+    assert "x-svc-retryable" in allowed.headers["access-control-expose-headers"]
+    assert allowed.headers["vary"] == "origin"
+    other = await ask(frame, scope(origin="https://other.example"))
+    assert not [name for name in other.headers if name.startswith("access-control")]
 
 
 async def test_failure_after_the_head_ends_the_connection() -> None:

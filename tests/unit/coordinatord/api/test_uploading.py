@@ -1,5 +1,6 @@
 import itertools
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
 import anyio
 import pytest
@@ -9,7 +10,7 @@ from starlette.types import Message, Receive
 from common.refusal import Refused
 from coordinatord.api.bodies import BodyBudget, CallerGone, Unacceptable
 from coordinatord.api.forms import OVERHEAD_BYTES
-from coordinatord.api.uploading import HELD_BYTES, UploadReader
+from coordinatord.api.uploading import BEGUN_BYTES, HELD_BYTES, UploadReader, UploadsAtOnce
 from coordinatord.trouble import Retryable
 from tests.unit.coordinatord.api.asgi import receiving
 from tests.unit.coordinatord.api.test_forms import FILE, PURPOSE, form
@@ -20,14 +21,30 @@ HEADERS = {"content-type": "multipart/form-data; boundary=b"}
 FORM = form((PURPOSE, b"batch"), (FILE, b"x" * 1000))
 
 
-def reader(budget: BodyBudget | None = None, clock: Callable[[], float] = lambda: 0.0) -> UploadReader:
-    return UploadReader(budget or BodyBudget(HELD_BYTES), most_bytes=1000, least_rate=1000, stall_s=60, clock=clock)
+def reader(
+    budget: BodyBudget | None = None,
+    clock: Callable[[], float] = lambda: 0.0,
+    at_once: UploadsAtOnce | None = None,
+    most_bytes: int = 1000,
+) -> UploadReader:
+    return UploadReader(
+        budget or BodyBudget(HELD_BYTES),
+        at_once or UploadsAtOnce(8, 8),
+        most_bytes=most_bytes,
+        least_rate=1000,
+        stall_s=60,
+        clock=clock,
+    )
 
 
 async def upload(
-    uploads: UploadReader, receive: Receive, headers: dict[str, str] | None = None, caller: str = "honest"
+    uploads: UploadReader,
+    receive: Receive,
+    headers: dict[str, str] | None = None,
+    caller: str = "honest",
+    wallet: bytes = b"wallet",
 ) -> bytes:
-    async with uploads.reading(receive, Headers(HEADERS | (headers or {})), caller) as form:
+    async with uploads.reading(receive, Headers(HEADERS | (headers or {})), caller, wallet) as form:
         await form.purpose()
         await form.filename()
         return b"".join([piece async for piece in form.pieces()])
@@ -81,7 +98,7 @@ async def test_caller_that_stalls_is_given_up() -> None:
         await anyio.sleep_forever()
         raise AssertionError
 
-    stalled = UploadReader(BodyBudget(HELD_BYTES), most_bytes=1000, least_rate=1, stall_s=0.01)
+    stalled = UploadReader(BodyBudget(HELD_BYTES), UploadsAtOnce(1, 1), most_bytes=1000, least_rate=1, stall_s=0.01)
     with pytest.raises(Unacceptable) as slow:
         await upload(stalled, never)
     assert slow.value.answer.status == 408
@@ -110,19 +127,55 @@ async def test_encoded_form_is_refused_unread() -> None:
         await upload(reader(), receiving([]), {"content-encoding": "gzip"})
 
 
-async def test_uploads_beyond_the_memory_for_them_are_busy_and_what_ended_is_given_back() -> None:
-    uploads = reader(BodyBudget(HELD_BYTES + 2000))
-    async with uploads.reading(receiving([]), Headers(HEADERS), "other"):
-        with pytest.raises(Retryable) as busy:
-            await upload(uploads, receiving(pieces(FORM)), {"content-length": "2001"})
-        assert busy.value.kind == "busy"
-        assert await upload(uploads, receiving(pieces(FORM)), {"content-length": "2000"})
-    assert await upload(uploads, receiving(pieces(FORM)), {"content-length": "2001"})
+def begun(uploads: UploadReader, caller: str, wallet: bytes, size: int = 900) -> AbstractAsyncContextManager[object]:
+    """An upload of which nothing has arrived yet, whatever length it declares."""
+    headers = Headers(HEADERS | {"content-length": str(size)})
+    return uploads.reading(receiving([FORM]), headers, caller, wallet)
+
+
+async def test_upload_takes_memory_as_it_arrives_and_not_by_the_length_that_it_declares() -> None:
+    uploads = reader(BodyBudget(16 * BEGUN_BYTES + BEGUN_BYTES), at_once=UploadsAtOnce(99, 99), most_bytes=HELD_BYTES)
+    async with AsyncExitStack() as silent:
+        for n in range(16):
+            await silent.enter_async_context(begun(uploads, f"stranger {n}", b"stranger", HELD_BYTES))
+        assert await upload(uploads, receiving(pieces(FORM))) == b"x" * 1000
+
+
+async def test_upload_that_has_more_on_its_way_than_fits_the_memory_is_busy_and_what_ended_is_given_back() -> None:
+    uploads = reader(BodyBudget(2 << 20), most_bytes=8 << 20)
+    large = form((PURPOSE, b"batch"), (FILE, b"x" * (3 << 20)))
+    with pytest.raises(Retryable) as busy:
+        await upload(uploads, receiving(pieces(large, 1 << 16)))
+    assert busy.value.kind == "busy"
+    small = form((PURPOSE, b"batch"), (FILE, b"x" * (1 << 20)))
+    assert len(await upload(uploads, receiving(pieces(small, 1 << 16)))) == 1 << 20
+
+
+async def test_upload_of_any_length_takes_no_more_than_one_may_hold() -> None:
+    uploads = reader(BodyBudget(HELD_BYTES), most_bytes=4 * HELD_BYTES)
+    large = form((PURPOSE, b"batch"), (FILE, bytes(HELD_BYTES + (2 << 20))))
+    assert len(await upload(uploads, receiving(pieces(large, 1 << 18)))) == HELD_BYTES + (2 << 20)
 
 
 async def test_uploads_of_one_caller_leave_room_for_anothers() -> None:
-    uploads = reader(BodyBudget(2 * HELD_BYTES, most_of_one=HELD_BYTES))
-    async with uploads.reading(receiving([]), Headers(HEADERS), "stranger"):  # of unknown length: it may hold the most
+    uploads = reader(BodyBudget(4 * BEGUN_BYTES, most_of_one=BEGUN_BYTES))
+    async with begun(uploads, "stranger", b"stranger"):
         with pytest.raises(Retryable):
             await upload(uploads, receiving(pieces(FORM)), caller="stranger")
         assert await upload(uploads, receiving(pieces(FORM))) == b"x" * 1000
+
+
+@pytest.mark.parametrize(
+    ("caller", "wallet", "whose"),
+    [("stranger", b"third", "one address may send 2 "), ("elsewhere", b"first", "one wallet may send 1 ")],
+)
+async def test_uploads_beyond_those_of_a_caller_or_a_wallet_at_a_time_are_busy_until_one_ends(
+    caller: str, wallet: bytes, whose: str
+) -> None:
+    uploads = reader(at_once=UploadsAtOnce(of_caller=2, of_wallet=1))
+    async with begun(uploads, "stranger", b"first"), begun(uploads, "stranger", b"second"):
+        with pytest.raises(Retryable, match=whose) as busy:
+            await upload(uploads, receiving(pieces(FORM)), caller=caller, wallet=wallet)
+        assert busy.value.kind == "busy"
+        assert await upload(uploads, receiving(pieces(FORM))) == b"x" * 1000
+    assert await upload(uploads, receiving(pieces(FORM)), caller=caller, wallet=wallet) == b"x" * 1000

@@ -44,8 +44,12 @@ async def outcomes(node: Node, txs: list[PendingTx]) -> list[Sent]:
         (-32000, "replacement transaction underpriced", Sent.UNDERPRICED),
         (-32003, "max fee per gas less than block base fee", Sent.UNDERPRICED),
         (-32000, "intrinsic gas too low", Sent.UNSENDABLE),
+        (-32000, "transaction gas limit too high (cap: 16777216, tx: 26700000)", Sent.TOO_MUCH_GAS),
+        (-32000, "oversized data", Sent.OVERSIZED),
         (-32000, "insufficient funds for gas * price + value", Sent.LATER),
-        (-32603, "Internal error", Sent.LATER),
+        (-32000, "txpool is full", Sent.LATER),
+        (-32601, "the method eth_sendRawTransaction does not exist/is not available", Sent.NOT_SERVED),
+        (-32603, "Internal error", Sent.REJECTED),
         (-32005, "limit exceeded", Sent.LATER),
     ],
 )
@@ -68,3 +72,24 @@ async def test_no_answer_means_the_same_bytes_later() -> None:
 
     (sending,) = await broadcast(Rpc(unreachable), [tx(1)])
     assert sending.outcome is Sent.LATER
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "outcome"),
+    [
+        (401, b"", Sent.NOT_SERVED),
+        (403, b"", Sent.NOT_SERVED),
+        (200, b'{"id":null,"error":{"code":-32601,"message":"method not found"}}', Sent.NOT_SERVED),
+        (429, b"", Sent.LATER),
+        (502, b"", Sent.LATER),
+        (200, b'{"id":null,"error":{"code":-32603,"message":"batch failed"}}', Sent.LATER),
+    ],
+)
+async def test_a_whole_request_turned_away_unread_is_told_from_one_that_nobody_answered(
+    status: int, body: bytes, outcome: Sent
+) -> None:
+    async def answer(request: bytes) -> tuple[int, bytes]:
+        return status, body
+
+    (sending,) = await broadcast(Rpc(answer), [tx(1)])
+    assert sending.outcome is outcome

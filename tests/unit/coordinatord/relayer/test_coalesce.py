@@ -1,14 +1,29 @@
+import pytest
+
 from common.abi import selector
-from coordinatord.relayer.coalesce import Planned, Simulated, coalesce
+from coordinatord.relayer.coalesce import FOR_EXITS, Planned, Rank, Simulated, coalesce, in_flight
+from coordinatord.relayer.gas_book import FIRST_LOOK, GasBook, intrinsic_gas, shape_of
+from coordinatord.relayer.room import MOST_BYTES, TX_GAS_CAP, Room
 from coordinatord.store.outbox import RelayKind, WaitingRelay
 
 JOBS, PROVIDERS = b"\x01" * 20, b"\x02" * 20
-BLOCK = 30_000_000
+ROOM = Room(15_000_000)
+CALL = b"\xaa" * 100
 
 
-def simulated(number: int, target: bytes = JOBS, *, gas: int = 100_000, requeued: int = 0) -> Simulated:
-    relay = WaitingRelay(number, RelayKind.POST, target, bytes([number]), priority=number % 3, requeued=requeued)
-    return Simulated(relay, gas)
+def simulated(
+    number: int,
+    target: bytes = JOBS,
+    *,
+    gas: int = 100_000,
+    requeued: int = 0,
+    kind: RelayKind = RelayKind.POST,
+    size: int = 1,
+    book: GasBook | None = None,
+    call: bytes | None = None,
+) -> Simulated:
+    relay = WaitingRelay(number, kind, target, call or bytes([number]) * size, priority=number % 3, requeued=requeued)
+    return Simulated.of(relay, gas, book or GasBook())
 
 
 def ids(plans: list[Planned]) -> list[list[int]]:
@@ -17,7 +32,7 @@ def ids(plans: list[Planned]) -> list[list[int]]:
 
 def test_relays_of_one_registry_ride_together_in_their_order() -> None:
     mixed = [simulated(1), simulated(2, PROVIDERS), simulated(3), simulated(4, PROVIDERS), simulated(5)]
-    plans = coalesce(mixed, most=64, block_gas_limit=BLOCK)
+    plans = coalesce(mixed, most=64, room=ROOM)
     assert ids(plans) == [[1, 3, 5], [2, 4]]
     assert [plan.target for plan in plans] == [JOBS, PROVIDERS]
     assert plans[0].calldata.startswith(selector("relay(bytes[])"))
@@ -25,30 +40,80 @@ def test_relays_of_one_registry_ride_together_in_their_order() -> None:
 
 
 def test_a_single_relay_is_the_whole_transaction() -> None:
-    (plan,) = coalesce([simulated(7)], most=64, block_gas_limit=BLOCK)
+    (plan,) = coalesce([simulated(7)], most=64, room=ROOM)
     assert plan.calldata == b"\x07"
     assert plan.call_index(0) is None
     assert plan.gas > 100_000
 
 
+def test_exits_and_cancels_and_the_rest_ride_apart() -> None:
+    kinds = [RelayKind.POST, RelayKind.SETTLE, RelayKind.CANCEL, RelayKind.FAIL, RelayKind.CLAIM, RelayKind.RECLAIM]
+    plans = coalesce([simulated(n, kind=kind) for n, kind in enumerate(kinds, 1)], most=64, room=ROOM)
+    assert [(plan.rank, ids([plan])[0]) for plan in plans] == [
+        (Rank.OTHER, [1, 5]),
+        (Rank.EXIT, [2, 4, 6]),
+        (Rank.CANCEL, [3]),
+    ]
+
+
 def test_no_more_ride_together_than_allowed() -> None:
-    assert ids(coalesce([simulated(n) for n in range(1, 6)], most=2, block_gas_limit=BLOCK)) == [[1, 2], [3, 4], [5]]
+    assert ids(coalesce([simulated(n) for n in range(1, 6)], most=2, room=ROOM)) == [[1, 2], [3, 4], [5]]
 
 
-def test_a_shared_transaction_takes_half_a_block_at_most() -> None:
-    plans = coalesce([simulated(n, gas=4_000_000) for n in range(1, 7)], most=64, block_gas_limit=BLOCK)
+def test_a_shared_transaction_stays_within_the_room_for_gas() -> None:
+    plans = coalesce([simulated(n, gas=4_000_000) for n in range(1, 7)], most=64, room=ROOM)
     assert ids(plans) == [[1, 2, 3], [4, 5, 6]]
-    assert all(plan.gas <= BLOCK // 2 for plan in plans)
+    assert all(plan.gas <= ROOM.gas for plan in plans)
 
 
-def test_one_that_came_back_rides_alone_with_more_gas_each_time() -> None:
-    plans = coalesce(
-        [simulated(1), simulated(2, requeued=1), simulated(3), simulated(4, requeued=2)], most=64, block_gas_limit=BLOCK
-    )
+def test_many_that_are_seen_for_the_first_time_stay_under_the_cap_of_a_transaction() -> None:
+    settles = [simulated(n, gas=300_000, kind=RelayKind.SETTLE, size=420) for n in range(1, 65)]
+    plans = coalesce(settles, most=64, room=Room(TX_GAS_CAP))
+    assert len(plans) == 2
+    assert all(plan.gas <= TX_GAS_CAP for plan in plans)
+
+
+def test_a_shared_transaction_stays_within_the_bytes_that_nodes_take() -> None:
+    large = [simulated(n, kind=RelayKind.SET_IDENTITY, size=33_000) for n in range(1, 8)]
+    plans = coalesce(large, most=64, room=Room(TX_GAS_CAP))
+    assert ids(plans) == [[1, 2, 3], [4, 5, 6], [7]]
+    assert all(len(plan.calldata) <= MOST_BYTES for plan in plans)
+
+
+def test_calldata_alone_may_cost_more_than_what_it_does() -> None:
+    """EIP-7623: a node refuses what offers less than the floor."""
+    (plan,) = coalesce([simulated(n, size=3_000, gas=21_000) for n in (1, 2)], most=64, room=ROOM)
+    assert plan.gas >= 21_000 + 40 * 6_000
+
+
+def test_the_slack_that_an_estimate_holds_counts_once_when_shares_are_known() -> None:
+    book = GasBook()
+    book.was_used([shape_of(JOBS, CALL)] * 64, FIRST_LOOK + 64 * 50_000)
+    (plan,) = coalesce([simulated(n, gas=300_000, book=book, call=CALL) for n in range(1, 65)], most=64, room=ROOM)
+    assert plan.gas < 1.3 * (intrinsic_gas(plan.calldata) + 64 * 50_000)
+
+
+@pytest.mark.parametrize("kind", [RelayKind.POST, RelayKind.SETTLE])
+def test_one_that_came_back_rides_alone_with_more_gas_each_time(kind: RelayKind) -> None:
+    again = [simulated(n, requeued=requeued, kind=kind) for n, requeued in ((1, 0), (2, 1), (3, 0), (4, 2))]
+    plans = coalesce(again, most=64, room=ROOM)
     assert ids(plans) == [[1, 3], [2], [4]]
     assert plans[1].gas < plans[2].gas
 
 
+def test_one_alone_never_asks_for_more_than_a_transaction_may() -> None:
+    (plan,) = coalesce([simulated(1, gas=9_000_000, requeued=3)], most=64, room=ROOM)
+    assert plan.gas == ROOM.gas
+
+
 def test_a_shared_transaction_is_as_urgent_as_its_most_urgent_relay() -> None:
-    (plan,) = coalesce([simulated(1), simulated(3)], most=64, block_gas_limit=BLOCK)
+    (plan,) = coalesce([simulated(1), simulated(3)], most=64, room=ROOM)
     assert plan.priority == 0
+
+
+def test_of_the_room_in_flight_some_is_for_exits_alone() -> None:
+    kinds = [RelayKind.POST, RelayKind.SETTLE] * 4
+    plans = coalesce([simulated(n, kind=kind) for n, kind in enumerate(kinds, 1)], most=1, room=ROOM)
+    assert ids(in_flight(plans, 100)) == [[2], [4], [6], [8], [1], [3], [5], [7]]
+    assert ids(in_flight(plans, FOR_EXITS + 5)) == [[2], [4], [6], [8], [1]]
+    assert ids(in_flight(plans, 3)) == [[2], [4], [6]]

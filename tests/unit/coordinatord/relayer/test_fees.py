@@ -2,7 +2,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinatord.relayer.fees import Fee, Market, next_base_fee, offer, replacement
+from coordinatord.relayer.fees import (
+    NO_CEILING,
+    Ceiling,
+    Fee,
+    Market,
+    believed_base_fee,
+    believed_tip,
+    ceiling_of,
+    next_base_fee,
+    offer,
+    replacement,
+    substitute,
+)
 
 GWEI = 10**9
 
@@ -51,3 +63,58 @@ def test_a_replacement_is_what_nodes_accept(current: Fee, market: Market, refuse
         assert raised.cap > current.cap
         assert raised.tip > current.tip
         assert raised.cap >= market.base_fee + min(raised.tip, market.tip)
+
+
+CEILING = Ceiling(cap=100 * GWEI, tip=4 * GWEI)
+
+
+def test_an_offer_stays_below_the_ceiling_and_leaves_room_for_a_dearer_tip() -> None:
+    assert offer(Market(10 * GWEI, 500_000 * GWEI), CEILING) == Fee(100 * GWEI, 2 * GWEI)
+    assert offer(Market(10 * GWEI, GWEI), CEILING) == Fee(21 * GWEI, GWEI)
+
+
+def test_a_lying_refusal_raises_no_further_than_the_ceiling() -> None:
+    market = Market(30 * GWEI, GWEI)
+    fee, raises = offer(market, CEILING), 0
+    while (dearer := replacement(fee, market, refused=True, ceiling=CEILING)) is not None:
+        fee, raises = dearer, raises + 1
+    assert raises > 0
+    assert fee.cap <= 100 * GWEI
+    assert fee.tip <= 4 * GWEI
+
+
+@pytest.mark.parametrize(("base_fee", "below"), [(50, False), (99, False), (100, True), (400, True)])
+def test_the_ceiling_is_below_a_market_that_would_not_take_it(base_fee: int, below: bool) -> None:
+    assert CEILING.is_below(Market(base_fee * GWEI, GWEI)) is below
+    assert not NO_CEILING.is_below(Market(base_fee * GWEI, GWEI))
+
+
+def test_above_the_ceiling_nothing_is_replaced() -> None:
+    assert replacement(Fee(21 * GWEI, GWEI), Market(400 * GWEI, GWEI), refused=True, ceiling=CEILING) is None
+
+
+def test_what_takes_the_place_of_given_up_bytes_is_dearer_than_they_were_in_any_case() -> None:
+    current = Fee(100 * GWEI, 4 * GWEI)
+    dearer = substitute(current, Market(GWEI, GWEI), ceiling=CEILING)
+    assert dearer == Fee(current.cap * 9 // 8, current.tip * 9 // 8)
+
+
+def test_settings_win_over_what_suits_the_chain_and_an_unknown_chain_has_no_ceiling() -> None:
+    assert ceiling_of(1, None, None) == Ceiling(500 * GWEI, 20 * GWEI)
+    assert ceiling_of(1, 60, None) == Ceiling(60 * GWEI, 20 * GWEI)
+    assert ceiling_of(987654, None, None) == NO_CEILING
+    assert ceiling_of(987654, None, 3) == Ceiling(None, 3 * GWEI)
+
+
+def test_advice_is_held_against_the_tips_that_blocks_paid() -> None:
+    assert believed_tip(500_000 * GWEI, [0, GWEI, 2 * GWEI, 0, 90 * GWEI], GWEI) == 6 * GWEI
+    assert believed_tip(GWEI // 2, [2 * GWEI], GWEI) == GWEI // 2
+    assert believed_tip(GWEI, [1, 1, 1], GWEI) == GWEI
+    assert believed_tip(30 * GWEI, [0, 0], GWEI) == 30 * GWEI
+
+
+def test_a_forecast_is_held_against_the_header() -> None:
+    assert believed_base_fee(10, 15) == 15
+    assert believed_base_fee(10, 5) == 10
+    assert believed_base_fee(10, 5_000_000) == 80
+    assert believed_base_fee(0, 7) == 7

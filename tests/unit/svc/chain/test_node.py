@@ -6,6 +6,7 @@ import pytest
 from svc.chain import facts
 from svc.chain.node import Chain, Node
 from svc.errors import NodeFailed
+from tests.fakes.streamed import StreamedTransport
 from tests.unit.svc.fake_chain import TOLD, FakeNode
 from tests.unit.svc.fake_coordinator import Asked
 
@@ -17,7 +18,7 @@ def answering(*answers: Any) -> Chain:
     """One node for each answer, which gives it to every question."""
 
     def node(answer: Any) -> Node:
-        http = httpx.AsyncClient(transport=httpx.MockTransport(lambda _: answer))
+        http = httpx.AsyncClient(transport=StreamedTransport(lambda _: answer))
         return Node("https://key@node.example/secret", http)
 
     return Chain([node(answer) for answer in answers])
@@ -29,7 +30,7 @@ def held(node: FakeNode) -> Chain:
         told = node(Asked("", body, request.headers, {}, 0))
         return httpx.Response(told.status, json=told.body)
 
-    return Chain([Node("https://node.example", httpx.AsyncClient(transport=httpx.MockTransport(answer)))])
+    return Chain([Node("https://node.example", httpx.AsyncClient(transport=StreamedTransport(answer)))])
 
 
 async def test_balance_and_code_are_those_of_the_chain() -> None:
@@ -46,8 +47,11 @@ async def test_balance_and_code_are_those_of_the_chain() -> None:
         (httpx.Response(200, json={"error": {"code": -32601, "message": "unknown"}}), "refuses eth_chainId: unknown"),
         (httpx.Response(200, json={"result": "many"}), "where a number was due"),
         (httpx.Response(200, json={"result": None}), "where a number was due"),
-        (httpx.Response(200, json={"result": "0x1"}, headers={"content-encoding": "br"}), "an encoding"),
-        (httpx.Response(200, text=" " * (17 << 20)), "more than 16 MiB"),
+        (
+            httpx.Response(200, json={"result": "0x1"}, headers={"content-encoding": "x-br"}),
+            "only identity was asked for",
+        ),
+        (httpx.Response(200, text=" " * (17 << 20)), "longer than 16777216 bytes"),
     ],
 )
 async def test_answer_of_something_else_is_a_failure(answer: httpx.Response, complaint: str) -> None:
@@ -60,7 +64,7 @@ async def test_node_that_does_not_answer_may_do_so_later() -> None:
     def refuse(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("connection refused", request=request)
 
-    http = httpx.AsyncClient(transport=httpx.MockTransport(refuse))
+    http = httpx.AsyncClient(transport=StreamedTransport(refuse))
     with pytest.raises(NodeFailed, match=r"node\.example does not answer") as failed:
         await Chain([Node("https://node.example", http)]).head()
     assert failed.value.retryable

@@ -7,6 +7,7 @@ import pytest
 from common.cid import cid_of
 from svc.errors import ResultUnreadable
 from svc.wire.gateways import Gateways
+from tests.fakes.streamed import StreamedTransport
 from tests.unit.svc.fake_coordinator import Answer, Dropped, FakeCoordinator, Told
 
 pytestmark = pytest.mark.anyio
@@ -123,7 +124,7 @@ async def test_answer_that_trickles_is_given_up_and_the_next_gateway_asked() -> 
     def answer(request: httpx.Request) -> httpx.Response:
         return httpx.Response(200, content=trickle() if request.url.host == "a" else b"there")
 
-    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
+    async with httpx.AsyncClient(transport=StreamedTransport(answer)) as http:
         assert bytes(await Gateways(http, (A, B)).read("bafyx", bytearray, bytearray.extend, whole)) == b"there"
 
 

@@ -8,6 +8,7 @@ import pytest
 from svcd.backends.attempts import TryAgain
 from svcd.backends.http_answers import judge, read_error, retry_after
 from svcd.failures import JobFailed
+from tests.fakes.streamed import StreamedTransport
 
 DATE = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -69,6 +70,10 @@ def test_a_date_without_the_servers_own_is_held_against_this_machines_clock() ->
     ],
 )
 async def test_of_an_errors_body_only_its_short_code_is_kept(body: bytes, named: str) -> None:
-    trouble = await read_error(httpx.Response(400, content=body))
+    async with (
+        httpx.AsyncClient(transport=StreamedTransport(lambda _: httpx.Response(400, content=body))) as http,
+        http.stream("GET", "http://backend") as response,
+    ):
+        trouble = await read_error(response)
     assert isinstance(trouble, JobFailed)
     assert trouble.detail == f"the backend answered 400 {named}".strip()

@@ -11,13 +11,14 @@ from svcd.coordinator.sessions import Sessions
 from svcd.coordinator.signer import Signer
 from svcd.trouble import Unavailable
 from tests.fakes.market import Market
+from tests.fakes.streamed import StreamedTransport
 
 pytestmark = pytest.mark.trio
 
 
 async def test_list_whose_pages_never_end_is_left(autojump_clock: MockClock) -> None:
     same = httpx.Response(200, json={"data": ["no model"] * 200_000})
-    async with httpx.AsyncClient(transport=httpx.MockTransport(lambda _: same)) as http:
+    async with httpx.AsyncClient(transport=StreamedTransport(lambda _: same)) as http:
         requests = Requests(http, "http://c")
         signer = Signer(Wallet(b"\x11" * 32), Market(trio.current_time).domains)
         with pytest.raises(Unavailable, match="without an end"):

@@ -6,6 +6,7 @@ import trio
 from trio.testing import MockClock
 
 from svcd.coordinator.requests import NoAnswer, Reply, Requests
+from tests.fakes.streamed import StreamedTransport
 
 pytestmark = pytest.mark.trio
 
@@ -37,7 +38,7 @@ def trouble(status: int, retryable: bool) -> httpx.Response:
 
 
 async def ask(server: Server, **options: object) -> Reply | NoAnswer:
-    async with httpx.AsyncClient(transport=httpx.MockTransport(server)) as http:
+    async with httpx.AsyncClient(transport=StreamedTransport(server)) as http:
         return await Requests(http, "http://c").ask("POST", "/op", **options)  # type: ignore[arg-type]
 
 
@@ -96,7 +97,7 @@ async def test_answer_that_trickles_or_has_no_end_is_none(autojump_clock: MockCl
 
     for endless in (trickle, flood):
         async with httpx.AsyncClient(
-            transport=httpx.MockTransport(lambda _, endless=endless: httpx.Response(200, content=endless()))
+            transport=StreamedTransport(lambda _, endless=endless: httpx.Response(200, content=endless()))
         ) as http:
             assert isinstance(await Requests(http, "http://c").ask("GET", "/", attempts=1), NoAnswer)
     assert trio.current_time() < 200

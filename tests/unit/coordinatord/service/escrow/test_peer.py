@@ -18,6 +18,7 @@ from coordinatord.service.escrow.generations import Generation
 from coordinatord.service.escrow.key_material import EscrowKey, seal_secret
 from coordinatord.service.escrow.operators import Operators
 from coordinatord.service.escrow.peer import NoKeys, Peer
+from tests.fakes.streamed import StreamedTransport
 from tests.unit.coordinatord.environment import ENVIRONMENT
 
 pytestmark = pytest.mark.anyio
@@ -52,7 +53,7 @@ async def pull(answer: Answer) -> list[Generation] | NoKeys:
     def respond(request: httpx.Request) -> httpx.Response:
         return answer(json.loads(request.content))
 
-    async with httpx.AsyncClient(transport=httpx.MockTransport(respond)) as http:
+    async with httpx.AsyncClient(transport=StreamedTransport(respond)) as http:
         return await Peer(http, "http://peer", OPERATORS, 3, lambda: NOW).pull()
 
 

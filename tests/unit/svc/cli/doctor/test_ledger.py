@@ -8,6 +8,7 @@ from svc.cli.doctor.finding import Finding, Health
 from svc.cli.doctor.gateways import gateways
 from svc.cli.doctor.ledger import ledger
 from svc.client import Client
+from tests.fakes.streamed import StreamedTransport
 from tests.unit.svc.fake_chain import NODE, OTHER_NODE, TOLD, FakeNode
 from tests.unit.svc.fake_coordinator import MODEL, Answer, FakeCoordinator, provider
 
@@ -112,7 +113,7 @@ async def test_gateway_is_asked_for_what_is_stored(
 
     monkeypatch.setattr("svc.jobs.Jobs.book", book)
     async with (
-        httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http,
+        httpx.AsyncClient(transport=StreamedTransport(answer)) as http,
         Client(gateways="http://gateway", environment={}) as client,
     ):
         (finding,) = await gateways(client, http)

@@ -1,0 +1,67 @@
+"""Tries the project's commands in the situations that newcomers type them in, and tells in which of them they hold.
+
+    python -m tests.environments [--list] [NAME ...]
+
+Without names all are tried, one after the other, the quick ones first. What cannot be tried on this machine is said
+to be so, and is no failure. Users and namespaces that a case makes are gone when it ends.
+"""
+
+import argparse
+import signal
+import sys
+import time
+from types import FrameType
+
+from tests.environments.case import Case
+from tests.environments.fresh import FRESH
+from tests.environments.quick import QUICK
+from tests.environments.room import ROOT, Failed, room
+
+CASES = {case.name: case for case in (*QUICK, *FRESH)}
+_CACHES = ROOT / "build" / "environments"
+
+
+def _tried(case: Case) -> str:
+    began = time.monotonic()
+    try:
+        with room(_CACHES) as place:
+            case.run(place)
+    except Failed as failure:
+        return f"FAILED: {failure}"
+    return f"holds ({time.monotonic() - began:.0f} s)"
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    sys.exit(128 + number)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.environments")
+    parser.add_argument("--list", action="store_true", help="the names, and what each stands for")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(CASES))
+    options = parser.parse_args()
+    if unknown := set(options.names) - CASES.keys():
+        parser.error(f"no such case: {', '.join(sorted(unknown))}; there are {', '.join(CASES)}")
+    chosen = [CASES[name] for name in options.names] or list(CASES.values())
+    if options.list:
+        for case in chosen:
+            print(f"{case.name:15} {case.what}")
+        return 0
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)  # what a case has made is removed on the way out
+    print(f"environments: tries {len(chosen)} situations; a quick one takes seconds, one with a fresh copy two minutes")
+    failed = held = 0
+    for case in chosen:
+        print(f"{case.name:15} {case.what} … ", end="", flush=True)
+        if (reason := case.why_not()) is not None:
+            print(f"not tried here: {reason}")
+            continue
+        result = _tried(case)
+        print(result, flush=True)
+        failed, held = failed + result.startswith("FAILED"), held + result.startswith("holds")
+    print(f"environments: {held} hold, {failed} fail, {len(chosen) - held - failed} cannot be tried here")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+"""Situations that a devnet of this checkout shows within seconds: they are part of `make test`."""
+
+import os
+import shutil
+import signal
+import socket
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+from devnet.ports import is_free
+from devnet.settings import DEFAULTS
+from tests.environments import without_ipv6
+from tests.environments.case import Case
+from tests.environments.room import Room, first_line, names_below, require, require_nothing_runs
+from tests.environments.running import devnet_up, exported
+
+# 120 characters and more, of the kinds that break scripts; a socket's path may have 107.
+AWKWARD: Final = "a folder with spaces, ümlauts & 'quotes' — " + "and " * 20 + "a long name"
+_ADDRESSES: Final = ("base_url", "gateway", "rpc_url", "metrics_url", "provider_metrics_url", "database_url")
+
+
+def _ports_taken(room: Room) -> None:
+    usual = [port.usual for port in DEFAULTS.listening]
+    with ExitStack() as listeners:
+        for number in filter(is_free, usual):
+            listeners.enter_context(socket.create_server(("127.0.0.1", number)))
+        with devnet_up(room, room.folder / "state") as up:
+            up.require_answers()
+            for number in usual:
+                require(
+                    f":{number}/" not in "".join(f"{up.manifest[name]}/" for name in _ADDRESSES), f"{number} is used"
+                )
+                first_line(up.said, f"port {number} is taken: the ")
+            values = exported(room, room.folder / "state")
+            require(values["SVC_BASE_URL"] == up.manifest["base_url"], "devnet env leads elsewhere")
+            require(values["SVC_RPC_URL"] == up.manifest["rpc_url"], "devnet env leads to another chain")
+
+
+def _other_checkout(room: Room) -> None:
+    mine, theirs = room.folder / "mine", room.folder / "theirs"
+    with devnet_up(room, theirs) as first:
+        with devnet_up(room, mine) as second:
+            shared = {first.manifest[name] for name in _ADDRESSES} & {second.manifest[name] for name in _ADDRESSES}
+            require(not shared, f"both use {shared}")
+            second.require_answers()
+            first.require_answers()
+        first.require_answers()
+
+
+def _killed(room: Room) -> None:
+    state, orphans = room.folder / "state", _shared_memory(attached=False)
+    with devnet_up(room, state) as up:
+        segments = _shared_memory()
+        os.kill(up.pid, signal.SIGKILL)
+    with devnet_up(room, state) as again:  # at once: what was left may still be ending
+        first_line(again.said, "cleared what a run that was killed left")
+        again.require_answers()
+    require_nothing_runs(room.folder)
+    left = (_shared_memory(attached=False) - orphans) & segments
+    require(not left, f"shared memory was left: {left}")
+
+
+def _shared_memory(*, attached: bool = True) -> set[str]:
+    """System V segments: PostgreSQL's lock on its data. Not attached, nobody uses them, and nobody removes them."""
+    table = Path("/proc/sysvipc/shm")
+    rows = [line.split() for line in table.read_text().splitlines()[1:]] if table.exists() else []
+    return {row[1] for row in rows if attached or row[6] == "0"}
+
+
+def _stopped_from_elsewhere(room: Room) -> None:
+    state = room.folder / "state"
+    with devnet_up(room, state) as up:
+        said = room.run(sys.executable, "-m", "devnet.cli", "down", "--state-dir", state)
+        require(f"process {up.pid}" in said, f"devnet down said {said!r}")
+        require_nothing_runs(room.folder)
+    require(not (state / "devnet.json").exists(), "the manifest is still there")
+
+
+def _closed_and_awkward(room: Room) -> None:
+    """The room is closed to others already (mode 0700), the state directory becomes so by the umask."""
+    state = room.folder / AWKWARD / "state"
+    with devnet_up(room.within("/bin/sh", "-c", 'umask 077 && exec "$@"', "sh"), state) as up:
+        up.require_answers()
+        open_to_others = [path for path in state.rglob("*") if not path.is_symlink() and path.stat().st_mode & 0o077]
+        require(not open_to_others, f"open to others: {open_to_others[:3]}")
+
+
+def _without_home(room: Room) -> None:
+    with devnet_up(room.within(HOME="/proc/nowhere"), room.folder / "state") as up:
+        up.require_answers()
+
+
+def _without_ipv6(room: Room) -> None:
+    state = room.folder / "state"
+    with devnet_up(room.within(sys.executable, without_ipv6.__file__), state) as up:
+        up.require_answers()
+
+
+def _leaves_nothing(room: Room) -> None:
+    state = room.folder / "state"
+    room.run(sys.executable, "-m", "devnet.cli", "demo", "--automine", "--state-dir", state)
+    left = names_below(room.home) | names_below(room.temporary)
+    require(not left, f"outside its state directory it left {left}")
+    kept = {name.partition("/")[0] for name in names_below(state)}
+    require(kept == {"lock", "logs"}, f"in its state directory it left {kept}")
+    shutil.rmtree(state)
+
+
+QUICK: Final = (
+    Case("ports-taken", "every usual port is taken: free ones are picked, and told", _ports_taken),
+    Case("other-checkout", "a devnet of another checkout runs", _other_checkout),
+    Case("killed", "the devnet before was killed (kill -9)", _killed),
+    Case("stopped", "devnet down, from another terminal", _stopped_from_elsewhere),
+    Case("closed-state", "umask 077, a long path of spaces, umlauts and quotes, closed to others", _closed_and_awkward),
+    Case("no-home", "a home that is not there and cannot be made", _without_home),
+    Case("no-ipv6", "a kernel without IPv6", _without_ipv6, without_ipv6.why_not),
+    Case("leaves-nothing", "a demo leaves nothing outside its state directory", _leaves_nothing),
+)

@@ -1,0 +1,59 @@
+"""A devnet of this checkout, up under a case's restrictions, and what it answers."""
+
+import json
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+import httpx
+
+from tests.environments.room import Failed, Room
+
+_SECONDS = 60
+
+
+@attrs.frozen
+class Up:
+    manifest: dict[str, Any]
+    said: str
+    pid: int
+
+    def require_answers(self) -> None:
+        """The coordinator is ready, and the chain is the devnet's."""
+        with httpx.Client(trust_env=False, timeout=20) as client:
+            ready = client.get(f"{self.manifest['base_url']}/readyz").status_code
+            request = {"jsonrpc": "2.0", "id": 1, "method": "eth_chainId", "params": []}
+            chain = client.post(self.manifest["rpc_url"], json=request).json().get("result")
+        if (ready, chain) != (200, "0x7a69"):
+            raise Failed(f"the coordinator answers {ready}, the chain {chain}")
+
+
+@contextmanager
+def devnet_up(room: Room, state: Path, *arguments: str) -> Iterator[Up]:
+    """On the usual ports where they are free; ended in order when left."""
+    command = (sys.executable, "-m", "devnet.cli", "up", "--automine", "--state-dir", state, *arguments)
+    with room.start(*command) as process:
+        assert process.stdout is not None
+        said = []
+        for line in process.stdout:
+            said.append(line)
+            if line.startswith("up:"):
+                break
+        else:
+            raise Failed(f"the devnet did not come up: {''.join(said)}")
+        try:
+            yield Up(json.loads((state / "devnet.json").read_text(encoding="utf-8")), "".join(said), process.pid)
+        finally:
+            process.terminate()
+            process.communicate(timeout=_SECONDS)
+
+
+def exported(room: Room, state: Path) -> dict[str, str]:
+    """What `devnet env` gives to a shell."""
+    said = room.run(sys.executable, "-m", "devnet.cli", "env", "--state-dir", state)
+    pairs = (shlex.split(line)[1].partition("=") for line in said.splitlines())
+    return {name: value for name, _, value in pairs}

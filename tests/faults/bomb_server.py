@@ -1,0 +1,108 @@
+"""A server whose every answer is a decompression bomb: two kilobytes of gzip in gzip that unfold to half a gigabyte.
+
+    with bomb_server() as server:        # server.url; what was asked is in server.heads
+        with flat_memory():              # fails when what the block allocates at once is more than a few MiB
+            ...
+
+It runs in threads of its own, so that clients of any event loop can reach it.
+"""
+
+import gzip
+import socketserver
+import threading
+import tracemalloc
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from typing import Final
+
+import attrs
+
+from devnet.ports import LOOPBACK
+
+UNFOLDED: Final = 512 << 20
+FLAT: Final = 24 << 20  # bytes that an honest client may take for one answer
+ENCODING: Final = "gzip, gzip"
+
+
+@attrs.define
+class BombServer:
+    """`redirects`: how many of the next answers lead back here, with a bomb for a body. `plain`: what is sent without
+    an encoding in place of the bomb."""
+
+    url: str
+    status: int = 200
+    redirects: int = 0
+    plain: bytes | None = None
+    heads: list[str] = attrs.field(factory=list)
+
+    def answer(self, head: str) -> bytes:
+        self.heads.append(head.lower())
+        if self.redirects:
+            self.redirects -= 1
+            return _message(302, _bomb(), f"location: {self.url}/next\r\ncontent-encoding: {ENCODING}\r\n")
+        if self.plain is not None:
+            return _message(self.status, self.plain)
+        return _message(self.status, _bomb(), f"content-encoding: {ENCODING}\r\n")
+
+    def asked_for_no_encoding(self) -> bool:
+        """Whether each request said that it takes none."""
+        return bool(self.heads) and all("\r\naccept-encoding: identity\r\n" in head for head in self.heads)
+
+
+@contextmanager
+def bomb_server(status: int = 200) -> Iterator[BombServer]:
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            head = b""
+            while line := self.rfile.readline():
+                head += line
+                if line == b"\r\n":
+                    break
+            if not head:
+                return
+            text = head.decode("latin-1")
+            for header in text.lower().split("\r\n"):
+                if header.startswith("content-length:"):
+                    self.rfile.read(int(header.partition(":")[2]))
+            with suppress(ConnectionError):  # it was refused at its head
+                self.wfile.write(bombs.answer(text))
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+        allow_reuse_address = True
+
+    _bomb()
+    with Server((LOOPBACK, 0), Handler) as server:
+        bombs = BombServer(f"http://{LOOPBACK}:{server.server_address[1]}", status)
+        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        serving.start()
+        try:
+            yield bombs
+        finally:
+            server.shutdown()
+            serving.join()
+
+
+@contextmanager
+def flat_memory() -> Iterator[None]:
+    tracemalloc.start()
+    try:
+        yield
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < FLAT, f"{peak >> 20} MiB were taken at once"
+
+
+@cache
+def _bomb() -> bytes:
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    inner = b"".join(packer.compress(bytes(1 << 20)) for _ in range(UNFOLDED >> 20)) + packer.flush()
+    return gzip.compress(inner, 9)
+
+
+def _message(status: int, body: bytes, headers: str = "") -> bytes:
+    head = f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\n{headers}"
+    return f"{head}connection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body

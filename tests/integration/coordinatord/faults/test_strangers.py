@@ -1,0 +1,86 @@
+"""Strangers who open connections and bodies and leave it at that, at a coordinator as operators run it: each of its
+settings for them takes effect."""
+
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+import anyio
+import httpx
+import pytest
+from anyio.abc import SocketStream
+
+from devnet.accounts import Wallet as DevnetWallet
+from devnet.ports import LOOPBACK, pick_free
+from devnet.world import World
+from tests.integration.coordinatord.api.party import Party
+from tests.integration.coordinatord.api.running import running
+from tests.integration.coordinatord.api.stage import environment
+from tests.integration.coordinatord.server.serving import ORIGIN, Raw
+
+pytestmark = pytest.mark.anyio
+
+SETTINGS = {
+    "BODY_SILENCE_S": 2,
+    "CONNECTIONS_PER_CALLER": 10,
+    "CORS_ORIGINS": ORIGIN,
+    "UPLOADS_PER_CALLER": 2,
+    "UPLOADS_PER_WALLET": 1,
+}
+FORM = b'--b\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+
+
+def silent_upload(party: Party) -> bytes:
+    """Of sixteen MiB, as it says."""
+    return (
+        f"POST /v1/files HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {party.token}\r\n"
+        f"content-type: multipart/form-data; boundary=b\r\ncontent-length: {16 << 20}\r\n\r\n"
+    ).encode() + FORM
+
+
+async def until_refused(party: Party) -> httpx.Response:
+    """What its upload is answered once the silent one has been seen, which is on its way over another connection."""
+    while True:
+        answer = await party.upload("batch", b"{}")
+        if answer.status_code != 200:
+            return answer
+
+
+async def test_silent_uploads_bodies_and_connections_are_bounded_as_the_settings_say(
+    world: World, database_url: str, party_at: Callable[[DevnetWallet, httpx.AsyncClient], Party]
+) -> None:
+    port = pick_free()
+    async with (
+        AsyncExitStack() as stack,
+        running(environment(world, database_url, **SETTINGS), port, pick_free()) as coordinator,
+        httpx.AsyncClient(base_url=coordinator.base_url, trust_env=False, timeout=30) as http,
+    ):
+
+        async def connected() -> SocketStream:
+            return await stack.enter_async_context(await anyio.connect_tcp(LOOPBACK, port))
+
+        parties = [party_at(wallet, http) for wallet in world.cast.with_role("provider")[:1]]
+        parties += [party_at(wallet, http) for wallet in world.cast.with_role("client")[:1]]
+        for party in parties:
+            await party.sign_in()
+        assert (await parties[1].upload("batch", b"{}")).status_code == 200
+
+        silent = await connected()
+        await silent.send(silent_upload(parties[0]))
+        busy = await until_refused(parties[0])
+        assert (busy.status_code, busy.json()["error"]["type"]) == (429, "busy")
+        assert "one wallet may send 1 uploads" in busy.json()["error"]["message"]
+        assert (await parties[1].upload("batch", b"{}")).status_code == 200
+        assert (await Raw(silent).rest()).startswith(b"HTTP/1.1 408 ")
+
+        silent = await connected()
+        await silent.send(b"POST /v1/jobs HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+        assert (await Raw(silent).rest()).startswith(b"HTTP/1.1 408 ")
+
+        folded = await connected()
+        await folded.send(f"GET / HTTP/1.1\r\nhost: x\r\norigin: {ORIGIN}\r\nx-a: b\r\n c\r\n\r\n".encode())
+        assert f"\r\naccess-control-allow-origin: {ORIGIN}\r\n".encode() in await Raw(folded).rest()
+
+        idle = [await connected() for _ in range(30)]
+        for given_way in idle[:20]:  # of the thirty, those before the last ten
+            assert await Raw(given_way).rest() == b""
+        assert (await http.get("/healthz")).status_code == 200

@@ -1,0 +1,155 @@
+"""What is relayed while money is short or fees are high: exits, as long as there is any gas for them."""
+
+import anyio
+import pytest
+
+from common.secp256k1 import Wallet
+from coordinatord.relayer.fees import Ceiling
+from coordinatord.service.relaying import Mined
+from coordinatord.store.outbox import NewRelay
+from coordinatord.trouble import Retryable
+from devnet.world import World
+from tests.faults.rpc_proxy import ErrorAnswer, Rewrite, rpc_proxy
+from tests.integration.coordinatord.relayer.mining import mining_by_hand
+from tests.integration.coordinatord.relayer.ops import Ops, hexed
+from tests.integration.coordinatord.relayer.running import Stage, mine_until_ended, relay_into, stage
+from tests.invariants.relays import relay_violations
+
+pytestmark = pytest.mark.anyio
+
+GWEI = 10**9
+CEILING = Ceiling(cap=20 * GWEI, tip=2 * GWEI)
+
+
+async def refused(on: Stage, *relays: NewRelay) -> list[str | None]:
+    codes = []
+    for relay in relays:
+        with pytest.raises(Retryable) as dropped:
+            await on.relaying.relay(relay)
+        codes.append(dropped.value.code)
+    return codes
+
+
+async def cost_of(world: World, gas: int) -> str:
+    """Funds for this much gas, at what is offered for it on this chain."""
+    told = await world.anvil.call("eth_feeHistory", "0x1", "latest", [])
+    return hex(gas * (2 * int(told["baseFeePerGas"][-1], 16) + GWEI))
+
+
+async def test_below_the_reserve_exits_and_cancels_go_on_and_below_the_floor_exits_alone(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
+) -> None:
+    account = hexed(relayer_wallet.address)
+    async with stage(database_url, world.anvil.rpc_url) as on:
+        on.start(relayer_wallet)
+        claimed, failing, first, second, third = posts = [ops.post(client) for _ in range(5)]
+        for post in posts:
+            assert isinstance(await on.relaying.relay(post), Mined)
+        for post in (claimed, failing):
+            assert isinstance(await on.relaying.relay(ops.claim(provider, post.subject)), Mined)
+        others = (ops.post(client), ops.request_capacity(provider), ops.claim(provider, third.subject))
+        await world.anvil.call("anvil_setBalance", account, await cost_of(world, 20_000_000))
+        assert await refused(on, *others) == ["relayer_funds"] * 3
+        assert isinstance(await on.relaying.relay(ops.cancel(client, first.subject)), Mined)
+        assert isinstance(await on.relaying.relay(ops.settle(provider, claimed.subject)), Mined)
+        await world.anvil.call("anvil_setBalance", account, await cost_of(world, 2_000_000))
+        assert await refused(on, *others, ops.cancel(client, second.subject)) == ["relayer_funds"] * 4
+        assert isinstance(await on.relaying.relay(ops.fail(provider, failing.subject)), Mined)
+        await world.anvil.call("anvil_setBalance", account, "0x0")
+        await world.anvil.call("evm_mine")
+        assert await refused(on, ops.cancel(client, second.subject)) == ["relayer_funds"]
+        await world.anvil.call("anvil_setBalance", account, hex(10**21))
+        assert isinstance(await on.relaying.relay(ops.post(client)), Mined)
+
+
+async def test_one_round_of_others_leaves_the_reserve_untouched(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
+) -> None:
+    outcomes: list[object] = []
+    account = hexed(relayer_wallet.address)
+    async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url, coalesce_max=1) as on:
+        funds = int(await cost_of(world, 31_000_000), 16)
+        await world.anvil.call("anvil_setBalance", account, hex(funds))
+        async with anyio.create_task_group() as callers:
+            for _ in range(12):
+                callers.start_soon(relay_into(on, outcomes), ops.post(client))
+            await on.until("select count(*) = 12 from relays")
+            on.start(relayer_wallet)
+            await on.until("select count(*) > 0 from relays where state = 'signed'")
+            set_aside = await on.fetchval("select sum(gas) from relay_txs")
+            assert 0 < int(str(set_aside)) <= 1_000_000
+            await world.anvil.call("anvil_setBalance", account, hex(10**21))
+            await mine_until_ended(on, world.anvil)
+        assert [type(outcome) for outcome in outcomes] == [Mined] * 12
+
+
+async def test_with_funds_for_a_few_exits_a_few_go_at_a_time(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
+) -> None:
+    outcomes: list[object] = []
+    account = hexed(relayer_wallet.address)
+    async with stage(database_url, world.anvil.rpc_url) as on:
+        relaying = on.start(relayer_wallet)
+        posts = [ops.post(client) for _ in range(6)]
+        for post in posts:
+            assert isinstance(await on.relaying.relay(post), Mined)
+            assert isinstance(await on.relaying.relay(ops.claim(provider, post.subject)), Mined)
+        relaying.cancel()
+        async with anyio.create_task_group() as callers:
+            for post in posts:
+                callers.start_soon(relay_into(on, outcomes), ops.fail(provider, post.subject))
+            await on.until("select count(*) = 6 from relays where kind = 'fail' and state = 'queued'")
+            await world.anvil.call("anvil_setBalance", account, await cost_of(world, 1_100_000))
+            on.start(relayer_wallet)
+        assert [type(outcome) for outcome in outcomes] == [Mined] * 6
+        assert await on.fetchval("select count(distinct tx_id) > 1 from relays where kind = 'fail'")
+
+
+async def test_above_the_ceiling_exits_wait_past_the_queues_timeout_and_the_rest_is_refused_at_once(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
+) -> None:
+    outcomes: list[object] = []
+    async with stage(database_url, world.anvil.rpc_url, queue_timeout_ms=1_500, fee_ceiling=CEILING) as on:
+        on.start(relayer_wallet)
+        post, other = ops.post(client), ops.post(client)
+        for relay in (post, other, ops.claim(provider, post.subject)):
+            assert isinstance(await on.relaying.relay(relay), Mined)
+        async with mining_by_hand(world.anvil), anyio.create_task_group() as callers:
+            await world.anvil.call("anvil_setNextBlockBaseFeePerGas", hex(200 * GWEI))
+            await world.anvil.call("evm_mine")
+            await anyio.sleep(1.1)  # the relayer reads fees once a second while the head stays
+            assert await refused(on, ops.post(client), ops.cancel(client, other.subject)) == ["relay_queue_timeout"] * 2
+            assert await on.fetchval("select count(*) from relays where reason = 'fees_above_ceiling'") == 2
+            callers.start_soon(relay_into(on, outcomes), ops.settle(provider, post.subject))
+            await on.until(
+                "select count(*) = 1 from relays where kind = 'settle' and state = 'queued'"
+                " and queued_at < clock_timestamp() - interval '3 seconds'"
+            )
+            await world.anvil.call("anvil_setNextBlockBaseFeePerGas", hex(GWEI))
+            await world.anvil.call("evm_mine")
+            await mine_until_ended(on, world.anvil)
+        assert isinstance(outcomes[0], Mined)
+        assert int(str(await on.fetchval("select max(max_fee) from relay_tx_versions"))) <= 20 * GWEI
+        async with on.database.connection() as connection:
+            assert await relay_violations(connection, on.rpc, stuck_after=0) == []
+
+
+async def test_a_node_that_advises_a_fortune_and_calls_it_too_little_is_not_followed(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
+) -> None:
+    advice = Rewrite("eth_maxPriorityFeePerGas", lambda _params, _tip: hex(5 * 10**14))
+    outcomes: list[object] = []
+    async with (
+        rpc_proxy(world.anvil.rpc_url) as proxy,
+        stage(database_url, proxy.url, fee_ceiling=CEILING) as on,
+        anyio.create_task_group() as callers,
+    ):
+        with proxy.fault(advice, ErrorAnswer("eth_sendRawTransaction", -32000, "transaction underpriced")):
+            on.start(relayer_wallet)
+            callers.start_soon(relay_into(on, outcomes), ops.post(client))
+            await on.until("select count(*) > 1 from relay_tx_versions")
+            while proxy.seen("eth_sendRawTransaction") < 7:  # noqa: ASYNC110 - the event is in the proxy
+                await anyio.sleep(0.05)
+        await on.until("select state = 'mined' from relays")
+        highest = "select max(max_fee) <= $1 and max(max_tip) <= $2 from relay_tx_versions"
+        assert await on.fetchval(highest, CEILING.cap, CEILING.tip)

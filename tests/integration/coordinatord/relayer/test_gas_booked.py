@@ -1,0 +1,45 @@
+"""Gas of real transactions in the books: all of it, once, whatever is reorganised."""
+
+import pytest
+
+from common.secp256k1 import Wallet
+from coordinatord.service.relaying import Mined
+from coordinatord.store.gas_budgets import top_spenders
+from devnet.world import World
+from tests.integration.coordinatord.relayer.mining import mining_by_hand
+from tests.integration.coordinatord.relayer.ops import Ops
+from tests.integration.coordinatord.relayer.running import BROADCAST, Stage, mine_until_ended, relay_into, stage
+
+pytestmark = pytest.mark.anyio
+
+BOOKED = "select coalesce(sum(gas), 0)::bigint from gas_spent"
+
+
+async def used_on_the_chain(world: World, on: Stage) -> int:
+    async with on.database.connection() as connection:
+        rows = await connection.fetch("select mined_hash from relay_txs where mined_hash is not null")
+    receipts = [await world.anvil.call("eth_getTransactionReceipt", "0x" + row["mined_hash"].hex()) for row in rows]
+    return sum(int(receipt["gasUsed"], 16) for receipt in receipts)
+
+
+async def test_gas_is_booked_to_its_signers_and_after_a_reorganisation_once_again(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
+) -> None:
+    outcomes: list[object] = []
+    async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url) as on:
+        on.start(relayer_wallet)
+        on.tasks.start_soon(relay_into(on, outcomes), ops.post(client))
+        on.tasks.start_soon(relay_into(on, outcomes), ops.post(client))
+        await on.until(BROADCAST, 1)
+        await mine_until_ended(on, world.anvil)
+        assert await on.fetchval(BOOKED) == await used_on_the_chain(world, on) > 0
+        await world.anvil.call("anvil_reorg", 1, [])
+        await on.until("select count(*) = 0 from gas_bookings")
+        assert await on.fetchval(BOOKED) == 0
+        await mine_until_ended(on, world.anvil)
+        await on.until("select count(*) = 2 from relays where state = 'mined'")
+        assert await on.fetchval(BOOKED) == await used_on_the_chain(world, on) > 0
+        async with on.database.connection() as connection:
+            (spender,) = await top_spenders(connection, 5)
+    assert (spender.signer, spender.kind) == (client.address, "post")
+    assert all(isinstance(outcome, Mined) for outcome in outcomes)

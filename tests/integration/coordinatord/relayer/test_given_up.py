@@ -1,0 +1,109 @@
+"""Transactions that no node takes, and endpoints that take none: nothing waits behind them, nobody waits for long."""
+
+import anyio
+import pytest
+
+from common.secp256k1 import Wallet
+from coordinatord.service.relaying import Mined, NoReceipt
+from coordinatord.store import outbox
+from coordinatord.store.database import Connection
+from coordinatord.trouble import Retryable
+from devnet.world import World
+from tests.faults.rpc_proxy import ErrorAnswer, Fault, HttpStatus, RefuseTransactions, SwallowAnswer, rpc_proxy
+from tests.integration.coordinatord.relayer.mining import mining_by_hand
+from tests.integration.coordinatord.relayer.ops import Ops
+from tests.integration.coordinatord.relayer.running import Stage, relay_into, stage
+from tests.invariants.relays import relay_violations
+
+pytestmark = pytest.mark.anyio
+
+LARGE = 3_000  # bytes: of six posts together, not of one
+UNSEEN = "no wording that anybody has seen"
+CAPPED = "transaction gas limit too high (cap: 1000000, tx: 1200000)"
+OVERSIZED = "oversized data: transaction size 131700, limit 131072"
+NOT_SERVED = "the method eth_sendRawTransaction does not exist/is not available"
+
+
+async def queue_posts(on: Stage, ops: Ops, client: Wallet, count: int) -> None:
+    async def body(connection: Connection) -> None:
+        await outbox.submit_all(connection, [ops.post(client) for _ in range(count)], max_depth=4096)
+
+    await on.database.transact(body)
+
+
+async def nothing_is_broken(on: Stage) -> None:
+    async with on.database.connection() as connection:
+        assert await relay_violations(connection, on.rpc, stuck_after=0) == []
+
+
+@pytest.mark.parametrize("message", [CAPPED, OVERSIZED, UNSEEN])
+async def test_bytes_refused_for_good_give_way_to_a_self_transfer_and_their_relays_go_in_smaller_ones(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet, message: str
+) -> None:
+    outcomes: list[object] = []
+    async with rpc_proxy(world.anvil.rpc_url) as proxy, stage(database_url, proxy.url) as on:
+        with proxy.fault(RefuseTransactions(lambda raw: len(raw) > LARGE, message)):
+            await queue_posts(on, ops, client, 6)
+            on.start(relayer_wallet)
+            async with anyio.create_task_group() as callers:  # behind them, and stuck until their nonce is closed
+                for sent in (1, 3):
+                    while proxy.seen("eth_sendRawTransaction") < sent:  # noqa: ASYNC110 - the event is in the proxy
+                        await anyio.sleep(0.02)
+                    callers.start_soon(relay_into(on, outcomes), ops.request_capacity(provider))
+            await on.until("select bool_and(state = 'mined') from relays")
+        assert [type(outcome) for outcome in outcomes] == [Mined] * 2
+        assert await on.fetchval("select array_agg(requeued order by id) from relays where kind = 'post'") == [1] * 6
+        assert await on.fetchval("select count(*) from relay_tx_versions where fills") == 1
+        await nothing_is_broken(on)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [ErrorAnswer("eth_sendRawTransaction", -32601, NOT_SERVED), HttpStatus("eth_sendRawTransaction", 403)],
+    ids=["method not found", "forbidden"],
+)
+async def test_an_endpoint_that_serves_no_sending_is_told_to_callers_at_once(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, fault: Fault
+) -> None:
+    async with rpc_proxy(world.anvil.rpc_url) as proxy, stage(database_url, proxy.url) as on:
+        on.start(relayer_wallet)
+        with proxy.fault(fault):
+            for _ in range(2):
+                with anyio.fail_after(10), pytest.raises(Retryable) as refused:
+                    await on.relaying.relay(ops.post(client))
+                assert (refused.value.kind, refused.value.code) == ("relay_unavailable", "endpoint_refused")
+            assert await on.fetchval("select count(*) from relay_txs") == 1  # what was signed before anybody knew
+        await on.until("select count(*) = 1 from relay_txs where block_number is not null")
+        assert isinstance(await on.relaying.relay(ops.post(client)), Mined)
+        states = await on.fetchval("select array_agg(state::text order by id) from relays")
+        assert states == ["dropped", "dropped", "mined"]
+        await nothing_is_broken(on)
+
+
+async def test_bytes_that_may_be_out_there_are_not_given_up_for_an_endpoint_that_serves_no_sending(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
+) -> None:
+    outcomes: list[object] = []
+    async with (
+        mining_by_hand(world.anvil),
+        rpc_proxy(world.anvil.rpc_url) as proxy,
+        stage(database_url, proxy.url, receipt_wait=3.0, patience=0.5) as on,
+        anyio.create_task_group() as callers,
+    ):
+
+        async def until_sent(times: int) -> None:
+            while proxy.seen("eth_sendRawTransaction") < times:  # noqa: ASYNC110 - the event is in the proxy
+                await anyio.sleep(0.02)
+
+        with proxy.fault(SwallowAnswer("eth_sendRawTransaction")):
+            on.start(relayer_wallet)
+            callers.start_soon(relay_into(on, outcomes), ops.post(client))
+            await until_sent(1)
+        with proxy.fault(ErrorAnswer("eth_sendRawTransaction", -32601, NOT_SERVED)):
+            await until_sent(6)
+            assert await on.fetchval("select state::text from relays") == "signed"
+        await world.anvil.call("evm_mine")
+        await on.until("select state = 'mined' from relays")
+        assert await on.fetchval("select count(*) from relay_tx_versions") == 1
+        await nothing_is_broken(on)
+    assert isinstance(outcomes[0], Mined | NoReceipt)

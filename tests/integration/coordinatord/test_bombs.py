@@ -1,0 +1,75 @@
+"""Answers that unfold to any size, or that never end, from whoever a coordinator asks."""
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from common.address_book import AddressBook
+from common.domains import Domains
+from coordinatord.chain import transport
+from coordinatord.chain.rpc import open_rpc
+from coordinatord.pins.exchange import SMALL
+from coordinatord.pins.store import open_pin_store
+from coordinatord.secret import Secret
+from coordinatord.service.escrow.operators import Operators
+from coordinatord.service.escrow.peer import NoKeys, Peer
+from coordinatord.trouble import Retryable
+from tests.faults.bomb_server import BombServer, bomb_server, flat_memory
+from tests.unit.coordinatord.environment import ENVIRONMENT
+
+pytestmark = pytest.mark.anyio
+
+NAMED = r"encoded \(gzip, gzip\)"
+SECRET = Secret("s")
+
+
+@pytest.fixture
+def server() -> Iterator[BombServer]:
+    with bomb_server() as server:
+        yield server
+
+
+async def test_nodes_encoded_answer_is_none_and_is_left_unread(server: BombServer) -> None:
+    async with open_rpc(server.url) as rpc:
+        with flat_memory(), pytest.raises(Retryable, match=NAMED) as refused:
+            await rpc.call("eth_chainId")
+    assert refused.value.kind == "chain_unreachable"
+    assert server.asked_for_no_encoding()
+
+
+async def test_nodes_answer_is_read_up_to_its_limit_and_no_further(
+    server: BombServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "_LONGEST_ANSWER", 1 << 20)
+    server.plain = b"[" + b" " * (1 << 20)
+    async with open_rpc(server.url) as rpc:
+        with pytest.raises(Retryable, match="longer than 1048576 bytes"):
+            await rpc.call("eth_chainId")
+
+
+async def test_stores_encoded_answer_is_a_refusal_and_is_left_unread(server: BombServer) -> None:
+    async with open_pin_store(server.url, "bucket", SECRET, SECRET, "us-east-1") as pins:
+        for content in (b"small", bytes(SMALL + 1)):
+            with flat_memory(), pytest.raises(Retryable, match=NAMED) as refused:
+                await pins.put("key", content)
+            assert refused.value.code == "store_rejected"
+        with flat_memory(), pytest.raises(Retryable, match=NAMED):
+            await pins.get("key")
+        with flat_memory(), pytest.raises(Retryable, match=NAMED):
+            async with pins.read("key") as pieces:
+                assert [piece async for piece in pieces]
+    assert server.asked_for_no_encoding()
+
+
+@pytest.mark.parametrize("status", [200, 403])
+async def test_peers_encoded_answer_brings_no_keys_and_is_left_unread(status: int) -> None:
+    domains = Domains.of(AddressBook.parse(ENVIRONMENT["ADDRESSES_JSON"].encode()))
+    operators = Operators.of(domains, (Secret("0a" * 32),))
+    with bomb_server(status) as server:
+        async with httpx.AsyncClient() as http:
+            with flat_memory():
+                pulled = await Peer(http, server.url, operators, 3, lambda: 1_800_000_000).pull()
+        assert isinstance(pulled, NoKeys)
+        assert "encoded (gzip, gzip)" in pulled.reason
+        assert server.asked_for_no_encoding()

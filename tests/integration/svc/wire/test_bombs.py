@@ -1,0 +1,109 @@
+"""Answers that unfold to any size, or that never end, from whoever a client asks."""
+
+from collections.abc import AsyncIterator, Iterator
+
+import httpx
+import pytest
+
+from svc.cli.doctor.node import Node, NodeTrouble
+from svc.client import Client
+from svc.core.retries import RetryPolicy
+from svc.errors import ConnectionFailed, InternalError, ResultUnreadable
+from svc.wire import gateways
+from svc.wire.answers import LONGEST_ANSWER
+from tests.faults.bomb_server import BombServer, bomb_server, flat_memory
+
+pytestmark = pytest.mark.anyio
+
+NAMED = r"encoded \(gzip, gzip\)"
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def server() -> Iterator[BombServer]:
+    with bomb_server() as server:
+        yield server
+
+
+@pytest.fixture
+async def client(server: BombServer) -> AsyncIterator[Client]:
+    async with Client(server.url, gateways=[server.url], retries=RetryPolicy(most=0), environment={}) as client:
+        yield client
+
+
+@pytest.mark.parametrize("status", [200, 400])
+async def test_coordinators_encoded_answer_is_refused_unread_whatever_its_status(
+    server: BombServer, client: Client, status: int
+) -> None:
+    server.status = status
+    with flat_memory(), pytest.raises(InternalError, match=NAMED):
+        await client.chain()
+    assert server.asked_for_no_encoding()
+
+
+async def test_answer_of_a_proxy_in_the_coordinators_place_is_left_unread(server: BombServer, client: Client) -> None:
+    server.status = 503
+    with flat_memory(), pytest.raises(ConnectionFailed, match="a proxy answered 503"):
+        await client.chain()
+
+
+async def test_coordinators_answer_of_any_length_is_given_up_at_the_longest(server: BombServer, client: Client) -> None:
+    server.plain = b"[" + b" " * LONGEST_ANSWER
+    with pytest.raises(InternalError, match="longer than 16777216 bytes"):
+        await client.chain()
+
+
+async def test_file_that_comes_encoded_is_refused_unread(server: BombServer, client: Client) -> None:
+    with flat_memory(), pytest.raises(InternalError, match=NAMED):
+        async with client._account.transport.streaming("/v1/files/x/content", {}) as pieces:
+            assert [piece async for piece in pieces]
+    assert server.asked_for_no_encoding()
+
+
+async def _read(client: Client) -> bytes:
+    return bytes(await client._account.gateways.read("bafyx", bytearray, bytearray.extend, lambda _: None))
+
+
+@pytest.mark.parametrize("redirects", [0, 2])
+async def test_gateways_encoded_content_is_refused_unread_on_the_way_and_at_its_end(
+    server: BombServer, client: Client, redirects: int
+) -> None:
+    server.redirects = redirects
+    with flat_memory(), pytest.raises(ResultUnreadable, match=NAMED) as refused:
+        await _read(client)
+    assert refused.value.code == "gateway_status"
+    assert len(server.heads) == redirects + 1
+    assert server.asked_for_no_encoding()
+
+
+async def test_redirects_are_followed_and_their_bodies_left_alone(server: BombServer, client: Client) -> None:
+    server.redirects, server.plain = 3, b"there"
+    with flat_memory():
+        assert await _read(client) == b"there"
+
+
+async def test_redirects_without_end_are_given_up(server: BombServer, client: Client) -> None:
+    server.redirects = 100
+    with pytest.raises(ResultUnreadable, match="redirects"):
+        await _read(client)
+    assert len(server.heads) < 10
+
+
+async def test_content_is_read_up_to_its_limit_and_no_further(
+    server: BombServer, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateways, "LONGEST_CONTENT", 1 << 20)
+    server.plain = bytes((1 << 20) + 1)
+    with pytest.raises(ResultUnreadable, match="longer than 1048576 bytes"):
+        await _read(client)
+
+
+async def test_nodes_encoded_answer_is_refused_unread(server: BombServer) -> None:
+    async with httpx.AsyncClient() as http:
+        with flat_memory(), pytest.raises(NodeTrouble, match=NAMED):
+            await Node(server.url, http).chain_id()
+    assert server.asked_for_no_encoding()

@@ -1,0 +1,121 @@
+"""Answers that unfold to any size, or that never end, from whoever a provider asks."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import trio
+
+from svcd.backends.build import open_backend
+from svcd.backends.settings import read_backend
+from svcd.config import Whereabouts
+from svcd.coordinator.requests import NoAnswer, Requests
+from svcd.failures import JobFailed
+from svcd.gateway import Gateways
+from svcd.probes.fetching import fetch
+from svcd.spool import Spool
+from svcd.status import look
+from tests.fakes.provider_work import work_on
+from tests.faults.bomb_server import BombServer, bomb_server, flat_memory
+
+pytestmark = pytest.mark.trio
+
+NAMED = r"encoded \(gzip, gzip\)"
+
+
+@pytest.fixture
+def server() -> Iterator[BombServer]:
+    with bomb_server() as server:
+        yield server
+
+
+async def test_coordinators_encoded_answer_is_none_and_is_left_unread(server: BombServer) -> None:
+    async with httpx.AsyncClient() as http:
+        with flat_memory():
+            answer = await Requests(http, server.url).ask("GET", "/evm/chain", attempts=1)
+    assert isinstance(answer, NoAnswer)
+    assert "encoded (gzip, gzip)" in answer.detail
+    assert server.asked_for_no_encoding()
+
+
+async def _fetched(server: BombServer, directory: Path) -> int:
+    spool = Spool(directory, 1 << 20)
+
+    async def length() -> int:
+        return spool.length
+
+    async with httpx.AsyncClient() as http:
+        return await Gateways(http, [server.url]).fetch("bafyx", spool, trio.current_time() + 20, length)
+
+
+@pytest.mark.parametrize("redirects", [0, 2])
+async def test_gateways_encoded_content_fails_the_job_unread(
+    server: BombServer, tmp_path: Path, redirects: int
+) -> None:
+    server.redirects = redirects
+    with flat_memory(), pytest.raises(JobFailed, match=NAMED) as failed:
+        await _fetched(server, tmp_path)
+    assert failed.value.reason == "task_unresolved"
+    assert len(server.heads) == redirects + 1  # it would be no other the next time
+    assert server.asked_for_no_encoding()
+
+
+async def test_gateways_redirects_are_followed_and_their_bodies_left_alone(server: BombServer, tmp_path: Path) -> None:
+    server.redirects, server.plain = 3, b"there"
+    with flat_memory():
+        assert await _fetched(server, tmp_path) == 5
+
+
+async def test_look_at_a_gateway_reads_nothing_of_it(server: BombServer) -> None:
+    async with httpx.AsyncClient() as http:
+        with flat_memory():
+            assert await Gateways(http, [server.url]).reachable(server.url) is None
+
+
+BACKENDS: dict[str, dict[str, object]] = {
+    "openai": {"kind": "openai", "base_url": "{url}", "api": "chat"},
+    "openai without a stream": {"kind": "openai", "base_url": "{url}", "api": "chat", "stream": False},
+    "http": {"kind": "http", "submit_url": "{url}/jobs", "poll_url": "{url}/jobs/{{id}}"},
+}
+
+
+@pytest.mark.parametrize("table", BACKENDS.values(), ids=BACKENDS.keys())
+async def test_backends_encoded_answer_is_the_providers_fault_and_is_left_unread(
+    server: BombServer, table: dict[str, object]
+) -> None:
+    entries = {key: value.format(url=server.url) if isinstance(value, str) else value for key, value in table.items()}
+    async with open_backend(read_backend({**entries, "attempts": 1}, {})) as backend:
+        with flat_memory():
+            assert await backend.is_up()
+            with pytest.raises(JobFailed, match=NAMED) as failed:
+                await backend.run(work_on())
+    assert (failed.value.reason, failed.value.backend_fault) == ("backend_error", True)
+    assert server.asked_for_no_encoding()
+
+
+async def test_results_file_that_comes_encoded_is_left_unread() -> None:
+    with bomb_server() as files, bomb_server() as jobs:
+        jobs.plain = b'{"id": "1", "status": "done", "output": "%s/file"}' % files.url.encode()
+        table = {"kind": "http", "submit_url": f"{jobs.url}/jobs", "poll_url": f"{jobs.url}/jobs/{{id}}"}
+        entries = {**table, "download": True, "result_path": "output", "attempts": 1}
+        async with open_backend(read_backend(entries, {})) as backend:
+            with flat_memory(), pytest.raises(JobFailed, match=NAMED):
+                await backend.run(work_on({"prompt": "x"}, modality="image"))
+        assert files.asked_for_no_encoding()
+
+
+async def test_probes_encoded_answer_is_no_reading(server: BombServer) -> None:
+    async with httpx.AsyncClient() as http:
+        with flat_memory():
+            assert await fetch(http, server.url, 5) is None
+    assert server.asked_for_no_encoding()
+
+
+async def test_status_of_something_else_on_the_daemons_port_is_left_unread(server: BombServer, tmp_path: Path) -> None:
+    port = int(server.url.rpartition(":")[2])
+    with flat_memory():
+        found = await trio.to_thread.run_sync(
+            look, Whereabouts(state_directory=tmp_path, metrics_host="127.0.0.1", metrics_port=port)
+        )
+    assert (found[0].what, found[0].right) == ("daemon", False)

@@ -1,0 +1,30 @@
+from coordinatord.relayer.coalesce import Planned, Rank
+from coordinatord.relayer.fees import Market
+from coordinatord.relayer.funds import Floors, affordable
+
+FLOORS = Floors(cancel=100, other=300)
+
+
+def plan(rank: Rank, gas: int) -> Planned:
+    return Planned(b"", b"", gas, 0, rank, ())
+
+
+def test_floors_are_amounts_of_gas_at_what_is_offered_for_it() -> None:
+    assert Floors.of(10, 30, Market(base_fee=5, tip=2)) == Floors(120, 360)
+
+
+def test_below_the_reserve_exits_and_cancels_and_below_the_floor_exits_alone() -> None:
+    assert [FLOORS.lowest_rank(funds) for funds in (300, 299, 100, 99, 0)] == [
+        Rank.OTHER,
+        Rank.CANCEL,
+        Rank.CANCEL,
+        Rank.EXIT,
+        Rank.EXIT,
+    ]
+
+
+def test_no_round_spends_what_is_kept_for_more_urgent_ones() -> None:
+    plans = [plan(Rank.OTHER, 60), plan(Rank.OTHER, 60), plan(Rank.CANCEL, 150), plan(Rank.EXIT, 150)]
+    paid, unpaid = affordable(plans, 400, 1, FLOORS)
+    assert [(p.rank, p.gas) for p in paid] == [(Rank.OTHER, 60), (Rank.CANCEL, 150), (Rank.EXIT, 150)]
+    assert [(p.rank, p.gas) for p in unpaid] == [(Rank.OTHER, 60)]

@@ -1,0 +1,20 @@
+import pytest
+
+from devnet.catalogue import MODELS
+from devnet.provider import all_polled
+
+
+def exposition(free: float, *, models: int = len(MODELS)) -> str:
+    return "# TYPE svcd_model_free gauge\n" + "".join(
+        f'svcd_model_free{{model="{model.name}"}} {free}\n' for model in MODELS[:models]
+    )
+
+
+@pytest.mark.parametrize("free", [8.0, 1.0, 10.0])
+def test_provider_is_ready_with_whatever_the_network_grants(free: float) -> None:
+    assert all_polled(exposition(free))
+
+
+def test_provider_without_room_or_without_an_answered_poll_is_not_ready() -> None:
+    assert not all_polled(exposition(0.0))
+    assert not all_polled(exposition(8.0, models=len(MODELS) - 1))

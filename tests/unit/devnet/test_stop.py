@@ -1,0 +1,49 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from devnet.state_dir import claimed
+from devnet.stop import main, stop
+from devnet.trouble import Trouble
+
+# Holds a directory until it is told to end, and has then ended in order.
+HOLDER = """
+import signal, sys
+from pathlib import Path
+from devnet.state_dir import claimed
+with claimed(Path(sys.argv[1])):
+    print("held", flush=True)
+    signal.sigwait([signal.SIGTERM])
+"""
+
+
+def test_devnet_of_a_directory_is_stopped_and_has_ended_afterwards(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    # Blocked before it could come: sigwait takes it.
+    command = (sys.executable, "-c", f"import signal; signal.pthread_sigmask(0, [15]){HOLDER}", str(state))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        assert stop(state) == holder.pid
+        assert holder.wait(10) == 0
+    assert stop(state) is None
+
+
+def test_no_devnet_is_nothing_to_stop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert stop(tmp_path / "never") is None
+    with claimed(tmp_path / "state"):
+        pass
+    assert main([str(tmp_path / "state")]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_process_that_does_not_hold_the_directory_is_never_signalled(tmp_path: Path) -> None:
+    """Its id is in the lock, and means another process: the holder is in another container."""
+    with claimed(tmp_path), subprocess.Popen(["sleep", "60"]) as bystander:
+        (tmp_path / "lock").write_text(f"{bystander.pid}\n")
+        with pytest.raises(Trouble, match="stop it by hand"):
+            stop(tmp_path)
+        assert bystander.poll() is None
+        bystander.kill()
