@@ -51,7 +51,6 @@ async def test_balance_and_code_are_those_of_the_chain() -> None:
             httpx.Response(200, json={"result": "0x1"}, headers={"content-encoding": "x-br"}),
             "only identity was asked for",
         ),
-        (httpx.Response(200, text=" " * (17 << 20)), "longer than 16777216 bytes"),
     ],
 )
 async def test_answer_of_something_else_is_a_failure(answer: httpx.Response, complaint: str) -> None:
