@@ -45,7 +45,12 @@ class AddressBook:
     @classmethod
     def parse(cls, raw: bytes) -> Self:
         """Reads the JSON form. Every key is required and no other taken; Refused names the one at fault."""
-        book = _object(parse(raw), None, _KEYS)
+        return cls.of(parse(raw))
+
+    @classmethod
+    def of(cls, value: object) -> Self:
+        """The same of JSON that was parsed already."""
+        book = _object(value, None, _KEYS)
         token_domain = _object(book["tokenDomain"], "tokenDomain", _TOKEN_DOMAIN_KEYS)
         return cls(
             chain_id=_chain_id(book["chainId"]),

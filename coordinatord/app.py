@@ -183,8 +183,9 @@ async def open_ground(config: Config, stack: AsyncExitStack) -> Ground:
             config.pin_store_region,
         )
     )
-    rpc = await stack.enter_async_context(open_rpc(config.rpc_url))
-    rpc_for_callers = await stack.enter_async_context(open_rpc(config.rpc_url, connections=_CONNECTIONS_FOR_CALLERS))
+    node = config.rpc_url.reveal()
+    rpc = await stack.enter_async_context(open_rpc(node))
+    rpc_for_callers = await stack.enter_async_context(open_rpc(node, connections=_CONNECTIONS_FOR_CALLERS))
     return Ground(
         config=config,
         domains=Domains.of(config.addresses),

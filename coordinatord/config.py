@@ -104,6 +104,10 @@ def _secret(text: str) -> Secret:
     return Secret(text)
 
 
+def _secret_url(text: str) -> Secret:
+    return Secret(_url(text))
+
+
 @attrs.frozen(slots=True, kw_only=True)
 class Config:
     """The specification's variables first, then those that this implementation adds."""
@@ -114,7 +118,13 @@ class Config:
     relayer_key: Secret = _variable(
         "RELAYER_KEY", _private_key, "private key of the account that signs and pays relayed transactions", secret=True
     )
-    rpc_url: str = _variable("RPC_URL", _url, "JSON-RPC endpoint", "http://localhost:8545")
+    rpc_url: Secret = _variable(
+        "RPC_URL",
+        _secret_url,
+        "JSON-RPC endpoint, with the key in it that a hosted one wants (default http://localhost:8545)",
+        Secret("http://localhost:8545"),
+        secret=True,
+    )
     port: int = _variable("PORT", _integer(1, 65535), "HTTP port; binds 0.0.0.0", 8402)
     cors_origins: tuple[str, ...] = _variable(
         "CORS_ORIGINS", _origins, "comma-separated exact origins; unset sends no CORS headers", ()

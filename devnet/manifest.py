@@ -2,24 +2,38 @@
 
 Integers are JSON numbers, keys and addresses 0x-prefixed hex. `addresses` is the coordinator's address book,
 `pin_store` holds its PIN_STORE_* values, and a provider's `box_secret` opens what is sealed to its `box_key`.
+
+Beside it stand the address book alone, for clients to pin, and what they come to know of this market.
 """
 
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from devnet.accounts import Wallet
 from devnet.catalogue import MODELS
 from devnet.world import Devnet, World
 
+ADDRESSES: Final = "addresses.json"
+KNOWN_MARKETS: Final = "known/markets.json"
+
 
 def write(path: Path, up: Devnet) -> None:
-    """Whole or not at all, and for nobody else to read: the database's password is in it."""
+    """Whole or not at all, and for nobody else to read: the database's password is in it.
+
+    What clients knew of the market that was up here before is forgotten: this one has an escrow of its own.
+    """
+    (path.parent / KNOWN_MARKETS).unlink(missing_ok=True)
+    _write(path.parent / ADDRESSES, up.world.market.address_book)
+    _write(path, describe(up))
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
     partial = path.with_suffix(".partial")
     partial.unlink(missing_ok=True)
     with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        json.dump(describe(up), file, indent=2)
+        json.dump(content, file, indent=2)
         file.write("\n")
         file.flush()
         os.fsync(file.fileno())

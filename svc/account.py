@@ -10,18 +10,17 @@ from urllib.parse import quote
 import anyio
 import attrs
 
-from common.address_book import AddressBook
 from common.box import PublicKey, SecretKey
 from common.derivation import result_key_from_signature
 from common.domains import Domains
-from common.refusal import Refused
 from svc.core import result_key
+from svc.core.amounts import Ceiling, batch_ceiling, line_ceiling, order_ceiling
 from svc.core.deployment import Market
-from svc.core.escrow_key import EscrowTrust, verified_key
 from svc.errors import OrderRefused
 from svc.records import Deployment, EscrowKey, Model
 from svc.settings import Settings
 from svc.signers import Signer
+from svc.vouching import Vouching
 from svc.wire.gateways import Gateways
 from svc.wire.sessions import Sessions
 from svc.wire.transport import Transport
@@ -37,8 +36,7 @@ class Account:
     transport: Transport
     gateways: Gateways
     signer: Signer | None
-    trust: EscrowTrust
-    pinned: AddressBook | None = None
+    vouching: Vouching
     _market: Market | None = None
     _derived: SecretKey | None = None
     _sessions: Sessions | None = None
@@ -46,27 +44,59 @@ class Account:
     _deriving: anyio.Lock = attrs.field(factory=anyio.Lock)
 
     async def market(self) -> Market:
-        """The deployment, read once."""
+        """The deployment, read once, and held against what vouches for it."""
         if self._market is None:
-            answer = await self.transport.get("/evm/chain", Deployment)
-            try:
-                self._market = Market.of(answer, self.pinned)
-            except Refused as refusal:
-                raise OrderRefused.because(refusal) from None
+            await self.deployment()
+        if self._market is None:
+            raise AssertionError("reading the deployment sets it")
         return self._market
 
+    async def deployment(self) -> Deployment:
+        """The deployment as the coordinator tells it now; one that may be signed for."""
+        answer = await self.transport.get("/evm/chain", Deployment)
+        self._market = await self.vouching.market(answer)
+        return answer
+
     async def model(self, name: str) -> Model:
-        return await self._read(f"/v1/models/{quote(name)}", Model)
+        await self.market()
+        path = f"/v1/models/{quote(name)}"
+        read, answer = await self._read(path, Model)
+        if read:
+            if answer.id != name:
+                raise OrderRefused(f"asked for the model {name!r}, told of {answer.id!r}", param="model")
+            await self.vouching.model(answer)
+            self._keep(path, answer)
+        return answer
 
     async def escrow(self) -> EscrowKey:
         """What the escrow says of itself, verified. Raises EscrowUntrusted."""
-        answer = await self._read("/key", EscrowKey)
-        verified_key(answer, self.trust)
+        await self.market()
+        read, answer = await self._read("/key", EscrowKey)
+        await self.vouching.escrow_key(answer)
+        if read:
+            self._keep("/key", answer)
         return answer
 
     async def escrow_key(self) -> PublicKey:
         """The key to seal to, verified. Raises EscrowUntrusted."""
-        return verified_key(await self._read("/key", EscrowKey), self.trust)
+        return await self.vouching.escrow_key(await self.escrow())
+
+    async def box_key(self, provider: int, told: str) -> PublicKey:
+        """A provider's key to seal to, as it was told, verified. Raises MarketChanged, ChainContradicts."""
+        await self.market()
+        return await self.vouching.box_key(provider, told)
+
+    async def order_ceiling(self, given: int | None) -> Ceiling:
+        await self.market()
+        return order_ceiling(self.vouching.token(), given, self.settings.max_amount)
+
+    async def line_ceiling(self, given: int | None) -> Ceiling:
+        await self.market()
+        return line_ceiling(self.vouching.token(), given, self.settings.max_amount)
+
+    async def batch_ceiling(self, given: int | None) -> Ceiling:
+        await self.market()
+        return batch_ceiling(self.vouching.token(), given, self.settings.max_batch_amount)
 
     def wallet(self) -> Signer:
         """Whoever signs; OrderRefused for a client that has no wallet."""
@@ -99,10 +129,12 @@ class Account:
     async def _domains(self) -> Domains:
         return (await self.market()).domains
 
-    async def _read(self, path: str, kind: type[T]) -> T:
+    async def _read(self, path: str, kind: type[T]) -> tuple[bool, T]:
+        """A kept answer or a fresh one; True with the fresh, which is to be kept once it was found to be good."""
         read_at, kept = self._kept.get(path, (-_FRESH_SECONDS, None))
         if kept is not None and anyio.current_time() - read_at < _FRESH_SECONDS:
-            return kept  # type: ignore[no-any-return] # one path has one kind
-        answer = await self.transport.get(path, kind)
+            return False, kept
+        return True, await self.transport.get(path, kind)
+
+    def _keep(self, path: str, answer: object) -> None:
         self._kept[path] = (anyio.current_time(), answer)
-        return answer

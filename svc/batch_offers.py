@@ -16,15 +16,17 @@ from common.quotes import Terms as FeeTerms
 from common.refusal import Refused
 from svc.account import Account
 from svc.batch_pool import PORTION, Portion
+from svc.core.amounts import Ceiling
 from svc.core.batch_lines import RESPONSES_ENDPOINT, BatchLine
 from svc.core.batch_plan import Bids, ModelDemand, demands
 from svc.core.batch_work import LineWork, Place, seal_line
+from svc.core.bids import Bid
 from svc.core.order_request import Shaped, shape
 from svc.core.orders import PreparedOrder
 from svc.core.quoting import checked_amount, fee_terms
 from svc.core.windows import CompletionWindow, expiry, window_seconds
 from svc.errors import OrderRefused
-from svc.orders import Orders, read_box_key
+from svc.orders import Orders
 from svc.records import Model, ModelPlan
 
 
@@ -35,21 +37,28 @@ class Offers:
     orders: Orders
     window: CompletionWindow
     bids: Bids
+    ceiling: Ceiling
     lines: Iterator[BatchLine]
     endpoint: str = RESPONSES_ENDPOINT
     custom_ids: list[str | None] = attrs.field(factory=list)
     _waiting: list[BatchLine] = attrs.field(factory=list)
     _models: dict[str, Model] = attrs.field(factory=dict)
-    _recipients: dict[str, PublicKey] = attrs.field(factory=dict)
+    _recipients: dict[tuple[int, str | None], PublicKey] = attrs.field(factory=dict)
     _place: Place | None = None
 
     @classmethod
     async def to(
-        cls, providers: Sequence[int], orders: Orders, window: CompletionWindow, lines: Iterator[BatchLine]
+        cls,
+        providers: Sequence[int],
+        orders: Orders,
+        window: CompletionWindow,
+        ceiling: Ceiling,
+        lines: Iterator[BatchLine],
     ) -> Self:
-        """`providers`: whom lines with rates are designated to in turn."""
+        """`providers`: whom lines with rates are designated to in turn. `ceiling` is that of each line."""
         keys = [(provider, await orders.box_key(provider)) for provider in providers]
-        return cls(orders, window, Bids([(provider, "0x" + key.raw.hex()) for provider, key in keys]), lines)
+        bids = Bids([(provider, "0x" + key.raw.hex()) for provider, key in keys])
+        return cls(orders, window, bids, ceiling, lines)
 
     async def rated(self) -> AsyncGenerator[Portion, None]:
         """The lines up to the first one without rates, as they are read."""
@@ -85,14 +94,20 @@ class Offers:
         for line in lines:
             model = self._models[line.request.model]
             bid = self.bids.bid(model.svc.model_id, line.rates)
-            recipient = self._recipients.get(bid.box_key or "")
-            if recipient is None:
-                recipient = read_box_key(bid.box_key) if bid.box_key else await self._account.escrow_key()
-                self._recipients[bid.box_key or ""] = recipient
-            work.append(LineWork(line.request, model, bid, recipient))
+            work.append(LineWork(line.request, model, bid, await self._recipient(bid)))
         if self._place is None:
             self._place = await self._priced(work[0])
         return Portion(self._place, work)
+
+    async def _recipient(self, bid: Bid) -> PublicKey:
+        known = self._recipients.get((bid.designated, bid.box_key))
+        if known is None:
+            if bid.box_key is None:
+                known = await self._account.escrow_key()
+            else:
+                known = await self._account.box_key(bid.designated, bid.box_key)
+            self._recipients[bid.designated, bid.box_key] = known
+        return known
 
     async def _priced(self, first: LineWork) -> Place:
         """The fee terms of all lines are those of one quote, which is for the first."""
@@ -100,14 +115,15 @@ class Offers:
         market, keys = await account.market(), await account.result_keys()
         now, margin = account.transport.clock.now(), account.settings.settlement_margin
         expires_at = expiry(now, window_seconds(self.window), margin)
-        place = Place(market, account.wallet().address, keys[0].public, expires_at, FeeTerms(0, 0))
+        place = Place(market, account.wallet().address, keys[0].public, expires_at, FeeTerms(0, 0), self.ceiling)
         try:
             sealed, shape = seal_line(place, first)
         except Refused as refusal:
             raise OrderRefused.because(refusal, "line 1") from None
         prepared = PreparedOrder(sealed, await account.wallet().sign(sealed.to_sign()), shape.unlisted)
         quote = (await self.orders.quote(prepared)).quote
-        checked_amount(prepared, quote, None)
+        checked_amount(prepared, quote, self.ceiling)
+        await account.vouching.fees(quote)
         return attrs.evolve(place, fees=fee_terms(quote))
 
     @property

@@ -12,11 +12,9 @@ from svc.batch_offers import Offers, shaped
 from svc.batch_pool import Making, Outcome, Pool, Portion, Progress, started_workers
 from svc.core.batch_lines import read_lines
 from svc.core.batch_plan import ModelDemand, check_plan, demands, plan_bodies
-from svc.core.batch_work import LineWork, Place, PreparedLine, line_of, prepare_lines, seal_line
+from svc.core.batch_work import LineWork, Place, PreparedLine, line_amount, line_of, prepare_lines, seal_line
 from svc.core.orders import PreparedOrder
-from svc.core.quoting import amount_of
 from svc.core.windows import CompletionWindow
-from svc.errors import QuoteRefused
 from svc.orders import Orders
 from svc.records import ModelPlan, Record
 from svc.signers import LocalSigner, Signer
@@ -69,13 +67,17 @@ class Preparation:
         providers: Sequence[int],
         *,
         max_amount: int | None,
+        max_line_amount: int | None,
         progress: Progress | None,
     ) -> PreparedBatch:
         """Raises PlanShort, OrderRefused (naming the line) or QuoteRefused before anything is sent but questions."""
+        in_all = await self.account.batch_ceiling(max_amount)
+        # What no line alone may come to is not signed for; what all of them may not is never sent.
+        each = min(in_all, await self.account.line_ceiling(max_line_amount), key=lambda ceiling: ceiling.most)
         texts, signer = list(texts), self.account.wallet()
         wallet = signer.wallet if isinstance(signer, LocalSigner) else None
         async with started_workers(len(texts), wallet) as workers:
-            offers = await Offers.to(providers, self.orders, window, read_lines(texts, window))
+            offers = await Offers.to(providers, self.orders, window, each, read_lines(texts, window))
             pool = Pool(workers, self._alone(signer), progress)
             if wallet is not None:  # any other is not troubled before the whole file is known to be good
                 await pool.make(offers.rated())
@@ -85,8 +87,7 @@ class Preparation:
             await pool.make(offers.planned(plans))
         lines = pool.lines
         amount = sum(line.amount for line in lines)
-        if max_amount is not None and amount > max_amount:
-            raise QuoteRefused(f"the batch comes to {amount}, over {max_amount}", code="over_max_amount")
+        in_all.check(amount, "the batch")
         contents = [
             line.text if line.oversized is None else await self._uploaded(line.oversized, line) for line in lines
         ]
@@ -133,7 +134,7 @@ class Preparation:
         try:
             sealed, shaped = await to_thread.run_sync(seal_line, place, line)
             prepared = PreparedOrder(sealed, await signer.sign(sealed.to_sign()), shaped.unlisted)
-            amount = amount_of(prepared, place.fees)
+            amount = line_amount(place, prepared)
         except Refused as refusal:
             return refusal
         if not sealed.sealed.fits_inline:

@@ -64,16 +64,23 @@ class Batches:
         window: str = DEFAULT_WINDOW,
         providers: Sequence[int] = (),
         max_amount: int | None = None,
+        max_line_amount: int | None = None,
         progress: Progress | None = None,
     ) -> PreparedBatch:
         """Plan, seal, sign and price every line; nothing is posted.
 
         `lines`: a JSONL file, or its lines as text or as objects. Lines without rates go to whom the network's plan
-        names; lines with rates to `providers` in turn or, with none, to whoever claims them. `progress` is told how
-        many lines are done.
+        names; lines with rates to `providers` in turn or, with none, to whoever claims them. `max_amount` bounds what
+        all of them come to (else the client's `max_batch_amount`, or ten tokens), `max_line_amount` each of them (else
+        the client's `max_amount`, or one token). `progress` is told how many lines are done.
         """
         return await self.preparation.prepare(
-            await _texts(lines), completion_window(window), providers, max_amount=max_amount, progress=progress
+            await _texts(lines),
+            completion_window(window),
+            providers,
+            max_amount=max_amount,
+            max_line_amount=max_line_amount,
+            progress=progress,
         )
 
     async def create(self, prepared: PreparedBatch, *, metadata: Mapping[str, str] | None = None) -> Batch:

@@ -7,6 +7,7 @@
 What it is not told it takes from the environment, see `svc.settings`. `SyncClient` is the same without `await`.
 """
 
+import warnings
 from pathlib import Path
 from types import TracebackType
 from typing import Self, Unpack
@@ -19,9 +20,11 @@ from svc.batch_preparation import Preparation
 from svc.batch_results import BatchResults
 from svc.batches import Batches
 from svc.catalogue import Market, Models
+from svc.chain.node import Chain, Node
 from svc.core.bids import Rate
 from svc.core.clock import ServerClock
 from svc.core.escrow_key import EscrowTrust
+from svc.core.known_market import market_url
 from svc.core.order_request import OrderRequest
 from svc.core.orders import PreparedOrder
 from svc.core.payload import ModelInput
@@ -30,12 +33,15 @@ from svc.core.windows import DEFAULT_WINDOW
 from svc.errors import OrderRefused
 from svc.files import Files
 from svc.jobs import Jobs, JobSeen
+from svc.known_markets import KnownMarkets, place_of
 from svc.options import ClientOptions
 from svc.orders import Orders, Submitted
 from svc.records import Cancelled, Candidate, Deployment, EscrowKey, Job, Quoted, Readiness, Session
 from svc.results import Result, Results
 from svc.settings import Settings
 from svc.signers import LocalSigner
+from svc.verification import Verification, Verified
+from svc.vouching import MarketRemembered, Vouching
 from svc.wire.gateways import Gateways
 from svc.wire.transport import REQUEST_SECONDS, Transport, read
 
@@ -44,6 +50,7 @@ class Client:
     """One wallet at one coordinator. Use it as an async context manager, or end it with `aclose()`.
 
     `models`, `jobs`, `files`, `batches` and `market` hold the routes; the methods here are the way of one job.
+    `vouching` is what the coordinator's words are held against: address book, known markets, nodes of the chain.
     """
 
     models: Models
@@ -56,10 +63,8 @@ class Client:
         """For the options see `ClientOptions`. Raises OrderRefused for a setting that is malformed."""
         self.settings = _settings(base_url, options)
         given = options.get("http")
-        self._owned = _pool(self.settings.base_url) if given is None else None
-        pool = given or self._owned
-        if pool is None:
-            raise AssertionError("one of the two is there")
+        pool = _pool(self.settings.base_url) if given is None else given
+        self._owned = pool if given is None else None
         signer = options.get("signer")
         if signer is None and self.settings.wallet is not None:
             signer = LocalSigner(self.settings.wallet)
@@ -68,9 +73,19 @@ class Client:
             allow_mock=options.get("allow_mock_escrow", False),
             allow_debug=options.get("allow_debug_escrow", False),
         )
+        vouching = Vouching(
+            url=market_url(self.settings.base_url),
+            book=self.settings.addresses,
+            known=_known(options, self.settings),
+            escrow=trust,
+            chain=Chain([Node(url, pool) for url in self.settings.rpc_urls]) if self.settings.rpc_urls else None,
+            require_known=options.get("require_known_market", False),
+            tell=options.get("on_first_use", _warn),
+        )
+        self.vouching = vouching
         transport = Transport(pool, ServerClock(), options.get("retries", RetryPolicy()))
         gateways = Gateways(pool, self.settings.gateways)
-        account = Account(self.settings, transport, gateways, signer, trust, options.get("addresses"))
+        account = Account(self.settings, transport, gateways, signer, vouching)
         self._account = account
         self.models, self.jobs = Models(account), Jobs(account)
         self.files, self.market = Files(account), Market(account)
@@ -118,7 +133,7 @@ class Client:
         `window`: `async` (1 h), `batch` (24 h, the default), or `<n>h`, `<n>m`, `<n>s`. Without rates the market's
         best ask is taken; `provider` names who is to do it; with rates and no provider the order is open to all,
         sealed to the escrow. Rates are base units of the payment token per 10^6 units. `max_amount` bounds what is
-        authorised, charges included.
+        authorised, charges included; without it the client's `max_amount` does, or one token.
 
         Raises an SvcError; JobFailed when the job ended without a result, and was refunded.
         """
@@ -176,6 +191,10 @@ class Client:
         """What it comes to, and which live providers it would suit."""
         return await self._orders.quote(prepared)
 
+    async def check_quote(self, prepared: PreparedOrder, quoted: Quoted, *, max_amount: int | None = None) -> int:
+        """The amount that `submit` would authorise. Raises QuoteRefused, OverCeiling, ChainContradicts."""
+        return await self._orders.payable(prepared, quoted.quote, max_amount)
+
     async def submit(
         self, prepared: PreparedOrder, quoted: Quoted | None = None, *, max_amount: int | None = None
     ) -> Submitted:
@@ -200,6 +219,10 @@ class Client:
         """Open a result of any size straight into a file; how many bytes of JSON it has."""
         return await self._results.save(job if isinstance(job, Job) else await self.jobs.get(job), path)
 
+    async def verify(self, job_id: str) -> Verified:
+        """Each fact of a job with who vouches for it. Raises ChainContradicts."""
+        return await Verification(self._account, self.jobs).verify(job_id)
+
     async def cancel(self, job_id: str) -> Cancelled:
         """Take back a job that nobody has claimed yet."""
         return await self.jobs.cancel(job_id)
@@ -207,6 +230,11 @@ class Client:
     # --- the coordinator itself -------------------------------------------------------------------------------
 
     async def chain(self) -> Deployment:
+        """The deployment. Raises MarketChanged where it is not the market that is pinned or known."""
+        return await self._account.deployment()
+
+    async def told_deployment(self) -> Deployment:
+        """The deployment that the coordinator tells, held against nothing: to be shown, and never signed for."""
         return await self._account.transport.get("/evm/chain", Deployment)
 
     async def readiness(self) -> Readiness:
@@ -227,6 +255,9 @@ class Client:
 
 
 def _settings(base_url: str | None, options: ClientOptions) -> Settings:
+    pool = options.get("http")
+    if pool is not None and str(pool.base_url):
+        base_url = str(pool.base_url)  # that is where the requests go
     try:
         return Settings.resolve(
             base_url=base_url,
@@ -234,6 +265,11 @@ def _settings(base_url: str | None, options: ClientOptions) -> Settings:
             wallet_key=options.get("wallet_key"),
             cipher_key=options.get("cipher_key"),
             settlement_margin=options.get("settlement_margin"),
+            addresses=options.get("addresses"),
+            rpc_url=options.get("rpc_url"),
+            max_amount=options.get("max_amount"),
+            max_batch_amount=options.get("max_batch_amount"),
+            insecure_http=options.get("insecure_http"),
             environment=options.get("environment"),
         )
     except Refused as refusal:
@@ -242,3 +278,12 @@ def _settings(base_url: str | None, options: ClientOptions) -> Settings:
 
 def _pool(base_url: str) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=base_url, timeout=REQUEST_SECONDS)
+
+
+def _known(options: ClientOptions, settings: Settings) -> KnownMarkets:
+    given = options.get("known_markets", place_of(settings.environment))
+    return given if isinstance(given, KnownMarkets) else KnownMarkets(given)
+
+
+def _warn(told: str) -> None:
+    warnings.warn(told, MarketRemembered, stacklevel=2)

@@ -8,6 +8,9 @@
     ├── NoProvider              nobody live takes the order
     ├── PlanShort               the network cannot take the batch in its window now
     ├── EscrowUntrusted         the escrow's key could not be verified
+    ├── MarketChanged           the market is not the known one: other contracts, another key of a provider
+    ├── ChainContradicts        the chain says otherwise than the coordinator
+    ├── NodeFailed              a node of the chain did not answer, or two of them disagree
     ├── QuoteRefused            the quote is not what the order comes to, or more than allowed
     ├── SigningFailed           the wallet gave no signature of its own
     ├── JobFailed, BatchFailed  it ended without a result
@@ -164,11 +167,42 @@ class PlanShort(SvcError):
 
 
 class EscrowUntrusted(SvcError):
-    """`code`: `escrow_malformed`, `escrow_binding`, `escrow_debug`, `escrow_mock` or `escrow_not_pinned`."""
+    """`code`: `escrow_malformed`, `escrow_binding`, `escrow_debug`, `escrow_mock`, `escrow_not_pinned`, or
+    `escrow_changed` for a key that is not among the known ones of this market."""
+
+
+class MarketChanged(SvcError):
+    """Refused, since the coordinator tells another market than is known at its address. `code`: `deployment_changed`,
+    `box_key_changed`, or `market_unknown` where only a pinned or known market is taken."""
+
+
+class ChainContradicts(SvcError):
+    """The coordinator said one thing and the chain another. `code`: `chain_contradicts`; `param` names the fact."""
+
+    def __init__(self, fact: str, told: object, on_chain: object) -> None:
+        message = f"{fact}: the coordinator says {told}, the chain {on_chain}"
+        super().__init__(message, code="chain_contradicts", param=fact)
+
+
+class NodeFailed(SvcError):
+    """A node did not answer what was asked, or several answered differently: nothing was taken unchecked."""
+
+    def __init__(self, message: str, *, retryable: bool = True) -> None:
+        super().__init__(message, code="node_failed", param="SVC_RPC_URL", retryable=retryable)
 
 
 class QuoteRefused(SvcError):
     """`code`: `quote_mismatch`, `over_max_amount`, or `price_changed` when it changed under every attempt."""
+
+
+class OverCeiling(QuoteRefused):
+    """The order or batch comes to `amount`, above the ceiling; `default`: nobody had set one, so that whoever
+    watches may be asked."""
+
+    def __init__(self, message: str, *, amount: int, default: bool) -> None:
+        super().__init__(message, code="over_max_amount", param="max_amount")
+        self.amount = amount
+        self.default = default
 
 
 class SigningFailed(SvcError):

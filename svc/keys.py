@@ -2,10 +2,15 @@
 
 import os
 import secrets
+import stat
 from pathlib import Path
+from typing import Final
 
 from common.refusal import Refused
 from common.secp256k1 import Wallet
+
+_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+_LONGEST: Final = 4096
 
 
 def create_wallet(path: Path) -> Wallet:
@@ -20,8 +25,13 @@ def create_wallet(path: Path) -> Wallet:
 
 
 def read_wallet(path: Path) -> Wallet:
-    """The wallet of a key file. Raises Refused, naming what is wrong with it."""
-    text = path.read_text(encoding="ascii", errors="replace").strip().removeprefix("0x")
+    """The wallet of a key file that is its owner's alone. Raises Refused, naming what is wrong with it."""
+    with path.open(encoding="ascii", errors="replace") as file:
+        mode = os.fstat(file.fileno()).st_mode
+        # A pipe has nobody else at its end, and permissions that say nothing.
+        if os.name == "posix" and stat.S_ISREG(mode) and mode & _OTHERS:
+            raise Refused(f"{path} must be readable by its owner alone (chmod 600 {path})", param=str(path))
+        text = file.read(_LONGEST).strip().removeprefix("0x")
     try:
         return Wallet(bytes.fromhex(text))
     except ValueError:  # Refused, for a number that is no key, among them

@@ -11,8 +11,8 @@ from anyio import to_thread
 from common.box import PublicKey
 from common.envelope import Envelope
 from common.refusal import Refused
-from common.scalars import read_hex
 from svc.account import Account
+from svc.chain.jobs import is_posted
 from svc.core.bids import OPEN, Bid, market_bid
 from svc.core.order_request import OrderRequest, Shaped, probe_body, shape
 from svc.core.orders import PreparedOrder, SealedOrder, Terms, seal_order
@@ -20,11 +20,13 @@ from svc.core.quoting import MOST_ATTEMPTS, checked_amount
 from svc.core.windows import expiry
 from svc.errors import ApiError, ConnectionFailed, NoProvider, NotFound, OrderRefused, OutcomeUnknown, QuoteRefused
 from svc.files import Files
-from svc.records import Candidate, Job, Posted, Provider, Quoted, Record
+from svc.records import Candidate, Job, Posted, Provider, Quote, Quoted, Record
 from svc.wire.transport import error_of, read
 
 _PAYMENT_REQUIRED: Final = frozenset({402})
 _SERVER_FAULT: Final = 500
+_LOOKS: Final = 8  # at the chain, after an order: a node may be some blocks behind
+_LOOK_PAUSE: Final = 0.75
 
 
 class UnlistedParameter(UserWarning):
@@ -35,7 +37,8 @@ class UnlistedParameter(UserWarning):
 class Submitted:
     """`mined` is False when the transaction was broadcast but not mined within a minute: wait for the job.
 
-    `tx_hash` and `task_cid` are None where the answer was lost and the job was read back instead.
+    `tx_hash` and `task_cid` are None where the answer was lost and the job was read back instead. `on_chain`: a node
+    showed the job with the terms that were signed; False where none was asked, or it had not seen the job yet.
     """
 
     job_id: str
@@ -43,6 +46,7 @@ class Submitted:
     task_cid: str | None
     tx_hash: str | None
     mined: bool = True
+    on_chain: bool = False
 
 
 class Candidates(Record, frozen=True):
@@ -79,17 +83,17 @@ class Orders:
     ) -> Submitted:
         """Pay and post. A quote that changed is paid anew, in three attempts at most."""
         quote = (quoted or await self.quote(prepared)).quote
-        checked_amount(prepared, quote, max_amount)  # before anything is uploaded
+        await self.payable(prepared, quote, max_amount)  # before anything is uploaded
         sealed = prepared.sealed_order.sealed
         container_cid = None
         if not sealed.fits_inline:
             container_cid = (await self.files.upload(sealed.container, "input", filename="container")).svc.cid
         for _ in range(MOST_ATTEMPTS):
-            amount = checked_amount(prepared, quote, max_amount)
+            amount = await self.payable(prepared, quote, max_amount)
             auth_sig = await self.account.wallet().sign(prepared.payment(amount))
             outcome = await self._post(prepared, amount, prepared.submission(amount, auth_sig, container_cid))
             if isinstance(outcome, Submitted):
-                return outcome
+                return await self._seen_on_chain(prepared, outcome)
             quote = outcome.quote
         raise QuoteRefused("the price changed under every attempt", code="price_changed")
 
@@ -100,7 +104,7 @@ class Orders:
         else:
             bid = Bid(shaped.rates, shaped.provider or OPEN)
         if bid.box_key is not None:
-            return bid, read_box_key(bid.box_key)
+            return bid, await self.account.box_key(bid.designated, bid.box_key)
         if bid.designated == OPEN:
             return bid, await self.account.escrow_key()
         return bid, await self.box_key(bid.designated)
@@ -110,7 +114,29 @@ class Orders:
         answer = await self.account.transport.get(f"/evm/providers/{provider}", Provider)
         if answer.box_key is None:
             raise NoProvider(f"provider {provider} has published no key to seal to")
-        return read_box_key(answer.box_key)
+        if answer.provider_id != provider:
+            raise OrderRefused(f"asked for provider {provider}, told of {answer.provider_id}", param="provider")
+        return await self.account.box_key(provider, answer.box_key)
+
+    async def payable(self, prepared: PreparedOrder, quote: Quote, max_amount: int | None) -> int:
+        """The amount that may be signed for. Raises QuoteRefused, OverCeiling, ChainContradicts."""
+        amount = checked_amount(prepared, quote, await self.account.order_ceiling(max_amount))
+        await self.account.vouching.fees(quote)
+        return amount
+
+    async def _seen_on_chain(self, prepared: PreparedOrder, submitted: Submitted) -> Submitted:
+        """Raises ChainContradicts for a job that is not the one that was signed; one that no node shows yet is told."""
+        chain = self.account.vouching.chain
+        if chain is None or not submitted.mined:
+            return submitted
+        sealed, transport = prepared.sealed_order, self.account.transport
+        for attempt in range(_LOOKS):
+            if attempt:
+                await transport.sleep(_LOOK_PAUSE)
+            if await is_posted(chain.later(), sealed):
+                return attrs.evolve(submitted, on_chain=True)
+        self.account.vouching.tell(f"no node shows job {prepared.id} yet: svc verify looks again")
+        return submitted
 
     async def _shaped(self, request: OrderRequest) -> Shaped:
         model = await self.account.model(request.model)
@@ -204,13 +230,6 @@ class Orders:
 
 def _unknown(prepared: PreparedOrder, failed: ApiError | ConnectionFailed) -> OutcomeUnknown:
     return OutcomeUnknown(f"no word of whether job {prepared.id} was posted ({failed.message})")
-
-
-def read_box_key(text: str) -> PublicKey:
-    try:
-        return PublicKey(read_hex(text, 32, "box_key"))
-    except Refused as refusal:
-        raise OrderRefused.because(refusal) from None
 
 
 def _outcome(response: httpx.Response, prepared: PreparedOrder, amount: int) -> Submitted | Quoted | None:

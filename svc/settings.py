@@ -1,19 +1,31 @@
-"""What a client is told about its surroundings: explicitly, or through five environment variables.
+"""What a client is told about its surroundings: explicitly, or through environment variables.
 
 SVC_BASE_URL            the coordinator
 SVC_WALLET_KEY          the wallet's private key: 32 bytes of hex
 SVC_CIPHER_KEY          an X25519 secret that results are sealed to: 32 bytes of hex
 SVC_PIN_GATEWAY         gateways that results are read from, comma-separated; empty disables reads
 SVC_SETTLEMENT_MARGIN   seconds that an order outlives its window (default 3600)
+SVC_ADDRESSES_FILE      the market's address book: a coordinator that tells another deployment is refused
+SVC_KNOWN_MARKETS       the file of known markets, see svc.known_markets; empty: known to this process alone
+SVC_RPC_URL             nodes of the chain that what is told is held against, comma-separated; they must agree
+SVC_MAX_AMOUNT          the most that one order, or line of a batch, may come to, in base units (default: one token)
+SVC_MAX_BATCH_AMOUNT    the most that a batch may come to in all, in base units (default: ten tokens)
+SVC_INSECURE_HTTP       1: take http:// to other machines, where whoever is on the way reads and changes everything
+
+An explicit value wins over the environment, and that over the default. Profiles, once there are some, stand between
+the last two: `Settings.resolve` is their place.
 """
 
 import os
 from collections.abc import Mapping, Sequence
+from ipaddress import ip_address
+from pathlib import Path
 from typing import Final, Self
 from urllib.parse import urlsplit
 
 import attrs
 
+from common.address_book import AddressBook
 from common.box import SecretKey
 from common.refusal import Refused
 from common.scalars import read_decimal
@@ -22,12 +34,16 @@ from common.secp256k1 import Wallet
 DEFAULT_BASE_URL: Final = "http://127.0.0.1:8402"
 PUBLIC_GATEWAY: Final = "https://ipfs.io"
 DEFAULT_MARGIN: Final = 3600
+_LONGEST_BOOK: Final = 1 << 16
+_YES: Final = frozenset({"1", "true", "yes", "on"})
+_NO: Final = frozenset({"", "0", "false", "no", "off"})
 
 
 @attrs.frozen(slots=True)
 class Settings:
     """`gateways` is empty when reads are disabled. `cipher_key_first`: it was given on purpose, so that it is used
-    even where there is a wallet to derive one from."""
+    even where there is a wallet to derive one from. `addresses` is the address book that pins the deployment. Amounts
+    are None where nobody set a ceiling."""
 
     base_url: str
     gateways: tuple[str, ...]
@@ -35,6 +51,11 @@ class Settings:
     cipher_key: SecretKey | None
     cipher_key_first: bool
     settlement_margin: int
+    addresses: AddressBook | None
+    rpc_urls: tuple[str, ...]
+    max_amount: int | None
+    max_batch_amount: int | None
+    environment: Mapping[str, str] = attrs.field(repr=False)
 
     @classmethod
     def resolve(
@@ -45,6 +66,11 @@ class Settings:
         wallet_key: str | bytes | Wallet | None = None,
         cipher_key: str | bytes | SecretKey | None = None,
         settlement_margin: int | None = None,
+        addresses: AddressBook | Path | None = None,
+        rpc_url: str | Sequence[str] | None = None,
+        max_amount: int | None = None,
+        max_batch_amount: int | None = None,
+        insecure_http: bool | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> Self:
         """Explicit values win; the rest comes from `environment` (the process's own unless given).
@@ -63,8 +89,9 @@ class Settings:
             settlement_margin = read_decimal(margin, 32, "SVC_SETTLEMENT_MARGIN") if margin else DEFAULT_MARGIN
         elif settlement_margin < 0:
             raise Refused("settlement_margin must not be negative", "settlement_margin")
+        insecure = _flag(known, "SVC_INSECURE_HTTP") if insecure_http is None else insecure_http
         return cls(
-            base_url=_url(base_url or known.get("SVC_BASE_URL") or DEFAULT_BASE_URL, "SVC_BASE_URL"),
+            base_url=secure_url(base_url or known.get("SVC_BASE_URL") or DEFAULT_BASE_URL, "SVC_BASE_URL", insecure),
             gateways=_gateways(gateways if gateways is not None else known.get("SVC_PIN_GATEWAY", PUBLIC_GATEWAY)),
             wallet=wallet if wallet is None or isinstance(wallet, Wallet) else Wallet(_key(wallet, "SVC_WALLET_KEY")),
             cipher_key=(
@@ -72,12 +99,74 @@ class Settings:
             ),
             cipher_key_first=bool(cipher_key),
             settlement_margin=settlement_margin,
+            addresses=_book(addresses or known.get("SVC_ADDRESSES_FILE") or None),
+            rpc_urls=_nodes(known.get("SVC_RPC_URL", "") if rpc_url is None else rpc_url, insecure),
+            max_amount=_amount(max_amount, known, "SVC_MAX_AMOUNT"),
+            max_batch_amount=_amount(max_batch_amount, known, "SVC_MAX_BATCH_AMOUNT"),
+            environment=known,
         )
 
 
 def _gateways(given: str | Sequence[str]) -> tuple[str, ...]:
     each = given.split(",") if isinstance(given, str) else given
     return tuple(_url(gateway, "SVC_PIN_GATEWAY") for gateway in each if gateway.strip())
+
+
+def _nodes(given: str | Sequence[str], insecure: bool) -> tuple[str, ...]:
+    each = given.split(",") if isinstance(given, str) else given
+    return tuple(dict.fromkeys(secure_url(node, "SVC_RPC_URL", insecure) for node in each if node.strip()))
+
+
+def _book(given: AddressBook | Path | str | None) -> AddressBook | None:
+    if given is None or isinstance(given, AddressBook):
+        return given
+    try:
+        with Path(given).open("rb") as file:
+            raw = file.read(_LONGEST_BOOK)
+    except OSError as trouble:
+        message = (
+            f"the address book {given} cannot be read: {trouble.strerror}; --addresses or SVC_ADDRESSES_FILE names it"
+        )
+        raise Refused(message, "SVC_ADDRESSES_FILE") from None
+    try:
+        return AddressBook.parse(raw)
+    except Refused as refusal:
+        raise Refused(f"the address book {given}: {refusal.message}", "SVC_ADDRESSES_FILE") from None
+
+
+def _amount(given: int | None, known: Mapping[str, str], name: str) -> int | None:
+    if given is None:
+        text = known.get(name)
+        return read_decimal(text, 256, name) if text else None
+    if given < 0:
+        raise Refused(f"{name.removeprefix('SVC_').lower()} must not be negative", name)
+    return given
+
+
+def _flag(known: Mapping[str, str], name: str) -> bool:
+    text = known.get(name, "").strip().lower()
+    if text not in _YES | _NO:
+        raise Refused(f"{name} must be 1 or 0", name)
+    return text in _YES
+
+
+def secure_url(given: str, name: str, insecure: bool) -> str:
+    """An address whose answers are those of its host: https, or plain http to this machine alone."""
+    url = _url(given, name)
+    parts = urlsplit(url)
+    if parts.scheme == "http" and not insecure and not _is_loopback(parts.hostname or ""):
+        message = f"{name} must be an https:// address: plain http to {parts.hostname} is changed on the way at will"
+        raise Refused(f"{message}; --insecure-http or SVC_INSECURE_HTTP=1 takes it all the same", name)
+    return url
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _url(given: str, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Whether the order pays for what its payload turned out to be. The coordinator cannot know: it never sees one."""
+"""Whether the order pays for what its payload turned out to be. The coordinator cannot know: it opens none."""
 
 from collections.abc import Mapping
 

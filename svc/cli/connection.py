@@ -21,7 +21,10 @@ from svc.errors import OrderRefused, SvcError
 
 Body = Callable[..., Awaitable[Exit | None]]
 
-_WHERE: Final = ("base_url", "gateways", "key_file", "escrow_keys", "allow_mock_escrow")
+_WHERE: Final = (
+    *("base_url", "gateways", "key_file", "addresses", "rpc_url"),
+    *("escrow_keys", "allow_mock_escrow", "insecure_http"),
+)
 _NO_KEY: Final = "this needs a wallet: set SVC_WALLET_KEY or SVC_WALLET_KEY_FILE, or name a file with --key-file"
 
 
@@ -32,8 +35,11 @@ class Connection:
     base_url: str | None
     gateways: str | None
     key_file: Path | None
+    addresses: Path | None
+    rpc_url: str | None
     escrow_keys: tuple[str, ...]
     allow_mock_escrow: bool
+    insecure_http: bool
     output: Output
 
     @asynccontextmanager
@@ -47,8 +53,12 @@ class Connection:
                 self.base_url,
                 gateways=self.gateways,
                 wallet_key=key,
+                addresses=self.addresses,
+                rpc_url=self.rpc_url,
+                on_first_use=self.output.warn,
                 escrow_keys=self.escrow_keys,
                 allow_mock_escrow=self.allow_mock_escrow,
+                insecure_http=self.insecure_http or None,
             )
         except Refused as refusal:
             raise OrderRefused.because(refusal) from None
@@ -66,6 +76,15 @@ def connected(body: Body) -> Callable[..., Exit]:
         type=click.Path(path_type=Path, dir_okay=False),
         help="The wallet's key.  [env: SVC_WALLET_KEY_FILE, or SVC_WALLET_KEY for the key itself]",
     )
+    @click.option(
+        "--addresses",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="The market's address book: refuse any other deployment.  [env: SVC_ADDRESSES_FILE]",
+    )
+    @click.option(
+        "--rpc-url", metavar="URLS", help="Nodes of the chain to hold it against; they must agree.  [env: SVC_RPC_URL]"
+    )
+    @click.option("--insecure-http", is_flag=True, help="Take http:// to other machines.  [env: SVC_INSECURE_HTTP]")
     @click.option("--escrow-key", "escrow_keys", metavar="HEX", multiple=True, help="Seal to no other escrow.")
     @click.option("--allow-mock-escrow", is_flag=True, help="Seal to a development escrow, which anybody may read.")
     @click.option("--json", "as_json", is_flag=True, help="JSON on standard output; failures as JSON too.")

@@ -4,7 +4,7 @@ import attrs
 
 from common import quotes
 from common.quotes import Terms
-from svc.cli.money import in_token
+from svc.core.amounts import in_token
 from svc.records import Deployment, Job, Quote
 
 

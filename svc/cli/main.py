@@ -9,15 +9,26 @@ from typing import Any, Final
 
 import click
 
-from svc.cli.commands import batches, doctor, jobs, keys, market
+from svc.cli.commands import batches, doctor, jobs, keys, known, market
 from svc.cli.completion import completion
 from svc.cli.exits import MEANINGS, Exit
+from svc.cli.terminal import one_line
 
 _SECTIONS: Final[dict[str, tuple[click.Command, ...]]] = {
-    "One job": (jobs.run, jobs.quote, jobs.submit, jobs.status, jobs.wait, jobs.result_, jobs.cancel, jobs.jobs),
+    "One job": (
+        jobs.run,
+        jobs.quote,
+        jobs.submit,
+        jobs.status,
+        jobs.wait,
+        jobs.result_,
+        jobs.cancel,
+        jobs.jobs,
+        jobs.verify,
+    ),
     "Many jobs": (batches.batch,),
     "The market": (market.models, market.asks, market.providers, market.escrow),
-    "Set-up": (keys.keygen, keys.address, doctor.doctor, completion),
+    "Set-up": (keys.keygen, keys.address, doctor.doctor, known.market, completion),
 }
 _ENVIRONMENT: Final = (
     ("SVC_BASE_URL", "the coordinator (default http://127.0.0.1:8402)"),
@@ -26,7 +37,12 @@ _ENVIRONMENT: Final = (
     ("SVC_CIPHER_KEY", "an X25519 secret that results are sealed to (default: derived from the wallet)"),
     ("SVC_PIN_GATEWAY", "gateways that results are read from, comma-separated; empty disables reads"),
     ("SVC_SETTLEMENT_MARGIN", "seconds that an order outlives its window (default 3600)"),
-    ("SVC_RPC_URL", "a node of the chain; doctor asks it for balances and signing domains"),
+    ("SVC_ADDRESSES_FILE", "the market's address book: a coordinator that tells another deployment is refused"),
+    ("SVC_KNOWN_MARKETS", "the file of known markets (default ~/.config/svc/known_markets.json); empty: none is kept"),
+    ("SVC_RPC_URL", "nodes of the chain, comma-separated, that what is told is held against; they must agree"),
+    ("SVC_MAX_AMOUNT", "the most that an order or a line may come to, in base units (default: one token)"),
+    ("SVC_MAX_BATCH_AMOUNT", "the most that a batch may come to in all, in base units (default: ten tokens)"),
+    ("SVC_INSECURE_HTTP", "1: take http:// to other machines than this"),
 )
 
 
@@ -51,7 +67,9 @@ class _Sections(click.Group):
 )
 @click.version_option(version("sealed-job-coordinator"), message="%(version)s")
 def svc() -> None:
-    """Buy sealed compute jobs: nobody but the provider that runs a job reads its input, nobody but you its result.
+    """Buy sealed compute jobs: a job for one provider is read by that one alone, its result by you alone.
+
+    An open job, which any provider may claim, can be read by whoever runs the coordinator as well.
 
     An order is signed and paid by your wallet; the coordinator relays it to the chain, a provider claims and runs it,
     and the payment is collected when it is claimed. What goes unused comes back.
@@ -92,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.DONE
     except OSError as trouble:  # of a file or an output that takes no more
-        print(f"svc: {trouble}", file=sys.stderr)
+        print(f"svc: {one_line(str(trouble))}", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.UNREADABLE
     return int(ended or Exit.DONE)

@@ -39,7 +39,11 @@ def takes_order(command: Callable[..., Exit]) -> Callable[..., Exit]:
     @click.option("--units-out", type=click.IntRange(0, 2**32 - 1), help="Pay for at most so many units of output.")
     @click.option("--embeddings", is_flag=True, help="The model makes embeddings: no units of output are paid for.")
     @click.option("--custom-id", help="A name of yours for the job; it travels sealed.")
-    @click.option("--max-amount", type=click.IntRange(1), help="Refuse to pay more, in base units, fees included.")
+    @click.option(
+        "--max-amount",
+        type=click.IntRange(1),
+        help="Refuse to pay more, in base units, fees included; one token unless set.  [env: SVC_MAX_AMOUNT]",
+    )
     @functools.wraps(command)
     def with_order(**given: Any) -> Exit:
         terms = {name: value for name in _TERMS if (value := given.pop(name)) is not None}

@@ -2,6 +2,9 @@
 
 Results go to standard output, all else to standard error, so that a pipe carries results alone. On a terminal a
 table is drawn; in a pipe it is one line per row with tabs between its cells; with `--json` standard output is JSON.
+
+No terminal obeys what somebody else wrote: messages are cleaned wherever they go, results where they go to a terminal.
+A pipe gets results as they are.
 """
 
 import json
@@ -15,6 +18,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table as RichTable
+
+from svc.cli.terminal import cleaned, cleaned_json, one_line
 
 _NOTHING: Final = "—"
 
@@ -39,9 +44,21 @@ class Gauge:
         if self._progress is None:
             return
         if self._task is None:
-            self._task = self._progress.add_task(escape(what), total=total, count="")
+            self._task = self._progress.add_task(escape(one_line(what)), total=total, count="")
         count = "" if done is None or total is None else f"{done}/{total}"
-        self._progress.update(self._task, description=escape(what), completed=done, total=total, count=count)
+        self._progress.update(self._task, description=escape(one_line(what)), completed=done, total=total, count=count)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Out of the way while somebody is asked something."""
+        if self._progress is None:
+            yield
+            return
+        self._progress.stop()
+        try:
+            yield
+        finally:
+            self._progress.start()
 
 
 class Output:
@@ -73,28 +90,36 @@ class Output:
             self._write(f"{name:<{width}}  {_flat(value)}" if self._out.is_terminal else f"{name}\t{_flat(value)}")
 
     def text(self, text: str) -> None:
-        """A result as it is."""
-        self._write(text)
+        """A result: as it is in a pipe, cleaned on a terminal."""
+        self._write(cleaned(text) if self._out.is_terminal else text)
 
     def json(self, data: Any) -> None:
-        self._write(json.dumps(data, indent=2 if self._out.is_terminal else None, ensure_ascii=False))
+        if self._out.is_terminal:
+            self._write(cleaned_json(json.dumps(data, indent=2, ensure_ascii=False)))
+        else:
+            self._write(json.dumps(data, ensure_ascii=False))
+
+    def json_line(self, data: Any) -> None:
+        """One of many results, each a line."""
+        line = json.dumps(data, ensure_ascii=False)
+        self._write(cleaned_json(line) if self._out.is_terminal else line)
 
     def say(self, line: str) -> None:
         """A remark for whoever watches."""
         if not self._quiet:
-            self._err.print(escape(line))
+            self._err.print(escape(one_line(line)))
 
     def warn(self, line: str) -> None:
-        self._err.print(f"[yellow]svc: warning:[/] {escape(line)}")
+        self._err.print(f"[yellow]svc: warning:[/] {escape(one_line(line))}")
 
     def fail(self, line: str, hint: str | None, data: Any) -> None:
         """Why the command fails: a line, and what may be done; under `--json` one object, on standard error too."""
         if self.as_json:
-            self._err.print(json.dumps({"error": data}, ensure_ascii=False), markup=False)
+            self._err.print(cleaned_json(json.dumps({"error": data}, ensure_ascii=False)), markup=False)
             return
-        self._err.print(f"[red]svc:[/] {escape(line)}")
+        self._err.print(f"[red]svc:[/] {escape(one_line(line))}")
         if hint is not None:
-            self._err.print(f"     {escape(hint)}")
+            self._err.print(f"     {escape(one_line(hint))}")
 
     @contextmanager
     def gauge(self, *, among_results: bool = False) -> Iterator[Gauge]:

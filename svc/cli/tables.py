@@ -5,9 +5,10 @@ from datetime import UTC, datetime
 from typing import Final
 
 from svc.cli.doctor.finding import Finding
-from svc.cli.money import in_token
 from svc.cli.output import Table
+from svc.core.amounts import in_token
 from svc.records import ENDED_BECAUSE, Ask, Batch, BookRow, Floor, Model, ModelPlan, Provider
+from svc.verification import Vouched
 
 _OPEN, _CLAIMED, _SETTLED = 0, 1, 2
 _UNITS: Final = ((3_600, "h"), (60, "m"))
@@ -104,6 +105,10 @@ def plan(planned: Iterable[ModelPlan], names: Mapping[int, str]) -> Table:
 def findings(found: Iterable[Finding]) -> Table:
     rows = [(each.health.value, each.check, each.seen, each.remedy or "") for each in found]
     return Table(("", "check", "seen", "what to do"), rows)
+
+
+def vouched(facts: Iterable[Vouched]) -> Table:
+    return Table(("fact", "value", "vouched for by"), [(each.fact, each.value, each.voucher.value) for each in facts])
 
 
 def status_of(row: BookRow) -> str:

@@ -13,11 +13,13 @@ from common.envelope import Envelope
 from common.quotes import Terms as FeeTerms
 from common.refusal import Refused
 from common.secp256k1 import Wallet
+from svc.core.amounts import Ceiling
 from svc.core.bids import Bid
 from svc.core.deployment import Market
 from svc.core.order_request import OrderRequest, Shaped, shape
 from svc.core.orders import PreparedOrder, SealedOrder, Terms, seal_order
 from svc.core.quoting import amount_of
+from svc.errors import OverCeiling
 from svc.records import Model
 
 _encode = msgspec.json.Encoder().encode
@@ -46,6 +48,7 @@ class Place:
     result_key: PublicKey
     expires_at: int
     fees: FeeTerms
+    ceiling: Ceiling  # of each line
 
 
 @attrs.frozen(slots=True)
@@ -85,6 +88,16 @@ def seal_line(place: Place, line: LineWork) -> tuple[SealedOrder, Shaped]:
     return seal_order(place.market, line.recipient, envelope, terms), shaped
 
 
+def line_amount(place: Place, prepared: PreparedOrder) -> int:
+    """The amount of a line's payment. Raises Refused above the ceiling: nothing is signed for it then."""
+    amount = amount_of(prepared, place.fees)
+    try:
+        place.ceiling.check(amount, "it")
+    except OverCeiling as over:
+        raise Refused(over.message, over.param, over.code) from None
+    return amount
+
+
 def line_of(prepared: PreparedOrder, amount: int, auth_sig: bytes, container_cid: str | None = None) -> bytes:
     return _encode(prepared.submission(amount, auth_sig, container_cid))
 
@@ -93,7 +106,7 @@ def _prepared(place: Place, wallet: Wallet, line: LineWork) -> PreparedLine | Re
     try:
         sealed, shaped = seal_line(place, line)
         prepared = PreparedOrder(sealed, wallet.sign(sealed.to_sign().digest), shaped.unlisted)
-        amount = amount_of(prepared, place.fees)
+        amount = line_amount(place, prepared)
     except Refused as refusal:
         return refusal
     if not sealed.sealed.fits_inline:

@@ -1,7 +1,8 @@
-"""Whether an escrow's key may be sealed to. Whoever holds it can open every open order, so nothing is taken on trust.
+"""Verification of an escrow's key before anything is sealed to it. Whoever holds it can open every open order.
 
-The evidence must be for this very key (`report_data`), of a kind that holds keys for real, and not of a debug build.
-That ties evidence and key together; who stands behind them is for the client to know, by pinning the key.
+The evidence must be for this very key (`report_data`), of a kind that is taken, and not of a debug build. That ties
+evidence and key together and proves no more: static evidence is a hash that anybody computes, and whoever runs the
+coordinator holds the key. Whose key it is, is for the client to know, by pinning it or from its first use.
 """
 
 from collections.abc import Collection

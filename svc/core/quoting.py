@@ -5,6 +5,7 @@ from typing import Final
 from common import quotes
 from common.quotes import Terms
 from common.scalars import hex_of
+from svc.core.amounts import Ceiling
 from svc.core.orders import PreparedOrder
 from svc.errors import QuoteRefused
 from svc.records import Quote
@@ -22,8 +23,8 @@ def amount_of(prepared: PreparedOrder, terms: Terms) -> int:
     return quotes.quote(order.rate_in, order.rate_out, order.units_in, order.units_out, terms).amount
 
 
-def checked_amount(prepared: PreparedOrder, quote: Quote, max_amount: int | None) -> int:
-    """The amount to authorise. Raises QuoteRefused when the quote says anything else, or it is over `max_amount`."""
+def checked_amount(prepared: PreparedOrder, quote: Quote, ceiling: Ceiling) -> int:
+    """The amount to authorise. Raises QuoteRefused when the quote says anything else, OverCeiling above the ceiling."""
     sealed, authorization = prepared.sealed_order, quote.authorization
     order, domain = sealed.order, sealed.market.domains.token.domain
     try:
@@ -47,6 +48,5 @@ def checked_amount(prepared: PreparedOrder, quote: Quote, max_amount: int | None
     )
     if said != ours:
         raise QuoteRefused("the quote is not what this order comes to", code="quote_mismatch")
-    if max_amount is not None and expected.amount > max_amount:
-        raise QuoteRefused(f"the order comes to {expected.amount}, over {max_amount}", code="over_max_amount")
+    ceiling.check(expected.amount, "the order")
     return expected.amount

@@ -30,7 +30,8 @@ async def opened(
 
 @asynccontextmanager
 async def followed(http: httpx.AsyncClient, url: str) -> AsyncIterator[httpx.Response]:
-    """What a GET leads to. httpx would read, and unfold, the bodies of the redirects on the way."""
+    """What a GET leads to: on the same host, or at an https address, so that an open door of a gateway is no way into
+    the network that this runs in. httpx would read, and unfold, the bodies of the redirects on the way."""
     request = http.build_request("GET", url, headers=dict(IDENTITY))
     for _ in range(_MOST_REDIRECTS):
         response = await http.send(request, stream=True, follow_redirects=False)
@@ -38,9 +39,13 @@ async def followed(http: httpx.AsyncClient, url: str) -> AsyncIterator[httpx.Res
             if response.next_request is None:
                 yield response
                 return
-            request = response.next_request
+            following = response.next_request
         finally:
             await response.aclose()
+        if following.url.scheme != "https" and following.url.host != request.url.host:
+            where = f"{following.url.scheme}://{following.url.host}"
+            raise httpx.RequestError(f"a redirect to {where}: another host must speak https", request=request)
+        request = following
     raise httpx.TooManyRedirects(f"more than {_MOST_REDIRECTS} redirects", request=request)
 
 

@@ -24,10 +24,12 @@ from common.keccak import keccak256
 from common.quotes import Terms as FeeTerms
 from common.refusal import Refused
 from common.secp256k1 import Wallet
+from svc.core.amounts import Token, line_ceiling
 from svc.core.batch_lines import read_lines
 from svc.core.batch_work import LineWork, Place, prepare_lines
 from svc.core.bids import Bid, Rates, read_rates
 from svc.core.deployment import Market
+from svc.core.known_market import told_book
 from svc.core.order_request import OrderRequest
 from svc.records import Contracts, Deployment, Model, ModelDetails, TokenName
 from tests.bench.row import Row, interleaved
@@ -43,9 +45,10 @@ WALLET = Wallet(KEY)
 RECIPIENT = SecretKey(keccak256(b"bench: recipient")).public
 TEXT = "x" * 4096
 CONTRACTS = Contracts(*("0x" + f"{n:02x}" * 20 for n in range(1, 5)))
-MARKET = Market.of(Deployment(31337, CONTRACTS, 6, TokenName("Bench Dollar", "1"), 1, 1, 1000, 250))
+MARKET = Market.of(told_book(Deployment(31337, CONTRACTS, 6, TokenName("Bench Dollar", "1"), 1, 1, 1000, 250)))
+CEILING = line_ceiling(Token("Bench Dollar", 6, vouched=True), None, None)
 MODEL = Model("demo/text", "bench", ModelDetails(1, True))
-PLACE = Place(MARKET, WALLET.address, RECIPIENT, int(time.time()) + 7200, FeeTerms(250, 2_000))
+PLACE = Place(MARKET, WALLET.address, RECIPIENT, int(time.time()) + 7200, FeeTerms(250, 2_000), CEILING)
 LINE = json.dumps({"body": {"model": MODEL.id, "rate_in": 1_000_000, "rate_out": 2_000_000, "input": TEXT}})
 
 
@@ -95,7 +98,7 @@ def cryptography_alone() -> Callable[[], int]:
 async def _batch_rate() -> float:
     client = FakeCoordinator({"POST /v1/jobs": [quoting()]}).client()
     started = time.perf_counter()
-    prepared = await client.batches.prepare([LINE] * LINES, window="1h", providers=[7])
+    prepared = await client.batches.prepare([LINE] * LINES, window="1h", providers=[7], max_amount=10**12)
     elapsed = time.perf_counter() - started
     if prepared.lines != LINES:
         raise RuntimeError(f"{prepared.lines} of {LINES} lines were prepared")

@@ -9,8 +9,10 @@ from typing import IO, Any
 
 import click
 
+from svc.batch_preparation import PreparedBatch
 from svc.batch_results import BatchResult
 from svc.cli import tables
+from svc.cli.ceiling import within_ceiling
 from svc.cli.commands.market import names_of
 from svc.cli.connection import Connection, connected
 from svc.cli.exits import Exit
@@ -78,7 +80,16 @@ async def plan(connection: Connection, file: str, window: str) -> Exit:
     help="Lines with rates go to these in turn; without any, they are open to all and sealed to the escrow.",
 )
 @click.option("--metadata", metavar="NAME=VALUE", multiple=True, help="Kept with the batch, in the clear.")
-@click.option("--max-amount", type=click.IntRange(1), help="Refuse to pay more, in base units, for all lines together.")
+@click.option(
+    "--max-amount",
+    type=click.IntRange(1),
+    help="Refuse to pay more, in base units, for all lines; ten tokens unless set.  [env: SVC_MAX_BATCH_AMOUNT]",
+)
+@click.option(
+    "--max-line-amount",
+    type=click.IntRange(1),
+    help="Refuse to pay more, in base units, for any line; one token unless set.  [env: SVC_MAX_AMOUNT]",
+)
 @connected
 async def create(
     connection: Connection,
@@ -88,6 +99,7 @@ async def create(
     providers: tuple[int, ...],
     metadata: tuple[str, ...],
     max_amount: int | None,
+    max_line_amount: int | None,
 ) -> None:
     """Start a batch and write its id.
 
@@ -97,13 +109,18 @@ async def create(
     lines, pairs, output = _lines(file), _pairs(metadata), connection.output
     async with connection.client(wallet=True) as client:
         with output.gauge() as gauge:
-            prepared = await client.batches.prepare(
-                lines,
-                window=window,
-                providers=providers,
-                max_amount=max_amount,
-                progress=lambda done: gauge.show("sealing and signing", done, len(lines)),
-            )
+
+            async def prepare(most: int | None) -> PreparedBatch:
+                return await client.batches.prepare(
+                    lines,
+                    window=window,
+                    providers=providers,
+                    max_amount=most,
+                    max_line_amount=max_line_amount,
+                    progress=lambda done: gauge.show("sealing and signing", done, len(lines)),
+                )
+
+            prepared = await within_ceiling(output, gauge, max_amount, prepare)
             chain = await client.chain()  # before it is made: nothing may keep its id from being told
             gauge.show("uploading")
             made = await client.batches.create(prepared, metadata=pairs)
@@ -175,10 +192,10 @@ async def results(connection: Connection, batch_id: str, lines: str | None, out:
     async with connection.client(wallet=True) as client:
         seen = await client.batches.get(batch_id)
         with ExitStack() as opened, connection.output.gauge(among_results=out is None) as gauge:
-            write = connection.output.text if out is None else _writer(opened.enter_context(written(out)))
+            write = connection.output.json_line if out is None else _writer(opened.enter_context(written(out)))
             done = 0
             async for each in client.batches.results(seen):
-                write(json.dumps(_line(each, custom_ids), ensure_ascii=False))
+                write(_line(each, custom_ids))
                 failed += each.error is not None
                 done += 1
                 gauge.show("results", done, seen.request_counts.total)
@@ -225,8 +242,8 @@ def _line(ended: BatchResult, custom_ids: Mapping[int, str]) -> dict[str, Any]:
     return line | dict(wire_form(known))
 
 
-def _writer(file: IO[bytes]) -> Callable[[str], object]:
-    return lambda line: file.write(line.encode() + b"\n")
+def _writer(file: IO[bytes]) -> Callable[[dict[str, Any]], object]:
+    return lambda line: file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
 
 
 def _show(gauge: Gauge, seen: Batch) -> None:

@@ -9,16 +9,18 @@ import attrs
 import click
 
 from svc.cli import tables
+from svc.cli.ceiling import within_ceiling
 from svc.cli.commands.market import names_of
 from svc.cli.connection import Connection, connected
 from svc.cli.costs import cost_of, in_words
 from svc.cli.exits import Exit
 from svc.cli.order_options import OrderOptions, takes_order
 from svc.cli.output import Output
+from svc.cli.readers import who_can_open
 from svc.cli.wire_form import wire_form
 from svc.cli.written import not_writable, written
 from svc.client import Client
-from svc.core.quoting import checked_amount
+from svc.errors import OverCeiling
 from svc.records import Deployment, Job, Quoted
 from svc.results import Result
 from svc.results import cost_of as provider_cost
@@ -35,7 +37,8 @@ async def run(connection: Connection, order: OrderOptions, patience: float | Non
     """Order one job, wait for it, and write its output.
 
     With no rates and no provider the best live provider is taken at its ask. With rates alone the order is open to
-    whoever claims it first and sealed to the escrow. A string comes out as it is, anything else as JSON.
+    whoever claims it first and sealed to the escrow: whoever runs the coordinator can open it too. A string comes out
+    as it is, anything else as JSON.
 
     \b
       svc run demo/text-small "Why is the sky blue?" --window 1h
@@ -51,8 +54,12 @@ async def run(connection: Connection, order: OrderOptions, patience: float | Non
             gauge.show("asking the price")
             quoted, chain = await client.quote(prepared), await client.chain()
             gauge.show("paying")
+            if not prepared.terms.designated:
+                output.say(f"it can be opened by {await who_can_open(client, 0)}")
             output.say(f"job {prepared.id}")  # before it is paid: whatever happens then, it can be looked for
-            await client.submit(prepared, quoted, max_amount=order.max_amount)
+            await within_ceiling(
+                output, gauge, order.max_amount, lambda most: client.submit(prepared, quoted, max_amount=most)
+            )
             job = await client.wait(
                 prepared.id, timeout=patience, on_change=lambda seen: gauge.show(seen.status.replace("_", " "))
             )
@@ -78,8 +85,13 @@ async def quote(connection: Connection, order: OrderOptions) -> None:
     async with connection.client(wallet=True) as client:
         prepared = await client.prepare(order.model, order.input, **order.terms)
         quoted = await client.quote(prepared)
-        checked_amount(prepared, quoted.quote, order.max_amount)
-        chain = await client.chain()
+        try:
+            await client.check_quote(prepared, quoted, max_amount=order.max_amount)
+        except OverCeiling as over:
+            if not over.default:
+                raise
+            output.warn(over.message)
+        chain, readers = await client.chain(), await who_can_open(client, prepared.terms.designated)
     if output.as_json:
         output.json(wire_form(quoted))
         return
@@ -91,6 +103,7 @@ async def quote(connection: Connection, order: OrderOptions) -> None:
             ("units", f"{terms.units.units_in} in, at most {terms.units.units_out} out"),
             ("window", tables.window(terms.sla_secs)),
             ("provider", str(terms.designated) if terms.designated else "whoever claims it first"),
+            ("can be opened by", readers),
             ("live now", ", ".join(str(each.provider_id) for each in quoted.candidates) or "nobody at these rates"),
         ],
         None,
@@ -105,6 +118,11 @@ async def submit(connection: Connection, order: OrderOptions) -> None:
 
     Wait for it with svc wait, or come back for svc result.
 
+    With --provider, or with no rates, the input is sealed to one provider, who alone can open it. An open order (rates
+    and no provider) is sealed to the coordinator's escrow: whoever runs the coordinator holds its key and can open it,
+    as can the provider that claims the job. Nothing is signed above the ceiling: --max-amount, SVC_MAX_AMOUNT, or one
+    token.
+
     \b
       job=$(svc submit demo/text-small --file prompt.txt)
       svc wait "$job" && svc result "$job"
@@ -112,10 +130,16 @@ async def submit(connection: Connection, order: OrderOptions) -> None:
     async with connection.client(wallet=True) as client:
         prepared = await client.prepare(order.model, order.input, **order.terms)
         connection.output.say(f"posting job {prepared.id}")
-        submitted = await client.submit(prepared, max_amount=order.max_amount)
+        if not prepared.terms.designated:
+            connection.output.say(f"it can be opened by {await who_can_open(client, 0)}")
+        submitted = await within_ceiling(
+            connection.output, None, order.max_amount, lambda most: client.submit(prepared, max_amount=most)
+        )
     if connection.output.as_json:
         connection.output.json(wire_form(attrs.asdict(submitted)))
         return
+    if submitted.on_chain:
+        connection.output.say("the chain has the job as it was signed")
     if not submitted.mined:
         connection.output.say("sent to the chain, but not mined within a minute: svc wait follows it")
     connection.output.text(submitted.job_id)
@@ -187,6 +211,25 @@ async def cancel(connection: Connection, job_id: str) -> None:
     async with connection.client(wallet=True) as client:
         cancelled = await client.cancel(job_id)
     connection.output.facts([("job", cancelled.job_id), ("transaction", cancelled.tx_hash)], wire_form(cancelled))
+
+
+@click.command()
+@click.argument("job_id", help="The job's id.")
+@connected
+async def verify(connection: Connection, job_id: str) -> Exit:
+    """Show who vouches for each fact of a job: a signature, the chain, or the coordinator's word alone.
+
+    With a node of the chain (--rpc-url, SVC_RPC_URL; several must agree) the job is read from the registry's events,
+    and the owner's signature over the payment is checked here. Where the coordinator says otherwise the command ends
+    with 3. Without a node nothing but the id is checked, and the command ends with 9.
+    """
+    async with connection.client() as client:
+        verified = await client.verify(job_id)
+    connection.output.table(tables.vouched(verified.facts), wire_form(attrs.asdict(verified)))
+    if verified.checked_on_chain:
+        return Exit.DONE
+    connection.output.warn("no node was asked: set SVC_RPC_URL or --rpc-url to hold this against the chain")
+    return Exit.UNHEALTHY
 
 
 @click.command()

@@ -6,8 +6,10 @@ import click
 
 from svc.cli import tables
 from svc.cli.connection import Connection, connected
+from svc.cli.readers import readers_of_open_orders
 from svc.cli.wire_form import wire_form
 from svc.client import Client
+from svc.vouching import Voucher
 
 _ALL: Final = None  # a listing of the market is short
 
@@ -81,8 +83,9 @@ async def providers(connection: Connection, provider_id: int | None) -> None:
 async def escrow(connection: Connection) -> None:
     """Show the escrow's key once its evidence was verified.
 
-    Open orders are sealed to it: whoever holds it can read them. The evidence ties the key to the escrow's kind;
-    that it is the right operator's is for you to know, by pinning it with --escrow-key on commands that make orders.
+    Open orders are sealed to it: whoever holds it can read them, and that is whoever runs the coordinator. The evidence
+    ties the key to the escrow's kind and proves no more; that it is the right operator's is for you to know, by pinning
+    it with --escrow-key; else it is remembered at the first use (svc market show).
     """
     async with connection.client() as client:
         offered = await client.escrow()
@@ -94,7 +97,8 @@ async def escrow(connection: Connection) -> None:
         ("debug build", "yes" if evidence.debug else "no"),
         ("release", str(evidence.release)),
         ("issued", tables.moment(offered.issued_at)),
-        ("pinned", "yes" if connection.escrow_keys else "no"),
+        ("open orders can be opened by", readers_of_open_orders(evidence.type)),
+        ("vouched for by", (Voucher.PINNED if connection.escrow_keys else Voucher.KNOWN).value),
     ]
     connection.output.facts(facts, wire_form(offered) | {"verified": True})
 

@@ -8,9 +8,9 @@ from typing import Final
 from svc.cli import tables
 from svc.cli.doctor.finding import Finding
 from svc.cli.failures import hint_of
+from svc.cli.readers import readers_of_open_orders
 from svc.client import Client
 from svc.core.clock import MOST_SKEW
-from svc.core.quoting import checked_amount
 from svc.errors import ConnectionFailed, EscrowUntrusted, SvcError
 
 _HURRY: Final = 5.0  # seconds of difference that an answer's way and whole seconds explain
@@ -51,7 +51,11 @@ async def deployment(client: Client) -> list[Finding]:
     chain = await client.chain()
     name, fee = chain.token_domain.name, chain.fee_bps / 100
     where = f"chain {chain.chain_id}, job registry {chain.contracts.job_registry}"
-    return [Finding.well("deployment", f"{where}, paid in {name} ({chain.decimals} decimals), fee {fee:g} %")]
+    seen = f"{where}, paid in {name} ({chain.decimals} decimals), fee {fee:g} %"
+    if client.settings.addresses is not None:
+        return [Finding.well("deployment", f"{seen}; the address book vouches for it")]
+    remedy = "compare it with the operator's address book, and give that: --addresses or SVC_ADDRESSES_FILE"
+    return [Finding.doubtful("deployment", f"{seen}; the coordinator's word, as it was at the first use", remedy)]
 
 
 async def session(client: Client) -> list[Finding]:
@@ -76,8 +80,7 @@ async def signing(client: Client) -> list[Finding]:
     if enabled is None or provider is None:
         return [Finding.unchecked("signing", "there is no model or no provider to make an order for", "see the market")]
     prepared = await client.prepare(enabled.id, {}, window="1h", provider=provider.provider_id, rate_in=1, rate_out=1)
-    quoted = await client.quote(prepared)
-    amount = checked_amount(prepared, quoted.quote, None)
+    amount = await client.check_quote(prepared, await client.quote(prepared))
     return [Finding.well("signing", f"an order was signed and quoted ({amount} base units); nothing was posted")]
 
 
@@ -93,7 +96,10 @@ async def escrow(client: Client) -> list[Finding]:
         seen = "none is hosted: open orders are not possible here"
         return [Finding.doubtful("escrow", seen, "name a provider, or give no rates")]
     key = f"{offered.escrow_public_key[:16]}… is bound to its evidence ({offered.evidence.type})"
-    return [Finding.well("escrow", f"key {key}, release {offered.evidence.release}")]
+    readers = readers_of_open_orders(offered.evidence.type)
+    return [
+        Finding.well("escrow", f"key {key}, release {offered.evidence.release}; open orders can be opened by {readers}")
+    ]
 
 
 COORDINATOR: Final[Mapping[str, Check]] = {

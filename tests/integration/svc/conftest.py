@@ -47,6 +47,7 @@ class Shop:
             "SVC_BASE_URL": self.base_url,
             "SVC_PIN_GATEWAY": self.gateway,
             "SVC_WALLET_KEY": self.world.cast.with_role("client")[0].private_key,
+            "SVC_KNOWN_MARKETS": "",
         }
 
 

@@ -75,3 +75,4 @@ def _like_the_repository(folder: Path, shop: Shop) -> None:
         "accounts": [{"role": "client", "private_key": client.private_key}],
     }
     (folder / ".devnet" / "devnet.json").write_text(json.dumps(described))
+    (folder / ".devnet" / "addresses.json").write_text(json.dumps(shop.world.market.address_book))

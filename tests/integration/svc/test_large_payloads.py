@@ -30,7 +30,7 @@ async def test_large_container_is_uploaded_and_its_result_saved(
         )
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(provider.work)
-        await client.submit(prepared)
+        await client.submit(prepared, max_amount=10**9)
         length = await client.save(await client.wait(prepared.id), tmp_path / "result.json")
         tasks.cancel_scope.cancel()
     body = await anyio.Path(tmp_path / "result.json").read_bytes()

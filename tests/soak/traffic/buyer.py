@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
+from typing import Final
 
 import attrs
 
@@ -11,6 +12,8 @@ from svc.client import Client
 from svc.wire.transport import REQUEST_SECONDS
 from tests.soak.ground import Ground
 from tests.soak.plain_http import plain_http
+
+_MOST: Final = 10**12  # base units: a soak's money is made for it
 
 
 @attrs.define
@@ -30,6 +33,8 @@ class Buyer:
             wallet_key=self.wallet.private_key,
             gateways=self.ground.gateway,
             addresses=self.ground.book,
+            max_amount=_MOST,
+            max_batch_amount=_MOST,
             environment={},
         )
         async with pool, client:

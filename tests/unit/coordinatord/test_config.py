@@ -98,6 +98,10 @@ def test_every_secret_may_be_a_systemd_credential_and_shows_in_no_repr(tmp_path:
     rest = {name: value for name, value in ENVIRONMENT.items() if name not in secrets}
     config = read_config({**rest, "CREDENTIALS_DIRECTORY": str(tmp_path)})
     assert config == read_config(ENVIRONMENT)
+    (tmp_path / "rpc_url").write_text("https://node.example/v2/abcdef\n")
+    hosted = read_config({**rest, "CREDENTIALS_DIRECTORY": str(tmp_path)})
+    assert hosted.rpc_url.reveal() == "https://node.example/v2/abcdef"
+    assert "abcdef" not in repr(hosted)
     assert not any(repr(ENVIRONMENT[name]) in repr(config) or "01" * 32 in repr(config) for name in secrets)
 
 

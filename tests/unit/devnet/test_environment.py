@@ -18,6 +18,8 @@ def test_exports_are_the_first_client_and_where_it_buys(tmp_path: Path) -> None:
         ["export", "SVC_PIN_GATEWAY=http://b"],
         ["export", "SVC_RPC_URL=http://c d"],
         ["export", "SVC_WALLET_KEY=0xclient"],
+        ["export", f"SVC_ADDRESSES_FILE={tmp_path}/addresses.json"],
+        ["export", f"SVC_KNOWN_MARKETS={tmp_path}/known/markets.json"],
     ]
 
 

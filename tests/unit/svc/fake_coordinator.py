@@ -99,7 +99,7 @@ class FakeCoordinator:
         return SyncClient(http=self._http(), environment={}, wallet_key=WALLET)
 
     def _http(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(transport=StreamedTransport(self._answer), base_url="http://coordinator")
+        return httpx.AsyncClient(transport=StreamedTransport(self._answer), base_url="https://coordinator")
 
     def _answer(self, request: httpx.Request) -> httpx.Response:
         host = "" if request.url.host == "coordinator" else f"{request.url.scheme}://{request.url.host}"

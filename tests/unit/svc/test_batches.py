@@ -17,6 +17,7 @@ from common.result import seal_result
 from common.scalars import read_base64
 from svc import batch_offers, batch_pool
 from svc.client import Client
+from svc.core.typed_data import SigningRequest
 from svc.errors import (
     BatchFailed,
     ConnectionFailed,
@@ -41,6 +42,7 @@ from tests.unit.svc.fake_coordinator import (
     FakeCoordinator,
     failing,
     job,
+    provider,
     quoting,
 )
 
@@ -183,13 +185,33 @@ async def test_lines_before_and_after_the_first_without_rates_keep_their_order_a
     coordinator.tell(
         "POST /v1/batches", Answer(402, {"plan": [{"model_id": "1", "lines": "1", "allocation": [share]}]})
     )
-    coordinator.tell("GET /evm/providers/8", *coordinator.script["GET /evm/providers/7"])
+    coordinator.tell("GET /evm/providers/8", Answer(200, provider(provider_id="8")))
     unrated = {"custom_id": "c3", "body": {"model": "demo/text", "input": "text 3"}}
     lines = [line(0), line(1), line(2), unrated, line(4)]
     prepared = await coordinator.client().batches.prepare(lines, window="1h", providers=[7, 8])
     written = submissions(prepared.content)
     assert [opened(one).custom_id for one in written] == [f"c{n}" for n in range(5)]
     assert [one["designated"] for one in written] == [7, 8, 7, int(share["provider_id"]), 8]
+
+
+async def test_line_above_the_ceiling_is_named_and_never_signed_for(coordinator: FakeCoordinator) -> None:
+    purposes: list[str] = []
+
+    class Recording:
+        address, deterministic = WALLET.address, True
+
+        async def sign(self, request: SigningRequest) -> bytes:
+            purposes.append(request.purpose)
+            return WALLET.sign(request.digest)
+
+    dear = {"body": {"model": "demo/text", "input": "x", "rate_in": 10**9, "rate_out": 10**9}}
+    client = coordinator.client(signer=Recording())
+    with pytest.raises(OrderRefused, match=r"line 2: it comes to .* above the default ceiling of 1 Dev Dollar") as over:
+        await client.batches.prepare([line(0), dear], window="1h", providers=[7])
+    assert over.value.code == "over_max_amount"
+    assert purposes.count("payment") <= 1  # that of the first line
+    with pytest.raises(QuoteRefused, match=r"the batch comes to .* above the ceiling of 0\.00"):
+        await coordinator.client(max_batch_amount=5_000).batches.prepare([line(n) for n in range(9)], window="1h")
 
 
 async def test_remote_wallet_is_not_troubled_before_the_whole_file_is_checked(coordinator: FakeCoordinator) -> None:

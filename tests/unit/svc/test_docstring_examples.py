@@ -24,7 +24,7 @@ def test_there_are_examples() -> None:
         "svc.core.payload",
         "svc.settings",
         "svc.signers",
-        "svc.cli.money",
+        "svc.core.amounts",
     } <= shown
 
 

@@ -25,5 +25,6 @@ def test_existing_key_file_is_never_overwritten(tmp_path: Path) -> None:
 def test_file_that_holds_no_private_key_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "wallet.key"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(Refused):
+    path.chmod(0o600)
+    with pytest.raises(Refused, match="does not hold a private key"):
         read_wallet(path)

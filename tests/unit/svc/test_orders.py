@@ -285,7 +285,7 @@ async def test_container_too_large_for_a_body_is_uploaded_and_named(coordinator:
     file = {"id": "f", "bytes": 1, "created_at": 1, "expires_at": 2, "filename": "f", "purpose": "input"}
     coordinator.tell("POST /v1/files", Answer(200, file | {"status": "uploaded", "svc": {"cid": "bafyc", "lines": 0}}))
     client = coordinator.client()
-    await client.submit(await client.prepare("demo/text", "x" * INLINE_BYTES))
+    await client.submit(await client.prepare("demo/text", "x" * INLINE_BYTES), max_amount=10**7)
     (upload,), (submission,) = coordinator.to("POST /v1/files"), submissions(coordinator)
     assert upload.body.index(b'name="purpose"') < upload.body.index(b'name="file"')
     assert submission.body["container_cid"] == "bafyc"

@@ -1,11 +1,19 @@
+import json
+from pathlib import Path
+
+import httpx
 import pytest
 
+from common.address_book import AddressBook, TokenDomain
 from common.box import SecretKey
 from common.refusal import Refused
 from common.secp256k1 import Wallet
+from svc.client import Client
+from svc.errors import OrderRefused
 from svc.settings import PUBLIC_GATEWAY, Settings
 
 KEY = "0x" + "01" * 32
+BOOK = AddressBook(1, 7, *(bytes([n]) * 20 for n in (1, 2, 3, 4)), 6, TokenDomain("Dollar", "1"))
 
 
 def test_nothing_said_means_the_local_coordinator_a_public_gateway_and_no_keys() -> None:
@@ -46,6 +54,48 @@ def test_explicit_values_win() -> None:
     assert settings.settlement_margin == 0
 
 
+@pytest.mark.parametrize("url", ["http://market.example", "http://10.0.0.1:8402", "http://localhost.example"])
+@pytest.mark.parametrize("name", ["SVC_BASE_URL", "SVC_RPC_URL"])
+def test_plain_http_to_another_machine_is_refused_unless_it_is_asked_for(name: str, url: str) -> None:
+    with pytest.raises(Refused, match=r"must be an https:// address.*SVC_INSECURE_HTTP=1") as refused:
+        Settings.resolve(environment={name: url})
+    assert refused.value.param == name
+    assert url in repr(Settings.resolve(environment={name: url, "SVC_INSECURE_HTTP": "1"}))
+    assert url in repr(Settings.resolve(environment={name: url}, insecure_http=True))
+    with pytest.raises(Refused):
+        Settings.resolve(environment={name: url, "SVC_INSECURE_HTTP": "1"}, insecure_http=False)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:1", "127.9.9.9", "[::1]:8402", "localhost", "a.localhost"])
+def test_plain_http_stays_possible_on_this_machine(host: str) -> None:
+    assert Settings.resolve(environment={"SVC_BASE_URL": f"http://{host}"}).base_url == f"http://{host}"
+
+
+def test_ceilings_nodes_and_address_book_are_read_from_the_environment(tmp_path: Path) -> None:
+    (tmp_path / "book.json").write_text(json.dumps(BOOK.as_json()))
+    settings = Settings.resolve(
+        environment={
+            "SVC_MAX_AMOUNT": "5",
+            "SVC_MAX_BATCH_AMOUNT": "50",
+            "SVC_RPC_URL": "https://a.example, https://b.example,https://a.example",
+            "SVC_ADDRESSES_FILE": str(tmp_path / "book.json"),
+        }
+    )
+    assert (settings.max_amount, settings.max_batch_amount) == (5, 50)
+    assert settings.rpc_urls == ("https://a.example", "https://b.example")
+    assert settings.addresses == BOOK
+
+
+@pytest.mark.parametrize("content", [None, "{}", "no json"])
+def test_address_book_that_cannot_be_read_is_refused_by_name(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "book.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(Refused, match=r"the address book .*book\.json") as refused:
+        Settings.resolve(environment={"SVC_ADDRESSES_FILE": str(path)})
+    assert refused.value.param == "SVC_ADDRESSES_FILE"
+
+
 @pytest.mark.parametrize("given", [{"gateways": ""}, {"environment": {"SVC_PIN_GATEWAY": ""}}])
 def test_empty_gateway_disables_reads(given: dict[str, object]) -> None:
     assert Settings.resolve(**{"environment": {}, **given}).gateways == ()  # type: ignore[arg-type] # one of two
@@ -77,3 +127,8 @@ def test_keys_are_never_printed() -> None:
     shown = repr(Settings.resolve(environment={"SVC_WALLET_KEY": KEY, "SVC_CIPHER_KEY": "02" * 32}))
     assert "01" * 8 not in shown
     assert "02" * 8 not in shown
+
+
+def test_pool_that_goes_to_another_machine_by_plain_http_is_refused_as_well() -> None:
+    with pytest.raises(OrderRefused, match="must be an https:// address"):
+        Client("https://market.example", http=httpx.AsyncClient(base_url="http://market.example"), environment={})

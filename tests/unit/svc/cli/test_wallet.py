@@ -14,6 +14,7 @@ _ADDRESS = {key: Wallet(bytes.fromhex(key[2:])).address for key in (_ONE, _TWO)}
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "wallet.key"
     path.write_text(_TWO + "\n")
+    path.chmod(0o600)
     return path
 
 
@@ -49,6 +50,14 @@ def test_key_that_cannot_be_used_is_refused_without_showing_it(environment: dict
 def test_file_that_holds_no_key_is_named_and_refused_as_a_key(file: Path, content: str) -> None:
     file.write_text(content)
     with pytest.raises(Refused, match=r"wallet\.key does not hold a private key") as refused:
+        wallet_of(file, {})
+    assert refused.value.param == "SVC_WALLET_KEY_FILE"
+
+
+@pytest.mark.parametrize("mode", [0o604, 0o640, 0o660])
+def test_file_that_others_can_read_is_refused_with_what_to_do(file: Path, mode: int) -> None:
+    file.chmod(mode)
+    with pytest.raises(Refused, match=r"owner alone \(chmod 600 .*wallet\.key\)") as refused:
         wallet_of(file, {})
     assert refused.value.param == "SVC_WALLET_KEY_FILE"
 

@@ -35,6 +35,15 @@ def test_link_is_followed_and_a_pipe_written_to_and_neither_is_replaced(tmp_path
     os.close(reader)
 
 
+def test_link_that_lies_in_wait_beside_the_file_is_not_written_through(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    (tmp_path / "out.partial").symlink_to(victim)
+    with written(tmp_path / "out") as file:
+        file.write(b"all of it")
+    assert victim.read_bytes() == b"precious"
+
+
 def test_nothing_is_left_of_a_block_that_fails(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="refused"), written(tmp_path / "out"):
         raise ValueError("refused")

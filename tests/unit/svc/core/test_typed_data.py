@@ -7,11 +7,13 @@ from common.messages.jobs import Cancel, Order
 from common.messages.payments import job_payment
 from common.messages.sessions import ResultKey, SvcSession
 from svc.core.deployment import Market
+from svc.core.known_market import told_book
 from svc.core.typed_data import request
 from svc.records import Contracts, Deployment, TokenName
 
 CONTRACTS = Contracts(*(f"0x{n:02x}" + "ab" * 19 for n in (1, 2, 3, 4)))
-DOMAINS: Domains = Market.of(Deployment(31337, CONTRACTS, 6, TokenName("Dev Dollar", "1"), 1, 1, 1, 250)).domains
+TOLD = told_book(Deployment(31337, CONTRACTS, 6, TokenName("Dev Dollar", "1"), 1, 1, 1, 250))
+DOMAINS: Domains = Market.of(TOLD).domains
 OWNER, JOB = bytes(range(20)), bytes(range(32))
 ORDER = Order(JOB, 1, 3600, 2**128 - 1, 0, 2**32 - 1, 5, 0, 2**64 - 1)
 

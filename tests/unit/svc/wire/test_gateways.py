@@ -57,6 +57,21 @@ async def test_redirects_without_end_are_a_failure_as_any_other() -> None:
     assert unread.value.code == "gateway_status"
 
 
+@pytest.mark.parametrize("location", [f"{A}/other", "https://elsewhere/bafyx", "/other"])
+async def test_redirect_to_the_same_host_or_to_https_is_followed(location: str) -> None:
+    there = {f"GET {A}/other": [Answer(200, b"there")], "GET https://elsewhere/bafyx": [Answer(200, b"there")]}
+    moved = [Answer(302, headers={"location": location})]
+    assert await read(FakeCoordinator({f"GET {A}/ipfs/bafyx": moved, **there}), A) == b"there"
+
+
+@pytest.mark.parametrize("location", ["http://169.254.169.254/latest", "//b/ipfs/bafyx"])
+async def test_redirect_to_another_host_by_plain_http_is_the_gateways_failure(location: str) -> None:
+    coordinator = held(a=[Answer(302, headers={"location": location})])
+    with pytest.raises(ResultUnreadable, match="must speak https") as unread:
+        await read(coordinator, A)
+    assert (unread.value.code, len(coordinator.asked)) == ("gateway_status", 1)
+
+
 async def test_next_gateway_is_asked_where_one_fails() -> None:
     coordinator = held(a=[Answer(403)], b=[Answer(200, b"there")])
     assert await read(coordinator, A, B) == b"there"

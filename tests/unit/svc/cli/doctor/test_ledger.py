@@ -3,96 +3,89 @@ from typing import Any
 import httpx
 import pytest
 
-from common.keccak import keccak256
-from common.scalars import hex_of
+from common.quotes import Terms
 from svc.cli.doctor.finding import Finding, Health
 from svc.cli.doctor.gateways import gateways
 from svc.cli.doctor.ledger import ledger
-from svc.cli.doctor.node import Node
 from svc.client import Client
-from svc.core.deployment import Market
-from svc.records import Contracts, Deployment, TokenName
 from tests.fakes.streamed import StreamedTransport
+from tests.unit.svc.fake_chain import NODE, OTHER_NODE, TOLD, FakeNode
+from tests.unit.svc.fake_coordinator import MODEL, Answer, FakeCoordinator, provider
 
 pytestmark = pytest.mark.anyio
 
 _WALLET = b"\x55" * 20
-_JOBS, _PROVIDERS, _ASKS, _TOKEN = ("0x" + digit * 40 for digit in "1234")
-_DEPLOYMENT = Deployment(
-    chain_id=31337,
-    contracts=Contracts(job_registry=_JOBS, provider_registry=_PROVIDERS, ask_registry=_ASKS, paytoken=_TOKEN),
-    decimals=6,
-    token_domain=TokenName(name="Dev Dollar", version="1"),
-    gas_price=1,
-    head_block=1,
-    block_time_ms=500,
-    fee_bps=250,
-)
-_SEPARATOR, _BALANCE = (hex_of(keccak256(name)[:4]) for name in (b"DOMAIN_SEPARATOR()", b"balanceOf(address)"))
 
 
-class _Chain:
-    """A node that is well, except for what a test changes."""
-
-    def __init__(self, now: int, **changed: Any) -> None:
-        domains = Market.of(_DEPLOYMENT).domains
-        signed = (domains.jobs, domains.providers, domains.asks, domains.token)
-        self.separators = dict(
-            zip((_JOBS, _PROVIDERS, _ASKS, _TOKEN), (each.separator for each in signed), strict=True)
-        )
-        self.answers = {"eth_chainId": hex(31337), "eth_getBlockByNumber": {"timestamp": hex(now)}, "eth_getCode": "0x"}
-        self.answers |= changed
-
-    def __call__(self, request: httpx.Request) -> httpx.Response:
-        body = httpx.Response(200, content=request.read()).json()
-        if body["method"] == "eth_call":
-            call = body["params"][0]
-            word = self.separators[call["to"]] if call["data"] == _SEPARATOR else (5_000_000).to_bytes(32, "big")
-            assert call["data"][:10] in (_SEPARATOR, _BALANCE)
-            return httpx.Response(200, json={"result": hex_of(word)})
-        return httpx.Response(200, json={"result": self.answers[body["method"]]})
-
-
-async def _found(chain: _Chain, monkeypatch: pytest.MonkeyPatch) -> dict[str, Finding]:
-    async def said(_: Client) -> Deployment:
-        return _DEPLOYMENT
-
-    monkeypatch.setattr(Client, "chain", said)
-    monkeypatch.setattr("svc.cli.doctor.ledger.time.time", lambda: 1_000_000.0)
-    async with httpx.AsyncClient(transport=StreamedTransport(chain)) as http, Client(environment={}) as client:
-        return {each.check: each for each in await ledger(client, Node("http://node", http), _WALLET)}
-
-
-async def test_chain_that_is_as_the_coordinator_says_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = await _found(_Chain(999_990), monkeypatch)
-    assert {name: each.health for name, each in found.items()} == dict.fromkeys(
-        ("chain", "domains", "balance"), Health.WELL
+async def _found(monkeypatch: pytest.MonkeyPatch, *nodes: FakeNode) -> dict[str, Finding]:
+    monkeypatch.setattr("svc.cli.doctor.ledger.time.time", lambda: 1_000_010.0)
+    coordinator = FakeCoordinator(
+        {
+            "GET /v1/models": [Answer(200, {"data": [MODEL]})],
+            "GET /evm/providers": [Answer(200, {"providers": [provider()]})],
+        }
     )
+    urls = (NODE, OTHER_NODE)[: len(nodes)]
+    for url, node in zip(urls, nodes, strict=True):
+        coordinator.tell(f"POST {url}/", node)
+    client = coordinator.client(rpc_url=urls)
+    return {each.check: each for each in await ledger(client, client.vouching.chain, _WALLET)}
+
+
+async def test_chain_that_is_as_the_coordinator_says_vouches_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = await _found(monkeypatch, FakeNode(), FakeNode())
+    checks = ("chain", "domains", "fees", "models", "providers", "balance")
+    assert {name: each.health for name, each in found.items()} == dict.fromkeys(checks, Health.WELL)
+    assert "2 nodes agree" in found["chain"].seen
     assert "5 Dev Dollar" in found["balance"].seen
 
 
+async def test_without_a_node_what_is_unchecked_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = await _found(monkeypatch)
+    assert {name: each.health for name, each in found.items()} == {"chain": Health.UNCHECKED}
+    assert "the coordinator's word" in found["chain"].seen
+
+
 async def test_node_of_another_chain_is_wrong_and_asked_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = await _found(_Chain(999_990, eth_chainId="0x1"), monkeypatch)
-    assert found.keys() == {"chain"}
+    found = await _found(monkeypatch, FakeNode(chain_id=1))
+    assert {name: each.health for name, each in found.items()} == {"chain": Health.WRONG}
+
+
+@pytest.mark.parametrize(
+    ("changed", "check", "seen"),
+    [
+        ({"separators": {TOLD.job_registry: bytes(32)}, "has_code": TOLD.job_registry}, "domains", "SVC Jobs"),
+        ({"token": b"\x66" * 20}, "domains", "payment token"),
+        ({"fees": Terms(1, 2)}, "fees", "250 basis points, the chain 1"),
+        ({"model": "demo/other"}, "models", "demo/text"),
+        ({"enabled": False}, "models", "demo/text"),
+        ({"provider": {"boxKey": b"\x66" * 32, "listed": True}}, "providers", "7"),
+        ({"balance": 0}, "balance", "no Dev Dollar"),
+        ({"has_code": _WALLET}, "payer", "has code"),
+    ],
+)
+async def test_what_the_chain_says_otherwise_is_wrong(
+    changed: dict[str, Any], check: str, seen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = (await _found(monkeypatch, FakeNode(**changed)))[check]
+    assert found.health is Health.WRONG
+    assert seen in found.seen
+
+
+async def test_model_names_are_unchecked_where_the_node_gives_no_old_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = await _found(monkeypatch, FakeNode(head=10**7, refused_logs=500))
+    assert found["models"].health is Health.UNCHECKED
+
+
+async def test_nodes_that_disagree_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = await _found(monkeypatch, FakeNode(), FakeNode(balance=4))
     assert found["chain"].health is Health.WRONG
-
-
-async def test_contract_that_signs_in_another_domain_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    chain = _Chain(999_990)
-    chain.separators[_ASKS] = bytes(32)
-    found = await _found(chain, monkeypatch)
-    assert found["domains"].health is Health.WRONG
-    assert "SVC Asks" in found["domains"].seen
-
-
-async def test_wallet_with_code_is_told_that_its_payments_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = await _found(_Chain(999_990, eth_getCode="0xef0100"), monkeypatch)
-    assert found["payer"].health is Health.WRONG
+    assert "disagree" in found["chain"].seen
 
 
 @pytest.mark.parametrize("at", [999_000, 1_001_000])
 async def test_head_that_is_far_from_this_clock_is_doubtful(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (await _found(_Chain(at), monkeypatch))["chain"].health is Health.DOUBTFUL
+    assert (await _found(monkeypatch, FakeNode(block_time=at)))["chain"].health is Health.DOUBTFUL
 
 
 @pytest.mark.parametrize(

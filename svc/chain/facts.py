@@ -1,0 +1,161 @@
+"""Facts that the chain vouches for, one function each: nothing else here reads a contract.
+
+Read are the registries' getters `token`, `providers`, `fees`, `modelEnabled` and `provider`, the token's `decimals` and
+`balanceOf`, every contract's `DOMAIN_SEPARATOR`, and the events `ModelSet`, `JobPosted`, `JobClaimed`, `JobSettled`,
+`JobFailed`, `JobReclaimed` and `JobCancelled`: what a job is, is told by its events, however the registry stores it.
+"""
+
+from typing import Any, Final
+
+import attrs
+
+from common import abi
+from common.artifacts import event_topic, load
+from common.keccak import keccak256
+from common.messages.jobs import Order
+from common.quotes import Terms
+from svc.chain.node import Chain
+from svc.chain.values import call_data, event_values, returned
+from svc.errors import NodeFailed
+
+_JOBS: Final = load("JobRegistry")
+_PROVIDERS: Final = load("ProviderRegistry")
+_DOMAIN_SEPARATOR: Final = keccak256(b"DOMAIN_SEPARATOR()")[:4]
+_DECIMALS: Final = keccak256(b"decimals()")[:4]
+_BALANCE: Final = keccak256(b"balanceOf(address)")[:4]
+_ENDS: Final = ("JobSettled", "JobFailed", "JobReclaimed", "JobCancelled")
+
+
+@attrs.frozen(slots=True)
+class RegisteredProvider:
+    operator: bytes
+    box_key: bytes
+    listed: bool
+
+
+@attrs.frozen(slots=True)
+class PostedJob:
+    """A job as the registry told it when it took it, having checked the owner's signature over `order`."""
+
+    owner: bytes
+    order: Order
+    fees: Terms
+    task_cid: str
+    payment_signature: bytes
+    block: int
+    transaction: bytes
+
+
+@attrs.frozen(slots=True)
+class EndedJob:
+    """`event` is the name of what ended it; `values` are the fields of that event."""
+
+    event: str
+    values: dict[str, Any]
+    block: int
+
+
+async def has_code(chain: Chain, address: bytes) -> bool:
+    return bool(await chain.code(address))
+
+
+async def domain_separator(chain: Chain, contract: bytes) -> bytes:
+    return _word(await chain.view(contract, _DOMAIN_SEPARATOR), "DOMAIN_SEPARATOR()", contract)
+
+
+async def token_decimals(chain: Chain, token: bytes) -> int:
+    return int.from_bytes(_word(await chain.view(token, _DECIMALS), "decimals()", token), "big")
+
+
+async def balance(chain: Chain, token: bytes, owner: bytes) -> int:
+    data = abi.call(_BALANCE, abi.address(owner))
+    return int.from_bytes(_word(await chain.view(token, data), "balanceOf(address)", token), "big")
+
+
+async def paid_token(chain: Chain, job_registry: bytes) -> bytes:
+    """The token that the job registry collects payments in."""
+    return _address(await chain.view(job_registry, call_data(_JOBS, "token")), "token()", job_registry)
+
+
+async def provider_registry(chain: Chain, job_registry: bytes) -> bytes:
+    """The registry whose providers may claim."""
+    return _address(await chain.view(job_registry, call_data(_JOBS, "providers")), "providers()", job_registry)
+
+
+async def fees(chain: Chain, job_registry: bytes) -> Terms:
+    """The charges of a job that is posted now."""
+    values = returned(_JOBS, "fees", await chain.view(job_registry, call_data(_JOBS, "fees")))
+    return Terms(fee_bps=values["feeBps"], gas_fee=values["gasFee"])
+
+
+async def model_enabled(chain: Chain, job_registry: bytes, model_id: int) -> bool:
+    data = call_data(_JOBS, "modelEnabled", abi.uint(model_id))
+    return any(_word(await chain.view(job_registry, data), "modelEnabled(uint32)", job_registry))
+
+
+async def model_name(chain: Chain, job_registry: bytes, model_id: int, first: int) -> str | None:
+    """The name that a model was given last, by the events from block `first` on."""
+    topics = [event_topic(_JOBS, "ModelSet"), bytes(abi.uint(model_id))]
+    logs = await chain.logs(job_registry, topics, first)
+    return str(_values("ModelSet", logs[-1])["name"]) if logs else None
+
+
+async def provider(chain: Chain, registry: bytes, provider_id: int) -> RegisteredProvider:
+    data = await chain.view(registry, call_data(_PROVIDERS, "provider", abi.uint(provider_id)))
+    values = returned(_PROVIDERS, "provider", data)
+    return RegisteredProvider(values["operator"], values["boxKey"], values["listed"])
+
+
+async def posted_job(chain: Chain, job_registry: bytes, job_id: bytes, first: int) -> PostedJob | None:
+    """The job as it was posted, by the events from block `first` on."""
+    logs = await chain.logs(job_registry, [event_topic(_JOBS, "JobPosted"), job_id], first)
+    if not logs:
+        return None
+    log = logs[-1]  # an id is posted once
+    values = _values("JobPosted", log)
+    order = Order(
+        c=values["c"],
+        model_id=values["modelId"],
+        sla_secs=values["slaSecs"],
+        rate_in=values["rateIn"],
+        rate_out=values["rateOut"],
+        units_in=values["unitsIn"],
+        units_out=values["unitsOut"],
+        designated=values["designated"],
+        expires_at=values["expiresAt"],
+    )
+    fees = Terms(fee_bps=values["feeBps"], gas_fee=values["gasFee"])
+    return PostedJob(
+        values["owner"], order, fees, values["taskCid"], values["paySig"], log["block"], log["transaction"]
+    )
+
+
+async def claimed_by(chain: Chain, job_registry: bytes, job_id: bytes, first: int) -> int | None:
+    """The provider that claimed the job."""
+    logs = await chain.logs(job_registry, [event_topic(_JOBS, "JobClaimed"), job_id], first)
+    return int(_values("JobClaimed", logs[-1])["providerId"]) if logs else None
+
+
+async def ended_job(chain: Chain, job_registry: bytes, job_id: bytes, first: int) -> EndedJob | None:
+    """What ended the job, if anything did."""
+    by_topic = {event_topic(_JOBS, name): name for name in _ENDS}
+    logs = await chain.logs(job_registry, [None, job_id], first)
+    for log in reversed(logs):
+        name = by_topic.get(log["topics"][0]) if log["topics"] else None
+        if name is not None:
+            return EndedJob(name, _values(name, log), log["block"])
+    return None
+
+
+def _values(event: str, log: dict[str, Any]) -> dict[str, Any]:
+    return event_values(_JOBS, event, log["topics"], log["data"])
+
+
+def _word(data: bytes, signature: str, contract: bytes) -> bytes:
+    if len(data) != 32:
+        raise NodeFailed(f"there is no contract with {signature} at 0x{contract.hex()}", retryable=False)
+    return data
+
+
+def _address(data: bytes, signature: str, contract: bytes) -> bytes:
+    return _word(data, signature, contract)[12:]

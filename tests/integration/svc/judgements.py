@@ -1,0 +1,163 @@
+"""Judgements on lies: what one in each field of an answer could gain. A field that is not here fails a test.
+
+refused     no lie about it leads to an order
+harmless    every lie about it leads to the honest order: nothing that is signed or sealed depends on it
+bounded     some lie is taken, and gains nothing: no more money, to nobody else, and to no other key
+unread      the client has no use for it, and the honest answers of this test do not carry it
+"""
+
+from enum import StrEnum
+from typing import Final
+
+import attrs
+
+
+class Verdict(StrEnum):
+    REFUSED = "refused"
+    HARMLESS = "harmless"
+    BOUNDED = "bounded"
+    UNREAD = "unread"
+
+
+@attrs.frozen
+class Judged:
+    verdict: Verdict
+    why: str
+
+
+def _refused(why: str) -> Judged:
+    return Judged(Verdict.REFUSED, why)
+
+
+def _harmless(why: str) -> Judged:
+    return Judged(Verdict.HARMLESS, why)
+
+
+def _bounded(why: str) -> Judged:
+    return Judged(Verdict.BOUNDED, why)
+
+
+def _unread(why: str) -> Judged:
+    return Judged(Verdict.UNREAD, why)
+
+
+_PINNED: Final = _refused("a fact of the deployment, which is pinned or known")
+_KNOWN_KEY: Final = _refused("the key of each provider is known, or read from the chain")
+_SHOWN: Final = _harmless("shown, and nothing is decided by it")
+_COMPUTED: Final = _refused("computed here from the order that was signed; a quote that says otherwise is refused")
+_RATE: Final = _bounded("above the ceiling it is refused; below, it is the owner who pays less")
+_EVIDENCE: Final = _refused("key and evidence must belong together, of a kind that is taken")
+
+# The answers that an order is made from.
+JUDGED: Final[dict[str, dict[str, Judged]]] = {
+    "GET /evm/chain 200": {
+        **dict.fromkeys(("chain_id", "decimals", "token_domain.name", "token_domain.version"), _PINNED),
+        **dict.fromkeys(
+            (f"contracts.{each}" for each in ("job_registry", "provider_registry", "ask_registry", "paytoken")), _PINNED
+        ),
+        **dict.fromkeys(("gas_price", "block_time_ms", "fee_bps"), _SHOWN),
+        "head_block": _harmless("nodes that are behind it are waited for, after the order"),
+    },
+    "GET /v1/models/{name} 200": {
+        "id": _refused("another model than was asked for"),
+        "svc.model_id": _bounded("it goes into the order, at no more money; a node tells the number's name"),
+        "svc.enabled": _refused("a model that takes no orders is not ordered"),
+        "svc.params_schema": _bounded("an input that does not fit it is not sealed; one that fits is the same"),
+        **dict.fromkeys(("object", "owned_by", "as_of_block"), _SHOWN),
+    },
+    "POST /v1/jobs 402": {
+        "candidates[].provider_id": _bounded("a known provider has a known key; another id is sealed to the key told"),
+        "candidates[].box_key": _KNOWN_KEY,
+        "candidates[].rate_in": _RATE,
+        "candidates[].rate_out": _RATE,
+        **dict.fromkeys((f"quote.{each}" for each in ("cap", "fee_bps", "fee", "gas_fee", "amount")), _COMPUTED),
+        **dict.fromkeys(
+            (f"quote.authorization.{each}" for each in ("to", "value", "valid_after", "valid_before", "nonce")),
+            _COMPUTED,
+        ),
+        **dict.fromkeys(
+            (f"quote.authorization.domain.{each}" for each in ("name", "version", "chainId", "verifyingContract")),
+            _COMPUTED,
+        ),
+        "accepts[].scheme": _SHOWN,
+        "accepts[].network": _SHOWN,
+    },
+    "POST /v1/jobs 201": {
+        "job_id": _harmless("the id is made here, before the order is sent"),
+        "task_cid": _SHOWN,
+        "tx_hash": _SHOWN,
+    },
+    "GET /evm/providers/{id} 200": {
+        "provider_id": _refused("another provider than was asked for"),
+        "box_key": _KNOWN_KEY,
+        "listed": _harmless("an order for a provider that is not listed expires; a node tells the listing"),
+        "allowed_models[]": _unread("the registry refuses the claim"),
+        **dict.fromkeys(
+            ("operator", "evidence", "reputation", "allow_all_models", "capacity", "active_jobs", "as_of_block"), _SHOWN
+        ),
+    },
+    "GET /key 200": {
+        "escrow_public_key": _EVIDENCE,
+        "evidence.type": _EVIDENCE,
+        "evidence.report_data": _EVIDENCE,
+        "evidence.debug": _EVIDENCE,
+        "evidence.release": _SHOWN,
+        "issued_at": _SHOWN,
+        **dict.fromkeys(
+            (f"evidence.{each}" for each in ("measurement", "tcb", "quote")), _unread("told by other kinds of evidence")
+        ),
+    },
+    "GET /auth/nonce 200": {
+        "nonce": _refused("signed in the session's own domain: nothing else takes that signature"),
+        "chain_id": _harmless("the session's domain is that of the pinned deployment"),
+        "expires_at": _SHOWN,
+    },
+    "POST /auth/session 200": {
+        "token": _refused("a token that is none is refused by the coordinator itself"),
+        "expires_at": _harmless("another session is signed for, in the same domain"),
+        "provider_id": _unread("told to providers alone"),
+    },
+    "POST /v1/batches 402": {
+        "plan[].model_id": _refused("a plan for other models has no place for the lines"),
+        "plan[].lines": _harmless("the shares say how many lines there are"),
+        "plan[].allocation[].provider_id": _bounded("as of a candidate"),
+        "plan[].allocation[].box_key": _KNOWN_KEY,
+        "plan[].allocation[].rate_in": _RATE,
+        "plan[].allocation[].rate_out": _RATE,
+        "plan[].allocation[].lines": _bounded("more than are wanted are not used, fewer are refused"),
+    },
+}
+
+# Answers that are read once everything is signed, or by commands that sign and seal nothing.
+AFTER: Final[dict[str, str]] = {
+    "GET /readyz 200": "svc doctor shows it",
+    "GET /v1/models 200": "listed",
+    "GET /v1/jobs/{id} 200": "a job that was ordered: its result opens with its owner's key, for its own id",
+    "POST /v1/jobs/{id}/cancel 200": "shown; what was signed names the job, in the registry's domain",
+    "POST /v1/files 200": "the content id of a large container is sent with an order whose amount is fixed by then",
+    "GET /v1/files/{id} 200": "shown",
+    "GET /evm/jobs 200": "listed",
+    "GET /evm/jobs/summary 200": "shown",
+    "GET /evm/jobs/{job_id} 200": "svc verify holds it against the chain",
+    "GET /evm/asks 200": "listed",
+    "GET /evm/asks/floors 200": "listed",
+    "GET /evm/providers 200": "listed; svc doctor holds keys against the chain",
+    "GET /evm/allowlist 200": "listed",
+    "POST /v1/batches 200": "a batch whose lines are paid for by then",
+    "GET /v1/batches 200": "listed",
+    "GET /v1/batches/{id} 200": "shown; results open with their owner's key",
+    "POST /v1/batches/{id}/cancel 200": "shown",
+}
+
+# Answers for providers, peers and operators.
+NEVER_ASKED: Final[frozenset[str]] = frozenset(
+    {
+        "GET /healthz 200",
+        "GET /evm/models 200",
+        "POST /evm/ops 201",
+        "POST /evm/simulate/claim 200",
+        "PUT /evm/asks 200",
+        "POST /release 200",
+        "POST /handover 200",
+    }
+)

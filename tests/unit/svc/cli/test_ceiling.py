@@ -1,0 +1,97 @@
+"""Payments above the default ceiling: a terminal is asked, and nothing else; a set ceiling is never asked about."""
+
+import sys
+from collections.abc import Awaitable, Callable
+from io import StringIO
+
+import click
+import pytest
+
+from svc.cli.ceiling import within_ceiling
+from svc.cli.output import Output
+from svc.core.amounts import Token, order_ceiling
+from svc.errors import OverCeiling
+
+pytestmark = pytest.mark.anyio
+
+_TOKEN = Token("Dol\x1blar", 6, vouched=True)
+_PRICE = 2_500_000
+
+
+def _paying(tried: list[int | None]) -> Callable[[int | None], Awaitable[str]]:
+    async def pay(most: int | None) -> str:
+        tried.append(most)
+        order_ceiling(_TOKEN, most, None).check(_PRICE, "the order")
+        return "paid"
+
+    return pay
+
+
+class _Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """On a terminal, where somebody agrees."""
+    questions: list[str] = []
+
+    def confirm(question: str, *, err: bool) -> bool:
+        assert err  # standard output carries results alone
+        questions.append(question)
+        return True
+
+    monkeypatch.setattr(click, "confirm", confirm)
+    return questions
+
+
+def _watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the test's body: between a fixture and its test pytest puts streams of its own there."""
+    monkeypatch.setattr(sys, "stdin", _Terminal())
+    monkeypatch.setattr(sys, "stderr", _Terminal())
+
+
+def _output(*, as_json: bool = False) -> Output:
+    return Output(as_json=as_json, quiet=False, out=StringIO(), err=StringIO())
+
+
+async def test_whoever_watches_is_asked_and_pays_no_more_than_was_agreed_to(
+    asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _watched(monkeypatch)
+    tried: list[int | None] = []
+    assert await within_ceiling(_output(), None, None, _paying(tried)) == "paid"
+    assert tried == [None, _PRICE]
+    (question,) = asked
+    assert question.startswith("the order comes to 2.5 Dol\\x1blar (2500000 base units), above the default ceiling")
+
+
+async def test_refusal_pays_nothing(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    _watched(monkeypatch)
+    monkeypatch.setattr(click, "confirm", lambda *_, **__: False)
+    tried: list[int | None] = []
+    with pytest.raises(OverCeiling):
+        await within_ceiling(_output(), None, None, _paying(tried))
+    assert tried == [None]
+
+
+@pytest.mark.parametrize("stream", ["stdin", "stderr"])
+async def test_where_nobody_watches_it_is_refused(
+    asked: list[str], stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _watched(monkeypatch)
+    monkeypatch.setattr(sys, stream, StringIO())
+    with pytest.raises(OverCeiling):
+        await within_ceiling(_output(), None, None, _paying([]))
+    assert asked == []
+
+
+async def test_ceiling_that_was_set_and_json_are_never_asked_about(
+    asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _watched(monkeypatch)
+    for output, most in ((_output(), 2_000_000), (_output(as_json=True), None)):
+        with pytest.raises(OverCeiling):
+            await within_ceiling(output, None, most, _paying([]))
+    assert asked == []

@@ -1,0 +1,104 @@
+"""Each class of what a terminal obeys: shown as an escape, in texts, in messages, in JSON; and nothing else."""
+
+import json
+import unicodedata
+from io import StringIO
+
+import pytest
+
+from svc.cli.output import Output
+from svc.cli.terminal import cleaned, cleaned_json, one_line
+
+CLASSES = {
+    "C0: escape": ("\x1b[2J", "\\x1b[2J"),
+    "C0: OSC 52, the clipboard": ("\x1b]52;c;ZXZpbA==\x07", "\\x1b]52;c;ZXZpbA==\\x07"),
+    "C0: title": ("\x1b]0;bash\x1b\\", "\\x1b]0;bash\\x1b\\"),
+    "C0: device control string": ("\x1bP+q544e\x1b\\", "\\x1bP+q544e\\x1b\\"),
+    "C0: backspace": ("safe\b\b\b\brm", "safe\\x08\\x08\\x08\\x08rm"),
+    "C0: carriage return": ("paid\rfree", "paid\\rfree"),
+    "C0: nul and bell": ("\x00\x07", "\\x00\\x07"),
+    "C0: shift out": ("\x0e", "\\x0e"),
+    "DEL": ("\x7f", "\\x7f"),
+    "C1: CSI": ("\x9b2J", "\\x9b2J"),
+    "C1: OSC": ("\x9d52;c;ZXZpbA==\x9c", "\\x9d52;c;ZXZpbA==\\x9c"),
+    "C1: next line": ("\x85", "\\x85"),
+    "bidi override": ("\u202egpj.exe\u202c", "\\u202egpj.exe\\u202c"),
+    "bidi embedding": ("\u202a\u202b", "\\u202a\\u202b"),
+    "bidi isolate": ("\u2066\u2067\u2068\u2069", "\\u2066\\u2067\\u2068\\u2069"),
+    "bidi mark": ("\u200e\u200f\u061c", "\\u200e\\u200f\\u061c"),
+    "zero-width": ("\u200b\u200c\u200d\u2060\ufeff", "\\u200b\\u200c\\u200d\\u2060\\ufeff"),
+    "soft hyphen": ("\xad", "\\xad"),
+    "line separators": ("\u2028\u2029", "\\u2028\\u2029"),
+    "tags": ("\U000e0041", "\\U000e0041"),
+    "surrogate": ("\udc9b", "\\udc9b"),
+}
+
+
+class _Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _xterm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_what_a_terminal_would_obey_is_shown_instead(name: str) -> None:
+    sent, shown = CLASSES[name]
+    assert cleaned(sent) == shown
+    assert one_line(sent) == shown
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_json_on_a_terminal_is_escaped_and_stays_the_same_value(name: str) -> None:
+    sent, _ = CLASSES[name]
+    out = _Terminal()
+    Output(as_json=True, quiet=False, out=out, err=StringIO()).json({"output": sent})
+    assert json.loads(out.getvalue()) == {"output": sent}
+    assert not _obeyed(out.getvalue())
+    assert json.loads(cleaned_json(json.dumps({"a": sent}, ensure_ascii=False))) == {"a": sent}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_results_are_cleaned_on_a_terminal_and_left_alone_in_a_pipe(name: str) -> None:
+    sent, shown = CLASSES[name]
+    terminal, pipe = _Terminal(), StringIO()
+    for out in (terminal, pipe):
+        output = Output(as_json=False, quiet=False, out=out, err=StringIO())
+        output.text(sent)
+        output.json_line([sent])
+    assert terminal.getvalue().startswith(shown + "\n")
+    assert not _obeyed(terminal.getvalue())
+    line = json.dumps([sent], ensure_ascii=False)
+    assert pipe.getvalue() == f"{sent}\n{line}\n"
+
+
+@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("as_json", [True, False])
+def test_messages_are_cleaned_wherever_they_go(name: str, as_json: bool) -> None:
+    sent, _ = CLASSES[name]
+    err = StringIO()
+    output = Output(as_json=as_json, quiet=False, out=StringIO(), err=err)
+    output.say(sent)
+    output.warn(sent)
+    output.fail(sent, sent, {"message": sent})
+    assert not _obeyed(err.getvalue())
+
+
+def test_messages_cannot_forge_a_line_of_their_own() -> None:
+    err = StringIO()
+    Output(as_json=False, quiet=False, out=StringIO(), err=err).fail("no\nsvc: paid 0", None, {})
+    assert err.getvalue() == "svc: no\\nsvc: paid 0\n"
+
+
+@pytest.mark.parametrize("text", ["two\nlines\tand a tab", "Grüße, 世界 עברית हिन्दी", "é 😀 — “quoted”", ""])
+def test_text_of_any_script_is_left_as_it_is(text: str) -> None:
+    assert cleaned(text) == text
+
+
+def _obeyed(text: str) -> list[str]:
+    """What a terminal would do something about, by Unicode's own classes and not by ours."""
+    return [sign for sign in text if unicodedata.category(sign) in {"Cc", "Cf", "Zl", "Zp", "Cs"} and sign != "\n"]
