@@ -19,6 +19,8 @@ contract IssuedTokenProxy {
             _set(IMPLEMENTATION_SLOT, uint160(newImplementation));
             emit Upgraded(newImplementation);
         } else {
+            // What the token answers is the answer.
+            // slither-disable-next-line incorrect-return
             _delegate();
         }
     }
