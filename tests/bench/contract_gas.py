@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from eth_account import Account
 from eth_account.signers.local import LocalAccount
@@ -66,6 +66,14 @@ def anvil() -> Iterator[Web3]:
             process.terminate()
 
 
+class Job(NamedTuple):
+    """What acting on a posted job takes."""
+
+    job_id: bytes
+    terms: tuple[object, ...]
+    pay_sig: bytes
+
+
 class Market:
     """The deployed contracts, an admin that is also the relayer, a provider with room for every claim."""
 
@@ -76,8 +84,10 @@ class Market:
         w3.provider.make_request(RPCEndpoint("anvil_setBalance"), [self.operator.address, hex(10**20)])
         w3.provider.make_request(RPCEndpoint("anvil_impersonateAccount"), [self.operator.address])
         self.token = self._deploy("DevToken", self.admin)
-        self.providers = self._deploy("ProviderRegistry", self.admin)
-        self.jobs = self._deploy("JobRegistry", self.admin, self.token.address, self.providers.address, treasury)
+        self.providers = self._deploy("ProviderRegistry", self.admin, GAS_FEE // 5)
+        self.jobs = self._deploy(
+            "JobRegistry", self.admin, self.token.address, self.providers.address, treasury, 100 * GAS_FEE
+        )
         self.asks = self._deploy("AskRegistry", self.admin, self.providers.address)
         self._orders = 0
         for registry in (self.jobs, self.providers, self.asks):
@@ -118,8 +128,8 @@ class Market:
         self.send(self.token.functions.mint(account.address, 10**12))
         return account
 
-    def post(self, owner: LocalAccount) -> tuple[bytes, Call, bytes]:
-        """The job's id, the call that posts it, and the payment's signature."""
+    def post(self, owner: LocalAccount) -> tuple[Job, Call]:
+        """The job as its event tells it, and the call that posts it."""
         self._orders += 1
         c = bytes(Web3.keccak(self._orders))
         expires_at = self.now() + 7200
@@ -128,16 +138,13 @@ class Market:
         payment = (owner.address, self.jobs.address, AMOUNT, 0, expires_at + 1, job_id)
         pay_sig = self._sign(owner, self.token, ("Dev Dollar", "1"), "ReceiveWithAuthorization", payment)
         order_sig = self._sign(owner, self.jobs, ("SVC Jobs", "2"), "Order", order)
-        return (
-            job_id,
-            self.jobs.functions.post(order, owner.address, AMOUNT, CID, order_sig, pay_sig),
-            pay_sig,
-        )
+        job = Job(job_id, (order, owner.address, FEE_BPS, GAS_FEE), pay_sig)
+        return job, self.jobs.functions.post(order, owner.address, AMOUNT, CID, order_sig, pay_sig)
 
     def op(self, signer: LocalAccount, kind: str, *message: Any) -> bytes:
         return self._sign(signer, self.jobs, ("SVC Jobs", "2"), kind, message)
 
-    def _deploy(self, name: str, *arguments: str) -> Contract:
+    def _deploy(self, name: str, *arguments: str | int) -> Contract:
         artifact = artifacts.load(name)
         factory = self.w3.eth.contract(abi=list(artifact.abi), bytecode=artifact.bytecode)
         deployed = self.w3.eth.wait_for_transaction_receipt(
@@ -181,30 +188,34 @@ def measure(market: Market) -> float:
     jobs, operator = market.jobs.functions, market.operator
     regular = market.new_owner()
 
-    def claim(job_id: bytes, pay_sig: bytes) -> Call:
-        return jobs.claim(job_id, market.now(), market.op(operator, "Claim", job_id, market.now()), pay_sig)
+    def claim(job: Job) -> Call:
+        sig = market.op(operator, "Claim", job.job_id, market.now())
+        return jobs.claim(job.terms, market.now(), sig, job.pay_sig)
 
-    def settle(job_id: bytes) -> Call:
-        sig = market.op(operator, "Settle", job_id, 1000, market.now())
-        return jobs.settle(job_id, 1000, market.now(), CID, sig)
+    def settle(job: Job) -> Call:
+        sig = market.op(operator, "Settle", job.job_id, 1000, market.now())
+        return jobs.settle(job.terms, 1000, market.now(), CID, sig)
 
-    def fail(job_id: bytes) -> Call:
-        return jobs.fail(job_id, market.now(), market.op(operator, "Fail", job_id, market.now()))
+    def fail(job: Job) -> Call:
+        return jobs.fail(job.terms, market.now(), market.op(operator, "Fail", job.job_id, market.now()))
 
-    def cancel(job_id: bytes) -> Call:
-        return jobs.cancel(job_id, market.now(), market.op(regular, "Cancel", job_id, market.now()))
+    def reclaim(job: Job) -> Call:
+        return jobs.reclaim(job.terms)
 
-    endings: dict[str, Callable[[bytes], Call]]
-    endings = {"settle": settle, "fail": fail, "reclaim": jobs.reclaim, "cancel": cancel}
+    def cancel(job: Job) -> Call:
+        return jobs.cancel(job.terms, market.now(), market.op(regular, "Cancel", job.job_id, market.now()))
+
+    endings: dict[str, Callable[[Job], Call]]
+    endings = {"settle": settle, "fail": fail, "reclaim": reclaim, "cancel": cancel}
     alone: dict[str, list[int]] = {name: [] for name in ("post", "claim", *endings)}
     for name, ending in [*endings.items()] * 3:
-        job_id, post, pay_sig = market.post(regular)
+        job, post = market.post(regular)
         alone["post"].append(market.send(post)["gasUsed"])
         if name != "cancel":
-            alone["claim"].append(market.send(claim(job_id, pay_sig))["gasUsed"])
+            alone["claim"].append(market.send(claim(job))["gasUsed"])
         if name == "reclaim":
             market.pass_time(SLA + 1)
-        alone[name].append(market.send(ending(job_id))["gasUsed"])
+        alone[name].append(market.send(ending(job))["gasUsed"])
     for name, figures in alone.items():
         show(name, median(figures))
 
@@ -217,12 +228,12 @@ def measure(market: Market) -> float:
     strangers = [market.new_owner() for _ in range(COALESCED)]
     for what, owners in (("one owner", [regular] * COALESCED), ("as many owners", strangers)):
         posts = [market.post(owner) for owner in owners]
-        coalesced = market.relay(market.jobs, [post for _, post, _ in posts])
+        coalesced = market.relay(market.jobs, [post for _, post in posts])
         show(f"post, {COALESCED} relayed, {what}", coalesced, median(alone["post"]))
         savings.append(1 - coalesced / median(alone["post"]))
-        claims = market.relay(market.jobs, [claim(job_id, pay_sig) for job_id, _, pay_sig in posts])
+        claims = market.relay(market.jobs, [claim(job) for job, _ in posts])
         show(f"claim, {COALESCED} relayed, {what}", claims, median(alone["claim"]))
-        settles = market.relay(market.jobs, [settle(job_id) for job_id, _, _ in posts])
+        settles = market.relay(market.jobs, [settle(job) for job, _ in posts])
         show(f"settle, {COALESCED} relayed, {what}", settles, median(alone["settle"]))
     return min(savings)
 

@@ -15,12 +15,9 @@ contract IssuedTokenProxy {
     }
 
     function upgradeTo(address newImplementation) external {
-        if (msg.sender == address(uint160(_get(ADMIN_SLOT)))) {
-            _set(IMPLEMENTATION_SLOT, uint160(newImplementation));
-            emit Upgraded(newImplementation);
-        } else {
-            _delegate();
-        }
+        require(msg.sender == address(uint160(_get(ADMIN_SLOT))), "only the admin upgrades");
+        _set(IMPLEMENTATION_SLOT, uint160(newImplementation));
+        emit Upgraded(newImplementation);
     }
 
     fallback() external {

@@ -271,7 +271,8 @@ contract ProviderRegistry is IProviderRegistry, Relayed {
 
     function _capacity(Record storage record) private view returns (uint32) {
         uint256 granted = Math.min(record.requested, record.ceiling);
-        // At most `granted`, because reputation never passes FULL_REPUTATION: it fits.
+        // At most `granted`, because reputation never passes FULL_REPUTATION: it fits. Parts of a point do not count.
+        // slither-disable-next-line divide-before-multiply
         return uint32(Math.max(1, record.reputation / POINT * granted / FULL_REPUTATION));
     }
 

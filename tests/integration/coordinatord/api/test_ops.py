@@ -142,6 +142,13 @@ async def test_simulated_claim_names_the_first_failing_check(client: Party, prov
     assert await simulate(job, client.address) == {"ok": False, "reason": "UnknownProvider"}
 
 
+async def test_job_that_the_index_has_not_got_is_known_by_its_log(client: Party, provider: Party, stage: Stage) -> None:
+    job = (await client.post())["job_id"]
+    await stage.execute("delete from jobs")  # as while it is rebuilt
+    body = {"job_id": job, "address": provider.address}
+    assert (await stage.http.post("/evm/simulate/claim", json=body)).json() == {"ok": True}
+
+
 @shows("POST /evm/simulate/claim", 400, "invalid_request_error")
 @shows("POST /evm/simulate/claim", 503, "chain_unreachable")
 @shows("POST /evm/simulate/claim", 503, "rate_limited")
