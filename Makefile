@@ -259,3 +259,8 @@ soak-pollers: setup
 
 soak-batches: setup
 	@$(BIN)/python -m tests.soak.batches --lines $(LINES) --kills $(KILLS)
+
+.PHONY: abuse
+ABUSE_SECONDS ?= 120
+abuse: setup ## every attack of strangers at once, for ABUSE_SECONDS, while honest jobs go on
+	@ABUSE_SECONDS=$(ABUSE_SECONDS) $(BIN)/python -m pytest -q tests/integration/coordinatord/abuse

@@ -1,0 +1,103 @@
+"""Attacks on sockets and memory: bodies that never come, connections that say nothing, heads of a byte at a time."""
+
+from contextlib import AsyncExitStack
+from typing import Final
+
+import anyio
+import attrs
+from anyio.abc import SocketStream
+
+from tests.abuse.target import Target
+from tests.integration.coordinatord.api.party import Party
+
+_FORM: Final = b'--b\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+_GONE: Final = (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream)
+
+
+async def _answer(stream: SocketStream) -> bytes:
+    """All that comes until the other end closes; nothing when it closes without a word."""
+    said = b""
+    try:
+        while True:
+            said += await stream.receive()
+    except _GONE:
+        return said
+
+
+@attrs.define
+class SilentBodies:
+    """Uploads of sixteen MiB, as they say, of which little comes. `longest`: seconds that one was held open."""
+
+    target: Target
+    at_once: int = 8
+    patience: float = 6.0
+    name: str = "silent bodies"
+    longest: float = 0.0
+    _party: Party | None = None
+
+    async def strike(self, _n: int) -> str:
+        async with self.target.http() as http:
+            self._party = self._party or await self.target.stranger(self.name, http)
+            self._party.http = http
+            if (refused := await self.target.sign_in(self._party)) is not None:
+                return refused
+        head = (
+            f"POST /v1/files HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {self._party.token}\r\n"
+            f"content-type: multipart/form-data; boundary=b\r\ncontent-length: {16 << 20}\r\n\r\n"
+        ).encode()
+        statuses: set[str] = set()
+
+        async def hold() -> None:
+            began = anyio.current_time()
+            status = "held"
+            try:
+                async with await self.target.connect() as stream:
+                    await stream.send(head + _FORM)
+                    with anyio.move_on_after(self.patience):
+                        status = (await _answer(stream)).partition(b"\r\n")[0][9:12].decode() or "closed"
+            except _GONE:
+                status = "closed"
+            self.longest = max(self.longest, anyio.current_time() - began)
+            statuses.add(status)
+
+        async with anyio.create_task_group() as holding:
+            for _ in range(self.at_once):
+                holding.start_soon(hold)
+        return " / ".join(sorted(statuses))
+
+
+@attrs.define
+class IdleConnections:
+    """More connections than one caller may have, which send nothing or their heads a byte at a time. `most_open`: how
+    many were still open when all had been made and given a moment."""
+
+    target: Target
+    at_once: int = 64
+    moment: float = 1.0
+    name: str = "idle connections"
+    most_open: int = 0
+
+    async def strike(self, _n: int) -> str:
+        ended = 0
+
+        async def hold(stream: SocketStream) -> None:
+            nonlocal ended
+            await _answer(stream)
+            ended += 1
+
+        async with AsyncExitStack() as stack, anyio.create_task_group() as holding:
+            opened = 0
+            for n in range(self.at_once):
+                try:
+                    stream = await stack.enter_async_context(await self.target.connect())
+                    if n % 2:
+                        await stream.send(b"GET / HTTP/1.1\r\nx-slow: " + b"a" * (n % 9))
+                except _GONE:
+                    continue
+                opened += 1
+                holding.start_soon(hold, stream)
+            await anyio.sleep(self.moment)
+            left = opened - ended
+            self.most_open = max(self.most_open, left)
+            holding.cancel_scope.cancel()
+        return f"{'most' if left > self.at_once * 3 // 4 else 'some' if left else 'none'} left open"

@@ -1,0 +1,188 @@
+"""Attacks on the relayer's gas: ops, posts and cancels that cost their signer nothing.
+
+Each attack is one new stranger after the other; `strike` is one attempt, and what it returns is what was answered.
+"""
+
+import time
+from typing import Final
+
+import anyio
+import attrs
+import httpx
+
+from common.quotes import Terms
+from devnet.anvil import CHAIN_ID
+from devnet.catalogue import FEE_BPS, GAS_FEE
+from tests.abuse.target import Target
+from tests.fakes.submissions import Submitter, jsonl
+from tests.integration.coordinatord.api.party import Body, Party
+from tests.soak.traffic.answers import counted
+
+COST: Final = 3_000 + 75 + GAS_FEE  # of a job by `Party.order`: cap, fee and gas fee
+_AMPLE: Final = 10**9
+_EVIDENCE: Final = b"\x01" * 32_768  # as long as it may be
+_QUOTES: Final = tuple((1, sla, 1, 1) for sla in range(64))
+
+
+@attrs.define
+class Upkeep:
+    """A provider that registered itself and that nobody listed: the longest evidence, capacity, asks."""
+
+    target: Target
+    name: str = "upkeep"
+    _party: Party | None = None
+
+    async def strike(self, n: int) -> str:
+        async with self.target.http() as http:
+            if self._party is None:
+                party = await self.target.stranger(self.name, http)
+                await self.target.register(party)
+                self._party = party
+            party, party.http = self._party, http
+            if (refused := await self.target.sign_in(party, "provider")) is not None:
+                return refused  # the index has not seen the registration
+            match n % 3:
+                case 0:
+                    answer = await party.run(party.set_identity(party.box_key, _EVIDENCE))
+                case 1:
+                    answer = await party.run(party.request_capacity(1 + n % 7))
+                case _:
+                    answer = await party.publish(party.asks(await self.target.provider_id(party), *_QUOTES))
+        return counted(answer, self.target.timeline, {201, 202, 403, 409, 504})
+
+
+@attrs.define
+class PostsOnOneBalance:
+    """Many posts at once, of a wallet that can pay for one."""
+
+    target: Target
+    name: str = "posts on one balance"
+    at_once: int = 6
+
+    async def strike(self, _n: int) -> str:
+        async with self.target.http(timeout=90) as http:
+            party = await self.target.stranger(self.name, http, COST + COST // 2)
+            bodies = [_paid(party) for _ in range(self.at_once)]
+            outcomes: list[str] = []
+
+            async def post(body: Body) -> None:
+                try:
+                    answer = await http.post("/v1/jobs", json=body)
+                except httpx.TransportError as gone:
+                    outcomes.append(type(gone).__name__)
+                    return
+                outcomes.append(counted(answer, self.target.timeline, {201, 409, 504}))
+
+            async with anyio.create_task_group() as posting:
+                for body in bodies:
+                    posting.start_soon(post, body)
+        if outcomes.count("201") > 1:
+            self.target.timeline.complain(f"I12: a balance for one job backs {outcomes.count('201')} posts")
+        return " / ".join(sorted(set(outcomes)))
+
+
+@attrs.define
+class PostsAndCancels:
+    """Posts that are taken back, and cancels of what has been cancelled: money is there, and none is ever paid."""
+
+    target: Target
+    name: str = "posts and cancels"
+    at_once: int = 3
+    wallet_lasts: int = 40  # strikes until the next wallet
+    _party: Party | None = None
+
+    async def strike(self, n: int) -> str:
+        outcomes: set[str] = set()
+        async with self.target.http(timeout=90) as http:
+            if self._party is None or n % self.wallet_lasts == 0:
+                self._party = await self.target.stranger(self.name, http, _AMPLE)
+            self._party.http = http
+
+            async def post_and_cancel(party: Party) -> None:
+                try:
+                    outcomes.add(await self._once(party))
+                except httpx.TransportError as gone:
+                    outcomes.add(type(gone).__name__)
+
+            async with anyio.create_task_group() as striking:
+                for _ in range(self.at_once):
+                    striking.start_soon(post_and_cancel, self._party)
+        return " / ".join(sorted(outcomes))
+
+    async def _once(self, party: Party) -> str:
+        posted = await party.http.post("/v1/jobs", json=_paid(party))
+        outcome = counted(posted, self.target.timeline, {201, 409, 504})
+        if posted.status_code != 201:
+            return outcome
+        job = posted.json()["job_id"]
+        for seconds in range(3):
+            body = party.cancel(job, int(time.time()) - seconds)
+            answer = await party.http.post(f"/v1/jobs/{job}/cancel", json=body)
+            outcome = counted(answer, self.target.timeline, {200, 409, 504})
+        return f"cancel {outcome}"
+
+
+@attrs.define
+class UploadedBatch:
+    """One upload of many lines that are all paid for, so that two requests make as many posts."""
+
+    target: Target
+    lines: int = 80
+    name: str = "uploaded batch"
+    wallet_lasts: int = 10
+    _party: Party | None = None
+    _batch: str = ""
+
+    async def strike(self, n: int) -> str:
+        async with self.target.http() as http:
+            if self._party is None or n % self.wallet_lasts == 0:
+                self._party, self._batch = await self.target.stranger(self.name, http, _AMPLE), ""
+            party, party.http = self._party, http
+            if (refused := await self.target.sign_in(party)) is not None:
+                return refused
+            if not self._batch:
+                return await self._created(party)
+            answer = await http.get(f"/v1/batches/{self._batch}", headers=party.authorization)
+            return f"read {counted(answer, self.target.timeline, {200})}"
+
+    async def _created(self, party: Party) -> str:
+        book, terms = self.target.book, Terms(FEE_BPS, GAS_FEE)
+        submitter = Submitter(party.wallet, party.domains, book.chain_id, party.registry, terms, party.box_key)
+        uploaded = await party.upload("batch", jsonl(submitter.lines(self.lines)), "batch.jsonl")
+        if uploaded.status_code != 200:
+            return f"upload {counted(uploaded, self.target.timeline, {200})}"
+        body = {
+            "endpoint": "/v1/responses",
+            "completion_window": "24h",
+            "input_file_id": uploaded.json()["id"],
+        }
+        answer = await party.http.post("/v1/batches", json=body, headers=party.authorization)
+        if answer.status_code == 200:
+            self._batch = answer.json()["id"]
+        return f"created {counted(answer, self.target.timeline, {200})}"
+
+
+@attrs.define
+class UnwantedOrders:
+    """Orders designated to a provider at rates that it never asked for, to fill what it is leased."""
+
+    target: Target
+    provider_id: int
+    name: str = "unwanted orders"
+    wallet_lasts: int = 40
+    _party: Party | None = None
+
+    async def strike(self, n: int) -> str:
+        async with self.target.http(timeout=90) as http:
+            if self._party is None or n % self.wallet_lasts == 0:
+                self._party = await self.target.stranger(self.name, http, _AMPLE)
+            party, party.http = self._party, http
+            body = _paid(party, designated=self.provider_id, rate_in=1, rate_out=1)
+            answer = await http.post("/v1/jobs", json=body)
+        return counted(answer, self.target.timeline, {201, 409, 504})
+
+
+def _paid(party: Party, **terms: int) -> Body:
+    """Made without asking: a stranger does not wait for quotes, and a coordinator in trouble gives none."""
+    fees = Terms(FEE_BPS, GAS_FEE)
+    return Submitter(party.wallet, party.domains, CHAIN_ID, party.registry, fees, party.box_key).line(**terms)

@@ -1,0 +1,103 @@
+"""What strangers attack, and all that they need for it: wallets, an address of their own, and the public chain."""
+
+import secrets
+import ssl
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import count
+from typing import Any, Final
+
+import anyio
+import attrs
+import httpx
+from anyio.abc import SocketStream
+
+from common import abi
+from common.address_book import AddressBook
+from common.box import SecretKey
+from common.domains import Domains
+from common.scalars import hex_of
+from common.secp256k1 import Wallet
+from devnet.anvil import Anvil
+from tests.integration.coordinatord.api.party import Party
+from tests.soak.timeline import Timeline
+from tests.soak.traffic.answers import counted
+
+# A caller's limits go by its address. Linux answers on all of 127/8, so that strangers need not share the honest one's.
+STRANGERS_HOST: Final = "127.0.0.66"
+_NOBODY_TRUSTED: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # plain HTTP: no certificates to be read
+_MINED_WITHIN: Final = 15.0
+
+
+@attrs.define
+class Target:
+    """`patron`: an account that the node holds the key of; its tokens are handed out. `timeline`: what is answered, and
+    complaints about answers that nobody should get."""
+
+    base_urls: Sequence[str]
+    anvil: Anvil
+    book: AddressBook
+    patron: str
+    timeline: Timeline
+    wallets: dict[str, list[bytes]] = attrs.field(factory=dict)  # of strangers, by what they try
+    _turns: "count[int]" = attrs.field(factory=count)
+    _sending: anyio.Lock = attrs.field(factory=anyio.Lock)
+
+    def http(self, timeout: float = 30) -> httpx.AsyncClient:
+        """To whichever coordinator is next, from the strangers' address."""
+        base_url = self.base_urls[next(self._turns) % len(self.base_urls)]
+        transport = httpx.AsyncHTTPTransport(local_address=STRANGERS_HOST, verify=_NOBODY_TRUSTED)
+        return httpx.AsyncClient(base_url=base_url, transport=transport, timeout=timeout)
+
+    async def connect(self) -> SocketStream:
+        url = httpx.URL(self.base_urls[next(self._turns) % len(self.base_urls)])
+        return await anyio.connect_tcp(url.host, url.port or 80, local_host=STRANGERS_HOST)
+
+    async def stranger(self, attack: str, http: httpx.AsyncClient, balance: int = 0) -> Party:
+        """A wallet that nobody has seen before, with as many tokens."""
+        box = SecretKey.generate()
+        party = Party(
+            Wallet(secrets.token_bytes(32)), Domains.of(self.book), self.book.job_registry, http, box.public.raw
+        )
+        self.wallets.setdefault(attack, []).append(party.wallet.address)
+        if balance:
+            transfer = abi.call(
+                abi.selector("transfer(address,uint256)"), abi.address(party.wallet.address), abi.uint(balance)
+            )
+            await self._transact(self.patron, self.book.paytoken, transfer)
+        return party
+
+    async def register(self, party: Party) -> None:
+        """As a provider that nobody has listed: all that it takes is gas of its own."""
+        await self.anvil.call("anvil_setBalance", party.address, hex(10**18))
+        await self.anvil.call("anvil_impersonateAccount", party.address)
+        await self._transact(party.address, self.book.provider_registry, abi.selector("register()"))
+
+    async def provider_id(self, party: Party) -> int:
+        asked = abi.call(abi.selector("providerIdOf(address)"), abi.address(party.wallet.address))
+        query = {"to": hex_of(self.book.provider_registry), "data": hex_of(asked)}
+        return int(await self.anvil.call("eth_call", query, "latest"), 16)
+
+    async def sign_in(self, party: Party, role: str = "client") -> str | None:
+        """None when the party has a session; else what it was answered."""
+        if party.token:
+            return None
+        answer = await party.http.get("/auth/nonce", params={"address": party.address})
+        if answer.status_code == 200:
+            answer = await party.http.post("/auth/session", json=party.answer_to(answer.json()["nonce"], role=role))
+        if answer.status_code != 200:
+            return f"sign in {counted(answer, self.timeline, {200, 403})}"
+        party.token = answer.json()["token"]
+        return None
+
+    async def _transact(self, sender: str, contract: bytes, calldata: bytes) -> None:
+        """Sent, and mined unless the chain is in trouble: then the stranger goes without."""
+        call: dict[str, Any] = {"from": sender, "to": hex_of(contract), "data": hex_of(calldata)}
+        async with self._sending:  # the node gives a nonce to each sender's next transaction
+            with suppress(RuntimeError, httpx.TransportError), anyio.move_on_after(_MINED_WITHIN):
+                sent = await self.anvil.call("eth_sendTransaction", call)
+                await self._mined(sent)
+
+    async def _mined(self, sent: str) -> None:
+        while await self.anvil.call("eth_getTransactionReceipt", sent) is None:  # noqa: ASYNC110 - it is in the node
+            await anyio.sleep(0.05)
