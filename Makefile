@@ -182,12 +182,12 @@ contracts-gas: setup ## gas of every operation, sent alone and coalesced, on a r
 	@.venv-halmos/bin/python -m pip install --quiet --require-hashes -r config/requirements-halmos.lock || $(call FAILED,pip could not install halmos)
 	@touch $@
 
-# Forge compiles what halmos reads; the setting `--ast` is what it finds its tests by.
+# It has forge compile what it reads: minutes, when a contract changed.
 .PHONY: contracts-prove
 contracts-prove: .venv-halmos/.ready $(CONTRACTS)/node_modules/.ready ## symbolic proofs of the money: halmos
 	@echo "contracts: halmos"
 	@mkdir -p build
-	@$(IN_CONTRACTS) && export FOUNDRY_PROFILE=symbolic && forge build --ast --color never >$(CURDIR)/build/symbolic.log 2>&1 \
+	@$(IN_CONTRACTS) && export FOUNDRY_PROFILE=symbolic \
 		&& $(CURDIR)/.venv-halmos/bin/halmos --config halmos.toml
 
 .PHONY: contracts-mutants

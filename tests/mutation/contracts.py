@@ -14,6 +14,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -33,6 +34,7 @@ WORK: Final = ROOT / "build" / "mutation"
 FILES: Final = ("JobRegistry", "Escrow", "Catalogue", "ProviderRegistry", "AskRegistry", "JobWord", "Quotes", "Relayed")
 LEAST_KILLED: Final = 0.95
 # Fewer runs than `make contracts-test`: a mutant that only long fuzzing finds counts as one that is not found.
+PATIENCE: Final = 3600.0  # seconds for one mutant; the first compilation of all tests takes minutes
 FORGE_SETTINGS: Final = {"FOUNDRY_FUZZ_RUNS": "32", "FOUNDRY_INVARIANT_RUNS": "6", "FOUNDRY_INVARIANT_DEPTH": "40"}
 
 _SWAPS: Final = (
@@ -115,9 +117,6 @@ class Bench:
         self.folder.mkdir(parents=True, exist_ok=True)
         for name in ("src", "test", "foundry.toml", "solc-shim", "package.json"):
             self._copy(CONTRACTS / name, self.folder / name)
-        for compiled in ("out", "cache"):  # what `make contracts-test` left, so that the first compilation is short
-            if (CONTRACTS / compiled).exists() and not (self.folder / compiled).exists():
-                shutil.copytree(CONTRACTS / compiled, self.folder / compiled)
         for link, target in (
             (self.folder / "node_modules", CONTRACTS / "node_modules"),
             (WORK / "tests", ROOT / "tests"),
@@ -152,15 +151,26 @@ class Bench:
     def _tested(self) -> str:
         environment = {**os.environ, **FORGE_SETTINGS, "HOME": str(ROOT / "build" / "foundry")}
         command = [str(self.forge), "test", "--fail-fast", "--color", "never"]
-        try:
-            done = subprocess.run(
-                command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=900, check=False
-            )
-        except subprocess.TimeoutExpired:
-            return "killed"  # a loop without end
-        if "Compiler run failed" in done.stdout + done.stderr or "Compilation failed" in done.stdout + done.stderr:
+        log = WORK / "forge.log"
+        with (
+            log.open("w") as written,
+            subprocess.Popen(
+                command,
+                cwd=self.folder,
+                env=environment,
+                stdout=written,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            ) as forge,
+        ):
+            try:
+                status = forge.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                os.killpg(forge.pid, signal.SIGKILL)  # the compiler, too
+                return "killed"  # a loop without end
+        if re.search("Compiler run failed|Compilation failed", log.read_text()):
             return "invalid"
-        return "survived" if done.returncode == 0 else "killed"
+        return "survived" if status == 0 else "killed"
 
 
 def fingerprint() -> str:

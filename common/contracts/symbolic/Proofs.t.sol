@@ -316,37 +316,43 @@ contract AdminProofs is Ledger {
     }
 }
 
-/// The unchecked arithmetic of prices. Products of two unknowns are beyond the solvers, so each lemma is over the numbers
-/// that the products come to; together they say that a settle never takes more than the claim brought.
+/// The unchecked arithmetic of prices. Solvers lose themselves in products and quotients of unknowns, so a quotient stands
+/// here as what defines it (`isQuotient`), and a product of two unknowns as the number that it comes to. Together: a price
+/// is below 2^142 and nothing made of it overflows; fewer units cost no more; so a settle never takes more than the claim
+/// brought.
 contract QuoteProofs {
     Vm private constant vm = Vm(address(uint160(uint256(keccak256("hevm cheat code")))));
 
-    /// A price is below 2^142, so that no sum or product of it overflows.
-    function check_division_rounds_up_and_keeps_order(uint256 less, uint256 more) public {
-        vm.assume(less <= more && more < 1 << 161);
-        assert(rounded(less) <= rounded(more));
-        assert(rounded(more) < 1 << 142);
-        assert(rounded(more) * 1e6 >= more && (more == 0 || (rounded(more) - 1) * 1e6 < more));
+    /// Prices of two sums of products, as Quotes.price has them for sums that are not 0.
+    function check_price_keeps_order_and_is_below_its_bound(uint256 less, uint256 more, uint256 cost, uint256 cap)
+        public
+    {
+        vm.assume(0 < less && less <= more && more < 1 << 161);
+        vm.assume(isQuotient(cost, less + 1e6 - 1, 1e6) && isQuotient(cap, more + 1e6 - 1, 1e6));
+        assert(cost <= cap);
+        assert(cap < 1 << 142 && cost >= 1);
     }
 
-    function check_fee_keeps_order_and_is_a_part(uint256 less, uint256 more, uint16 feeBps) public {
-        vm.assume(less <= more && more < 1 << 142 && feeBps <= 2000);
-        uint256 product = more * feeBps;
-        assert(product < 1 << 153);
-        assert(less * feeBps / 10_000 <= product / 10_000);
+    /// `product`s: of a price and feeBps.
+    function check_fee_keeps_order(uint256 productOfCost, uint256 productOfCap, uint256 feeOfCost, uint256 feeOfCap)
+        public
+    {
+        vm.assume(productOfCost <= productOfCap && productOfCap < 1 << 158);
+        vm.assume(isQuotient(feeOfCost, productOfCost, 10_000) && isQuotient(feeOfCap, productOfCap, 10_000));
+        assert(feeOfCost <= feeOfCap && feeOfCap < 1 << 145);
     }
 
-    /// cost <= cap and fee(cost) <= fee(cap): then the refund is no negative number.
     function check_refund_never_underflows(uint256 cost, uint256 cap, uint256 feeOfCost, uint256 feeOfCap, uint128 gasFee)
         public
     {
-        vm.assume(cost <= cap && cap < 1 << 142 && feeOfCost <= feeOfCap && feeOfCap < 1 << 142);
+        vm.assume(cost <= cap && cap < 1 << 142 && feeOfCost <= feeOfCap && feeOfCap < 1 << 145);
         assert(cost + feeOfCost + gasFee <= cap + feeOfCap + gasFee);
     }
 
-    function rounded(uint256 perMillion) private pure returns (uint256) {
+    /// quotient == number / divisor, by the definition of it.
+    function isQuotient(uint256 quotient, uint256 number, uint256 divisor) private pure returns (bool) {
         unchecked {
-            return perMillion == 0 ? 1 : (perMillion + 1e6 - 1) / 1e6;
+            return quotient < 1 << 200 && quotient * divisor <= number && number < quotient * divisor + divisor;
         }
     }
 }
