@@ -32,8 +32,10 @@ from svc.files import Files
 from svc.jobs import Jobs, JobSeen
 from svc.options import ClientOptions
 from svc.orders import Orders, Submitted
+from svc.receipt_node import Node
+from svc.receipts import Receipts
 from svc.records import Cancelled, Candidate, Deployment, EscrowKey, Job, Quoted, Readiness, Session
-from svc.results import Result, Results
+from svc.results import Result, Results, read_job_id
 from svc.settings import Settings
 from svc.signers import LocalSigner
 from svc.wire.gateways import Gateways
@@ -94,6 +96,13 @@ class Client:
     def address(self) -> str:
         """The wallet's, in hex. Raises OrderRefused for a client without one."""
         return "0x" + self._account.wallet().address.hex()
+
+    async def receipt(self, job_id: str, rpc_url: str) -> bytes:
+        """The receipt of a job that has ended, as a file that anybody can check; `rpc_url` is a node of the chain."""
+        row, market = await self.jobs.row(job_id), await self._account.market()
+        async with httpx.AsyncClient(timeout=REQUEST_SECONDS) as http:
+            receipts = Receipts(Node(rpc_url, http), market.for_receipts)
+            return await receipts.make(read_job_id(row.job_id), row.posted_block)
 
     # --- the way of one job -----------------------------------------------------------------------------------
 

@@ -9,12 +9,22 @@ from typing import Any, Final
 
 import click
 
-from svc.cli.commands import batches, doctor, jobs, keys, market
+from svc.cli.commands import batches, doctor, jobs, keys, market, receipts
 from svc.cli.completion import completion
 from svc.cli.exits import MEANINGS, Exit
 
 _SECTIONS: Final[dict[str, tuple[click.Command, ...]]] = {
-    "One job": (jobs.run, jobs.quote, jobs.submit, jobs.status, jobs.wait, jobs.result_, jobs.cancel, jobs.jobs),
+    "One job": (
+        jobs.run,
+        jobs.quote,
+        jobs.submit,
+        jobs.status,
+        jobs.wait,
+        jobs.result_,
+        jobs.cancel,
+        jobs.jobs,
+        receipts.receipt,
+    ),
     "Many jobs": (batches.batch,),
     "The market": (market.models, market.asks, market.providers, market.escrow),
     "Set-up": (keys.keygen, keys.address, doctor.doctor, completion),

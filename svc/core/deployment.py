@@ -6,6 +6,7 @@ import attrs
 
 from common.address_book import AddressBook, TokenDomain
 from common.domains import Domains
+from common.receipt import ReceiptMarket
 from common.refusal import Refused
 from common.scalars import read_hex
 from svc.records import Deployment
@@ -19,6 +20,13 @@ class Market:
     job_registry: bytes
     decimals: int
     domains: Domains = attrs.field(repr=False)
+
+    @property
+    def for_receipts(self) -> ReceiptMarket:
+        token = self.domains.token.domain
+        if token.verifying_contract is None:
+            raise AssertionError("a token's domain has its contract")
+        return ReceiptMarket(self.chain_id, self.job_registry, token.verifying_contract, token.name, token.version)
 
     @classmethod
     def of(cls, answer: Deployment, pinned: AddressBook | None = None) -> Self:
