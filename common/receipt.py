@@ -181,15 +181,15 @@ def verified(raw: bytes) -> Verified:
 def _read_market(said: object) -> ReceiptMarket:
     if not isinstance(said, dict) or said.keys() != {field.name for field in attrs.fields(ReceiptMarket)}:
         raise Refused("market must hold chain_id, job_registry, token, token_name and token_version", "market")
-    name, version = said["token_name"], said["token_version"]
-    if not isinstance(name, str) or not isinstance(version, str):
-        raise Refused("market.token_name and market.token_version must be strings", "market.token_name")
+    for key in ("token_name", "token_version"):
+        if not isinstance(said[key], str):
+            raise Refused(f"market.{key} must be a string", f"market.{key}")
     return ReceiptMarket(
         chain_id=read_uint(said["chain_id"], 53, "market.chain_id"),
         job_registry=read_hex(said["job_registry"], 20, "market.job_registry"),
         token=read_hex(said["token"], 20, "market.token"),
-        token_name=name,
-        token_version=version,
+        token_name=said["token_name"],
+        token_version=said["token_version"],
     )
 
 

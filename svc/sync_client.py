@@ -190,6 +190,7 @@ class SyncClient:
     open = blocking(Client.open)
     save = blocking(Client.save)
     cancel = blocking(Client.cancel)
+    receipt = blocking(Client.receipt)
     chain = blocking(Client.chain)
     readiness = blocking(Client.readiness)
     escrow = blocking(Client.escrow)
