@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-import attrs
 import pytest
 from trio.testing import MockClock
 
@@ -11,7 +10,7 @@ from svcd.jobs import Job
 from svcd.trouble import Unavailable
 from tests.fakes.market import Market
 from tests.unit.svcd.stages.conftest import Start
-from tests.unit.svcd.stages.running import Running, model_for
+from tests.unit.svcd.stages.running import model_for
 
 pytestmark = pytest.mark.trio
 
@@ -44,10 +43,6 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Callable[[Says], list[Job]]:
     return says
 
 
-async def ended(running: Running, job: str) -> tuple[str, str | None]:
-    return await running.end_of(job)
-
-
 async def test_job_is_run_once_a_node_that_was_away_and_behind_shows_the_claim(
     node: Callable[[Says], list[Job]], autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
@@ -56,7 +51,7 @@ async def test_job_is_run_once_a_node_that_was_away_and_behind_shows_the_claim(
 
     asked, job = node(late), market.post()
     async with start(models=(MODEL,), rpc_url="http://node.example") as running:
-        assert await ended(running, job) == ("settled", None)
+        assert await running.end_of(job) == ("settled", None)
         assert len(running.backend.ran) == 1
     assert len(asked) == 5
 
@@ -70,7 +65,7 @@ async def test_job_is_run_once_a_node_that_was_away_and_behind_shows_the_claim(
     ],
     ids=["away", "not claimed", "other terms"],
 )
-async def test_job_that_the_chain_does_not_show_is_never_run_and_failed_in_time(
+async def test_job_that_the_chain_does_not_show_is_never_run_and_failed_in_time(  # noqa: PLR0917 - fixtures come as arguments
     say: Says,
     reason: str,
     questions: int,
@@ -82,7 +77,8 @@ async def test_job_that_the_chain_does_not_show_is_never_run_and_failed_in_time(
     asked, job = node(say), market.post()
     async with start(models=(MODEL,), rpc_url="http://node.example") as running:
         began = autojump_clock.current_time()
-        assert await ended(running, job) == ("failed", reason)
+        assert await running.end_of(job) == ("failed", reason)
         assert autojump_clock.current_time() - began < 300  # the owner is refunded by then
         assert running.backend.ran == []
-    assert (len(asked) >= questions) and attrs.asdict(asked[0])["job_id"].hex() == job[2:]
+    assert len(asked) >= questions
+    assert asked[0].job_id.hex() == job[2:]
