@@ -10,6 +10,7 @@ from typing import Final
 import anyio
 from structlog.typing import Processor
 
+from common.hidden_memory import hide_memory
 from coordinatord import app
 from coordinatord.chain.boot import check_chain
 from coordinatord.config import Config, read_config, variables
@@ -58,6 +59,7 @@ _COMMANDS: dict[str, tuple[str, Callable[[Config], Awaitable[None]]]] = {
 def main() -> None:
     """The exit status is 0 after an orderly stop, 1 when the daemon cannot run, 2 for a wrong command line."""
     arguments = _parser().parse_args()
+    hide_memory()  # before a key is read
     _, command = _COMMANDS[arguments.command]
     try:
         config = read_config(os.environ)

@@ -36,8 +36,10 @@ from svc.jobs import Jobs, JobSeen
 from svc.known_markets import KnownMarkets, place_of
 from svc.options import ClientOptions
 from svc.orders import Orders, Submitted
+from svc.receipt_node import Node as ReceiptNode
+from svc.receipts import Receipts
 from svc.records import Cancelled, Candidate, Deployment, EscrowKey, Job, Quoted, Readiness, Session
-from svc.results import Result, Results
+from svc.results import Result, Results, read_job_id
 from svc.settings import Settings
 from svc.signers import LocalSigner
 from svc.verification import Verification, Verified
@@ -109,6 +111,13 @@ class Client:
     def address(self) -> str:
         """The wallet's, in hex. Raises OrderRefused for a client without one."""
         return "0x" + self._account.wallet().address.hex()
+
+    async def receipt(self, job_id: str, rpc_url: str) -> bytes:
+        """The receipt of a job that has ended, as a file that anybody can check; `rpc_url` is a node of the chain."""
+        row, market = await self.jobs.row(job_id), await self._account.market()
+        async with httpx.AsyncClient(timeout=REQUEST_SECONDS) as http:
+            receipts = Receipts(ReceiptNode(rpc_url, http), market.for_receipts)
+            return await receipts.make(read_job_id(row.job_id), row.posted_block)
 
     # --- the way of one job -----------------------------------------------------------------------------------
 

@@ -192,6 +192,7 @@ class SyncClient:
     save = blocking(Client.save)
     cancel = blocking(Client.cancel)
     verify = blocking(Client.verify)
+    receipt = blocking(Client.receipt)
     chain = blocking(Client.chain)
     told_deployment = blocking(Client.told_deployment)
     readiness = blocking(Client.readiness)

@@ -164,6 +164,7 @@ class Daemon:
             timings=self.timings,
             pipeline=pipeline,
             drain=self.drain,
+            chain=ground.chain,
         )
 
     def _poller(self, one: Equipment, exclusions: Exclusions, offers: DeadlineChannel[Offer]) -> Poller:

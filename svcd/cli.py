@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import trio
 
+from common.hidden_memory import hide_memory
 from common.scalars import hex_of
 from svcd import app
 from svcd.checkup import examine
@@ -33,6 +34,7 @@ def main() -> None:
 
 
 def _run(arguments: list[str]) -> int:
+    hide_memory()  # before a key is read
     options = _parser().parse_args(arguments)
     status = 1
     try:

@@ -5,7 +5,7 @@ Every table is read by its own function; a key that nobody reads is refused, and
 
 import os
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -30,6 +30,7 @@ T = TypeVar("T")
 
 _MODALITIES: Final[tuple[Modality, ...]] = ("text", "embeddings", "image", "video")
 _LARGEST_CONTAINER: Final = 1_073_741_824  # the highest MAX_BLOB_BYTES of a coordinator
+_PUBLIC_FILES: Final = frozenset({"addresses_file", "evidence_file"})
 _MOST_QUOTES: Final = 64  # of one snapshot of asks
 
 
@@ -57,6 +58,7 @@ class Config:
     max_container_bytes: int
     coordinator_url: str
     addresses: AddressBook | None
+    rpc_url: str | None = attrs.field(default=None, repr=False)  # may carry a key
     gateways: tuple[str, ...]
     gateway_attempts: int
     gateway_pause_seconds: float
@@ -66,6 +68,7 @@ class Config:
     metrics_host: str
     metrics_port: int
     models: tuple[ModelConfig, ...]
+    private: tuple[Path, ...] = ()  # what a program of an exec backend must not reach
 
     @property
     def slots(self) -> dict[str, int]:
@@ -153,6 +156,7 @@ def _root(place: _Place, environ: Mapping[str, str]) -> Config:
         ),
         coordinator_url=coordinator.at(lambda table: table.url("url")).rstrip("/"),
         addresses=coordinator.at(lambda table: table.optional("addresses_file", lambda key: _addresses(table, key))),
+        rpc_url=coordinator.at(_rpc_url),
         gateways=tuple(url.rstrip("/") for url in gateway.at(_gateways)),
         gateway_attempts=gateway.at(lambda table: table.integer("attempts", 1, 100, 8)),
         gateway_pause_seconds=gateway.at(lambda table: table.number("pause_seconds", 0.1, 60, 1.5)),
@@ -162,10 +166,30 @@ def _root(place: _Place, environ: Mapping[str, str]) -> Config:
         metrics_host=_host(metrics),
         metrics_port=_port(metrics),
         models=_models(place, environ),
+        private=_private(place.table.entries, environ),
     )
     for read in (coordinator, gateway, keys, metrics, limits, place):
         read.done()
     return config
+
+
+def _private(values: Mapping[str, object], environ: Mapping[str, str]) -> tuple[Path, ...]:
+    """The state directory, systemd's credentials, and every file that a key is read from."""
+    credentials = environ.get("CREDENTIALS_DIRECTORY")
+    found = [values["state_directory"], *([credentials] if credentials else []), *_key_files(values)]
+    return tuple(Path(str(each)) for each in found)
+
+
+def _key_files(value: object) -> Iterator[object]:
+    if isinstance(value, list):
+        for each in value:
+            yield from _key_files(each)
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            if key.endswith("_file") and key not in _PUBLIC_FILES:
+                yield each
+            else:
+                yield from _key_files(each)
 
 
 def _state_directory(place: _Place) -> Path:
@@ -245,6 +269,15 @@ def _gateways(table: Table) -> tuple[str, ...]:
     if not urls:
         raise Refused("urls must name at least one gateway", "urls")
     return urls
+
+
+def _rpc_url(table: Table) -> str | None:
+    url = table.optional("rpc_url", table.url)
+    if url is not None and not table.has("addresses_file"):
+        raise Refused(
+            "rpc_url needs addresses_file beside it: contracts that the coordinator names say what it wants", "rpc_url"
+        )
+    return url
 
 
 def _addresses(table: Table, key: str) -> AddressBook:

@@ -14,7 +14,7 @@ import structlog
 import trio
 
 from svcd.failures import JobFailed
-from svcd.http_pieces import EncodedAnswer, followed, hand_pieces
+from svcd.http_pieces import EncodedAnswer, ForeignRedirect, followed, hand_pieces
 from svcd.spool import Spool
 
 log = structlog.get_logger(__name__)
@@ -93,8 +93,8 @@ class Gateways:
                     return response.status_code
                 await hand_pieces(response, keep)
                 return None
-        except EncodedAnswer as encoded:
-            raise JobFailed("task_unresolved", f"{url}: {encoded}") from None
+        except (EncodedAnswer, ForeignRedirect) as odd:
+            raise JobFailed("task_unresolved", f"{url}: {odd}") from None
         except httpx.HTTPError as failure:
             return f"{type(failure).__name__}: {failure}"
 

@@ -1,7 +1,8 @@
 """What everything in the daemon stands on: connections, the coordinator's deployment, our place in it, the backends."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Final
 
 import attrs
@@ -14,6 +15,7 @@ from common.scalars import hex_of
 from svcd.backends.backend import Backend
 from svcd.backends.build import open_backend
 from svcd.breaker import Breaker
+from svcd.chain import Chain
 from svcd.clock import Clock
 from svcd.config import Config, ModelConfig
 from svcd.coordinator.client import Coordinator, read_chain
@@ -61,6 +63,7 @@ class Ground:
     gateways: Gateways
     slots: Slots
     equipment: dict[str, Equipment]
+    chain: Chain | None  # None: what the coordinator says of claims is believed
 
     @property
     def offered(self) -> dict[str, Equipment]:
@@ -96,7 +99,11 @@ async def prepare(
         model_ids=model_ids,
         gateways=Gateways(http, config.gateways, config.gateway_attempts, config.gateway_pause_seconds),
         slots=slots,
-        equipment={model.name: await stack.enter_async_context(_equipped(model, slots)) for model in config.models},
+        chain=await _chain(config, http, deployment, session.provider_id),
+        equipment={
+            model.name: await stack.enter_async_context(_equipped(model, slots, config.private))
+            for model in config.models
+        },
     )
 
 
@@ -127,6 +134,21 @@ async def _deployment(config: Config, requests: Requests) -> Deployment:
     return deployment
 
 
+async def _chain(config: Config, http: httpx.AsyncClient, deployment: Deployment, provider_id: int) -> Chain | None:
+    """A node that is away is waited for where a job needs it; one of another chain is a mistake."""
+    if config.rpc_url is None:
+        return None
+    chain = Chain(http, config.rpc_url, deployment.book, provider_id)
+    try:
+        found = await chain.chain_id()
+    except Unavailable as trouble:
+        log.warning("the node does not answer: jobs that are claimed wait for it", reason=str(trouble))
+        return chain
+    if found != deployment.book.chain_id:
+        raise Fatal(f"rpc_url is a node of chain {found}, the market is on {deployment.book.chain_id}")
+    return chain
+
+
 async def _session(coordinator: Coordinator) -> Session:
     while True:
         session = await coordinator.sessions.current()
@@ -152,9 +174,9 @@ async def _model_ids(config: Config, coordinator: Coordinator) -> dict[str, int]
 
 
 @asynccontextmanager
-async def _equipped(model: ModelConfig, slots: Slots) -> AsyncIterator[Equipment]:
+async def _equipped(model: ModelConfig, slots: Slots, private: Sequence[Path]) -> AsyncIterator[Equipment]:
     async with (
-        open_backend(model.backend) as backend,
+        open_backend(model.backend, private) as backend,
         open_load(model.load, model=model.name, slots=model.slots, in_flight=lambda: slots.held_of(model.name)) as load,
     ):
         discount = Discount(model.name, model.discount_percent, model.discount_seconds)

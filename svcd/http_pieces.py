@@ -23,6 +23,10 @@ class EncodedAnswer(httpx.DecodingError):
     """An answer in an encoding that nobody asked for. What it unfolds to may be of any size: it is not read."""
 
 
+class ForeignRedirect(httpx.RequestError):
+    """A redirect that is not followed."""
+
+
 class LongAnswer(Exception):
     """An answer of more bytes than it may have."""
 
@@ -39,7 +43,11 @@ async def opened(
 
 @asynccontextmanager
 async def followed(http: httpx.AsyncClient, url: str) -> AsyncIterator[httpx.Response]:
-    """What a GET leads to. httpx would read, and unfold, the bodies of the redirects on the way."""
+    """What a GET leads to. httpx would read, and unfold, the bodies of the redirects on the way.
+
+    A redirect may lead to the same host, or to another by https: a gateway is no way into the network of this machine,
+    whose services are asked in the clear.
+    """
     request = http.build_request("GET", url, headers=dict(IDENTITY))
     for _ in range(_MOST_REDIRECTS):
         response = await http.send(request, stream=True, follow_redirects=False)
@@ -47,9 +55,13 @@ async def followed(http: httpx.AsyncClient, url: str) -> AsyncIterator[httpx.Res
             if response.next_request is None:
                 yield response
                 return
-            request = response.next_request
+            following = response.next_request
         finally:
             await response.aclose()
+        if following.url.host != request.url.host and following.url.scheme != "https":
+            where = f"{following.url.scheme}://{following.url.host}"
+            raise ForeignRedirect(f"a redirect to {where}: another host must speak https", request=request)
+        request = following
     raise httpx.TooManyRedirects(f"more than {_MOST_REDIRECTS} redirects", request=request)
 
 

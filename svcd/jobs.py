@@ -47,6 +47,7 @@ class Job:
     claimed_at: int
     state: JobState
     task_cid: str
+    posted_block: int = 0  # where the coordinator saw the post
 
     @classmethod
     def read(cls, row: object) -> Self:
@@ -62,6 +63,7 @@ class Job:
             c=read_hex(row.get("c"), 32, "c"),
             state=JobState(state),
             task_cid=task_cid,
+            posted_block=read_uint(row.get("posted_block", 0), 64, "posted_block"),
             **{name: read_uint(row.get(name), bits, name) for name, bits in _UINTS.items()},
         )
 
@@ -73,5 +75,6 @@ class Job:
             "c": "0x" + self.c.hex(),
             "state": int(self.state),
             "task_cid": self.task_cid,
+            "posted_block": str(self.posted_block),
             **{name: str(getattr(self, name)) for name in _UINTS},
         }

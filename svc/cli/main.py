@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from svc.cli.commands import batches, doctor, jobs, keys, known, market
+from svc.cli.commands import batches, doctor, jobs, keys, known, market, receipts
 from svc.cli.completion import completion
 from svc.cli.exits import MEANINGS, Exit
 from svc.cli.terminal import one_line
@@ -25,6 +25,7 @@ _SECTIONS: Final[dict[str, tuple[click.Command, ...]]] = {
         jobs.cancel,
         jobs.jobs,
         jobs.verify,
+        receipts.receipt,
     ),
     "Many jobs": (batches.batch,),
     "The market": (market.models, market.asks, market.providers, market.escrow),

@@ -6,6 +6,7 @@ import attrs
 
 from common.address_book import AddressBook
 from common.domains import Domains
+from common.receipt import ReceiptMarket
 
 
 @attrs.frozen(slots=True)
@@ -16,6 +17,13 @@ class Market:
     job_registry: bytes
     decimals: int
     domains: Domains = attrs.field(repr=False)
+
+    @property
+    def for_receipts(self) -> ReceiptMarket:
+        token = self.domains.token.domain
+        if token.verifying_contract is None:
+            raise AssertionError("a token's domain has its contract")
+        return ReceiptMarket(self.chain_id, self.job_registry, token.verifying_contract, token.name, token.version)
 
     @classmethod
     def of(cls, book: AddressBook) -> Self:

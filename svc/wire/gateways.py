@@ -5,8 +5,9 @@ there is another round, up to eight, 1.5 s apart; when all gave other errors, th
 
 Nothing is taken on a gateway's word. Who ran a job for this wallet before knows the key that its results are sealed to,
 and could make another one with a gateway's help; so content is held against its id, where the id can tell: one of a
-single raw block is its hash. A file of several blocks may be cut in any way, and its id proves nothing here: what does
-not open may be an error page that a gateway serves as 200, and the next gateway is asked.
+single raw block is its hash, and one of several is what the file's blocks come to, cut as stores cut them. Of an id of
+another kind nothing can be told here: what does not open may be an error page that a gateway serves as 200, and the
+next gateway is asked.
 """
 
 import hashlib
@@ -18,7 +19,7 @@ import anyio
 import attrs
 import httpx
 
-from common.cid import parse_cid
+from common.cid import Cid, ImportProfile, UnixFsHasher, parse_cid
 from common.refusal import Refused
 from svc.core.retries import GATEWAY_ATTEMPTS, GATEWAY_PAUSE
 from svc.errors import ResultUnreadable
@@ -33,6 +34,13 @@ _NOT_YET: Final = 404
 _SERVER_FAULT: Final = 500
 _PIECE_SECONDS: Final = 180.0  # for the next 64 KiB: an answer that trickles would never end
 _LARGEST_BLOCK: Final = 4 << 20  # more than stores put into one: what goes on for longer is not waited out
+# How stores cut files that they import: the protocol's own first, then those of widespread implementations.
+_PROFILES: Final = (
+    ImportProfile(),
+    ImportProfile(1 << 20, 174),
+    ImportProfile(1 << 18, 174),
+    ImportProfile(1 << 18, 1024),
+)
 
 
 @attrs.define
@@ -66,7 +74,7 @@ class Gateways:
             failures, may_come = [], False
             for url in left:
                 sink = begin()
-                failure = await self._read_once(f"{url}/ipfs/{cid}", _Checked(_digest_of(cid), sink, take, end))
+                failure = await self._read_once(f"{url}/ipfs/{cid}", _Checked(_identity_of(cid), sink, take, end))
                 if failure is None:
                     return sink
                 failures.append(f"{url}: {failure.what}")
@@ -102,33 +110,32 @@ class Gateways:
 
 @attrs.define
 class _Checked(Generic[S]):
-    """Content on its way to where it is taken. `digest` is its sha2-256, where that is known."""
+    """Content on its way to where it is taken. `identity` is what it is held against, where its id can tell."""
 
-    digest: bytes | None
+    identity: "_Identity | None"
     sink: S
     take: Callable[[S, bytes], object]
     end: Callable[[S], object]
-    _hash: "hashlib._Hash" = attrs.field(factory=hashlib.sha256)
     _length: int = 0
     _unreadable: ResultUnreadable | None = None
 
     def feed(self, piece: bytes) -> "_Failure | None":
         """A failure at once where what does not open has no hash that could say whose fault it is."""
         self._length += len(piece)
-        if self.digest is not None:
-            self._hash.update(piece)
+        if self.identity is not None:
+            self.identity.update(piece)
         if self._unreadable is None:
             try:
                 self.take(self.sink, piece)
             except ResultUnreadable as unreadable:
                 self._unreadable = unreadable
-        if self._unreadable is not None and (self.digest is None or self._length > _LARGEST_BLOCK):
+        if self._unreadable is not None and (self.identity is None or self._length > self.identity.longest):
             return _unknown(self._unreadable)
         return None
 
     def whole(self) -> "_Failure | None":
         """None when it is what was asked for. Raises ResultUnreadable when it is that, and of no use all the same."""
-        if self.digest is not None and self._hash.digest() != self.digest:
+        if self.identity is not None and not self.identity.holds():
             return _Failure("other bytes than those of this id", may_come=False)
         if self._unreadable is None:
             try:
@@ -137,17 +144,45 @@ class _Checked(Generic[S]):
                 self._unreadable = unreadable
         if self._unreadable is None:
             return None
-        if self.digest is None:
+        if self.identity is None:
             return _unknown(self._unreadable)
         raise self._unreadable
 
 
-def _digest_of(cid: str) -> bytes | None:
+@attrs.define
+class _Identity:
+    """Whether the bytes that passed are those of an id. What does not open is waited out up to `longest` bytes, to
+    learn whose fault it is."""
+
+    cid: Cid
+    _block: "hashlib._Hash" = attrs.field(factory=hashlib.sha256)
+    _files: list[UnixFsHasher] = attrs.field(factory=list)
+
+    def __attrs_post_init__(self) -> None:
+        if self.cid.codec != "raw":
+            self._files = [UnixFsHasher(profile) for profile in _PROFILES]
+
+    @property
+    def longest(self) -> int:
+        return LONGEST_CONTENT if self._files else _LARGEST_BLOCK
+
+    def update(self, piece: bytes) -> None:
+        for file in self._files:
+            file.update(piece)
+        if not self._files:
+            self._block.update(piece)
+
+    def holds(self) -> bool:
+        if self._files:
+            return any(file.finish() == self.cid for file in self._files)
+        return self._block.digest() == self.cid.digest
+
+
+def _identity_of(cid: str) -> _Identity | None:
     try:
-        named = parse_cid(cid, "cid")
+        return _Identity(parse_cid(cid, "cid"))
     except Refused:  # an id of another kind
         return None
-    return named.digest if named.codec == "raw" else None
 
 
 @attrs.frozen(slots=True)

@@ -1,21 +1,33 @@
 """From a backend's settings to the backend, ready for jobs."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
 
 import httpx
 
+from svcd.backends import confined
 from svcd.backends.backend import Backend
 from svcd.backends.echo import EchoBackend
 from svcd.backends.exec import ExecBackend
 from svcd.backends.http import HttpBackend
 from svcd.backends.openai import OpenAIBackend
 from svcd.backends.settings import BackendSettings, EchoSettings, ExecSettings, HttpSettings, OpenAISettings, Patience
+from svcd.trouble import Fatal
+
+_NO_LANDLOCK: Final = (
+    "an exec backend's programs must be kept from svcd's keys, and this kernel has no Landlock (Linux 5.13 and"
+    " lsm=landlock): run them behind a server of another user, or set confine = false to let them read the keys"
+)
 
 
 @asynccontextmanager
-async def open_backend(settings: BackendSettings) -> AsyncIterator[Backend]:
-    """For as long as the context lasts. It opens no connection: `is_up` tells whether there is something to reach."""
+async def open_backend(settings: BackendSettings, private: Sequence[Path] = ()) -> AsyncIterator[Backend]:
+    """For as long as the context lasts. It opens no connection: `is_up` tells whether there is something to reach.
+
+    Programs are kept from what lies at the `private` paths. Fatal where this machine cannot do that.
+    """
     match settings:
         case OpenAISettings():
             async with _client(settings.headers, settings.patience) as client:
@@ -24,7 +36,9 @@ async def open_backend(settings: BackendSettings) -> AsyncIterator[Backend]:
             async with _client(settings.headers, settings.patience) as client:
                 yield HttpBackend(settings, client)
         case ExecSettings():
-            yield ExecBackend(settings)
+            if settings.confine and confined.version() == 0:
+                raise Fatal(_NO_LANDLOCK)
+            yield ExecBackend(settings, private)
         case EchoSettings():
             yield EchoBackend(settings)
 

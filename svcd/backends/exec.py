@@ -11,12 +11,18 @@
 It leads a process group of its own. However it ends, the whole group is ended with it: asked by SIGTERM first where it
 is given up, killed after `grace_seconds`. A descendant that leaves the group leaves this reach (systemd's control group
 still holds it).
+
+It runs as svcd's own user and must not reach what is svcd's alone (keys, credentials, journal, memory): `confined.py`
+starts it without them.
 """
 
 import json
 import os
 import signal
 import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 import attrs
@@ -26,6 +32,7 @@ from common.pricing.counts import read_count
 from common.pricing.units import text_units
 from common.refusal import Refused
 from common.strict_json import canonical
+from svcd.backends import confined
 from svcd.backends.attempts import Attempts, Signs, TryAgain
 from svcd.backends.http_answers import for_the_seal, read_object
 from svcd.backends.settings import ExecSettings
@@ -50,7 +57,10 @@ class _Heard:
 
 @attrs.frozen(slots=True)
 class ExecBackend:
+    """`private`: what the programs are kept from."""
+
     settings: ExecSettings
+    private: Sequence[Path] = ()
 
     async def run(self, work: Work) -> Output:
         backoff = self.settings.backoff_seconds
@@ -64,7 +74,7 @@ class ExecBackend:
     async def _attempt(self, work: Work, signs: Signs) -> Output:
         try:
             process = await trio.lowlevel.open_process(
-                list(self.settings.command),
+                self._command(),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -82,6 +92,13 @@ class ExecBackend:
         finally:
             await self._end(process)
         return self._judge(process, heard, work)
+
+    def _command(self) -> list[str]:
+        command = list(self.settings.command)
+        if not self.settings.confine:
+            return command
+        kept = [str(path) for path in self.private]
+        return [sys.executable, "-I", "-S", confined.__file__, str(len(kept)), *kept, *command]
 
     async def _converse(self, process: trio.Process, request: bytes, heard: _Heard) -> None:
         """Until the program has ended and both of its outputs are read."""
@@ -113,6 +130,8 @@ class ExecBackend:
             raise JobFailed("backend_error", f"the program refused the input: {complaint}")
         if process.returncode == _TRY_AGAIN:
             raise TryAgain(f"the program asks for another attempt: {complaint}")
+        if process.returncode == confined.NOT_STARTED and self.settings.confine:
+            raise JobFailed("backend_error", f"the program cannot be started: {complaint}", True)
         if process.returncode != 0:
             raise JobFailed("backend_error", f"the program ended with {process.returncode}: {complaint}", True)
         return _output(read_object(bytes(heard.output)), work)

@@ -83,6 +83,7 @@ class ExecSettings:
     backoff_seconds: float
     grace_seconds: float
     longest_answer_bytes: int
+    confine: bool  # keep the program from svcd's keys and journal
 
 
 @attrs.frozen(slots=True, kw_only=True)
@@ -183,6 +184,7 @@ def _exec(table: Table, _: Mapping[str, str]) -> ExecSettings:
         backoff_seconds=table.number("backoff_seconds", 0, 600, 1),
         grace_seconds=table.number("grace_seconds", 0, 600, 2),
         longest_answer_bytes=_longest_answer(table),
+        confine=table.boolean("confine", True),
     )
 
 

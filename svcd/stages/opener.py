@@ -10,6 +10,7 @@ import trio
 
 from common.box import SecretKey, open_sealed
 from common.container import Committed, Opener
+from svcd.chain import Chain, Claimed, Contradicted, NotClaimed
 from svcd.clock import Clock
 from svcd.config import ModelConfig
 from svcd.coordinator.client import Coordinator
@@ -24,6 +25,7 @@ from svcd.spool import Spool
 from svcd.stages.drain import Drain
 from svcd.stages.pipeline import Pipeline
 from svcd.timings import Timings
+from svcd.trouble import Unavailable
 from svcd.work import Work
 
 T = TypeVar("T")
@@ -53,6 +55,7 @@ class PayloadOpener:
     timings: Timings
     pipeline: Pipeline
     drain: Drain
+    chain: Chain | None = None
 
     async def step(self, held: Held) -> None:
         model = self.models.get(held.model)
@@ -64,15 +67,44 @@ class PayloadOpener:
         if trio.current_time() >= deadline:
             raise JobFailed("claim_expired" if held.recovered else "deadline_wait", "no time is left to run it in")
         with self.drain.work():
+            if self.chain is not None:
+                await self._checked(self.chain, held, deadline)
             work = await self._work(held, model, deadline)
         await self.pipeline.to_run[held.model].send(held.sla_ends, work)
+
+    async def _checked(self, chain: Chain, held: Held, deadline: float) -> None:
+        """Returns once the chain itself shows the claim, the payment and the terms that the coordinator told.
+
+        A node that is away or behind is asked again, for as long as a failure can still be told in time.
+        """
+        until = self._patience(held, deadline)
+        while True:
+            try:
+                standing = await chain.standing(held.job)
+            except Unavailable as away:
+                failure = JobFailed("deadline_wait", str(away))
+            else:
+                match standing:
+                    case Claimed():
+                        return
+                    case Contradicted(why=why):
+                        raise JobFailed("unservable", f"the chain says otherwise than the coordinator: {why}")
+                    case NotClaimed(why=why):
+                        failure = JobFailed("not_claimed", f"not on the chain: {why}")
+            if trio.current_time() + _PAUSE >= until:
+                raise failure
+            await trio.sleep(_PAUSE)
+
+    def _patience(self, held: Held, deadline: float) -> float:
+        """Until when a job may wait to be opened, in the loop's time."""
+        return min(deadline, max(held.claimed_at + _OPENED_WITHIN, trio.current_time() + _LEAST_PATIENCE))
 
     async def _work(self, held: Held, model: ModelConfig, deadline: float) -> Opened:
         job = held.job
         spool = Spool(self.spool_directory, self.max_container_bytes)
         try:
             started = trio.current_time()
-            until = min(deadline, max(held.claimed_at + _OPENED_WITHIN, started + _LEAST_PATIENCE))
+            until = self._patience(held, deadline)
             found = await self.gateways.fetch(
                 job.task_cid, spool, until, lambda: _off_loop(spool, lambda: committed(spool, job.c))
             )

@@ -148,7 +148,22 @@ def test_example_reads_and_what_it_comments_out_are_the_defaults(tmp_path: Path)
     bare, whole = _example(tmp_path, whole=False), _example(tmp_path, whole=True)
     assert whole.addresses is not None
     assert whole.evidence_file is not None
-    assert {**_values(whole), "addresses": None, "evidence_file": None} == _values(bare)
+    assert whole.rpc_url is not None
+    # Where there are more files with keys, there is more to keep from programs.
+    unlike = {"addresses": None, "evidence_file": None, "rpc_url": None, "private": bare.private}
+    assert {**_values(whole), **unlike} == _values(bare)
+
+
+def test_state_credentials_and_every_file_of_a_key_are_private(tmp_path: Path) -> None:
+    (tmp_path / "box").write_text("22" * 32)
+    text = _BASE.replace("[keys]", f'[keys]\nbox_file = "{tmp_path}/box"\nevidence_file = "/etc/evidence.json"')
+    config = _read(text, tmp_path, CREDENTIALS_DIRECTORY="/run/credentials/svcd.service")
+    assert set(config.private) == {config.state_directory, Path("/run/credentials/svcd.service"), tmp_path / "box"}
+
+
+def test_node_without_the_contracts_to_ask_it_about_is_refused(tmp_path: Path) -> None:
+    said = _mistake(_BASE.replace("[gateway]", 'rpc_url = "https://node.example"\n[gateway]'), tmp_path)
+    assert "coordinator.rpc_url: rpc_url needs addresses_file" in said
 
 
 def _values(config: Config) -> dict[str, object]:

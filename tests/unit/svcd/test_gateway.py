@@ -114,10 +114,31 @@ async def test_content_that_this_disk_has_no_room_for_fails_the_job_and_is_no_fa
     assert failed.value.reason == "task_unresolved"
 
 
-async def test_gateway_that_sends_elsewhere_is_followed(autojump_clock: MockClock, tmp_path: Path) -> None:
+@pytest.mark.parametrize("location", ["https://cid.ipfs.b/", "http://a/other"])
+async def test_redirect_to_the_same_host_or_by_https_is_followed(
+    location: str, autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    assert await redirected(location, tmp_path) == ["http://a/ipfs/cid", location]
+
+
+@pytest.mark.parametrize("location", ["http://127.0.0.1:9000/", "http://cid.ipfs.a/", "http://169.254.169.254/latest"])
+async def test_redirect_to_another_host_in_the_clear_is_not_followed_and_ends_that_gateways_part(
+    location: str, autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    before = trio.current_time()
+    with pytest.raises(JobFailed, match="another host must speak https") as failed:
+        await redirected(location, tmp_path)
+    assert (failed.value.reason, trio.current_time() - before) == ("task_unresolved", 0)
+
+
+async def redirected(location: str, tmp_path: Path) -> list[str]:
+    """What a gateway leads to that sends everybody there; the addresses that were asked."""
+    asked: list[str] = []
+
     def answer(request: httpx.Request) -> httpx.Response:
-        if request.url.host == "a":
-            return httpx.Response(301, headers={"location": "http://cid.ipfs.a/"})
+        asked.append(str(request.url))
+        if request.url.path == "/ipfs/cid":
+            return httpx.Response(301, headers={"location": location})
         return httpx.Response(200, content=CONTENT)
 
     async with httpx.AsyncClient(transport=StreamedTransport(answer)) as http:
@@ -125,3 +146,4 @@ async def test_gateway_that_sends_elsewhere_is_followed(autojump_clock: MockCloc
         await Gateways(http, ["http://a"]).fetch("cid", spool, trio.current_time() + 10, lambda: right(spool))
         assert spool.length == len(CONTENT)
         spool.clear()
+    return asked

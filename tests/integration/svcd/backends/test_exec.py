@@ -1,17 +1,19 @@
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import trio
 
+from svcd.backends import confined
 from svcd.backends.backend import Backend
 from svcd.backends.build import open_backend
 from svcd.backends.settings import read_backend
 from svcd.failures import JobFailed
+from svcd.trouble import Fatal
 from tests.fakes.provider_work import work_on
 
 pytestmark = pytest.mark.trio
@@ -25,10 +27,12 @@ open(sys.argv[1], "w").write(f"{os.getpid()} {child.pid}")
 
 
 @asynccontextmanager
-async def program(text: str, *arguments: str, **entries: object) -> AsyncIterator[Backend]:
+async def program(
+    text: str, *arguments: str, private: Sequence[Path] = (), **entries: object
+) -> AsyncIterator[Backend]:
     command = [sys.executable, "-S", "-c", text, *arguments]
     table = {"kind": "exec", "command": command, "backoff_seconds": 0, "grace_seconds": 0.1, **entries}
-    async with open_backend(read_backend(table, {})) as backend:
+    async with open_backend(read_backend(table, {}), private) as backend:
         yield backend
 
 
@@ -172,3 +176,75 @@ async def test_an_orphan_that_left_the_group_with_the_pipes_does_not_hold_a_fini
         with trio.fail_after(5):
             assert (await backend.run(work_on())).output == 1
     os.kill((await until_written(tmp_path / "pids"))[1], signal.SIGKILL)
+
+
+# What a program can do with a file and with svcd's own process, as the names of what worked.
+REACHES = """
+import json, os, subprocess, sys
+def works(act):
+    try:
+        act()
+    except (OSError, subprocess.CalledProcessError):
+        return False
+    return True
+path, parent = sys.argv[1], os.getppid()
+tried = {
+    "read": lambda: open(path).read(),
+    "write": lambda: open(path, "a").write("x"),
+    "beside": lambda: open(os.path.join(os.path.dirname(path), "new"), "w").write("x"),
+    "link": lambda: os.link(path, path + ".copy"),
+    "memory": lambda: open(f"/proc/{parent}/mem", "rb").read(0),
+    "child": lambda: subprocess.run(["/bin/cat", path], stdout=subprocess.DEVNULL, check=True),
+    "move": lambda: os.rename(os.path.dirname(path), os.path.dirname(path) + ".moved"),
+}
+print(json.dumps({"output": [name for name, act in tried.items() if works(act)]}))
+"""
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    """A key where svcd's keys are: in a folder of its own."""
+    folder = tmp_path / "credentials"
+    folder.mkdir()
+    (folder / "wallet.key").write_text("secret")
+    return folder / "wallet.key"
+
+
+needs_landlock = pytest.mark.skipif(confined.version() == 0, reason="this kernel has no Landlock")
+
+
+@needs_landlock
+@pytest.mark.parametrize("where", ["folder", "file", "link"])
+async def test_a_program_reaches_neither_the_keys_nor_the_memory_of_svcd(
+    where: str, secret: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "link").symlink_to(secret)
+    private = {"folder": secret.parent, "file": secret, "link": tmp_path / "link"}[where]
+    async with program(REACHES, str(secret), private=[private]) as backend:
+        reached = (await backend.run(work_on())).output
+    # Where the file alone is named, its folder is not granted either: nothing can be put there or moved.
+    assert reached == []
+
+
+@needs_landlock
+async def test_a_program_works_as_ever_with_all_that_is_not_svcds_own(secret: Path, tmp_path: Path) -> None:
+    other = tmp_path / "model"
+    other.mkdir()
+    (other / "weights").write_text("free")
+    async with program(REACHES, str(other / "weights"), private=[secret.parent]) as backend:
+        reached = (await backend.run(work_on())).output
+    assert reached == ["read", "write", "beside", "link", "child"]
+
+
+async def test_without_confinement_a_program_reads_what_its_user_can(secret: Path) -> None:
+    async with program(REACHES, str(secret), private=[secret.parent], confine=False) as backend:
+        assert {"read", "memory"} <= set((await backend.run(work_on())).output)  # type: ignore[arg-type]
+
+
+async def test_a_backend_that_cannot_keep_its_programs_from_the_keys_is_not_opened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(confined, "version", lambda: 0)
+    with pytest.raises(Fatal, match="no Landlock"):
+        async with program("print()"):
+            raise AssertionError("it was opened")

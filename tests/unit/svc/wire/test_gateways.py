@@ -4,7 +4,7 @@ import anyio
 import httpx
 import pytest
 
-from common.cid import cid_of
+from common.cid import ImportProfile, cid_of
 from svc.errors import ResultUnreadable
 from svc.wire.gateways import Gateways
 from tests.fakes.streamed import StreamedTransport
@@ -92,6 +92,22 @@ async def test_other_bytes_than_those_of_the_id_are_the_gateways_failure() -> No
     assert unread.value.code == "gateway_status"
     forged.tell(f"GET {B}/ipfs/{cid}", Answer(200, b"there"))
     assert await read(forged, A, B, cid=cid) == b"there"
+
+
+@pytest.mark.parametrize("profile", [None, ImportProfile(1 << 18, 174)], ids=["the protocol's", "another store's"])
+async def test_file_of_several_blocks_is_held_against_its_id_as_one_block_is(profile: ImportProfile | None) -> None:
+    content = bytes(range(256)) * 5000  # 1.28 million bytes: two blocks or five
+    cid = str(cid_of(content, profile))
+    forged = bytearray(content)
+    forged[-1] ^= 1
+    coordinator = FakeCoordinator(
+        {f"GET {A}/ipfs/{cid}": [Answer(200, bytes(forged))], f"GET {B}/ipfs/{cid}": [Answer(200, content)]}
+    )
+    for urls in ((A, B), (B,)):
+        gateways = coordinator.client(gateways=urls)._account.gateways
+        assert bytes(await gateways.read(cid, bytearray, bytearray.extend, lambda _: None)) == content
+    with pytest.raises(ResultUnreadable, match="other bytes"):
+        await coordinator.client(gateways=A)._account.gateways.read(cid, bytearray, bytearray.extend, lambda _: None)
 
 
 async def test_content_that_does_not_open_is_its_makers_fault_only_if_it_is_that_of_the_id() -> None:

@@ -1,0 +1,65 @@
+"""Events of the registries by their fields' names, as the contracts' own ABI lays them out.
+
+Read by name, a field that moves or comes in anew changes nothing for whoever asks for the others.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from common import abi
+from common.artifacts import Artifact, event_topic
+from common.messages.jobs import Order
+from common.refusal import Refused
+
+
+def event_values(artifact: Artifact, event: str, topics: Sequence[bytes], data: bytes) -> dict[str, Any]:
+    """An event's fields, indexed ones too. Refused for the log of another event."""
+    (entry,) = (each for each in artifact.abi if each["type"] == "event" and each["name"] == event)
+    indexed = [field for field in entry["inputs"] if field["indexed"]]
+    if not topics or topics[0] != event_topic(artifact, event) or len(topics) != 1 + len(indexed):
+        raise Refused(f"this is no log of {event}")
+    plain = [field for field in entry["inputs"] if not field["indexed"]]
+    return _values(indexed, b"".join(topics[1:])) | _values(plain, data)
+
+
+def returned_values(artifact: Artifact, function: str, data: bytes) -> dict[str, Any]:
+    """What a function returned, by name; the fields of a struct of static ones where it returns that."""
+    (entry,) = (each for each in artifact.abi if each["type"] == "function" and each["name"] == function)
+    outputs = entry["outputs"]
+    if len(outputs) == 1 and outputs[0]["type"] == "tuple":
+        outputs = outputs[0]["components"]
+    return _values(outputs, data)
+
+
+def order_of(posted: Mapping[str, Any]) -> Order:
+    """The order that a JobPosted event tells."""
+    return Order(
+        c=posted["c"],
+        model_id=posted["modelId"],
+        sla_secs=posted["slaSecs"],
+        rate_in=posted["rateIn"],
+        rate_out=posted["rateOut"],
+        units_in=posted["unitsIn"],
+        units_out=posted["unitsOut"],
+        designated=posted["designated"],
+        expires_at=posted["expiresAt"],
+    )
+
+
+def _values(fields: Sequence[Mapping[str, Any]], data: bytes) -> dict[str, Any]:
+    return {field["name"]: _value(field["type"], data, word) for word, field in enumerate(fields)}
+
+
+def _value(kind: str, data: bytes, word: int) -> Any:
+    readers = {
+        "address": abi.address_at,
+        "bool": abi.boolean_at,
+        "bytes32": abi.bytes32_at,
+        "bytes": abi.bytes_at,
+        "string": abi.text_at,
+    }
+    if kind in readers:
+        return readers[kind](data, word)
+    if kind.startswith("uint"):
+        return abi.uint_at(data, word, int(kind.removeprefix("uint")))
+    raise Refused(f"{kind} is not read here")

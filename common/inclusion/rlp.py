@@ -1,0 +1,104 @@
+"""RLP, Ethereum's encoding of byte strings and lists of them. An item has one spelling, and no other is read.
+
+0x00…0x7f                    the byte itself
+0x80 + n ‖ n bytes           a string of up to 55 bytes
+0xb7 + k ‖ n (k) ‖ n bytes   a longer one; k bytes of length without leading zeros
+0xc0 + n, 0xf7 + k           lists, likewise: n counts the bytes of their encoded items
+"""
+
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+from common.refusal import Refused
+
+Item: TypeAlias = bytes | Sequence["Item"]
+
+_DEEPEST: Final = 16  # access lists, the deepest of what is read here, nest three
+
+
+def encode(item: Item) -> bytes:
+    if isinstance(item, bytes):
+        return item if len(item) == 1 and item[0] < 0x80 else _head(0x80, len(item)) + item
+    body = b"".join(map(encode, item))
+    return _head(0xC0, len(body)) + body
+
+
+def integer(value: int) -> bytes:
+    """An integer as the string that stands for it: big-endian, without leading zeros; zero is no bytes."""
+    return value.to_bytes((value.bit_length() + 7) // 8, "big")  # OverflowError below zero
+
+
+def decode(raw: bytes, param: str | None = None) -> Item:
+    """The one item that `raw` is. Refused for anything else."""
+    item, end = _item(raw, 0, len(raw), param, 0)
+    if end != len(raw):
+        raise Refused(f"{_named(param)} goes on behind its end", param)
+    return item
+
+
+def decode_list(raw: bytes, param: str | None = None) -> list[Item]:
+    item = decode(raw, param)
+    if not isinstance(item, list):
+        raise Refused(f"{_named(param)} must be an RLP list", param)
+    return item
+
+
+def text_of(item: Item, param: str | None = None, length: int | None = None) -> bytes:
+    """A string among the items of a list, of `length` bytes where that is given."""
+    if not isinstance(item, bytes) or (length is not None and len(item) != length):
+        raise Refused(f"{_named(param)} must hold a string{'' if length is None else f' of {length} bytes'}", param)
+    return item
+
+
+def integer_of(item: Item, param: str | None = None) -> int:
+    raw = text_of(item, param)
+    if raw[:1] == b"\0":
+        raise Refused(f"{_named(param)} holds an integer with a leading zero", param)
+    return int.from_bytes(raw, "big")
+
+
+def _head(kind: int, length: int) -> bytes:
+    if length < 56:
+        return bytes((kind + length,))
+    size = integer(length)
+    return bytes((kind + 55 + len(size),)) + size
+
+
+def _item(raw: bytes, at: int, end: int, param: str | None, depth: int) -> tuple[Item, int]:
+    """The item that begins at `at`, and where it ends."""
+    if at >= end or depth > _DEEPEST:
+        raise Refused(f"{_named(param)} is no RLP", param)
+    first = raw[at]
+    if first < 0x80:
+        return raw[at : at + 1], at + 1
+    kind = 0xC0 if first >= 0xC0 else 0x80
+    start, length = _length(raw, at, end, kind, param)
+    stop = start + length
+    if stop > end:
+        raise Refused(f"{_named(param)} ends in the middle of an item", param)
+    if kind == 0x80:
+        if length == 1 and raw[start] < 0x80:
+            raise Refused(f"{_named(param)} spells a byte in a longer way than it must", param)
+        return raw[start:stop], stop
+    items: list[Item] = []
+    while start < stop:
+        item, start = _item(raw, start, stop, param, depth + 1)
+        items.append(item)
+    return items, stop
+
+
+def _length(raw: bytes, at: int, end: int, kind: int, param: str | None) -> tuple[int, int]:
+    """Where the content of a string or list begins, and how long it is."""
+    short = raw[at] - kind
+    if short < 56:
+        return at + 1, short
+    start = at + 1 + short - 55
+    size = raw[at + 1 : min(start, end)]
+    length = int.from_bytes(size, "big")
+    if len(size) != short - 55 or size[0] == 0 or length < 56:
+        raise Refused(f"{_named(param)} spells a length in a way that it must not", param)
+    return start, length
+
+
+def _named(param: str | None) -> str:
+    return param or "the encoding"

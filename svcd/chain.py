@@ -1,0 +1,151 @@
+"""Claims read from the chain itself, through a node of the provider's own: what is run is paid for, on the terms told.
+
+Read are the registry's view `job`, its event JobPosted, and the token's `authorizationState`: the registry calls a job
+claimed only once it has collected its payment, the payment's signature says how much that is, and the token says that
+it was used. How the registry stores a job does not matter here: values are read by name (`common/contract_events.py`).
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import attrs
+import httpx
+
+from common import abi, quotes, strict_json
+from common.address_book import AddressBook
+from common.artifacts import event_topic, load, selector
+from common.contract_events import event_values, order_of, returned_values
+from common.domains import Domains
+from common.inclusion.node_json import octets, octets_of, quantity, texts
+from common.messages.payments import job_payment
+from common.refusal import Refused
+from common.scalars import hex_of
+from common.secp256k1 import recover
+from svcd.http_pieces import EncodedAnswer, LongAnswer, opened, read_whole
+from svcd.jobs import Job, JobState
+from svcd.trouble import Unavailable
+
+_JOBS: Final = load("JobRegistry")
+_AUTHORIZATION_STATE: Final = abi.selector("authorizationState(address,bytes32)")
+_LONGEST_ANSWER: Final = 4 << 20
+_SECONDS: Final = 10.0
+_NEAR: Final = 128  # blocks: a reorganisation may have moved a post so far from where the coordinator saw it
+_TERMS: Final = (
+    *("c", "model_id", "sla_secs", "rate_in", "rate_out"),
+    *("units_in", "units_out", "designated", "expires_at"),
+)
+
+
+@attrs.frozen(slots=True)
+class Claimed:
+    """By us and paid for, on the terms that the coordinator told."""
+
+
+@attrs.frozen(slots=True)
+class NotClaimed:
+    """Not claimed by us, as far as the node has followed the chain."""
+
+    why: str
+
+
+@attrs.frozen(slots=True)
+class Contradicted:
+    """The coordinator told other terms, or the payment is not what it should be. Looking again changes nothing."""
+
+    why: str
+
+
+Standing = Claimed | NotClaimed | Contradicted
+
+
+@attrs.frozen(slots=True, eq=False)
+class Chain:
+    """`url` may carry a key: it is in no message and no log."""
+
+    http: httpx.AsyncClient
+    url: str = attrs.field(repr=False)
+    book: AddressBook
+    provider_id: int
+
+    async def standing(self, job: Job) -> Standing:
+        """Raises Unavailable where the node does not answer, or not with what it was asked for."""
+        try:
+            held = returned_values(_JOBS, "job", await self._view(self.book.job_registry, _job_call(job.job_id)))
+            if held["state"] != JobState.CLAIMED or held["providerId"] != self.provider_id:
+                return NotClaimed(f"state {held['state']}, provider {held['providerId']}")
+            if job.claimed_at and held["claimedAt"] != job.claimed_at:
+                return Contradicted(f"claimed at {held['claimedAt']}, and not at {job.claimed_at}")
+            posted = await self._posted(job)
+            if posted is None:
+                return NotClaimed(f"no such post near block {job.posted_block}")
+            return _differing(job, posted) or await self._paid(job, posted)
+        except Refused as odd:
+            raise Unavailable(f"the node: {odd.message}") from None
+
+    async def chain_id(self) -> int:
+        try:
+            return quantity({"chainId": await self._call("eth_chainId")}, "chainId")
+        except Refused as odd:
+            raise Unavailable(f"the node: {odd.message}") from None
+
+    async def _posted(self, job: Job) -> dict[str, Any] | None:
+        wanted = {
+            "address": hex_of(self.book.job_registry),
+            "topics": [hex_of(event_topic(_JOBS, "JobPosted")), hex_of(job.job_id)],
+            "fromBlock": hex(max(0, job.posted_block - _NEAR)),
+            "toBlock": hex(job.posted_block + _NEAR),
+        }
+        logs = await self._call("eth_getLogs", wanted)
+        if not isinstance(logs, list) or not all(isinstance(log, Mapping) for log in logs):
+            raise Refused("eth_getLogs must be answered with a list of logs")
+        if not logs:
+            return None
+        return event_values(_JOBS, "JobPosted", texts(logs[-1], "topics", 32), octets(logs[-1], "data"))
+
+    async def _paid(self, job: Job, posted: Mapping[str, Any]) -> Standing:
+        """Whether the owner's payment is for the order's whole amount, and was collected."""
+        terms = quotes.Terms(fee_bps=posted["feeBps"], gas_fee=posted["gasFee"])
+        amount = quotes.amount(job.rate_in, job.rate_out, job.units_in, job.units_out, terms)
+        payment = job_payment(job.owner, self.book.job_registry, amount, job.expires_at, job.job_id)
+        if recover(Domains.of(self.book).token.digest(payment), posted["paySig"]) != job.owner:
+            return Contradicted(f"the payment is not signed by the owner for {amount}")
+        used = abi.call(_AUTHORIZATION_STATE, abi.address(job.owner), abi.bytes32(job.job_id))
+        if not abi.boolean_at(await self._view(self.book.paytoken, used), 0):
+            return NotClaimed("the payment was not collected")
+        return Claimed()
+
+    async def _view(self, contract: bytes, data: bytes) -> bytes:
+        call = {"to": hex_of(contract), "data": hex_of(data)}
+        return octets_of(await self._call("eth_call", call, "latest"), "answer to eth_call")
+
+    async def _call(self, method: str, *params: Any) -> Any:
+        request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": list(params)}
+        try:
+            async with opened(self.http, "POST", self.url, json=request, timeout=_SECONDS) as response:
+                status, body = response.status_code, await read_whole(response, _LONGEST_ANSWER)
+        except (EncodedAnswer, LongAnswer, httpx.HTTPError, httpx.InvalidURL) as failure:
+            raise Unavailable(f"the node: {method}: {type(failure).__name__}") from None
+        answer = strict_json.parse(body) if body else None
+        if not isinstance(answer, dict) or "result" not in answer:
+            said = answer.get("error") if isinstance(answer, dict) else None
+            why = said.get("message") if isinstance(said, dict) else None
+            raise Unavailable(f"the node: {method}: answered {status} {str(why or '')[:200]}".rstrip(), status)
+        return answer["result"]
+
+
+def _job_call(job_id: bytes) -> bytes:
+    return abi.call(selector(_JOBS, "job"), abi.bytes32(job_id))
+
+
+def _differing(job: Job, posted: Mapping[str, Any]) -> Contradicted | None:
+    order = order_of(posted)
+    pairs = {name: (getattr(job, name), getattr(order, name)) for name in _TERMS}
+    pairs |= {"owner": (job.owner, posted["owner"]), "task_cid": (job.task_cid, posted["taskCid"])}
+    for name, (told, found) in pairs.items():
+        if told != found:
+            return Contradicted(f"{name} is {_said(found)}, and not {_said(told)}")
+    return None
+
+
+def _said(value: object) -> str:
+    return hex_of(value) if isinstance(value, bytes) else str(value)

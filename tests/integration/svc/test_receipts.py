@@ -1,0 +1,96 @@
+"""Receipts of jobs that a real coordinator settled and took back, held against the chain's own blocks."""
+
+import json
+from pathlib import Path
+
+import anyio
+import httpx
+import pytest
+from anyio import to_thread
+from click.testing import CliRunner
+
+from common.receipt import verified
+from svc.cli.main import svc
+from svc.client import Client
+from svc.errors import ResultUnreadable
+from svc.receipt_node import Node
+from svc.receipts import check_blocks, check_hashes
+from tests.integration.svc.conftest import Shop
+from tests.integration.svc.working_provider import WorkingProvider
+
+pytestmark = pytest.mark.anyio
+
+MODEL = "demo/text-small"
+
+
+async def settled(client: Client, provider: WorkingProvider) -> str:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(provider.work)
+        result = await client.run(MODEL, "sealed", window="async")
+        tasks.cancel_scope.cancel()
+    return result.job_id
+
+
+async def test_receipt_of_a_settled_job_is_proved_by_the_blocks_of_the_chain(
+    client: Client, provider: WorkingProvider, shop: Shop
+) -> None:
+    rpc_url = shop.world.anvil.rpc_url
+    job = await client.jobs.row(await settled(client, provider))
+    proved = verified(await client.receipt(job.job_id, rpc_url))
+    facts = {fact.name: fact.value for fact in proved.facts}
+    assert "0x" + proved.job_id.hex() == job.job_id
+    assert facts["owner"] == client.address.lower()
+    assert facts["result"] == f"{job.result_cid}, {job.completion_tok} units"
+    assert facts["claimed"].startswith(f"by provider {job.provider_id},")
+    async with httpx.AsyncClient() as http:
+        await check_blocks(Node(rpc_url, http), proved)
+    with pytest.raises(ResultUnreadable, match="none of the hashes"):
+        check_hashes([bytes(32)], proved)
+
+
+async def test_receipt_of_a_cancelled_job_shows_that_nothing_was_collected(
+    client: Client, provider: WorkingProvider, shop: Shop
+) -> None:
+    prepared = await client.prepare(MODEL, "back", window="async")
+    await client.submit(prepared)
+    with pytest.raises(ResultUnreadable) as early:
+        await client.receipt(prepared.id, shop.world.anvil.rpc_url)
+    assert early.value.code == "no_receipt"
+    await client.cancel(prepared.id)
+    facts = {
+        fact.name: fact.value for fact in verified(await client.receipt(prepared.id, shop.world.anvil.rpc_url)).facts
+    }
+    assert facts["ended"].startswith("JobCancelled")
+    assert "collected" not in facts
+
+
+async def test_commands_write_a_receipt_and_check_it_without_a_coordinator(
+    client: Client, provider: WorkingProvider, shop: Shop, tmp_path: Path
+) -> None:
+    job, file, run = await settled(client, provider), tmp_path / "job.json", CliRunner().invoke
+    rpc_url = shop.world.anvil.rpc_url
+    made = await to_thread.run_sync(
+        lambda: run(
+            svc, ["receipt", job, "--out", str(file), "--rpc-url", rpc_url], env=shop.options, standalone_mode=False
+        )
+    )
+    assert made.return_value == 0, made.output
+    checked = await to_thread.run_sync(
+        lambda: run(svc, ["receipt", "verify", str(file), "--rpc-url", rpc_url, "--json"], standalone_mode=False)
+    )
+    assert checked.return_value == 0, checked.output
+    assert {fact["name"] for fact in json.loads(checked.stdout)} >= {
+        "owner",
+        "payment",
+        "collected",
+        "result",
+        "shares",
+    }
+    said = json.loads(file.read_bytes())
+    said["end"]["result_cid"] = said["task_cid"]
+    file.write_text(json.dumps(said))
+    refused = await to_thread.run_sync(
+        lambda: run(svc, ["receipt", "verify", str(file), "--rpc-url", rpc_url], standalone_mode=False)
+    )
+    assert refused.return_value != 0
+    assert "end.result_cid" in refused.output

@@ -1,0 +1,29 @@
+import os
+import subprocess
+import sys
+
+import pytest
+
+# A process that is not root's, and whether a child of it reads its environment.
+LOOKS = """
+import ctypes, os
+from common.hidden_memory import hide_memory
+def readable():
+    parent, child = os.getpid(), os.fork()
+    if child == 0:
+        try:
+            os._exit(0 if open(f"/proc/{parent}/environ").read() else 1)
+        except PermissionError:
+            os._exit(1)
+    return os.waitpid(child, 0)[1] == 0
+os.setuid(65534)
+ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # as it is in a process that was no other user's
+print(readable(), hide_memory(), readable())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux's")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_memory_that_is_hidden_is_readable_to_no_process_of_its_user() -> None:
+    ended = subprocess.run([sys.executable, "-c", LOOKS], capture_output=True, text=True, check=False)
+    assert (ended.stdout, ended.stderr) == ("True True False\n", "")

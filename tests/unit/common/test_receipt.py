@@ -1,0 +1,102 @@
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from common.receipt import verified
+from common.refusal import Refused
+from tests.vectors.vector_file import cases
+
+CASES = cases("receipt.json")
+SETTLED = json.loads(CASES[0]["receipt"])
+
+# Where a changed value shows elsewhere than where it stands: a signing domain shows in the signatures made in it, and
+# where a log or a block is, in what is found there.
+SHOWS = {
+    "market.chain_id": "order_signature",
+    "market.token": "payment.signature",
+    "market.token_name": "payment.signature",
+    "market.token_version": "payment.signature",
+}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_receipt_proves_itself_or_names_the_field_at_fault(case: dict[str, Any]) -> None:
+    raw = case["receipt"].encode()
+    if "refused" in case:
+        with pytest.raises(Refused) as refused:
+            verified(raw)
+        assert refused.value.param == case["refused"]
+        return
+    proved = verified(raw)
+    said = json.loads(raw)
+    assert "0x" + proved.job_id.hex() == said["job_id"]
+    assert ["0x" + block.hash.hex() for block in proved.blocks] == [step["block"] for step in said["steps"]]
+    assert {fact.name: fact.value for fact in proved.facts}["owner"] == said["owner"]
+
+
+def leaves(value: Any, at: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    if isinstance(value, dict):
+        for key, each in value.items():
+            yield from leaves(each, (*at, key))
+    elif isinstance(value, list):
+        for n, each in enumerate(value):
+            yield from leaves(each, (*at, n))
+    else:
+        yield at
+
+
+def changed(at: tuple[str | int, ...], new: Any) -> bytes:
+    document = json.loads(CASES[0]["receipt"])
+    *path, last = at
+    place = document
+    for key in path:
+        place = place[key]
+    place[last] = new
+    return json.dumps(document).encode()
+
+
+def others(value: Any) -> list[Any]:
+    """Values that are nearly this one: a digit changed at the front, in the middle and at the end; one more; none."""
+    text = str(value)
+    if isinstance(value, int):
+        return [value + 1, text, None]
+    places = {2 if text.startswith("0x") else 0, len(text) // 2, len(text) - 1}
+    near = [text[:n] + ("1" if text[n] == "0" else "0") + text[n + 1 :] for n in sorted(places)]
+    return [*near, text + "00", "", None]
+
+
+@pytest.mark.parametrize("at", list(leaves(SETTLED)), ids=lambda at: ".".join(map(str, at)))
+def test_each_field_that_is_changed_is_refused_by_its_name(at: tuple[str | int, ...]) -> None:
+    name = ".".join(map(str, at))
+    value = SETTLED
+    for key in at:
+        value = value[key]  # type: ignore[index,call-overload]
+    for new in others(value):
+        with pytest.raises(Refused) as refused:
+            verified(changed(at, new))
+        named = refused.value.param or ""
+        if at[0] == "steps":  # a step stands or falls as one
+            assert named.startswith("steps") or named == "market.job_registry", (name, new, named)
+        else:
+            assert named in {name, SHOWS.get(name), ".".join(map(str, at[:-1]))}, (name, new, named)
+
+
+@pytest.mark.parametrize("key", sorted(SETTLED))
+def test_field_that_is_missing_and_one_too_many_are_refused(key: str) -> None:
+    without = {name: value for name, value in SETTLED.items() if name != key}
+    for document in (without, SETTLED | {key + "_": 1}):
+        with pytest.raises(Refused):
+            verified(json.dumps(document).encode())
+
+
+def test_every_bit_of_a_proof_counts() -> None:
+    nodes = SETTLED["steps"][1]["receipt_proof"]
+    for n, node in enumerate(nodes):
+        raw = bytearray.fromhex(node[2:])
+        for at in range(0, len(raw), 7):
+            raw[at] ^= 1
+            with pytest.raises(Refused):
+                verified(changed(("steps", 1, "receipt_proof", n), "0x" + raw.hex()))
+            raw[at] ^= 1

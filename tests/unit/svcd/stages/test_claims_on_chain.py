@@ -1,0 +1,84 @@
+"""Claims held against a node before anything runs: what becomes of the job when it disagrees, or does not answer."""
+
+from collections.abc import Callable
+
+import pytest
+from trio.testing import MockClock
+
+from svcd.chain import Chain, Claimed, Contradicted, NotClaimed, Standing
+from svcd.jobs import Job
+from svcd.trouble import Unavailable
+from tests.fakes.market import Market
+from tests.unit.svcd.stages.conftest import Start
+from tests.unit.svcd.stages.running import model_for
+
+pytestmark = pytest.mark.trio
+
+MODEL = model_for("demo/text", {"text"})
+Says = Callable[[int], Standing]
+
+
+def away(_: int) -> Standing:
+    raise Unavailable("the node: eth_call: ConnectError")
+
+
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch) -> Callable[[Says], list[Job]]:
+    """Has the daemon ask a node that says so at its n-th question; the jobs that it was asked about."""
+
+    def says(say: Says) -> list[Job]:
+        asked: list[Job] = []
+
+        async def standing(_: Chain, job: Job) -> Standing:
+            asked.append(job)
+            return say(len(asked))
+
+        async def chain_id(chain: Chain) -> int:
+            return chain.book.chain_id
+
+        monkeypatch.setattr(Chain, "standing", standing)
+        monkeypatch.setattr(Chain, "chain_id", chain_id)
+        return asked
+
+    return says
+
+
+async def test_job_is_run_once_a_node_that_was_away_and_behind_shows_the_claim(
+    node: Callable[[Says], list[Job]], autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    def late(n: int) -> Standing:
+        return away(n) if n < 3 else NotClaimed("state 0, provider 0") if n < 5 else Claimed()
+
+    asked, job = node(late), market.post()
+    async with start(models=(MODEL,), rpc_url="http://node.example") as running:
+        assert await running.end_of(job) == ("settled", None)
+        assert len(running.backend.ran) == 1
+    assert len(asked) == 5
+
+
+@pytest.mark.parametrize(
+    ("say", "reason", "questions"),
+    [
+        (away, "deadline_wait", 100),
+        (lambda _: NotClaimed("state 0, provider 0"), "not_claimed", 100),
+        (lambda _: Contradicted("rate_in is 1, and not 2"), "unservable", 1),
+    ],
+    ids=["away", "not claimed", "other terms"],
+)
+async def test_job_that_the_chain_does_not_show_is_never_run_and_failed_in_time(  # noqa: PLR0917 - fixtures come as arguments
+    say: Says,
+    reason: str,
+    questions: int,
+    node: Callable[[Says], list[Job]],
+    autojump_clock: MockClock,
+    market: Market,
+    start: Start,
+) -> None:
+    asked, job = node(say), market.post()
+    async with start(models=(MODEL,), rpc_url="http://node.example") as running:
+        began = autojump_clock.current_time()
+        assert await running.end_of(job) == ("failed", reason)
+        assert autojump_clock.current_time() - began < 300  # the owner is refunded by then
+        assert running.backend.ran == []
+    assert len(asked) >= questions
+    assert asked[0].job_id.hex() == job[2:]

@@ -1,0 +1,159 @@
+"""Claims held against a node's answers, which are made here as the contracts make them."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import httpx
+import pytest
+
+from common import abi, quotes
+from common.artifacts import event_topic, load
+from common.domains import Domains
+from common.messages.payments import job_payment
+from common.secp256k1 import Wallet
+from svcd.chain import Chain, Claimed, Contradicted, NotClaimed, Standing
+from svcd.jobs import Job, JobState
+from svcd.trouble import Unavailable
+from tests.fakes.market import BOOK
+from tests.fakes.streamed import StreamedTransport
+
+pytestmark = pytest.mark.trio
+
+JOBS = load("JobRegistry")
+OWNER = Wallet(b"\x21" * 32)
+C = b"\x0c" * 32
+PROVIDER = 7
+JOB = Job(
+    job_id=quotes.job_id(OWNER.address, C),
+    owner=OWNER.address,
+    c=C,
+    model_id=1,
+    sla_secs=600,
+    designated=PROVIDER,
+    rate_in=1_000_000,
+    rate_out=2_000_000,
+    units_in=10,
+    units_out=20,
+    expires_at=2_000_000_000,
+    provider_id=PROVIDER,
+    claimed_at=0,
+    state=JobState.CLAIMED,
+    task_cid="bafkrei",
+    posted_block=500,
+)
+TERMS = quotes.Terms(fee_bps=250, gas_fee=1000)
+
+
+@attrs.define
+class FakeNode:
+    """`state` and `provider` are the registry's, `job` is what was posted."""
+
+    job: Job = JOB
+    state: int = JobState.CLAIMED
+    provider: int = PROVIDER
+    collected: bool = True
+    signer: Wallet = OWNER
+    answer: Callable[[str], httpx.Response | None] = lambda _: None
+    asked: list[tuple[str, Any]] = attrs.field(factory=list)
+
+    def reply(self, request: httpx.Request) -> httpx.Response:
+        body = json.loads(request.read())
+        method, params = body["method"], body["params"]
+        self.asked.append((method, params))
+        if (given := self.answer(method)) is not None:
+            return given
+        return httpx.Response(200, json={"jsonrpc": "2.0", "id": 1, "result": self._result(method, params)})
+
+    def _result(self, method: str, params: Any) -> Any:
+        if method == "eth_chainId":
+            return hex(BOOK.chain_id)
+        if method == "eth_getLogs":
+            return [self._posted()]
+        if params[0]["to"] == "0x" + BOOK.paytoken.hex():
+            return "0x" + abi.boolean(self.collected).hex()
+        (entry,) = (each for each in JOBS.abi if each["type"] == "function" and each["name"] == "job")
+        fields = [each["name"] for each in entry["outputs"][0]["components"]]
+        held = {"state": self.state, "providerId": self.provider, "claimedAt": 1_900_000_000}
+        return "0x" + b"".join(abi.uint(held.get(name, 0)) for name in fields).hex()
+
+    def _posted(self) -> dict[str, Any]:
+        job, words = self.job, abi.uint
+        amount = quotes.amount(job.rate_in, job.rate_out, job.units_in, job.units_out, TERMS)
+        payment = job_payment(job.owner, BOOK.job_registry, amount, job.expires_at, job.job_id)
+        plain = {
+            "c": abi.bytes32(job.c),
+            **{"slaSecs": words(job.sla_secs), "rateIn": words(job.rate_in), "rateOut": words(job.rate_out)},
+            **{"unitsIn": words(job.units_in), "unitsOut": words(job.units_out)},
+            **{"designated": words(job.designated), "expiresAt": words(job.expires_at)},
+            **{"feeBps": words(TERMS.fee_bps), "gasFee": words(TERMS.gas_fee)},
+            "taskCid": abi.text(job.task_cid),
+            "paySig": abi.dynamic(self.signer.sign(Domains.of(BOOK).token.digest(payment))),
+        }
+        (entry,) = (each for each in JOBS.abi if each["type"] == "event" and each["name"] == "JobPosted")
+        data = abi.encode(*(plain[each["name"]] for each in entry["inputs"] if not each["indexed"]))
+        topics = [event_topic(JOBS, "JobPosted"), job.job_id, abi.address(job.owner), abi.uint(job.model_id)]
+        return {"topics": ["0x" + bytes(topic).hex() for topic in topics], "data": "0x" + data.hex()}
+
+
+async def standing(node: FakeNode, job: Job = JOB) -> Standing:
+    async with httpx.AsyncClient(transport=StreamedTransport(node.reply)) as http:
+        return await Chain(http, "http://node.example/key", BOOK, PROVIDER).standing(job)
+
+
+async def test_claim_that_the_chain_shows_on_the_terms_told_is_ours() -> None:
+    node = FakeNode()
+    assert await standing(node) == Claimed()
+    (wanted,) = next(params for method, params in node.asked if method == "eth_getLogs")
+    assert (wanted["fromBlock"], wanted["toBlock"]) == (hex(372), hex(628))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["model_id", "sla_secs", "rate_in", "rate_out", "units_in", "units_out", "designated", "expires_at"],
+)
+async def test_each_term_that_the_coordinator_changes_contradicts_the_chain(name: str) -> None:
+    told = attrs.evolve(JOB, **{name: getattr(JOB, name) + 1})
+    found = await standing(FakeNode(), told)
+    assert isinstance(found, Contradicted)
+    assert found.why.startswith(f"{name} is ")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("owner", bytes(20)), ("c", bytes(32)), ("task_cid", "bafother"), ("claimed_at", 5)]
+)
+async def test_owner_content_and_time_of_claim_are_held_against_the_chain(name: str, value: object) -> None:
+    assert isinstance(await standing(FakeNode(), attrs.evolve(JOB, **{name: value})), Contradicted)
+
+
+@pytest.mark.parametrize(
+    "node",
+    [FakeNode(state=JobState.OPEN), FakeNode(provider=8), FakeNode(collected=False)],
+    ids=["open", "other", "unpaid"],
+)
+async def test_claim_that_the_chain_does_not_show_is_not_ours_yet(node: FakeNode) -> None:
+    assert isinstance(await standing(node), NotClaimed)
+
+
+async def test_payment_that_somebody_else_signed_contradicts_the_order() -> None:
+    found = await standing(FakeNode(signer=Wallet(b"\x22" * 32)))
+    assert isinstance(found, Contradicted)
+    assert "not signed by the owner" in found.why
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        httpx.Response(503),
+        httpx.Response(200, text="<html>"),
+        httpx.Response(200, json={"jsonrpc": "2.0", "id": 1, "error": {"code": -32005, "message": "slow down"}}),
+        httpx.Response(200, json={"jsonrpc": "2.0", "id": 1, "result": "0x"}),
+        httpx.Response(200, json={"jsonrpc": "2.0", "id": 1, "result": None}),
+    ],
+    ids=["503", "html", "error", "empty", "null"],
+)
+async def test_node_that_does_not_say_is_unavailable_and_its_address_is_not_told(answer: httpx.Response) -> None:
+    with pytest.raises(Unavailable) as away:
+        await standing(FakeNode(answer=lambda _: answer))
+    assert "key" not in str(away.value)
