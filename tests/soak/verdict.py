@@ -9,6 +9,7 @@ import attrs
 
 from common.address_book import AddressBook
 from coordinatord.chain.rpc import open_rpc, quantity
+from coordinatord.config import Config
 from coordinatord.pins.store import open_pin_store
 from coordinatord.secret import Secret
 from coordinatord.store.database import open_database
@@ -16,6 +17,8 @@ from coordinatord.store.index.position import read_position
 from devnet.anvil import Anvil
 from devnet.pins import PinStore
 from tests.invariants.batches import broken_batches
+from tests.invariants.budgets import budget_violations
+from tests.invariants.exits import exit_violations
 from tests.invariants.funds import fund_violations
 from tests.invariants.index import index_violations
 from tests.invariants.jobs import job_violations
@@ -35,8 +38,11 @@ INVARIANTS: Final = {
     "I7": "objects",
     "I8": "sessions",
     "I9": "leases",
+    "I11": "exits",
+    "I12": "budgets",
 }
 _QUIET_SECONDS: Final = 120.0
+_MINED_AGAIN: Final = 8  # ops of one signer that are under way at a time: a reorganisation makes them cost twice
 _UNDER_WAY: Final = "select count(*) from relays where state in ('queued', 'signed')"
 _CLAIMED: Final = "select count(*) from jobs where state = 1"
 
@@ -49,6 +55,7 @@ class Remains:
     database_url: str
     pins: PinStore
     book: AddressBook
+    config: Config  # what the coordinators were told, budgets among it
 
 
 async def come_to_rest(remains: Remains) -> list[str]:
@@ -98,6 +105,8 @@ async def violations(remains: Remains, promised: Collection[bytes]) -> list[str]
                 *await object_violations(connection, remains.pins.gateway),
                 *await session_violations(connection),
                 *await lease_violations(connection),
+                *await exit_violations(connection),
+                *await budget_violations(connection, remains.config, mined_again=_MINED_AGAIN),
             ]
     finally:
         await connection.close()
