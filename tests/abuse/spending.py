@@ -25,6 +25,7 @@ _FEES: Final = Terms(FEE_BPS, GAS_FEE)
 _RATE: Final = 1
 COST: Final = quotes.quote(_RATE, _RATE, 1000, 1000, _FEES).amount  # of a job by `_line`
 _AMPLE: Final = 10**9
+_PATIENCE: Final = 10  # attempts until the index has seen what a stranger did on the chain
 _EVIDENCE: Final = b"\x01" * 32_768  # as long as it may be
 _QUOTES: Final = tuple((1, sla, 1, 1) for sla in range(64))
 
@@ -36,8 +37,16 @@ class Upkeep:
     target: Target
     name: str = "upkeep"
     _party: Party | None = None
+    _unknown: int = 0  # attempts of this party that were answered as if it had not registered
 
     async def strike(self, n: int) -> str:
+        outcome = await self._once(n)
+        self._unknown = self._unknown + 1 if "403" in outcome else 0
+        if self._unknown > _PATIENCE:  # a reorganisation took its registration away
+            self._party, self._unknown = None, 0
+        return outcome
+
+    async def _once(self, n: int) -> str:
         async with self.target.http() as http:
             if self._party is None:
                 party = await self.target.stranger(self.name, http)
@@ -53,7 +62,7 @@ class Upkeep:
                     answer = await party.run(party.request_capacity(1 + n % 7))
                 case _:
                     answer = await party.publish(party.asks(await self.target.provider_id(party), *_QUOTES))
-        return counted(answer, self.target.timeline, {201, 202, 403, 409, 504})
+        return counted(answer, self.target.timeline, {200, 201, 403, 409, 504})
 
 
 @attrs.define
@@ -112,6 +121,7 @@ class PostsAndCancels:
             async with anyio.create_task_group() as striking:
                 for _ in range(self.at_once):
                     striking.start_soon(post_and_cancel, self._party)
+        self._party = _unless_broke(self._party, outcomes)
         return " / ".join(sorted(outcomes))
 
     async def _once(self, party: Party) -> str:
@@ -183,10 +193,17 @@ class UnwantedOrders:
             party, party.http = self._party, http
             body = _line(party, designated=self.provider_id)
             answer = await http.post("/v1/jobs", json=body)
-        return counted(answer, self.target.timeline, {201, 409, 504})
+        outcome = counted(answer, self.target.timeline, {201, 409, 504})
+        self._party = _unless_broke(party, {outcome})
+        return outcome
 
 
 def _line(party: Party, **terms: int) -> Body:
     """Made without asking: a stranger does not wait for quotes, and a coordinator in trouble gives none."""
     submitter = Submitter(party.wallet, party.domains, CHAIN_ID, party.registry, _FEES, party.box_key)
     return submitter.line(secrets.token_bytes(8), rate_in=_RATE, rate_out=_RATE, **terms)
+
+
+def _unless_broke(party: Party, outcomes: set[str]) -> Party | None:
+    """None for one whose tokens a reorganisation took away: the next stranger is given some."""
+    return None if outcomes == {"409 InsufficientBalance"} else party

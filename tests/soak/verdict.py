@@ -44,6 +44,10 @@ INVARIANTS: Final = {
 _QUIET_SECONDS: Final = 120.0
 _MINED_AGAIN: Final = 8  # ops of one signer that are under way at a time: a reorganisation makes them cost twice
 _UNDER_WAY: Final = "select count(*) from relays where state in ('queued', 'signed')"
+_OPEN: Final = "coalesce(completed_at, failed_at, expired_at, cancelled_at) is null"
+# Lines over their owner's gas budget wait as long as their batch has time: buyers' have ended, strangers' may not have.
+_EXPIRE: Final = f"update batches set expires_at = clock_timestamp() where {_OPEN}"  # noqa: S608 - constants
+_UNENDED: Final = f"select count(*) from batches where {_OPEN}"  # noqa: S608 - constants
 _CLAIMED: Final = "select count(*) from jobs where state = 1"
 
 
@@ -64,7 +68,9 @@ async def come_to_rest(remains: Remains) -> list[str]:
     anvil = remains.anvil
     connection = await asyncpg.connect(remains.database_url)
     try:
-        stuck = await _until_none(connection, _UNDER_WAY, "I1: {} relays did not end")
+        await connection.execute(_EXPIRE)
+        stuck = await _until_none(connection, _UNENDED, "I6: {} batches did not end with their window")
+        stuck += await _until_none(connection, _UNDER_WAY, "I1: {} relays did not end")
         if await connection.fetchval(_CLAIMED):
             await anvil.call("evm_increaseTime", 86_400)
             await anvil.call("evm_mine")
