@@ -3,6 +3,7 @@
 Each attack is one new stranger after the other; `strike` is one attempt, and what it returns is what was answered.
 """
 
+import secrets
 import time
 from typing import Final
 
@@ -10,6 +11,7 @@ import anyio
 import attrs
 import httpx
 
+from common import quotes
 from common.quotes import Terms
 from devnet.anvil import CHAIN_ID
 from devnet.catalogue import FEE_BPS, GAS_FEE
@@ -18,8 +20,12 @@ from tests.fakes.submissions import Submitter, jsonl
 from tests.integration.coordinatord.api.party import Body, Party
 from tests.soak.traffic.answers import counted
 
-COST: Final = 3_000 + 75 + GAS_FEE  # of a job by `Party.order`: cap, fee and gas fee
+_FEES: Final = Terms(FEE_BPS, GAS_FEE)
+# Below every ask, so that nobody works for what cannot be opened.
+_RATE: Final = 1
+COST: Final = quotes.quote(_RATE, _RATE, 1000, 1000, _FEES).amount  # of a job by `_line`
 _AMPLE: Final = 10**9
+_PATIENCE: Final = 10  # attempts until the index has seen what a stranger did on the chain
 _EVIDENCE: Final = b"\x01" * 32_768  # as long as it may be
 _QUOTES: Final = tuple((1, sla, 1, 1) for sla in range(64))
 
@@ -31,8 +37,16 @@ class Upkeep:
     target: Target
     name: str = "upkeep"
     _party: Party | None = None
+    _unknown: int = 0  # attempts of this party that were answered as if it had not registered
 
     async def strike(self, n: int) -> str:
+        outcome = await self._once(n)
+        self._unknown = self._unknown + 1 if "403" in outcome else 0
+        if self._unknown > _PATIENCE:  # a reorganisation took its registration away
+            self._party, self._unknown = None, 0
+        return outcome
+
+    async def _once(self, n: int) -> str:
         async with self.target.http() as http:
             if self._party is None:
                 party = await self.target.stranger(self.name, http)
@@ -48,7 +62,7 @@ class Upkeep:
                     answer = await party.run(party.request_capacity(1 + n % 7))
                 case _:
                     answer = await party.publish(party.asks(await self.target.provider_id(party), *_QUOTES))
-        return counted(answer, self.target.timeline, {201, 202, 403, 409, 504})
+        return counted(answer, self.target.timeline, {200, 201, 403, 409, 504})
 
 
 @attrs.define
@@ -62,7 +76,7 @@ class PostsOnOneBalance:
     async def strike(self, _n: int) -> str:
         async with self.target.http(timeout=90) as http:
             party = await self.target.stranger(self.name, http, COST + COST // 2)
-            bodies = [_paid(party) for _ in range(self.at_once)]
+            bodies = [_line(party) for _ in range(self.at_once)]
             outcomes: list[str] = []
 
             async def post(body: Body) -> None:
@@ -107,10 +121,11 @@ class PostsAndCancels:
             async with anyio.create_task_group() as striking:
                 for _ in range(self.at_once):
                     striking.start_soon(post_and_cancel, self._party)
+        self._party = _unless_broke(self._party, outcomes)
         return " / ".join(sorted(outcomes))
 
     async def _once(self, party: Party) -> str:
-        posted = await party.http.post("/v1/jobs", json=_paid(party))
+        posted = await party.http.post("/v1/jobs", json=_line(party))
         outcome = counted(posted, self.target.timeline, {201, 409, 504})
         if posted.status_code != 201:
             return outcome
@@ -146,9 +161,8 @@ class UploadedBatch:
             return f"read {counted(answer, self.target.timeline, {200})}"
 
     async def _created(self, party: Party) -> str:
-        book, terms = self.target.book, Terms(FEE_BPS, GAS_FEE)
-        submitter = Submitter(party.wallet, party.domains, book.chain_id, party.registry, terms, party.box_key)
-        uploaded = await party.upload("batch", jsonl(submitter.lines(self.lines)), "batch.jsonl")
+        lines = jsonl(_line(party) for _ in range(self.lines))
+        uploaded = await party.upload("batch", lines, "batch.jsonl")
         if uploaded.status_code != 200:
             return f"upload {counted(uploaded, self.target.timeline, {200})}"
         body = {
@@ -177,12 +191,19 @@ class UnwantedOrders:
             if self._party is None or n % self.wallet_lasts == 0:
                 self._party = await self.target.stranger(self.name, http, _AMPLE)
             party, party.http = self._party, http
-            body = _paid(party, designated=self.provider_id, rate_in=1, rate_out=1)
+            body = _line(party, designated=self.provider_id)
             answer = await http.post("/v1/jobs", json=body)
-        return counted(answer, self.target.timeline, {201, 409, 504})
+        outcome = counted(answer, self.target.timeline, {201, 409, 504})
+        self._party = _unless_broke(party, {outcome})
+        return outcome
 
 
-def _paid(party: Party, **terms: int) -> Body:
+def _line(party: Party, **terms: int) -> Body:
     """Made without asking: a stranger does not wait for quotes, and a coordinator in trouble gives none."""
-    fees = Terms(FEE_BPS, GAS_FEE)
-    return Submitter(party.wallet, party.domains, CHAIN_ID, party.registry, fees, party.box_key).line(**terms)
+    submitter = Submitter(party.wallet, party.domains, CHAIN_ID, party.registry, _FEES, party.box_key)
+    return submitter.line(secrets.token_bytes(8), rate_in=_RATE, rate_out=_RATE, **terms)
+
+
+def _unless_broke(party: Party, outcomes: set[str]) -> Party | None:
+    """None for one whose tokens a reorganisation took away: the next stranger is given some."""
+    return None if outcomes == {"409 InsufficientBalance"} else party

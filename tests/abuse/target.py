@@ -5,7 +5,7 @@ import ssl
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import anyio
 import attrs
@@ -27,6 +27,14 @@ from tests.soak.traffic.answers import counted
 STRANGERS_HOST: Final = "127.0.0.66"
 _NOBODY_TRUSTED: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # plain HTTP: no certificates to be read
 _MINED_WITHIN: Final = 15.0
+
+
+class Attack(Protocol):
+    """One kind of attack, that is tried again and again: `strike` number n returns what was answered."""
+
+    name: str
+
+    async def strike(self, n: int, /) -> str: ...
 
 
 @attrs.define

@@ -11,6 +11,7 @@ import anyio
 import attrs
 
 from common.address_book import AddressBook
+from coordinatord.config import Config, read_config
 from devnet import accounts
 from devnet.accounts import Cast, Wallet
 from devnet.anvil import Anvil, running_anvil
@@ -46,6 +47,7 @@ class Ground:
     base_urls: list[str]
     metrics_urls: dict[str, str]  # by the daemon's name
     providers: list[Daemon]
+    config: Config  # of the coordinators
     clocks: Path  # a file by each daemon's name: see tests.soak.shifted_clock
 
     @property
@@ -135,6 +137,7 @@ async def soaked_market(folder: Path, logs: Path, *, coordinators: int, provider
             base_urls=base_urls,
             metrics_urls=metrics_urls,
             providers=hands,
+            config=read_config(heads[0].program.environment),
             clocks=folder / "clocks",
         )
         try:

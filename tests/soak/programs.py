@@ -11,7 +11,6 @@ from devnet.catalogue import MODELS
 from devnet.child import Program
 from devnet.market import Market
 from devnet.pins import PinStore
-from tests.fakes.budgets import UNLIMITED
 from tests.soak.shifted_clock import write_shift
 
 # Short enough for a run to see windows end, long enough for every fault.
@@ -19,6 +18,17 @@ SLA_SECONDS: Final = 60
 BATCH_SLA_SECONDS: Final = 3600
 RATE_IN, RATE_OUT = 1_000_000, 2_000_000
 _STOP_SECONDS: Final = 60
+# One wallet does in minutes what a market's does in days: what has settled earns more, and the crowd's strangers, who
+# settle nothing, meet the limits.
+_BUDGETS: Final = {
+    "BUDGET_HOURLY_PERCENT": "100",
+    "BUDGET_GAS_PER_SETTLED": "5000000",
+    "BUDGET_WORK_GAS": "0",
+    "BUDGET_UPKEEP_GAS": "0",
+    "STORAGE_NEW_BYTES": str(32 << 20),
+    "STORAGE_BYTES": "0",
+    "STORAGE_ROWS": "0",
+}
 _OPERATOR_KEY: Final = "0x" + "5e" * 32
 
 
@@ -36,7 +46,7 @@ def coordinator_program(
     clock: Path,
 ) -> Program:
     environment = {
-        **UNLIMITED,
+        **_BUDGETS,
         "ADDRESSES_JSON": json.dumps(market.address_book),
         "DATABASE_URL": database_url,
         "RELAYER_KEY": relayer_key,

@@ -9,6 +9,7 @@ import attrs
 
 from common.address_book import AddressBook
 from coordinatord.chain.rpc import open_rpc, quantity
+from coordinatord.config import Config
 from coordinatord.pins.store import open_pin_store
 from coordinatord.secret import Secret
 from coordinatord.store.database import open_database
@@ -16,6 +17,8 @@ from coordinatord.store.index.position import read_position
 from devnet.anvil import Anvil
 from devnet.pins import PinStore
 from tests.invariants.batches import broken_batches
+from tests.invariants.budgets import budget_violations
+from tests.invariants.exits import exit_violations
 from tests.invariants.funds import fund_violations
 from tests.invariants.index import index_violations
 from tests.invariants.jobs import job_violations
@@ -35,9 +38,16 @@ INVARIANTS: Final = {
     "I7": "objects",
     "I8": "sessions",
     "I9": "leases",
+    "I11": "exits",
+    "I12": "budgets",
 }
 _QUIET_SECONDS: Final = 120.0
+_MINED_AGAIN: Final = 8  # ops of one signer that are under way at a time: a reorganisation makes them cost twice
 _UNDER_WAY: Final = "select count(*) from relays where state in ('queued', 'signed')"
+_OPEN: Final = "coalesce(completed_at, failed_at, expired_at, cancelled_at) is null"
+# Lines over their owner's gas budget wait as long as their batch has time: buyers' have ended, strangers' may not have.
+_EXPIRE: Final = f"update batches set expires_at = clock_timestamp() where {_OPEN}"  # noqa: S608 - constants
+_UNENDED: Final = f"select count(*) from batches where {_OPEN}"  # noqa: S608 - constants
 _CLAIMED: Final = "select count(*) from jobs where state = 1"
 
 
@@ -49,6 +59,7 @@ class Remains:
     database_url: str
     pins: PinStore
     book: AddressBook
+    config: Config  # what the coordinators were told, budgets among it
 
 
 async def come_to_rest(remains: Remains) -> list[str]:
@@ -57,7 +68,9 @@ async def come_to_rest(remains: Remains) -> list[str]:
     anvil = remains.anvil
     connection = await asyncpg.connect(remains.database_url)
     try:
-        stuck = await _until_none(connection, _UNDER_WAY, "I1: {} relays did not end")
+        await connection.execute(_EXPIRE)
+        stuck = await _until_none(connection, _UNENDED, "I6: {} batches did not end with their window")
+        stuck += await _until_none(connection, _UNDER_WAY, "I1: {} relays did not end")
         if await connection.fetchval(_CLAIMED):
             await anvil.call("evm_increaseTime", 86_400)
             await anvil.call("evm_mine")
@@ -98,6 +111,8 @@ async def violations(remains: Remains, promised: Collection[bytes]) -> list[str]
                 *await object_violations(connection, remains.pins.gateway),
                 *await session_violations(connection),
                 *await lease_violations(connection),
+                *await exit_violations(connection),
+                *await budget_violations(connection, remains.config, mined_again=_MINED_AGAIN),
             ]
     finally:
         await connection.close()

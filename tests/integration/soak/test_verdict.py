@@ -17,6 +17,7 @@ from coordinatord.store.files import object_key
 from coordinatord.store.migrate import migrate
 from devnet.contracts import at, connected
 from devnet.world import World
+from tests.integration.coordinatord.api.stage import configured
 from tests.integration.coordinatord.indexer.moves import address_book
 from tests.integration.coordinatord.indexer.scene import follower_of
 from tests.invariants.registries import registry_violations
@@ -80,6 +81,18 @@ _OBJECT: Final = (
     "insert into objects (key, subject, cid, bytes, sha256, attached, expires_at) values ('containers/01', '',"
     " 'bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy', 1, '', true, now() + interval '1 day')"
 )
+_REFUSED_EXIT: Final = (
+    "insert into relays (kind, subject, dedupe, target, calldata, priority, state, reason)"
+    " values ('settle', '', '', '', '', 0, 'dropped', 'relayer_funds')"
+)
+_DEAR_POST: Final = (
+    "insert into gas_bookings (tx_id, signer, kind, newcomer, hour, gas)"
+    " select id, '\\x22', 'post', false, current_hour(), 10000000 from relay_txs"
+)
+_JUNK: Final = (
+    "insert into files (id, owner, purpose, filename, bytes, expires_at)"
+    " values ('file-x', '\\x01', 'input', '', 300000000, now() + interval '1 day')"
+)
 _SESSION: Final = "insert into sessions (token_hash, address, expires_at) values ('', '', now() + interval '25 h')"
 
 BREAKS: Final[dict[str, tuple[str, Break]]] = {
@@ -97,6 +110,9 @@ BREAKS: Final[dict[str, tuple[str, Break]]] = {
     "an object that was lost": ("I7", statements(_OBJECT)),
     "a session that outlives its day": ("I8", statements(_SESSION)),
     "a lease that changes hands while it lives": ("I9", statements(_LEASE, "update leases set provider_id = 2")),
+    "a settle that was refused for want of gas": ("I11", statements(_REFUSED_EXIT)),
+    "a wallet whose posts cost more than its budget": ("I12", statements((_NONCES, [*range(100)], _NEW), _DEAR_POST)),
+    "junk beyond what a new wallet may keep": ("I12", statements(_JUNK)),
     "a lease that lapsed and was given on": (
         "",
         statements(_LEASE, "update leases set expires_at = now()", "update leases set provider_id = 2"),
@@ -106,7 +122,7 @@ BREAKS: Final[dict[str, tuple[str, Break]]] = {
 
 @pytest.fixture
 def remains(world: World, database_url: str) -> Remains:
-    return Remains(world.anvil, database_url, world.pins, address_book(world))
+    return Remains(world.anvil, database_url, world.pins, address_book(world), configured(world, database_url))
 
 
 @pytest.fixture

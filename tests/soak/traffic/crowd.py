@@ -10,6 +10,10 @@ import attrs
 import httpx
 
 from svc.errors import SvcError
+from tests.abuse.hoarding import JunkFiles
+from tests.abuse.sockets import IdleConnections, SilentBodies
+from tests.abuse.spending import PostsAndCancels, PostsOnOneBalance, UnwantedOrders, Upkeep, UploadedBatch
+from tests.abuse.target import Attack, Target
 from tests.soak.ground import Ground
 from tests.soak.options import Options
 from tests.soak.timeline import Timeline
@@ -99,8 +103,24 @@ class Crowd:
         yield Client("garbage", hostile.garbage)
         yield Client("no session", hostile.not_theirs)
         yield Client("reader", Reader(ground, timeline).look, 0.1)
+        for attack, pause in self._attacks():
+            yield Client(attack.name, attack.strike, pause)
         for n, wallet in enumerate(ground.strangers):
             yield Client("idle provider", Idler(ground, timeline, wallet, self._random(f"idle/{n}")).poll, _LONG_PAUSE)
+
+    def _attacks(self) -> "Iterator[tuple[Attack, float]]":
+        """Strangers who would have others pay: for gas, for storage, for memory."""
+        ground = self._ground
+        patron = ground.cast.with_role("client")[0].address
+        target = Target(ground.base_urls, ground.anvil, ground.book, patron, self._timeline)
+        yield Upkeep(target), _PAUSE
+        yield PostsOnOneBalance(target), _LONG_PAUSE
+        yield PostsAndCancels(target), 2.0
+        yield UploadedBatch(target, lines=200, wallet_lasts=20), 2.0
+        yield UnwantedOrders(target, provider_id=1), 1.0
+        yield JunkFiles(target, piece_bytes=3_000_000), 2.0
+        yield SilentBodies(target, patience=12.0), _LONG_PAUSE
+        yield IdleConnections(target), _LONG_PAUSE
 
     def _random(self, name: str) -> Random:
         return Random(f"{self._options.seed}/{name}")  # noqa: S311 - to be foreseen is its purpose

@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import anyio
 import asyncpg
@@ -22,7 +22,7 @@ from svc.wire.transport import REQUEST_SECONDS
 from tests.abuse.hoarding import JunkFiles
 from tests.abuse.sockets import IdleConnections, SilentBodies
 from tests.abuse.spending import PostsAndCancels, PostsOnOneBalance, UnwantedOrders, Upkeep, UploadedBatch
-from tests.abuse.target import Target
+from tests.abuse.target import Attack, Target
 from tests.faults.bomb_server import BombServer, bomb_server
 from tests.faults.rpc_proxy import Rewrite, rpc_proxy
 from tests.integration.coordinatord.api.running import Coordinator, running
@@ -110,7 +110,7 @@ class Attacks:
             IdleConnections(target),
         )
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Attack]:
         values = attrs.asdict(self, recurse=False)
         return (attack for name, attack in values.items() if name != "target")
 
@@ -119,7 +119,7 @@ class Attacks:
             for attack in self:
                 striking.start_soon(self._again, attack, enough)
 
-    async def _again(self, attack: Any, enough: anyio.Event) -> None:
+    async def _again(self, attack: Attack, enough: anyio.Event) -> None:
         n, timeline = 0, self.target.timeline
         while not enough.is_set():
             since = timeline.now
