@@ -60,6 +60,7 @@ async def local_world(chosen: Settings, say: Say) -> AsyncIterator[Devnet]:
                 async with running_provider(
                     account=cast.demo_provider,
                     coordinator_url=coordinator.base_url,
+                    rpc_url=anvil.rpc_url,
                     gateway=pins.gateway,
                     address_book=market.address_book,
                     metrics_port=listening[settings.PROVIDER_METRICS],

@@ -43,6 +43,7 @@ async def running_provider(
     *,
     account: Wallet,
     coordinator_url: str,
+    rpc_url: str,
     gateway: str,
     address_book: dict[str, Any],
     metrics_port: int,
@@ -53,6 +54,7 @@ async def running_provider(
     config = write_config(
         directory,
         coordinator_url=coordinator_url,
+        rpc_url=rpc_url,
         gateway=gateway,
         address_book=address_book,
         metrics_port=metrics_port,
@@ -80,9 +82,16 @@ async def running_provider(
 
 
 def write_config(
-    directory: Path, *, coordinator_url: str, gateway: str, address_book: dict[str, Any], metrics_port: int
+    directory: Path,
+    *,
+    coordinator_url: str,
+    gateway: str,
+    address_book: dict[str, Any],
+    metrics_port: int,
+    rpc_url: str | None = None,
 ) -> Path:
-    """The daemon's configuration; its keys come from the environment (`key_variables`)."""
+    """The daemon's configuration; its keys come from the environment (`key_variables`). With `rpc_url` it reads claims
+    from the chain before it works."""
     addresses, path = directory / "addresses.json", directory / "svcd.toml"
     addresses.write_text(json.dumps(address_book), encoding="utf-8")
     lines = [
@@ -90,6 +99,7 @@ def write_config(
         "[coordinator]",
         f"url = {json.dumps(coordinator_url)}",
         f"addresses_file = {json.dumps(str(addresses))}",
+        *([f"rpc_url = {json.dumps(rpc_url)}"] if rpc_url is not None else []),
         "[gateway]",
         f"urls = [{json.dumps(gateway)}]",
         "[keys]",

@@ -4,8 +4,8 @@ from common import abi
 from common.address_book import AddressBook
 from common.domains import Domains
 from common.scalars import hex_of
-from coordinatord.chain.rpc import Rpc, quantity
-from coordinatord.chain.rpc_errors import RpcError
+from coordinatord.chain.rpc import Rpc, quantity, trouble_of
+from coordinatord.chain.rpc_errors import Meaning, RpcError
 from coordinatord.chain.views import Reverted, View, read_many
 from coordinatord.trouble import Fatal
 
@@ -15,11 +15,14 @@ _SEPARATOR = abi.selector("DOMAIN_SEPARATOR()")
 async def check_chain(rpc: Rpc, book: AddressBook, domains: Domains) -> None:
     """Fatal, naming what differs: another chain, or a contract whose signing domain is not the address book's.
 
-    Raises Retryable when the node does not answer; the caller decides how long to wait for it.
+    Raises Retryable when the node does not answer, or answers with trouble of its own that may pass; the caller decides
+    how long to wait for it.
     """
     try:
         chain_id = quantity(await rpc.call("eth_chainId"))
     except RpcError as error:
+        if error.meaning is not Meaning.REFUSED:
+            raise trouble_of(error, "eth_chainId") from error
         raise Fatal(f"the RPC endpoint does not tell its chain id: {error}") from error
     if chain_id != book.chain_id:
         raise Fatal(f"chainId: the address book is for chain {book.chain_id}, the RPC endpoint serves {chain_id}")

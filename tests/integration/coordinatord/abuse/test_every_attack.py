@@ -52,7 +52,7 @@ MEMORY: Final = 96 << 20  # that a coordinator may grow by, whatever is tried
 BOMBED: Final = 256 << 20  # of a provider whose first gateway's answers unfold to twice as much
 SILENT: Final = 4.5  # seconds until a silent body's end is seen, on a machine that is busy
 # The machine of the tests is too busy to tell twice a tenth of a second from a tenth: what is asserted is that nobody
-# waits for an attack to end. An idle one shows the same medians with and without attacks.
+# waits for an attack to end.
 LATE: Final = 8.0
 
 
