@@ -64,7 +64,7 @@ clean: ## remove what set-up and builds made
 # --- checks -----------------------------------------------------------------------------------------------
 
 .PHONY: test
-test: setup lint contracts-test slither node-check pytest ## every check: style, types, layers, contracts, encodings, services
+test: setup lint contracts-test contracts-prices slither node-check pytest ## every check: style, types, layers, contracts, encodings, services
 
 .PHONY: lint
 lint: $(VENV)/.ready ## ruff, mypy --strict, import-linter
@@ -152,9 +152,15 @@ contracts-gas: setup ## gas of every operation, sent alone and coalesced, on a r
 	@.venv-halmos/bin/python -m pip install --quiet --require-hashes -r config/requirements-halmos.lock
 	@touch $@
 
+.PHONY: contracts-prices
+contracts-prices: .venv-halmos/.ready ## proofs of the arithmetic of prices
+	@echo "contracts: proofs of prices"
+	@mkdir -p build
+	@$(call QUIETLY,prices,.venv-halmos/bin/python tests/proofs/prices.py)
+
 # It has forge compile what it reads: minutes, when a contract changed.
 .PHONY: contracts-prove
-contracts-prove: .venv-halmos/.ready $(CONTRACTS)/node_modules/.ready ## symbolic proofs of the money: halmos
+contracts-prove: contracts-prices $(CONTRACTS)/node_modules/.ready ## symbolic proofs of the money: halmos
 	@echo "contracts: halmos"
 	@mkdir -p build
 	@$(IN_CONTRACTS) && export FOUNDRY_PROFILE=symbolic \
