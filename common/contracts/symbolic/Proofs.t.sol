@@ -81,6 +81,9 @@ abstract contract Ledger {
     address internal constant BYSTANDER = address(0xB157);
     bytes32 internal constant C = "c";
     uint256 internal constant NOW = 1_800_000_000;
+    // A million dollars for a job, 280 million in all, in a token of six decimals. Wider, a solver adds up no more.
+    uint256 internal constant AMOUNT_BITS = 40;
+    uint256 internal constant SUM_BITS = 48;
 
     // Where the registry keeps things; setUp would fail if it did not.
     uint256 private constant SUMS = 8;
@@ -127,7 +130,7 @@ abstract contract Ledger {
         });
         posted.owner = OWNER;
         posted.feeBps = 250;
-        posted.gasFee = uint128(svm.createUint(128, "gasFee"));
+        posted.gasFee = uint128(svm.createUint(AMOUNT_BITS, "gasFee"));
         JobWord word = JobWords.open(keccak256(abi.encode(posted)));
         if (claimed) word = word.claimed(1, NOW);
         vm.store(address(jobs), keccak256(abi.encode(jobId(), JOBS)), bytes32(JobWord.unwrap(word)));
@@ -136,12 +139,12 @@ abstract contract Ledger {
 
     /// Any sums that the registry can pay.
     function anyLedger() internal returns (Before memory before) {
-        before.escrowed = svm.createUint(120, "escrowed");
-        before.credits = svm.createUint(120, "credits");
-        before.held = svm.createUint(128, "held");
+        before.escrowed = svm.createUint(SUM_BITS, "escrowed");
+        before.credits = svm.createUint(SUM_BITS, "credits");
+        before.held = svm.createUint(SUM_BITS + 1, "held");
         vm.assume(before.held >= before.escrowed + before.credits);
         vm.store(address(jobs), bytes32(SUMS), bytes32(before.escrowed | before.credits << 128));
-        uint256 owed = svm.createUint(119, "credit of the owner");
+        uint256 owed = svm.createUint(SUM_BITS, "credit of the owner");
         vm.assume(owed <= before.credits);
         vm.store(address(jobs), keccak256(abi.encode(OWNER, CREDITS)), bytes32(owed));
         assert(jobs.escrowed() == before.escrowed && jobs.totalCredits() == before.credits);
@@ -175,10 +178,10 @@ abstract contract Ledger {
     }
 
     function assertReleased(Before memory before, uint256 amount) internal view {
-        assert(jobs.escrowed() == before.escrowed - amount);
+        assert(jobs.escrowed() + amount == before.escrowed);
         assert(jobs.job(jobId()).endedBecause != IJobRegistry.EndedBecause.NotEnded);
-        uint256 gained = wealth(OWNER) - before.owners + (wealth(OPERATOR) - before.operators);
-        assert(gained + (wealth(TREASURY) - before.treasurys) == amount);
+        uint256 had = before.owners + before.operators + before.treasurys;
+        assert(wealth(OWNER) + wealth(OPERATOR) + wealth(TREASURY) == had + amount);
         assert(wealth(BYSTANDER) == before.bystanders);
         assertAble();
     }
@@ -203,7 +206,7 @@ contract ExitProofs is Ledger {
         vm.prank(OPERATOR);
         try jobs.fail(posted, 0, "") {
             assertReleased(before, amount);
-            assert(wealth(OWNER) - before.owners == amount);
+            assert(wealth(OWNER) == before.owners + amount);
         } catch (bytes memory why) {
             assertStarved(why, before, amount);
         }
@@ -217,7 +220,7 @@ contract ExitProofs is Ledger {
         vm.prank(BYSTANDER);
         try jobs.reclaim(posted) {
             assertReleased(before, amount);
-            assert(wealth(OWNER) - before.owners == amount);
+            assert(wealth(OWNER) == before.owners + amount);
         } catch (bytes memory why) {
             assertStarved(why, before, amount);
         }
@@ -267,7 +270,7 @@ contract EntryProofs is Ledger {
         uint256 amount = amountOf(posted);
         Before memory before = anyLedger();
         token.refuse(OWNER, false);
-        token.give(OWNER, svm.createUint(128, "the owner has"));
+        token.give(OWNER, svm.createUint(SUM_BITS, "the owner has"));
         uint256 had = wealth(OWNER);
         vm.prank(OPERATOR);
         try jobs.claim(posted, 0, "", new bytes(65)) {
