@@ -182,9 +182,15 @@ contracts-gas: setup ## gas of every operation, sent alone and coalesced, on a r
 	@.venv-halmos/bin/python -m pip install --quiet --require-hashes -r config/requirements-halmos.lock || $(call FAILED,pip could not install halmos)
 	@touch $@
 
+.PHONY: contracts-prices
+contracts-prices: .venv-halmos/.ready ## proofs of the arithmetic of prices
+	@echo "contracts: proofs of prices"
+	@mkdir -p build
+	@$(call QUIETLY,prices,.venv-halmos/bin/python tests/proofs/prices.py)
+
 # It has forge compile what it reads: minutes, when a contract changed.
 .PHONY: contracts-prove
-contracts-prove: .venv-halmos/.ready $(CONTRACTS)/node_modules/.ready ## symbolic proofs of the money: halmos
+contracts-prove: contracts-prices $(CONTRACTS)/node_modules/.ready ## symbolic proofs of the money: halmos
 	@echo "contracts: halmos"
 	@mkdir -p build
 	@$(IN_CONTRACTS) && export FOUNDRY_PROFILE=symbolic \
