@@ -99,7 +99,7 @@ test: ## every check: style, types, layers, contracts, encodings, services
 	@echo "test: runs every check there is (style, types, layers, contracts, encodings, services): about 10 minutes on two" \
 		"cores, and 2 more on the first run, which sets up"
 	@rm -rf $(SKIPPED) && mkdir -p $(SKIPPED)
-	@began=$$SECONDS; $(MAKE) setup lint contracts-test slither node-check pytest \
+	@began=$$SECONDS; $(MAKE) setup lint contracts-test contracts-prices slither node-check pytest \
 		|| { echo "test: a check failed: what it said stands above; \`make\` lists the checks one by one" >&2; exit 1; }; \
 	echo "test: every check passed in $$(((SECONDS - began) / 60)) min $$(((SECONDS - began) % 60)) s." \
 		"Next: \`make demo\` shows the market at work, README.md (Quick start) lets you buy in it"
