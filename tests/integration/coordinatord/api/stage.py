@@ -113,7 +113,7 @@ async def staged(
     ):
         signer = Signer(config.pin_store_key, config.pin_store_secret, config.pin_store_region)
         url = bucket_url(config.pin_store_endpoint, config.pin_store_bucket)
-        rpc = Rpc(node_transport(node_client, config.rpc_url))
+        rpc = Rpc(node_transport(node_client, config.rpc_url.reveal()))
         ground = Ground(
             config=config,
             domains=Domains.of(config.addresses),
