@@ -4,6 +4,7 @@ import pytest
 
 from common.scalars import hex_of
 from coordinatord.chain import job_registry
+from coordinatord.store.posted_jobs import read_posted
 from tests.integration.coordinatord.api import relay_ends
 from tests.integration.coordinatord.api.faults import unreachable
 from tests.integration.coordinatord.api.node_faults import node_error, view
@@ -49,7 +50,10 @@ async def test_what_ended_a_job_elsewhere_is_found_in_the_chains_logs_once(
     client: Party, provider: Party, stage: Stage
 ) -> None:
     job = (await client.post())["job_id"]
-    calldata = job_registry.cancel(bytes.fromhex(job[2:]), 0, b"")
+    job_id = bytes.fromhex(job[2:])
+    known = (await read_posted(stage.ground.database.line(), [job_id]))[job_id]
+    assert known is not None
+    calldata = job_registry.cancel(known.posted, 0, b"")
     call = {"from": client.address, "to": hex_of(client.registry), "data": hex_of(calldata)}
     alone = await stage.world.anvil.call("eth_sendTransaction", call)
     for _ in range(2):
