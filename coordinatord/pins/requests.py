@@ -30,6 +30,7 @@ _NOTHING: Final = hashlib.sha256().digest()
 _FIRST_WAIT: Final = 0.1  # seconds, at most; the next are twice as long
 _LONGEST_WAIT: Final = 2.0
 _LONGEST_ANSWER: Final = 1 << 20  # to content that was put
+_LONGEST_CONTENT: Final = 32 << 20  # that is read whole: a container that a request carried has up to 15 MiB
 
 
 class StoreRequests:
@@ -82,13 +83,14 @@ class StoreRequests:
         if self._exchange is not None and payload.size <= SMALL:
             return await self._exchange(method, url, headers, b"".join(payload.pieces))
         asked = {**headers, **IDENTITY}
+        longest = _LONGEST_CONTENT if method == "GET" else _LONGEST_ANSWER
         async with self._client.stream(method, url, headers=asked, content=payload.stream()) as response:
             _require_plain(response)
             body = bytearray()
             async for piece in response.aiter_raw():
                 body += piece
-                if len(body) > _LONGEST_ANSWER:
-                    raise rejected(f"its answer is longer than {_LONGEST_ANSWER} bytes")
+                if len(body) > longest:
+                    raise rejected(f"its answer is longer than {longest} bytes")
             return Answered(response.status_code, response.headers, bytes(body))
 
     @asynccontextmanager
