@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 import httpx
 import pytest
 
-from svc.cli.doctor.node import Node, NodeTrouble
+from svc.chain.node import Node, NodeFailed
 from svc.client import Client
 from svc.core.retries import RetryPolicy
 from svc.errors import ConnectionFailed, InternalError, ResultUnreadable
@@ -104,6 +104,6 @@ async def test_content_is_read_up_to_its_limit_and_no_further(
 
 async def test_nodes_encoded_answer_is_refused_unread(server: BombServer) -> None:
     async with httpx.AsyncClient() as http:
-        with flat_memory(), pytest.raises(NodeTrouble, match=NAMED):
+        with flat_memory(), pytest.raises(NodeFailed, match=NAMED):
             await Node(server.url, http).chain_id()
     assert server.asked_for_no_encoding()

@@ -63,7 +63,7 @@ class Scene:
         )
         program = self.directory / "model.py"
         program.write_text(_PROGRAM)
-        command = f'kind = "exec"\ncommand = ["{sys.executable}", "-I", "-S", "{program}"]'
+        command = f'kind = "exec"\nconfine = false\ncommand = ["{sys.executable}", "-I", "-S", "{program}"]'
         written = self.config.read_text().replace('kind = "echo"', command).replace("slots = 8", "slots = 12", 1)
         self.config.write_text(written)
 
