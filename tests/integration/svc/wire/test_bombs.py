@@ -105,5 +105,5 @@ async def test_content_is_read_up_to_its_limit_and_no_further(
 async def test_nodes_encoded_answer_is_refused_unread(server: BombServer) -> None:
     async with httpx.AsyncClient() as http:
         with flat_memory(), pytest.raises(NodeFailed, match=NAMED):
-            await Node(server.url, http).chain_id()
+            await Node(server.url, http).call("eth_chainId")
     assert server.asked_for_no_encoding()
