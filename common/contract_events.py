@@ -1,4 +1,4 @@
-"""Events of the registries by their fields' names, as the contracts' own ABI lays them out.
+"""Events and views of the registries by their fields' names, as the contracts' own ABI lays them out.
 
 Read by name, a field that moves or comes in anew changes nothing for whoever asks for the others.
 """
@@ -7,9 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from common import abi
-from common.artifacts import Artifact, event_topic
+from common.artifacts import Artifact, event_topic, selector
 from common.messages.jobs import Order
 from common.refusal import Refused
+
+
+def call_data(artifact: Artifact, function: str, *words: abi.Words) -> bytes:
+    return abi.call(selector(artifact, function), *words)
 
 
 def event_values(artifact: Artifact, event: str, topics: Sequence[bytes], data: bytes) -> dict[str, Any]:

@@ -36,7 +36,6 @@ from svc.jobs import Jobs, JobSeen
 from svc.known_markets import KnownMarkets, place_of
 from svc.options import ClientOptions
 from svc.orders import Orders, Submitted
-from svc.receipt_node import Node as ReceiptNode
 from svc.receipts import Receipts
 from svc.records import Cancelled, Candidate, Deployment, EscrowKey, Job, Quoted, Readiness, Session
 from svc.results import Result, Results, read_job_id
@@ -112,12 +111,13 @@ class Client:
         """The wallet's, in hex. Raises OrderRefused for a client without one."""
         return "0x" + self._account.wallet().address.hex()
 
-    async def receipt(self, job_id: str, rpc_url: str) -> bytes:
-        """The receipt of a job that has ended, as a file that anybody can check; `rpc_url` is a node of the chain."""
+    async def receipt(self, job_id: str) -> bytes:
+        """The receipt of a job that has ended, as a file that anybody can check. It is made from `rpc_url`'s nodes."""
+        chain = self.vouching.chain
+        if chain is None:
+            raise OrderRefused("a receipt is made of the chain's blocks: rpc_url must name a node", param="rpc_url")
         row, market = await self.jobs.row(job_id), await self._account.market()
-        async with httpx.AsyncClient(timeout=REQUEST_SECONDS) as http:
-            receipts = Receipts(ReceiptNode(rpc_url, http), market.for_receipts)
-            return await receipts.make(read_job_id(row.job_id), row.posted_block)
+        return await Receipts(chain.later(), market.for_receipts).make(read_job_id(row.job_id), row.posted_block)
 
     # --- the way of one job -----------------------------------------------------------------------------------
 

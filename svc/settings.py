@@ -100,7 +100,7 @@ class Settings:
             cipher_key_first=bool(cipher_key),
             settlement_margin=settlement_margin,
             addresses=_book(addresses or known.get("SVC_ADDRESSES_FILE") or None),
-            rpc_urls=_nodes(known.get("SVC_RPC_URL", "") if rpc_url is None else rpc_url, insecure),
+            rpc_urls=node_urls(rpc_url, insecure, known),
             max_amount=_amount(max_amount, known, "SVC_MAX_AMOUNT"),
             max_batch_amount=_amount(max_batch_amount, known, "SVC_MAX_BATCH_AMOUNT"),
             environment=known,
@@ -112,9 +112,15 @@ def _gateways(given: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(_url(gateway, "SVC_PIN_GATEWAY") for gateway in each if gateway.strip())
 
 
-def _nodes(given: str | Sequence[str], insecure: bool) -> tuple[str, ...]:
-    each = given.split(",") if isinstance(given, str) else given
-    return tuple(dict.fromkeys(secure_url(node, "SVC_RPC_URL", insecure) for node in each if node.strip()))
+def node_urls(
+    given: str | Sequence[str] | None, insecure: bool | None = None, environment: Mapping[str, str] | None = None
+) -> tuple[str, ...]:
+    """The nodes of the chain that are named, by SVC_RPC_URL where none are given. Raises Refused."""
+    known = os.environ if environment is None else environment
+    named = known.get("SVC_RPC_URL", "") if given is None else given
+    each = named.split(",") if isinstance(named, str) else named
+    allowed = _flag(known, "SVC_INSECURE_HTTP") if insecure is None else insecure
+    return tuple(dict.fromkeys(secure_url(node, "SVC_RPC_URL", allowed) for node in each if node.strip()))
 
 
 def _book(given: AddressBook | Path | str | None) -> AddressBook | None:

@@ -5,17 +5,21 @@ Read are the registries' getters `token`, `providers`, `fees`, `modelEnabled` an
 `JobFailed`, `JobReclaimed` and `JobCancelled`: what a job is, is told by its events, however the registry stores it.
 """
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import attrs
 
 from common import abi
-from common.artifacts import event_topic, load
+from common.artifacts import Artifact, event_topic, load
+from common.contract_events import call_data, event_values, order_of, returned_values
 from common.keccak import keccak256
 from common.messages.jobs import Order
 from common.quotes import Terms
+from common.receipt import ENDS
+from common.refusal import Refused
+from common.scalars import hex_of
 from svc.chain.node import Chain
-from svc.chain.values import call_data, event_values, returned
 from svc.errors import NodeFailed
 
 _JOBS: Final = load("JobRegistry")
@@ -23,7 +27,6 @@ _PROVIDERS: Final = load("ProviderRegistry")
 _DOMAIN_SEPARATOR: Final = keccak256(b"DOMAIN_SEPARATOR()")[:4]
 _DECIMALS: Final = keccak256(b"decimals()")[:4]
 _BALANCE: Final = keccak256(b"balanceOf(address)")[:4]
-_ENDS: Final = ("JobSettled", "JobFailed", "JobReclaimed", "JobCancelled")
 
 
 @attrs.frozen(slots=True)
@@ -84,7 +87,7 @@ async def provider_registry(chain: Chain, job_registry: bytes) -> bytes:
 
 async def fees(chain: Chain, job_registry: bytes) -> Terms:
     """The charges of a job that is posted now."""
-    values = returned(_JOBS, "fees", await chain.view(job_registry, call_data(_JOBS, "fees")))
+    values = await _returned(chain, _JOBS, job_registry, "fees")
     return Terms(fee_bps=values["feeBps"], gas_fee=values["gasFee"])
 
 
@@ -101,8 +104,7 @@ async def model_name(chain: Chain, job_registry: bytes, model_id: int, first: in
 
 
 async def provider(chain: Chain, registry: bytes, provider_id: int) -> RegisteredProvider:
-    data = await chain.view(registry, call_data(_PROVIDERS, "provider", abi.uint(provider_id)))
-    values = returned(_PROVIDERS, "provider", data)
+    values = await _returned(chain, _PROVIDERS, registry, "provider", abi.uint(provider_id))
     return RegisteredProvider(values["operator"], values["boxKey"], values["listed"])
 
 
@@ -113,21 +115,9 @@ async def posted_job(chain: Chain, job_registry: bytes, job_id: bytes, first: in
         return None
     log = logs[-1]  # an id is posted once
     values = _values("JobPosted", log)
-    order = Order(
-        c=values["c"],
-        model_id=values["modelId"],
-        sla_secs=values["slaSecs"],
-        rate_in=values["rateIn"],
-        rate_out=values["rateOut"],
-        units_in=values["unitsIn"],
-        units_out=values["unitsOut"],
-        designated=values["designated"],
-        expires_at=values["expiresAt"],
-    )
     fees = Terms(fee_bps=values["feeBps"], gas_fee=values["gasFee"])
-    return PostedJob(
-        values["owner"], order, fees, values["taskCid"], values["paySig"], log["block"], log["transaction"]
-    )
+    told = order_of(values), fees, values["taskCid"], values["paySig"]
+    return PostedJob(values["owner"], *told, log["block"], log["transaction"])
 
 
 async def claimed_by(chain: Chain, job_registry: bytes, job_id: bytes, first: int) -> int | None:
@@ -138,17 +128,28 @@ async def claimed_by(chain: Chain, job_registry: bytes, job_id: bytes, first: in
 
 async def ended_job(chain: Chain, job_registry: bytes, job_id: bytes, first: int) -> EndedJob | None:
     """What ended the job, if anything did."""
-    by_topic = {event_topic(_JOBS, name): name for name in _ENDS}
-    logs = await chain.logs(job_registry, [None, job_id], first)
-    for log in reversed(logs):
-        name = by_topic.get(log["topics"][0]) if log["topics"] else None
-        if name is not None:
-            return EndedJob(name, _values(name, log), log["block"])
-    return None
+    by_topic = {event_topic(_JOBS, name): name for name in ENDS}
+    logs = await chain.logs(job_registry, [None, job_id], first, by_topic)
+    name = by_topic.get(logs[-1]["topics"][0]) if logs else None
+    return EndedJob(name, _values(name, logs[-1]), logs[-1]["block"]) if name else None
 
 
-def _values(event: str, log: dict[str, Any]) -> dict[str, Any]:
-    return event_values(_JOBS, event, log["topics"], log["data"])
+async def _returned(
+    chain: Chain, artifact: Artifact, contract: bytes, function: str, *words: abi.Words
+) -> dict[str, Any]:
+    data = await chain.view(contract, call_data(artifact, function, *words))
+    try:
+        return returned_values(artifact, function, data)
+    except Refused as odd:
+        what = f"there is no {artifact.name}.{function} at {hex_of(contract)}, or it is another one's"
+        raise NodeFailed(f"{what}: {odd.message}", retryable=False) from None
+
+
+def _values(event: str, log: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return event_values(_JOBS, event, log["topics"], log["data"])
+    except Refused as odd:
+        raise NodeFailed(f"a node was asked for {event}: {odd.message}", retryable=False) from None
 
 
 def _word(data: bytes, signature: str, contract: bytes) -> bytes:

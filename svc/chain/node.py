@@ -1,10 +1,10 @@
-"""Nodes of the chain, asked by JSON-RPC the few things that a client checks. Several must agree.
+"""Nodes of the chain, asked by JSON-RPC: the one reader of them. Several must agree.
 
 All questions of one sitting are about one block, the lowest of the nodes' heads, so that nodes which are a block apart
 do not seem to disagree.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import anyio
@@ -12,6 +12,7 @@ import attrs
 import httpx
 
 from common import strict_json
+from common.inclusion.node_json import objects, octets, octets_of, quantity, texts
 from common.refusal import Refused
 from common.scalars import hex_of
 from svc.errors import NodeFailed
@@ -19,8 +20,8 @@ from svc.wire.answers import UnfitAnswer, opened, whole
 
 T = TypeVar("T")
 
-_LONGEST_ANSWER: Final = 16 << 20
-_SECONDS: Final = 20.0
+_LONGEST_ANSWER: Final = 64 << 20  # a full block's receipts
+_SECONDS: Final = 30.0
 _NARROWEST: Final = 500  # blocks of logs: a node that refuses even so few is asked no further
 _MOST_QUESTIONS: Final = 64  # about logs, in narrower and narrower ranges
 _MISSING: Final = object()
@@ -61,6 +62,17 @@ class Node:
             raise Refusal(f"the node {self.name} refuses {method}: {str(said)[:200]}", retryable=False)
         return answer.get("result")
 
+    async def quantity(self, method: str, *params: Any) -> int:
+        return quantity({method: await self.call(method, *params)}, method)
+
+    async def octets(self, method: str, *params: Any) -> bytes:
+        return octets_of(await self.call(method, *params), method)
+
+    async def block(self, number: int) -> Mapping[str, Any]:
+        """A block without its transactions. Refused where the node has none of this number."""
+        found = await self.call("eth_getBlockByNumber", hex(number), False)
+        return objects({"blocks": [found]}, "blocks")[0]
+
     async def _posted(self, request: dict[str, Any]) -> bytes:
         async with opened(self.http, "POST", self.url, json=request) as response:
             return (await whole(response, _LONGEST_ANSWER)).content
@@ -76,7 +88,7 @@ class Chain:
     async def head(self) -> int:
         """The block of this sitting: the latest that every node has."""
         if self._block is None:
-            self._block = min(number_of(each) for each in await self._each(lambda node: node.call("eth_blockNumber")))
+            self._block = min(await self._each(lambda node: node.quantity("eth_blockNumber")))
         return self._block
 
     def later(self) -> "Chain":
@@ -84,33 +96,41 @@ class Chain:
         return Chain(self.nodes)
 
     async def chain_id(self) -> int:
-        return number_of(await self._agreed("chain id", lambda node: node.call("eth_chainId")))
+        return await self._agreed("chain id", lambda node: node.quantity("eth_chainId"))
 
     async def code(self, address: bytes) -> bytes:
         block = hex(await self.head())
-        return bytes_of(await self._agreed("code", lambda node: node.call("eth_getCode", hex_of(address), block)))
+        return await self._agreed("code", lambda node: node.octets("eth_getCode", hex_of(address), block))
 
     async def view(self, contract: bytes, data: bytes) -> bytes:
         """A contract's answer to a call; nothing where there is no contract."""
         call, block = {"to": hex_of(contract), "data": hex_of(data)}, hex(await self.head())
-        return bytes_of(await self._agreed("a contract's answer", lambda node: node.call("eth_call", call, block)))
+        return await self._agreed("a contract's answer", lambda node: node.octets("eth_call", call, block))
 
     async def block_time(self) -> int:
         """Unix seconds of the block of this sitting."""
-        block = hex(await self.head())
+        block = await self.head()
 
-        async def time(node: Node) -> object:
-            found = await node.call("eth_getBlockByNumber", block, False)
-            return found.get("timestamp") if isinstance(found, dict) else None
+        async def time(node: Node) -> int:
+            return quantity(await node.block(block), "timestamp")
 
-        return number_of(await self._agreed("the time of a block", time))
+        return await self._agreed("the time of a block", time)
 
-    async def logs(self, contract: bytes, topics: Sequence[bytes | None], first: int) -> list[dict[str, Any]]:
-        """A contract's logs from a block on. Nodes that take narrow ranges alone are asked for those."""
-        return await self._agreed("logs", lambda node: self._logs(node, contract, topics, first))
+    async def block_hash(self, number: int) -> bytes:
+        async def hash_of(node: Node) -> bytes:
+            return octets(await node.block(number), "hash", 32)
+
+        return await self._agreed("the hash of a block", hash_of)
+
+    async def logs(
+        self, contract: bytes, topics: Sequence[bytes | None], first: int, ends: Collection[bytes] = ()
+    ) -> list[dict[str, Any]]:
+        """A contract's logs from a block on, as far as the first of the events `ends`. Nodes that take narrow ranges
+        alone are asked for those."""
+        return await self._agreed("logs", lambda node: self._logs(node, contract, topics, first, ends))
 
     async def _logs(
-        self, node: Node, contract: bytes, topics: Sequence[bytes | None], first: int
+        self, node: Node, contract: bytes, topics: Sequence[bytes | None], first: int, ends: Collection[bytes]
     ) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         last = await self.head()
@@ -127,12 +147,16 @@ class Chain:
             }
             questions += 1
             try:
-                found += [_log(each) for each in _list(await node.call("eth_getLogs", wanted))]
+                logs = objects({"eth_getLogs": await node.call("eth_getLogs", wanted)}, "eth_getLogs")
             except Refusal:
                 if width <= _NARROWEST:
                     raise
                 width = max(_NARROWEST, width // 8)
                 continue
+            for log in map(_log, logs):
+                found.append(log)
+                if log["topics"][:1] and log["topics"][0] in ends:
+                    return found
             first = until + 1
         return found
 
@@ -152,6 +176,8 @@ class Chain:
                 answers[at] = await ask(node)
             except NodeFailed as trouble:
                 failed.append(trouble)
+            except Refused as odd:
+                failed.append(NodeFailed(f"the node {node.name}: {odd.message}", retryable=False))
 
         async with anyio.create_task_group() as tasks:
             for at, node in enumerate(self.nodes):
@@ -161,39 +187,13 @@ class Chain:
         return answers
 
 
-def number_of(quantity: object) -> int:
-    try:
-        return int(quantity, 16) if isinstance(quantity, str) and len(quantity) <= 66 else _no_quantity(quantity)
-    except ValueError:
-        return _no_quantity(quantity)
-
-
-def bytes_of(data: object) -> bytes:
-    text = data if isinstance(data, str) else ""
-    try:
-        return bytes.fromhex(text.removeprefix("0x"))
-    except ValueError:
-        raise NodeFailed(f"a node answered {text[:40]!r} where hex was due", retryable=False) from None
-
-
-def _no_quantity(quantity: object) -> int:
-    raise NodeFailed(f"a node answered {str(quantity)[:40]!r} where a number was due", retryable=False)
-
-
-def _list(value: object) -> list[object]:
-    if not isinstance(value, list):
-        raise NodeFailed("a node answered no list where logs were due", retryable=False)
-    return value
-
-
-def _log(value: object) -> dict[str, Any]:
+def _log(log: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a log that all nodes tell alike; some add others of their own."""
-    log = value if isinstance(value, dict) else {}
-    topics = log.get("topics")
     return {
-        "address": bytes_of(log.get("address")),
-        "topics": [bytes_of(topic) for topic in topics] if isinstance(topics, list) else [],
-        "data": bytes_of(log.get("data")),
-        "block": number_of(log.get("blockNumber")),
-        "transaction": bytes_of(log.get("transactionHash")),
+        "address": octets(log, "address", 20),
+        "topics": texts(log, "topics", 32),
+        "data": octets(log, "data"),
+        "block": quantity(log, "blockNumber"),
+        "block_hash": octets(log, "blockHash", 32),
+        "transaction": octets(log, "transactionHash", 32),
     }

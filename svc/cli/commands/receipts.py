@@ -1,6 +1,5 @@
 """`svc receipt`: proofs of a job for somebody who was not there."""
 
-import os
 from pathlib import Path
 from typing import Final
 
@@ -13,15 +12,14 @@ from common.address_book import AddressBook
 from common.receipt import Fact, verified
 from common.refusal import Refused
 from common.scalars import hex_of, read_hex
+from svc.chain.node import Chain, Node
 from svc.cli.connection import Connection, connected
 from svc.cli.written import written
 from svc.errors import OrderRefused, ResultUnreadable
-from svc.receipt_node import Node
 from svc.receipts import check_blocks, check_hashes
+from svc.settings import node_urls
 
-_SECONDS: Final = 30.0
-_FILE = click.Path(path_type=Path, dir_okay=False)
-_NO_NODE: Final = "--rpc-url or SVC_RPC_URL must name a node of the chain: a receipt is made of its blocks"
+_FILE: Final = click.Path(path_type=Path, dir_okay=False)
 
 
 class _WriteByDefault(click.Group):
@@ -53,11 +51,8 @@ def receipt() -> None:
 @connected
 async def write(connection: Connection, job_id: str, out: Path | None) -> None:
     """Write the receipt of a job that has ended, as JSON (the same as `svc receipt JOB`)."""
-    rpc_url = _node_of(connection)
-    if rpc_url is None:
-        raise OrderRefused(_NO_NODE, param="SVC_RPC_URL")
     async with connection.client() as client:
-        raw = await client.receipt(job_id, rpc_url)
+        raw = await client.receipt(job_id)
     if out is None:
         connection.output.text(raw.decode().rstrip("\n"))
         return
@@ -77,8 +72,8 @@ async def verify(connection: Connection, file: Path, hashes: tuple[str, ...], ma
     Nothing but the file and block hashes is needed: those of a node, or those that are given.
     """
     known, book = _given(hashes, market)
-    rpc_url = _node_of(connection)
-    if not known and rpc_url is None:
+    nodes = () if known else _nodes_of(connection)
+    if not known and not nodes:
         raise OrderRefused("--rpc-url or --block-hash must be given: without one nobody vouches for the blocks")
     try:
         proved = verified(await anyio.Path(file).read_bytes())
@@ -89,19 +84,20 @@ async def verify(connection: Connection, file: Path, hashes: tuple[str, ...], ma
     if known:
         check_hashes(known, proved)
     else:
-        async with _http() as http:
-            await check_blocks(Node(str(rpc_url), http), proved)
-    voucher = "given with --block-hash" if known else f"the node {httpx.URL(str(rpc_url)).host}"
+        async with httpx.AsyncClient() as http:
+            await check_blocks(Chain([Node(url, http) for url in nodes]), proved)
+    voucher = "given with --block-hash" if known else f"the node {', '.join(httpx.URL(url).host for url in nodes)}"
     facts = [Fact("job", hex_of(proved.job_id), "owner and commitment, which it is made of"), *proved.facts]
     facts += [Fact(f"block {block.number}", hex_of(block.hash), voucher) for block in proved.blocks]
     said = [(fact.name, f"{fact.value}  ({fact.rests_on})") for fact in facts]
     connection.output.facts(said, [attrs.asdict(fact) for fact in facts])
 
 
-def _node_of(connection: Connection) -> str | None:
-    """The first node that is named: a receipt is of one node's blocks, and says so."""
-    named = connection.rpc_url or os.environ.get("SVC_RPC_URL", "")
-    return named.split(",")[0].strip() or None
+def _nodes_of(connection: Connection) -> tuple[str, ...]:
+    try:
+        return node_urls(connection.rpc_url, connection.insecure_http or None)
+    except Refused as refusal:
+        raise OrderRefused.because(refusal) from None
 
 
 def _given(hashes: tuple[str, ...], market: Path | None) -> tuple[list[bytes], AddressBook | None]:
@@ -110,7 +106,3 @@ def _given(hashes: tuple[str, ...], market: Path | None) -> tuple[list[bytes], A
         return known, None if market is None else AddressBook.parse(market.read_bytes())
     except (Refused, OSError) as wrong:
         raise OrderRefused(f"{market or '--block-hash'}: {wrong}") from None
-
-
-def _http() -> httpx.AsyncClient:
-    return httpx.AsyncClient(timeout=_SECONDS)

@@ -1,10 +1,11 @@
 """Receipts of jobs that a real coordinator settled and took back, held against the chain's own blocks."""
 
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import anyio
-import httpx
+import attrs
 import pytest
 from anyio import to_thread
 from click.testing import CliRunner
@@ -12,8 +13,7 @@ from click.testing import CliRunner
 from common.receipt import verified
 from svc.cli.main import svc
 from svc.client import Client
-from svc.errors import ResultUnreadable
-from svc.receipt_node import Node
+from svc.errors import OrderRefused, ResultUnreadable
 from svc.receipts import check_blocks, check_hashes
 from tests.integration.svc.conftest import Shop
 from tests.integration.svc.working_provider import WorkingProvider
@@ -21,6 +21,13 @@ from tests.integration.svc.working_provider import WorkingProvider
 pytestmark = pytest.mark.anyio
 
 MODEL = "demo/text-small"
+
+
+@pytest.fixture
+async def client(shop: Shop, anyio_backend: str) -> AsyncIterator[Client]:
+    """One with a node of the chain."""
+    async with Client(environment=shop.options, rpc_url=shop.world.anvil.rpc_url) as client:
+        yield client
 
 
 async def settled(client: Client, provider: WorkingProvider) -> str:
@@ -32,18 +39,24 @@ async def settled(client: Client, provider: WorkingProvider) -> str:
 
 
 async def test_receipt_of_a_settled_job_is_proved_by_the_blocks_of_the_chain(
-    client: Client, provider: WorkingProvider, shop: Shop
+    client: Client, provider: WorkingProvider
 ) -> None:
-    rpc_url = shop.world.anvil.rpc_url
     job = await client.jobs.row(await settled(client, provider))
-    proved = verified(await client.receipt(job.job_id, rpc_url))
+    proved = verified(await client.receipt(job.job_id))
     facts = {fact.name: fact.value for fact in proved.facts}
     assert "0x" + proved.job_id.hex() == job.job_id
     assert facts["owner"] == client.address.lower()
     assert facts["result"] == f"{job.result_cid}, {job.completion_tok} units"
     assert facts["claimed"].startswith(f"by provider {job.provider_id},")
-    async with httpx.AsyncClient() as http:
-        await check_blocks(Node(rpc_url, http), proved)
+    chain = client.vouching.chain
+    assert chain is not None
+    await check_blocks(chain.later(), proved)
+    higher = attrs.evolve(proved, blocks=(attrs.evolve(proved.blocks[0], number=1 << 40),))
+    with pytest.raises(ResultUnreadable, match="the chain ends at block"):
+        await check_blocks(chain.later(), higher)
+    other = attrs.evolve(proved, blocks=(attrs.evolve(proved.blocks[0], hash=bytes(32)),))
+    with pytest.raises(ResultUnreadable, match="in the receipt; the chain has 0x"):
+        await check_blocks(chain.later(), other)
     with pytest.raises(ResultUnreadable, match="none of the hashes"):
         check_hashes([bytes(32)], proved)
 
@@ -51,15 +64,16 @@ async def test_receipt_of_a_settled_job_is_proved_by_the_blocks_of_the_chain(
 async def test_receipt_of_a_cancelled_job_shows_that_nothing_was_collected(
     client: Client, provider: WorkingProvider, shop: Shop
 ) -> None:
+    async with Client(environment=shop.options) as without:
+        with pytest.raises(OrderRefused, match="rpc_url must name a node"):
+            await without.receipt("0x" + "11" * 32)
     prepared = await client.prepare(MODEL, "back", window="async")
     await client.submit(prepared)
     with pytest.raises(ResultUnreadable) as early:
-        await client.receipt(prepared.id, shop.world.anvil.rpc_url)
+        await client.receipt(prepared.id)
     assert early.value.code == "no_receipt"
     await client.cancel(prepared.id)
-    facts = {
-        fact.name: fact.value for fact in verified(await client.receipt(prepared.id, shop.world.anvil.rpc_url)).facts
-    }
+    facts = {fact.name: fact.value for fact in verified(await client.receipt(prepared.id)).facts}
     assert facts["ended"].startswith("JobCancelled")
     assert "collected" not in facts
 

@@ -108,6 +108,7 @@ class FakeNode:
                 "topics": [hex_of(topic) for topic in topics],
                 "data": hex_of(data),
                 "blockNumber": hex(block),
+                "blockHash": "0x" + f"{block:064x}",
                 "transactionHash": "0x" + "ee" * 32,
                 "logIndex": hex(len(self.logs)),
             }

@@ -45,8 +45,8 @@ async def test_balance_and_code_are_those_of_the_chain() -> None:
         (httpx.Response(200, text="<html>"), "no JSON-RPC endpoint"),
         (httpx.Response(200, json=[1]), "no JSON-RPC endpoint"),
         (httpx.Response(200, json={"error": {"code": -32601, "message": "unknown"}}), "refuses eth_chainId: unknown"),
-        (httpx.Response(200, json={"result": "many"}), "where a number was due"),
-        (httpx.Response(200, json={"result": None}), "where a number was due"),
+        (httpx.Response(200, json={"result": "many"}), "must be a hex quantity"),
+        (httpx.Response(200, json={"result": None}), "must be a hex quantity"),
         (
             httpx.Response(200, json={"result": "0x1"}, headers={"content-encoding": "x-br"}),
             "only identity was asked for",
@@ -100,7 +100,18 @@ async def test_node_that_gives_no_logs_at_all_is_given_up() -> None:
 async def test_log_of_another_event_is_not_read_as_the_one_that_was_asked_for() -> None:
     job = b"\x07" * 32
     log = {"topics": ["0x" + "ab" * 32, "0x" + job.hex(), "0x" + "00" * 32], "data": "0x" + "00" * 32}
-    chain = answering(httpx.Response(200, json={"result": [log | {"blockNumber": "0x5", "address": "0x"}]}))
-    chain._block = 9
-    with pytest.raises(NodeFailed, match="no JobClaimed"):
-        await facts.claimed_by(chain, TOLD.job_registry, job, 0)
+    place = {"blockNumber": "0x5", "address": "0x" + "11" * 20, "blockHash": "0x" + "22" * 32}
+    whole = log | place | {"transactionHash": "0x" + "33" * 32}
+    for told, complaint in ((whole, "no log of JobClaimed"), (log | place, "transactionHash must be hex of 32 bytes")):
+        chain = answering(httpx.Response(200, json={"result": [told]}))
+        chain._block = 9
+        with pytest.raises(NodeFailed, match=complaint):
+            await facts.claimed_by(chain, TOLD.job_registry, job, 0)
+
+
+async def test_logs_of_a_job_are_not_looked_for_behind_its_end() -> None:
+    node, job = FakeNode(head=10**8, refused_logs=10_000), b"\x07" * 32
+    node.emit("JobFailed", 900, {"jobId": job, "providerId": 7})
+    ended = await facts.ended_job(held(node), TOLD.job_registry, job, 100)
+    assert ended is not None
+    assert (ended.event, ended.block) == ("JobFailed", 900)
