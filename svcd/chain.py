@@ -3,6 +3,7 @@
 Read are the registry's view `job`, its event JobPosted, and the token's `authorizationState`: the registry calls a job
 claimed only once it has collected its payment, the payment's signature says how much that is, and the token says that
 it was used. How the registry stores a job does not matter here: values are read by name (`common/contract_events.py`).
+For `svcd check` the contracts' code and signing domains are read, and how this provider is registered.
 """
 
 from collections.abc import Mapping
@@ -13,8 +14,8 @@ import httpx
 
 from common import abi, quotes, strict_json
 from common.address_book import AddressBook
-from common.artifacts import event_topic, load, selector
-from common.contract_events import event_values, order_of, returned_values
+from common.artifacts import event_topic, load
+from common.contract_events import call_data, event_values, order_of, returned_values
 from common.domains import Domains
 from common.inclusion.node_json import octets, octets_of, quantity, texts
 from common.messages.payments import job_payment
@@ -26,6 +27,8 @@ from svcd.jobs import Job, JobState
 from svcd.trouble import Unavailable
 
 _JOBS: Final = load("JobRegistry")
+_PROVIDERS: Final = load("ProviderRegistry")
+_DOMAIN_SEPARATOR: Final = abi.selector("DOMAIN_SEPARATOR()")
 _AUTHORIZATION_STATE: Final = abi.selector("authorizationState(address,bytes32)")
 _LONGEST_ANSWER: Final = 4 << 20
 _SECONDS: Final = 10.0
@@ -58,6 +61,15 @@ class Contradicted:
 Standing = Claimed | NotClaimed | Contradicted
 
 
+@attrs.frozen(slots=True)
+class Registered:
+    """A provider as the registry has it."""
+
+    provider_id: int
+    listed: bool
+    box_key: bytes  # zeros: none was published
+
+
 @attrs.frozen(slots=True, eq=False)
 class Chain:
     """`url` may carry a key: it is in no message and no log."""
@@ -87,6 +99,33 @@ class Chain:
             return quantity({"chainId": await self._call("eth_chainId")}, "chainId")
         except Refused as odd:
             raise Unavailable(f"the node: {odd.message}") from None
+
+    async def wrong_contracts(self) -> list[str]:
+        """The contracts of the address book that are not there, or have another signing domain, in words."""
+        domains, found = Domains.of(self.book), []
+        try:
+            for domain in (domains.jobs, domains.providers, domains.asks, domains.token):
+                contract = domain.domain.verifying_contract or b""
+                name = f"{domain.domain.name} at {hex_of(contract)}"
+                if not octets_of(await self._call("eth_getCode", hex_of(contract), "latest"), "eth_getCode"):
+                    found.append(f"{name} has no code")
+                elif await self._view(contract, abi.call(_DOMAIN_SEPARATOR)) != domain.separator:
+                    found.append(f"{name} has another signing domain")
+        except Refused as odd:
+            raise Unavailable(f"the node: {odd.message}") from None
+        return found
+
+    async def registered(self, operator: bytes) -> Registered | None:
+        registry = self.book.provider_registry
+        try:
+            asked = call_data(_PROVIDERS, "providerIdOf", abi.address(operator))
+            if not (provider_id := abi.uint_at(await self._view(registry, asked), 0, 32)):
+                return None
+            asked = call_data(_PROVIDERS, "provider", abi.uint(provider_id))
+            found = returned_values(_PROVIDERS, "provider", await self._view(registry, asked))
+        except Refused as odd:
+            raise Unavailable(f"the node: {odd.message}") from None
+        return Registered(provider_id, found["listed"], found["boxKey"])
 
     async def _posted(self, job: Job) -> dict[str, Any] | None:
         wanted = {
@@ -134,7 +173,7 @@ class Chain:
 
 
 def _job_call(job_id: bytes) -> bytes:
-    return abi.call(selector(_JOBS, "job"), abi.bytes32(job_id))
+    return call_data(_JOBS, "job", abi.bytes32(job_id))
 
 
 def _differing(job: Job, posted: Mapping[str, Any]) -> Contradicted | None:

@@ -1,7 +1,7 @@
 """`svcd check`: everything that a run will need, looked at once and told in a table."""
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +13,7 @@ from common.refusal import Refused
 from common.scalars import hex_of
 from svcd.backends.build import open_backend
 from svcd.backends.settings import EchoSettings, ExecSettings, HttpSettings, OpenAISettings
+from svcd.chain import Chain, Registered
 from svcd.clock import Clock
 from svcd.config import Config, ModelConfig
 from svcd.coordinator.client import Coordinator, read_chain
@@ -28,6 +29,9 @@ from svcd.trouble import Unavailable
 
 _CLOCK_TOLERANCE: Final = 60.0  # of the ±600 seconds within which signatures count
 _PATIENCE: Final = 15.0
+_BELIEVED: Final = (
+    "no rpc_url: that claims are on the chain, that they are paid for and on which terms is the coordinator's word"
+)
 
 
 async def examine(
@@ -38,7 +42,7 @@ async def examine(
         checkup = _Checkup(config, http, Requests(http, config.coordinator_url), clock or Clock())
         models, slots = (_counted(n, what) for n, what in ((len(config.models), "model"), (_slots(config), "slot")))
         findings = [Finding("configuration", True, f"{models}, {slots}")]
-        for part in (checkup.state_directory, checkup.coordinator, checkup.gateways, checkup.backends):
+        for part in (checkup.state_directory, checkup.coordinator, checkup.node, checkup.gateways, checkup.backends):
             findings += [finding async for finding in part()]
         return findings
 
@@ -117,6 +121,44 @@ class _Checkup:
         for name in self.config.slots:
             what = f"id {known[name]}" if name in known else "not in the coordinator's catalogue"
             yield Finding(f"model {name}", name in known, what)
+
+    async def node(self) -> AsyncIterator[Finding]:
+        """What the chain itself has of the market and of us, by the provider's own node."""
+        url, book = self.config.rpc_url, self.config.addresses
+        if url is None or book is None:
+            yield Finding("node", None, _BELIEVED)
+            return
+        chain = Chain(self.http, url, book, provider_id=0)
+        try:
+            seen = await chain.chain_id()
+            if seen != book.chain_id:
+                detail = f"it follows chain {seen}: rpc_url must name a node of chain {book.chain_id}"
+                yield Finding("node", False, detail)
+                return
+            yield Finding("node", True, f"chain {seen}")
+            wrong = await chain.wrong_contracts()
+            remedy = "; get the market's address book from its operator anew (addresses_file)"
+            found = "code and signing domains as in the address book"
+            yield Finding("contracts", not wrong, "; ".join(wrong) + remedy if wrong else found)
+            if not wrong:
+                for finding in self._on_chain(await chain.registered(self.config.wallet.address)):
+                    yield finding
+        except Unavailable as away:
+            yield Finding("node", False, f"{away}; until it answers, or rpc_url names another, claimed jobs are failed")
+
+    def _on_chain(self, registered: Registered | None) -> Iterator[Finding]:
+        address = hex_of(self.config.wallet.address)
+        if registered is None:
+            yield Finding("on the chain", False, f"{address} is no provider: register it with the market's registry")
+            return
+        name = f"provider {registered.provider_id}"
+        more = "listed" if registered.listed else "not listed: ask the market's admin"
+        yield Finding("on the chain", registered.listed, f"{name} is {more}")
+        if self.config.box is not None:
+            ours, theirs = self.config.box.public.raw, registered.box_key
+            has = hex_of(theirs) if any(theirs) else "none"
+            detail = f"{name} has {has}, ours is {hex_of(ours)}: svcd identity publishes it"
+            yield Finding("key on the chain", ours == theirs, hex_of(ours) if ours == theirs else detail)
 
     async def gateways(self) -> AsyncIterator[Finding]:
         gateways = Gateways(self.http, self.config.gateways)
