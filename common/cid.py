@@ -56,6 +56,15 @@ def parse_cid(text: object, param: str) -> Cid:
     raise Refused(f"{param} must be a CIDv1 in base32: raw or dag-pb, sha2-256", param)
 
 
+def read_binary_cid(raw: bytes, param: str) -> Cid:
+    """The id in a link: a CIDv1 as above, or a CIDv0, which is the multihash of a dag-pb block alone."""
+    if len(raw) == 34 and raw[:2] == _SHA2_256:
+        return Cid("dag-pb", raw[2:])
+    if len(raw) == 36 and raw[0] == 1 and raw[1] in _CODECS and raw[2:4] == _SHA2_256:
+        return Cid(_CODECS[raw[1]], raw[4:])
+    raise Refused(f"{param} must be a CIDv1 of raw or dag-pb, or a CIDv0, and sha2-256", param)
+
+
 @attrs.frozen
 class ImportProfile:
     """How a store cuts and links the files that it imports. Another profile gives a file another id."""

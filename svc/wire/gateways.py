@@ -5,14 +5,16 @@ there is another round, up to eight, 1.5 s apart; when all gave other errors, th
 
 Nothing is taken on a gateway's word. Who ran a job for this wallet before knows the key that its results are sealed to,
 and could make another one with a gateway's help; so content is held against its id, where the id can tell: one of a
-single raw block is its hash, and one of several is what the file's blocks come to, cut as stores cut them. Of an id of
-another kind nothing can be told here: what does not open may be an error page that a gateway serves as 200, and the
-next gateway is asked.
+single raw block is its hash, and one of several is what the file's blocks come to, cut as stores cut them. Where it
+was cut otherwise its blocks are read one by one, from a gateway that serves them. Of an id of another kind nothing can
+be told here: what does not open may be an error page that a gateway serves as 200, and the next gateway is asked.
 """
 
 import hashlib
 import re
 from collections.abc import Callable
+from contextlib import aclosing
+from functools import partial
 from typing import Final, Generic, TypeVar
 
 import anyio
@@ -24,6 +26,7 @@ from common.refusal import Refused
 from svc.core.retries import GATEWAY_ATTEMPTS, GATEWAY_PAUSE
 from svc.errors import ResultUnreadable
 from svc.wire.answers import LONGEST_CONTENT, followed, pieces_of
+from svc.wire.blocks import LARGEST_BLOCK, content_of
 from svc.wire.transport import Sleep
 
 S = TypeVar("S")
@@ -33,7 +36,8 @@ _OK: Final = 200
 _NOT_YET: Final = 404
 _SERVER_FAULT: Final = 500
 _PIECE_SECONDS: Final = 180.0  # for the next 64 KiB: an answer that trickles would never end
-_LARGEST_BLOCK: Final = 4 << 20  # more than stores put into one: what goes on for longer is not waited out
+_OTHER: Final = "other bytes than those of this id"
+_CUT: Final = "cut as no known store cuts, or forged: SVC_PIN_GATEWAY or --gateway must name one that serves blocks"
 # How stores cut files that they import: the protocol's own first, then those of widespread implementations.
 _PROFILES: Final = (
     ImportProfile(),
@@ -73,8 +77,13 @@ class Gateways:
                 await self.sleep(GATEWAY_PAUSE)
             failures, may_come = [], False
             for url in left:
-                sink = begin()
-                failure = await self._read_once(f"{url}/ipfs/{cid}", _Checked(_identity_of(cid), sink, take, end))
+                identity, sink = _identity_of(cid), begin()
+                failure = await self._read_once(f"{url}/ipfs/{cid}", _Checked(identity, sink, take, end))
+                if failure is not None and failure.what == _OTHER and identity and identity.cid.codec != "raw":
+                    sink = begin()
+                    failure = await self._by_blocks(url, identity.cid, partial(take, sink))
+                    if failure is None:
+                        end(sink)
                 if failure is None:
                     return sink
                 failures.append(f"{url}: {failure.what}")
@@ -107,6 +116,19 @@ class Gateways:
         except (httpx.RequestError, httpx.InvalidURL) as failed:  # redirects without end or to nowhere, encodings
             return _Failure(f"{type(failed).__name__}: {failed}", may_come=False)
 
+    async def _by_blocks(self, url: str, cid: Cid, take: Callable[[bytes], object]) -> "_Failure | None":
+        """Content that is not what the known ways of cutting come to, by its own tree."""
+        try:
+            async with aclosing(content_of(self.http, url, cid)) as pieces:
+                async for piece in pieces:
+                    take(piece)
+        except Refused as refused:
+            return _Failure(f"{_OTHER}, {_CUT} ({refused.message})", may_come=False)
+        except (httpx.RequestError, httpx.InvalidURL, TimeoutError) as failed:
+            away = isinstance(failed, httpx.TransportError | TimeoutError)
+            return _Failure(f"{_OTHER}, {_CUT} ({type(failed).__name__}: {failed})", may_come=away)
+        return None
+
 
 @attrs.define
 class _Checked(Generic[S]):
@@ -136,7 +158,7 @@ class _Checked(Generic[S]):
     def whole(self) -> "_Failure | None":
         """None when it is what was asked for. Raises ResultUnreadable when it is that, and of no use all the same."""
         if self.identity is not None and not self.identity.holds():
-            return _Failure("other bytes than those of this id", may_come=False)
+            return _Failure(_OTHER, may_come=False)
         if self._unreadable is None:
             try:
                 self.end(self.sink)
@@ -164,7 +186,7 @@ class _Identity:
 
     @property
     def longest(self) -> int:
-        return LONGEST_CONTENT if self._files else _LARGEST_BLOCK
+        return LONGEST_CONTENT if self._files else LARGEST_BLOCK
 
     def update(self, piece: bytes) -> None:
         for file in self._files:

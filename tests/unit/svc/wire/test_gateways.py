@@ -1,14 +1,16 @@
-from collections.abc import AsyncIterator
+import hashlib
+from collections.abc import AsyncIterator, Callable
 
 import anyio
 import httpx
 import pytest
 
-from common.cid import ImportProfile, cid_of
+from common.cid import Cid, ImportProfile, cid_of
 from svc.errors import ResultUnreadable
+from svc.wire import blocks
 from svc.wire.gateways import Gateways
 from tests.fakes.streamed import StreamedTransport
-from tests.unit.svc.fake_coordinator import Answer, Dropped, FakeCoordinator, Told
+from tests.unit.svc.fake_coordinator import Answer, Asked, Dropped, FakeCoordinator, Told
 
 pytestmark = pytest.mark.anyio
 
@@ -120,6 +122,64 @@ async def test_content_that_does_not_open_is_its_makers_fault_only_if_it_is_that
         with pytest.raises(ResultUnreadable) as unread:
             await coordinator.client(gateways=A)._account.gateways.read(cid, bytearray, refuse, whole)
         assert unread.value.code == code
+
+
+def dag_pb(*links: Cid, content: bytes = b"") -> tuple[Cid, bytes]:
+    """A node of a file with few, short fields."""
+    named = b"".join(b"\x12\x26\x0a\x24" + each.encode() for each in links)
+    data = b"\x08\x02" + (b"\x12" + bytes((len(content),)) + content if content else b"")
+    block = named + b"\x0a" + bytes((len(data),)) + data
+    return Cid("dag-pb", hashlib.sha256(block).digest()), block
+
+
+# Cut as no store cuts: a leaf of four bytes, a node that holds one itself and has a child.
+LEAF = cid_of(b"ther")
+INNER, INNER_BLOCK = dag_pb(content=b"e")
+ROOT, ROOT_BLOCK = dag_pb(LEAF, INNER)
+BLOCKS = {str(LEAF): b"ther", str(INNER): INNER_BLOCK, str(ROOT): ROOT_BLOCK}
+
+
+def serving(held: dict[str, bytes], content: bytes = b"there") -> FakeCoordinator:
+    """A gateway of files at B, and at A one that serves blocks as well."""
+
+    def told(cid: str) -> Callable[[Asked], Answer]:
+        return lambda asked: Answer(200, held[cid] if asked.query.get("format") == "raw" else content)
+
+    routes: dict[str, list[Told]] = {f"GET {A}/ipfs/{cid}": [told(cid)] for cid in held}
+    return FakeCoordinator({**routes, f"GET {B}/ipfs/{ROOT}": [Answer(200, content)]})
+
+
+async def test_content_that_was_cut_in_any_way_is_proved_by_its_blocks() -> None:
+    assert await read(serving(BLOCKS), A, cid=str(ROOT)) == b"there"
+    # Where the gateway's file is forged its blocks are not.
+    assert await read(serving(BLOCKS, b"forged"), A, cid=str(ROOT)) == b"there"
+    assert await read(serving(BLOCKS), B, A, cid=str(ROOT)) == b"there"
+
+
+async def test_gateway_without_blocks_is_told_what_must_be_done() -> None:
+    with pytest.raises(ResultUnreadable, match="must name one that serves blocks") as unread:
+        await read(serving(BLOCKS), B, cid=str(ROOT))
+    assert unread.value.code == "gateway_status"
+
+
+@pytest.mark.parametrize("forged", [LEAF, INNER, ROOT], ids=["leaf", "inner", "root"])
+async def test_each_block_is_held_against_its_own_id(forged: Cid) -> None:
+    with pytest.raises(ResultUnreadable, match=f"not the bytes of block {forged}"):
+        await read(serving(BLOCKS | {str(forged): b"forged"}), A, cid=str(ROOT))
+
+
+async def test_proved_content_that_does_not_open_is_its_makers_fault() -> None:
+    leaf, block = dag_pb(content=b"other")
+    coordinator = FakeCoordinator({f"GET {A}/ipfs/{leaf}": [lambda _: Answer(200, block)]})
+    with pytest.raises(ResultUnreadable) as unread:
+        await read(coordinator, A, B, cid=str(leaf))
+    assert (unread.value.code, len(coordinator.asked)) == ("undecryptable", 2)
+
+
+async def test_tree_that_names_blocks_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "_MOST_BLOCKS", 2)
+    with pytest.raises(ResultUnreadable, match="at most 1073741824 bytes in 2 blocks"):
+        await read(serving(BLOCKS), A, cid=str(ROOT))
 
 
 async def test_content_that_does_not_open_and_whose_id_proves_nothing_is_asked_for_elsewhere() -> None:
