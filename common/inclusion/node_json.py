@@ -1,18 +1,18 @@
 """Values in a node's answers: quantities and bytes, read strictly enough that nothing else is made of them."""
 
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from common.refusal import Refused
+
+_QUANTITY: Final = re.compile(r"0x[0-9a-fA-F]{1,64}")
 
 
 def quantity(answer: Mapping[str, Any], name: str) -> int:
     value = answer.get(name)
-    if isinstance(value, str) and value.startswith("0x") and len(value) <= 66:
-        try:
-            return int(value[2:], 16)
-        except ValueError:
-            pass
+    if isinstance(value, str) and _QUANTITY.fullmatch(value):
+        return int(value, 16)
     raise Refused(f"a node's {name} must be a hex quantity", name)
 
 
