@@ -105,6 +105,9 @@ async def create(
 
     Every line is planned, sealed, signed and paid for. The file is refused as a whole when a line is wrong, naming the
     line, before anything is sent.
+
+    A line for a provider is sealed to it alone. An open line (rates and no --provider) is sealed to the coordinator's
+    escrow: whoever runs the coordinator holds its key and can open it, as can the provider that claims the job.
     """
     lines, pairs, output = _lines(file), _pairs(metadata), connection.output
     async with connection.client(wallet=True) as client:
