@@ -76,6 +76,8 @@ class Receipts:
             raise ResultUnreadable(
                 f"job {hex_of(job_id)} has not ended on the chain: it has no receipt yet", code="no_receipt"
             )
+        if found[0].name != "JobPosted":
+            raise Refused(f"the chain has no post of it from block {first} on, where the coordinator says that it is")
         return found
 
 

@@ -14,7 +14,7 @@ from common.receipt import verified
 from svc.cli.main import svc
 from svc.client import Client
 from svc.errors import OrderRefused, ResultUnreadable
-from svc.receipts import check_blocks, check_hashes
+from svc.receipts import Receipts, check_blocks, check_hashes
 from tests.integration.svc.conftest import Shop
 from tests.integration.svc.working_provider import WorkingProvider
 
@@ -51,6 +51,10 @@ async def test_receipt_of_a_settled_job_is_proved_by_the_blocks_of_the_chain(
     chain = client.vouching.chain
     assert chain is not None
     await check_blocks(chain.later(), proved)
+    receipts = Receipts(chain.later(), (await client._account.market()).for_receipts)
+    with pytest.raises(ResultUnreadable, match="no post of it from block") as unproved:  # as a coordinator may say
+        await receipts.make(proved.job_id, job.posted_block + 1)
+    assert unproved.value.code == "receipt_unproved"
     higher = attrs.evolve(proved, blocks=(attrs.evolve(proved.blocks[0], number=1 << 40),))
     with pytest.raises(ResultUnreadable, match="the chain ends at block"):
         await check_blocks(chain.later(), higher)
@@ -65,7 +69,7 @@ async def test_receipt_of_a_cancelled_job_shows_that_nothing_was_collected(
     client: Client, provider: WorkingProvider, shop: Shop
 ) -> None:
     async with Client(environment=shop.options) as without:
-        with pytest.raises(OrderRefused, match="rpc_url must name a node"):
+        with pytest.raises(OrderRefused, match="SVC_RPC_URL or rpc_url= must name a node"):
             await without.receipt("0x" + "11" * 32)
     prepared = await client.prepare(MODEL, "back", window="async")
     await client.submit(prepared)
