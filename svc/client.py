@@ -115,7 +115,7 @@ class Client:
         """The receipt of a job that has ended, as a file that anybody can check. It is made from `rpc_url`'s nodes."""
         chain = self.vouching.chain
         if chain is None:
-            message = "--rpc-url, SVC_RPC_URL or rpc_url= must name a node of the chain: a receipt is made of its blocks"
+            message = "--rpc-url, SVC_RPC_URL or rpc_url= must name a node: a receipt is made of its blocks"
             raise OrderRefused(message, param="SVC_RPC_URL")
         row, market = await self.jobs.row(job_id), await self._account.market()
         return await Receipts(chain.later(), market.for_receipts).make(read_job_id(row.job_id), row.posted_block)
