@@ -1,9 +1,11 @@
 """The directory of one local world: claimed for as long as it runs, emptied before and after.
 
-    lock          held while a world runs; holds its process id
-    devnet.json   how to attach (see devnet.manifest)
+    lock             held while a world runs; holds its process id
+    devnet.json      how to attach (see devnet.manifest)
+    addresses.json   its address book, for clients to pin
+    known/           what its clients came to know of it
     anvil/ postgres/ pins/ provider/   what the services keep
-    logs/         one file per service; kept until the next start
+    logs/            one file per service; kept until the next start
 
 Chain, database and objects refer to each other, and the chain lives in memory: what an earlier run left is of
 no use, so every start begins empty.
@@ -24,7 +26,9 @@ from devnet.trouble import Trouble
 
 _LOCK: Final = "lock"
 _MANIFEST: Final = "devnet.json"
+_ADDRESSES: Final = "addresses.json"
 _SERVICES: Final = ("anvil", "postgres", "pins", "provider")
+_KNOWN: Final = "known"
 _LOGS: Final = "logs"
 _MIB: Final = 2**20
 _NEEDED_BYTES: Final = 200 * _MIB  # twice what an empty market takes
@@ -124,7 +128,8 @@ def _clear(path: Path) -> bool:
     if (path / _MANIFEST).exists():
         (path / _MANIFEST).unlink()  # first: nobody attaches to what is going away
         found = True
-    for name in _SERVICES:
+    (path / _ADDRESSES).unlink(missing_ok=True)
+    for name in (*_SERVICES, _KNOWN):
         if (path / name).exists():
             _remove(path / name)
             found = True
