@@ -20,76 +20,59 @@ from starlette.types import ASGIApp
 from common.domains import Domains
 from common.native.library import LIBRARY
 from common.secp256k1 import Wallet
-from coordinatord import metrics
-from coordinatord.api.application import Endpoints, build_application
-from coordinatord.api.batches import BatchRoutes
-from coordinatord.api.book import Book
-from coordinatord.api.cors import Origins
-from coordinatord.api.escrow import EscrowRoutes, Hosted
-from coordinatord.api.files import FileRoutes
-from coordinatord.api.handshake import Handshake
-from coordinatord.api.jobs import Jobs
-from coordinatord.api.models import Models
-from coordinatord.api.operations import Operations
-from coordinatord.api.providers import Providers
-from coordinatord.api.system import Stopping, System
-from coordinatord.chain.ask_registry import AskRegistry
+from coordinatord.application import Endpoints, build_application
+from coordinatord.base import metrics
+from coordinatord.base.clock import system_clock
+from coordinatord.base.concurrency import Patience
+from coordinatord.base.systemd import Systemd
+from coordinatord.batches.batches import Batches
+from coordinatord.batches.expansion import Expansion, LineAllowances
+from coordinatord.batches.lines import LineContainers
+from coordinatord.batches.plan import Plans
+from coordinatord.batches.routes import BatchRoutes
+from coordinatord.batches.worker import BatchWorker, Finalising
+from coordinatord.book.polls import Funding, Polls, no_custody
+from coordinatord.book.reads import IndexReads, PostedJobs
+from coordinatord.book.routes import Book, Models, Providers
 from coordinatord.chain.boot import check_chain
-from coordinatord.chain.decoding import Decoder
-from coordinatord.chain.job_registry import JobRegistry
-from coordinatord.chain.payment_token import PaymentToken
-from coordinatord.chain.provider_registry import ProviderRegistry
+from coordinatord.chain.logs import Decoder
+from coordinatord.chain.registries import AskRegistry, JobRegistry, PaymentToken, ProviderRegistry
 from coordinatord.chain.rpc import Rpc, open_rpc
 from coordinatord.config import Config
+from coordinatord.database.connections import Database, open_database
+from coordinatord.database.migrate import migrate
+from coordinatord.database.notices import Notices
+from coordinatord.escrow.hosting import Escrow, EscrowGround, open_escrow
+from coordinatord.escrow.release import Claims, Releases
+from coordinatord.escrow.routes import EscrowRoutes, Hosted
+from coordinatord.escrow.sql import read_custody
+from coordinatord.files.files import Files, StoredUploads
+from coordinatord.files.routes import FileRoutes
+from coordinatord.files.storage_budgets import StorageBudgets
+from coordinatord.http.middleware import Origins
 from coordinatord.indexer.fetch import Source
 from coordinatord.indexer.follow import IndexerSettings, Wake, run_indexer
-from coordinatord.indexer.readiness import Readiness
-from coordinatord.metrics_server import serve_metrics
-from coordinatord.notify import Systemd
-from coordinatord.patience import Patience
+from coordinatord.janitor import Janitor
+from coordinatord.operations.asks import Asks
+from coordinatord.operations.ops import Ops
+from coordinatord.operations.reclaimer import ReclaimWorker
+from coordinatord.operations.routes import Operations
+from coordinatord.orders.cancel import Cancels, Endings
+from coordinatord.orders.candidates import Market
+from coordinatord.orders.containers import Containers
+from coordinatord.orders.routes import Jobs
+from coordinatord.orders.submission import Submissions
 from coordinatord.pins.store import PinStore, open_pin_store
+from coordinatord.relayer.budgets import GasBudgets, GasPolicy, Promises
+from coordinatord.relayer.relaying import Relaying
 from coordinatord.relayer.settings import RelayerSettings
 from coordinatord.relayer.worker import run_relayer
 from coordinatord.server.connections import Room
-from coordinatord.server.listening import listening_socket
-from coordinatord.server.serving import serve_until
-from coordinatord.service.asks import Asks
-from coordinatord.service.batches import Batches
-from coordinatord.service.cancel import Cancels
-from coordinatord.service.containers import Containers
-from coordinatord.service.deployment import Deployment
-from coordinatord.service.endings import Endings
-from coordinatord.service.escrow.claims import Claims
-from coordinatord.service.escrow.hosting import Escrow, EscrowGround, open_escrow
-from coordinatord.service.escrow.release import Releases
-from coordinatord.service.files import Files
-from coordinatord.service.funding import Funding
-from coordinatord.service.gas_budgets import GasBudgets, GasPolicy
-from coordinatord.service.index_reads import IndexReads
-from coordinatord.service.line_containers import LineContainers
-from coordinatord.service.live_sessions import LiveSessions
-from coordinatord.service.market import Market
-from coordinatord.service.ops import Ops
-from coordinatord.service.plan import Plans
-from coordinatord.service.polls import Polls, no_custody
-from coordinatord.service.posted_jobs import PostedJobs
-from coordinatord.service.promises import Promises
-from coordinatord.service.relaying import Relaying
-from coordinatord.service.sessions import Sessions
-from coordinatord.service.storage_budgets import StorageBudgets
-from coordinatord.service.submission import Submissions
-from coordinatord.service.uploads import StoredUploads
-from coordinatord.service.windows import system_clock
-from coordinatord.store.database import Database, open_database
-from coordinatord.store.escrow_generations import read_custody
-from coordinatord.store.migrate import migrate
-from coordinatord.store.notices import Notices
-from coordinatord.workers.batches import BatchWorker
-from coordinatord.workers.expansion import Expansion
-from coordinatord.workers.finalising import Finalising
-from coordinatord.workers.janitor import Janitor
-from coordinatord.workers.line_allowances import LineAllowances
-from coordinatord.workers.reclaim import ReclaimWorker
+from coordinatord.server.serving import listening_socket, serve_metrics, serve_until
+from coordinatord.sessions.routes import Handshake
+from coordinatord.sessions.sessions import LiveSessions, Sessions
+from coordinatord.system.readiness import Deployment, Readiness
+from coordinatord.system.routes import Stopping, System
 
 log = structlog.get_logger(__name__)
 

@@ -3,7 +3,7 @@
 import argparse
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Final
 
@@ -12,15 +12,35 @@ from structlog.typing import Processor
 
 from common.hidden_memory import hide_memory
 from coordinatord import app
+from coordinatord.base.errors import Fatal, Retryable
+from coordinatord.base.logs import error_reporting, set_up_logging
 from coordinatord.chain.boot import check_chain
 from coordinatord.config import Config, read_config, variables
-from coordinatord.error_reporting import error_reporting
-from coordinatord.logs import set_up_logging
-from coordinatord.spenders import spender_table
-from coordinatord.store.database import open_database
-from coordinatord.store.gas_budgets import top_spenders
-from coordinatord.store.migrate import migrate
-from coordinatord.trouble import Fatal, Retryable
+from coordinatord.database.connections import open_database
+from coordinatord.database.migrate import migrate
+from coordinatord.relayer.budgets_sql import ALL_NEWCOMERS, TopSpender, top_spenders
+
+# The table of `coordinatord budgets`: whose ops used most gas in the last day.
+
+_HEAD: Final = ("signer", "kind", "gas, this hour", "gas, 24 hours")
+
+
+def spender_table(spenders: Sequence[TopSpender]) -> str:
+    """One line for each signer and kind of op, the largest first."""
+    if not spenders:
+        return "no gas was spent in the last 24 hours"
+    rows = [_HEAD] + [(_name(s.signer), s.kind, f"{s.last_hour:,}", f"{s.last_day:,}") for s in spenders]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
+    return "\n".join(
+        f"{row[0]:{widths[0]}}  {row[1]:{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]:>{widths[3]}}" for row in rows
+    )
+
+
+def _name(signer: bytes) -> str:
+    if signer == ALL_NEWCOMERS:
+        return "all newcomers"
+    return "0x" + signer.hex() if signer else "the coordinator"
+
 
 _SPENDERS: Final = 40  # lines of the table
 

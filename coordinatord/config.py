@@ -16,8 +16,8 @@ import attrs
 from common.address_book import AddressBook
 from common.refusal import Refused
 from common.secp256k1 import Wallet
-from coordinatord.secret import Secret
-from coordinatord.trouble import Fatal
+from coordinatord.base.errors import Fatal
+from coordinatord.base.secret import Secret
 
 T = TypeVar("T")
 EscrowMode = Literal["off", "static", "mock"]

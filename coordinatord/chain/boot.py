@@ -4,10 +4,10 @@ from common import abi
 from common.address_book import AddressBook
 from common.domains import Domains
 from common.scalars import hex_of
+from coordinatord.base.errors import Fatal
+from coordinatord.chain.contract_calls import Reverted, View, read_many
 from coordinatord.chain.rpc import Rpc, quantity, trouble_of
 from coordinatord.chain.rpc_errors import Meaning, RpcError
-from coordinatord.chain.views import Reverted, View, read_many
-from coordinatord.trouble import Fatal
 
 _SEPARATOR = abi.selector("DOMAIN_SEPARATOR()")
 

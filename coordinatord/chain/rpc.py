@@ -4,9 +4,10 @@ Two ways to fail, kept apart: `Retryable` when no answer came (nothing is known 
 the node answered with an error. Each call names the code that a caller of ours would see if it gets no answer.
 """
 
+import io
 import itertools
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Final, Generic, TypeVar
@@ -14,11 +15,42 @@ from typing import Final, Generic, TypeVar
 import attrs
 import msgspec
 
+from coordinatord.base.errors import Retryable
+from coordinatord.base.http_client import NoAnswer, answering, open_connections, read_answer
+from coordinatord.base.metrics import rpc_requests
 from coordinatord.chain.rpc_errors import Meaning, RpcError, read_error
-from coordinatord.chain.transport import Transport, open_transport
-from coordinatord.connections import NoAnswer
-from coordinatord.metrics import rpc_requests
-from coordinatord.trouble import Retryable
+
+# One POST to a JSON-RPC endpoint and the answer's bytes, on a few kept connections.
+#
+# aiohttp and not httpx: a backfill reads a page of logs of megabytes per range, and aiohttp's parser, written in C,
+# takes
+# a third of the time for it.
+
+# A request's body to the HTTP status and the answer's body. Raises NoAnswer, and nothing else.
+Transport = Callable[[bytes], Awaitable[tuple[int, bytes]]]
+
+_READ_AHEAD: Final = 1 << 20  # bytes; a page of logs is larger than the default by far, and would be read haltingly
+_HEADERS: Final = {"content-type": "application/json"}
+_LONGEST_ANSWER: Final = (
+    128 << 20
+)  # a page of logs is megabytes, and the indexer asks for some thousand events at a time
+
+
+@asynccontextmanager
+async def open_transport(url: str, *, connections: int, patience: float) -> AsyncIterator[Transport]:
+    """`patience`: seconds to get a connection, to send a request, and between any two reads of an answer."""
+    async with open_connections(
+        connections, connecting=patience, patience=patience, headers=_HEADERS, read_bufsize=_READ_AHEAD
+    ) as session:
+
+        async def post(body: bytes) -> tuple[int, bytes]:
+            with answering(within=3 * patience) as until_answered:
+                async with session.post(url, data=io.BytesIO(body), allow_redirects=False) as response:
+                    until_answered.deadline = float("inf")
+                    return response.status, await read_answer(response, _LONGEST_ANSWER)
+
+        yield post
+
 
 T = TypeVar("T")
 Json = object  # what msgspec.json.decode yields: dict, list, str, int, float, bool, None

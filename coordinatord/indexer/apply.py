@@ -5,23 +5,23 @@ from collections.abc import Sequence
 
 import attrs
 
-from coordinatord import metrics
+from coordinatord.base import metrics
 from coordinatord.chain.blocks import Header
+from coordinatord.database.connections import Connection
+from coordinatord.indexer.changes import BY_EXPIRY, CANCELLED, OPEN, Changes
 from coordinatord.indexer.evidence import Stretch
 from coordinatord.indexer.fold import Fold
-from coordinatord.store.database import Connection
-from coordinatord.store.index.changes import BY_EXPIRY, CANCELLED, OPEN, Changes
-from coordinatord.store.index.expiry import mark_expired, match_expired
-from coordinatord.store.index.journal import (
+from coordinatord.indexer.tables_sql import mark_expired, match_expired, write_changes
+from coordinatord.indexer.undo_sql import (
     KeptBlock,
+    Position,
     empty_index,
     keep_blocks,
+    move_position,
     restart_run,
     start_journal,
     undo_above,
 )
-from coordinatord.store.index.position import Position, move_position
-from coordinatord.store.index.writer import write_changes
 
 
 async def apply_range(connection: Connection, stretch: Stretch, *, rebuilding: bool) -> Position:

@@ -10,10 +10,10 @@ import attrs
 
 from common.keccak import keccak256
 from common.refusal import Refused
+from coordinatord.base.errors import Retryable
 from coordinatord.chain.blocks import Header, Log
-from coordinatord.chain.decoding import Decoder
 from coordinatord.chain.events import Event
-from coordinatord.trouble import Retryable
+from coordinatord.chain.logs import Decoder
 
 Placed = tuple[int, int, Event]  # block, log index, event
 

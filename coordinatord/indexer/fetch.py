@@ -3,18 +3,94 @@
 Whatever goes wrong here is a `Retryable`: nothing was written, and the same question may be asked again.
 """
 
-from collections.abc import Sequence
-from typing import Final, TypeVar
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Final, Generic, TypeVar
 
+import anyio
+import attrs
 import msgspec
+from anyio.streams.memory import MemoryObjectSendStream
 
+from coordinatord.base.errors import Retryable
 from coordinatord.chain.blocks import Header, Log
-from coordinatord.chain.decoding import Decoder
+from coordinatord.chain.logs import Decoder
 from coordinatord.chain.rpc import CALLS_PER_REQUEST, Call, Rpc, decode_result, quantity, trouble_of
 from coordinatord.chain.rpc_errors import Meaning, RpcError
 from coordinatord.indexer.evidence import Stretch, bloom_mask, check_linked, lied, read_logs, suspects
-from coordinatord.indexer.ranges import RangeWidth
-from coordinatord.trouble import Retryable
+
+# How many blocks to ask logs for at once: what the node allows, and what suits our own pipeline.
+#
+# A node that refuses a range mostly says what it would take; where it does not, the range is halved. The limit is
+# remembered and tried again only after a long run of successes, because each provider's limits are its own and some
+# count results, not blocks. Below the limit, the width follows the density of events: ranges of some thousand events
+# keep
+# fetching, decoding and writing busy at once, larger ones make them wait for each other.
+
+EVENTS_PER_RANGE: Final = 4000
+FIRST_WIDTH: Final = 16
+_PATIENCE: Final = 64  # successes at the limit before a wider range is tried
+
+_HEX_RANGE: Final = re.compile(r"\[?\s*(0x[0-9a-f]+)\s*(?:,|-|to|and|\.\.)\s*(0x[0-9a-f]+)", re.IGNORECASE)
+_RETRY_RANGE: Final = re.compile(r"\brange:? \[?(\d{1,19})\s*(?:,|-)\s*(\d{1,19})", re.IGNORECASE)
+_NUMBER: Final = re.compile(r"\b(\d[\d,_]{0,19})\s*(k\b)?", re.IGNORECASE)
+
+
+def hinted_width(message: str, asked: int) -> int | None:
+    """A width below the one asked for that a refusal suggests, if it does.
+
+    Either it names a range that would work, or the limit is the largest of its numbers that the request exceeded:
+    the wordings are too many for patterns. A limit on results that is taken for one on blocks does no harm, since
+    something below the width asked for had to be tried anyway.
+    """
+    if found := _HEX_RANGE.search(message):
+        works = int(found[2], 16) - int(found[1], 16) + 1
+    elif found := _RETRY_RANGE.search(message):
+        works = int(found[2]) - int(found[1]) + 1
+    else:
+        works = 0
+    if 0 < works < asked:
+        return works
+    numbers = [
+        int(digits.replace(",", "").replace("_", "")) * (1000 if thousands else 1)
+        for digits, thousands in _NUMBER.findall(message)
+    ]
+    return max((number for number in numbers if 0 < number < asked), default=None)
+
+
+class RangeWidth:
+    """The width to ask for next. `cap` is the operator's; it is never passed."""
+
+    def __init__(self, cap: int) -> None:
+        self._cap = cap
+        self._limit = cap  # what the node is known to take
+        self._wanted = float(min(FIRST_WIDTH, cap))
+        self._successes = 0
+
+    @property
+    def blocks(self) -> int:
+        return max(1, min(int(self._wanted), self._limit))
+
+    def took(self, blocks: int, events: int) -> None:
+        """A range was answered."""
+        fitting = blocks * EVENTS_PER_RANGE / max(1, events)
+        self._wanted = max(1.0, min(fitting, 2.0 * max(self._wanted, blocks), float(self._cap)))
+        if blocks >= self._limit < self._cap:
+            self._successes += 1
+            if self._successes >= _PATIENCE:
+                self._successes = 0
+                self._limit = min(self._cap, self._limit + max(1, self._limit // 4))
+
+    def refused(self, blocks: int, message: str) -> None:
+        """A range was too wide for the node."""
+        self._limit = max(1, min(self._limit, hinted_width(message, blocks) or blocks // 2))
+        self._successes = 0
+
+    def struggled(self, blocks: int) -> None:
+        """No answer came: perhaps the range was too much work. Go on with less, but remember nothing."""
+        self._wanted = max(1.0, min(self._wanted, blocks / 2))
+
 
 T = TypeVar("T")
 
@@ -118,3 +194,71 @@ class Source:
                     raise trouble_of(answer, call.method) from answer
                 results.append(decode_result(answer, kind, call.method))
         return results
+
+
+# Ranges of blocks fetched ahead and handed over in order: while one is written, the next are on their way.
+
+AHEAD: Final = 2
+
+Fetch = Callable[[int, int], Awaitable[T]]
+
+
+@attrs.define
+class _Pending(Generic[T]):
+    done: anyio.Event = attrs.field(factory=anyio.Event)
+    outcome: T | Retryable | None = None
+
+
+@asynccontextmanager
+async def prefetched(
+    fetch: Fetch[T], first: int, last: int, width: Callable[[], int]
+) -> AsyncIterator[Callable[[], Awaitable[T | None]]]:
+    """Yields a function that gives the next range, and None behind `last`; it raises what fetching raised.
+
+    `width` is asked before each range, how many blocks it may have.
+    """
+    # The one being written and AHEAD more: the stream holds all of them but the one that its sender waits with.
+    send, receive = anyio.create_memory_object_stream[_Pending[T]](AHEAD - 1)
+
+    async def following() -> T | None:
+        try:
+            pending = await receive.receive()
+        except anyio.EndOfStream:
+            return None
+        await pending.done.wait()
+        if isinstance(pending.outcome, Retryable):
+            raise pending.outcome
+        return pending.outcome
+
+    wrong: Exception | None = None
+    with send, receive:
+        async with anyio.create_task_group() as fetching:
+            fetching.start_soon(_plan, send, fetch, first, last, width)
+            try:
+                yield following
+            except Exception as raised:
+                wrong = raised
+            fetching.cancel_scope.cancel()
+    if wrong is not None:
+        raise wrong
+
+
+async def _plan(
+    send: MemoryObjectSendStream[_Pending[T]], fetch: Fetch[T], first: int, last: int, width: Callable[[], int]
+) -> None:
+    async with send, anyio.create_task_group() as fetches:
+        while first <= last:
+            upto = min(last, first + width() - 1)
+            pending = _Pending[T]()
+            fetches.start_soon(_fetch, pending, fetch, first, upto)
+            await send.send(pending)
+            first = upto + 1
+
+
+async def _fetch(pending: _Pending[T], fetch: Fetch[T], first: int, upto: int) -> None:
+    # Trouble is handed over as a value, so that it surfaces in its turn and alone, not as a group.
+    try:
+        pending.outcome = await fetch(first, upto)
+    except Retryable as trouble:
+        pending.outcome = trouble
+    pending.done.set()

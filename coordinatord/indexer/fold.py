@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from coordinatord.chain import events as ev
-from coordinatord.store.index.changes import (
+from coordinatord.indexer.changes import (
     BY_FAIL,
     BY_OWNER,
     BY_RECLAIM,

@@ -7,22 +7,41 @@ import asyncpg
 import attrs
 import structlog
 
-from coordinatord import metrics
+from coordinatord.base import metrics
+from coordinatord.base.errors import Retryable
 from coordinatord.chain.blocks import Header
+from coordinatord.database.connections import Connection, Database
+from coordinatord.database.locks import hold_role
+from coordinatord.database.notices import RELAY_ENDED, Notices
 from coordinatord.indexer.apply import apply_blocks, apply_range, finish_rebuilding, go_back, start_over
+from coordinatord.indexer.changes import Contradiction
 from coordinatord.indexer.evidence import lied
-from coordinatord.indexer.fetch import Source
-from coordinatord.indexer.prefetch import prefetched
-from coordinatord.indexer.ranges import RangeWidth
-from coordinatord.indexer.reorg import common_ancestor
-from coordinatord.store.database import Connection, Database
-from coordinatord.store.index.changes import Contradiction
-from coordinatord.store.index.job_indexes import build_job_indexes, drop_job_indexes
-from coordinatord.store.index.journal import kept_blocks
-from coordinatord.store.index.position import Position, read_position
-from coordinatord.store.notices import RELAY_ENDED, Notices
-from coordinatord.store.roles import hold_role
-from coordinatord.trouble import Retryable
+from coordinatord.indexer.fetch import RangeWidth, Source, prefetched
+from coordinatord.indexer.tables_sql import build_job_indexes, drop_job_indexes
+from coordinatord.indexer.undo_sql import KeptBlock, Position, kept_blocks, read_position
+
+# Where the node's chain and the index's part.
+
+_STEP: Final = 16  # headers asked for at once; most reorgs are shallower
+
+
+async def common_ancestor(connection: Connection, source: Source, upto: int) -> KeptBlock | None:
+    """The highest block at or below `upto` that is both indexed and the node's; None if all kept ones differ.
+
+    Raises Retryable unless the node's headers hang together from there up: an index is not taken back on hearsay.
+    """
+    child_parent: str | None = None
+    while kept := await kept_blocks(connection, upto, _STEP):
+        headers = await source.headers(kept[-1].number, kept[0].number)
+        if child_parent is not None and headers[-1].hash != child_parent:
+            raise lied(f"block {kept[0].number} is not the parent of the block after it")
+        for block, header in zip(kept, reversed(headers), strict=True):
+            if bytes.fromhex(header.hash[2:]) == block.hash:
+                return block
+        child_parent = headers[0].parent_hash
+        upto = kept[-1].number - 1
+    return None
+
 
 log = structlog.get_logger(__name__)
 

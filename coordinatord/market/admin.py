@@ -9,13 +9,12 @@ from typing import Any
 import attrs
 
 from common.address_book import AddressBook
+from coordinatord.base.errors import Fatal
 from coordinatord.market.contracts import ZERO, Call, Contract
 from coordinatord.market.deployment import JOBS, PROVIDERS, REGISTRIES
-from coordinatord.market.node import Node
+from coordinatord.market.node import Node, admin_events
 from coordinatord.market.reading import STATUSES, contracts_of, provider
-from coordinatord.market.registry_logs import admin_events
 from coordinatord.market.terms import Model
-from coordinatord.trouble import Fatal
 
 
 @attrs.frozen(slots=True)

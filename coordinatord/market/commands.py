@@ -11,12 +11,12 @@ from typing import Any
 
 from common.address_book import AddressBook
 from common.refusal import Refused
+from coordinatord.base.errors import Fatal, Retryable
 from coordinatord.chain.rpc_errors import RpcError
-from coordinatord.market import actions, explorer, multisig, status
+from coordinatord.market import actions, explorer, sending, status
 from coordinatord.market.admin import Action, Admin
 from coordinatord.market.contracts import read_address
 from coordinatord.market.deploy import Deployment, deploy, dry_run
-from coordinatord.market.fees import GWEI, FeeOptions
 from coordinatord.market.journal import Journal
 from coordinatord.market.node import Node, connect
 from coordinatord.market.reading import read_market
@@ -29,10 +29,8 @@ from coordinatord.market.signers import (
     keystore_password,
     new_keystore,
 )
-from coordinatord.market.table import table
-from coordinatord.market.terms import Terms, read_terms
-from coordinatord.market.verify import conformity, soundness
-from coordinatord.trouble import Fatal, Retryable
+from coordinatord.market.status import conformity, soundness, table
+from coordinatord.market.terms import GWEI, FeeOptions, Terms, read_terms
 
 
 def main(words: Sequence[str]) -> None:
@@ -138,7 +136,7 @@ def _admin(arguments: Namespace, node: Node) -> None:
     _try_out(node, action)
     if arguments.calldata:
         calls = action.calls
-        print(multisig.as_document(calls, book.chain_id) if arguments.json else multisig.as_text(calls))
+        print(sending.as_document(calls, book.chain_id) if arguments.json else sending.as_text(calls))
         return
     if arguments.json:
         raise Fatal("--json goes with --calldata")

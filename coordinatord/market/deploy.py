@@ -14,22 +14,19 @@ from common import artifacts
 from common.address_book import AddressBook
 from common.keccak import keccak256
 from common.scalars import hex_of
+from coordinatord.base.errors import Fatal
 from coordinatord.market import explorer
 from coordinatord.market.contracts import Call, Contract
 from coordinatord.market.deployment import ASKS, JOBS, PROVIDERS, REGISTRIES, steps
-from coordinatord.market.fees import current_fees
 from coordinatord.market.journal import Journal, opened, replace_file
-from coordinatord.market.multisig import as_text
 from coordinatord.market.node import Node
 from coordinatord.market.preflight import check_chain_and_token, costs, plan, require_funds
 from coordinatord.market.reading import Market, read_market
-from coordinatord.market.sending import Say, Sender, SendOptions, Step
+from coordinatord.market.sending import Say, Sender, SendOptions, Step, as_text
 from coordinatord.market.signers import Signer
-from coordinatord.market.table import Row, table
-from coordinatord.market.terms import Terms
+from coordinatord.market.status import Row, conformity, soundness, table
+from coordinatord.market.terms import Terms, current_fees
 from coordinatord.market.token_checks import TokenFacts
-from coordinatord.market.verify import conformity, soundness
-from coordinatord.trouble import Fatal
 
 
 @attrs.frozen(slots=True)

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from common import artifacts
+from coordinatord.base.errors import Fatal
 from coordinatord.market.deployment import REGISTRIES
 from coordinatord.market.journal import replace_file
 from coordinatord.market.node import Node
 from coordinatord.market.reading import Market
-from coordinatord.trouble import Fatal
 
 
 def standard_input(name: str) -> dict[str, Any]:

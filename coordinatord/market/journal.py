@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import attrs
 
-from coordinatord.trouble import Fatal
+from coordinatord.base.errors import Fatal
 
 _VERSION: Final = 1
 

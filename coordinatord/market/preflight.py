@@ -5,16 +5,15 @@ from typing import Final
 
 import attrs
 
+from coordinatord.base.errors import Fatal
 from coordinatord.chain.rpc_errors import Meaning, RpcError
 from coordinatord.market.contracts import Call
 from coordinatord.market.deployment import REGISTRIES
-from coordinatord.market.fees import Fees, in_ether, in_gwei
 from coordinatord.market.node import Node
 from coordinatord.market.sending import Step, gas_for
-from coordinatord.market.table import Row, checked, columns, table, told
-from coordinatord.market.terms import Terms
+from coordinatord.market.status import Row, checked, columns, table, told
+from coordinatord.market.terms import Fees, Terms, in_ether, in_gwei
 from coordinatord.market.token_checks import TokenFacts, check_token
-from coordinatord.trouble import Fatal
 
 # PUSH0 TLOAD PUSH0 MSTORE PUSH1 32 PUSH0 RETURN: as creation code it returns a word of transient storage.
 _READS_TRANSIENT_STORAGE: Final = "0x5f5c5f5260205ff3"

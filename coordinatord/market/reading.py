@@ -8,12 +8,11 @@ import attrs
 from common.address_book import AddressBook
 from common.domains import Domains
 from common.scalars import hex_of
+from coordinatord.base.errors import Fatal
 from coordinatord.market.contracts import ZERO, Contract, Event, checksum, is_code_of
 from coordinatord.market.deployment import ASKS, JOBS, PROVIDERS, REGISTRIES
-from coordinatord.market.node import Node
-from coordinatord.market.registry_logs import admin_events
+from coordinatord.market.node import Node, admin_events
 from coordinatord.market.terms import Model
-from coordinatord.trouble import Fatal
 
 _TOKEN: Final = "DevToken"  # noqa: S105 - the contract whose interface every payment token has
 

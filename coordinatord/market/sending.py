@@ -8,6 +8,7 @@ Nothing takes the place of a transaction silently: with `replace` one that waits
 higher fee, and both count from then on. A nonce that somebody else's transaction used ends the run.
 """
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -18,13 +19,13 @@ import attrs
 from common.keccak import keccak256
 from common.scalars import hex_of
 from common.transactions import Transaction
+from coordinatord.base.errors import Fatal, Retryable
 from coordinatord.chain.rpc_errors import Meaning, RpcError
 from coordinatord.market.contracts import Call, checksum, explained
-from coordinatord.market.fees import FeeOptions, Fees, current_fees, in_gwei
 from coordinatord.market.journal import Attempt, Entry, Journal
 from coordinatord.market.node import Node
 from coordinatord.market.signers import Signer
-from coordinatord.trouble import Fatal, Retryable
+from coordinatord.market.terms import FeeOptions, Fees, current_fees, in_gwei
 
 Say = Callable[[str], None]
 Addresses = Mapping[str, str]  # of the contracts that are deployed, by name
@@ -263,3 +264,24 @@ class _Patience:
             return False
         self._sent = time.monotonic()
         return True
+
+
+# Calls for somebody else to send: a Safe, another multisig, a hardware wallet. Text, or a file that a Safe imports.
+
+
+def as_text(calls: Sequence[Call]) -> str:
+    return "\n\n".join(f"{call.words}\n  to     {call.to}\n  value  0\n  data   {hex_of(call.data)}" for call in calls)
+
+
+def as_document(calls: Sequence[Call], chain_id: int) -> str:
+    """The format of Safe's Transaction Builder, with the words of each call beside it."""
+    document = {
+        "version": "1.0",
+        "chainId": str(chain_id),
+        "createdAt": int(time.time() * 1000),
+        "meta": {"name": calls[0].words, "description": "; ".join(call.words for call in calls)},
+        "transactions": [
+            {"to": call.to, "value": "0", "data": hex_of(call.data), "description": call.words} for call in calls
+        ],
+    }
+    return json.dumps(document, indent=2)

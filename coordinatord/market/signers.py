@@ -22,8 +22,8 @@ from common.refusal import Refused
 from common.scalars import read_hex_upto
 from common.secp256k1 import Wallet
 from common.transactions import Transaction
+from coordinatord.base.errors import Fatal
 from coordinatord.market.contracts import checksum
-from coordinatord.trouble import Fatal
 
 PASSWORD_VARIABLE: Final = "MARKET_KEYSTORE_PASSWORD"  # noqa: S105 - the name of a variable
 CREDENTIAL: Final = "market_keystore_password"

@@ -17,12 +17,12 @@ from common.keccak import keccak256
 from common.messages.payments import ReceiveWithAuthorization
 from common.refusal import Refused
 from common.secp256k1 import Wallet
+from coordinatord.base.errors import Fatal
 from coordinatord.chain.rpc_errors import Meaning, RpcError
 from coordinatord.market.contracts import checksum, explained
 from coordinatord.market.node import Node
-from coordinatord.market.table import Row, checked, told
+from coordinatord.market.status import Row, checked, told
 from coordinatord.market.terms import Terms
-from coordinatord.trouble import Fatal
 
 _EIP712_DOMAIN: Final = "eip712Domain()"
 _ARGUMENTS: Final = "(address,address,uint256,uint256,uint256,bytes32,uint8,bytes32,bytes32)"

@@ -4,6 +4,7 @@
 """
 
 import hashlib
+import hmac
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -13,16 +14,156 @@ from typing import Final, TypeVar
 from urllib.parse import quote, urlsplit
 
 import anyio
+import attrs
 import httpx
+from anyio import to_thread
+from yarl import URL
 
 from common.plain_answers import IDENTITY, require_plain
 from common.refusal import Refused
-from coordinatord.connections import NoAnswer, UnfitAnswer
-from coordinatord.metrics import store_requests
-from coordinatord.pins.exchange import SMALL, Answered, Exchange
-from coordinatord.pins.payload import Payload
-from coordinatord.pins.signing import Signer
-from coordinatord.trouble import Retryable
+from coordinatord.base.concurrency import Beside
+from coordinatord.base.errors import Retryable
+from coordinatord.base.http_client import NoAnswer, UnfitAnswer, answering, open_connections, read_answer
+from coordinatord.base.metrics import store_requests
+from coordinatord.base.secret import Secret
+
+# Small requests to the store, whole ones for whole answers.
+#
+# aiohttp and not httpx: a batch stores a container for every line, and httpx takes 2 ms of the event loop for each,
+# seven
+# times as much.
+
+SMALL: Final = 1 << 16  # larger content is sent in pieces, which httpx takes without a copy
+_NOT_OURS: Final = ("user-agent", "accept", "content-type")
+_LONGEST_CONTENT_ANSWER: Final = (
+    32 << 20
+)  # a container that a request carried has up to 15 MiB; large objects are streamed
+
+
+@attrs.frozen(slots=True)
+class Answered:
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+
+
+# Method, URL (quoted already), headers, content. Raises NoAnswer, and nothing else.
+Exchange = Callable[[str, str, Mapping[str, str], bytes], Awaitable[Answered]]
+
+
+@asynccontextmanager
+async def open_exchange(*, connections: int, patience: float) -> AsyncIterator[Exchange]:
+    """`patience`: seconds between any two bytes; connecting gets a third of it."""
+    async with open_connections(
+        connections, connecting=patience / 3, patience=patience, skip_auto_headers=_NOT_OURS
+    ) as session:
+
+        async def exchange(method: str, url: str, headers: Mapping[str, str], content: bytes) -> Answered:
+            with answering(within=3 * patience):
+                async with session.request(
+                    method, URL(url, encoded=True), headers=headers, data=content or None, allow_redirects=False
+                ) as answer:
+                    return Answered(answer.status, answer.headers, await read_answer(answer, _LONGEST_CONTENT_ANSWER))
+
+        yield exchange
+
+
+# What one request to the store carries: pieces as they came, never copied together, and the sha256 of them all.
+#
+# The signature of a request needs the hash before the first byte is sent. It is taken piece by piece as they come,
+# large
+# pieces in a thread.
+
+_LARGE: Final = 1 << 16  # hashing more than this would keep the event loop from others
+
+
+class Payload:
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self.size = 0
+        self._digest = hashlib.sha256()
+
+    async def add(self, piece: bytes, thread: Beside | None = None) -> None:
+        """With a `thread`, the hash is not known before that is idle."""
+        self.pieces.append(piece)
+        self.size += len(piece)
+        if thread is not None:
+            await thread.take(self._digest.update, piece)
+        elif len(piece) > _LARGE:
+            await to_thread.run_sync(self._digest.update, piece)
+        else:
+            self._digest.update(piece)
+
+    @property
+    def sha256(self) -> bytes:
+        return self._digest.digest()
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        """From the start, as often as a request is tried."""
+        for piece in self.pieces:
+            yield piece
+
+
+async def payload_of(*pieces: bytes) -> Payload:
+    payload = Payload()
+    for piece in pieces:
+        await payload.add(piece)
+    return payload
+
+
+# SigV4 signatures of S3 requests.
+#
+#   > signature       = HMAC-SHA256(key, "AWS4-HMAC-SHA256" ⏎ time ⏎ scope ⏎ hex(sha256(request)))
+#   > scope           = date / region / s3 / aws4_request
+#   > key             : the secret, and then each part of the scope, by HMAC one after another: the same for a day
+#   > request         = method ⏎ path ⏎ query, in order of names ⏎ signed headers ⏎ ⏎ their names ⏎
+#   >     hex(sha256(content))
+#
+# A batch signs a request for every line: botocore's signer takes ten times as long, and is the oracle of the tests.
+
+_SIGNED: Final = "host;x-amz-content-sha256;x-amz-date"
+_OWN_PORTS: Final = {"http": ":80", "https": ":443"}  # clients leave them out of the header
+
+
+class Signer:
+    def __init__(
+        self, access_key: Secret, secret_key: Secret, region: str, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._access_key = access_key
+        self._secret_key = secret_key
+        self._region = region
+        self._clock = clock
+        self._date, self._key = "", b""
+
+    def headers(self, method: str, url: str, sha256: bytes) -> dict[str, str]:
+        """The headers that authorise this very request, for the next minutes. `sha256` is that of its content. The
+        path and the query of `url` are quoted, and every parameter has its `=`."""
+        at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self._clock()))
+        parts, content = urlsplit(url), sha256.hex()
+        host = parts.netloc.removesuffix(_OWN_PORTS.get(parts.scheme, ""))
+        query = "&".join(sorted(parts.query.split("&")))
+        headers = f"host:{host}\nx-amz-content-sha256:{content}\nx-amz-date:{at}\n"
+        request = f"{method}\n{parts.path}\n{query}\n{headers}\n{_SIGNED}\n{content}"
+        scope = f"{at[:8]}/{self._region}/s3/aws4_request"
+        text = f"AWS4-HMAC-SHA256\n{at}\n{scope}\n{hashlib.sha256(request.encode()).hexdigest()}"
+        signature = _hmac(self._key_of(at[:8]), text).hex()
+        credential = f"Credential={self._access_key.reveal()}/{scope}"
+        return {
+            "x-amz-date": at,
+            "x-amz-content-sha256": content,
+            "authorization": f"AWS4-HMAC-SHA256 {credential}, SignedHeaders={_SIGNED}, Signature={signature}",
+        }
+
+    def _key_of(self, date: str) -> bytes:
+        if self._date != date:
+            key = _hmac(b"AWS4" + self._secret_key.reveal().encode(), date)
+            self._date, self._key = date, _hmac(_hmac(_hmac(key, self._region), "s3"), "aws4_request")
+        return self._key
+
+
+def _hmac(key: bytes, text: str) -> bytes:
+    return hmac.digest(key, text.encode(), "sha256")
+
 
 T = TypeVar("T")
 

@@ -11,15 +11,15 @@ from typing import Final
 import anyio
 import structlog
 
+from coordinatord.base.errors import Retryable
 from coordinatord.chain.rpc import Rpc
+from coordinatord.relayer import transactions_sql
 from coordinatord.relayer.account import Account
-from coordinatord.relayer.heads import WINDOW, Block, Place, SeenBlocks, blocks_by_number, latest_block
+from coordinatord.relayer.fees import WINDOW, Block, Place, SeenBlocks, blocks_by_number, latest_block
 from coordinatord.relayer.receipts import Wanted, receipts_in_blocks, receipts_of
+from coordinatord.relayer.repair import undo_vanished
 from coordinatord.relayer.resolution import resolve
-from coordinatord.relayer.term import Term
-from coordinatord.relayer.vanished import undo_vanished
-from coordinatord.store import relay_txs
-from coordinatord.trouble import Retryable
+from coordinatord.relayer.role import Term
 
 log = structlog.get_logger(__name__)
 
@@ -107,5 +107,5 @@ class Follower:
     async def _undo_vanished(self, block: Block) -> None:
         chain_id, address = self._account.chain_id, self._account.address
         async with self._term.transaction() as connection:
-            mined = await relay_txs.mined_blocks(connection, chain_id, address, block.number - WINDOW)
+            mined = await transactions_sql.mined_blocks(connection, chain_id, address, block.number - WINDOW)
         await undo_vanished(self._term, self._rpc, self._account, mined)

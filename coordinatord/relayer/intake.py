@@ -11,22 +11,22 @@ import anyio
 import attrs
 import structlog
 
-from coordinatord import metrics
+from coordinatord.base import metrics
+from coordinatord.base.errors import Retryable
 from coordinatord.chain.rpc import Rpc, trouble_of
 from coordinatord.chain.rpc_errors import RpcError
+from coordinatord.database.connections import Connection
+from coordinatord.relayer import outbox_sql
 from coordinatord.relayer.account import Account
 from coordinatord.relayer.coalesce import Planned, Rank, Simulated, coalesce, in_flight, rank_of
 from coordinatord.relayer.fees import offer
-from coordinatord.relayer.foundations import unfounded
 from coordinatord.relayer.funds import Floors, affordable
+from coordinatord.relayer.outbox_sql import Ending, WaitingRelay
+from coordinatord.relayer.resolution import unfounded
+from coordinatord.relayer.role import Term
 from coordinatord.relayer.settings import RelayerSettings
 from coordinatord.relayer.signing import sign_planned
 from coordinatord.relayer.simulate import NoVerdict, WouldPass, WouldRevert, simulate
-from coordinatord.relayer.term import Term
-from coordinatord.store import outbox
-from coordinatord.store.database import Connection
-from coordinatord.store.outbox import Ending, WaitingRelay
-from coordinatord.trouble import Retryable
 
 log = structlog.get_logger(__name__)
 
@@ -57,7 +57,7 @@ class Intake:
             return Round(moved=False, signed=False)
         async with self._term.transaction() as connection:
             most = min(_TAKEN_AT_ONCE, room * self._settings.coalesce_max)
-            relays = await outbox.take(connection, most, self._of_batches())
+            relays = await outbox_sql.take(connection, most, self._of_batches())
             if not relays:
                 return Round(moved=False, signed=False)
             simulated, endings = await self._examine(connection, relays)
@@ -65,7 +65,7 @@ class Intake:
             # With transactions under way the money may come back; with none it does not.
             if unpaid and not plans and not len(self._account.pending):
                 endings += [_dropped(relay, "relayer_funds") for plan in unpaid for relay in plan.relays]
-            await outbox.end(connection, endings)
+            await outbox_sql.end(connection, endings)
             signed = await sign_planned(connection, self._account, plans) if plans else []
         for tx in signed:
             self._account.pending.add(tx)
@@ -147,7 +147,7 @@ class Intake:
             if rank > lowest:
                 endings.append(_dropped(relay, "relayer_funds"))
             elif too_dear and rank > Rank.EXIT:
-                endings.append(_dropped(relay, outbox.FEES_ABOVE_CEILING))
+                endings.append(_dropped(relay, outbox_sql.FEES_ABOVE_CEILING))
             else:
                 allowed.append(relay)
         return allowed, endings
@@ -156,7 +156,7 @@ class Intake:
         """What may be signed. While fees are above the ceiling exits wait, past the queue's timeout, too."""
         if not self._account.ceiling.is_below(self._account.market):
             return simulated
-        await outbox.hold(connection, [one.relay.id for one in simulated], _HELD_FOR)
+        await outbox_sql.hold(connection, [one.relay.id for one in simulated], _HELD_FOR)
         return []
 
 

@@ -6,9 +6,9 @@ from typing import Final, Self
 
 import attrs
 
+from coordinatord.relayer.coalesce import BASE_GAS, Shape
 from coordinatord.relayer.fees import Fee
-from coordinatord.relayer.gas_book import BASE_GAS, Shape
-from coordinatord.store.relay_txs import StoredTx, Version
+from coordinatord.relayer.transactions_sql import StoredTx, Version
 
 _FIRST_RETRY: Final = 0.25  # seconds
 _LAST_RETRY: Final = 5.0

@@ -7,7 +7,7 @@ import attrs
 import msgspec
 
 from coordinatord.chain.blocks import Hash, Quantity
-from coordinatord.chain.relayed import Log
+from coordinatord.chain.logs import ReceiptLog
 from coordinatord.chain.rpc import Call, Rpc, decode_result, quantity
 from coordinatord.chain.rpc_errors import Meaning, RpcError
 
@@ -21,7 +21,7 @@ class _Receipt(msgspec.Struct):
     blockHash: Hash  # noqa: N815
     status: str
     gasUsed: Quantity  # noqa: N815
-    logs: list[Log]
+    logs: list[ReceiptLog]
 
 
 @attrs.frozen(slots=True)
@@ -31,7 +31,7 @@ class Receipt:
     block_hash: bytes
     succeeded: bool
     gas_used: int
-    logs: tuple[Log, ...] = attrs.field(repr=False)
+    logs: tuple[ReceiptLog, ...] = attrs.field(repr=False)
 
 
 @attrs.frozen(slots=True)

@@ -6,21 +6,44 @@ from typing import Final
 import anyio
 import structlog
 
-from coordinatord import metrics
+from coordinatord.base import metrics
 from coordinatord.chain.rpc import Rpc
-from coordinatord.relayer.account import Account
-from coordinatord.relayer.fees import replacement
-from coordinatord.relayer.heads import Block
-from coordinatord.relayer.nonces import examine
-from coordinatord.relayer.pending import PendingTx
+from coordinatord.relayer import results_sql, transactions_sql
+from coordinatord.relayer.account import Account, examine
+from coordinatord.relayer.fees import Block, blocks_by_number, replacement
+from coordinatord.relayer.pending import PendingTx, PendingTxs
 from coordinatord.relayer.receipts import receipts_and_count, receipts_of
 from coordinatord.relayer.resolution import resolve
+from coordinatord.relayer.role import Term
 from coordinatord.relayer.signing import dearer, self_transfer, sign_fill
-from coordinatord.relayer.term import Term
-from coordinatord.relayer.vanished import undo_vanished
-from coordinatord.store import relay_outcomes, relay_txs
+
+# Transactions whose block is no part of the chain any more become pending again, and are sent again.
 
 log = structlog.get_logger(__name__)
+
+
+async def undo_vanished(term: Term, rpc: Rpc, account: Account, mined: Sequence[tuple[int, bytes]]) -> int:
+    """`mined`: number and hash of blocks that transactions of ours are recorded in. How many transactions are pending
+    again.
+
+    Blocks above the head count as gone: if it is only this node that has not got them, the bytes that it is sent
+    are known or used already, and the steps that look at those blocks find them mined.
+    """
+    now = await blocks_by_number(rpc, [number for number, _ in mined])
+    vanished = [
+        block_hash
+        for (_, block_hash), there in zip(mined, now, strict=True)
+        if there is None or there.hash != "0x" + block_hash.hex()
+    ]
+    if not vanished:
+        return 0
+    async with term.transaction() as connection:
+        count = await results_sql.unmine(connection, account.chain_id, account.address, vanished)
+        stored = await transactions_sql.pending(connection, account.chain_id, account.address)
+    account.pending = PendingTxs(PendingTx.of(tx) for tx in stored)
+    log.warning("transactions unmade by a reorganisation", blocks=len(vanished), transactions=count)
+    return count
+
 
 _EXAMINED_AT_ONCE: Final = 32  # receipts and count are one request
 _LOST_FOR_GOOD: Final = 3600.0  # seconds: no reorganisation reaches back so far
@@ -29,7 +52,7 @@ _LOST_FOR_GOOD: Final = 3600.0  # seconds: no reorganisation reaches back so far
 async def repair_nonces(term: Term, rpc: Rpc, account: Account, block: Block) -> bool:
     """`account` as read at `block`. True when there is something new to send or to sign."""
     async with term.transaction() as connection:
-        stored_next = await relay_txs.next_nonce(connection, account.chain_id, account.address)
+        stored_next = await transactions_sql.next_nonce(connection, account.chain_id, account.address)
     findings = examine(account.nonce_floor, stored_next, [tx.nonce for tx in account.pending])
     await _find_lost(term, rpc, account, block)
     lost = await _give_up_lost(term, rpc, account, block, findings.used) if findings.used else 0
@@ -68,7 +91,7 @@ async def _give_up_lost(term: Term, rpc: Rpc, account: Account, block: Block, us
     if lost:
         log.warning("nonces lost to somebody else", nonces=[tx.nonce for tx in lost])
         async with term.transaction() as connection:
-            await relay_outcomes.mark_lost(connection, [tx.id for tx in lost])
+            await results_sql.mark_lost(connection, [tx.id for tx in lost])
         for tx in lost:
             account.was_lost(tx)
     return len(lost)
@@ -78,14 +101,14 @@ async def _undo_deep(term: Term, rpc: Rpc, account: Account, suspects: Sequence[
     """Nonces recorded as mined that the chain waits for: a reorganisation went below the blocks that are looked at when
     one is seen."""
     async with term.transaction() as connection:
-        mined = await relay_txs.blocks_among(connection, account.chain_id, account.address, suspects)
+        mined = await transactions_sql.blocks_among(connection, account.chain_id, account.address, suspects)
     return await undo_vanished(term, rpc, account, mined)
 
 
 async def _close_gaps(term: Term, account: Account, suspects: Sequence[int]) -> int:
     fills: list[PendingTx] = []
     async with term.transaction() as connection:
-        for gap in await relay_txs.gaps_among(connection, account.chain_id, account.address, suspects):
+        for gap in await transactions_sql.gaps_among(connection, account.chain_id, account.address, suspects):
             log.warning("gap in the nonces closed", nonce=gap.nonce)
             fills.append(await sign_fill(connection, account, gap))
     for fill in fills:
@@ -105,9 +128,9 @@ async def raise_fees(term: Term, account: Account) -> bool:
     if not cheap:
         return False
     async with term.transaction() as connection:
-        contents = await relay_txs.contents(connection, [tx.id for tx in cheap])
+        contents = await transactions_sql.contents(connection, [tx.id for tx in cheap])
         versions = [(tx, version) for tx in cheap if (version := dearer(account, tx, contents[tx.id]))]
-        await relay_txs.add_versions(connection, [(tx.id, version) for tx, version in versions])
+        await transactions_sql.add_versions(connection, [(tx.id, version) for tx, version in versions])
     for tx, version in versions:
         account.pending.replace(tx, version)
         metrics.relay_replacements.inc()
@@ -127,8 +150,8 @@ async def drop_unserved(term: Term, account: Account) -> None:
     log.warning("the endpoint serves no sending of transactions", dropped=len(kept))
     versions = [(tx, self_transfer(account, tx)) for tx in kept]
     async with term.transaction() as connection:
-        await relay_txs.add_versions(connection, [(tx.id, version) for tx, version in versions])
-        dropped = await relay_outcomes.drop_unsent(connection, [tx.id for tx in kept], "endpoint_refused")
+        await transactions_sql.add_versions(connection, [(tx.id, version) for tx, version in versions])
+        dropped = await results_sql.drop_unsent(connection, [tx.id for tx in kept], "endpoint_refused")
     for tx, version in versions:
         account.pending.replace(tx, version)
     for kind in dropped:

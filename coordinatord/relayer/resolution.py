@@ -1,21 +1,54 @@
 """From receipts to the ends of relays."""
 
 from collections.abc import Sequence
+from typing import Final
 
 import structlog
 
-from coordinatord import metrics
-from coordinatord.chain.relayed import refused_calls
+from coordinatord.base import metrics
+from coordinatord.chain.logs import refused_calls
 from coordinatord.chain.rpc import Rpc
+from coordinatord.database.connections import Connection
+from coordinatord.database.locks import is_held
+from coordinatord.relayer import budgets_sql, results_sql, transactions_sql
 from coordinatord.relayer.account import Account
-from coordinatord.relayer.foundations import unfounded
+from coordinatord.relayer.budgets_sql import Cost
+from coordinatord.relayer.fees import WINDOW, blocks_by_number
 from coordinatord.relayer.pending import PendingTx
 from coordinatord.relayer.receipts import Receipt
+from coordinatord.relayer.results_sql import MinedTx, RefusedCall
+from coordinatord.relayer.role import Term, role_of
 from coordinatord.relayer.simulate import replay, reverted
-from coordinatord.relayer.term import Term
-from coordinatord.store import gas_bookings, relay_outcomes
-from coordinatord.store.gas_bookings import Cost
-from coordinatord.store.relay_outcomes import MinedTx, RefusedCall
+from coordinatord.relayer.transactions_sql import NewestBlock
+
+# What a refusal stands on: a chain that has what the refused relay builds on.
+#
+# Accounts see a reorganisation one after the other, and a node may be behind the one that another account asks. Until
+# the older relays of a subject stand in the chain that is simulated on, its refusal of the next one says nothing.
+
+_RETIRED_AFTER: Final = 600.0  # seconds: a process that restarts, or a new one, is there long before
+
+
+async def unfounded(connection: Connection, rpc: Rpc, chain_id: int, refused: Sequence[int]) -> set[int]:
+    """Those of these refused relays that may pass yet: those behind an older one that is under way; and all of them
+    while the node has not got a block that an account's transactions are recorded in. Its newest one tells: a
+    reorganisation takes the highest blocks first."""
+    if not refused:
+        return set()
+    newest = await transactions_sql.newest_blocks(connection, chain_id, WINDOW)
+    blocks = await blocks_by_number(rpc, [block.number for block in newest])
+    for block, there in zip(newest, blocks, strict=True):
+        stands = there is not None and there.hash == "0x" + block.hash.hex()
+        if not stands and not await _is_retired(connection, chain_id, block):
+            return set(refused)
+    return await results_sql.behind_undecided(connection, refused)
+
+
+async def _is_retired(connection: Connection, chain_id: int, newest: NewestBlock) -> bool:
+    """Nobody relays from the account, and has not for a while: nobody will see that its block is gone, and waiting for
+    that would hold every refusal back."""
+    return newest.quiet > _RETIRED_AFTER and not await is_held(connection, role_of(chain_id, newest.account))
+
 
 log = structlog.get_logger(__name__)
 
@@ -33,21 +66,21 @@ async def resolve(term: Term, rpc: Rpc, account: Account, receipts: Sequence[Rec
     refused += reverted_refused
     passing += await _refused_too_early(term, rpc, account, refused)
     async with term.transaction() as connection:
-        await relay_outcomes.record_mined(
+        await results_sql.record_mined(
             connection,
             [MinedTx(tx.id, r.tx_hash, r.block_number, r.block_hash, r.succeeded) for tx, r in found],
         )
-        taken_back = await relay_outcomes.take_back(connection, [tx.id for tx, r in carrying if r.succeeded], refused)
-        booked = await gas_bookings.book(
+        taken_back = await results_sql.take_back(connection, [tx.id for tx, r in carrying if r.succeeded], refused)
+        booked = await budgets_sql.book(
             connection, [Cost(tx.id, r.gas_used, _is_fill(tx, r.tx_hash)) for tx, r in found]
         )
         passing = [relay_id for relay_id in passing if relay_id not in taken_back]
-        await relay_outcomes.requeue(
+        await results_sql.requeue(
             connection,
-            passing + [relay.id for relay in await relay_outcomes.carried(connection, filled)],
+            passing + [relay.id for relay in await results_sql.carried(connection, filled)],
             "rpc_internal",
         )
-        ended = await relay_outcomes.end_carried(connection, [tx.id for tx, _ in carrying], refused)
+        ended = await results_sql.end_carried(connection, [tx.id for tx, _ in carrying], refused)
     for tx, receipt in found:
         account.was_mined(tx)
         _learn(account, tx, receipt, refused)
@@ -94,7 +127,7 @@ async def _reverted(
     passing: list[int] = []
     for tx, receipt in found:
         async with term.transaction() as connection:
-            relays = await relay_outcomes.carried(connection, [tx.id])
+            relays = await results_sql.carried(connection, [tx.id])
         calls = [(relay.target, relay.calldata) for relay in relays]
         reasons = await replay(rpc, account.address, calls, receipt.block_number)
         for relay, reason in zip(relays, reasons, strict=True):
@@ -114,7 +147,7 @@ async def _refused_too_early(term: Term, rpc: Rpc, account: Account, refused: Se
     if not refused:
         return []
     async with term.transaction() as connection:
-        relays = await relay_outcomes.refused_alive(connection, refused)
+        relays = await results_sql.refused_alive(connection, refused)
         without_ground = await unfounded(connection, rpc, account.chain_id, [relay.id for relay in relays])
     reasons = await replay(rpc, account.address, [(relay.target, relay.calldata) for relay in relays])
     return [

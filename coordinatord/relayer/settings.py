@@ -5,8 +5,8 @@ from typing import Self
 import attrs
 
 from coordinatord.config import Config
+from coordinatord.relayer.coalesce import TX_GAS_CAP
 from coordinatord.relayer.fees import NO_CEILING, Ceiling, ceiling_of
-from coordinatord.relayer.room import TX_GAS_CAP
 
 
 @attrs.frozen(slots=True, kw_only=True)

@@ -10,14 +10,13 @@ from typing import Final
 import structlog
 
 from common.transactions import Transaction
+from coordinatord.database.connections import Connection
+from coordinatord.relayer import outbox_sql, transactions_sql
 from coordinatord.relayer.account import Account
-from coordinatord.relayer.coalesce import Planned
+from coordinatord.relayer.coalesce import Planned, intrinsic_gas
 from coordinatord.relayer.fees import Fee, offer, replacement, substitute
-from coordinatord.relayer.gas_book import intrinsic_gas
 from coordinatord.relayer.pending import PendingTx
-from coordinatord.store import outbox, relay_txs
-from coordinatord.store.database import Connection
-from coordinatord.store.relay_txs import Gap, NewTx, Version
+from coordinatord.relayer.transactions_sql import Gap, NewTx, Version
 
 log = structlog.get_logger(__name__)
 
@@ -27,12 +26,12 @@ _FILL_PRIORITY: Final = 0
 
 async def sign_planned(connection: Connection, account: Account, plans: Sequence[Planned]) -> list[PendingTx]:
     """Give out contiguous nonces, store the signed bytes and bind the relays to them."""
-    stored_next = await relay_txs.next_nonce(connection, account.chain_id, account.address)
+    stored_next = await transactions_sql.next_nonce(connection, account.chain_id, account.address)
     first = max(account.nonce_floor, stored_next or 0)
     if stored_next is not None and first > stored_next:
         foreign = range(stored_next, first)
         log.warning("nonces used by somebody else", first=foreign.start, count=len(foreign))
-        await relay_txs.insert_foreign(connection, account.chain_id, account.address, foreign)
+        await transactions_sql.insert_foreign(connection, account.chain_id, account.address, foreign)
     fee = offer(account.market, account.ceiling)
     txs = [
         NewTx(
@@ -46,13 +45,13 @@ async def sign_planned(connection: Connection, account: Account, plans: Sequence
         )
         for nonce, plan in enumerate(plans, first)
     ]
-    ids = await relay_txs.insert(connection, account.chain_id, account.address, txs)
+    ids = await transactions_sql.insert(connection, account.chain_id, account.address, txs)
     bound = [
         (relay.id, tx_id, plan.call_index(place))
         for tx_id, plan in zip(ids, plans, strict=True)
         for place, relay in enumerate(plan.relays)
     ]
-    await outbox.mark_signed(connection, [b[0] for b in bound], [b[1] for b in bound], [b[2] for b in bound])
+    await outbox_sql.mark_signed(connection, [b[0] for b in bound], [b[1] for b in bound], [b[2] for b in bound])
     return [
         PendingTx(
             tx_id,
@@ -76,14 +75,14 @@ async def sign_fill(connection: Connection, account: Account, gap: Gap) -> Pendi
         versions = [] if lost is None else list(lost.versions)  # they may still be mined instead
         if not versions or not versions[-1].fills:  # lost as a fill, it is sent again
             versions.append(version)
-        await relay_txs.turn_into_fill(connection, gap.lost_id, FILL_GAS, versions[-1])
+        await transactions_sql.turn_into_fill(connection, gap.lost_id, FILL_GAS, versions[-1])
         return PendingTx(gap.lost_id, gap.nonce, account.address, FILL_GAS, versions)
     fill = NewTx(gap.nonce, account.address, b"", FILL_GAS, _FILL_PRIORITY, "fill", version)
-    (tx_id,) = await relay_txs.insert(connection, account.chain_id, account.address, [fill])
+    (tx_id,) = await transactions_sql.insert(connection, account.chain_id, account.address, [fill])
     return PendingTx(tx_id, gap.nonce, account.address, FILL_GAS, [version])
 
 
-def dearer(account: Account, tx: PendingTx, content: relay_txs.Content) -> Version | None:
+def dearer(account: Account, tx: PendingTx, content: transactions_sql.Content) -> Version | None:
     """The next version of a pending transaction, or None while the present one will do.
 
     One that no node takes for good becomes a self-transfer: its nonce must not hold up those behind it.

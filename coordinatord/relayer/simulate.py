@@ -13,7 +13,7 @@ import msgspec
 from common.artifacts import decode_error
 from coordinatord.chain.rpc import Call, Json, Rpc, decode_result, quantity, trouble_of
 from coordinatord.chain.rpc_errors import Meaning, RpcError
-from coordinatord.relayer.gas_book import GasBook
+from coordinatord.relayer.coalesce import GasBook
 
 
 @attrs.frozen(slots=True)

@@ -8,26 +8,25 @@ import asyncpg
 import structlog
 
 from common.secp256k1 import Wallet
-from coordinatord import metrics
+from coordinatord.base import metrics
+from coordinatord.base.concurrency import Wake
+from coordinatord.base.errors import Retryable
 from coordinatord.chain.rpc import Rpc
 from coordinatord.chain.rpc_errors import RpcError
+from coordinatord.database.connections import Database
+from coordinatord.database.locks import hold_role
+from coordinatord.database.notices import RELAY_QUEUED, Notices
+from coordinatord.relayer import outbox_sql, transactions_sql
 from coordinatord.relayer.account import Account
-from coordinatord.relayer.broadcast import Sending, Sent, broadcast
+from coordinatord.relayer.broadcast import Sending, Sent, broadcast, note_sendings
+from coordinatord.relayer.coalesce import TxRoom
 from coordinatord.relayer.fees import offer
 from coordinatord.relayer.follow import Follower
 from coordinatord.relayer.intake import Intake
 from coordinatord.relayer.pending import PendingTx, PendingTxs
 from coordinatord.relayer.repair import drop_unserved, raise_fees, repair_nonces
-from coordinatord.relayer.room import TxRoom
-from coordinatord.relayer.sendings import note_sendings
+from coordinatord.relayer.role import Term, role_of
 from coordinatord.relayer.settings import RelayerSettings
-from coordinatord.relayer.term import Term, role_of
-from coordinatord.store import outbox, relay_txs
-from coordinatord.store.database import Database
-from coordinatord.store.notices import RELAY_QUEUED, Notices
-from coordinatord.store.roles import hold_role
-from coordinatord.trouble import Retryable
-from coordinatord.wake import Wake
 
 log = structlog.get_logger(__name__)
 
@@ -46,8 +45,8 @@ async def run_relayer(
     async def work(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
         term = Term(connection)
         async with term.transaction() as inside:
-            pending = PendingTxs(map(PendingTx.of, await relay_txs.pending(inside, chain_id, wallet.address)))
-            lost = PendingTxs(map(PendingTx.of, await relay_txs.lost(inside, chain_id, wallet.address)))
+            pending = PendingTxs(map(PendingTx.of, await transactions_sql.pending(inside, chain_id, wallet.address)))
+            lost = PendingTxs(map(PendingTx.of, await transactions_sql.lost(inside, chain_id, wallet.address)))
         account = Account(
             chain_id, wallet, pending, lost, room=TxRoom(settings.max_tx_gas), ceiling=settings.fee_ceiling
         )
@@ -156,17 +155,17 @@ class _Worker:
         taken = [sending.tx.id for sending in sendings if sending.outcome is Sent.TAKEN]
         if taken:
             async with self._term.transaction() as connection:
-                await relay_txs.mark_broadcast(connection, taken)
+                await transactions_sql.mark_broadcast(connection, taken)
 
     async def _observe(self) -> None:
         """What nobody else would see: relays whose waiter died with its process, and figures for the operator."""
         while True:
             async with self._term.transaction() as connection:
-                dropped = await outbox.drop_overdue(connection, self._settings.queue_timeout_ms)
-                waiting, age = await outbox.queue_lengths(connection)
+                dropped = await outbox_sql.drop_overdue(connection, self._settings.queue_timeout_ms)
+                waiting, age = await outbox_sql.queue_lengths(connection)
             for kind in dropped:
                 metrics.relay_outcomes.labels(kind.value, "relay_queue_timeout").inc()
-            for priority in outbox.Priority:
+            for priority in outbox_sql.Priority:
                 metrics.relay_queue_depth.labels(priority.name.lower()).set(waiting.get(priority, 0))
             metrics.relay_queue_age.set(age)
             metrics.relay_transactions_pending.set(len(self._account.pending))

@@ -6,22 +6,135 @@ socket ──► reader ──► Http11 ──► inbox ──► handler
 """
 
 import asyncio
-from typing import Final
+from collections import deque
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any, Final
 
 import anyio
+import attrs
 import structlog
 from hypercorn.asyncio.worker_context import WorkerContext
 from hypercorn.config import Config
 from hypercorn.events import Closed, Event, RawData, Updated
-from hypercorn.typing import AppWrapper
+from hypercorn.typing import AppWrapper, ASGIReceiveEvent, ASGISendEvent, Scope
 
-from coordinatord.api.bodies import CallerGone
-from coordinatord.api.cors import Origins
-from coordinatord.server.handlers import Handlers
+from coordinatord.http.bodies import CallerGone
+from coordinatord.http.middleware import Origins
 from coordinatord.server.http11 import Http11
-from coordinatord.server.pace import Pace
+
+# What a request's handler has still to receive: the pieces of its body, and that its caller is gone.
+
+_LEAST: Final = 1 << 12  # bytes that a piece counts for
+_ENOUGH: Final = 1 << 18  # bytes; what comes after them waits in the socket
+
+
+class Inbox:
+    """A queue with one reader. It holds nobody up once the handler has ended, or to say that the caller is gone: with
+    a bounded queue, a handler that answers without reading its body would leave the connection waiting for ever."""
+
+    def __init__(self) -> None:
+        self._messages: deque[ASGIReceiveEvent] = deque()
+        self._size = 0
+        self._changed = asyncio.Event()
+        self._ended = False
+
+    async def put(self, message: ASGIReceiveEvent) -> None:
+        while self._size >= _ENOUGH and not self._ended and message["type"] == "http.request":
+            await self._change()
+        if not self._ended:
+            self._messages.append(message)
+            self._size += _size_of(message)
+            self._changed.set()
+
+    async def get(self) -> ASGIReceiveEvent:
+        while not self._messages:
+            await self._change()
+        message = self._messages.popleft()
+        self._size -= _size_of(message)
+        self._changed.set()
+        return message
+
+    def end(self) -> None:
+        """Nobody will read any more."""
+        self._ended = True
+        self._messages.clear()
+        self._changed.set()
+
+    async def _change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+
+def _size_of(message: ASGIReceiveEvent) -> int:
+    """What it takes of `_ENOUGH`: a body that comes in chunks of one byte weighs far more than its bytes."""
+    return max(len(message["body"]), _LEAST) if message["type"] == "http.request" else 0
+
+
+# The handlers of one connection's requests: what hypercorn calls a task group.
 
 log = structlog.get_logger(__name__)
+
+Send = Callable[[ASGISendEvent | None], Awaitable[None]]
+
+
+class Handlers:
+    """Left when every handler has ended, as task groups are."""
+
+    def __init__(self) -> None:
+        self._tasks = asyncio.TaskGroup()
+
+    async def __aenter__(self) -> "Handlers":
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(self, kind: Any, trouble: Any, trace: TracebackType | None) -> None:
+        await self._tasks.__aexit__(kind, trouble, trace)
+
+    async def spawn_app(
+        self, app: AppWrapper, _: Config, scope: Scope, send: Send
+    ) -> Callable[[ASGIReceiveEvent], Awaitable[None]]:
+        """Start a handler. What it is to receive goes to the function that this returns."""
+        inbox = Inbox()
+        self._tasks.create_task(_handle(app, scope, inbox, send))
+        return inbox.put
+
+    def spawn(self, func: Callable[..., Any], *args: Any) -> None:
+        self._tasks.create_task(func(*args))
+
+
+async def _handle(app: AppWrapper, scope: Scope, inbox: Inbox, send: Send) -> None:
+    try:
+        await app(scope, inbox.get, send, _not_offered, _not_offered)
+    except CallerGone:
+        pass  # it left while the answer was on its way
+    except Exception:
+        log.exception("handler failed")  # half an answer is out: the connection ends in the midst of it
+    finally:
+        inbox.end()
+        await send(None)
+
+
+def _not_offered(*_: object) -> None:
+    raise TypeError("WSGI applications are not served")
+
+
+# How long a client may take.
+
+
+@attrs.frozen(slots=True)
+class Pace:
+    """`idle`: until the head of its next request is here. `grace` and `least_rate`: how soon what was written to it
+    must have left; a client that reads slower would hold the answer in our memory, and a shutdown up."""
+
+    idle: float = 30.0
+    grace: float = 10.0
+    least_rate: int = 32 * 1024  # bytes per second
+
+    def patience(self, unsent: int) -> float:
+        """Seconds for so many bytes."""
+        return self.grace + unsent / self.least_rate
+
 
 PIECE: Final = 1 << 16
 _MOST_AT_ONCE: Final = 1 << 18  # of what came; a large body costs by the piece

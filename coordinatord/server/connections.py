@@ -16,8 +16,8 @@ import anyio
 import attrs
 import structlog
 
-from coordinatord import metrics
-from coordinatord.api.callers import network_of
+from coordinatord.base import metrics
+from coordinatord.http.middleware import network_of
 from coordinatord.server.connection import Connection
 
 log = structlog.get_logger(__name__)

@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 import h11
+from h11 import LocalProtocolError
+from h11._receivebuffer import ReceiveBuffer, blank_line_regex
 from hypercorn.config import Config
 from hypercorn.events import Closed, RawData, Updated
 from hypercorn.events import Event as ConnectionEvent
@@ -20,11 +22,66 @@ from hypercorn.protocol.h11 import STREAM_ID, H11Protocol
 from hypercorn.protocol.http_stream import HTTPStream
 from hypercorn.typing import AppWrapper, ConnectionState, TaskGroup, WorkerContext
 
-from coordinatord.api.answers import malformed_http
-from coordinatord.api.cors import Origins
-from coordinatord.api.frame import new_request_id
-from coordinatord.server.strict_lines import StrictLines
-from coordinatord.server.targets import path_of
+from coordinatord.http.middleware import Origins, new_request_id
+from coordinatord.http.responses import malformed_http
+
+# The lines of heads and trailers as RFC 9112 writes them, and in no other way.
+#
+# h11 also ends a line at a bare LF and joins folded ones. A proxy in front may see other headers in such a message,
+# and a
+# header that only one of two servers sees is how requests are smuggled past the first.
+
+
+class StrictLines(ReceiveBuffer):
+    """Put in the place of a connection's receive buffer. `head`: the latest lines that were taken from it together, as
+    they came."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = bytearray()
+
+    def maybe_extract_lines(self) -> list[bytearray] | None:
+        """Up to the first blank line; None until that is there."""
+        data = self._data
+        if data.startswith(b"\r\n"):
+            self._extract(2)
+            return []
+        if data.startswith(b"\n"):
+            raise LocalProtocolError("a line must end with CR LF")
+        blank = blank_line_regex.search(data, self._multiple_lines_search)  # to h11, bare LFs are one, too
+        if blank is None:
+            self.head = bytearray()
+            self._multiple_lines_search = max(0, len(data) - 2)
+            return None
+        self.head = lines = self._extract(blank.end())
+        ended = lines.count(b"\r\n")
+        if lines.count(b"\n") != ended or lines.count(b"\r") != ended:
+            raise LocalProtocolError("a line must end with CR LF, and hold neither of them before")
+        if b"\n " in lines or b"\n\t" in lines:
+            raise LocalProtocolError("a header must stand on one line")
+        return lines[:-4].split(b"\r\n")
+
+
+# The target of a request: as a path, in whichever of the forms of RFC 9112 it came.
+
+_ABSOLUTE: Final = re.compile(rb"https?://([^/?#]*)(/[^?#]*)?(\?[^#]*)?", re.IGNORECASE)
+_AUTHORITY: Final = re.compile(rb"([A-Za-z0-9._~!$&'()*+,;=%-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]*)?")
+_WITH_SCHEME: Final = re.compile(rb"https?:", re.IGNORECASE)
+
+
+def path_of(target: bytes) -> bytes | None:
+    """Path and query. None for a whole address that is none: without a host, or with a user's name in it.
+
+    A whole address is what a proxy sends, and a server must take it. Whose name it has there does not matter: whatever
+    reaches this server is for it.
+    """
+    if target.startswith(b"/") or not _WITH_SCHEME.match(target):
+        return target
+    parts = _ABSOLUTE.fullmatch(target)
+    if parts is None or not _AUTHORITY.fullmatch(parts[1]):
+        return None
+    return (parts[2] or b"/") + (parts[3] or b"")
+
 
 _VERSIONS: Final = (b"1.1", b"1.0")
 _SMALL: Final = 1 << 16  # head and body up to this size leave in one piece

@@ -5,7 +5,7 @@ import secrets
 import attrs
 
 from tests.abuse.target import Target
-from tests.integration.coordinatord.api.party import Party
+from tests.integration.coordinatord.scene.party import Party
 from tests.soak.traffic.answers import counted
 
 

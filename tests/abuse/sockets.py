@@ -8,7 +8,7 @@ import attrs
 from anyio.abc import SocketStream
 
 from tests.abuse.target import Target
-from tests.integration.coordinatord.api.party import Party
+from tests.integration.coordinatord.scene.party import Party
 
 _FORM: Final = b'--b\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
 _GONE: Final = (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream)

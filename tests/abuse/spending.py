@@ -17,7 +17,7 @@ from devnet.anvil import CHAIN_ID
 from devnet.catalogue import FEE_BPS, GAS_FEE
 from tests.abuse.target import Target
 from tests.fakes.submissions import Submitter, jsonl
-from tests.integration.coordinatord.api.party import Body, Party
+from tests.integration.coordinatord.scene.party import Body, Party
 from tests.soak.traffic.answers import counted
 
 _FEES: Final = Terms(FEE_BPS, GAS_FEE)

@@ -19,7 +19,7 @@ from common.domains import Domains
 from common.scalars import hex_of
 from common.secp256k1 import Wallet
 from devnet.anvil import Anvil
-from tests.integration.coordinatord.api.party import Party
+from tests.integration.coordinatord.scene.party import Party
 from tests.soak.timeline import Timeline
 from tests.soak.traffic.answers import counted
 

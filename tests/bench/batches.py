@@ -28,18 +28,16 @@ from coincurve.context import GLOBAL_CONTEXT
 from common.address_book import AddressBook
 from common.domains import Domains
 from common.messages.payments import job_payment
-from coordinatord.chain.job_registry import JobRegistry
+from common.wire.fields import read_object
+from coordinatord.batches import lines_sql
+from coordinatord.batches.lines import MOST_LINES, Good, Line, LineChecks
+from coordinatord.batches.lines_sql import Allowance, Post
+from coordinatord.chain.registries import JobRegistry
 from coordinatord.chain.rpc import open_rpc
-from coordinatord.fields import read_object
-from coordinatord.service.gas_budgets import gas_estimate
-from coordinatord.service.line_checks import Good, LineChecks
-from coordinatord.service.line_reading import MOST_LINES, Line
-from coordinatord.service.order_checks import Paid, post_calldata, same_post
-from coordinatord.service.orders import OrderBody
-from coordinatord.store import batch_relays
-from coordinatord.store.batch_relays import Allowance, Post
-from coordinatord.store.gas_budgets import Budget, GasLimits, Spending
-from coordinatord.store.outbox import RelayKind
+from coordinatord.orders.checks import OrderBody, Paid, post_calldata, same_post
+from coordinatord.relayer.budgets import gas_estimate
+from coordinatord.relayer.budgets_sql import Budget, GasLimits, Spending
+from coordinatord.relayer.outbox_sql import RelayKind
 from devnet import accounts
 from devnet.anvil import Anvil, running_anvil
 from devnet.app import deployed_market
@@ -52,9 +50,9 @@ from tests.bench.relaying import ROOMY, ROOMY_BLOCK, rooms
 from tests.bench.row import Row, interleaved
 from tests.fakes.budgets import UNLIMITED
 from tests.fakes.submissions import Body, Submitter, jsonl
-from tests.integration.coordinatord.api.party import Party, wallet_of
-from tests.integration.coordinatord.api.running import Coordinator, running
-from tests.integration.coordinatord.api.stage import environment
+from tests.integration.coordinatord.scene.party import Party, wallet_of
+from tests.integration.coordinatord.scene.running import Coordinator, running
+from tests.integration.coordinatord.scene.stage import environment
 
 LINES: Final = 50_000
 PAYLOAD: Final = 870  # so that a line has 2 KiB
@@ -190,11 +188,11 @@ async def relayer_alone(on: Stand, lines: Sequence[Body]) -> float:
     before = await watching.fetchval(_MINED)
     started = time.perf_counter()
     while posts:
-        if await batch_relays.room(connection) <= 0:
+        if await lines_sql.room(connection) <= 0:
             await anyio.sleep(0.01)
             continue
         async with connection.transaction():
-            await batch_relays.insert(connection, on.submitter.registry, posts[:512], allowances)
+            await lines_sql.insert(connection, on.submitter.registry, posts[:512], allowances)
         del posts[:512]
     await _until_mined(watching, before + len(lines))
     elapsed = time.perf_counter() - started

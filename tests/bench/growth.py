@@ -16,17 +16,15 @@ from typing import Final
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from coordinatord.store import leases
-from coordinatord.store.database import Connection, Database, open_database
-from coordinatord.store.job_pages import read_page
-from coordinatord.store.jobs import JobFilter, read_by_ids, read_summary
-from coordinatord.store.leases import Ask, Poller
-from coordinatord.store.lines import Line
-from coordinatord.store.migrate import migrate
+from coordinatord.book import leases_sql
+from coordinatord.book.leases_sql import Ask, Poller
+from coordinatord.book.sql import JobFilter, read_by_ids, read_page, read_summary
+from coordinatord.database.connections import Connection, Database, Line, open_database
+from coordinatord.database.migrate import migrate
 from devnet.ports import pick_free
 from devnet.postgres import running_postgres
 from tests.bench.row import Row, interleaved
-from tests.integration.coordinatord.store.market_rows import (
+from tests.integration.coordinatord.book.market_rows import (
     add_history,
     add_jobs,
     add_models,
@@ -66,10 +64,10 @@ async def one_job(database: Database, line: Line) -> object:
 async def poll(database: Database, line: Line) -> object:
     """Four bids, held for a moment so short that the next poll may have them again."""
     poller = Poller(1, 1)
-    await leases.peek(line, [poller], {})
+    await leases_sql.peek(line, [poller], {})
 
     async def body(connection: Connection) -> object:
-        return await leases.poll(connection, [Ask(poller, 4)], JobFilter(), lease_ms=1, custody=None)
+        return await leases_sql.poll(connection, [Ask(poller, 4)], JobFilter(), lease_ms=1, custody=None)
 
     return await database.transact(body)
 

@@ -19,8 +19,8 @@ from typing import Final
 import attrs
 from anyio.from_thread import start_blocking_portal
 
-from coordinatord.store.database import open_database
-from coordinatord.store.migrate import migrate
+from coordinatord.database.connections import open_database
+from coordinatord.database.migrate import migrate
 from devnet.ports import pick_free
 from devnet.postgres import running_postgres
 from tests.bench.http_processes import load_client, server

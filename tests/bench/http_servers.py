@@ -12,30 +12,26 @@ from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp
 
-from coordinatord.api.answers import Answer
-from coordinatord.api.bodies import BodyBudget, BodyReader
-from coordinatord.api.book import Book
-from coordinatord.api.caching import BlockCache, Position
-from coordinatord.api.callers import CallerLimits, TokenBuckets
-from coordinatord.api.dispatch import Dispatcher, Gates
-from coordinatord.api.files import FileRoutes
-from coordinatord.api.frame import Frame
-from coordinatord.api.jobs import Jobs
-from coordinatord.api.routes import Request, Route
-from coordinatord.api.uploading import UploadReader, UploadsAtOnce
+from coordinatord.base.outcomes import SessionRow
+from coordinatord.base.secret import Secret
+from coordinatord.book.polls import Funding, Polls
+from coordinatord.book.reads import IndexReads
+from coordinatord.book.routes import Book
+from coordinatord.database.connections import open_database
+from coordinatord.database.snapshot import Snapshot
+from coordinatord.files.files import Files
+from coordinatord.files.routes import FileRoutes
+from coordinatord.http.bodies import BodyBudget, BodyReader
+from coordinatord.http.dispatch import Dispatcher, Gates
+from coordinatord.http.middleware import CallerLimits, Frame, TokenBuckets
+from coordinatord.http.response_cache import BlockCache, Position
+from coordinatord.http.responses import Answer
+from coordinatord.http.routing import Request, Route
+from coordinatord.http.uploads import UploadReader, UploadsAtOnce
+from coordinatord.orders.routes import Jobs
 from coordinatord.pins.store import open_pin_store
-from coordinatord.secret import Secret
-from coordinatord.server.listening import listening_socket
-from coordinatord.server.serving import serve_until
-from coordinatord.service.files import Files
-from coordinatord.service.funding import Funding
-from coordinatord.service.index_reads import IndexReads
-from coordinatord.service.live_sessions import LiveSessions
-from coordinatord.service.polls import Polls
-from coordinatord.service.sessions import hash_token
-from coordinatord.store.database import open_database
-from coordinatord.store.sessions import SessionRow
-from coordinatord.store.snapshot import Snapshot
+from coordinatord.server.serving import listening_socket, serve_until
+from coordinatord.sessions.sessions import LiveSessions, hash_token
 from tests.fakes.index_position import Standing
 
 HELLO = b'{"hello":"world"}'

@@ -32,13 +32,13 @@ from web3 import AsyncHTTPProvider, AsyncWeb3
 
 from common.address_book import AddressBook, TokenDomain
 from common.scalars import hex_of
-from coordinatord.chain.decoding import Decoder
+from coordinatord.chain.logs import Decoder
 from coordinatord.chain.rpc import Rpc, open_rpc
+from coordinatord.database.migrate import migrate
+from coordinatord.indexer.changes import NewJob
 from coordinatord.indexer.fetch import Source
 from coordinatord.indexer.follow import Follower, IndexerSettings, Wake
-from coordinatord.store.index.changes import NewJob
-from coordinatord.store.index.journal import UNDOABLE
-from coordinatord.store.migrate import migrate
+from coordinatord.indexer.undo_sql import UNDOABLE
 from devnet import accounts
 from devnet.anvil import CHAIN_ID, running_anvil
 from devnet.ports import pick_free

@@ -20,23 +20,21 @@ import anyio
 import attrs
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from coordinatord.service.funding import Funding
-from coordinatord.service.outcomes import NotSigned
-from coordinatord.service.polls import Polls
-from coordinatord.service.recent import Recent
-from coordinatord.service.sessions import hash_token
-from coordinatord.store.database import Connection, Database, open_database
-from coordinatord.store.jobs import JobFilter
-from coordinatord.store.leases import HeldJob
-from coordinatord.store.migrate import migrate
-from coordinatord.store.sessions import SessionRow
-from coordinatord.store.snapshot import Snapshot, read_snapshot
+from coordinatord.base.outcomes import NotSigned, SessionRow
+from coordinatord.book.leases_sql import HeldJob
+from coordinatord.book.polls import Funding, Polls
+from coordinatord.book.sql import JobFilter
+from coordinatord.database.batched_reads import Recent
+from coordinatord.database.connections import Connection, Database, open_database
+from coordinatord.database.migrate import migrate
+from coordinatord.database.snapshot import Snapshot, read_snapshot
+from coordinatord.sessions.sessions import hash_token
 from devnet.ports import pick_free
 from devnet.postgres import running_postgres
 from tests.bench.http_load import IDS
 from tests.bench.http_processes import load_client, server
 from tests.bench.row import Row, interleaved
-from tests.integration.coordinatord.store.market_rows import add_jobs, add_models, add_providers, begin_index
+from tests.integration.coordinatord.book.market_rows import add_jobs, add_models, add_providers, begin_index
 
 JOBS, MODELS, PROVIDERS = 100_000, 16, 200
 CONNECTIONS: Final = 4

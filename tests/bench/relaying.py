@@ -22,8 +22,8 @@ from web3 import AsyncHTTPProvider, AsyncWeb3
 from common.secp256k1 import Wallet
 from common.transactions import Transaction
 from coordinatord.chain.rpc import Call, Rpc, open_rpc, quantity
-from coordinatord.service.relaying import Mined
-from coordinatord.store.outbox import NewRelay
+from coordinatord.relayer.outbox_sql import NewRelay
+from coordinatord.relayer.relaying import Mined
 from devnet import accounts
 from devnet.anvil import CHAIN_ID, Anvil, running_anvil
 from devnet.app import deployed_market

@@ -28,7 +28,7 @@ from devnet.pins import running_pin_store
 from devnet.ports import pick_free
 from devnet.postgres import running_postgres
 from tests.bench.row import Row
-from tests.integration.coordinatord.api.party import Body, Party, wallet_of
+from tests.integration.coordinatord.scene.party import Body, Party, wallet_of
 
 A_MINUTE: Final = 1000
 SECONDS: Final = 60

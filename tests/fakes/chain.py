@@ -7,8 +7,8 @@ import attrs
 
 from common.address_book import AddressBook, TokenDomain
 from common.keccak import keccak256
-from coordinatord.chain.decoding import Decoder
 from coordinatord.chain.events import Event
+from coordinatord.chain.logs import Decoder
 from coordinatord.chain.rpc import Rpc
 from coordinatord.indexer.evidence import bloom_mask
 from tests.fakes.event_logs import REGISTRIES, log_of

@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.parser import text_string_to_metric_families
 
-from coordinatord.metrics import REGISTRY as COORDINATORD
+from coordinatord.base.metrics import REGISTRY as COORDINATORD
 from svcd.metrics import REGISTRY as SVCD
 
 REGISTRIES = {"coordinatord": COORDINATORD, "svcd": SVCD}

@@ -2,7 +2,7 @@
 
 import attrs
 
-from coordinatord.store.snapshot import Snapshot
+from coordinatord.database.snapshot import Snapshot
 
 
 @attrs.define

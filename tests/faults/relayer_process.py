@@ -12,12 +12,12 @@ import anyio
 import anyio.abc
 
 from common.secp256k1 import Wallet
+from coordinatord.base.logs import set_up_logging
 from coordinatord.chain.rpc import open_rpc
-from coordinatord.logs import set_up_logging
+from coordinatord.database.connections import open_database
+from coordinatord.database.notices import Notices
 from coordinatord.relayer.settings import RelayerSettings
 from coordinatord.relayer.worker import run_relayer
-from coordinatord.store.database import open_database
-from coordinatord.store.notices import Notices
 from devnet.anvil import CHAIN_ID
 
 

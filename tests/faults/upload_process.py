@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator
 import anyio
 import anyio.abc
 
+from coordinatord.base.secret import Secret
+from coordinatord.database.connections import open_database
+from coordinatord.files.files import Files
 from coordinatord.pins.store import open_pin_store
-from coordinatord.secret import Secret
-from coordinatord.service.files import Files
-from coordinatord.store.database import open_database
 from devnet.pins import PinStore
 
 

@@ -3,10 +3,10 @@
 import json
 from collections import Counter
 
+from coordinatord.database.connections import Connection, Database
+from coordinatord.files.inspection import BLANK
+from coordinatord.files.sql import object_key
 from coordinatord.pins.store import PinStore
-from coordinatord.service.inspection import BLANK
-from coordinatord.store.database import Connection, Database
-from coordinatord.store.files import object_key
 
 
 async def broken_batches(database: Database, pins: PinStore) -> list[str]:

@@ -10,8 +10,8 @@ import asyncpg
 
 from common.scalars import hex_of
 from coordinatord.config import Config
-from coordinatord.service.gas_budgets import GasPolicy
-from coordinatord.store.gas_budgets import Budget, Standing
+from coordinatord.relayer.budgets import GasPolicy
+from coordinatord.relayer.budgets_sql import Budget, Standing
 
 # What transactions were booked at, not the sums that the budgets are held against. Of a provider's work only claims are
 # ever refused; settles and fails, as many as they, are left out.

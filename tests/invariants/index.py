@@ -8,11 +8,11 @@ import asyncpg
 
 from common.address_book import AddressBook
 from common.scalars import hex_of
-from coordinatord.chain.decoding import Decoder
+from coordinatord.chain.logs import Decoder
 from coordinatord.chain.rpc import Rpc
 from coordinatord.indexer.fetch import Source
 from coordinatord.indexer.follow import Follower, IndexerSettings, Wake
-from coordinatord.store.index.position import read_position
+from coordinatord.indexer.undo_sql import read_position
 from tests.integration.coordinatord.indexer.index_rows import forget, index_rows
 
 

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from common.address_book import AddressBook
 from coordinatord.chain import events as ev
 from coordinatord.chain.blocks import Log
-from coordinatord.chain.decoding import Decoder
+from coordinatord.chain.logs import Decoder
 from coordinatord.chain.rpc import Rpc
 
 

@@ -24,7 +24,7 @@ from common.address_book import AddressBook
 from common.domains import Domains
 from common.scalars import hex_of
 from coordinatord import app
-from coordinatord.chain.job_registry import JobRegistry
+from coordinatord.chain.registries import JobRegistry
 from coordinatord.chain.rpc import open_rpc
 from coordinatord.config import read_config
 from devnet import accounts
@@ -37,10 +37,10 @@ from devnet.world import World
 from tests.bench.relaying import awake, rooms
 from tests.fakes.budgets import UNLIMITED
 from tests.fakes.submissions import Submitter, jsonl
-from tests.integration.coordinatord.api.party import Party, wallet_of
-from tests.integration.coordinatord.api.running import Coordinator, running
-from tests.integration.coordinatord.api.stage import environment
 from tests.integration.coordinatord.faults.invariants import all_violations
+from tests.integration.coordinatord.scene.party import Party, wallet_of
+from tests.integration.coordinatord.scene.running import Coordinator, running
+from tests.integration.coordinatord.scene.stage import environment
 from tests.invariants.batches import broken_batches
 
 _BAD_EVERY: Final = 10  # every so many lines one is no submission

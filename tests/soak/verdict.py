@@ -8,12 +8,12 @@ import asyncpg
 import attrs
 
 from common.address_book import AddressBook
+from coordinatord.base.secret import Secret
 from coordinatord.chain.rpc import open_rpc, quantity
 from coordinatord.config import Config
+from coordinatord.database.connections import open_database
+from coordinatord.indexer.undo_sql import read_position
 from coordinatord.pins.store import open_pin_store
-from coordinatord.secret import Secret
-from coordinatord.store.database import open_database
-from coordinatord.store.index.position import read_position
 from devnet.anvil import Anvil
 from devnet.pins import PinStore
 from tests.invariants.batches import broken_batches

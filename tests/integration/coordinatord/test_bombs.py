@@ -7,14 +7,14 @@ import pytest
 
 from common.address_book import AddressBook
 from common.domains import Domains
-from coordinatord.chain import transport
+from coordinatord.base.errors import Retryable
+from coordinatord.base.secret import Secret
+from coordinatord.chain import rpc as transport
 from coordinatord.chain.rpc import open_rpc
-from coordinatord.pins.exchange import SMALL
+from coordinatord.escrow.handover import Operators
+from coordinatord.escrow.peer import NoKeys, Peer
+from coordinatord.pins.requests import SMALL
 from coordinatord.pins.store import open_pin_store
-from coordinatord.secret import Secret
-from coordinatord.service.escrow.operators import Operators
-from coordinatord.service.escrow.peer import NoKeys, Peer
-from coordinatord.trouble import Retryable
 from tests.faults.bomb_server import BombServer, bomb_server, flat_memory
 from tests.unit.coordinatord.environment import ENVIRONMENT
 

@@ -8,18 +8,18 @@ import asyncpg
 import pytest
 
 from common.address_book import AddressBook
-from coordinatord.chain.decoding import Decoder
+from coordinatord.base.secret import Secret
+from coordinatord.chain.logs import Decoder
 from coordinatord.chain.rpc import open_rpc
+from coordinatord.database.migrate import migrate
+from coordinatord.files.sql import object_key
 from coordinatord.indexer.fetch import Source
 from coordinatord.pins.store import open_pin_store
-from coordinatord.secret import Secret
-from coordinatord.store.files import object_key
-from coordinatord.store.migrate import migrate
 from devnet.contracts import at, connected
 from devnet.world import World
-from tests.integration.coordinatord.api.stage import configured
 from tests.integration.coordinatord.indexer.moves import address_book
 from tests.integration.coordinatord.indexer.scene import follower_of
+from tests.integration.coordinatord.scene.stage import configured
 from tests.invariants.registries import registry_violations
 from tests.soak.lease_audit import install_lease_audit
 from tests.soak.verdict import INVARIANTS, Remains, judged, violations

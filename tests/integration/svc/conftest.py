@@ -20,9 +20,9 @@ from devnet.postgres import Postgres
 from devnet.world import World
 from svc.client import Client
 from tests.integration.conftest import Services
-from tests.integration.coordinatord.api.party import Party, wallet_of
-from tests.integration.coordinatord.api.running import running
-from tests.integration.coordinatord.api.stage import environment
+from tests.integration.coordinatord.scene.party import Party, wallet_of
+from tests.integration.coordinatord.scene.running import running
+from tests.integration.coordinatord.scene.stage import environment
 from tests.integration.svc.working_provider import WorkingProvider
 
 

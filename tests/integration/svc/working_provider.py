@@ -11,7 +11,7 @@ from common.container import open_with_dek, open_with_secret
 from common.envelope import Envelope, ResultBody
 from common.result import seal_result
 from common.scalars import base64_of
-from tests.integration.coordinatord.api.party import Party
+from tests.integration.coordinatord.scene.party import Party
 
 CHAIN: Final = 31337
 MODEL: Final = 1

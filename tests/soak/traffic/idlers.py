@@ -12,7 +12,7 @@ import httpx
 
 from common.domains import Domains
 from devnet.accounts import Wallet
-from tests.integration.coordinatord.api.party import Party, wallet_of
+from tests.integration.coordinatord.scene.party import Party, wallet_of
 from tests.soak.ground import Ground
 from tests.soak.plain_http import plain_http
 from tests.soak.programs import SLA_SECONDS

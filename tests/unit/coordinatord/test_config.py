@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from coordinatord.base.errors import Fatal
 from coordinatord.config import read_config, variables
 from coordinatord.relayer.fees import ceiling_of
 from coordinatord.relayer.settings import RelayerSettings
-from coordinatord.trouble import Fatal
 from tests.unit.coordinatord.environment import ENVIRONMENT
 
 INTEGERS = {  # lowest, default, highest

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
+from coordinatord.base.errors import Fatal
 from coordinatord.config import read_config
-from coordinatord.trouble import Fatal
 from tests.unit.coordinatord.environment import ENVIRONMENT
 
 KEYS = "0a" * 32, "0b" * 32

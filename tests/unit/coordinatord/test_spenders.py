@@ -1,5 +1,5 @@
-from coordinatord.spenders import spender_table
-from coordinatord.store.gas_budgets import ALL_NEWCOMERS, TopSpender
+from coordinatord.cli import spender_table
+from coordinatord.relayer.budgets_sql import ALL_NEWCOMERS, TopSpender
 
 
 def test_table_names_signers_and_lines_figures_up() -> None:

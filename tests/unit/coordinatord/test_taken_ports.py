@@ -5,9 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from coordinatord.metrics_server import serve_metrics
-from coordinatord.server.listening import listening_socket
-from coordinatord.trouble import Fatal
+from coordinatord.base.errors import Fatal
+from coordinatord.server.serving import listening_socket, serve_metrics
 
 HOST = "127.0.0.1"
 

@@ -25,9 +25,9 @@ from tests.abuse.spending import PostsAndCancels, PostsOnOneBalance, UnwantedOrd
 from tests.abuse.target import Attack, Target
 from tests.faults.bomb_server import BombServer, bomb_server
 from tests.faults.rpc_proxy import Rewrite, rpc_proxy
-from tests.integration.coordinatord.api.running import Coordinator, running
-from tests.integration.coordinatord.api.stage import environment
 from tests.integration.coordinatord.indexer.moves import address_book
+from tests.integration.coordinatord.scene.running import Coordinator, running
+from tests.integration.coordinatord.scene.stage import environment
 from tests.soak.answering import answers_ok
 from tests.soak.daemon import Daemon
 from tests.soak.plain_http import plain_http

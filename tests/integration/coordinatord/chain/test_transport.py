@@ -7,8 +7,8 @@ import anyio
 import anyio.abc
 import pytest
 
-from coordinatord.chain.transport import open_transport
-from coordinatord.connections import NoAnswer
+from coordinatord.base.http_client import NoAnswer
+from coordinatord.chain.rpc import open_transport
 
 pytestmark = pytest.mark.anyio
 

@@ -7,7 +7,7 @@ import asyncpg
 
 from common.address_book import AddressBook
 from coordinatord.chain.rpc import open_rpc, quantity
-from coordinatord.store.index.position import read_position
+from coordinatord.indexer.undo_sql import read_position
 from tests.invariants.funds import fund_violations
 from tests.invariants.index import index_violations
 from tests.invariants.jobs import job_violations

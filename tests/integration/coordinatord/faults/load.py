@@ -6,7 +6,7 @@ import anyio
 import attrs
 import httpx
 
-from tests.integration.coordinatord.api.party import Body, Party
+from tests.integration.coordinatord.scene.party import Body, Party
 
 # What the specification lets a coordinator in trouble answer to a submission.
 _RETRYABLE = {"not_ready", "chain_unreachable", "relay_unavailable", "pinner_unavailable"}

@@ -14,8 +14,8 @@ from coordinatord.chain.rpc import open_rpc
 from devnet.accounts import Wallet as DevnetWallet
 from devnet.postgres import Postgres, binaries
 from devnet.world import World
-from tests.integration.coordinatord.api.party import Party
-from tests.integration.coordinatord.api.stage import configured, staged
+from tests.integration.coordinatord.scene.party import Party
+from tests.integration.coordinatord.scene.stage import configured, staged
 from tests.invariants.funds import fund_violations
 from tests.invariants.jobs import job_violations
 

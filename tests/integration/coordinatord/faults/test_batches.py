@@ -8,17 +8,16 @@ import httpx
 import pytest
 
 from coordinatord import app
-from coordinatord.service.line_checks import Checked, LineChecks
-from coordinatord.service.line_reading import Line
-from coordinatord.store.database import open_database
-from coordinatord.store.files import object_key
-from coordinatord.workers.batches import BatchWorker
+from coordinatord.batches.lines import Checked, Line, LineChecks
+from coordinatord.batches.worker import BatchWorker
+from coordinatord.database.connections import open_database
+from coordinatord.files.sql import object_key
 from devnet.world import World
 from tests.fakes.budgets import UNLIMITED
 from tests.faults.batch_worker_process import batch_worker_process
-from tests.integration.coordinatord.api.batching import Batching
-from tests.integration.coordinatord.api.party import Party, wallet_of
-from tests.integration.coordinatord.api.stage import Seen, Stage, configured, environment, staged
+from tests.integration.coordinatord.scene.batching import Batching
+from tests.integration.coordinatord.scene.party import Party, wallet_of
+from tests.integration.coordinatord.scene.stage import Seen, Stage, configured, environment, staged
 from tests.invariants.batches import broken_batches
 from tests.invariants.jobs import job_violations
 from tests.invariants.relays import relay_violations

@@ -7,8 +7,8 @@ import pytest
 from devnet.ports import pick_free
 from devnet.world import World
 from tests.faults.rpc_proxy import Hang, rpc_proxy
-from tests.integration.coordinatord.api.running import running
-from tests.integration.coordinatord.api.stage import environment
+from tests.integration.coordinatord.scene.running import running
+from tests.integration.coordinatord.scene.stage import environment
 
 pytestmark = pytest.mark.anyio
 

@@ -8,13 +8,13 @@ import httpx
 import pytest
 
 from common.address_book import AddressBook
-from coordinatord.store.database import open_database
-from coordinatord.trouble import Retryable
+from coordinatord.base.errors import Retryable
+from coordinatord.database.connections import open_database
 from devnet.accounts import Wallet as DevnetWallet
 from devnet.world import World
-from tests.integration.coordinatord.api.party import Party
-from tests.integration.coordinatord.api.stage import Stage, configured, staged
 from tests.integration.coordinatord.faults.invariants import all_violations
+from tests.integration.coordinatord.scene.party import Party
+from tests.integration.coordinatord.scene.stage import Stage, configured, staged
 
 pytestmark = pytest.mark.anyio
 

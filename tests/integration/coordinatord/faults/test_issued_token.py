@@ -15,9 +15,9 @@ from devnet.anvil import CHAIN_ID, Anvil
 from devnet.contracts import Chain, at, connected, deploy_all
 from devnet.market import open_market
 from devnet.world import World
-from tests.integration.coordinatord.api.party import Party, wallet_of
-from tests.integration.coordinatord.api.stage import Stage, configured, staged
 from tests.integration.coordinatord.faults.invariants import all_violations
+from tests.integration.coordinatord.scene.party import Party, wallet_of
+from tests.integration.coordinatord.scene.stage import Stage, configured, staged
 from tests.invariants.funds import read_uint
 
 pytestmark = pytest.mark.anyio

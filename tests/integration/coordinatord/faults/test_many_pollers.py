@@ -20,15 +20,15 @@ import httpx
 import pytest
 
 from common.address_book import AddressBook
-from coordinatord.service.sessions import hash_token
+from coordinatord.sessions.sessions import hash_token
 from devnet.accounts import Wallet as DevnetWallet
 from devnet.ports import LOOPBACK, pick_free
 from devnet.world import World
 from tests.faults.polling_crowd import token
-from tests.integration.coordinatord.api.party import Party
-from tests.integration.coordinatord.api.running import running
-from tests.integration.coordinatord.api.stage import environment
 from tests.integration.coordinatord.faults.load import submissions
+from tests.integration.coordinatord.scene.party import Party
+from tests.integration.coordinatord.scene.running import running
+from tests.integration.coordinatord.scene.stage import environment
 
 pytestmark = pytest.mark.anyio
 

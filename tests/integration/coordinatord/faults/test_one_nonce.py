@@ -8,8 +8,8 @@ import pytest
 
 from devnet.accounts import Wallet as DevnetWallet
 from devnet.world import World
-from tests.integration.coordinatord.api.party import Body, Party
-from tests.integration.coordinatord.api.stage import configured, staged
+from tests.integration.coordinatord.scene.party import Body, Party
+from tests.integration.coordinatord.scene.stage import configured, staged
 
 pytestmark = pytest.mark.anyio
 

@@ -11,16 +11,16 @@ import httpx
 import pytest
 
 from common.address_book import AddressBook
-from coordinatord.trouble import Retryable
+from coordinatord.base.errors import Retryable
 from devnet.child import running as running_child
 from devnet.pins import PinStore, running_pin_store
 from devnet.ports import pick_free
 from devnet.world import World
-from tests.integration.coordinatord.api.faults import Rule
-from tests.integration.coordinatord.api.party import Party, wallet_of
-from tests.integration.coordinatord.api.stage import Stage, configured, staged
 from tests.integration.coordinatord.faults.invariants import all_violations
 from tests.integration.coordinatord.relayer.ops import CID
+from tests.integration.coordinatord.scene.faults import Rule
+from tests.integration.coordinatord.scene.party import Party, wallet_of
+from tests.integration.coordinatord.scene.stage import Stage, configured, staged
 
 pytestmark = pytest.mark.anyio
 

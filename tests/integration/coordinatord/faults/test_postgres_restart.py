@@ -15,11 +15,11 @@ from devnet.child import running as running_child
 from devnet.ports import pick_free
 from devnet.postgres import Postgres, running_postgres
 from devnet.world import World
-from tests.integration.coordinatord.api.party import Party
-from tests.integration.coordinatord.api.running import running
-from tests.integration.coordinatord.api.stage import environment, until
 from tests.integration.coordinatord.faults.invariants import all_violations
 from tests.integration.coordinatord.faults.load import Load, submissions
+from tests.integration.coordinatord.scene.party import Party
+from tests.integration.coordinatord.scene.running import running
+from tests.integration.coordinatord.scene.stage import environment, until
 
 pytestmark = pytest.mark.anyio
 

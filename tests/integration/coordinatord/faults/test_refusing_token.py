@@ -10,9 +10,9 @@ from common.address_book import AddressBook
 from common.scalars import base64_of
 from devnet.contracts import at, connected
 from devnet.world import World
-from tests.integration.coordinatord.api.party import Party, wallet_of
-from tests.integration.coordinatord.api.stage import Stage, configured, staged
 from tests.integration.coordinatord.faults.invariants import all_violations
+from tests.integration.coordinatord.scene.party import Party, wallet_of
+from tests.integration.coordinatord.scene.stage import Stage, configured, staged
 from tests.invariants.funds import read_uint
 
 pytestmark = pytest.mark.anyio

@@ -11,12 +11,12 @@ from common.address_book import AddressBook
 from devnet.accounts import Wallet as DevnetWallet
 from devnet.ports import pick_free
 from devnet.world import World
-from tests.integration.coordinatord.api.party import Body, Party
-from tests.integration.coordinatord.api.running import running
-from tests.integration.coordinatord.api.stage import environment
 from tests.integration.coordinatord.faults.invariants import all_violations
 from tests.integration.coordinatord.faults.load import submissions
 from tests.integration.coordinatord.relayer.mining import mining_by_hand
+from tests.integration.coordinatord.scene.party import Body, Party
+from tests.integration.coordinatord.scene.running import running
+from tests.integration.coordinatord.scene.stage import environment
 
 pytestmark = pytest.mark.anyio
 

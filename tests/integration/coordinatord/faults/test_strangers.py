@@ -12,9 +12,9 @@ from anyio.abc import SocketStream
 from devnet.accounts import Wallet as DevnetWallet
 from devnet.ports import LOOPBACK, pick_free
 from devnet.world import World
-from tests.integration.coordinatord.api.party import Party
-from tests.integration.coordinatord.api.running import running
-from tests.integration.coordinatord.api.stage import environment
+from tests.integration.coordinatord.scene.party import Party
+from tests.integration.coordinatord.scene.running import running
+from tests.integration.coordinatord.scene.stage import environment
 from tests.integration.coordinatord.server.serving import ORIGIN, Raw
 
 pytestmark = pytest.mark.anyio

@@ -10,11 +10,11 @@ from common.address_book import AddressBook
 from devnet.accounts import Wallet as DevnetWallet
 from devnet.ports import pick_free
 from devnet.world import World
-from tests.integration.coordinatord.api.party import Party
-from tests.integration.coordinatord.api.running import running
-from tests.integration.coordinatord.api.stage import environment
 from tests.integration.coordinatord.faults.invariants import all_violations
 from tests.integration.coordinatord.faults.load import Load, submissions
+from tests.integration.coordinatord.scene.party import Party
+from tests.integration.coordinatord.scene.running import running
+from tests.integration.coordinatord.scene.stage import environment
 
 pytestmark = pytest.mark.anyio
 

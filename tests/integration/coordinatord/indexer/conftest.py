@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from coordinatord.store.database import Connection, Database, open_database
-from coordinatord.store.migrate import migrate
+from coordinatord.database.connections import Connection, Database, open_database
+from coordinatord.database.migrate import migrate
 from devnet.world import World
 from tests.integration.coordinatord.indexer.scene import Scene, open_scene
 

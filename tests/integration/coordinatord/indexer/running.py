@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager
 import anyio
 import attrs
 
+from coordinatord.database.connections import Database
+from coordinatord.database.notices import INDEX_MOVED, Notices
 from coordinatord.indexer.fetch import Source
 from coordinatord.indexer.follow import IndexerSettings, Wake, run_indexer
-from coordinatord.store.database import Database
-from coordinatord.store.index.position import read_position
-from coordinatord.store.notices import INDEX_MOVED, Notices
+from coordinatord.indexer.undo_sql import read_position
 from devnet.world import World
 from tests.integration.coordinatord.indexer.scene import settings_of
 

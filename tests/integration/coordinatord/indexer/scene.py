@@ -8,12 +8,12 @@ from itertools import pairwise
 import attrs
 
 from common.artifacts import decode_error
-from coordinatord.chain.decoding import Decoder
+from coordinatord.chain.logs import Decoder
 from coordinatord.chain.rpc import open_rpc
+from coordinatord.database.connections import Connection
 from coordinatord.indexer.fetch import Source
 from coordinatord.indexer.follow import Follower, IndexerSettings, Wake
-from coordinatord.store.database import Connection
-from coordinatord.store.index.position import read_position
+from coordinatord.indexer.undo_sql import read_position
 from devnet.anvil import CHAIN_ID
 from devnet.contracts import at, connected
 from devnet.world import World

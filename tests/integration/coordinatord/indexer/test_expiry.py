@@ -4,12 +4,11 @@ import asyncpg
 import attrs
 import pytest
 
+from coordinatord.book.sql import JobFilter, read_page
 from coordinatord.chain import events as ev
+from coordinatord.database.connections import Database
 from coordinatord.indexer.fetch import Source
 from coordinatord.indexer.follow import Follower
-from coordinatord.store.database import Database
-from coordinatord.store.job_pages import read_page
-from coordinatord.store.jobs import JobFilter
 from tests.fakes.chain import DECODER, FakeChain
 from tests.fakes.history import GENESIS
 from tests.integration.coordinatord.indexer.test_journal import follower

@@ -3,11 +3,11 @@
 import attrs
 import pytest
 
-from coordinatord import metrics
+from coordinatord.base import metrics
+from coordinatord.database.connections import Connection, Database
+from coordinatord.database.notices import RELAY_ENDED
 from coordinatord.indexer.follow import Follower, Wake
-from coordinatord.store.database import Connection, Database
-from coordinatord.store.index.position import read_position
-from coordinatord.store.notices import RELAY_ENDED
+from coordinatord.indexer.undo_sql import read_position
 from tests.integration.coordinatord.indexer.running import indexing
 from tests.integration.coordinatord.indexer.scene import Scene, settings_of
 

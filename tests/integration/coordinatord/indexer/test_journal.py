@@ -6,11 +6,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from coordinatord.database.connections import Connection
 from coordinatord.indexer.fetch import Source
 from coordinatord.indexer.follow import Follower, IndexerSettings, Wake
-from coordinatord.store.database import Connection
-from coordinatord.store.index.journal import UNDOABLE
-from coordinatord.store.index.position import read_position
+from coordinatord.indexer.undo_sql import UNDOABLE, read_position
 from tests.fakes.chain import CHAIN_ID, DECODER, FakeChain
 from tests.fakes.history import History
 from tests.integration.coordinatord.indexer.index_rows import Rows, forget, index_rows

@@ -11,13 +11,13 @@ import anyio
 import attrs
 import pytest
 
-from coordinatord.chain.decoding import Decoder
+from coordinatord.base.errors import Retryable
+from coordinatord.chain.logs import Decoder
 from coordinatord.chain.rpc import open_rpc
+from coordinatord.database.connections import Connection, Database
 from coordinatord.indexer.fetch import Source
 from coordinatord.indexer.follow import Follower
-from coordinatord.indexer.readiness import Readiness
-from coordinatord.store.database import Connection, Database
-from coordinatord.trouble import Retryable
+from coordinatord.system.readiness import Readiness
 from devnet.world import World
 from tests.faults.rpc_proxy import (
     ErrorAnswer,

@@ -7,10 +7,10 @@ import attrs
 import pytest
 
 from common.address_book import AddressBook
+from coordinatord.base.errors import Fatal
 from coordinatord.market import commands
 from coordinatord.market.contracts import Contract
 from coordinatord.market.reading import Market, read_market
-from coordinatord.trouble import Fatal
 from devnet.anvil import Anvil
 from tests.integration.coordinatord.market.ground import SPAN, Ground, key_of
 

@@ -14,14 +14,14 @@ import attrs
 import pytest
 
 from common.address_book import AddressBook
+from coordinatord.base.errors import Fatal, Retryable
 from coordinatord.market.contracts import Call, Contract
 from coordinatord.market.deploy import acceptance, deploy, dry_run, journal_path
 from coordinatord.market.deployment import steps
-from coordinatord.market.fees import FeeOptions
 from coordinatord.market.node import Node
 from coordinatord.market.preflight import costs
 from coordinatord.market.reading import read_market
-from coordinatord.trouble import Fatal, Retryable
+from coordinatord.market.terms import FeeOptions
 from devnet.anvil import Anvil
 from devnet.contracts import at, connected
 from tests.integration.coordinatord.market.ground import QUICK, SPAN, Ground, created, key_of

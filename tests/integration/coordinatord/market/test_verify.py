@@ -9,13 +9,12 @@ import pytest
 
 from common import artifacts
 from common.address_book import AddressBook
+from coordinatord.base.errors import Fatal
 from coordinatord.market import explorer, status
 from coordinatord.market.contracts import Contract
 from coordinatord.market.deployment import encoded_arguments
 from coordinatord.market.reading import contracts_of, read_market
-from coordinatord.market.table import Row
-from coordinatord.market.verify import conformity, soundness
-from coordinatord.trouble import Fatal
+from coordinatord.market.status import Row, conformity, soundness
 from tests.integration.coordinatord.market.ground import SPAN, Ground
 
 STRANGER = "0x" + "77" * 20

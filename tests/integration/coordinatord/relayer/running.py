@@ -9,20 +9,20 @@ import attrs
 
 from common.address_book import AddressBook
 from common.secp256k1 import Wallet
-from coordinatord.chain.decoding import Decoder
+from coordinatord.chain.logs import Decoder
 from coordinatord.chain.rpc import Rpc, open_rpc
+from coordinatord.database.connections import Database, open_database
+from coordinatord.database.migrate import migrate
+from coordinatord.database.notices import Notices
 from coordinatord.indexer.fetch import Source
 from coordinatord.indexer.follow import IndexerSettings, run_indexer
 from coordinatord.indexer.follow import Wake as IndexWake
+from coordinatord.relayer.budgets import GasBudgets, GasPolicy
 from coordinatord.relayer.fees import NO_CEILING, Ceiling
+from coordinatord.relayer.outbox_sql import NewRelay
+from coordinatord.relayer.relaying import Relaying
 from coordinatord.relayer.settings import RelayerSettings
 from coordinatord.relayer.worker import run_relayer
-from coordinatord.service.gas_budgets import GasBudgets, GasPolicy
-from coordinatord.service.relaying import Relaying
-from coordinatord.store.database import Database, open_database
-from coordinatord.store.migrate import migrate
-from coordinatord.store.notices import Notices
-from coordinatord.store.outbox import NewRelay
 from devnet.anvil import CHAIN_ID, Anvil
 
 UNLIMITED: Final = GasPolicy(

@@ -5,9 +5,9 @@ import pytest
 
 from common.abi import address, boolean, encode, selector
 from common.secp256k1 import Wallet
-from coordinatord.relayer.heads import WINDOW
-from coordinatord.service.relaying import Mined, RefusedByChain
-from coordinatord.trouble import Retryable
+from coordinatord.base.errors import Retryable
+from coordinatord.relayer.fees import WINDOW
+from coordinatord.relayer.relaying import Mined, RefusedByChain
 from devnet.anvil import CHAIN_ID, PAST_STATES
 from devnet.world import World
 from tests.faults.rpc_proxy import HttpStatus, rpc_proxy

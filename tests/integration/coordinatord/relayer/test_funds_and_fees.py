@@ -4,10 +4,10 @@ import anyio
 import pytest
 
 from common.secp256k1 import Wallet
+from coordinatord.base.errors import Retryable
 from coordinatord.relayer.fees import Ceiling
-from coordinatord.service.relaying import Mined
-from coordinatord.store.outbox import NewRelay
-from coordinatord.trouble import Retryable
+from coordinatord.relayer.outbox_sql import NewRelay
+from coordinatord.relayer.relaying import Mined
 from devnet.world import World
 from tests.faults.rpc_proxy import ErrorAnswer, Rewrite, rpc_proxy
 from tests.integration.coordinatord.relayer.mining import mining_by_hand

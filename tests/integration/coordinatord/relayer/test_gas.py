@@ -7,10 +7,10 @@ import pytest
 
 from common.secp256k1 import Wallet
 from coordinatord.chain.rpc import quantity
-from coordinatord.relayer.room import TX_GAS_CAP
-from coordinatord.store import outbox
-from coordinatord.store.database import Connection
-from coordinatord.store.outbox import NewRelay
+from coordinatord.database.connections import Connection
+from coordinatord.relayer import outbox_sql
+from coordinatord.relayer.coalesce import TX_GAS_CAP
+from coordinatord.relayer.outbox_sql import NewRelay
 from devnet.contracts import at, connected
 from devnet.world import World
 from tests.faults.rpc_proxy import Rewrite, rpc_proxy
@@ -34,7 +34,7 @@ async def relayed_at_once(on: Stage, relays: Sequence[NewRelay]) -> list[Used]:
     """The transactions that these relays, queued together, were mined in; all of them took effect."""
 
     async def body(connection: Connection) -> None:
-        await outbox.submit_all(connection, relays, max_depth=4096)
+        await outbox_sql.submit_all(connection, relays, max_depth=4096)
 
     first = await on.fetchval("select coalesce(max(id), 0) from relay_txs")
     await on.database.transact(body)

@@ -3,8 +3,8 @@
 import pytest
 
 from common.secp256k1 import Wallet
-from coordinatord.service.relaying import Mined
-from coordinatord.store.gas_budgets import top_spenders
+from coordinatord.relayer.budgets_sql import top_spenders
+from coordinatord.relayer.relaying import Mined
 from devnet.world import World
 from tests.integration.coordinatord.relayer.mining import mining_by_hand
 from tests.integration.coordinatord.relayer.ops import Ops

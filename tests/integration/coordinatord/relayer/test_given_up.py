@@ -4,10 +4,10 @@ import anyio
 import pytest
 
 from common.secp256k1 import Wallet
-from coordinatord.service.relaying import Mined, NoReceipt
-from coordinatord.store import outbox
-from coordinatord.store.database import Connection
-from coordinatord.trouble import Retryable
+from coordinatord.base.errors import Retryable
+from coordinatord.database.connections import Connection
+from coordinatord.relayer import outbox_sql
+from coordinatord.relayer.relaying import Mined, NoReceipt
 from devnet.world import World
 from tests.faults.rpc_proxy import ErrorAnswer, Fault, HttpStatus, RefuseTransactions, SwallowAnswer, rpc_proxy
 from tests.integration.coordinatord.relayer.mining import mining_by_hand
@@ -26,7 +26,7 @@ NOT_SERVED = "the method eth_sendRawTransaction does not exist/is not available"
 
 async def queue_posts(on: Stage, ops: Ops, client: Wallet, count: int) -> None:
     async def body(connection: Connection) -> None:
-        await outbox.submit_all(connection, [ops.post(client) for _ in range(count)], max_depth=4096)
+        await outbox_sql.submit_all(connection, [ops.post(client) for _ in range(count)], max_depth=4096)
 
     await on.database.transact(body)
 

@@ -4,7 +4,7 @@ import anyio
 import pytest
 
 from common.secp256k1 import Wallet
-from coordinatord.service.relaying import Mined
+from coordinatord.relayer.relaying import Mined
 from devnet.anvil import Anvil
 from devnet.world import World
 from tests.integration.coordinatord.relayer.mining import mining_by_hand

@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator
 import attrs
 import pytest
 
-from coordinatord.store import ended_relays, job_ends, outbox, relay_outcomes, relay_txs
-from coordinatord.store.database import Connection, open_database
-from coordinatord.store.migrate import migrate
-from coordinatord.store.outbox import MAX_REQUEUES, NewRelay, Priority, Queued, RelayKind
-from coordinatord.store.relay_outcomes import MinedTx, RefusedCall
-from coordinatord.store.relay_txs import NewTx, Version
+from coordinatord.database.connections import Connection, open_database
+from coordinatord.database.migrate import migrate
+from coordinatord.relayer import outbox_sql, results_sql, transactions_sql
+from coordinatord.relayer.outbox_sql import MAX_REQUEUES, NewRelay, Priority, Queued, RelayKind
+from coordinatord.relayer.results_sql import MinedTx, RefusedCall
+from coordinatord.relayer.transactions_sql import NewTx, Version
 
 pytestmark = pytest.mark.anyio
 
@@ -30,7 +30,7 @@ def new(name: bytes, *, subject: bytes = b"") -> NewRelay:
 
 
 async def queued(connection: Connection, name: bytes) -> int:
-    submitted = await outbox.submit(connection, new(name), max_depth=100)
+    submitted = await outbox_sql.submit(connection, new(name), max_depth=100)
     assert isinstance(submitted, Queued)
     assert not submitted.joined
     return submitted.id
@@ -41,15 +41,15 @@ async def signed(connection: Connection, nonce: int, *names: bytes) -> int:
     relays = [await queued(connection, name) for name in names]
     version = Version(nonce.to_bytes(32, "big"), b"raw", 10, 1, fills=False)
     tx = NewTx(nonce, TARGET, b"data", 100_000, 2, "relay", version)
-    (tx_id,) = await relay_txs.insert(connection, CHAIN, ACCOUNT, [tx])
+    (tx_id,) = await transactions_sql.insert(connection, CHAIN, ACCOUNT, [tx])
     places = [None] if len(relays) == 1 else list(range(len(relays)))
-    await outbox.mark_signed(connection, relays, [tx_id] * len(relays), places)
+    await outbox_sql.mark_signed(connection, relays, [tx_id] * len(relays), places)
     return tx_id
 
 
 async def mine(connection: Connection, tx_id: int, *refused: RefusedCall) -> None:
-    await relay_outcomes.record_mined(connection, [MinedTx(tx_id, bytes(32), 7, BLOCK, succeeded=True)])
-    await relay_outcomes.end_carried(connection, [tx_id], refused)
+    await results_sql.record_mined(connection, [MinedTx(tx_id, bytes(32), 7, BLOCK, succeeded=True)])
+    await results_sql.end_carried(connection, [tx_id], refused)
 
 
 async def states(connection: Connection) -> list[str]:
@@ -58,7 +58,7 @@ async def states(connection: Connection) -> list[str]:
 
 async def test_one_submission_of_many_counts_its_own_rows(connection: Connection) -> None:
     relays = [new(b"a"), new(b"a"), new(b"b", subject=b"s"), new(b"c"), new(b"d")]
-    outcomes = await outbox.submit_all(connection, relays, max_depth=3)
+    outcomes = await outbox_sql.submit_all(connection, relays, max_depth=3)
     assert [attrs.asdict(o).get("joined", type(o).__name__) for o in outcomes] == [
         False,
         True,
@@ -77,9 +77,9 @@ async def test_a_refused_call_ends_refused_and_its_neighbours_mined(connection: 
 async def test_an_unmade_block_brings_mined_and_refused_relays_back(connection: Connection) -> None:
     tx_id = await signed(connection, 0, b"a", b"b")
     await mine(connection, tx_id, RefusedCall(tx_id, 1, "StaleOp", b"\x01"))
-    assert await relay_outcomes.unmine(connection, CHAIN, ACCOUNT, [BLOCK]) == 1
+    assert await results_sql.unmine(connection, CHAIN, ACCOUNT, [BLOCK]) == 1
     assert await states(connection) == ["signed", "signed"]
-    assert [tx.id for tx in await relay_txs.pending(connection, CHAIN, ACCOUNT)] == [tx_id]
+    assert [tx.id for tx in await transactions_sql.pending(connection, CHAIN, ACCOUNT)] == [tx_id]
 
 
 async def test_an_unmade_relay_whose_request_is_under_way_anew_keeps_its_end_until_it_is_mined_again(
@@ -88,7 +88,7 @@ async def test_an_unmade_relay_whose_request_is_under_way_anew_keeps_its_end_unt
     tx_id = await signed(connection, 0, b"a")
     await mine(connection, tx_id)
     await queued(connection, b"a")
-    await relay_outcomes.unmine(connection, CHAIN, ACCOUNT, [BLOCK])
+    await results_sql.unmine(connection, CHAIN, ACCOUNT, [BLOCK])
     assert await states(connection) == ["mined", "queued"]
     await mine(connection, tx_id, RefusedCall(tx_id, None, "OrderExpired", b"\x02"))
     assert await states(connection) == ["refused", "queued"]
@@ -96,34 +96,34 @@ async def test_an_unmade_relay_whose_request_is_under_way_anew_keeps_its_end_unt
 
 async def test_a_lost_nonce_sends_its_relays_back_to_the_queue_and_at_last_drops_them(connection: Connection) -> None:
     tx_id = await signed(connection, 0, b"a")
-    await relay_outcomes.mark_lost(connection, [tx_id])
-    (again,) = await outbox.take(connection, 10, 10)
+    await results_sql.mark_lost(connection, [tx_id])
+    (again,) = await outbox_sql.take(connection, 10, 10)
     assert again.requeued == 1
     await connection.execute("update relays set state = 'signed', requeued = $1", MAX_REQUEUES)
-    await relay_outcomes.requeue(connection, [again.id], "nonce_conflict")
-    (status,) = await outbox.statuses(connection, [again.id])
+    await results_sql.requeue(connection, [again.id], "nonce_conflict")
+    (status,) = await outbox_sql.statuses(connection, [again.id])
     assert (status.state, status.reason, status.tx_hash) == ("dropped", "nonce_conflict", None)
-    assert await relay_txs.pending(connection, CHAIN, ACCOUNT) == []
+    assert await transactions_sql.pending(connection, CHAIN, ACCOUNT) == []
 
 
 async def test_lost_bytes_that_are_mined_after_all_end_the_relays_that_took_effect_in_them(
     connection: Connection,
 ) -> None:
     lost = await signed(connection, 0, b"a", b"b")
-    await relay_outcomes.mark_lost(connection, [lost])
-    a, b = (relay.id for relay in await outbox.take(connection, 10, 10))
+    await results_sql.mark_lost(connection, [lost])
+    a, b = (relay.id for relay in await outbox_sql.take(connection, 10, 10))
     refused = [RefusedCall(lost, 1, "StaleOp", b"\x01")]
-    await relay_outcomes.record_mined(connection, [MinedTx(lost, bytes(32), 7, BLOCK, succeeded=True)])
-    assert await relay_outcomes.take_back(connection, [lost], refused) == {a}
-    await relay_outcomes.end_carried(connection, [lost], refused)
-    assert [s.state for s in await outbox.statuses(connection, [a, b])] == ["mined", "queued"]
+    await results_sql.record_mined(connection, [MinedTx(lost, bytes(32), 7, BLOCK, succeeded=True)])
+    assert await results_sql.take_back(connection, [lost], refused) == {a}
+    await results_sql.end_carried(connection, [lost], refused)
+    assert [s.state for s in await outbox_sql.statuses(connection, [a, b])] == ["mined", "queued"]
 
 
 async def test_gaps_are_nonces_lost_or_never_stored_and_not_mined_ones(connection: Connection) -> None:
     mined, lost = await signed(connection, 4, b"a"), await signed(connection, 5, b"b")
     await mine(connection, mined)
-    await relay_outcomes.mark_lost(connection, [lost])
-    gaps = await relay_txs.gaps_among(connection, CHAIN, ACCOUNT, [4, 5, 6])
+    await results_sql.mark_lost(connection, [lost])
+    gaps = await transactions_sql.gaps_among(connection, CHAIN, ACCOUNT, [4, 5, 6])
     assert [(gap.nonce, gap.lost_id) for gap in gaps] == [(5, lost), (6, None)]
 
 
@@ -132,7 +132,7 @@ async def test_what_waits_too_long_is_dropped_and_what_is_signed_is_not(connecti
     await queued(connection, b"b")
     await queued(connection, b"c")
     await connection.execute("update relays set queued_at = queued_at - interval '1 minute' where dedupe <> 'c'")
-    assert await outbox.drop_overdue(connection, 30_000) == [RelayKind.POST]
+    assert await outbox_sql.drop_overdue(connection, 30_000) == [RelayKind.POST]
     assert await states(connection) == ["signed", "dropped", "queued"]
 
 
@@ -140,25 +140,25 @@ async def test_bytes_lost_twice_in_a_row_end_the_relay_whichever_of_them_is_mine
     connection: Connection,
 ) -> None:
     first = await signed(connection, 0, b"a")
-    await relay_outcomes.mark_lost(connection, [first])
-    (relay,) = await outbox.take(connection, 10, 10)
+    await results_sql.mark_lost(connection, [first])
+    (relay,) = await outbox_sql.take(connection, 10, 10)
     version = Version(bytes([1]) * 32, b"raw", 10, 1, fills=False)
     again = NewTx(1, TARGET, b"data", 100_000, 2, "relay", version)
-    (second,) = await relay_txs.insert(connection, CHAIN, ACCOUNT, [again])
-    await outbox.mark_signed(connection, [relay.id], [second], [None])
-    await relay_outcomes.mark_lost(connection, [second])
-    await relay_outcomes.record_mined(connection, [MinedTx(first, bytes(32), 7, BLOCK, succeeded=True)])
-    assert await relay_outcomes.take_back(connection, [first], []) == {relay.id}
-    await relay_outcomes.end_carried(connection, [first], [])
+    (second,) = await transactions_sql.insert(connection, CHAIN, ACCOUNT, [again])
+    await outbox_sql.mark_signed(connection, [relay.id], [second], [None])
+    await results_sql.mark_lost(connection, [second])
+    await results_sql.record_mined(connection, [MinedTx(first, bytes(32), 7, BLOCK, succeeded=True)])
+    assert await results_sql.take_back(connection, [first], []) == {relay.id}
+    await results_sql.end_carried(connection, [first], [])
     assert await states(connection) == ["mined"]
-    (status,) = await outbox.statuses(connection, [relay.id])
+    (status,) = await outbox_sql.statuses(connection, [relay.id])
     assert status.block_number == 7
 
 
 async def test_a_self_transfer_is_never_told_as_the_transaction_of_a_relay(connection: Connection) -> None:
     tx_id = await signed(connection, 0, b"a")
-    await relay_txs.add_versions(connection, [(tx_id, Version(b"\xff" * 32, b"fill", 20, 2, fills=True))])
-    (status,) = await outbox.statuses(connection, [1])
+    await transactions_sql.add_versions(connection, [(tx_id, Version(b"\xff" * 32, b"fill", 20, 2, fills=True))])
+    (status,) = await outbox_sql.statuses(connection, [1])
     assert status.tx_hash == bytes(32)
 
 
@@ -166,27 +166,27 @@ async def test_of_one_request_only_what_names_the_same_content_joins(connection:
     def settle(content: bytes) -> NewRelay:
         return attrs.evolve(new(b"settle"), kind=RelayKind.SETTLE, content=content)
 
-    first = await outbox.submit(connection, settle(b"one"), max_depth=10)
+    first = await outbox_sql.submit(connection, settle(b"one"), max_depth=10)
     assert isinstance(first, Queued)
-    assert await outbox.submit(connection, settle(b"another"), max_depth=10) == outbox.SubjectBusy()
-    assert await outbox.submit(connection, settle(b"one"), max_depth=10) == Queued(first.id, joined=True)
-    await outbox.end(connection, [outbox.Ending(first.id, "refused", "SlaExpired")])
-    assert isinstance(await outbox.submit(connection, settle(b"another"), max_depth=10), Queued)
+    assert await outbox_sql.submit(connection, settle(b"another"), max_depth=10) == outbox_sql.SubjectBusy()
+    assert await outbox_sql.submit(connection, settle(b"one"), max_depth=10) == Queued(first.id, joined=True)
+    await outbox_sql.end(connection, [outbox_sql.Ending(first.id, "refused", "SlaExpired")])
+    assert isinstance(await outbox_sql.submit(connection, settle(b"another"), max_depth=10), Queued)
 
 
 async def test_two_contents_of_one_request_at_once_leave_the_first(connection: Connection) -> None:
     relays = [attrs.evolve(new(b"settle"), content=content) for content in (b"one", b"another", b"one")]
-    outcomes = await outbox.submit_all(connection, relays, max_depth=10)
-    assert outcomes == [Queued(1, joined=False), outbox.SubjectBusy(), Queued(1, joined=True)]
+    outcomes = await outbox_sql.submit_all(connection, relays, max_depth=10)
+    assert outcomes == [Queued(1, joined=False), outbox_sql.SubjectBusy(), Queued(1, joined=True)]
 
 
 async def test_what_is_held_is_not_dropped_for_its_time_in_the_queue(connection: Connection) -> None:
     relay_id = await queued(connection, b"a")
     await connection.execute("update relays set queued_at = queued_at - interval '1 minute'")
-    await outbox.hold(connection, [relay_id], 30)
-    assert await outbox.drop_overdue(connection, 1_000) == []
-    await outbox.hold(connection, [relay_id], -1)
-    assert await outbox.drop_overdue(connection, 1_000) == [RelayKind.POST]
+    await outbox_sql.hold(connection, [relay_id], 30)
+    assert await outbox_sql.drop_overdue(connection, 1_000) == []
+    await outbox_sql.hold(connection, [relay_id], -1)
+    assert await outbox_sql.drop_overdue(connection, 1_000) == [RelayKind.POST]
 
 
 @pytest.mark.parametrize("kind", [RelayKind.CANCEL, RelayKind.SETTLE, RelayKind.CLAIM])
@@ -196,20 +196,20 @@ async def test_what_ended_a_job_stays_known_when_its_relay_is_dropped(connection
     await connection.execute("update relays set kind = $1 where tx_id = $2", kind.value, tx_id)
     await mine(connection, tx_id)
     ended = None if kind is RelayKind.CLAIM else bytes(32)
-    assert await job_ends.ending_of(connection, b"job") == ended
+    assert await results_sql.ending_of(connection, b"job") == ended
     await connection.execute("update relays set ended_at = ended_at - interval '8 days' where tx_id = $1", tx_id)
     await connection.execute("update relay_txs set created_at = created_at - interval '8 days'")
-    assert await ended_relays.drop_ended(connection, 7 * 86_400, 10) == 1
+    assert await results_sql.drop_ended(connection, 7 * 86_400, 10) == 1
     assert await connection.fetchval("select count(*) from relays") == 1
-    assert await job_ends.ending_of(connection, b"job") == ended
+    assert await results_sql.ending_of(connection, b"job") == ended
 
 
 async def test_a_cancel_that_comes_a_moment_after_another_joins_what_was_mined(connection: Connection) -> None:
     cancel = attrs.evolve(new(b"cancel", subject=b"job"), kind=RelayKind.CANCEL)
-    first = await outbox.submit(connection, cancel, max_depth=10)
+    first = await outbox_sql.submit(connection, cancel, max_depth=10)
     assert isinstance(first, Queued)
     await connection.execute("update relays set state = 'mined', ended_at = now()")
     other = attrs.evolve(cancel, dedupe=b"other", subject=b"another job")
-    outcomes = await outbox.submit_all(connection, [other, cancel], max_depth=10)
+    outcomes = await outbox_sql.submit_all(connection, [other, cancel], max_depth=10)
     assert outcomes[1] == Queued(first.id, joined=True)
     assert await connection.fetchval("select array_agg(dedupe order by id) from relays") == [b"cancel", b"other"]

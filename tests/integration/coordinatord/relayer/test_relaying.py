@@ -5,9 +5,9 @@ import attrs
 import pytest
 
 from common.secp256k1 import Wallet
-from coordinatord.service.relaying import Busy, Mined, RefusedByChain
-from coordinatord.store.outbox import Priority
-from coordinatord.trouble import Retryable
+from coordinatord.base.errors import Retryable
+from coordinatord.relayer.outbox_sql import Priority
+from coordinatord.relayer.relaying import Busy, Mined, RefusedByChain
 from devnet.accounts import Cast
 from devnet.world import World
 from tests.integration.coordinatord.relayer.mining import mining_by_hand

@@ -8,8 +8,8 @@ import anyio
 import pytest
 
 from common.secp256k1 import Wallet
-from coordinatord.service.relaying import Mined, NoReceipt
-from coordinatord.trouble import Retryable
+from coordinatord.base.errors import Retryable
+from coordinatord.relayer.relaying import Mined, NoReceipt
 from devnet.world import World
 from tests.faults.rpc_proxy import (
     ErrorAnswer,

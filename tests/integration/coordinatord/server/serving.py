@@ -9,21 +9,18 @@ import attrs
 from anyio.abc import SocketStream
 from starlette.types import ASGIApp
 
-from coordinatord.api.answers import Answer
-from coordinatord.api.bodies import BodyBudget, BodyReader
-from coordinatord.api.caching import BlockCache
-from coordinatord.api.callers import CallerLimits, TokenBuckets
-from coordinatord.api.cors import Cors, Origins
-from coordinatord.api.dispatch import Dispatcher, Gates
-from coordinatord.api.frame import Frame
-from coordinatord.api.routes import KIB, Body, Form, Request, Route
-from coordinatord.api.uploading import UploadReader, UploadsAtOnce
+from coordinatord.base.outcomes import SessionRow
+from coordinatord.database.snapshot import Snapshot
+from coordinatord.http.bodies import BodyBudget, BodyReader
+from coordinatord.http.dispatch import Dispatcher, Gates
+from coordinatord.http.middleware import CallerLimits, Cors, Frame, Origins, TokenBuckets
+from coordinatord.http.response_cache import BlockCache
+from coordinatord.http.responses import Answer
+from coordinatord.http.routing import KIB, Body, Form, Request, Route
+from coordinatord.http.uploads import UploadReader, UploadsAtOnce
+from coordinatord.server.connection import Pace
 from coordinatord.server.connections import Room
-from coordinatord.server.listening import listening_socket
-from coordinatord.server.pace import Pace
-from coordinatord.server.serving import serve_until
-from coordinatord.store.sessions import SessionRow
-from coordinatord.store.snapshot import Snapshot
+from coordinatord.server.serving import listening_socket, serve_until
 from devnet.ports import LOOPBACK, pick_free
 from tests.fakes.index_position import Standing
 

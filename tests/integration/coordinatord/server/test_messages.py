@@ -7,7 +7,7 @@ from typing import NoReturn
 import pytest
 
 from coordinatord.server import http11
-from coordinatord.server.pace import Pace
+from coordinatord.server.connection import Pace
 from tests.integration.coordinatord.server.serving import ORIGIN, Served, serving
 
 pytestmark = pytest.mark.anyio

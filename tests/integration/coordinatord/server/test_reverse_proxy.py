@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from coordinatord.server.pace import Pace
+from coordinatord.server.connection import Pace
 from devnet.ports import LOOPBACK, is_free, pick_free
 from tests.integration.coordinatord.server.serving import Raw, Served, serving
 from tests.programs.found import program

@@ -9,9 +9,9 @@ from contextlib import AsyncExitStack
 import anyio
 import pytest
 
-from coordinatord.api.uploading import BEGUN_BYTES
+from coordinatord.http.uploads import BEGUN_BYTES
+from coordinatord.server.connection import Pace
 from coordinatord.server.connections import Room
-from coordinatord.server.pace import Pace
 from devnet.ports import LOOPBACK
 from tests.integration.coordinatord.server.serving import Raw, Served, serving, uploading
 

@@ -15,9 +15,9 @@ from common.domains import Domains
 from devnet.ports import pick_free
 from devnet.world import World
 from tests.faults.holding_proxy import holding_proxy
-from tests.integration.coordinatord.api.party import Party, wallet_of
-from tests.integration.coordinatord.api.running import running
-from tests.integration.coordinatord.api.stage import environment
+from tests.integration.coordinatord.scene.party import Party, wallet_of
+from tests.integration.coordinatord.scene.running import running
+from tests.integration.coordinatord.scene.stage import environment
 from tests.integration.svcd.daemon.scene import Scene
 
 

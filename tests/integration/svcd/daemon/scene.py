@@ -23,7 +23,7 @@ from devnet.ports import pick_free
 from devnet.provider import key_variables, write_config
 from devnet.world import World
 from tests.faults.holding_proxy import HoldingProxy
-from tests.integration.coordinatord.api.party import Party
+from tests.integration.coordinatord.scene.party import Party
 
 MODEL: Final = "demo/text-small"
 # A model server's stand-in that hangs for as long as a file is there, and says that it was reached. For "large" it has

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from common.refusal import Refused
 from coordinatord.chain import events as ev
 from coordinatord.chain.blocks import Log
-from coordinatord.chain.decoding import Decoder
+from coordinatord.chain.logs import Decoder
 from tests.fakes.chain import ADDRESSES, BOOK, DECODER
 from tests.fakes.event_logs import REGISTRIES, declared_events, encoded
 

@@ -1,16 +1,16 @@
 from common.abi import dynamic, encode, selector, topic
 from common.artifacts import load
 from common.artifacts import selector as artifact_selector
-from coordinatord.chain.relayed import Log, refused_calls, relay
+from coordinatord.chain.logs import ReceiptLog, refused_calls, relay
 
 REGISTRY, STRANGER = b"\x0a" * 20, b"\x0b" * 20
 REFUSED = "0x" + topic("CallRefused(uint256,bytes)").hex()
 REASON = selector("StaleOp()")
 
 
-def log(index: int, reason: bytes = REASON, *, address: bytes = REGISTRY, first_topic: str = REFUSED) -> Log:
+def log(index: int, reason: bytes = REASON, *, address: bytes = REGISTRY, first_topic: str = REFUSED) -> ReceiptLog:
     topics = [first_topic, "0x" + index.to_bytes(32, "big").hex()]
-    return Log(address="0x" + address.hex(), topics=topics, data="0x" + encode(dynamic(reason)).hex())
+    return ReceiptLog(address="0x" + address.hex(), topics=topics, data="0x" + encode(dynamic(reason)).hex())
 
 
 def test_calls_are_wrapped_for_the_registries_own_function() -> None:
@@ -29,5 +29,5 @@ def test_logs_of_other_events_and_other_contracts_refuse_nothing() -> None:
 
 
 def test_a_garbled_reason_still_counts_as_refused() -> None:
-    garbled = Log(address="0x" + REGISTRY.hex(), topics=log(3).topics, data="0x1234")
+    garbled = ReceiptLog(address="0x" + REGISTRY.hex(), topics=log(3).topics, data="0x1234")
     assert refused_calls([garbled], REGISTRY) == {3: b""}

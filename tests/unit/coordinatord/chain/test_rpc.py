@@ -3,13 +3,13 @@
 import msgspec
 import pytest
 
+from coordinatord.base.errors import Retryable
+from coordinatord.base.http_client import NoAnswer
+from coordinatord.base.metrics import REGISTRY
 from coordinatord.chain.blocks import Header
 from coordinatord.chain.rpc import Call, Rpc
-from coordinatord.connections import NoAnswer
-from coordinatord.metrics import REGISTRY
-from coordinatord.relayer.heads import latest_block
+from coordinatord.relayer.fees import latest_block
 from coordinatord.relayer.receipts import receipts_of
-from coordinatord.trouble import Retryable
 
 pytestmark = pytest.mark.anyio
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from coordinatord.base.errors import Retryable
+from coordinatord.chain.contract_calls import View, read_many
 from coordinatord.chain.rpc import Rpc
-from coordinatord.chain.views import View, read_many
-from coordinatord.trouble import Retryable
 
 pytestmark = pytest.mark.anyio
 

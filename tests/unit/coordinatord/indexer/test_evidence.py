@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from coordinatord.base.errors import Retryable
 from coordinatord.chain import events as ev
 from coordinatord.chain.blocks import Header, Log
 from coordinatord.indexer.evidence import bloom_mask, check_linked, read_logs, suspects
-from coordinatord.trouble import Retryable
 from tests.fakes.chain import DECODER, FakeChain
 
 MASKS = [bloom_mask(address) for address in DECODER.addresses]

@@ -1,8 +1,8 @@
 import pytest
 
 from coordinatord.chain import events as ev
+from coordinatord.indexer.changes import BY_SETTLE, OPEN, SETTLED, Changes, Contradiction
 from coordinatord.indexer.fold import Fold
-from coordinatord.store.index.changes import BY_SETTLE, OPEN, SETTLED, Changes, Contradiction
 
 JOB = b"\x07" * 32
 

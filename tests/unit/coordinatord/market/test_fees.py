@@ -1,9 +1,9 @@
 import httpx
 import pytest
 
-from coordinatord.market.fees import GWEI, FeeOptions, Fees, current_fees
+from coordinatord.base.errors import Fatal
 from coordinatord.market.node import Node
-from coordinatord.trouble import Fatal
+from coordinatord.market.terms import GWEI, FeeOptions, Fees, current_fees
 from tests.unit.coordinatord.market.nodes import error, node_that, result
 
 

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from coordinatord.base.errors import Fatal
 from coordinatord.market.journal import Attempt, Entry, opened, replace_file
-from coordinatord.trouble import Fatal
 
 RUN = {"deployer": "0xaa", "terms": {"slas": (60, 300), "fee_bps": 1}}
 ENTRY = Entry(7, (Attempt("0x01", "0x02", 21000, 5, 1), Attempt("0x03", "0x04", 21000, 9, 2)), "0xcc", 12, "0x03")

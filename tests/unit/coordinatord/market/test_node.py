@@ -3,9 +3,9 @@ from collections.abc import Callable
 import httpx
 import pytest
 
+from coordinatord.base.errors import Fatal, Retryable
 from coordinatord.chain.rpc_errors import RpcError
 from coordinatord.market.node import connect
-from coordinatord.trouble import Fatal, Retryable
 from tests.unit.coordinatord.market.nodes import error, node_that, result
 
 

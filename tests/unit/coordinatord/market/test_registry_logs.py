@@ -5,7 +5,7 @@ import pytest
 
 from coordinatord.chain.rpc_errors import RpcError
 from coordinatord.market.contracts import Contract, topic
-from coordinatord.market.registry_logs import admin_events
+from coordinatord.market.node import admin_events
 from tests.unit.coordinatord.market.nodes import error, node_that, result
 
 JOBS = Contract("JobRegistry", "0x" + "11" * 20)

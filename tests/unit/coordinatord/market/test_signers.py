@@ -5,6 +5,7 @@ import pytest
 from eth_account import Account
 
 from common.transactions import Transaction
+from coordinatord.base.errors import Fatal
 from coordinatord.market.contracts import checksum
 from coordinatord.market.signers import (
     LocalKey,
@@ -16,7 +17,6 @@ from coordinatord.market.signers import (
     keystore_password,
     new_keystore,
 )
-from coordinatord.trouble import Fatal
 
 KEY = bytes(31) + b"\x07"
 ADDRESS = Account.from_key(KEY).address

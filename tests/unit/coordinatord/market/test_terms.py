@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from coordinatord.base.errors import Fatal
 from coordinatord.market.terms import Model, read_terms
-from coordinatord.trouble import Fatal
 
 ADDRESSES = {name: "0x" + f"{n:02x}" * 20 for n, name in enumerate(("token", "owner", "treasury", "relayer"), 0x11)}
 VALUES: dict[str, Any] = {

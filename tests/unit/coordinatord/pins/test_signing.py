@@ -8,8 +8,8 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from coordinatord.pins.signing import Signer
-from coordinatord.secret import Secret
+from coordinatord.base.secret import Secret
+from coordinatord.pins.requests import Signer
 
 CONTENT = b"content"
 SHA256 = hashlib.sha256(CONTENT).digest()

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
+from coordinatord.base.http_client import NoAnswer
 from coordinatord.chain.rpc import Rpc
-from coordinatord.connections import NoAnswer
 from coordinatord.relayer.broadcast import Sent, broadcast
 from coordinatord.relayer.pending import PendingTx
-from coordinatord.store.relay_txs import Version
+from coordinatord.relayer.transactions_sql import Version
 
 pytestmark = pytest.mark.anyio
 

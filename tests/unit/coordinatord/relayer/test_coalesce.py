@@ -1,10 +1,22 @@
 import pytest
 
 from common.abi import selector
-from coordinatord.relayer.coalesce import FOR_EXITS, Planned, Rank, Simulated, coalesce, in_flight
-from coordinatord.relayer.gas_book import FIRST_LOOK, GasBook, intrinsic_gas, shape_of
-from coordinatord.relayer.room import MOST_BYTES, TX_GAS_CAP, Room
-from coordinatord.store.outbox import RelayKind, WaitingRelay
+from coordinatord.relayer.coalesce import (
+    FIRST_LOOK,
+    FOR_EXITS,
+    MOST_BYTES,
+    TX_GAS_CAP,
+    GasBook,
+    Planned,
+    Rank,
+    Room,
+    Simulated,
+    coalesce,
+    in_flight,
+    intrinsic_gas,
+    shape_of,
+)
+from coordinatord.relayer.outbox_sql import RelayKind, WaitingRelay
 
 JOBS, PROVIDERS = b"\x01" * 20, b"\x02" * 20
 ROOM = Room(15_000_000)

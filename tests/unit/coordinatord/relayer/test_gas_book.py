@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinatord.relayer.gas_book import FIRST_LOOK, GasBook, intrinsic_gas, shape_of
+from coordinatord.relayer.coalesce import FIRST_LOOK, GasBook, intrinsic_gas, shape_of
 
 TARGET = b"\x01" * 20
 CALL = b"\xaa\xbb\xcc\xdd" + b"\x01" * 60

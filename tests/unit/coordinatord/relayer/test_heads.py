@@ -1,6 +1,6 @@
 import pytest
 
-from coordinatord.relayer.heads import WINDOW, Block, Place, SeenBlocks
+from coordinatord.relayer.fees import WINDOW, Block, Place, SeenBlocks
 
 
 def block(number: int, branch: str = "a", parent_branch: str | None = None) -> Block:

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from coordinatord.relayer.pending import PendingTx, PendingTxs
-from coordinatord.store.relay_txs import Version
+from coordinatord.relayer.transactions_sql import Version
 
 
 def version(name: bytes) -> Version:

@@ -4,11 +4,10 @@ import pytest
 
 from common.secp256k1 import Wallet
 from coordinatord.relayer.account import Account
-from coordinatord.relayer.broadcast import Sending, Sent
+from coordinatord.relayer.broadcast import Sending, Sent, note_sendings
+from coordinatord.relayer.coalesce import MOST_BYTES, TX_GAS_CAP
 from coordinatord.relayer.pending import PendingTx, PendingTxs
-from coordinatord.relayer.room import MOST_BYTES, TX_GAS_CAP
-from coordinatord.relayer.sendings import note_sendings
-from coordinatord.store.relay_txs import Version
+from coordinatord.relayer.transactions_sql import Version
 
 
 def tx(nonce: int, *, gas: int = 8_000_000, fills: bool = False) -> PendingTx:

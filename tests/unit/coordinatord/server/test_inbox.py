@@ -2,7 +2,7 @@ import anyio
 import pytest
 from hypercorn.typing import ASGIReceiveEvent
 
-from coordinatord.server.inbox import Inbox
+from coordinatord.server.connection import Inbox
 
 pytestmark = pytest.mark.anyio
 

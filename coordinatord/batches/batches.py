@@ -1,0 +1,174 @@
+"""Batches, as their owners use them. What moves them is in `workers`."""
+
+import hashlib
+import json
+import secrets
+from collections.abc import Mapping
+from typing import Final, Literal, TypeAlias
+
+import attrs
+
+from common import strict_json
+from common.refusal import Refused
+from common.wire.fields import Choice, StringPairs, Text, read_object, wire
+from coordinatord.batches import sql as batches
+from coordinatord.batches.plan import WINDOWS, PlanBody, read_plan
+from coordinatord.batches.sql import BatchRow, NewBatch
+from coordinatord.database.connections import Connection, Database
+from coordinatord.database.snapshot import Snapshot
+from coordinatord.files import sql as files
+from coordinatord.files.storage_budgets import UNLIMITED, StorageBudgets
+
+# What a batch's status is: from the marks on its row, and from its members where the row does not say yet.
+
+Status = Literal["validating", "in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled"]
+
+
+def status_of(batch: BatchRow) -> Status:
+    for status, at in (
+        ("failed", batch.failed_at),
+        ("completed", batch.completed_at),
+        ("expired", batch.expired_at),
+        ("cancelled", batch.cancelled_at),
+        ("cancelling", batch.cancelling_at),
+    ):
+        if at is not None:
+            return status  # type: ignore[return-value] # mypy sees a plain string
+    if batch.finalizing_at is not None:
+        return "finalizing"
+    counts = batch.counts
+    if counts.expanded and counts.completed + counts.failed == counts.total:
+        return "finalizing"  # every line has ended; a worker is about to see it
+    return "in_progress" if batch.in_progress_at is not None else "validating"
+
+
+def is_cancellable(batch: BatchRow) -> bool:
+    """One that was cancelled stays cancellable, to no effect, until it has ended."""
+    return status_of(batch) in ("validating", "in_progress", "cancelling")
+
+
+ENDPOINTS: Final = ("/v1/responses", "/v1/embeddings")
+_ID_CHARACTERS: Final = 16_384  # whatever it is, it names a file or none
+_METADATA: Final = StringPairs(most=16, longest_key=64, longest_value=512)
+
+
+@attrs.frozen(slots=True)
+class BatchBody:
+    """`completion_window`: the batch ends that long after its creation, whatever is still open then."""
+
+    input_file_id: str = wire(Text(_ID_CHARACTERS), "a batch upload of this session's address")
+    endpoint: str = wire(Choice(ENDPOINTS, "invalid_endpoint"), "a line's url, when present, must equal it")
+    completion_window: str = wire(Choice(tuple(WINDOWS), "invalid_completion_window"))
+    metadata: Mapping[str, str] = wire(_METADATA, optional=True, default={})
+
+
+@attrs.frozen(slots=True)
+class Found:
+    snapshot: Snapshot
+    batch: BatchRow
+
+
+@attrs.frozen(slots=True)
+class Page:
+    """`has_more`: there are older ones behind the last."""
+
+    snapshot: Snapshot
+    batches: list[BatchRow]
+    has_more: bool
+
+
+@attrs.frozen(slots=True)
+class NotCancellable:
+    """It has ended, or every line of it has."""
+
+
+CancelOutcome: TypeAlias = Found | NotCancellable | None
+
+
+def read_batch(values: Mapping[str, object]) -> BatchBody | PlanBody:
+    """A body without an input file asks for a plan."""
+    return read_plan(values) if values.get("input_file_id") is None else read_object(BatchBody, values)
+
+
+@attrs.frozen(slots=True)
+class Batches:
+    database: Database
+    retention_seconds: int
+    budgets: StorageBudgets = UNLIMITED
+
+    async def create(self, owner: bytes, body: BatchBody, idempotency_key: str | None) -> BatchRow:
+        """With a key that this owner used before: the batch of then, when the request is the same."""
+        new = NewBatch(
+            id=f"batch_{secrets.token_hex(12)}",
+            owner=owner,
+            endpoint=body.endpoint,
+            input_file_id=body.input_file_id,
+            completion_window=body.completion_window,
+            window_secs=WINDOWS[body.completion_window],
+            metadata=json.dumps(dict(body.metadata), ensure_ascii=False),
+            idempotency_key=idempotency_key,
+            request_hash=_hash_of(body),
+        )
+        created = await self.database.transact(lambda connection: self._create(connection, new))
+        if created.request_hash != new.request_hash:
+            raise Refused(
+                "another batch was created with this key and another body", "idempotency-key", "idempotency_key_reused"
+            )
+        return created
+
+    async def _create(self, connection: Connection, new: NewBatch) -> BatchRow:
+        earlier = await self._earlier(connection, new)
+        if earlier is not None:
+            return earlier
+        upload = await files.find(connection, new.input_file_id, new.owner)
+        if upload is None or upload.purpose != "batch":
+            raise Refused("there is no such batch upload", "input_file_id", "invalid_input_file")
+        created = await batches.create(connection, attrs.evolve(new, lines=upload.lines))
+        if created is None:  # the same key, a moment ago, in another process
+            earlier = await self._earlier(connection, new)
+            if earlier is None:
+                raise AssertionError("a batch that is in the way is not there")
+            return earlier
+        if not await files.attach(connection, upload.id, self.retention_seconds):
+            raise Refused("the upload has expired", "input_file_id", "invalid_input_file")
+        await self.budgets.check(connection, new.owner)
+        return created
+
+    async def _earlier(self, connection: Connection, new: NewBatch) -> BatchRow | None:
+        if new.idempotency_key is None:
+            return None
+        return await batches.find_by_key(connection, new.owner, new.idempotency_key)
+
+    async def find(self, owner: bytes, batch_id: str) -> Found | None:
+        async with self.database.connection() as connection:
+            snapshot, batch = await batches.read(connection, batch_id, owner)
+        return Found(snapshot, batch) if batch is not None else None
+
+    async def page(self, owner: bytes, after: str | None, limit: int) -> Page:
+        async with self.database.connection() as connection:
+            place = None
+            if after is not None:
+                place = await batches.place_of(connection, after, owner)
+                if place is None:
+                    raise Refused("after names no batch of yours", "after")
+            snapshot, found = await batches.read_page(connection, owner, place, limit + 1)
+        return Page(snapshot, found[:limit], has_more=len(found) > limit)
+
+    async def cancel(self, owner: bytes, batch_id: str) -> CancelOutcome:
+        """None when there is no such batch. Lines not yet posted are not posted from now on; jobs stay as they are."""
+        found = await self.find(owner, batch_id)
+        if found is None:
+            return None
+        if not is_cancellable(found.batch):
+            return NotCancellable()
+        if found.batch.cancelling_at is not None:
+            return found
+        async with self.database.connection() as connection:
+            if not await batches.cancel(connection, batch_id, owner):
+                return NotCancellable()
+        return await self.find(owner, batch_id)
+
+
+def _hash_of(body: BatchBody) -> bytes:
+    asked = [body.input_file_id, body.endpoint, body.completion_window, dict(body.metadata)]
+    return hashlib.sha256(strict_json.canonical(asked)).digest()

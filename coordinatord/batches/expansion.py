@@ -1,0 +1,365 @@
+"""From the lines of an input file to records and posts, a stretch at a time.
+
+A stretch is read, checked and stored first; then one transaction queues its posts, records its lines and moves the
+cursor. A death before that commit leaves nothing but stored containers, which the next attempt finds; after it, the
+stretch is done. So no line is posted twice, and none is left out.
+"""
+
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Final
+
+import attrs
+import structlog
+from anyio import to_thread
+
+from common.domains import Domains
+from common.scalars import hex_of
+from coordinatord.base.clock import Clock
+from coordinatord.base.errors import Retryable
+from coordinatord.batches import lines_sql
+from coordinatord.batches import sql as batch_work
+from coordinatord.batches import sql as batches
+from coordinatord.batches.lines import (
+    MOST_LINES,
+    Checked,
+    Cursor,
+    Good,
+    Line,
+    LineChecks,
+    LineContainers,
+    LineReader,
+    Skipped,
+    Stretch,
+)
+from coordinatord.batches.lines_sql import Allowance, LineRecord, Post
+from coordinatord.batches.sql import Work
+from coordinatord.chain.contract_calls import View, is_true, read_many
+from coordinatord.chain.registries import JobRegistry, read_balance
+from coordinatord.chain.rpc import Call
+from coordinatord.database.connections import Connection
+from coordinatord.database.locks import kept_open
+from coordinatord.files import batch_objects_sql
+from coordinatord.files import sql as files
+from coordinatord.files.batch_objects_sql import Named
+from coordinatord.files.sql import FileRow
+from coordinatord.orders.checks import post_calldata, same_post
+from coordinatord.orders.containers import container_key
+from coordinatord.pins.store import PinStore
+from coordinatord.relayer import budgets_sql
+from coordinatord.relayer.budgets import GasPolicy, Promises, gas_estimate, insufficient
+from coordinatord.relayer.budgets_sql import Budget, Spender, Spending, Standing
+from coordinatord.relayer.outbox_sql import RelayKind
+
+# Allowances of a batch's lines: what their owners' gas budgets and balances have room for.
+#
+# A line over its owner's gas budget waits, with all lines behind it, until there is room or the batch's window ends:
+# the
+# budget grows as the lines before it settle. A line beyond its owner's balance fails, as it would alone.
+
+
+@attrs.frozen(slots=True)
+class Allowed:
+    """`lines`: those that may go now, in their order. `whole` is False where lines behind them have to wait."""
+
+    lines: list[Checked]
+    allowances: dict[bytes, Allowance]
+    whole: bool
+
+
+@attrs.frozen(slots=True)
+class LineAllowances:
+    promises: Promises
+    policy: GasPolicy
+
+    async def room(self, connection: Connection, owner: bytes, most: int) -> int:
+        """How many posts of this owner its gas budget has room for."""
+        standing = await self._standings(connection, [owner])
+        return await budgets_sql.room(connection, self._spending(owner, standing[owner]), most)
+
+    async def allow(self, connection: Connection, checked: Sequence[Checked], balances: Mapping[bytes, int]) -> Allowed:
+        """`balances`: the latest of each owner whose balance the token tells."""
+        owners = sorted({one.paid.body.owner for one in checked if isinstance(one, Good)})
+        standings = await self._standings(connection, owners)
+        solvent, headrooms = await self._solvent(checked, standings, balances)
+        allowances: dict[bytes, Allowance] = {}
+        rooms: dict[bytes, int] = {}
+        for owner in owners:
+            spending = self._spending(owner, standings[owner])
+            allowances[owner] = Allowance(spending, headrooms.get(owner), standings[owner].position)
+            rooms[owner] = await budgets_sql.room(connection, spending, len(solvent))
+        for place, one in enumerate(solvent):
+            if isinstance(one, Good):
+                owner = one.paid.body.owner
+                if rooms[owner] <= 0:
+                    return Allowed(solvent[:place], allowances, whole=False)
+                rooms[owner] -= 1
+        return Allowed(solvent, allowances, whole=True)
+
+    async def _solvent(
+        self, checked: Sequence[Checked], standings: Mapping[bytes, Standing], balances: Mapping[bytes, int]
+    ) -> tuple[list[Checked], dict[bytes, int]]:
+        """The lines, those that no balance covers skipped; and of each owner what its balance leaves for posts."""
+        headrooms = {
+            owner: balances[owner] - standing.open_amounts for owner, standing in standings.items() if owner in balances
+        }
+        promised = {owner: standing.unindexed for owner, standing in standings.items()}
+        looked_again: set[bytes] = set()
+        kept: list[Checked] = []
+        for one in checked:
+            if not isinstance(one, Good) or one.paid.body.owner not in headrooms:
+                kept.append(one)
+                continue
+            owner = one.paid.body.owner
+            total = promised[owner] + one.paid.amount
+            if total > headrooms[owner] and owner not in looked_again:
+                looked_again.add(owner)
+                balance = await self.promises.balance_as_indexed(owner, standings[owner], balances[owner])
+                headrooms[owner] = balance - standings[owner].open_amounts
+            if total > headrooms[owner]:
+                refusal = insufficient()
+                kept.append(Skipped(one.line, one.paid.body.job_id, refusal.name, refusal.message))
+            else:
+                promised[owner] = total
+                kept.append(one)
+        return kept, headrooms
+
+    async def _standings(self, connection: Connection, owners: Sequence[bytes]) -> dict[bytes, Standing]:
+        if not owners:
+            return {}
+        found = await budgets_sql.read_standings(connection, [Spender(owner, Budget.POSTS) for owner in owners])
+        return {spender.signer: standing for spender, standing in found.items()}
+
+    def _spending(self, owner: bytes, standing: Standing) -> Spending:
+        return Spending(owner, gas_estimate(RelayKind.POST), self.policy.limits(Budget.POSTS, standing))
+
+
+log = structlog.get_logger(__name__)
+
+NOT_POSTED: Final = {
+    "cancelled": "the batch was cancelled before this line was posted",
+    "expired": "the batch's window ended before this line was posted",
+}
+_NO_ROOM: Final = 2.0  # seconds until a batch whose owner's gas budget is used up is looked at again
+_GIVEN_UP_AFTER: Final = 3  # times that the store says that it has not got the input file
+
+
+@attrs.frozen(slots=True)
+class _Ready:
+    """A line that is to be posted under this content id."""
+
+    good: Good
+    task_cid: str
+
+    @property
+    def job_id(self) -> bytes:
+        return self.good.paid.body.job_id
+
+
+@attrs.frozen(slots=True)
+class Expansion:
+    domains: Domains
+    registry: JobRegistry
+    allowances: LineAllowances
+    pins: PinStore
+    containers: LineContainers
+    retention_seconds: int
+    clock: Clock
+    failed_seconds: int = 259_200  # that the files of a batch without a result are kept
+    most_lines: int = MOST_LINES  # of one stretch
+
+    async def step(self, connection: Connection, work: Work) -> None:
+        """Record the next stretch, as much of it as its owners' budgets allow, within the transaction that locks
+        `work`."""
+        start = Cursor(work.bytes_done, work.lines_done)
+        ended = work.cancelling or work.expired
+        most = self.most_lines if ended else await self.allowances.room(connection, work.owner, self.most_lines)
+        if not most:
+            await batch_work.pause(connection, work.batch_id, _NO_ROOM)
+            return
+        try:
+            async with kept_open(connection):
+                stretch = await self._read(work, start, most)
+        except Retryable as trouble:
+            if trouble.code != "object_missing" or work.attempts < _GIVEN_UP_AFTER:
+                raise
+            await self._give_up(connection, work)
+            return
+        if ended:
+            code = "cancelled" if work.cancelling else "expired"
+            late = code == "expired"
+            records = [LineRecord(line.number, None, None, code, NOT_POSTED[code], late) for line in stretch.lines]
+        else:
+            records = await self._post(connection, work, stretch.lines)
+            if stretch.lines and not records:  # even the first has to wait
+                await batch_work.pause(connection, work.batch_id, _NO_ROOM)
+                return
+            if len(records) < len(stretch.lines):
+                async with kept_open(connection):
+                    stretch = await self._read(work, start, len(records))
+        await lines_sql.record(connection, work.batch_id, records)
+        expanded = stretch.end.offset >= (work.input_bytes or 0)
+        await batch_work.move(connection, work.batch_id, stretch.end.offset, stretch.end.lines, expanded=expanded)
+        await batches.mark_in_progress(connection, work.batch_id)
+
+    async def _read(self, work: Work, start: Cursor, most_lines: int) -> Stretch:
+        if work.input_bytes is None:
+            raise Retryable("pinner_unavailable", "the input file is gone", "object_missing")
+        key = files.object_key(work.input_file_id)
+
+        def read(first: int, last: int) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+            return self.pins.read(key, first=first, last=last)
+
+        return await LineReader(read, work.input_bytes, most_lines=most_lines).stretch(start)
+
+    async def _give_up(self, connection: Connection, work: Work) -> None:
+        """The store lost the input file. With nothing recorded the batch fails as a whole; otherwise the lines that
+        are left end as errors, and what was posted is followed to its end."""
+        message = "the object store no longer holds the input file"
+        line = work.lines_done + 1 if work.lines_done else None
+        error = {"code": "object_missing", "message": message, "param": "input_file_id", "line": line}
+        await batches.set_errors(connection, work.batch_id, json.dumps({"object": "list", "data": [error]}))
+        log.error("the input file of a batch is lost", batch=work.batch_id, line=line)
+        if not work.lines_done:
+            await batches.fail(connection, work.batch_id)
+            await files.shorten(connection, [work.input_file_id], self.failed_seconds)
+            return
+        left = (work.input_lines or 0) - await lines_sql.recorded(connection, work.batch_id)
+        numbers = range(work.lines_done + 1, work.lines_done + 1 + left)
+        await lines_sql.record(
+            connection, work.batch_id, [LineRecord(n, None, None, "invalid_line", message) for n in numbers]
+        )
+        await batch_work.move(connection, work.batch_id, work.bytes_done, numbers.stop - 1, expanded=True)
+
+    # --- a stretch that is to be posted --------------------------------------------------------------------
+
+    async def _post(self, connection: Connection, work: Work, lines: Sequence[Line]) -> list[LineRecord]:
+        """Records of these lines, or of the first of them when an owner's gas budget has no room for the next."""
+        async with kept_open(connection):
+            checked, balances = await self._on_chain(await self._alone(work.endpoint, lines))
+        goods = [one for one in checked if isinstance(one, Good)]
+        uploads = await batch_objects_sql.find(connection, _named(goods))
+        checked = [_with_upload(one, uploads) if isinstance(one, Good) else one for one in checked]
+        checked = await _without_duplicates(connection, work.batch_id, checked)
+        allowed = await self.allowances.allow(connection, checked, balances)
+        checked = allowed.lines
+        goods = [one for one in checked if isinstance(one, Good)]
+        bodies = [good.paid.body for good in goods]
+        inline = [(body.job_id, body.container, body.owner) for body in bodies if body.container is not None]
+        async with kept_open(connection):
+            cids = await self.containers.store(inline)
+        # From here on nothing but this transaction.
+        attached = await batch_objects_sql.attach(connection, uploads, self.retention_seconds)
+        skipped = [_record_of(one) for one in checked if isinstance(one, Skipped)]
+        ready: list[_Ready] = []
+        for good in goods:
+            body = good.paid.body
+            named = (body.owner, body.container_cid or "")
+            if body.container is not None:
+                ready.append(_Ready(good, cids[body.job_id]))
+            elif named in attached:
+                ready.append(_Ready(good, uploads[named].cid))
+            else:
+                skipped.append(_record_of(_unknown(good)))
+        posts = await to_thread.run_sync(_posts_of, ready)
+        relay_ids = await lines_sql.insert(connection, self.registry.address, posts, allowed.allowances)
+        if relay_ids is None:
+            raise Retryable("busy", "the owner's budget was taken up by another request")
+        await batch_objects_sql.release(connection, [container_key(job_id) for job_id in cids])
+        posted = [
+            LineRecord(one.good.line, one.job_id, relay_id, None, None)
+            for one, relay_id in zip(ready, relay_ids, strict=True)
+        ]
+        return skipped + posted
+
+    async def _alone(self, endpoint: str, lines: Sequence[Line]) -> list[Checked]:
+        """What each line decides by itself. In one thread: the interpreter is held for a third of the time, so a
+        second one would add less than half; other cores are for other processes."""
+        checks = LineChecks(self.domains, self.registry.address, endpoint, await self.registry.fees(), self.clock())
+        return await to_thread.run_sync(checks.check, lines)
+
+    async def _on_chain(self, checked: Sequence[Checked]) -> tuple[list[Checked], dict[bytes, int]]:
+        """Models and payers as the chain has them, each asked for once, and the payers' balances. Everything else that
+        the chain decides is found by the relayer, which tries every post before it sends it."""
+        bodies = [one.paid.body for one in checked if isinstance(one, Good)]
+        models = sorted({body.model_id for body in bodies})
+        owners = sorted({body.owner for body in bodies})
+        views: list[View | Call] = [self.registry.model_enabled_view(model_id) for model_id in models]
+        views += [Call("eth_getCode", (hex_of(owner), "latest")) for owner in owners]
+        views += [self.allowances.promises.token.balance_view(owner) for owner in owners]
+        answers = iter(await read_many(self.registry.rpc, views, "payer_code_read"))
+        enabled = {model for model in models if is_true(next(answers))}
+        plain = {owner for owner in owners if next(answers) == b""}
+        told = {owner: read_balance(next(answers)) for owner in owners}
+        balances = {owner: balance for owner, balance in told.items() if balance is not None}
+
+        def judged(one: Checked) -> Checked:
+            if isinstance(one, Skipped):
+                return one
+            body = one.paid.body
+            if body.model_id not in enabled:
+                return Skipped(one.line, body.job_id, "invalid_model", "model_id is not an enabled model")
+            if body.owner not in plain:
+                message = "owner has contract code; pay from an account without code"
+                return Skipped(one.line, body.job_id, "payer_has_code", message)
+            return one
+
+        return [judged(one) for one in checked], balances
+
+
+async def _without_duplicates(connection: Connection, batch_id: str, checked: Sequence[Checked]) -> list[Checked]:
+    """The first line of a job that could be posted keeps it."""
+    jobs = [one.paid.body.job_id for one in checked if isinstance(one, Good)]
+    taken = await lines_sql.posted_among(connection, batch_id, jobs)
+    kept: list[Checked] = []
+    for one in checked:
+        if isinstance(one, Good):
+            job_id = one.paid.body.job_id
+            if job_id in taken:
+                message = "another line of the file has the same job_id"
+                kept.append(Skipped(one.line, job_id, "duplicate_job_id", message))
+                continue
+            taken.add(job_id)
+        kept.append(one)
+    return kept
+
+
+def _named(goods: Sequence[Good]) -> list[Named]:
+    bodies = [good.paid.body for good in goods]
+    return sorted({(body.owner, body.container_cid) for body in bodies if body.container_cid is not None})
+
+
+def _with_upload(good: Good, uploads: dict[Named, FileRow]) -> Checked:
+    body = good.paid.body
+    if body.container_cid is None:
+        return good
+    upload = uploads.get((body.owner, body.container_cid))
+    if upload is None:
+        return _unknown(good)
+    if upload.commitment != body.c:
+        return Skipped(good.line, body.job_id, "commitment_mismatch", "the upload does not reproduce c")
+    return good
+
+
+def _unknown(good: Good) -> Skipped:
+    return Skipped(
+        good.line, good.paid.body.job_id, "unknown_container", "container_cid names no live upload of the owner"
+    )
+
+
+def _record_of(one: Skipped) -> LineRecord:
+    return LineRecord(one.line, one.job_id, None, one.code, one.message)
+
+
+def _posts_of(ready: Sequence[_Ready]) -> list[Post]:
+    return [
+        Post(
+            one.job_id,
+            same_post(one.good.paid, one.task_cid),
+            post_calldata(one.good.paid, one.task_cid),
+            one.good.paid.body.owner,
+            one.good.paid.amount,
+        )
+        for one in ready
+    ]

@@ -1,0 +1,269 @@
+"""An input file, read a stretch of lines at a time from where the last stretch ended.
+
+What is held at once is one window, or one line when that is longer than a window. A line beyond any submission's size
+is passed over without being held.
+"""
+
+import hashlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Final, TypeAlias
+
+import anyio
+import attrs
+from anyio import to_thread
+
+from common.domains import Domains
+from common.quotes import Terms
+from common.refusal import Refused
+from common.wire.fields import parse_sent
+from coordinatord.base.errors import Retryable
+from coordinatord.database.connections import Database
+from coordinatord.files import batch_objects_sql
+from coordinatord.files.batch_objects_sql import NewObject
+from coordinatord.files.inspection import BLANK
+from coordinatord.orders.checks import (
+    OrderBody,
+    Paid,
+    amount_of,
+    check_inline,
+    check_order_signer,
+    check_payer,
+    read_submission,
+    signers_of,
+    wrong_terms,
+)
+from coordinatord.orders.containers import container_key
+from coordinatord.pins.store import PinStore
+
+WINDOW: Final = 1 << 20
+MOST_LINES: Final = 512
+LONGEST_LINE: Final = 22 << 20  # a submission with the largest inline container, and its fields
+
+# The bytes from `first` to `last` inclusive, piece by piece.
+ReadRange = Callable[[int, int], AbstractAsyncContextManager[AsyncIterator[bytes]]]
+
+
+@attrs.frozen(slots=True)
+class Line:
+    """`number` counts from 1, blank lines too. `text` is None when the line is too long to be a submission."""
+
+    number: int
+    text: bytes | None = attrs.field(repr=False)
+
+
+@attrs.frozen(slots=True)
+class Cursor:
+    """Everything before `offset`, which is `lines` lines, is done."""
+
+    offset: int
+    lines: int
+
+
+@attrs.frozen(slots=True)
+class Stretch:
+    """Lines that are not blank, and where the next stretch begins."""
+
+    lines: tuple[Line, ...]
+    end: Cursor
+
+
+@attrs.frozen(slots=True)
+class LineReader:
+    read: ReadRange
+    size: int  # of the file
+    window: int = WINDOW
+    most_lines: int = MOST_LINES
+    longest_line: int = LONGEST_LINE
+
+    async def stretch(self, start: Cursor) -> Stretch:
+        """The next lines, at least one while there are any left. Raises Retryable when the store does not give
+        what it holds."""
+        held = bytearray()
+        while start.offset + len(held) < self.size:
+            await self._add_window(held, start.offset)
+            at_end = start.offset + len(held) == self.size
+            if at_end or b"\n" in held:
+                return self._split(bytes(held), start, at_end=at_end)
+            if len(held) > self.longest_line:
+                return await self._pass_over(start, len(held))
+        return Stretch((), start)
+
+    async def _add_window(self, held: bytearray, offset: int) -> None:
+        first = offset + len(held)
+        # Twice as much each time: a long line is not fetched in slivers.
+        last = min(first + max(self.window, len(held)), self.size) - 1
+        before = len(held)
+        async with self.read(first, last) as pieces:
+            async for piece in pieces:
+                held += piece
+        if len(held) - before != last + 1 - first:
+            raise Retryable("pinner_unavailable", "the object store cut the input file short", "store_unavailable")
+
+    def _split(self, held: bytes, start: Cursor, *, at_end: bool) -> Stretch:
+        """Whole lines only; the last one of the file may lack its newline."""
+        lines: list[Line] = []
+        offset, number = 0, start.lines
+        while offset < len(held) and len(lines) < self.most_lines:
+            newline = held.find(b"\n", offset)
+            if newline < 0 and not at_end:
+                break
+            text = held[offset:] if newline < 0 else held[offset:newline]
+            offset = len(held) if newline < 0 else newline + 1
+            number += 1
+            if text.strip(BLANK):
+                lines.append(Line(number, text if len(text) <= self.longest_line else None))
+        return Stretch(tuple(lines), Cursor(start.offset + offset, number))
+
+    async def _pass_over(self, start: Cursor, known: int) -> Stretch:
+        """To the end of a line of which `known` bytes hold no newline."""
+        offset = start.offset + known
+        while offset < self.size:
+            ahead = bytearray()
+            await self._add_window(ahead, offset)
+            newline = ahead.find(b"\n")
+            offset += len(ahead) if newline < 0 else newline + 1
+            if newline >= 0:
+                break
+        return Stretch((Line(start.lines + 1, None),), Cursor(offset, start.lines + 1))
+
+
+# What a line of a batch decides by itself, checked in a thread: recovering signatures costs most.
+
+
+@attrs.frozen(slots=True)
+class Good:
+    """A submission that the chain and the store may still refuse."""
+
+    line: int
+    paid: Paid
+
+
+@attrs.frozen(slots=True)
+class Skipped:
+    line: int
+    job_id: bytes | None
+    code: str
+    message: str
+
+
+Checked: TypeAlias = Good | Skipped
+
+
+@attrs.frozen(slots=True)
+class LineChecks:
+    """`registry` is the job registry's address; `terms` and `now` are those of the moment of processing."""
+
+    domains: Domains
+    registry: bytes
+    endpoint: str
+    terms: Terms
+    now: float
+
+    def check(self, lines: Sequence[Line]) -> list[Checked]:
+        read = [self._read(line) for line in lines]
+        whole = [one.paid for one in read if isinstance(one, Good)]
+        signers = iter(signers_of(self.domains, self.registry, whole))
+        return [self._judged(one, *next(signers)) if isinstance(one, Good) else one for one in read]
+
+    def _read(self, line: Line) -> Checked:
+        """Good: a whole submission whose terms are right, with signatures to be checked."""
+        if line.text is None:
+            return Skipped(line.number, None, "invalid_line", "the line is longer than any submission")
+        try:
+            values = parse_sent(line.text)
+        except Refused as wrong:
+            return Skipped(line.number, None, "invalid_json", wrong.message)
+        if not isinstance(values, dict):
+            return Skipped(line.number, None, "invalid_json", "the line is not a JSON object")
+        url = values.get("url")
+        if url is not None and url != self.endpoint:
+            return Skipped(line.number, None, "endpoint_mismatch", f"url is not the batch's endpoint {self.endpoint}")
+        try:
+            body = read_submission(values)
+        except Refused as wrong:
+            return Skipped(line.number, None, wrong.code or "invalid_line", wrong.message)
+        if not isinstance(body, OrderBody) or body.auth_sig is None or body.amount is None:
+            job_id = body.job_id if isinstance(body, OrderBody) else None
+            message = "a line of a batch is a whole submission, with payment and container"
+            return Skipped(line.number, job_id, "container_required", message)
+        try:
+            wrong_term = wrong_terms(body, self.now)
+        except Refused as wrong:
+            return Skipped(line.number, body.job_id, wrong.code or "invalid_line", wrong.message)
+        if wrong_term is not None:
+            return Skipped(line.number, body.job_id, wrong_term.line_code, wrong_term.message)
+        return Good(line.number, Paid(body, body.auth_sig, body.amount))
+
+    def _judged(self, one: Good, signer: bytes | None, payer: bytes | None) -> Checked:
+        paid, body = one.paid, one.paid.body
+        try:
+            check_order_signer(body, signer)
+            if paid.amount != amount_of(body, self.terms):
+                message = "amount is not cap + fee + gas_fee as they are now"
+                return Skipped(one.line, body.job_id, "insufficient_payment", message)
+            check_payer(body, payer)
+            if body.container is not None:
+                check_inline(body.container, body.c)
+        except Refused as wrong:
+            return Skipped(one.line, body.job_id, wrong.code or "invalid_line", wrong.message)
+        return one
+
+
+# Containers that lines bring along, stored many at a time before their posts are queued.
+
+_AT_ONCE: Final = 16  # requests to the store: half of what a process keeps open
+
+
+@attrs.frozen(slots=True)
+class LineContainers:
+    database: Database
+    pins: PinStore
+
+    async def store(self, contents: Sequence[tuple[bytes, bytes, bytes]]) -> dict[bytes, str]:
+        """Content ids of (job id, container, owner) each. They count for their owners and are not refused: the file
+        that they came in was. They stay held until the caller releases them with its own
+        writing; after a crash the janitor decides. Raises Retryable when not all of them are stored."""
+        if not contents:
+            return {}
+        new = await to_thread.run_sync(_objects_of, contents)
+        async with self.database.connection() as connection:
+            known = await batch_objects_sql.hold(connection, new)
+        stored: dict[str, str] = {}
+        troubles: list[Retryable] = []
+        left = zip(new, contents, strict=True)
+
+        async def put_some() -> None:
+            for one, (_, content, _) in left:
+                try:
+                    stored[one.key] = await self._stored(one.key, content, known)
+                except Retryable as trouble:
+                    troubles.append(trouble)
+
+        try:
+            async with anyio.create_task_group() as tasks:
+                for _ in range(min(_AT_ONCE, len(contents))):
+                    tasks.start_soon(put_some)
+        finally:
+            if stored:  # what was stored need not be stored again
+                with anyio.move_on_after(10, shield=True):
+                    async with self.database.connection() as connection:
+                        await batch_objects_sql.set_cids(connection, stored)
+        if troubles:
+            raise troubles[0]
+        return {job_id: stored[container_key(job_id)] for job_id, _, _ in contents}
+
+    async def _stored(self, key: str, content: bytes, known: dict[str, str | None]) -> str:
+        if key not in known:
+            raise Retryable("pinner_unavailable", "the same object is being removed; try again", "store_unavailable", 2)
+        cid = known[key]
+        if cid is not None and await self.pins.holds(key):
+            return cid
+        return (await self.pins.put(key, content)).cid
+
+
+def _objects_of(contents: Sequence[tuple[bytes, bytes, bytes]]) -> list[NewObject]:
+    return [
+        NewObject(container_key(job_id), job_id, len(content), hashlib.sha256(content).digest(), owner)
+        for job_id, content, owner in contents
+    ]

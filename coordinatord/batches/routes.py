@@ -1,0 +1,291 @@
+"""Batches: created, listed, read, cancelled. All of them are their owner's alone."""
+
+import json
+from typing import Final, Literal, assert_never
+
+import attrs
+import msgspec
+
+from common.scalars import hex_of
+from common.wire.fields import Decimal, Text, Visible
+from common.wire.shapes import Bytes32, Digits
+from coordinatord.base.outcomes import NotFound
+from coordinatord.batches import batches
+from coordinatord.batches.batches import BatchBody, Batches, Status, read_batch, status_of
+from coordinatord.batches.plan import ModelPlan, PlanBody, Plans
+from coordinatord.batches.sql import BatchRow
+from coordinatord.http import responses
+from coordinatord.http.responses import Answer
+from coordinatord.http.routing import INDEX, Body, Parameter, Reply, Request, Route, malformed
+
+# The bodies of answers about batches.
+
+
+class BatchError(msgspec.Struct):
+    code: str
+    message: str
+    param: str | None
+    line: int | None
+
+
+class BatchErrors(msgspec.Struct):
+    object: Literal["list"]
+    data: list[BatchError]
+
+
+class RequestCounts(msgspec.Struct):
+    completed: int
+    failed: int
+    total: int
+
+
+class BatchTerms(msgspec.Struct):
+    sla: str
+
+
+class Batch(msgspec.Struct):
+    id: str
+    object: Literal["batch"]
+    endpoint: str
+    errors: BatchErrors | None
+    input_file_id: str
+    completion_window: str
+    status: Status
+    output_file_id: str | None
+    error_file_id: str | None
+    created_at: int
+    in_progress_at: int | None
+    expires_at: int
+    finalizing_at: int | None
+    completed_at: int | None
+    failed_at: int | None
+    expired_at: int | None
+    cancelling_at: int | None
+    cancelled_at: int | None
+    request_counts: RequestCounts
+    metadata: dict[str, str]
+    svc: BatchTerms
+
+
+class BatchAsOf(Batch):
+    as_of_block: Digits
+
+
+class BatchList(msgspec.Struct):
+    object: Literal["list"]
+    data: list[Batch]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+    as_of_block: Digits
+
+
+def batch(row: BatchRow) -> Batch:
+    counts = row.counts
+    return Batch(
+        id=row.id,
+        object="batch",
+        endpoint=row.endpoint,
+        errors=msgspec.json.decode(row.errors, type=BatchErrors) if row.errors is not None else None,
+        input_file_id=row.input_file_id,
+        completion_window=row.completion_window,
+        status=status_of(row),
+        output_file_id=row.output_file_id,
+        error_file_id=row.error_file_id,
+        created_at=row.created_at,
+        in_progress_at=row.in_progress_at,
+        expires_at=row.expires_at,
+        finalizing_at=row.finalizing_at,
+        completed_at=row.completed_at,
+        failed_at=row.failed_at,
+        expired_at=row.expired_at,
+        cancelling_at=row.cancelling_at,
+        cancelled_at=row.cancelled_at,
+        request_counts=RequestCounts(counts.completed, counts.failed, counts.total),
+        metadata=json.loads(row.metadata),
+        svc=BatchTerms(row.completion_window),
+    )
+
+
+def batch_as_of(row: BatchRow, block_number: int) -> BatchAsOf:
+    plain = batch(row)
+    members = {name: getattr(plain, name) for name in plain.__struct_fields__}
+    return BatchAsOf(**members, as_of_block=str(block_number))
+
+
+def batch_list(rows: list[BatchRow], block_number: int, *, has_more: bool) -> BatchList:
+    return BatchList(
+        object="list",
+        data=[batch(row) for row in rows],
+        first_id=rows[0].id if rows else None,
+        last_id=rows[-1].id if rows else None,
+        has_more=has_more,
+        as_of_block=str(block_number),
+    )
+
+
+# The body of a batch's plan: POST /v1/batches without a file answers it, with 402.
+
+
+class PlannedShare(msgspec.Struct):
+    provider_id: Digits
+    box_key: Bytes32
+    rate_in: Digits
+    rate_out: Digits
+    lines: Digits
+
+
+class PlannedModel(msgspec.Struct):
+    model_id: Digits
+    lines: Digits
+    allocation: list[PlannedShare]
+
+
+class Plan(msgspec.Struct):
+    plan: list[PlannedModel]
+
+
+def plan(models: list[ModelPlan]) -> Plan:
+    return Plan(
+        [
+            PlannedModel(
+                model_id=str(model.model_id),
+                lines=str(model.lines),
+                allocation=[
+                    PlannedShare(
+                        provider_id=str(share.taker.provider_id),
+                        box_key=hex_of(share.taker.box_key),
+                        rate_in=share.taker.rate_in,
+                        rate_out=share.taker.rate_out,
+                        lines=str(share.lines),
+                    )
+                    for share in model.allocation
+                ],
+            )
+            for model in models
+        ]
+    )
+
+
+# Statuses and bodies of the outcomes of batches.
+
+
+def planned(plans: list[ModelPlan]) -> Answer:
+    """What a batch would meet: not an error, and nothing that a repetition would change."""
+    return responses.final(402, plan(plans))
+
+
+def batch_cancelled(outcome: batches.CancelOutcome) -> Answer:
+    match outcome:
+        case batches.Found():
+            return responses.ok(batch_as_of(outcome.batch, outcome.snapshot.block_number))
+        case batches.NotCancellable():
+            message = "the batch has ended, or every line of it has"
+            return responses.error(400, "invalid_request_error", message, code="batch_not_cancellable")
+        case None:
+            return responses.not_found(NotFound("batch"))
+        case _:
+            assert_never(outcome)
+
+
+_ID: Final = Text(16_384)  # whatever it is, it names a batch or none
+_DEFAULT_LIMIT: Final = 20
+_KEY: Final = "idempotency-key"
+
+
+@attrs.frozen(slots=True)
+class BatchRoutes:
+    batches: Batches
+    plans: Plans
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(
+                method="POST",
+                path="/v1/batches",
+                about="Post every line of an uploaded file as a job, and follow them together; without a file, a plan",
+                handler=self.create,
+                headers={_KEY: Parameter(Visible(255), "the same key and body answer with the same batch")},
+                body=Body.any_of([BatchBody, PlanBody], read_batch),
+                session=True,
+                replies=(
+                    Reply(200, shape=Batch),
+                    Reply(402, shape=Plan),
+                    *malformed(
+                        "invalid_endpoint", "invalid_completion_window", "invalid_input_file", "idempotency_key_reused"
+                    ),
+                    Reply(401, "invalid_session"),
+                ),
+            ),
+            Route(
+                method="GET",
+                path="/v1/batches",
+                about="This address's batches, newest first",
+                handler=self.page,
+                query={
+                    "limit": Parameter(Decimal(32, 1, 100), f"at most so many (default {_DEFAULT_LIMIT})"),
+                    "after": Parameter(_ID, "those behind this batch"),
+                },
+                session=True,
+                replies=(
+                    Reply(200, shape=BatchList),
+                    *malformed(),
+                    Reply(401, "invalid_session"),
+                    *INDEX,
+                ),
+                index_backed=True,
+            ),
+            Route(
+                method="GET",
+                path="/v1/batches/{id}",
+                about="One batch",
+                handler=self.one,
+                segments={"id": _ID},
+                session=True,
+                replies=(
+                    Reply(200, shape=BatchAsOf),
+                    Reply(401, "invalid_session"),
+                    Reply(404),
+                    *INDEX,
+                ),
+                index_backed=True,
+            ),
+            Route(
+                method="POST",
+                path="/v1/batches/{id}/cancel",
+                about="Post no more lines of a batch; jobs on the chain stay as they are",
+                handler=self.cancel,
+                segments={"id": _ID},
+                session=True,
+                replies=(
+                    Reply(200, shape=BatchAsOf),
+                    *malformed("batch_not_cancellable"),
+                    Reply(401, "invalid_session"),
+                    Reply(404),
+                    *INDEX,
+                ),
+                index_backed=True,
+            ),
+        ]
+
+    async def create(self, request: Request) -> Answer:
+        body: BatchBody | PlanBody = request.body
+        if isinstance(body, PlanBody):
+            return planned(await self.plans.plan(body))
+        created = await self.batches.create(request.owner, body, request.headers.get(_KEY))
+        return responses.ok(batch(created))
+
+    async def page(self, request: Request) -> Answer:
+        query = request.query
+        page = await self.batches.page(request.owner, query.get("after"), query.get("limit", _DEFAULT_LIMIT))
+        listed = batch_list(page.batches, page.snapshot.block_number, has_more=page.has_more)
+        return responses.ok(listed)
+
+    async def one(self, request: Request) -> Answer:
+        found = await self.batches.find(request.owner, request.path["id"])
+        if found is None:
+            return responses.not_found(NotFound("batch"))
+        return responses.ok(batch_as_of(found.batch, found.snapshot.block_number))
+
+    async def cancel(self, request: Request) -> Answer:
+        return batch_cancelled(await self.batches.cancel(request.owner, request.path["id"]))

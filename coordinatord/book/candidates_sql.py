@@ -1,0 +1,135 @@
+"""Who is there to take an order: live asks, ranked; and the polls that keep them live.
+
+A provider is live for a model while its last poll is recent. Cost at ask decides; among equal costs, whoever was
+picked least recently.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+import attrs
+
+from coordinatord.book.registries_sql import CAPACITY
+from coordinatord.database.connections import Database, Line
+
+
+@attrs.frozen(slots=True)
+class Demand:
+    """What is asked of the market. With rates, only asks that they clear; with `designated`, only that provider."""
+
+    model_id: int
+    sla_secs: int
+    units_in: int
+    units_out: int
+    designated: int = 0
+    rate_in: int | None = None
+    rate_out: int | None = None
+
+
+@attrs.frozen(slots=True)
+class Candidate:
+    provider_id: int
+    box_key: bytes
+    rate_in: str
+    rate_out: str
+
+
+@attrs.frozen(slots=True)
+class Taker:
+    """A live provider with an ask, and how many jobs it could take now."""
+
+    model_id: int
+    provider_id: int
+    box_key: bytes
+    rate_in: str
+    rate_out: str
+    room: int  # over all models: its capacity less what it claimed and what is designated to it
+
+
+# Of an ask `a`, its provider `v` and its polls `l`: the provider may be handed jobs of the model, and is there.
+_LIVE: Final = (
+    "from asks a join providers v on v.provider_id = a.provider_id"
+    " join liveness l on l.provider_id = a.provider_id and l.model_id = a.model_id"
+    " where v.listed and v.box_key is not null and l.seen_at > clock_timestamp() - {} * interval '1 millisecond'"
+    " and (v.allow_all_models or exists (select 1 from provider_models x"
+    " where x.provider_id = a.provider_id and x.model_id = a.model_id))"
+)
+_MOST: Final = 1000  # of one market probe; more live asks for one model and window than this are not listed
+
+
+async def read_candidates(database: Database, demand: Demand, liveness_ms: int, most: int | None) -> list[Candidate]:
+    """The cheapest first; all of them when `most` is None."""
+    async with database.connection() as connection:
+        rows = await connection.fetch(
+            f"select a.provider_id, v.box_key, a.rate_in::text, a.rate_out::text {_LIVE.format('$5')}"
+            " and a.model_id = $1 and a.sla = $2"
+            " and ($6::bigint = 0 or a.provider_id = $6)"
+            " and ($7::numeric is null or a.rate_in <= $7) and ($8::numeric is null or a.rate_out <= $8)"
+            " order by a.rate_in * $3::bigint + a.rate_out * $4::bigint, l.picked_at nulls first, a.provider_id"
+            " limit $9",
+            demand.model_id,
+            demand.sla_secs,
+            demand.units_in,
+            demand.units_out,
+            liveness_ms,
+            demand.designated,
+            demand.rate_in,
+            demand.rate_out,
+            most if most is not None else _MOST,
+        )
+    return [Candidate(*row) for row in rows]
+
+
+async def read_takers(database: Database, models: Collection[int], sla_secs: int, liveness_ms: int) -> list[Taker]:
+    """Live asks of these models for one window; the least recently picked first. Those without room are left out."""
+    async with database.connection() as connection:
+        rows = await connection.fetch(
+            "with takers as (select a.model_id, a.provider_id, v.box_key, a.rate_in::text, a.rate_out::text,"
+            f" {CAPACITY} - v.active_jobs as room, l.picked_at {_LIVE.format('$3')}"
+            " and a.model_id = any($1) and a.sla = $2),"
+            " reserved as (select j.designated, count(*) as jobs from jobs j"
+            " where j.state = 0 and j.designated > 0"
+            " and j.designated in (select provider_id from takers) group by j.designated)"
+            " select t.model_id, t.provider_id, t.box_key, t.rate_in, t.rate_out, t.room - coalesce(r.jobs, 0) as room"
+            " from takers t left join reserved r on r.designated = t.provider_id"
+            " where t.room > coalesce(r.jobs, 0) order by t.picked_at nulls first, t.provider_id",
+            list(models),
+            sla_secs,
+            liveness_ms,
+        )
+    return [Taker(*row) for row in rows]
+
+
+async def mark_picked(database: Database, provider_id: int, model_id: int) -> None:
+    async with database.connection() as connection:
+        await connection.execute(
+            "update liveness set picked_at = clock_timestamp() where provider_id = $1 and model_id = $2",
+            provider_id,
+            model_id,
+        )
+
+
+@attrs.frozen(slots=True)
+class Seen:
+    """One poll: who is there for which model, with how many free slots, and when by the clock of this process."""
+
+    provider_id: int
+    model_id: int
+    free: int
+    at: float = 0.0
+
+
+async def mark_seen(line: Line, polls: Sequence[Seen], ages: Sequence[float]) -> None:
+    """Polls of so many seconds ago. Of several for the same, the one with the most free slots stands."""
+    await line.fetch(
+        "insert into liveness (provider_id, model_id, free, seen_at)"
+        " select provider_id, model_id, max(free), clock_timestamp() - min(age) * interval '1 second'"
+        " from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::float8[]) as s(provider_id, model_id, free, age)"
+        " group by provider_id, model_id order by provider_id, model_id"
+        " on conflict (provider_id, model_id) do update set free = excluded.free,"
+        " seen_at = greatest(liveness.seen_at, excluded.seen_at)",
+        [poll.provider_id for poll in polls],
+        [poll.model_id for poll in polls],
+        [poll.free for poll in polls],
+        ages,
+    )

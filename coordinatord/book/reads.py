@@ -1,0 +1,149 @@
+"""Reads of the index by key, gathered; one reader per kind, with a connection of its own, shared by all requests of
+this process."""
+
+from typing import Final
+
+import attrs
+import structlog
+
+from common.abi import topic
+from common.messages.jobs import Order
+from common.quotes import Terms
+from common.refusal import Refused
+from common.scalars import hex_of
+from coordinatord.base.errors import Retryable
+from coordinatord.book import registries_sql, sql
+from coordinatord.book.registries_sql import ModelRow, ProviderRow
+from coordinatord.book.sql import JobRow, read_posted
+from coordinatord.chain import events as ev
+from coordinatord.chain.blocks import Log
+from coordinatord.chain.logs import Decoder
+from coordinatord.chain.registries import JobRegistry, Posted, PostedJob
+from coordinatord.chain.rpc import quantity, trouble_of
+from coordinatord.chain.rpc_errors import Meaning, RpcError
+from coordinatord.database.batched_reads import Found, PointReads, Recent, with_snapshot
+from coordinatord.database.connections import Database
+from coordinatord.database.snapshot import Snapshot, read_snapshot
+
+
+@attrs.frozen(slots=True)
+class IndexReads:
+    job: PointReads[bytes, Found[JobRow]]
+    model: PointReads[str, Found[ModelRow]]
+    provider: PointReads[int, Found[ProviderRow]]
+    position: Recent[Snapshot]
+
+    @classmethod
+    def over(cls, database: Database) -> "IndexReads":
+        return cls(
+            job=PointReads(database.line(), with_snapshot(sql.read_by_ids)),
+            model=PointReads(database.line(), with_snapshot(registries_sql.read_by_names)),
+            provider=PointReads(database.line(), with_snapshot(registries_sql.read_by_ids)),
+            position=Recent(database.line(), read_snapshot),
+        )
+
+
+# What a job was posted on: from the index, else from the chain's own logs.
+#
+# The registry keeps a hash of a job's terms, so whoever acts on a job has to give them again. Mostly the index has
+# them.
+# What it has not reached yet, or is about to read again after a rebuild, is looked for in the logs, newest blocks
+# first:
+# an exit must not wait for the index. Nothing here has to be believed: terms that are not the job's are refused by
+# the
+# registry, and an owner is held against the job's id, which is a hash over it.
+
+log = structlog.get_logger(__name__)
+
+_POSTED: Final = hex_of(
+    topic(
+        "JobPosted(bytes32,address,uint32,bytes32,uint32,uint128,uint128,uint32,uint32,uint32,uint64,uint16,uint128,"
+        "string,bytes)"
+    )
+)
+# Ranges of logs that one look may ask for. Two days, which no live job outlasts, are 18 of them with blocks of 2 s.
+_MOST_RANGES: Final = 24
+
+
+@attrs.frozen(slots=True)
+class PostedJobs:
+    registry: JobRegistry
+    decoder: Decoder
+    first_block: int
+    widest_range: int
+    indexed: PointReads[bytes, PostedJob | None]
+
+    @classmethod
+    def over(
+        cls, database: Database, registry: JobRegistry, decoder: Decoder, *, first_block: int, widest_range: int
+    ) -> "PostedJobs":
+        return cls(registry, decoder, first_block, widest_range, PointReads(database.line(), read_posted))
+
+    async def find(self, job_id: bytes, code: str = "job_read") -> PostedJob | None:
+        """None when the chain has no such job. Raises Retryable `not_ready` when it has one whose terms neither the
+        index nor a search of the latest blocks tells. `code` names a failure to read the chain."""
+        known = await self.indexed.get(job_id)
+        if known is not None:
+            return known
+        if await self.registry.job(job_id, code) is None:
+            return None
+        found = await self._search(job_id)
+        if found is None:
+            raise Retryable("not_ready", "the index does not know the job yet", retry_after=1)
+        log.info("terms of a job taken from the chain's logs", job=job_id.hex())
+        return found
+
+    async def _search(self, job_id: bytes) -> PostedJob | None:
+        try:
+            upto = quantity(await self.registry.rpc.call("eth_blockNumber"))
+            width = self.widest_range
+            for _ in range(_MOST_RANGES):
+                if upto < self.first_block:
+                    return None
+                since = max(self.first_block, upto - width + 1)
+                try:
+                    logs = await self._logs(job_id, since, upto)
+                except RpcError as error:
+                    if error.meaning is not Meaning.RANGE_TOO_WIDE or width == 1:
+                        raise
+                    width = max(1, width // 4)
+                    continue
+                if logs:
+                    return self._read(logs[0], job_id)
+                upto = since - 1
+        except RpcError as error:
+            raise trouble_of(error, "eth_getLogs") from error
+        return None
+
+    async def _logs(self, job_id: bytes, first: int, last: int) -> list[Log]:
+        query = {
+            "fromBlock": hex(first),
+            "toBlock": hex(last),
+            "address": hex_of(self.registry.address),
+            "topics": [_POSTED, hex_of(job_id)],
+        }
+        return await self.registry.rpc.call_as(list[Log], "eth_getLogs", query)
+
+    def _read(self, found: Log, job_id: bytes) -> PostedJob:
+        try:
+            event = self.decoder.decode(found)
+        except Refused as broken:
+            raise _lied(f"its log of a post is malformed: {broken}") from broken
+        if not isinstance(event, ev.JobPosted) or event.job_id != job_id:
+            raise _lied("it answered with another log than the one that was asked for")
+        order = Order(
+            c=event.c,
+            model_id=event.model_id,
+            sla_secs=event.sla_secs,
+            rate_in=event.rate_in,
+            rate_out=event.rate_out,
+            units_in=event.units_in,
+            units_out=event.units_out,
+            designated=event.designated,
+            expires_at=event.expires_at,
+        )
+        return PostedJob(Posted(order, event.owner, Terms(event.fee_bps, event.gas_fee)), event.pay_sig)
+
+
+def _lied(how: str) -> Retryable:
+    return Retryable("chain_unreachable", f"the node does not tell the truth: {how}")

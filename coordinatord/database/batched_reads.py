@@ -1,0 +1,165 @@
+"""Reads by key, gathered: all that wait while one query runs are answered together by the next.
+
+Under load the cost of a query is shared by everybody waiting; alone, a read waits for nobody.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from itertools import islice
+from typing import Final, Generic, TypeVar, cast
+
+import attrs
+
+from coordinatord.database.connections import Line
+from coordinatord.database.snapshot import Snapshot
+
+K = TypeVar("K")
+V = TypeVar("V")
+S = TypeVar("S")
+
+
+@attrs.frozen(slots=True)
+class Found(Generic[V]):
+    """What a key of the index names, if anything, and when it was so."""
+
+    snapshot: Snapshot
+    value: V | None
+
+
+def with_snapshot(
+    read: Callable[[Line, list[K]], Awaitable[tuple[Snapshot, dict[K, V]]]],
+) -> Callable[[Line, list[K]], Awaitable[dict[K, Found[V]]]]:
+    """A reader of index rows as `PointReads` takes it: every key gets an answer, all of one snapshot."""
+
+    async def read_all(line: Line, keys: list[K]) -> dict[K, Found[V]]:
+        snapshot, values = await read(line, keys)
+        return {key: Found(snapshot, values.get(key)) for key in keys}
+
+    return read_all
+
+
+class PointReads(Generic[K, V]):
+    """`get` from any task. The loop under it must be asyncio: a future per waiter is the cheapest that there is."""
+
+    def __init__(
+        self,
+        source: S,
+        read: Callable[[S, list[K]], Awaitable[dict[K, V]]],
+        *,
+        at_once: int = 1,
+        most: int | None = None,
+    ) -> None:
+        """`read` answers for every key that it is given, `most` in number. One read runs at a time, unless more are
+        allowed `at_once`: so `source` may be a line."""
+        self._read = partial(read, source)
+        self._at_once = at_once
+        self._most = most
+        self._waiting: dict[K, list[asyncio.Future[V]]] = {}
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def get(self, key: K) -> V:
+        """Raises what the read raises, to everybody whose key was in it."""
+        future: asyncio.Future[V] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(key, []).append(future)
+        self._start()
+        return await future
+
+    def renew(self, key: K) -> None:
+        """Have the key read, for whatever the read itself keeps. Nobody waits for it, or hears that it failed."""
+        self._waiting.setdefault(key, [])
+        self._start()
+
+    def _start(self) -> None:
+        if len(self._running) < self._at_once:
+            self._running.add(asyncio.create_task(self._run()))
+
+    async def _run(self) -> None:
+        """Lives as long as somebody waits."""
+        try:
+            while self._waiting:
+                await self._answer(self._next())
+        finally:
+            self._running.discard(cast("asyncio.Task[None]", asyncio.current_task()))
+
+    def _next(self) -> dict[K, list["asyncio.Future[V]"]]:
+        """Whoever came first."""
+        waiting, self._waiting = self._waiting, {}
+        if self._most is None or len(waiting) <= self._most:
+            return waiting
+        batch = {key: waiting.pop(key) for key in [*islice(waiting, self._most)]}
+        self._waiting = waiting
+        return batch
+
+    async def _answer(self, batch: dict[K, list["asyncio.Future[V]"]]) -> None:
+        try:
+            values = await self._read(list(batch))
+        except BaseException as trouble:
+            for future in _live(batch):
+                future.set_exception(trouble)
+            if not isinstance(trouble, Exception):
+                raise
+            return
+        for key, futures in batch.items():
+            for future in futures:
+                if not future.done():  # its request was cancelled
+                    future.set_result(values[key])
+
+
+def _live(batch: "dict[K, list[asyncio.Future[V]]]") -> "list[asyncio.Future[V]]":
+    return [future for futures in batch.values() for future in futures if not future.done()]
+
+
+# What every request asks of the database alike, known to some milliseconds: what kept answers are held against.
+#
+# Under load nobody waits for the database to say it: before the last answer is too old, the next is asked for.
+
+T = TypeVar("T")
+
+RECENT: Final = 0.010  # seconds that a kept answer may be older than its request: a fraction of any chain's block
+_RENEWED: Final = 0.7  # of that time: the rest is for the answer to come
+
+
+class Recent(Generic[T]):
+    def __init__(
+        self,
+        line: Line,
+        read: Callable[[Line], Awaitable[T]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._reads: PointReads[None, T] = PointReads(line, self._read_all)
+        self._read = read
+        self._clock = clock
+        self._known: T | None = None
+        self._asked_at = 0.0  # what is not known is not recent, whenever it was asked for
+        self._forgotten_at = -math.inf
+
+    async def get(self) -> T:
+        """As it is now. Raises what the read raises."""
+        return await self._reads.get(None)
+
+    def recent(self, within: float = RECENT) -> T | None:
+        """As it was a moment ago, if that is known."""
+        age = self._clock() - self._asked_at
+        if age >= within or self._asked_at <= self._forgotten_at:
+            return None
+        if age > within * _RENEWED:
+            self._reads.renew(None)
+        return self._known
+
+    def forget(self) -> None:
+        """What was asked for until now is too old, whatever its age: somebody knows of something newer."""
+        self._forgotten_at = self._clock()
+
+    async def lately(self, within: float = RECENT) -> T:
+        """As it was a moment ago, or is now."""
+        known = self.recent(within)
+        return known if known is not None else await self.get()
+
+    async def _read_all(self, line: Line, _: list[None]) -> dict[None, T]:
+        asked_at = self._clock()
+        value = await self._read(line)
+        self._known, self._asked_at = value, asked_at
+        return {None: value}

@@ -1,0 +1,278 @@
+"""The PostgreSQL connections of one process.
+
+A database may be gone without a word: its machine cut off, its disk hung. Every statement has a time then, and every
+socket notices a peer that acknowledges nothing.
+
+Transactions are retried as a whole at their edge, and only there: a body handed to `transact` runs again after a
+serialization failure, a deadlock or a lost connection, so it must not do anything but SQL.
+"""
+
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+
+import anyio
+import asyncpg
+import tenacity
+
+from coordinatord.base.errors import Fatal, Retryable
+
+# A connection kept for one statement at a time, with its statements prepared: the cheapest way to read by key.
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from asyncpg.prepared_stmt import PreparedStatement
+
+_PATIENCE: Final = 5.0  # seconds for one read by key
+
+# What ends a connection, or its statements when a migration ran under them. Reading again does no harm.
+_LOST: Final = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.InvalidCachedStatementError,
+    asyncpg.OutdatedSchemaCacheError,
+    ConnectionError,
+)
+
+
+class Line:
+    """`fetch`, from one task at a time. It connects when first used, and again when the connection was lost."""
+
+    def __init__(
+        self, connect: "Callable[[], Awaitable[asyncpg.Connection[asyncpg.Record]]]", patience: float = _PATIENCE
+    ) -> None:
+        """`connect` raises Retryable while there is no database. `patience`: seconds for one read."""
+        self._connect = connect
+        self._patience = patience
+        self._connection: asyncpg.Connection[asyncpg.Record] | None = None
+        self._statements: dict[str, PreparedStatement[asyncpg.Record]] = {}
+
+    async def fetch(self, query: str, *arguments: object) -> "list[asyncpg.Record]":
+        """Raises Retryable when the database is away, also after a second attempt on a new connection."""
+        kept = self._connection is not None
+        try:
+            return await self._fetch(query, arguments)
+        except _LOST as trouble:
+            self.drop()
+            if not kept:
+                raise _away(trouble) from trouble
+        except TimeoutError as trouble:
+            self.drop()
+            raise _away(trouble) from trouble
+        return await self.fetch(query, *arguments)
+
+    def drop(self) -> None:
+        """End the connection; the next read opens another."""
+        if self._connection is not None:
+            self._connection.terminate()
+        self._connection = None
+        self._statements = {}
+
+    async def _fetch(self, query: str, arguments: tuple[object, ...]) -> "list[asyncpg.Record]":
+        statement = self._statements.get(query)
+        if statement is None:
+            if self._connection is None:
+                self._connection = await self._connect()
+            statement = self._statements[query] = await self._connection.prepare(query, timeout=self._patience)
+        rows: list[asyncpg.Record] = await statement.fetch(*arguments, timeout=self._patience)
+        return rows
+
+
+def _away(cause: BaseException) -> Retryable:
+    return Retryable("not_ready", f"the database did not answer ({type(cause).__name__}); try again")
+
+
+T = TypeVar("T")
+Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record] | asyncpg.pool.PoolConnectionProxy[asyncpg.Record]"
+
+# Nothing was committed when one of these is raised before COMMIT was sent; the body may run again.
+_AGAIN = (
+    asyncpg.SerializationError,
+    asyncpg.DeadlockDetectedError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # a statement between the server's farewell and the end of the connection
+    ConnectionError,
+)
+_EXHAUSTED = (asyncpg.TooManyConnectionsError, TimeoutError, asyncpg.DiskFullError, asyncpg.QueryCanceledError)
+
+_STATEMENT_TIMEOUT: Final = 10.0
+_ROLES_SHARE: Final = 10  # times as long for a connection of one's own: the indexer writes ranges, the janitor sweeps
+_SERVERS_MARGIN: Final = 5.0  # seconds after which the server gives up by itself what we did
+_CLOSING_SECONDS: Final = 5.0
+# A peer that acknowledges nothing for so long is gone: bytes that were sent, then probes of a connection that waits.
+_UNACKNOWLEDGED_SECONDS: Final = 20
+_KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
+
+
+class Database:
+    """A pool, a way to run transactions, and connections of one's own for roles and listening."""
+
+    def __init__(
+        self,
+        pool: "asyncpg.Pool[asyncpg.Record]",
+        dsn: str,
+        acquire_timeout: float,
+        lists_at_once: int,
+        statement_timeout: float = _STATEMENT_TIMEOUT,
+    ) -> None:
+        self.pool = pool
+        self.dsn = dsn
+        self._acquire_timeout = acquire_timeout
+        self._statement_timeout = statement_timeout
+        self._lists = anyio.Semaphore(lists_at_once)
+        self._lines: list[Line] = []
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Connection]:
+        """A pooled connection, for reads and single statements."""
+        try:
+            async with self.pool.acquire(timeout=self._acquire_timeout) as connection:
+                yield connection
+        except (*_AGAIN, *_EXHAUSTED) as trouble:
+            raise database_trouble(trouble) from trouble
+
+    @asynccontextmanager
+    async def connection_for_lists(self) -> AsyncIterator[Connection]:
+        """The same for what a caller can make long, as a page far into a list. It leaves half of the pool to others."""
+        try:
+            with anyio.fail_after(self._acquire_timeout):
+                await self._lists.acquire()
+        except TimeoutError as trouble:
+            raise database_trouble(trouble) from trouble
+        try:
+            async with self.connection() as connection:
+                yield connection
+        finally:
+            self._lists.release()
+
+    async def transact(self, body: Callable[[Connection], Awaitable[T]]) -> T:
+        """Run `body` in a transaction, again when it was rolled back through no fault of its own."""
+        try:
+            async for attempt in _attempts():
+                with attempt:
+                    async with (
+                        self.pool.acquire(timeout=self._acquire_timeout) as connection,
+                        connection.transaction(),
+                    ):
+                        return await body(connection)
+        except (*_AGAIN, *_EXHAUSTED) as trouble:
+            raise database_trouble(trouble) from trouble
+        raise AssertionError("tenacity returns or raises")
+
+    def line(self, patience: float | None = None) -> Line:
+        """A connection for one kind of read by key, beside the pool; it ends with the pool."""
+        line = Line(self.connect) if patience is None else Line(self.connect, patience)
+        self._lines.append(line)
+        return line
+
+    def drop_lines(self) -> None:
+        for line in self._lines:
+            line.drop()
+
+    async def connect(self) -> "asyncpg.Connection[asyncpg.Record]":
+        """A connection outside the pool, whose life is its owner's: it carries a lock or listens."""
+        return await self._connect(_ROLES_SHARE * self._statement_timeout)
+
+    @asynccontextmanager
+    async def unhurried(self) -> "AsyncIterator[asyncpg.Connection[asyncpg.Record]]":
+        """A connection whose statements may take any time, as those of migrations do."""
+        connection = await self._connect(None)
+        try:
+            yield connection
+        except (*_AGAIN, *_EXHAUSTED) as trouble:
+            raise database_trouble(trouble) from trouble
+        finally:
+            with anyio.move_on_after(_CLOSING_SECONDS, shield=True):
+                await connection.close(timeout=_CLOSING_SECONDS)
+
+    async def _connect(self, statement_timeout: float | None) -> "asyncpg.Connection[asyncpg.Record]":
+        try:
+            connection = await asyncpg.connect(
+                self.dsn, timeout=self._acquire_timeout, command_timeout=statement_timeout
+            )
+        except (*_AGAIN, *_EXHAUSTED, OSError) as trouble:
+            raise database_trouble(trouble) from trouble
+        await _notice_silence(connection)
+        return connection
+
+
+def database_trouble(cause: BaseException) -> Retryable:
+    """The database is no part of the specification's vocabulary; to a caller its absence reads as a node not ready."""
+    return Retryable("not_ready", f"the database did not answer ({type(cause).__name__}); try again")
+
+
+def _attempts() -> tenacity.AsyncRetrying:
+    return tenacity.AsyncRetrying(
+        retry=tenacity.retry_if_exception_type(_AGAIN),
+        stop=tenacity.stop_after_attempt(5),
+        wait=tenacity.wait_random_exponential(multiplier=0.02, max=1.0),
+        reraise=True,
+    )
+
+
+@asynccontextmanager
+async def open_database(
+    dsn: str,
+    *,
+    smallest: int,
+    largest: int,
+    acquire_timeout: float = 5.0,
+    statement_timeout: float = _STATEMENT_TIMEOUT,
+) -> AsyncIterator[Database]:
+    """The pool, closed when the block ends. `Retryable` when the server does not answer, `Fatal` when it will not
+    answer to `dsn`, however often it is asked. `statement_timeout`: seconds for one statement of the pool.
+
+    Connections are not reset between uses: nobody sets session state on a pooled connection (`set local` only), and
+    the reset costs a third of the throughput of point reads.
+    """
+    try:
+        pool = await asyncpg.create_pool(
+            dsn,
+            min_size=smallest,
+            max_size=largest,
+            reset=_no_reset,
+            init=_notice_silence,
+            command_timeout=statement_timeout,
+            # The server, too: it would work on for nobody when it never heard that we gave up.
+            server_settings={"statement_timeout": str(round((statement_timeout + _SERVERS_MARGIN) * 1000))},
+        )
+    except ValueError:  # asyncpg's own for a wrong string is one, too; what it says may hold parts of the password
+        raise Fatal("DATABASE_URL must be postgresql://user:password@host:port/database") from None
+    except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as refused:
+        raise Fatal(f"DATABASE_URL: {refused}") from None
+    except (*_AGAIN, *_EXHAUSTED, OSError) as trouble:
+        raise database_trouble(trouble) from trouble
+    database = Database(pool, dsn, acquire_timeout, max(1, largest // 2), statement_timeout)
+    try:
+        yield database
+    finally:
+        database.drop_lines()
+        try:
+            with anyio.fail_after(_CLOSING_SECONDS):
+                await pool.close()
+        except TimeoutError:  # it does not even answer to that
+            pool.terminate()
+
+
+async def _no_reset(connection: Connection) -> None:
+    pass
+
+
+async def _notice_silence(connection: Connection) -> None:
+    """asyncpg leaves the kernel's patience as it is: a quarter of an hour for bytes that nobody acknowledges."""
+    opened = connection._transport.get_extra_info("socket")  # there is no other way to it
+    if opened.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_SECONDS * 1000)
+    for option, value in _KEEPALIVE:
+        opened.setsockopt(socket.IPPROTO_TCP, option, value)

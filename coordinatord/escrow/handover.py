@@ -1,0 +1,180 @@
+"""POST /handover, as the holder of keys answers it.
+
+Checked in the specification's order, which is also that of cost: everything that is in the request itself, then the
+operator's signature, and the chain's allowlist last.
+"""
+
+from collections.abc import Callable
+from typing import Literal, Self, TypeAlias
+
+import attrs
+
+from common import box, escrow_evidence
+from common.box import PublicKey
+from common.domains import Domains
+from common.escrow_evidence import report_data
+from common.handover import HandedKey, content
+from common.messages.escrow import HandoverAuth, HandoverKeys
+from common.refusal import Refused
+from common.scalars import read_hex
+from common.secp256k1 import SIGNATURE_LENGTH, Wallet, recover
+from common.wire.fields import UINT64, BareHex, Boolean, Choice, Nested, Schema, Text, Uint, wire
+from coordinatord.base.clock import ISSUED_WITHIN, Clock, is_fresh
+from coordinatord.base.secret import Secret
+from coordinatord.chain.registries import NOT_LISTED, TOMBSTONED, ProviderRegistry
+from coordinatord.escrow.custody import unminted
+from coordinatord.escrow.keys import Generation, seal_secret, wipe
+
+# Fields of the escrow's request bodies that read as nothing elsewhere does.
+
+
+@attrs.frozen(slots=True)
+class SealingKey:
+    """An X25519 public key without 0x. A low-order point is refused: everyone could read what is sealed to it."""
+
+    def read(self, value: object, param: str) -> PublicKey:
+        try:
+            return PublicKey(BareHex(box.KEY_BYTES).read(value, param))
+        except Refused as refusal:
+            raise Refused(refusal.message, param) from None
+
+    def schema(self) -> Schema:
+        return BareHex(box.KEY_BYTES).schema()
+
+
+@attrs.frozen(slots=True)
+class AnySignature:
+    """A signature, or nothing for a malformed one: that is answered as a signature of the wrong wallet."""
+
+    def read(self, value: object, param: str) -> bytes:
+        try:
+            return read_hex(value, SIGNATURE_LENGTH, param)
+        except Refused:
+            return b""
+
+    def schema(self) -> Schema:
+        return {"type": "string"}
+
+
+# The operators that an instance knows: it signs as the first of them, and trusts what any of them signed.
+
+
+@attrs.frozen(slots=True)
+class Operators:
+    domains: Domains
+    first: Wallet
+    addresses: frozenset[bytes]
+
+    @classmethod
+    def of(cls, domains: Domains, keys: tuple[Secret, ...]) -> Self:
+        wallets = [Wallet(bytes.fromhex(key.reveal())) for key in keys]
+        return cls(domains, wallets[0], frozenset(wallet.address for wallet in wallets))
+
+    def sign(self, message: HandoverAuth | HandoverKeys) -> bytes:
+        return self.first.sign(self.domains.escrow.digest(message))
+
+    def signer(self, message: HandoverAuth | HandoverKeys, signature: bytes) -> bytes | None:
+        """Whose signature it is, known or not; None when it is no signature."""
+        return recover(self.domains.escrow.digest(message), signature)
+
+
+@attrs.frozen(slots=True)
+class PeerEvidence:
+    type: str = wire(Choice((escrow_evidence.MOCK,)))
+    report_data: bytes = wire(BareHex(32), "of channel_pubkey, made as that of an escrow's key")
+    debug: bool = wire(Boolean())
+    release: int = wire(Uint(16))
+    measurement: bytes = wire(BareHex(32), "the key of its entry in the allowlist")
+    tcb: str = wire(Text(256))
+    quote: str = wire(Text(2048))
+
+
+@attrs.frozen(slots=True)
+class HandoverBody:
+    evidence: PeerEvidence = wire(Nested(PeerEvidence), "of the instance that asks")
+    channel_pubkey: PublicKey = wire(SealingKey(), "the X25519 key that the keys are sealed to")
+    issued_at: int = wire(UINT64, f"Unix seconds, within ±{ISSUED_WITHIN} of the holder's clock")
+    operator_signature: bytes = wire(AnySignature(), "HandoverAuth, by an operator key that the holder accepts")
+
+
+Reason = Literal[
+    "stale_issued_at",
+    "bad_binding",
+    "debug_evidence",
+    "stale_release",
+    "bad_operator_signature",
+    "operator_not_authorized",
+    "not_allowlisted",
+    "tombstoned",
+]
+
+
+@attrs.frozen(slots=True)
+class HandedOver:
+    keys_sealed: bytes
+    key_count: int
+    holder_release: int
+
+
+@attrs.frozen(slots=True)
+class NotHandedOver:
+    reason: Reason
+    message: str
+
+
+Outcome: TypeAlias = HandedOver | NotHandedOver
+
+
+@attrs.frozen(slots=True)
+class Handing:
+    operators: Operators
+    providers: ProviderRegistry
+    held: Callable[[], tuple[Generation, ...]]
+    release: int
+    clock: Clock
+
+    async def hand_over(self, body: HandoverBody) -> Outcome:
+        """Raises Retryable while the allowlist cannot be read, and while there is nothing to hand over."""
+        refusal = self._refusal(body)
+        if refusal is not None:
+            return refusal
+        status = await self.providers.allowlist_status(body.evidence.measurement)
+        if status == TOMBSTONED:
+            return NotHandedOver("tombstoned", "this measurement is withdrawn")
+        if status == NOT_LISTED:
+            return NotHandedOver("not_allowlisted", "this measurement is not on the allowlist")
+        generations = self.held()
+        if not generations:
+            raise unminted()
+        return self._sealed(body, generations)
+
+    def _refusal(self, body: HandoverBody) -> NotHandedOver | None:
+        """What can be told without the chain."""
+        if not is_fresh(body.issued_at, self.clock()):
+            return NotHandedOver("stale_issued_at", f"issued_at is not within ±{ISSUED_WITHIN} seconds of now")
+        if body.evidence.report_data != report_data(body.channel_pubkey):
+            return NotHandedOver("bad_binding", "the evidence was not made for this channel")
+        if body.evidence.debug:
+            return NotHandedOver("debug_evidence", "an instance that can be looked into gets no keys")
+        if body.evidence.release < self.release:
+            return NotHandedOver("stale_release", f"the holder is at release {self.release}")
+        auth = HandoverAuth(body.channel_pubkey.raw, body.issued_at)
+        signer = self.operators.signer(auth, body.operator_signature)
+        if signer is None:
+            return NotHandedOver("bad_operator_signature", "operator_signature is not a signature")
+        if signer not in self.operators.addresses:
+            return NotHandedOver("operator_not_authorized", "the signer is no operator of this escrow")
+        return None
+
+    def _sealed(self, body: HandoverBody, generations: tuple[Generation, ...]) -> HandedOver:
+        keys = [HandedKey(one.key.copy_secret(), one.announced_from) for one in generations]
+        signed = content(self.release, keys)
+        message = bytearray(len(signed) + 65)
+        try:
+            message[: len(signed)] = signed
+            answers_for = HandoverKeys(body.channel_pubkey.raw, body.issued_at, signed)
+            message[len(signed) :] = self.operators.sign(answers_for)
+            return HandedOver(seal_secret(body.channel_pubkey, message), len(keys), self.release)
+        finally:
+            for secret in (signed, message, *(key.secret for key in keys)):
+                wipe(secret)

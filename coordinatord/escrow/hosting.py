@@ -1,0 +1,71 @@
+"""The escrow that the configuration asks for, put together; its keys are wiped when it ends."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import attrs
+
+from common.domains import Domains
+from coordinatord.base.clock import Clock
+from coordinatord.chain.registries import ProviderRegistry
+from coordinatord.chain.rpc import Rpc
+from coordinatord.config import Config
+from coordinatord.database.connections import Database
+from coordinatord.escrow.custody import Custody, StaticCustody
+from coordinatord.escrow.development import MockCustody, MockSettings
+from coordinatord.escrow.handover import Handing, Operators
+from coordinatord.escrow.keys import EscrowKey
+from coordinatord.escrow.peer import open_peer
+
+
+@attrs.frozen(slots=True)
+class Escrow:
+    """An escrow that is hosted here. `handing` is None where keys are not handed over."""
+
+    custody: Custody
+    handing: Handing | None
+
+
+@attrs.frozen(slots=True)
+class EscrowGround:
+    """What a development escrow stands on."""
+
+    domains: Domains
+    database: Database
+    rpc: Rpc
+    providers: ProviderRegistry
+
+
+@asynccontextmanager
+async def open_escrow(config: Config, ground: EscrowGround, clock: Clock) -> AsyncIterator[Escrow | None]:
+    """None with ESCROW_MODE=off. Nothing is minted or pulled before `custody.begin()`."""
+    if config.escrow_mode == "off":
+        yield None
+        return
+    async with AsyncExitStack() as stack:
+        escrow = _static(config) if config.escrow_mode == "static" else await _mock(config, ground, clock, stack)
+        stack.callback(escrow.custody.end)
+        yield escrow
+
+
+def _static(config: Config) -> Escrow:
+    keys = tuple(EscrowKey.of_operator(bytes.fromhex(key.reveal())) for key in config.operator_keys)
+    return Escrow(StaticCustody(keys, config.release_ordinal), None)
+
+
+async def _mock(config: Config, ground: EscrowGround, clock: Clock, stack: AsyncExitStack) -> Escrow:
+    release = config.release_ordinal
+    operators = Operators.of(ground.domains, config.operator_keys)
+    peer = None
+    if config.peer_url is not None:
+        peer = await stack.enter_async_context(open_peer(config.peer_url, operators, release, clock))
+    settings = MockSettings(
+        release=release,
+        rotate_every_ms=config.escrow_rotate_interval_ms,
+        sweep_every_ms=config.escrow_sweep_interval_ms,
+        sync_every_s=config.peer_sync_s,
+        first_pull_required=config.peer_required,
+        clock_offset_ms=config.escrow_clock_offset_ms,
+    )
+    custody = MockCustody(settings, ground.database, ground.rpc, peer, clock)
+    return Escrow(custody, Handing(operators, ground.providers, custody.held, release, clock))

@@ -1,0 +1,184 @@
+"""Secret X25519 keys in memory of our own: readable by libsodium, wiped when they are erased, shown by nothing.
+
+Every secret of the escrow that lives longer than one request lives here. Python's `bytes` cannot be wiped, so a secret
+is a bytearray from its birth on, and libsodium is called through PyNaCl's cffi handles: PyNaCl's own wrappers take and
+give `bytes`. What cannot be wiped: an operator key, which is text of the configuration, and what HKDF makes of it on
+its way here; a payload key between its derivation and its sealing, which lives for a moment.
+"""
+
+from collections.abc import Iterable
+from typing import Final, Self
+
+import attrs
+from nacl._sodium import ffi, lib
+from nacl.bindings import sodium_init
+
+from common.box import KEY_BYTES, SEAL_OVERHEAD, PublicKey
+from common.derivation import escrow_key
+
+sodium_init()
+
+_FAILED: Final = -1
+
+
+class EscrowKey:
+    """A key pair. Prints as its public half."""
+
+    __slots__ = ("_secret", "public")
+
+    def __init__(self, secret: bytearray) -> None:
+        """Takes `secret` over: it is wiped with this key."""
+        if len(secret) != KEY_BYTES:
+            raise ValueError(f"an X25519 secret key has {KEY_BYTES} bytes")
+        self._secret = secret
+        public = bytearray(KEY_BYTES)
+        lib.crypto_scalarmult_base(ffi.from_buffer(public), ffi.from_buffer(secret))
+        self.public = PublicKey(bytes(public))
+
+    @classmethod
+    def generate(cls) -> Self:
+        secret = bytearray(KEY_BYTES)
+        lib.randombytes(ffi.from_buffer(secret), KEY_BYTES)
+        return cls(secret)
+
+    @classmethod
+    def of_operator(cls, operator_key: bytes) -> Self:
+        return cls(bytearray(escrow_key(operator_key).raw))
+
+    def open(self, sealed: bytes) -> bytearray | None:
+        """What was sealed to this key, or None where it does not open. Whoever gets it wipes it."""
+        if len(sealed) < SEAL_OVERHEAD:
+            return None
+        opened = bytearray(len(sealed) - SEAL_OVERHEAD)
+        outcome = lib.crypto_box_seal_open(
+            ffi.from_buffer(opened), sealed, len(sealed), self.public.raw, ffi.from_buffer(self._secret)
+        )
+        return None if outcome == _FAILED else opened
+
+    def copy_secret(self) -> bytearray:
+        """For a message that is sealed at once. Whoever gets it wipes it."""
+        return self._secret[:]
+
+    def erase(self) -> None:
+        """Wipes the secret; the key opens nothing any more."""
+        wipe(self._secret)
+
+    def __repr__(self) -> str:
+        return f"<escrow key {self.public.raw.hex()}>"
+
+
+def open_with_any(keys: Iterable[EscrowKey], sealed: bytes) -> bytearray | None:
+    """A sealed box does not tell whom it is for: the keys are tried in their order."""
+    for key in keys:
+        opened = key.open(sealed)
+        if opened is not None:
+            return opened
+    return None
+
+
+def seal_secret(recipient: PublicKey, message: bytearray) -> bytes:
+    """A sealed box of what must not pass through `bytes`."""
+    sealed = bytearray(len(message) + SEAL_OVERHEAD)
+    lib.crypto_box_seal(ffi.from_buffer(sealed), ffi.from_buffer(message), len(message), recipient.raw)
+    return bytes(sealed)
+
+
+def wipe(secret: bytearray) -> None:
+    lib.sodium_memzero(ffi.from_buffer(secret), len(secret))
+
+
+# Generations of escrow keys: which one is announced when, when the next is minted, and how long the old ones are
+# kept.
+#
+# Pure bookkeeping in Unix milliseconds, without a clock of its own.
+#
+#     minted          announced_from            the next one's announced_from        + RETENTION
+#       │── lead ──────│── announced ────────────│── retired, opens still ────────────│ erased
+#
+# A generation is minted some time before it is announced, so that by then every peer that keeps up has it.
+
+_DAY: Final = 86_400_000
+_MARGIN: Final = 3_600_000
+# After its retirement: a client may hold the key for a while before it posts, the order lives for a day at most, and
+# the window after its claim for another.
+RETENTION: Final = _DAY + _DAY + _MARGIN
+
+
+@attrs.frozen(slots=True)
+class Generation:
+    key: EscrowKey
+    announced_from: int
+
+    @property
+    def public_key(self) -> bytes:
+        return self.key.public.raw
+
+
+class Generations:
+    """Those that one instance holds."""
+
+    def __init__(self, rotate_every: int, lead: int) -> None:
+        self._rotate_every = rotate_every
+        self._lead = lead
+        self._held: list[Generation] = []  # oldest first
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def held(self) -> tuple[Generation, ...]:
+        """Oldest first."""
+        return tuple(self._held)
+
+    def newest_first(self) -> Iterable[EscrowKey]:
+        """In the order in which a wrap is most likely to open."""
+        return (generation.key for generation in reversed(self._held))
+
+    def add(self, generations: Iterable[Generation]) -> list[Generation]:
+        """Those that were not held before; the others' copies are wiped."""
+        known = {generation.public_key for generation in self._held}
+        fresh = []
+        for generation in generations:
+            if generation.public_key in known:
+                generation.key.erase()
+                continue
+            known.add(generation.public_key)
+            fresh.append(generation)
+        # Every instance that holds the same generations puts them in the same order.
+        self._held = sorted(self._held + fresh, key=lambda one: (one.announced_from, one.public_key))
+        return fresh
+
+    def announced(self, now: int) -> Generation | None:
+        """The latest whose time has come; before the first one's time, the first."""
+        begun = [generation for generation in self._held if generation.announced_from <= now]
+        return begun[-1] if begun else next(iter(self._held), None)
+
+    def is_due(self, now: int) -> bool:
+        """Whether it is time to mint the next one."""
+        return not self._held or self._held[-1].announced_from + self._rotate_every - self._lead <= now
+
+    def is_overdue(self, now: int) -> bool:
+        """Whether the newest one's time is over without a next one."""
+        return not self._held or self._held[-1].announced_from + self._rotate_every <= now
+
+    def mint(self, now: int) -> Generation:
+        """A new one that is not held yet: it is `add`ed once it is recorded."""
+        begin = self._held[-1].announced_from + self._rotate_every if self._held else now
+        return Generation(EscrowKey.generate(), max(now, begin))
+
+    def past_retention(self, now: int) -> list[Generation]:
+        """Those whose successor has been announced for so long that nothing sealed to them can be claimed any more."""
+        return [
+            generation
+            for generation, successor in zip(self._held, self._held[1:], strict=False)
+            if successor.announced_from + RETENTION <= now
+        ]
+
+    def erase(self, generations: Iterable[Generation]) -> None:
+        gone = {generation.public_key for generation in generations}
+        for generation in self._held:
+            if generation.public_key in gone:
+                generation.key.erase()
+        self._held = [generation for generation in self._held if generation.public_key not in gone]
+
+    def erase_all(self) -> None:
+        self.erase(self.held())

@@ -1,0 +1,156 @@
+"""Rows of what this deployment holds in the pin store: held for an op, attached to a job, leased for removal."""
+
+from datetime import timedelta
+from typing import Final
+
+import attrs
+
+from coordinatord.database.connections import Connection
+
+HOLD: Final = timedelta(minutes=15)  # far beyond the wait for a receipt; a relay still alive then prolongs it
+REMOVAL_LEASE: Final = timedelta(seconds=120)  # far beyond the store client's patience
+
+# What keeps an object: a relay under way for its job, a line of a batch that goes on (its post may be dropped, and
+# queued again), or a job that names it.
+_NEEDED: Final = (
+    "(exists (select 1 from relays r where r.subject = o.subject and r.state in ('queued', 'signed')"
+    " and r.kind in ('post', 'settle'))"
+    " or exists (select 1 from batch_lines l where l.job_id = o.subject and l.relay_id is not null"
+    " and l.code is null and l.result is null) or {named})"
+)
+_NAMED: Final = (
+    "exists (select 1 from jobs j where j.job_id = o.subject and (j.task_cid = o.cid or j.result_cid = o.cid))"
+)
+
+
+@attrs.frozen(slots=True)
+class HeldObject:
+    """An upload's row: what the store holds already under its key, if anything."""
+
+    cid: str | None
+
+
+async def hold(
+    connection: Connection, key: str, subject: bytes, size: int, sha256: bytes, *, owner: bytes = b""
+) -> HeldObject | None:
+    """Before an upload: the row that makes the object known, and whose it is. None while the same key is being
+    removed."""
+    row = await connection.fetchrow(
+        "insert into objects as o (key, subject, bytes, sha256, expires_at, owner)"
+        " values ($1, $2, $3, $4, clock_timestamp() + $5, $6)"
+        " on conflict (key) do update set removing_until = null,"
+        " holders = case when o.removing_until is null then o.holders + 1 else 1 end,"
+        " expires_at = greatest(o.expires_at, excluded.expires_at),"
+        " cid = case when o.sha256 = excluded.sha256 and o.removing_until is null then o.cid end,"
+        " bytes = excluded.bytes, sha256 = excluded.sha256"
+        " where o.removing_until is null or o.removing_until < clock_timestamp()"
+        " returning cid",
+        key,
+        subject,
+        size,
+        sha256,
+        HOLD,
+        owner,
+    )
+    return None if row is None else HeldObject(row["cid"])
+
+
+async def set_cid(connection: Connection, key: str, cid: str) -> None:
+    await connection.execute("update objects set cid = $2 where key = $1", key, cid)
+
+
+async def attach(connection: Connection, key: str, retention_seconds: int) -> None:
+    """Its op took effect: keep it for the retention period. Ends the caller's hold."""
+    await connection.execute(
+        "update objects set attached = true, decided = false, holders = holders - 1,"
+        " expires_at = created_at + $2 * interval '1 second' where key = $1",
+        key,
+        retention_seconds,
+    )
+
+
+async def release(connection: Connection, key: str) -> None:
+    """End the caller's hold without a decision: the janitor makes it when the deadline passes."""
+    await connection.execute("update objects set holders = holders - 1 where key = $1", key)
+
+
+async def lease_removal(connection: Connection, key: str) -> bool:
+    """End the caller's hold, and whether it may remove `key` from the store now: nothing needs it, nobody holds it."""
+    leased: bool | None = await connection.fetchval(
+        f"with o as (select key, not attached and holders <= 1 and removing_until is null"
+        f" and not {_NEEDED.format(named=_NAMED)} as unneeded from objects o where key = $1 for update)"
+        " update objects set holders = holders - 1,"
+        " removing_until = case when o.unneeded then clock_timestamp() + $2 else removing_until end"
+        " from o where objects.key = o.key returning o.unneeded",
+        key,
+        REMOVAL_LEASE,
+    )
+    return leased is True
+
+
+async def forget(connection: Connection, key: str) -> None:
+    """The object is gone from the store. A row that an upload took over meanwhile stays."""
+    await connection.execute("delete from objects where key = $1 and removing_until is not null", key)
+
+
+async def settle_expired(connection: Connection, retention_seconds: int) -> None:
+    """Unattached rows past their deadline: attach what a job names, prolong what a relay under way needs."""
+    await connection.execute(
+        "update objects o set attached = named.named,"
+        " expires_at = case when named.named then o.created_at + $1 * interval '1 second'"
+        " else clock_timestamp() + $2 end"
+        f" from (select key, {_NAMED} as named from objects o where not attached and expires_at < clock_timestamp()"
+        f" and {_NEEDED.format(named=_NAMED)}) as named where named.key = o.key",
+        retention_seconds,
+        HOLD,
+    )
+
+
+async def lease_expired(connection: Connection, limit: int) -> list[str]:
+    """Keys that the caller is to remove from the store: past their deadline and needed by nothing."""
+    rows = await connection.fetch(
+        "update objects set removing_until = clock_timestamp() + $2 where key in (select key from objects o"
+        " where expires_at < clock_timestamp() and (removing_until is null or removing_until < clock_timestamp())"
+        f" and (attached or not {_NEEDED.format(named=_NAMED)})"
+        " order by expires_at limit $1 for update skip locked) returning key",
+        limit,
+        REMOVAL_LEASE,
+    )
+    return [row["key"] for row in rows]
+
+
+# Content whose job has ended: kept for the retention period where the job settled, for a short while otherwise.
+#
+# A reorganisation may give a job its life back: what was about to go is then kept as before.
+
+_TABLES: Final = (("objects", "subject"), ("files", "held_for"))
+_ALIVE: Final = "(j.state = 1 or (j.state = 0 and j.expires_at >= p.block_time))"
+# A job that the outbox or a batch may post yet, or has posted in a block that the index does not show.
+_COMING: Final = (
+    "(exists (select from relays r where r.subject = t.{job} and r.kind = 'post' and r.state in ('queued', 'signed',"
+    " 'mined')) or exists (select from batch_lines l where l.job_id = t.{job} and l.relay_id is not null"
+    " and l.code is null and l.result is null))"
+)
+
+
+async def decide(connection: Connection, *, retention_seconds: int, unsettled_seconds: int) -> None:
+    """Shorten the life of attached content whose job ended without a result, or was never posted; nothing while the
+    index is being rebuilt."""
+    for table, job in _TABLES:
+        await connection.execute(
+            f"update {table} t set decided = false, expires_at = t.created_at + $1 * interval '1 second'"
+            f" from jobs j cross join index_position p where t.attached and t.decided and t.removing_until is null"
+            f" and t.expires_at < clock_timestamp() and t.created_at + $1 * interval '1 second' > clock_timestamp()"
+            f" and j.job_id = t.{job} and (j.state = 2 or {_ALIVE})",
+            retention_seconds,
+        )
+        await connection.execute(
+            f"update {table} t set decided = true, expires_at = case when e.settled then t.expires_at"
+            " else least(t.expires_at, clock_timestamp() + $1 * interval '1 second') end"
+            f" from (select t.ctid as place, j.state is not distinct from 2 as settled from index_position p,"
+            f" {table} t left join jobs j on j.job_id = t.{job}"
+            f" where t.attached and not t.decided and t.{job} is not null and not p.rebuilding"
+            f" and case when j.job_id is null then not {_COMING.format(job=job)} else not {_ALIVE} end) e"
+            " where t.ctid = e.place",
+            unsettled_seconds,
+        )

@@ -1,0 +1,136 @@
+"""Request bodies: never more than the route's limit, never slower than allowed, never more at once than fits memory."""
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+import anyio
+import attrs
+from anyio import to_thread
+from starlette.datastructures import Headers
+from starlette.types import Receive
+
+from common.refusal import Refused
+from common.wire.fields import parse_sent
+from coordinatord.base.errors import Retryable
+from coordinatord.base.metrics import http_body_bytes
+from coordinatord.http import responses
+from coordinatord.http.responses import Answer
+
+_GRACE: Final = 5.0  # seconds before the least rate counts: slow starts are the network's
+_LARGE: Final = 1 << 16  # parsing more than this is left to a thread
+
+
+class CallerGone(Exception):
+    """The connection ended before the body did: there is nobody to answer."""
+
+
+@attrs.frozen(slots=True)
+class Unacceptable(Exception):
+    """The body is refused for its size or its pace."""
+
+    answer: Answer
+
+
+def refuse_encoded(headers: Headers) -> None:
+    """What a body decodes to may be of any size: none is decoded."""
+    if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+        raise Refused("request bodies must not be encoded (content-encoding)")
+
+
+class BodyBudget:
+    """How many bytes of bodies this process holds at once, over all requests, and over those of one caller: a
+    stranger that sends bodies and never ends them would leave no room for anybody else's."""
+
+    def __init__(self, most: int, most_of_one: int | None = None) -> None:
+        self._most = most
+        self._most_of_one = most if most_of_one is None else most_of_one
+        self._held = 0
+        self._held_of: dict[str, int] = {}  # those who hold any
+
+    @asynccontextmanager
+    async def share(self, caller: str) -> "AsyncIterator[Share]":
+        share = Share(self, caller)
+        try:
+            yield share
+        finally:
+            self._give_back(caller, share.held)
+
+    def take(self, caller: str, size: int) -> None:
+        held_of_one = self._held_of.get(caller, 0) + size
+        if self._held + size > self._most or held_of_one > self._most_of_one:
+            raise Retryable("busy", "too many request bodies are being held; try again", retry_after=1)
+        self._held += size
+        self._held_of[caller] = held_of_one
+        http_body_bytes.set(self._held)
+
+    def _give_back(self, caller: str, size: int) -> None:
+        left = self._held_of.pop(caller, 0) - size
+        if left:
+            self._held_of[caller] = left
+        self._held -= size
+        http_body_bytes.set(self._held)
+
+
+class Share:
+    """What one request holds of the budget; it is given back when the request ends."""
+
+    def __init__(self, budget: BodyBudget, caller: str) -> None:
+        self._budget = budget
+        self._caller = caller
+        self.held = 0
+
+    def take(self, size: int) -> None:
+        self._budget.take(self._caller, size)
+        self.held += size
+
+
+@attrs.frozen(slots=True)
+class BodyReader:
+    """`deadline_s` for the whole body, `silence_s` for the next byte of it."""
+
+    deadline_s: float
+    least_rate: int  # bytes per second
+    silence_s: float = 10.0
+    clock: Callable[[], float] = time.monotonic
+
+    async def read(self, receive: Receive, headers: Headers, limit: int, share: Share) -> bytes:
+        """The whole body. Raises Unacceptable, Refused, CallerGone, or Retryable when memory is short."""
+        refuse_encoded(headers)
+        declared = headers.get("content-length", "")
+        if declared.isdecimal() and int(declared) > limit:
+            raise Unacceptable(responses.body_too_large(limit))
+        try:
+            with anyio.fail_after(self.deadline_s):
+                return await self._pieces(receive, limit, share)
+        except TimeoutError:
+            raise Unacceptable(responses.body_too_slow()) from None
+
+    async def _pieces(self, receive: Receive, limit: int, share: Share) -> bytes:
+        pieces: list[bytes] = []
+        size, started = 0, self.clock()
+        while True:
+            with anyio.fail_after(self.silence_s):
+                message = await receive()
+            if message["type"] == "http.disconnect":
+                raise CallerGone
+            piece: bytes = message.get("body", b"")
+            size += len(piece)
+            if size > limit:
+                raise Unacceptable(responses.body_too_large(limit))
+            share.take(len(piece))
+            pieces.append(piece)
+            if not message.get("more_body", False):
+                return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            elapsed = self.clock() - started
+            if elapsed > _GRACE and size < (elapsed - _GRACE) * self.least_rate:
+                raise Unacceptable(responses.body_too_slow())
+
+
+async def parse_body(raw: bytes) -> dict[str, object]:
+    """The JSON object that every body is."""
+    value = await to_thread.run_sync(parse_sent, raw) if len(raw) > _LARGE else parse_sent(raw)
+    if not isinstance(value, dict):
+        raise Refused("the body must be a JSON object")
+    return value

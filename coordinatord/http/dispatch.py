@@ -1,0 +1,153 @@
+"""From a request to its route's answer: match, gate, session, query, body, handler, and the ETag on the way out."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import attrs
+from starlette.datastructures import Headers
+from starlette.types import Receive, Scope, Send
+
+from common.refusal import Refused
+from coordinatord.base.errors import Retryable
+from coordinatord.base.outcomes import NotFound, SessionRow
+from coordinatord.http import responses
+from coordinatord.http.bodies import BodyBudget, BodyReader, Unacceptable, parse_body
+from coordinatord.http.middleware import CALLER_KEY, ROUTE_KEY
+from coordinatord.http.response_cache import BlockCache, tagged
+from coordinatord.http.responses import Answer, send_answer
+from coordinatord.http.routing import Matcher, Request, Route, read_headers, read_query
+from coordinatord.http.streaming import StreamedAnswer, send_streamed
+from coordinatord.http.uploads import UploadReader
+
+_BEARER: Final = b"bearer "
+_MOST_QUERIES: Final = 4096  # that are kept as they were read, each of at most
+_SHORT_QUERY: Final = 256  # bytes
+
+
+@attrs.frozen(slots=True)
+class Gates:
+    """What stands before handlers: the index's readiness, sessions, and memory for bodies."""
+
+    is_ready: Callable[[], Awaitable[bool]]
+    find_session: Callable[[str], Awaitable[SessionRow | None]]
+    bodies: BodyReader
+    budget: BodyBudget
+    uploads: UploadReader
+    cache: BlockCache
+
+
+class Dispatcher:
+    def __init__(self, routes: list[Route], gates: Gates) -> None:
+        self._matcher = Matcher(routes)
+        self._gates = gates
+        self._queries: dict[tuple[str, str, bytes], Mapping[str, Any]] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            answer = await self._answer(scope, receive)
+            if isinstance(answer, StreamedAnswer):
+                await send_streamed(receive, send, answer, with_body=scope["method"] != "HEAD")
+                return
+        except Refused as refusal:
+            answer = responses.refused(refusal)
+        except Retryable as cause:
+            answer = responses.trouble(cause)
+        except Unacceptable as body:
+            answer = body.answer
+        await send_answer(send, answer, with_body=scope["method"] != "HEAD")
+
+    async def _answer(self, scope: Scope, receive: Receive) -> Answer | StreamedAnswer:
+        method = scope["method"]
+        if method in ("GET", "HEAD"):
+            kept = await self._gates.cache.get(_target(scope))
+            if kept is not None:
+                scope[ROUTE_KEY] = kept.route
+                await self._require_index()
+                return kept.unless_known(_if_none_match(scope))
+        match = self._matcher.match(scope["raw_path"])
+        if match is None:
+            return responses.not_found(NotFound("route"))
+        route = match.routes.get("GET" if method == "HEAD" else method)
+        if route is None:
+            allowed = ", ".join(sorted({*match.routes, *(["HEAD"] if "GET" in match.routes else []), "OPTIONS"}))
+            if method == "OPTIONS":
+                return Answer(204, b"", ((b"allow", allowed.encode()),))
+            return responses.method_not_allowed(allowed)
+        scope[ROUTE_KEY] = route.path
+        if route.index_backed:
+            await self._require_index()
+        answer = await self._run(route, match.texts, scope, receive)
+        if method in ("POST", "PUT") and answer.status < 300:
+            self._gates.cache.wrote()
+        return answer
+
+    async def _require_index(self) -> None:
+        if not await self._gates.is_ready():
+            raise Retryable("not_ready", "the index is catching up with the chain", retry_after=1)
+
+    async def _run(
+        self, route: Route, texts: dict[str, str], scope: Scope, receive: Receive
+    ) -> Answer | StreamedAnswer:
+        path: dict[str, Any] = {name: kind.read(texts[name], name) for name, kind in route.segments.items()}
+        query = self._query(route, scope["query_string"])
+        session = None
+        if route.session or (route.session_with is not None and route.session_with in query):
+            session = await self._session(scope)
+            if session is None:
+                return responses.invalid_session()
+        headers = read_headers(Headers(scope=scope), route.headers) if route.headers else {}
+        caller: str = scope[CALLER_KEY]
+        if route.form is not None:
+            wallet = session.address if session is not None else b""
+            async with self._gates.uploads.reading(receive, Headers(scope=scope), caller, wallet) as form:
+                return await route.handler(Request(caller, path, query, form, session, headers))
+        if route.body is None:
+            request = Request(caller, path, query, None, session, headers)
+            if route.index_backed and session is None:
+                return await self._of_index(route, request, scope)
+            return await route.handler(request)
+        async with self._gates.budget.share(caller) as share:
+            raw = await self._gates.bodies.read(receive, Headers(scope=scope), route.body.limit, share)
+            body = route.body.read(await parse_body(raw))
+            del raw  # what was read from it is held from here on
+            return await route.handler(Request(caller, path, query, body, session, headers))
+
+    def _query(self, route: Route, raw: bytes) -> Mapping[str, Any]:
+        """Pollers send the same one each time."""
+        key = (route.method, route.path, raw)
+        known = self._queries.get(key)
+        if known is None:
+            known = read_query(raw, route.query)
+            if len(self._queries) >= _MOST_QUERIES:
+                self._queries.clear()
+            if len(raw) <= _SHORT_QUERY:
+                self._queries[key] = known
+        return known
+
+    async def _session(self, scope: Scope) -> SessionRow | None:
+        for name, value in scope["headers"]:
+            if name == b"authorization" and value[: len(_BEARER)].lower() == _BEARER:  # HTTP: schemes have no case
+                return await self._gates.find_session(value[len(_BEARER) :].decode("latin-1"))
+        return None
+
+    async def _of_index(self, route: Route, request: Request, scope: Scope) -> Answer | StreamedAnswer:
+        """An answer that is the index's alone: with an ETag, and kept for the block."""
+        answer = await route.handler(request)
+        if isinstance(answer, StreamedAnswer) or answer.status != 200 or answer.snapshot is None:
+            return answer
+        target = _target(scope)
+        kept = tagged(answer, answer.snapshot, target, route.path)
+        self._gates.cache.put(target, kept)
+        return kept.unless_known(_if_none_match(scope))
+
+
+def _target(scope: Scope) -> bytes:
+    target: bytes = scope["raw_path"] + b"?" + scope["query_string"]
+    return target
+
+
+def _if_none_match(scope: Scope) -> bytes | None:
+    for name, value in scope["headers"]:
+        if name == b"if-none-match":
+            return bytes(value)
+    return None

@@ -1,0 +1,103 @@
+"""Answers that stay the same while the index stands still: kept, and named by ETags."""
+
+from collections import OrderedDict
+from hashlib import blake2b
+from typing import Final, Protocol
+
+import attrs
+
+from coordinatord.database.snapshot import Snapshot
+from coordinatord.http.responses import Answer
+
+MOST_BYTES: Final = 32 << 20
+LARGEST_ENTRY: Final = 2 << 20
+ENTRY_BYTES: Final = 2048  # what an entry takes beside its body, about
+
+_REVALIDATE: Final = (b"cache-control", b"no-cache")
+
+
+class Position(Protocol):
+    """Where the index stands: `recent` is None when it is not known to the moment."""
+
+    def recent(self) -> Snapshot | None: ...
+
+    async def get(self) -> Snapshot: ...
+
+    def forget(self) -> None: ...
+
+
+@attrs.frozen(slots=True)
+class Kept:
+    """`answer` carries `etag` in its headers."""
+
+    answer: Answer
+    etag: bytes
+    route: str
+
+    def unless_known(self, if_none_match: bytes | None) -> Answer:
+        """What is sent to a caller who named the answers that it has."""
+        if if_none_match is not None and names_etag(if_none_match, self.etag):
+            return not_modified(self.answer)
+        return self.answer
+
+
+def tagged(answer: Answer, snapshot: Snapshot, target: bytes, route: str) -> Kept:
+    etag = etag_of(snapshot, target)
+    return Kept(attrs.evolve(answer, headers=(*answer.headers, (b"etag", etag), _REVALIDATE)), etag, route)
+
+
+def etag_of(snapshot: Snapshot, target: bytes) -> bytes:
+    """Where the index stood, and what was asked."""
+    digest = blake2b(target + snapshot.block_hash, digest_size=12).hexdigest()
+    return f'"{snapshot.block_number}-{digest}"'.encode()
+
+
+def names_etag(if_none_match: bytes, etag: bytes) -> bool:
+    """Whether an If-None-Match header holds `etag`; weak ones count, as the header's rules say."""
+    tags = [tag.strip().removeprefix(b"W/") for tag in if_none_match.split(b",")]
+    return b"*" in tags or etag in tags
+
+
+def not_modified(answer: Answer) -> Answer:
+    kept = tuple((name, value) for name, value in answer.headers if name != b"content-type")
+    return attrs.evolve(answer, status=304, body=b"", headers=kept)
+
+
+class BlockCache:
+    """Answers by target. An entry serves while the index stands where it stood; the least recently used go first."""
+
+    def __init__(self, position: Position, most_bytes: int = MOST_BYTES) -> None:
+        self._position = position
+        self._most = most_bytes
+        self._held = 0
+        self._entries: OrderedDict[bytes, Kept] = OrderedDict()
+
+    async def get(self, target: bytes) -> Kept | None:
+        kept = self._entries.get(target)
+        if kept is None:
+            return None
+        if kept.answer.snapshot != (self._position.recent() or await self._position.get()):
+            self._drop(target)
+            return None
+        if target in self._entries:  # another request may have dropped it meanwhile
+            self._entries.move_to_end(target)
+        return kept
+
+    def wrote(self) -> None:
+        """A caller was told that something changed: no answer from before that serves any more."""
+        self._position.forget()
+
+    def put(self, target: bytes, kept: Kept) -> None:
+        if len(kept.answer.body) > LARGEST_ENTRY:
+            return
+        self._drop(target)
+        self._entries[target] = kept
+        self._held += len(kept.answer.body) + ENTRY_BYTES
+        while self._held > self._most:
+            _, gone = self._entries.popitem(last=False)
+            self._held -= len(gone.answer.body) + ENTRY_BYTES
+
+    def _drop(self, target: bytes) -> None:
+        gone = self._entries.pop(target, None)
+        if gone is not None:
+            self._held -= len(gone.answer.body) + ENTRY_BYTES

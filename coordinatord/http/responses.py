@@ -1,0 +1,181 @@
+"""Responses as values, and those that routes of every kind give.
+
+The status of an outcome that one capability knows stands beside its routes.
+"""
+
+from typing import Final, assert_never
+
+import attrs
+import msgspec
+from starlette.types import Send
+
+from common.refusal import Refused
+from common.scalars import hex_of
+from common.wire import shapes
+from common.wire.shapes import ErrorType
+from coordinatord.base.errors import Retryable
+from coordinatord.base.outcomes import NotFound, NotSigned, WouldRefuse
+from coordinatord.database.snapshot import Snapshot
+from coordinatord.relayer.relaying import Busy, NoReceipt, RefusedByChain
+
+Headers = tuple[tuple[bytes, bytes], ...]
+
+_encode: Final = msgspec.json.Encoder().encode
+_JSON: Final = (b"content-type", b"application/json")
+_FINAL: Final = (b"x-svc-retryable", b"false")
+_RETRYABLE: Final = (b"x-svc-retryable", b"true")
+
+
+@attrs.frozen(slots=True)
+class Answer:
+    """`snapshot`: where the index stood, for an answer that is the same as long as it stands there."""
+
+    status: int
+    body: bytes
+    headers: Headers = (_JSON,)
+    snapshot: Snapshot | None = None
+
+
+def ok(body: msgspec.Struct, *, status: int = 200, snapshot: Snapshot | None = None) -> Answer:
+    return Answer(status, _encode(body), snapshot=snapshot)
+
+
+def ok_private(body: msgspec.Struct) -> Answer:
+    """An answer that no cache may keep: it holds a secret of its caller."""
+    return Answer(200, _encode(body), (_JSON, (b"cache-control", b"no-store")))
+
+
+def final(status: int, body: msgspec.Struct) -> Answer:
+    """An answer to a question that is no error, and that asking again does not change."""
+    return Answer(status, _encode(body), (_JSON, _FINAL))
+
+
+def retryable(status: int, body: msgspec.Struct) -> Answer:
+    return Answer(status, _encode(body), (_JSON, _RETRYABLE))
+
+
+def error(
+    status: int,
+    kind: ErrorType,
+    message: str,
+    *,
+    param: str | None = None,
+    code: str | None = None,
+    retryable: bool = False,
+    headers: Headers = (),
+) -> Answer:
+    envelope = shapes.Error(shapes.ErrorBody(message=message, type=kind, param=param, code=code))
+    return Answer(status, _encode(envelope), (_JSON, _RETRYABLE if retryable else _FINAL, *headers))
+
+
+def refused(refusal: Refused) -> Answer:
+    return error(400, "invalid_request_error", refusal.message, param=refusal.param, code=refusal.code)
+
+
+def trouble(cause: Retryable) -> Answer:
+    status = 429 if cause.kind == "busy" else 503
+    headers: Headers = ()
+    if cause.retry_after is not None or cause.kind == "busy":
+        headers = ((b"retry-after", str(cause.retry_after or 1).encode()),)
+    return error(status, cause.kind, cause.message, code=cause.code, retryable=True, headers=headers)
+
+
+def malformed_http(status: int) -> Answer:
+    """What is no request at all: the server answers, before any route is known."""
+    return error(status, "invalid_request_error", "this is no message of HTTP that can be read in one way only")
+
+
+def internal_error() -> Answer:
+    return error(500, "internal_error", "this request met an unexpected failure")
+
+
+def not_found(missing: NotFound) -> Answer:
+    return error(404, "not_found", f"there is no such {missing.what}")
+
+
+def model_not_found(name: str) -> Answer:
+    """Specified apart from every other error: no `param`, and no retryable header."""
+    body = shapes.ModelNotFoundBody(f"there is no model {name!r}", "not_found", "model_not_found")
+    return Answer(404, _encode(shapes.ModelNotFound(body)))
+
+
+def method_not_allowed(allowed: str) -> Answer:
+    message = f"this route answers {allowed}"
+    return error(405, "invalid_request_error", message, headers=((b"allow", allowed.encode()),))
+
+
+def body_too_large(limit: int) -> Answer:
+    message = f"the body is over this route's limit of {limit} bytes"
+    return error(413, "invalid_request_error", message, code="body_too_large")
+
+
+def file_too_large(limit: int) -> Answer:
+    message = f"the file is over the limit of {limit} bytes"
+    return error(413, "invalid_request_error", message, param="file", code="file_too_large")
+
+
+def range_not_satisfiable(size: int) -> Answer:
+    headers = ((b"content-range", f"bytes */{size}".encode()),)
+    return error(416, "invalid_request_error", "the range lies outside of the file", headers=headers)
+
+
+def body_too_slow() -> Answer:
+    message = "the body did not arrive in time"
+    return error(408, "invalid_request_error", message, headers=((b"connection", b"close"),))
+
+
+def invalid_session() -> Answer:
+    message = "the session token is missing, malformed or expired"
+    return error(401, "authentication_error", message, code="invalid_session")
+
+
+# An answer as ASGI messages.
+
+
+async def send_answer(send: Send, answer: Answer, *, with_body: bool = True) -> None:
+    """`with_body=False` answers HEAD: the same headers, among them the length that GET would have."""
+    headers = [*answer.headers]
+    if answer.status not in {204, 304}:
+        headers.append((b"content-length", str(len(answer.body)).encode()))
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body if with_body else b""})
+
+
+# Statuses and bodies of the outcomes that relays of every kind share.
+
+
+def busy() -> Answer:
+    return trouble(Retryable("busy", "too many requests are queued on this subject", retry_after=2))
+
+
+def receipt_timeout(tx_hash: bytes, poll: str) -> Answer:
+    message = f"no receipt within 60 seconds; the transaction may still be mined: poll {poll} instead of resending"
+    return error(504, "receipt_timeout", message, code=hex_of(tx_hash))
+
+
+def refused_by_chain(outcome: RefusedByChain) -> Answer:
+    if outcome.name is None:
+        return error(409, "invalid_request_error", f"the chain refuses: {hex_of(outcome.raw)}")
+    return error(409, "invalid_request_error", f"the chain refuses: {outcome.name}", code=outcome.name)
+
+
+def would_refuse(outcome: WouldRefuse) -> Answer:
+    return error(409, "invalid_request_error", outcome.message, code=outcome.name)
+
+
+def relayed(outcome: RefusedByChain | Busy | NoReceipt | WouldRefuse, poll: str) -> Answer:
+    match outcome:
+        case RefusedByChain():
+            return refused_by_chain(outcome)
+        case WouldRefuse():
+            return would_refuse(outcome)
+        case Busy():
+            return busy()
+        case NoReceipt():
+            return receipt_timeout(outcome.tx_hash, poll)
+        case _:
+            assert_never(outcome)
+
+
+def not_signed(outcome: NotSigned, *, status: int = 403) -> Answer:
+    return error(status, outcome.kind, outcome.message, param=None, code=outcome.code)

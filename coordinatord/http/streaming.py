@@ -1,0 +1,90 @@
+"""Answers that are too large to be held: from wherever they come to the caller, as fast as the caller takes them."""
+
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Final
+
+import anyio
+import attrs
+from starlette.types import Receive, Send
+
+from coordinatord.base.concurrency import lone_failure
+from coordinatord.base.errors import Retryable
+from coordinatord.http.responses import Headers
+
+
+class CutShort(Exception):
+    """The source of an answer failed after its head was sent: only ending the connection tells the caller."""
+
+
+@attrs.frozen(slots=True)
+class StreamedAnswer:
+    """`content` opens the bytes, `length` of them. What it raises when opened is answered in place of this."""
+
+    status: int
+    headers: Headers
+    length: int
+    content: Callable[[], AbstractAsyncContextManager[AsyncIterator[bytes]]]
+
+
+async def send_streamed(receive: Receive, send: Send, answer: StreamedAnswer, *, with_body: bool = True) -> None:
+    """Returns when all is sent, or the caller is gone. `with_body=False` answers HEAD, without opening the content."""
+    head = (*answer.headers, (b"content-length", str(answer.length).encode()))
+    start = {"type": "http.response.start", "status": answer.status, "headers": head}
+    if not with_body:
+        await send(start)
+        await send({"type": "http.response.body", "body": b""})
+        return
+    async with answer.content() as pieces:
+        try:
+            async with lone_failure() as tasks:
+                tasks.start_soon(_cancel_when_gone, receive, tasks.cancel_scope)
+                await send(start)
+                async for piece in pieces:
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+                await send({"type": "http.response.body", "body": b""})
+                tasks.cancel_scope.cancel()
+        except Retryable as trouble:
+            raise CutShort(trouble.message) from trouble
+
+
+async def _cancel_when_gone(receive: Receive, scope: anyio.CancelScope) -> None:
+    """Nobody else would notice: what is sent to a caller who is gone vanishes without a word."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    scope.cancel()
+
+
+# Single `Range: bytes=` requests, reduced to the stretch to answer with.
+
+_ONE_RANGE: Final = re.compile(r"bytes=([0-9]{0,19})-([0-9]{0,19})", re.ASCII)
+
+
+@attrs.frozen(slots=True)
+class Stretch:
+    """Bytes `first` to `last` inclusive."""
+
+    first: int
+    last: int
+
+
+class Unsatisfiable(Exception):
+    """The range lies outside of the content."""
+
+
+def stretch_of(header: str | None, size: int) -> Stretch | None:
+    """None when the whole content is the answer: no range, several, or one that makes no sense."""
+    match = _ONE_RANGE.fullmatch((header or "").strip())
+    if match is None or match[0] == "bytes=-":
+        return None
+    first, last = match[1], match[2]
+    if not first:
+        if int(last) == 0:
+            raise Unsatisfiable
+        return Stretch(max(0, size - int(last)), size - 1)
+    if last and int(last) < int(first):
+        return None
+    if int(first) >= size:
+        raise Unsatisfiable
+    return Stretch(int(first), min(int(last), size - 1) if last else size - 1)

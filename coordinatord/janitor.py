@@ -1,0 +1,88 @@
+"""What nobody needs any more: lapsed nonces, sessions and leases, ended relays, old batches' lines, objects that no
+job names, files past their time and uploads that died on the way.
+
+A role, so that one process at a time does it. Every sweep is safe to cut anywhere: what it did not get to waits for
+the next.
+"""
+
+from collections.abc import Awaitable
+from typing import Final
+
+import anyio
+import asyncpg
+import attrs
+import structlog
+
+from coordinatord.base import metrics
+from coordinatord.base.errors import Retryable
+from coordinatord.batches import lines_sql
+from coordinatord.book import leases_sql
+from coordinatord.database.connections import Database
+from coordinatord.database.locks import hold_role
+from coordinatord.files import objects_sql
+from coordinatord.files import sql as files
+from coordinatord.files import sql as stored
+from coordinatord.files.files import Files
+from coordinatord.orders.containers import Containers
+from coordinatord.relayer import budgets_sql, results_sql
+from coordinatord.sessions import sql as sessions
+
+log = structlog.get_logger(__name__)
+
+INTERVAL: Final = 60.0
+_RELAYS_KEPT: Final = 7 * 86_400  # seconds: an operator may want to look at last week
+_AT_ONCE: Final = 200
+_BATCHES_AT_ONCE: Final = 20
+
+
+@attrs.frozen(slots=True)
+class Janitor:
+    database: Database
+    containers: Containers
+    files: Files
+    retention_seconds: int
+    unsettled_seconds: int = 172_800
+    failed_batch_seconds: int = 259_200
+
+    async def run(self) -> None:
+        """Sweep whenever this process holds the role, until cancelled."""
+        await hold_role(self.database, "janitor", self._term)
+
+    async def _term(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+        while True:
+            await self.sweep(connection)
+            await anyio.sleep(INTERVAL)
+
+    async def sweep(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+        """All that is due now."""
+        await sessions.drop_expired(connection)
+        await leases_sql.drop_lapsed(connection)
+        while await results_sql.drop_ended(connection, _RELAYS_KEPT, _AT_ONCE) == _AT_ONCE:
+            pass
+        while await lines_sql.drop_finished(
+            connection, self.retention_seconds, self.failed_batch_seconds, _BATCHES_AT_ONCE
+        ):
+            pass
+        await budgets_sql.drop_old(connection)
+        await objects_sql.decide(
+            connection, retention_seconds=self.retention_seconds, unsettled_seconds=self.unsettled_seconds
+        )
+        await objects_sql.settle_expired(connection, self.retention_seconds)
+        while keys := await objects_sql.lease_expired(connection, _AT_ONCE):
+            for key in keys:
+                await _removing(key, self.containers.remove(key))
+        await files.attach_named(connection, self.retention_seconds)
+        while doomed := await files.lease_expired(connection, _AT_ONCE):
+            for file in doomed:
+                await _removing(file.id, self.files.remove(file))
+        await stored.drop_empty(connection)
+        for kind, size in (await stored.bytes_by_kind(connection)).items():
+            metrics.stored_bytes.labels(kind).set(size)
+
+
+async def _removing(what: str, removal: Awaitable[None]) -> None:
+    try:
+        await removal
+    except Retryable as trouble:
+        # Its lease lapses, and a later sweep takes it again.
+        log.warning("object not removed", key=what, reason=trouble.message)

@@ -1,0 +1,137 @@
+"""PUT /evm/asks: a provider's prices, from its signature to their publication."""
+
+import hashlib
+from typing import Final, TypeAlias
+
+import attrs
+
+from common.domains import Domains
+from common.eip712 import struct_hash
+from common.messages.providers import Ask, AskSnapshot
+from common.refusal import Refused
+from common.secp256k1 import recover
+from common.wire.fields import SIGNATURE, UINT32, UINT64, UINT128, Nested, Several, wire
+from coordinatord.base.clock import AHEAD_AT_MOST, Clock, is_too_far_ahead
+from coordinatord.base.errors import Retryable
+from coordinatord.base.outcomes import NotSigned
+from coordinatord.chain import registries
+from coordinatord.chain.registries import AskRegistry, ProviderRegistry
+from coordinatord.relayer.budgets import GasBudgets
+from coordinatord.relayer.outbox_sql import NewRelay, Priority, RelayKind
+from coordinatord.relayer.relaying import Busy, Mined, NoReceipt, RefusedByChain, Relaying
+
+MOST_QUOTES: Final = 64
+
+
+@attrs.frozen(slots=True)
+class QuoteBody:
+    """Both rates 0 withdraw the ask."""
+
+    model_id: int = wire(UINT32)
+    sla: int = wire(UINT32)
+    rate_in: int = wire(UINT128)
+    rate_out: int = wire(UINT128)
+
+
+@attrs.frozen(slots=True)
+class SnapshotBody:
+    provider_id: int = wire(UINT32)
+    signed_at: int = wire(UINT64, "newer than the provider's latest, at most an hour ahead")
+    quotes: tuple[QuoteBody, ...] = wire(Several(Nested(QuoteBody), MOST_QUOTES))
+
+
+@attrs.frozen(slots=True)
+class AsksBody:
+    snapshot: SnapshotBody = wire(Nested(SnapshotBody))
+    signature: bytes = wire(SIGNATURE, "the provider wallet's AskSnapshot signature")
+
+
+@attrs.frozen(slots=True)
+class Published:
+    provider_id: int
+    signed_at: int
+    tx_hash: bytes
+
+
+@attrs.frozen(slots=True)
+class StaleSnapshot:
+    """`superseded`: a newer one is on the chain already."""
+
+    superseded: bool
+
+
+Outcome: TypeAlias = Published | NotSigned | StaleSnapshot | RefusedByChain | Busy | NoReceipt
+
+
+@attrs.frozen(slots=True)
+class Asks:
+    domains: Domains
+    registry: AskRegistry
+    providers: ProviderRegistry
+    budgets: GasBudgets
+    relaying: Relaying
+    clock: Clock
+
+    async def publish(self, body: AsksBody) -> Outcome:
+        snapshot = _snapshot(body.snapshot)
+        if is_too_far_ahead(snapshot.signed_at, self.clock()):
+            raise Refused(f"signed_at is more than {AHEAD_AT_MOST} seconds ahead", "snapshot.signed_at")
+        signer = await self._signer(snapshot, body.signature)
+        if isinstance(signer, NotSigned):
+            return signer
+        latest = await self.registry.latest_signed_at(snapshot.provider_id)
+        if latest >= snapshot.signed_at:
+            return StaleSnapshot(superseded=False)
+        subject = snapshot.provider_id.to_bytes(32, "big")
+        calldata = registries.publish(snapshot, body.signature)
+        admitted = await self.budgets.admit(RelayKind.PUBLISH, signer, subject, len(calldata))
+        outcome = await self.relaying.relay(
+            NewRelay(
+                kind=RelayKind.PUBLISH,
+                subject=subject,
+                dedupe=hashlib.sha256(b"publish" + struct_hash(snapshot)).digest(),
+                target=self.registry.address,
+                calldata=calldata,
+                priority=Priority.OP,
+                signer=signer,
+                gas_estimate=admitted.spending.estimate,
+                spending=admitted.spending,
+            )
+        )
+        if isinstance(outcome, Mined):
+            return await self._published(snapshot, outcome.tx_hash)
+        if isinstance(outcome, RefusedByChain) and outcome.name == "StaleSnapshot":
+            return await self._overtaken(snapshot)
+        return outcome
+
+    async def _signer(self, snapshot: AskSnapshot, signature: bytes) -> bytes | NotSigned:
+        """The wallet of the provider that the snapshot names."""
+        signer = recover(self.domains.asks.digest(snapshot), signature)
+        if signer is None:
+            return NotSigned("invalid_op_signature", "invalid_signature", "the signature is nobody's")
+        provider_id = await self.providers.provider_id_of(signer)
+        if provider_id is None:
+            return NotSigned("invalid_op_signature", "not_registered", "the signer is no registered provider")
+        if provider_id != snapshot.provider_id:
+            return NotSigned("authentication_error", "provider_mismatch", "the signer operates another provider")
+        return signer
+
+    async def _published(self, snapshot: AskSnapshot, tx_hash: bytes) -> Outcome:
+        """A mined transaction passes over a stale snapshot in silence: only the event proves the publication."""
+        if await self.registry.published_in(tx_hash, snapshot.provider_id, snapshot.signed_at):
+            return Published(snapshot.provider_id, snapshot.signed_at, tx_hash)
+        if await self.registry.latest_signed_at(snapshot.provider_id) >= snapshot.signed_at:
+            return StaleSnapshot(superseded=True)
+        raise Retryable("relay_unavailable", "the transaction published nothing; send it again", "publication_skipped")
+
+    async def _overtaken(self, snapshot: AskSnapshot) -> StaleSnapshot:
+        latest = await self.registry.latest_signed_at(snapshot.provider_id)
+        return StaleSnapshot(superseded=latest > snapshot.signed_at)
+
+
+def _snapshot(body: SnapshotBody) -> AskSnapshot:
+    pairs = {(quote.model_id, quote.sla) for quote in body.quotes}
+    if len(pairs) != len(body.quotes):
+        raise Refused("quotes names a model and window twice", "snapshot.quotes")
+    quotes = tuple(Ask(q.model_id, q.sla, q.rate_in, q.rate_out) for q in body.quotes)
+    return AskSnapshot(body.provider_id, body.signed_at, quotes)

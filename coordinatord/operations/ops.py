@@ -1,0 +1,356 @@
+"""POST /evm/ops: one signed op of a provider, from its signature to its receipt."""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Final, TypeAlias, assert_never
+
+import attrs
+
+from common.artifacts import decode_error
+from common.box import PublicKey
+from common.cid import Cid
+from common.domains import Domains
+from common.eip712 import struct_hash
+from common.messages.jobs import Claim, Fail, Settle
+from common.messages.providers import RequestCapacity, SetIdentity
+from common.refusal import Refused
+from common.secp256k1 import recover
+from common.wire.fields import BYTES32, SIGNATURE, UINT32, UINT64, Base64, Choice, HexUpTo, Text, read_object, wire
+from coordinatord.base.clock import ISSUED_WITHIN, Clock, is_fresh
+from coordinatord.base.outcomes import NotSigned, WouldRefuse
+from coordinatord.book import leases_sql
+from coordinatord.book.reads import PostedJobs
+from coordinatord.chain import registries
+from coordinatord.chain.contract_calls import Reverted, read_many
+from coordinatord.chain.registries import JobRegistry, Posted, ProviderRegistry
+from coordinatord.database.connections import Database
+from coordinatord.files.files import Upload, Uploads
+from coordinatord.orders.checks import CID_CHARACTERS, INLINE_BYTES
+from coordinatord.orders.containers import Containers, result_key
+from coordinatord.relayer.budgets import GasBudgets, gas_estimate
+from coordinatord.relayer.outbox_sql import NewRelay, Priority, RelayKind
+from coordinatord.relayer.relaying import Busy, Mined, NoReceipt, RefusedByChain, Relaying
+
+# The five provider ops as POST /evm/ops carries them, read strictly.
+
+LONGEST_EVIDENCE: Final = 32_768
+_SIGNED = "the provider wallet's signature over the op"
+
+
+@attrs.frozen(slots=True)
+class ClaimOp:
+    op: str = wire(Choice(("claim",)))
+    job_id: bytes = wire(BYTES32)
+    issued_at: int = wire(UINT64)
+    signature: bytes = wire(SIGNATURE, _SIGNED)
+
+
+@attrs.frozen(slots=True)
+class SettleOp:
+    op: str = wire(Choice(("settle",)))
+    job_id: bytes = wire(BYTES32)
+    completion_tok: int = wire(UINT32)
+    issued_at: int = wire(UINT64)
+    signature: bytes = wire(SIGNATURE, _SIGNED)
+    result: bytes | None = wire(Base64(INLINE_BYTES), "the sealed result, not empty", optional=True)
+    result_cid: str | None = wire(Text(CID_CHARACTERS), "a result upload of this session", optional=True)
+
+
+@attrs.frozen(slots=True)
+class FailOp:
+    op: str = wire(Choice(("fail",)))
+    job_id: bytes = wire(BYTES32)
+    issued_at: int = wire(UINT64)
+    signature: bytes = wire(SIGNATURE, _SIGNED)
+
+
+@attrs.frozen(slots=True)
+class SetIdentityOp:
+    op: str = wire(Choice(("set_identity",)))
+    box_key: bytes = wire(BYTES32, "X25519 key that designated orders are sealed to")
+    evidence: bytes = wire(HexUpTo(LONGEST_EVIDENCE))
+    issued_at: int = wire(UINT64)
+    signature: bytes = wire(SIGNATURE, _SIGNED)
+
+
+@attrs.frozen(slots=True)
+class RequestCapacityOp:
+    op: str = wire(Choice(("request_capacity",)))
+    n: int = wire(UINT32)
+    issued_at: int = wire(UINT64)
+    signature: bytes = wire(SIGNATURE, _SIGNED)
+
+
+JobOp: TypeAlias = ClaimOp | SettleOp | FailOp
+ProviderOp: TypeAlias = JobOp | SetIdentityOp | RequestCapacityOp
+
+OPS: Final[dict[str, type[ProviderOp]]] = {
+    "claim": ClaimOp,
+    "settle": SettleOp,
+    "fail": FailOp,
+    "set_identity": SetIdentityOp,
+    "request_capacity": RequestCapacityOp,
+}
+_OP: Final = Choice(tuple(OPS))
+
+
+def read_op(body: Mapping[str, object]) -> ProviderOp:
+    if body.get("op") is None:
+        raise Refused("op is required", "op")
+    op = read_object(OPS[_OP.read(body["op"], "op")], body)
+    if isinstance(op, SettleOp):
+        _check_result(op)
+    if isinstance(op, SetIdentityOp):
+        try:
+            PublicKey(op.box_key)
+        except Refused as weak:
+            raise Refused(f"box_key: {weak}", "box_key") from None
+    return op
+
+
+def _check_result(op: SettleOp) -> None:
+    if op.result is None and op.result_cid is None:
+        raise Refused("settle needs result or result_cid", "result", "result_required")
+    if op.result is not None and op.result_cid is not None:
+        raise Refused("result and result_cid exclude each other", "result_cid", "result_ambiguous")
+    if op.result == b"":
+        raise Refused("result must not be empty", "result", "result_required")
+
+
+# Stands in for a content id while the chain is asked whether it would take the settle at all.
+_ANY_CID = str(Cid("raw", hashlib.sha256(b"").digest()))
+
+
+@attrs.frozen(slots=True)
+class OpDone:
+    mined: Mined
+    result_cid: str | None = None
+
+
+@attrs.frozen(slots=True)
+class StillPending:
+    """No receipt yet; `poll` names the route that will tell."""
+
+    tx_hash: bytes
+    poll: str
+
+
+Ended: TypeAlias = OpDone | RefusedByChain | Busy | StillPending
+Outcome: TypeAlias = Ended | NotSigned | WouldRefuse
+
+
+@attrs.frozen(slots=True)
+class Ops:
+    domains: Domains
+    jobs: JobRegistry
+    providers: ProviderRegistry
+    posted: PostedJobs
+    relayer: bytes
+    database: Database
+    budgets: GasBudgets
+    containers: Containers
+    uploads: Uploads
+    relaying: Relaying
+    clock: Clock
+
+    async def run(self, op: ProviderOp, session_address: bytes) -> Outcome:
+        """`session_address` decides on `result_cid` alone; the op's signature decides on the op."""
+        digest, hash_of_struct = self._signed(op)
+        signer = recover(digest, op.signature)
+        provider_id = await self.providers.provider_id_of(signer) if signer is not None else None
+        if signer is None or provider_id is None:
+            return NotSigned(
+                "invalid_op_signature", None, "the signature does not recover to a registered provider's wallet"
+            )
+        # What makes two requests one op: what was signed and by whom; not the signature's bytes.
+        same = op.op.encode() + signer + hash_of_struct
+        match op:
+            case ClaimOp() | SettleOp() | FailOp():
+                if not is_fresh(op.issued_at, self.clock()):
+                    return WouldRefuse("StaleOp", f"issued_at is not within ±{ISSUED_WITHIN} seconds of now")
+                return await self._run_job_op(op, signer, session_address, same)
+            case SetIdentityOp():
+                calldata = registries.set_identity(op.box_key, op.evidence, op.issued_at, op.signature)
+                return await self._run_provider_op(RelayKind.SET_IDENTITY, calldata, signer, provider_id, same)
+            case RequestCapacityOp():
+                calldata = registries.request_capacity(op.n, op.issued_at, op.signature)
+                return await self._run_provider_op(RelayKind.REQUEST_CAPACITY, calldata, signer, provider_id, same)
+            case _:
+                assert_never(op)
+
+    def _signed(self, op: ProviderOp) -> tuple[bytes, bytes]:
+        """The digest that the provider signed, and the struct's own hash."""
+        jobs, providers = self.domains.jobs, self.domains.providers
+        job_message: Claim | Settle | Fail
+        provider_message: SetIdentity | RequestCapacity
+        match op:
+            case ClaimOp():
+                job_message = Claim(op.job_id, op.issued_at)
+            case SettleOp():
+                job_message = Settle(op.job_id, op.completion_tok, op.issued_at)
+            case FailOp():
+                job_message = Fail(op.job_id, op.issued_at)
+            case SetIdentityOp():
+                provider_message = SetIdentity(op.box_key, op.evidence, op.issued_at)
+                return providers.digest(provider_message), struct_hash(provider_message)
+            case RequestCapacityOp():
+                provider_message = RequestCapacity(op.n, op.issued_at)
+                return providers.digest(provider_message), struct_hash(provider_message)
+            case _:
+                assert_never(op)
+        return jobs.digest(job_message), struct_hash(job_message)
+
+    async def _run_job_op(
+        self, op: ClaimOp | SettleOp | FailOp, signer: bytes, session_address: bytes, same: bytes
+    ) -> Outcome:
+        if isinstance(op, ClaimOp):
+            return await self._claim(op, signer, same)
+        upload = await self._upload(op, session_address) if isinstance(op, SettleOp) else None
+        job = await self.posted.find(op.job_id)
+        if job is None:
+            return _unknown_job()
+        match op:
+            case SettleOp() if upload is not None:
+                return await self._settle_uploaded(op, job.posted, upload, signer, same)
+            case SettleOp():
+                return await self._settle(op, job.posted, signer, same)
+            case FailOp():
+                calldata = registries.fail(job.posted, op.issued_at, op.signature)
+                return await self._relay_exit(RelayKind.FAIL, op.job_id, calldata, signer, same)
+            case _:
+                assert_never(op)
+
+    async def _claim(self, op: ClaimOp, signer: bytes, same: bytes) -> Outcome:
+        admitted = await self.budgets.admit(RelayKind.CLAIM, signer, op.job_id)
+        job = await self.posted.find(op.job_id, "claim_simulate_read")
+        if job is None:
+            return _unknown_job()
+        calldata = registries.claim(job, op.issued_at, op.signature)
+        relay = NewRelay(
+            kind=RelayKind.CLAIM,
+            subject=op.job_id,
+            dedupe=hashlib.sha256(same).digest(),
+            target=self.jobs.address,
+            calldata=calldata,
+            priority=Priority.OP,
+            signer=signer,
+            gas_estimate=admitted.spending.estimate,
+            spending=admitted.spending,
+        )
+        outcome = _ended(await self.relaying.relay(relay), _poll(op.job_id))
+        if isinstance(outcome, RefusedByChain) and outcome.name == "PaymentRefused":
+            async with self.database.connection() as connection:
+                await leases_sql.hold_back(connection, [op.job_id])
+        return outcome
+
+    async def _upload(self, op: SettleOp, session_address: bytes) -> Upload | None:
+        """The result that the op names; None for one that it brings along."""
+        if op.result_cid is None:
+            return None
+        upload = await self.uploads.find_result(session_address, op.result_cid)
+        if upload is None:
+            raise _unknown_result()
+        return upload
+
+    async def _settle_uploaded(
+        self, op: SettleOp, posted: Posted, upload: Upload, signer: bytes, same: bytes
+    ) -> Outcome:
+        if not await self.uploads.hold(upload, op.job_id):
+            raise _unknown_result()
+        outcome = await self._relay_settle(op, posted, upload.cid, signer, same)
+        if isinstance(outcome, OpDone):
+            await self.uploads.attach(upload)
+        return outcome
+
+    async def _settle(self, op: SettleOp, posted: Posted, signer: bytes, same: bytes) -> Outcome:
+        """The chain is asked first: a result that it would refuse is not stored."""
+        view = self.jobs.would_accept(_settle_calldata(op, posted, _ANY_CID), self.relayer)
+        (answer,) = await read_many(self.jobs.rpc, [view], "rpc_internal")
+        if isinstance(answer, Reverted):
+            return RefusedByChain(decode_error(answer.data), answer.data)
+        result = op.result if op.result is not None else b""
+        key = result_key(op.job_id, result)
+        async with self.containers.holding(key, op.job_id, result, signer, bounded=False) as holding:
+            outcome = await self._relay_settle(op, posted, holding.cid, signer, same)
+            if isinstance(outcome, OpDone):
+                holding.took_effect()
+            elif isinstance(outcome, RefusedByChain):
+                holding.was_refused()
+        return outcome
+
+    async def _relay_settle(self, op: SettleOp, posted: Posted, cid: str, signer: bytes, same: bytes) -> Ended:
+        relay = NewRelay(
+            kind=RelayKind.SETTLE,
+            subject=op.job_id,
+            # One live settle of a signer and job. The content id is not signed: who copied the signature out of a
+            # pending transaction could have another result mined first, from another account.
+            dedupe=hashlib.sha256(b"settle" + op.job_id + signer).digest(),
+            target=self.jobs.address,
+            calldata=_settle_calldata(op, posted, cid),
+            priority=Priority.EXIT,
+            content=hashlib.sha256(same + cid.encode()).digest(),
+            signer=signer,
+            gas_estimate=gas_estimate(RelayKind.SETTLE),
+        )
+        outcome = _ended(await self.relaying.relay(relay), _poll(op.job_id))
+        return attrs.evolve(outcome, result_cid=cid) if isinstance(outcome, OpDone) else outcome
+
+    async def _relay_exit(self, kind: RelayKind, job_id: bytes, calldata: bytes, signer: bytes, same: bytes) -> Ended:
+        """No budget refuses it: it frees a client's money, and there are no more exits than claims."""
+        relay = NewRelay(
+            kind=kind,
+            subject=job_id,
+            dedupe=hashlib.sha256(same).digest(),
+            target=self.jobs.address,
+            calldata=calldata,
+            priority=Priority.EXIT,
+            signer=signer,
+            gas_estimate=gas_estimate(kind),
+        )
+        return _ended(await self.relaying.relay(relay), _poll(job_id))
+
+    async def _run_provider_op(
+        self, kind: RelayKind, calldata: bytes, signer: bytes, provider_id: int, same: bytes
+    ) -> Ended:
+        subject = bytes(12) + signer
+        admitted = await self.budgets.admit(kind, signer, subject, len(calldata))
+        relay = NewRelay(
+            kind=kind,
+            subject=subject,
+            dedupe=hashlib.sha256(same).digest(),
+            target=self.providers.address,
+            calldata=calldata,
+            priority=Priority.OP,
+            signer=signer,
+            gas_estimate=admitted.spending.estimate,
+            spending=admitted.spending,
+        )
+        return _ended(await self.relaying.relay(relay), f"GET /evm/providers/{provider_id}")
+
+
+def _poll(job_id: bytes) -> str:
+    return f"GET /evm/jobs/0x{job_id.hex()}"
+
+
+def _unknown_job() -> WouldRefuse:
+    return WouldRefuse("UnknownJob", "the chain has no such job")
+
+
+def _unknown_result() -> Refused:
+    return Refused("result_cid names no live upload of this session", "result_cid", "unknown_result")
+
+
+def _settle_calldata(op: SettleOp, posted: Posted, cid: str) -> bytes:
+    return registries.settle(posted, op.completion_tok, op.issued_at, cid, op.signature)
+
+
+def _ended(outcome: Mined | RefusedByChain | Busy | NoReceipt, poll: str) -> Ended:
+    match outcome:
+        case Mined():
+            return OpDone(outcome)
+        case NoReceipt():
+            return StillPending(outcome.tx_hash, poll)
+        case RefusedByChain() | Busy():
+            return outcome
+        case _:
+            assert_never(outcome)

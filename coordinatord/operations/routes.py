@@ -1,0 +1,171 @@
+"""What providers sign: ops, the simulation of a claim, and asks."""
+
+from typing import assert_never
+
+import attrs
+
+from common.artifacts import decode_error
+from common.scalars import hex_of
+from common.wire import shapes
+from common.wire.fields import ADDRESS, BYTES32, wire
+from coordinatord.base.outcomes import NotSigned, SessionRow, WouldRefuse
+from coordinatord.book.reads import PostedJobs
+from coordinatord.chain.registries import JobRegistry
+from coordinatord.http import responses
+from coordinatord.http.responses import Answer
+from coordinatord.http.routing import CHAIN, KIB, MIB, RELAY, STORE, Body, Reply, Request, Route, malformed
+from coordinatord.operations import asks, ops
+from coordinatord.operations.asks import Asks, AsksBody
+from coordinatord.operations.ops import OPS, Ops, read_op
+from coordinatord.relayer.relaying import Busy, NoReceipt, RefusedByChain
+
+# Statuses and bodies of the outcomes of ops and asks.
+
+
+def op_ended(outcome: ops.Outcome) -> Answer:
+    match outcome:
+        case ops.OpDone():
+            body = shapes.OpDone(hex_of(outcome.mined.tx_hash), "success", str(outcome.mined.block_number))
+            if outcome.result_cid is not None:
+                body.result_cid = outcome.result_cid
+            return responses.ok(body, status=201)
+        case RefusedByChain():
+            return _op_refused(outcome.name, outcome.raw)
+        case WouldRefuse():
+            return _op_refused(outcome.name, b"")
+        case NotSigned():
+            return responses.not_signed(outcome)
+        case Busy():
+            return responses.busy()
+        case ops.StillPending():
+            return responses.receipt_timeout(outcome.tx_hash, outcome.poll)
+        case _:
+            assert_never(outcome)
+
+
+def _op_refused(name: str | None, raw: bytes) -> Answer:
+    body = shapes.OpRefused(ok=False, reason=name or "unknown")
+    if name is None:
+        body.raw = hex_of(raw)
+    return responses.final(409, body)
+
+
+def asks_published(outcome: asks.Outcome) -> Answer:
+    match outcome:
+        case asks.Published():
+            body = shapes.Published(str(outcome.provider_id), str(outcome.signed_at), True, hex_of(outcome.tx_hash))
+            return responses.ok(body)
+        case asks.StaleSnapshot(superseded=True):
+            return responses.error(
+                409, "invalid_request_error", "a newer snapshot is on the chain already", code="superseded"
+            )
+        case asks.StaleSnapshot():
+            message = "signed_at is not newer than the provider's latest snapshot"
+            return responses.error(
+                409, "invalid_request_error", message, param="snapshot.signed_at", code="stale_snapshot"
+            )
+        case NotSigned():
+            return responses.not_signed(outcome)
+        case RefusedByChain() | Busy() | NoReceipt():
+            return responses.relayed(outcome, "GET /evm/asks")
+        case _:
+            assert_never(outcome)
+
+
+@attrs.frozen(slots=True)
+class SimulateBody:
+    job_id: bytes = wire(BYTES32)
+    address: bytes = wire(ADDRESS, "the provider's wallet")
+
+
+@attrs.frozen(slots=True)
+class Operations:
+    ops: Ops
+    asks: Asks
+    registry: JobRegistry
+    posted: PostedJobs
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(
+                method="POST",
+                path="/evm/ops",
+                about="Relay one signed op of a provider",
+                handler=self.run,
+                body=Body.any_of(list(OPS.values()), read_op, 20 * MIB),
+                session=True,
+                replies=(
+                    Reply(201, shape=shapes.OpDone),
+                    *malformed("result_required", "result_ambiguous", "unknown_result"),
+                    Reply(401, "invalid_session"),
+                    Reply(403),
+                    Reply(409, shape=shapes.OpRefused),
+                    *RELAY,
+                    *STORE,
+                    Reply(503, "provider_id_read"),
+                    Reply(503, "claim_simulate_read"),
+                    Reply(503, "job_read"),
+                    Reply(503, "not_ready"),
+                ),
+            ),
+            Route(
+                method="POST",
+                path="/evm/simulate/claim",
+                about="Whether the chain would let this provider claim this job",
+                handler=self.simulate_claim,
+                body=Body.of(SimulateBody),
+                replies=(
+                    Reply(200, shape=shapes.ClaimAccepted),
+                    Reply(200, shape=shapes.ClaimRefused),
+                    *malformed(),
+                    *CHAIN,
+                    Reply(503, "claim_simulate_read"),
+                    Reply(503, "not_ready"),
+                ),
+            ),
+            Route(
+                method="PUT",
+                path="/evm/asks",
+                about="Publish a provider's signed prices",
+                handler=self.publish,
+                body=Body.of(AsksBody, 32 * KIB),
+                session=True,
+                replies=(
+                    Reply(200, shape=shapes.Published),
+                    *malformed(),
+                    Reply(401, "invalid_session"),
+                    Reply(403, "invalid_signature"),
+                    Reply(403, "not_registered"),
+                    Reply(403, "provider_mismatch"),
+                    Reply(409, "stale_snapshot"),
+                    Reply(409, "superseded"),
+                    Reply(409, "contract error"),
+                    *RELAY,
+                    Reply(503, "publication_skipped"),
+                    Reply(503, "provider_id_read"),
+                    Reply(503, "registry_floor_read"),
+                ),
+            ),
+        ]
+
+    async def run(self, request: Request) -> Answer:
+        return op_ended(await self.ops.run(request.body, _session(request).address))
+
+    async def simulate_claim(self, request: Request) -> Answer:
+        body: SimulateBody = request.body
+        job = await self.posted.find(body.job_id, "claim_simulate_read")
+        if job is None:
+            return responses.ok(shapes.ClaimRefused(ok=False, reason="UnknownJob"))
+        selector = await self.registry.claim_refusal(job.posted, body.address)
+        if not any(selector):
+            return responses.ok(shapes.ClaimAccepted(ok=True))
+        return responses.ok(shapes.ClaimRefused(ok=False, reason=decode_error(selector) or "unknown"))
+
+    async def publish(self, request: Request) -> Answer:
+        return asks_published(await self.asks.publish(request.body))
+
+
+def _session(request: Request) -> SessionRow:
+    if request.session is None:
+        raise AssertionError("the route requires a session")
+    return request.session

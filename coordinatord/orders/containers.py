@@ -1,0 +1,128 @@
+"""Containers and results on their way to the chain: stored first, then kept or removed as their op ends.
+
+`holding` is the whole life of one attempt. Inside it the content is in the store under a row that says so; the caller
+tells how the op ended, and when it tells nothing (trouble, a crash) the janitor decides later: the same request is
+likely to come again soon, and then finds its content stored.
+"""
+
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import anyio
+import attrs
+import structlog
+from anyio import to_thread
+
+from coordinatord.base.errors import Retryable
+from coordinatord.database.connections import Connection, Database
+from coordinatord.files import objects_sql
+from coordinatord.files.storage_budgets import UNLIMITED, StorageBudgets
+from coordinatord.pins.store import PinStore
+
+log = structlog.get_logger(__name__)
+
+_PATIENCE: Final = 5.0  # seconds to wait for a removal of the same key to end
+
+
+@attrs.define(slots=True)
+class Holding:
+    """One attempt's hold on a stored object."""
+
+    key: str
+    cid: str
+    ended: bool | None = None  # True: took effect; False: refused; None: not known
+
+    def took_effect(self) -> None:
+        self.ended = True
+
+    def was_refused(self) -> None:
+        self.ended = False
+
+
+class Containers:
+    def __init__(
+        self, database: Database, pins: PinStore, retention_seconds: int, budgets: StorageBudgets = UNLIMITED
+    ) -> None:
+        self._database = database
+        self._pins = pins
+        self._retention = retention_seconds
+        self._budgets = budgets
+
+    @asynccontextmanager
+    async def holding(
+        self, key: str, subject: bytes, content: bytes, owner: bytes, *, bounded: bool
+    ) -> AsyncIterator[Holding]:
+        """Store `content` under `key` and hold it while the block runs. Retryable `busy` when it is `bounded` and more
+        than the owner's budget allows."""
+        sha256 = (await to_thread.run_sync(hashlib.sha256, content)).digest()
+        known = await self._hold(key, subject, len(content), sha256, owner, bounded=bounded)
+        holding = Holding(key, "")
+        try:
+            holding.cid = await self._stored(key, content, known)
+            yield holding
+        finally:
+            # Whatever cancelled the request, its hold must not stay behind.
+            with anyio.move_on_after(10, shield=True):
+                await self._let_go(holding)
+
+    async def _hold(
+        self, key: str, subject: bytes, size: int, sha256: bytes, owner: bytes, *, bounded: bool
+    ) -> objects_sql.HeldObject:
+        async def body(connection: Connection) -> objects_sql.HeldObject | None:
+            held = await objects_sql.hold(connection, key, subject, size, sha256, owner=owner)
+            if held is not None and bounded:
+                await self._budgets.check(connection, owner)
+            return held
+
+        deadline = anyio.current_time() + _PATIENCE
+        while True:
+            held = await self._database.transact(body)
+            if held is not None:
+                return held
+            if anyio.current_time() > deadline:
+                raise Retryable(
+                    "pinner_unavailable", "the same object is being removed; try again", "store_unavailable", 2
+                )
+            await anyio.sleep(0.1)
+
+    async def _stored(self, key: str, content: bytes, known: objects_sql.HeldObject) -> str:
+        if known.cid is not None and await self._pins.holds(key):
+            return known.cid
+        pinned = await self._pins.put(key, content)
+        async with self._database.connection() as connection:
+            await objects_sql.set_cid(connection, key, pinned.cid)
+        return pinned.cid
+
+    async def _let_go(self, holding: Holding) -> None:
+        try:
+            async with self._database.connection() as connection:
+                if holding.ended:
+                    await objects_sql.attach(connection, holding.key, self._retention)
+                    return
+                if holding.ended is None:
+                    await objects_sql.release(connection, holding.key)
+                    return
+                unneeded = await objects_sql.lease_removal(connection, holding.key)
+            if unneeded:
+                await self.remove(holding.key)
+        except Retryable as trouble:
+            # The row stands with its deadline: the janitor comes to it.
+            log.warning("object left to the janitor", key=holding.key, reason=trouble.message)
+
+    async def remove(self, key: str) -> None:
+        """Remove an object whose removal was leased."""
+        await self._pins.delete(key)
+        async with self._database.connection() as connection:
+            await objects_sql.forget(connection, key)
+
+
+def container_key(job_id: bytes) -> str:
+    """One per job: the commitment allows no second content."""
+    return f"containers/{job_id.hex()}"
+
+
+def result_key(job_id: bytes, result: bytes) -> str:
+    """One per content: a result is not committed to, and a later attempt must not overwrite what was settled."""
+    return f"results/{job_id.hex()}/{hashlib.sha256(result).hexdigest()}"

@@ -1,0 +1,211 @@
+"""Jobs as clients see them: quote, post, read, cancel."""
+
+from typing import Any, assert_never
+
+import attrs
+
+from common.address_book import AddressBook
+from common.scalars import hex_of
+from common.wire import shapes
+from common.wire.fields import BYTES32
+from coordinatord.base.outcomes import NotFound, WouldRefuse
+from coordinatord.book.candidates_sql import Candidate
+from coordinatord.book.reads import IndexReads
+from coordinatord.book.sql import JobRow
+from coordinatord.database.snapshot import Snapshot
+from coordinatord.http import responses
+from coordinatord.http.responses import Answer
+from coordinatord.http.routing import INDEX, KIB, MIB, RELAY, STORE, Body, Reply, Request, Route, malformed
+from coordinatord.orders import cancel, submission
+from coordinatord.orders.cancel import CancelBody, Cancels
+from coordinatord.orders.checks import MarketProbe, OrderBody, read_submission
+from coordinatord.orders.submission import Quoted, Submissions
+from coordinatord.relayer.relaying import Busy, Mined, NoReceipt, RefusedByChain
+
+# Jobs, candidates and quotes as the shapes that are sent.
+
+# By state, and for ended jobs by why: failed by the provider or reclaimed is a failure, the rest a cancellation.
+_OPEN_STATUS: dict[int, Any] = {0: "queued", 1: "in_progress", 2: "completed"}
+
+
+_FAILURES = (3, 4)
+
+
+def client_job(row: JobRow, block: int) -> shapes.ClientJob:
+    job_id = hex_of(row.job_id)
+    # By position: this is the read that every client repeats, and names double the cost of building it.
+    return shapes.ClientJob(
+        job_id,
+        "job",
+        row.model,
+        _OPEN_STATUS.get(row.state) or ("failed" if row.ended_because in _FAILURES else "cancelled"),
+        str(row.claimed_at) if row.claimed_at else None,
+        row.result_cid,
+        shapes.ClientJobDetails(
+            job_id,
+            hex_of(row.owner),
+            str(row.model_id),
+            str(row.sla_secs),
+            row.rate_in,
+            row.rate_out,
+            str(row.units_in),
+            str(row.units_out),
+            str(row.designated),
+            str(row.provider_id),
+            str(row.expires_at),
+            row.task_cid,
+            str(row.completion_tok),
+            row.state,
+            row.ended_because,
+        ),
+        str(block),
+    )
+
+
+def candidate(row: Candidate) -> shapes.ListedCandidate:
+    return shapes.ListedCandidate(str(row.provider_id), hex_of(row.box_key), row.rate_in, row.rate_out)
+
+
+def quote_body(book: AddressBook, quoted: Quoted) -> shapes.QuoteBody:
+    order, quote = quoted.order, quoted.quote
+    return shapes.QuoteBody(
+        quote=shapes.Quote(
+            cap=str(quote.cap),
+            fee_bps=quoted.fee_bps,
+            fee=str(quote.fee),
+            gas_fee=str(quote.gas_fee),
+            amount=str(quote.amount),
+            authorization=shapes.Authorization(
+                domain=shapes.TokenDomain(
+                    name=book.token_domain.name,
+                    version=book.token_domain.version,
+                    chainId=book.chain_id,
+                    verifyingContract=hex_of(book.paytoken),
+                ),
+                to=hex_of(book.job_registry),
+                value=str(quote.amount),
+                valid_after="0",
+                valid_before=str(order.expires_at + 1),
+                nonce=hex_of(order.job_id),
+            ),
+        ),
+        candidates=[candidate(row) for row in quoted.candidates],
+        accepts=[shapes.Accepts("eip3009", f"eip155:{book.chain_id}")],
+    )
+
+
+# Statuses and bodies of the outcomes of submissions and cancels.
+
+
+def submitted(outcome: submission.Outcome, book: AddressBook, poll: str) -> Answer:
+    match outcome:
+        case submission.Posted():
+            body = shapes.Posted(hex_of(outcome.job_id), outcome.task_cid, hex_of(outcome.tx_hash))
+            return responses.ok(body, status=201)
+        case submission.Probed():
+            listed = shapes.Candidates([candidate(row) for row in outcome.candidates])
+            return responses.final(402, listed)
+        case submission.Quoted():
+            # A quote asks for payment; one that answers an outdated amount is a conflict.
+            quote = quote_body(book, outcome)
+            return responses.final(409 if outcome.changed else 402, quote)
+        case RefusedByChain() | WouldRefuse() | Busy() | NoReceipt():
+            return responses.relayed(outcome, poll)
+        case _:
+            assert_never(outcome)
+
+
+def cancelled(job_id: bytes, outcome: cancel.Outcome) -> Answer:
+    if isinstance(outcome, Mined | cancel.HasEnded):
+        return responses.ok(shapes.Cancelled(hex_of(job_id), hex_of(outcome.tx_hash)))
+    return responses.relayed(outcome, f"GET /v1/jobs/{hex_of(job_id)}")
+
+
+_REFUSALS = (
+    "cap_overflow",
+    "invalid_order_signature",
+    "container_without_payment",
+    "container_required",
+    "container_ambiguous",
+    "invalid_payment_signature",
+    "payer_has_code",
+    "unknown_container",
+    "too_short",
+    "bad_version",
+    "commitment_mismatch",
+)
+
+
+@attrs.frozen(slots=True)
+class Jobs:
+    book: AddressBook
+    submissions: Submissions
+    cancels: Cancels
+    reads: IndexReads
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(
+                method="POST",
+                path="/v1/jobs",
+                about="Ask the market (without rates), get a quote (with rates), or post a job (with auth_sig)",
+                handler=self.post,
+                body=Body.any_of([MarketProbe, OrderBody], read_submission, 20 * MIB),
+                replies=(
+                    Reply(201, shape=shapes.Posted),
+                    Reply(402, shape=shapes.Candidates),
+                    Reply(402, shape=shapes.QuoteBody),
+                    *malformed(*_REFUSALS),
+                    Reply(409, shape=shapes.QuoteBody),
+                    Reply(409, "contract error"),
+                    *RELAY,
+                    Reply(503, "payer_code_read"),
+                    Reply(503, "registry_floor_read"),
+                    *STORE,
+                ),
+            ),
+            Route(
+                method="GET",
+                path="/v1/jobs/{id}",
+                about="One job",
+                handler=self.one,
+                segments={"id": BYTES32},
+                replies=(Reply(200, shape=shapes.ClientJob), *malformed(), Reply(404), *INDEX),
+                index_backed=True,
+            ),
+            Route(
+                method="POST",
+                path="/v1/jobs/{id}/cancel",
+                about="Take an open job back; one that has ended stays as it is",
+                handler=self.cancel,
+                segments={"id": BYTES32},
+                body=Body.of(CancelBody, 8 * KIB),
+                replies=(
+                    Reply(200, shape=shapes.Cancelled),
+                    *malformed(),
+                    Reply(409, "StaleOp"),
+                    Reply(409, "NotCancellable"),
+                    Reply(409, "NotTheOwner"),
+                    Reply(409, "contract error"),
+                    *RELAY,
+                    Reply(503, "job_read"),
+                ),
+            ),
+        ]
+
+    async def post(self, request: Request) -> Answer:
+        body: MarketProbe | OrderBody = request.body
+        poll = f"GET /v1/jobs/{hex_of(body.job_id)}" if isinstance(body, OrderBody) else ""
+        return submitted(await self.submissions.submit(body), self.book, poll)
+
+    async def one(self, request: Request) -> Answer:
+        found = await self.reads.job.get(request.path["id"])
+        return responses.not_found(NotFound("job")) if found.value is None else _client_job(found.value, found.snapshot)
+
+    async def cancel(self, request: Request) -> Answer:
+        job_id = request.path["id"]
+        return cancelled(job_id, await self.cancels.cancel(job_id, request.body))
+
+
+def _client_job(row: JobRow, snapshot: Snapshot) -> Answer:
+    return responses.ok(client_job(row, snapshot.block_number), snapshot=snapshot)

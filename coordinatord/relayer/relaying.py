@@ -1,0 +1,316 @@
+"""Relaying, as services see it: hand over an op, hear how it ended.
+
+One background task per process learns of ends for all who wait here: woken by notices, looking at the table for all
+of them at once, and by a slow poll in case a notice was lost.
+"""
+
+from collections.abc import Iterable
+from typing import Final, NoReturn, TypeAlias
+
+import anyio
+import attrs
+import structlog
+
+from coordinatord.base import metrics
+from coordinatord.base.concurrency import Wake
+from coordinatord.base.errors import Retryable
+from coordinatord.database.connections import Connection, Database
+from coordinatord.database.notices import INDEX_MOVED, RELAY_ENDED, Notices
+from coordinatord.indexer.undo_sql import read_position
+from coordinatord.relayer import outbox_sql
+from coordinatord.relayer.budgets import GasBudgets
+from coordinatord.relayer.outbox_sql import (
+    Insolvent,
+    NewRelay,
+    OverBudget,
+    Priority,
+    Queued,
+    QueueFull,
+    RelayStatus,
+    SubjectBusy,
+    Submitted,
+)
+
+log = structlog.get_logger(__name__)
+
+RECEIPT_WAIT: Final = 60.0  # seconds from signing
+INDEX_WAIT: Final = 5.0
+_SLOW_POLL: Final = 1.0
+_EXITS_DEPTH: Final = 1024  # exits that may wait beyond the queue's depth
+
+
+@attrs.frozen(slots=True)
+class Mined:
+    """The op took effect, and the index of this deployment shows it (unless it lags by more than a few seconds)."""
+
+    tx_hash: bytes
+    block_number: int
+
+
+@attrs.frozen(slots=True)
+class RefusedByChain:
+    """Nothing took effect. `name` is the contract error's, or None for an unknown one, whose data is in `raw`."""
+
+    name: str | None
+    raw: bytes
+
+
+@attrs.frozen(slots=True)
+class Busy:
+    """Too many relays of this subject are under way."""
+
+
+@attrs.frozen(slots=True)
+class NoReceipt:
+    """Signed, and perhaps broadcast, but not mined within the wait. It stays watched and may still take effect."""
+
+    tx_hash: bytes
+
+
+Outcome: TypeAlias = Mined | RefusedByChain | Busy | NoReceipt
+
+_DROPPED: Final = {
+    "relay_queue_timeout": "the relay queue did not move in time; try again",
+    outbox_sql.FEES_ABOVE_CEILING: "the chain's fees are above what the coordinator offers; try again later",
+    "relayer_funds": "the relayer is out of native funds",
+    "nonce_conflict": "the relayer lost a nonce race; try again",
+    "rate_limited": "the RPC endpoint limits our requests; try again",
+    "endpoint_refused": "the RPC endpoint refuses our requests",
+}
+
+
+# Reasons that are ours, by the code that the specification has for callers.
+_CODES: Final = {outbox_sql.FEES_ABOVE_CEILING: "relay_queue_timeout"}
+
+
+def _dropped(reason: str) -> Retryable:
+    message = _DROPPED.get(reason, "the RPC endpoint failed; try again")
+    return Retryable("relay_unavailable", message, _CODES.get(reason, reason))
+
+
+class _Waiter:
+    """One caller's view of its relay."""
+
+    def __init__(self) -> None:
+        self.status: RelayStatus | None = None
+        self.signed_as: bytes | None = None  # the hash that was last heard of, also once the relay is queued again
+        self.changed = anyio.Event()
+
+    @property
+    def queued(self) -> bool:
+        return self.status is None or self.status.state == "queued"
+
+    @property
+    def live(self) -> bool:
+        return self.status is None or self.status.live
+
+    def hear(self, status: RelayStatus) -> None:
+        self.signed_as = status.tx_hash or self.signed_as
+        if self.status is None or status.state != self.status.state:
+            self.status = status
+            self.changed.set()
+            self.changed = anyio.Event()
+
+
+@attrs.define(slots=True, eq=False)
+class _Submission:
+    relay: NewRelay
+    outcome: Submitted | Exception | None = None
+
+
+class Relaying:
+    """`run` must be running in a task group of the application."""
+
+    def __init__(
+        self,
+        database: Database,
+        notices: Notices,
+        *,
+        budgets: GasBudgets,
+        max_depth: int,
+        queue_timeout_ms: int,
+        receipt_wait: float = RECEIPT_WAIT,
+    ) -> None:
+        self._database = database
+        self._notices = notices
+        self.budgets = budgets
+        self._max_depth = max_depth
+        self._queue_timeout_ms = queue_timeout_ms
+        self.receipt_wait = receipt_wait
+        self._waiters: dict[int, set[_Waiter]] = {}
+        self._news: set[int] = set()  # relays to look at before the next slow poll
+        self._to_look = Wake()
+        self._submissions: list[_Submission] = []
+        self._submitting = anyio.Lock()
+        self._awaiting_index = 0
+        self._indexed = -1
+        self._index_moved = anyio.Event()
+
+    async def relay(self, new: NewRelay) -> Outcome:
+        """Submit or join, and wait. Raises Retryable `relay_unavailable` when nothing was signed and nothing will be,
+        and `busy` when the signer's budget has no room for it.
+
+        A caller that goes away changes nothing for the relay.
+        """
+        submitted = await self._submit(new)
+        match submitted:
+            case SubjectBusy():
+                return Busy()
+            case QueueFull():
+                raise Retryable("relay_unavailable", "the relay queue is full; try again", "relay_queue_full", 1)
+            case OverBudget():
+                if new.spending is None:
+                    raise AssertionError("a relay without a budget was refused by one")
+                raise await self.budgets.refusal(new.spending)
+            case Insolvent():
+                metrics.budget_refusals.labels("balance").inc()
+                return RefusedByChain("InsufficientBalance", b"")
+            case Queued(id=relay_id):
+                heard = await self._ended(relay_id)
+        match heard.status:
+            case RelayStatus(state="mined", tx_hash=bytes(tx_hash), block_number=int(block_number)):
+                await self._wait_for_index(block_number)
+                return Mined(tx_hash, block_number)
+            case RelayStatus(state="refused", reason=name, raw=raw):
+                return RefusedByChain(name, raw or b"")
+            case RelayStatus(state="dropped", reason=reason):
+                raise _dropped(reason or "rpc_internal")
+        if heard.signed_as is None:
+            raise _dropped("relay_queue_timeout")  # it is in the queue still: the same request again joins it
+        return NoReceipt(heard.signed_as)
+
+    # --- submitting ---------------------------------------------------------------------------------------
+
+    async def _submit(self, new: NewRelay) -> Submitted:
+        """Callers that come while a transaction is being written share the next one: notifying transactions commit
+        one after the other, so each on its own would bound the whole deployment by its disk."""
+        mine = _Submission(new)
+        self._submissions.append(mine)
+        try:
+            async with self._submitting:
+                if mine.outcome is None:
+                    batch, self._submissions = self._submissions, []
+                    try:
+                        await self._write(batch)
+                    finally:
+                        # A cancelled writer leaves the others to the next one; what it did commit is joined then.
+                        self._submissions += [one for one in batch if one.outcome is None]
+        finally:
+            if mine in self._submissions:  # cancelled before anybody wrote it
+                self._submissions.remove(mine)
+        if isinstance(mine.outcome, Exception):
+            raise mine.outcome
+        if mine.outcome is None:
+            raise AssertionError("a submission was neither written nor refused")
+        return mine.outcome
+
+    async def _write(self, batch: list[_Submission]) -> None:
+        # Exits have a room of their own in the queue: whatever others fill it with leaves them their places.
+        exits = [one for one in batch if one.relay.priority == Priority.EXIT]
+        others = [one for one in batch if one.relay.priority != Priority.EXIT]
+
+        async def body(connection: Connection) -> list[Submitted]:
+            outcomes = []
+            for part, depth in ((exits, self._max_depth + _EXITS_DEPTH), (others, self._max_depth)):
+                if part:
+                    outcomes += await outbox_sql.submit_all(connection, [one.relay for one in part], max_depth=depth)
+            return outcomes
+
+        try:
+            for one, outcome in zip(exits + others, await self._database.transact(body), strict=True):
+                one.outcome = outcome
+        except Retryable as trouble:
+            for one in batch:
+                one.outcome = trouble
+
+    # --- waiting ------------------------------------------------------------------------------------------
+
+    async def _ended(self, relay_id: int) -> _Waiter:
+        """Who has heard its final status, or whatever it is when the waits are over."""
+        waiter = _Waiter()
+        self._waiters.setdefault(relay_id, set()).add(waiter)
+        try:
+            self._news.add(relay_id)  # it may have ended before anybody listened for it
+            self._to_look()
+            # The queue has a timeout of its own, but one that came back to it may have to wait for others first.
+            with anyio.move_on_after(self._queue_timeout_ms / 1000 + self.receipt_wait):
+                while waiter.queued:
+                    await waiter.changed.wait()
+            with anyio.move_on_after(0 if waiter.queued else self.receipt_wait):
+                while waiter.live:
+                    await waiter.changed.wait()
+            return waiter
+        finally:
+            waiters = self._waiters[relay_id]
+            waiters.discard(waiter)
+            if not waiters:
+                del self._waiters[relay_id]
+
+    async def _wait_for_index(self, block_number: int) -> None:
+        self._awaiting_index += 1
+        try:
+            with anyio.move_on_after(INDEX_WAIT):
+                while self._indexed < block_number:
+                    await self._index_moved.wait()
+        finally:
+            self._awaiting_index -= 1
+
+    # --- the background task -------------------------------------------------------------------------------
+
+    async def run(self) -> NoReturn:
+        async with (
+            self._notices.subscribe(RELAY_ENDED, self._hear_end),
+            self._notices.subscribe(INDEX_MOVED, self._hear_index),
+        ):
+            pause = min(_SLOW_POLL, self._queue_timeout_ms / 4000)
+            slow_poll_at = anyio.current_time()
+            while True:
+                try:
+                    if anyio.current_time() >= slow_poll_at:
+                        slow_poll_at = anyio.current_time() + pause
+                        await self._look_at_all()
+                    else:
+                        await self._look_at_news()
+                except Retryable as trouble:
+                    log.warning("relays not looked at", reason=str(trouble))
+                    await anyio.sleep(pause)
+                await self._to_look.wait(slow_poll_at - anyio.current_time())
+
+    async def _look_at_news(self) -> None:
+        news, self._news = self._news, set()
+        ids = [relay_id for relay_id in news if relay_id in self._waiters]
+        if ids:
+            async with self._database.connection() as connection:
+                self._tell(await outbox_sql.statuses(connection, ids))
+
+    async def _look_at_all(self) -> None:
+        if not self._waiters and not self._awaiting_index:
+            return
+        self._news.clear()
+        async with self._database.connection() as connection:
+            dropped = await outbox_sql.drop_overdue(connection, self._queue_timeout_ms)
+            self._tell(await outbox_sql.statuses(connection, list(self._waiters)))
+            position = await read_position(connection)
+        for kind in dropped:
+            metrics.relay_outcomes.labels(kind.value, "relay_queue_timeout").inc()
+        if position is not None:
+            self._index_is_at(position.block_number)
+
+    def _tell(self, statuses: Iterable[RelayStatus]) -> None:
+        for status in statuses:
+            for waiter in tuple(self._waiters.get(status.id, ())):
+                waiter.hear(status)
+
+    def _hear_end(self, payload: str) -> None:
+        if payload.isdecimal() and int(payload) in self._waiters:
+            self._news.add(int(payload))
+            self._to_look()
+
+    def _hear_index(self, payload: str) -> None:
+        if payload.isdecimal():
+            self._index_is_at(int(payload))
+
+    def _index_is_at(self, block_number: int) -> None:
+        self._indexed = block_number
+        self._index_moved.set()
+        self._index_moved = anyio.Event()

@@ -1,0 +1,71 @@
+"""The session handshake."""
+
+from typing import assert_never
+
+import attrs
+
+from common.wire import shapes
+from common.wire.fields import ADDRESS
+from coordinatord.base.outcomes import NotSigned
+from coordinatord.http import responses
+from coordinatord.http.responses import Answer
+from coordinatord.http.routing import CHAIN, Body, Parameter, Reply, Request, Route, malformed
+from coordinatord.sessions import sessions
+from coordinatord.sessions.sessions import SessionBody, Sessions
+
+# Statuses and bodies of the outcomes of sign-ins.
+
+
+def session_opened(outcome: sessions.Outcome) -> Answer:
+    match outcome:
+        case sessions.OpenedSession():
+            body = shapes.Session(outcome.token, outcome.expires_at)
+            if outcome.provider_id is not None:
+                body.provider_id = outcome.provider_id
+            return responses.ok_private(body)
+        case NotSigned(code="not_registered"):
+            return responses.not_signed(outcome)
+        case NotSigned():
+            return responses.not_signed(outcome, status=401)
+        case _:
+            assert_never(outcome)
+
+
+@attrs.frozen(slots=True)
+class Handshake:
+    sessions: Sessions
+    chain_id: int
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(
+                method="GET",
+                path="/auth/nonce",
+                about="A nonce for an address, to be signed within 300 seconds",
+                handler=self.nonce,
+                query={"address": Parameter(ADDRESS, required=True)},
+                replies=(Reply(200, shape=shapes.Nonce), *malformed()),
+            ),
+            Route(
+                method="POST",
+                path="/auth/session",
+                about="A bearer token for a signed nonce",
+                handler=self.session,
+                body=Body.of(SessionBody),
+                replies=(
+                    Reply(200, shape=shapes.Session),
+                    *malformed(),
+                    Reply(401, "invalid_signature"),
+                    Reply(403, "not_registered"),
+                    *CHAIN,
+                    Reply(503, "provider_id_read"),
+                ),
+            ),
+        ]
+
+    async def nonce(self, request: Request) -> Answer:
+        issued = await self.sessions.issue_nonce(request.query["address"], request.caller)
+        return responses.ok_private(shapes.Nonce(issued.nonce, issued.expires_at, self.chain_id))
+
+    async def session(self, request: Request) -> Answer:
+        return session_opened(await self.sessions.open(request.body))

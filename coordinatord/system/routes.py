@@ -1,0 +1,101 @@
+"""Health, readiness, the deployment."""
+
+import attrs
+
+from common.address_book import AddressBook
+from common.scalars import hex_of
+from common.wire import shapes
+from coordinatord.http import responses
+from coordinatord.http.responses import Answer
+from coordinatord.http.routing import CHAIN, Reply, Request, Route
+from coordinatord.system.readiness import ChainNow, Deployment, Readiness, ReadinessReport
+
+# The status and body of readiness.
+
+
+def readiness(report: ReadinessReport, *, stopping: bool) -> Answer:
+    """A node that is stopping is not ready, whatever its index says."""
+    body = shapes.Readiness(
+        ready=report.ready and not stopping,
+        reason=report.reason,
+        cursor=_digits(report.cursor),
+        head_block=_digits(report.head_block),
+        lag=_digits(report.lag),
+    )
+    # Not an error of the request: a reader asks again when it likes.
+    return responses.ok(body) if body.ready else responses.retryable(503, body)
+
+
+def _digits(number: int | None) -> str | None:
+    return str(number) if number is not None else None
+
+
+# The deployment as the shape that is sent.
+
+
+def deployment_body(book: AddressBook, now: ChainNow, block_time_ms: int) -> shapes.Deployment:
+    return shapes.Deployment(
+        chain_id=book.chain_id,
+        contracts=shapes.Contracts(
+            job_registry=hex_of(book.job_registry),
+            provider_registry=hex_of(book.provider_registry),
+            ask_registry=hex_of(book.ask_registry),
+            paytoken=hex_of(book.paytoken),
+        ),
+        decimals=book.payment_token_decimals,
+        token_domain=shapes.TokenName(book.token_domain.name, book.token_domain.version),
+        gas_price=str(now.gas_price),
+        head_block=str(now.head_block),
+        block_time_ms=block_time_ms,
+        fee_bps=now.fee_bps,
+    )
+
+
+@attrs.define(slots=True)
+class Stopping:
+    """Set when the daemon begins to stop: balancers are told before anything else happens."""
+
+    begun: bool = False
+
+
+@attrs.frozen(slots=True)
+class System:
+    readiness: Readiness
+    deployment: Deployment
+    stopping: Stopping
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(
+                method="GET",
+                path="/healthz",
+                about="Whether the server listens",
+                handler=self.health,
+                replies=(Reply(200, shape=shapes.Health),),
+            ),
+            Route(
+                method="GET",
+                path="/readyz",
+                about="Whether the index may be read",
+                handler=self.ready,
+                replies=(Reply(200, shape=shapes.Readiness), Reply(503, shape=shapes.Readiness)),
+            ),
+            Route(
+                method="GET",
+                path="/evm/chain",
+                about="The deployment, and the chain as the node sees it now",
+                handler=self.chain,
+                replies=(Reply(200, shape=shapes.Deployment), *CHAIN, Reply(503, "config_read")),
+            ),
+        ]
+
+    async def health(self, _: Request) -> Answer:
+        return responses.ok(shapes.Health("ok"))
+
+    async def ready(self, _: Request) -> Answer:
+        return readiness(await self.readiness.report(), stopping=self.stopping.begun)
+
+    async def chain(self, _: Request) -> Answer:
+        deployment = self.deployment
+        now = await deployment.now()
+        return responses.ok(deployment_body(deployment.book, now, deployment.block_time_ms))

@@ -1,0 +1,222 @@
+"""How batches end when not every line settles: refused lines, cancels, windows that end first."""
+
+from collections.abc import AsyncIterator
+
+import attrs
+import pytest
+
+from coordinatord import app
+from coordinatord.batches.worker import BatchWorker
+from coordinatord.relayer.outbox_sql import NewRelay, Priority, Queued, RelayKind, submit, take
+from devnet.world import World
+from tests.integration.coordinatord.scene.batching import Batching
+from tests.integration.coordinatord.scene.party import Body, Party, wallet_of
+from tests.integration.coordinatord.scene.shows import shows
+from tests.integration.coordinatord.scene.stage import Seen, Stage, configured, staged, until
+from tests.invariants.batches import broken_batches
+
+pytestmark = pytest.mark.anyio
+
+END_WINDOW = "update batches set expires_at = clock_timestamp() where id = $1"
+
+
+async def errors(batching: Batching, batch: Body) -> list[tuple[int, str, str | None]]:
+    """(line, code, job id) of each."""
+    lines = await batching.lines(batch["error_file_id"])
+    return [(line["svc"]["line"], line["error"]["code"], line["svc"]["job_id"]) for line in lines]
+
+
+async def turn_all(worker: BatchWorker, stage: Stage) -> None:
+    """Every batch until none is due."""
+    await stage.execute("update batch_work set due_at = clock_timestamp()")
+    while await worker.turn():
+        pass
+
+
+@pytest.fixture
+async def quiet(world: World, database_url: str, seen: list[Seen]) -> AsyncIterator[Stage]:
+    """A coordinator whose relayer and batch workers do not run: what they would do is done by hand."""
+    async with staged(world, configured(world, database_url), seen, relayer=False) as stage:
+        yield stage
+
+
+async def quiet_batching(world: World, quiet: Stage) -> Batching:
+    wallet = world.cast.with_role("client")[0]
+    registry = quiet.ground.config.addresses.job_registry
+    owner = Party(wallet_of(wallet), quiet.ground.domains, registry, quiet.http, wallet.box_key)
+    await owner.sign_in()
+    return await Batching.of(quiet, owner)
+
+
+async def test_lines_that_chain_or_store_refuse_are_named(batching: Batching, client: Party, stage: Stage) -> None:
+    lines = batching.submitter
+    good, before, of_code = lines.line(), await client.paid(), lines.line()
+    assert (await stage.http.post("/v1/jobs", json=before)).status_code == 201
+    upload = await batching.upload_container()
+    named = {name: value for name, value in lines.of_container(upload.content).items() if name != "container"}
+    other = {name: value for name, value in lines.line().items() if name != "container"}
+    created = await batching.create(
+        good,
+        good,
+        lines.line(model_id=999),
+        lines.line(sla_secs=7),
+        before,
+        {**other, "container_cid": "bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku"},
+        {**other, "container_cid": upload.cid},
+        {**named, "container_cid": upload.cid},
+    )
+    posted = await batching.until(created["id"], status="in_progress", counts=(0, 6, 8))
+    kept = "select attached from files where cid = $1"
+    assert await stage.fetchval(kept, upload.cid)
+    for job in (good["job_id"], named["job_id"]):
+        assert (await stage.http.post(f"/v1/jobs/{job}/cancel", json=client.cancel(job))).status_code == 200
+    done = await batching.until(posted["id"], status="completed")
+    assert await errors(batching, done) == [
+        (1, "cancelled", good["job_id"]),
+        (2, "duplicate_job_id", good["job_id"]),
+        (3, "invalid_model", (await errors(batching, done))[2][2]),
+        (4, "SlaNotAllowed", (await errors(batching, done))[3][2]),
+        (5, "DuplicateJob", before["job_id"]),
+        (6, "unknown_container", other["job_id"]),
+        (7, "commitment_mismatch", other["job_id"]),
+        (8, "cancelled", named["job_id"]),
+    ]
+    assert done["output_file_id"] is None
+
+    await stage.world.anvil.call("anvil_setCode", client.address, "0x6001")
+    done = await batching.until((await batching.create(of_code))["id"], status="completed")
+    assert await errors(batching, done) == [(1, "payer_has_code", of_code["job_id"])]
+
+
+@shows("POST /v1/batches/{id}/cancel", 200)
+@shows("POST /v1/batches/{id}/cancel", 400, "batch_not_cancellable")
+async def test_cancel_posts_no_more_and_takes_back_what_waits(world: World, quiet: Stage) -> None:
+    batching, worker = await quiet_batching(world, quiet), app.batch_worker_of(quiet.ground)
+    queued, untouched = batching.submitter.lines(2), batching.submitter.lines(2)
+    first = await batching.create(*queued)
+    assert await worker.turn()
+    second = await batching.create(*untouched)
+    for batch in (first, second):
+        cancelled = await batching.cancel(batch["id"])
+        assert (cancelled.status_code, cancelled.json()["status"]) == (200, "cancelling")
+        assert int(cancelled.json()["as_of_block"]) > 0
+        again = (await batching.cancel(batch["id"])).json()
+        assert again["cancelling_at"] == cancelled.json()["cancelling_at"]
+    await turn_all(worker, quiet)
+    await turn_all(worker, quiet)
+    one, two = [(await batching.get(f"/{batch['id']}")).json() for batch in (first, second)]
+    assert (one["status"], two["status"]) == ("cancelled", "cancelled")
+    assert [code for _, code, _ in await errors(batching, one) + await errors(batching, two)] == ["cancelled"] * 4
+    assert await quiet.fetchval("select count(*) from relays where state <> 'dropped'") == 0
+    refused = await batching.cancel(first["id"])
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "batch_not_cancellable")
+    assert await broken_batches(quiet.ground.database, quiet.ground.pins) == []
+
+
+async def test_cancel_takes_back_what_waits_before_the_rest_is_read(world: World, quiet: Stage) -> None:
+    batching, worker = await quiet_batching(world, quiet), app.batch_worker_of(quiet.ground)
+    worker = attrs.evolve(worker, expansion=attrs.evolve(worker.expansion, most_lines=2))
+    batch = (await batching.create(*batching.submitter.lines(6)))["id"]
+    assert await worker.turn()
+    await batching.cancel(batch)
+    assert await worker.turn()
+    assert await quiet.fetchval("select not expanded from batch_work")
+    assert await quiet.fetchval("select array_agg(state::text) from relays") == ["dropped"] * 2
+
+
+async def test_cancel_is_repeated_to_no_effect_until_the_files_are_written(world: World, quiet: Stage) -> None:
+    batching, worker = await quiet_batching(world, quiet), app.batch_worker_of(quiet.ground)
+    batch = (await batching.create(b"no json"))["id"]
+    first = (await batching.cancel(batch)).json()
+    while await quiet.fetchval("select ends_as is null from batches"):
+        assert await worker.turn()
+    again = await batching.cancel(batch)
+    assert again.status_code == 200
+    assert (again.json()["status"], again.json()["cancelling_at"]) == ("cancelling", first["cancelling_at"])
+    assert await worker.turn()
+    assert (await batching.cancel(batch)).status_code == 400
+
+
+async def test_cancelled_batch_follows_what_is_on_the_chain_to_its_end(
+    batching: Batching, client: Party, provider: Party, stage: Stage
+) -> None:
+    line = batching.submitter.line()
+    created = await batching.create(line)
+    await batching.until(created["id"], status="in_progress")
+    while (await stage.http.get(f"/v1/jobs/{line['job_id']}")).status_code != 200:
+        pass
+    assert (await batching.cancel(created["id"])).json()["status"] == "cancelling"
+    assert (await provider.run(provider.claim(line["job_id"]))).status_code == 201
+    assert (await batching.get(f"/{created['id']}")).json()["status"] == "cancelling"
+    assert (await provider.run(provider.settle(line["job_id"], result="AAAA"))).status_code == 201
+    done = await batching.until(created["id"], status="cancelled", counts=(1, 0, 1))
+    (output,) = await batching.lines(done["output_file_id"])
+    assert output["svc"]["job_id"] == line["job_id"]
+
+
+async def test_window_that_ends_first_ends_every_line(
+    batching: Batching, client: Party, provider: Party, stage: Stage
+) -> None:
+    claimed, waits = batching.submitter.lines(2)
+    created = await batching.create(claimed, waits)
+    for line in (claimed, waits):
+        while (await stage.http.get(f"/v1/jobs/{line['job_id']}")).status_code != 200:
+            pass
+    assert (await provider.run(provider.claim(claimed["job_id"]))).status_code == 201
+    await stage.execute(END_WINDOW, created["id"])
+    done = await batching.until(created["id"], status="expired", counts=(0, 2, 2))
+    assert done["finalizing_at"] <= done["expired_at"]
+    assert await errors(batching, done) == [(1, "expired", claimed["job_id"]), (2, "expired", waits["job_id"])]
+
+
+async def test_window_that_ends_before_lines_were_posted_ends_them_unposted(world: World, quiet: Stage) -> None:
+    batching, worker = await quiet_batching(world, quiet), app.batch_worker_of(quiet.ground)
+    queued, unread = await batching.create(*batching.submitter.lines(1)), await batching.create(b"no json")
+    await worker.turn()
+    for batch in (queued, unread):
+        await quiet.execute(END_WINDOW, batch["id"])
+    await turn_all(worker, quiet)
+    await turn_all(worker, quiet)
+    for batch in (queued, unread):
+        done = (await batching.get(f"/{batch['id']}")).json()
+        assert (done["status"], [code for _, code, _ in await errors(batching, done)]) == ("expired", ["expired"])
+    assert await quiet.fetchval("select count(*) from relays where state <> 'dropped'") == 0
+
+
+async def test_lines_whose_jobs_end_without_a_result_say_how(batching: Batching, stage: Stage) -> None:
+    lines = batching.submitter.lines(3)
+    created = await batching.create(*lines)
+    # What would take hours otherwise: a missed window, an expiry that was written down, one that comes with a block.
+    ends = (
+        "update jobs set state = 3, ended_because = 4 where job_id = $1",
+        "update jobs set state = 3, ended_because = 5 where job_id = $1",
+        "update jobs set expires_at = 0 where job_id = $1",
+    )
+    for line, end in zip(lines, ends, strict=True):
+        await until(lambda line=line: stage.http.get(f"/v1/jobs/{line['job_id']}"), 200)  # type: ignore[misc]
+        await stage.execute(end, bytes.fromhex(line["job_id"][2:]))
+    await stage.world.anvil.call("evm_mine")
+    done = await batching.until(created["id"], status="completed", counts=(0, 3, 3))
+    assert [code for _, code, _ in await errors(batching, done)] == ["reclaim", "expired", "expired"]
+
+
+async def test_dropped_post_is_queued_again_as_one_relay(world: World, quiet: Stage) -> None:
+    batching, worker = await quiet_batching(world, quiet), app.batch_worker_of(quiet.ground)
+    await batching.create(*batching.submitter.lines(3))
+    await worker.turn()
+    await quiet.execute("update relays set state = 'dropped', reason = 'relayer_funds', ended_at = now()")
+    await turn_all(worker, quiet)
+    assert await quiet.fetchval("select array_agg(state::text) from relays") == ["queued"] * 3
+
+
+async def test_posts_of_batches_leave_the_queue_of_requests_alone(world: World, quiet: Stage) -> None:
+    depth = quiet.ground.config.relay_max_depth
+    batching, worker = await quiet_batching(world, quiet), app.batch_worker_of(quiet.ground)
+    await batching.create(*batching.submitter.lines(depth + 1))
+    await worker.turn()
+    assert await quiet.fetchval("select count(*) from relays where state = 'queued'") == depth + 1
+    lone = NewRelay(RelayKind.POST, b"\1" * 32, b"lone", b"\2" * 20, b"", Priority.POST)
+    async with quiet.ground.database.connection() as connection:
+        assert isinstance(await submit(connection, lone, max_depth=depth), Queued)
+        taken = await take(connection, 512, 5)
+    assert [relay.priority for relay in taken] == [Priority.POST, *[Priority.BATCH_POST] * 5]

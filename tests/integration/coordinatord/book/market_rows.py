@@ -1,0 +1,74 @@
+"""A market in the tables alone: jobs, models and providers that no chain knows of."""
+
+from coordinatord.database.connections import Connection
+
+
+async def begin_index(connection: Connection) -> None:
+    await connection.execute("insert into index_position (block_number, block_hash, block_time) values (1, '\\x01', 1)")
+
+
+async def add_models(connection: Connection, models: int, *, first: int = 1) -> None:
+    await connection.execute(
+        "insert into models (model_id, name, enabled, owned_by, params_schema)"
+        " select n, 'model ' || n, true, 'us', '{}' from generate_series($2::bigint, $2::bigint - 1 + $1::bigint) as n",
+        models,
+        first,
+    )
+
+
+async def add_providers(connection: Connection, providers: int) -> None:
+    """Listed, allowed every model, with room for more than anybody asks for."""
+    await connection.execute(
+        "insert into providers (provider_id, operator, box_key, listed, allow_all_models, reputation, requested,"
+        " ceiling) select n, sha256(n::text::bytea), '\\x02', true, true, 1000, 1000000, 1000000"
+        " from generate_series(1, $1::bigint) as n",
+        providers,
+    )
+
+
+async def add_jobs(connection: Connection, jobs: int, *, models: int, after: int = 0) -> None:
+    """Open bids, one a block, of each model in turn; `after` is how many jobs there are already."""
+    await connection.execute(
+        "insert into jobs (job_id, owner, c, model_id, sla_secs, rate_in, rate_out, units_in, units_out, designated,"
+        " expires_at, cap, fee_bps, gas_fee, task_cid, pay_sig, posted_block, posted_log, ordinal)"
+        " select sha256(n::text::bytea), '\\x01', sha256(n::text::bytea), 1 + n % $2::bigint, 3600, 1000000, 2000000,"
+        " 1000, 1000, 0, 2000000000, 3000, 250, 2000,"
+        " 'bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy', '\\x02', n, 0, n - 1"
+        " from generate_series($3::bigint + 1, $3::bigint + $1::bigint) as n",
+        jobs,
+        models,
+        after,
+    )
+
+
+def owner_of(n: int) -> bytes:
+    return n.to_bytes(20)
+
+
+async def add_history(connection: Connection, jobs: int, *, models: int, providers: int) -> None:
+    """What a market leaves behind: of ten jobs seven settled, two ended otherwise and one that nobody claimed expired.
+
+    Ten a block, of all models and providers alike, half of them of owner 0. In bulk, as a first backfill writes them:
+    the indexes come last.
+    """
+    await connection.execute("select drop_job_indexes()")
+    await connection.execute(
+        "insert into jobs (job_id, owner, c, model_id, sla_secs, rate_in, rate_out, units_in, units_out, designated,"
+        " expires_at, cap, fee_bps, gas_fee, task_cid, pay_sig, posted_block, posted_log, ordinal, state,"
+        " ended_because, provider_id, claimed_at, completion_tok, cost, result_cid)"
+        " select sha256(n::text::bytea),"
+        " decode(lpad(to_hex(case when n % 2 = 0 then 0 else hashint8(n) & 1023 end), 40, '0'), 'hex'),"
+        " sha256(n::text::bytea), 1 + (hashint8(n + 1) & 65535) % $2::bigint, 3600, 1000000 + n % 1000, 2000000,"
+        " 1000, 1000, 0, n / 10, 3000, 250, 2000,"
+        " 'bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy', decode(repeat('02', 65), 'hex'),"
+        " n / 10, n % 10, n,"
+        " case when n % 10 < 7 then 2 else 3 end, case when n % 10 < 7 then 1 when n % 10 < 8 then 3"
+        " when n % 10 < 9 then 2 else 5 end,"
+        " case when n % 10 < 8 then 1 + (hashint8(n + 2) & 65535) % $3::bigint else 0 end, 1, 500, 2000,"
+        " case when n % 10 < 7 then 'bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy' end"
+        " from generate_series(0, $1::bigint - 1) as n",
+        jobs,
+        models,
+        providers,
+    )
+    await connection.execute("select build_job_indexes()")

@@ -1,0 +1,106 @@
+"""What the past and strangers leave in the tables, and how many rows of it the present looks at."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from coordinatord.book import leases_sql
+from coordinatord.book.candidates_sql import Demand, mark_seen, read_candidates
+from coordinatord.book.candidates_sql import Seen as SeenPoll
+from coordinatord.book.leases_sql import Ask, Poller
+from coordinatord.book.registries_sql import read_asks, read_floors, read_providers
+from coordinatord.book.sql import JobFilter
+from coordinatord.database.connections import Database, open_database
+from coordinatord.database.migrate import migrate
+from tests.integration.coordinatord.book.market_rows import (
+    add_history,
+    add_jobs,
+    add_models,
+    add_providers,
+    begin_index,
+)
+
+pytestmark = pytest.mark.anyio
+
+PAST, STRANGERS = 5_000, 2_000
+LISTED = 3
+READ = (
+    "select sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::bigint"
+    " + (select sum(idx_tup_read)::bigint from pg_stat_user_indexes where relname = any($1))"
+    " from pg_stat_user_tables where relname = any($1)"
+)
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    """Of one connection: what it has read is known once it says so."""
+    async with open_database(database_url, smallest=1, largest=1) as opened:
+        async with opened.connection() as connection:
+            await migrate(connection)
+            await begin_index(connection)
+            await add_models(connection, 1)
+            await add_providers(connection, STRANGERS)
+            await connection.execute("update providers set listed = provider_id <= $1", LISTED)
+            await add_history(connection, PAST, models=1, providers=LISTED)
+            await add_jobs(connection, 20, models=1, after=PAST)
+            await connection.execute("insert into asks select provider_id, 1, 3600, 5, 6 from providers")
+            await connection.execute("vacuum analyze")
+        yield opened
+
+
+async def rows_read(database: Database, tables: list[str], work: Callable[[], Awaitable[object]]) -> int:
+    """How many rows and index entries of these tables `work` came by."""
+
+    async def so_far() -> int:
+        await database.pool.execute("select pg_stat_force_next_flush()")
+        return int(await database.pool.fetchval(READ, tables))
+
+    before = await so_far()
+    await work()
+    return await so_far() - before
+
+
+async def test_poll_looks_at_no_job_that_ended_or_expired(database: Database) -> None:
+    async def poll() -> None:
+        async with database.connection() as connection:
+            _, held = await leases_sql.poll(
+                connection, [Ask(Poller(1, 1), 4)], JobFilter(), lease_ms=60_000, custody=None
+            )
+        assert len(held[Poller(1, 1)]) == 4
+
+    assert 0 < await rows_read(database, ["jobs"], poll) < 100
+
+
+async def test_quotes_and_lists_of_asks_look_at_listed_providers_alone(database: Database) -> None:
+    line = database.line()
+    await mark_seen(line, [SeenPoll(provider, 1, 1) for provider in range(1, STRANGERS + 1)], [0.0] * STRANGERS)
+    await database.pool.execute("analyze liveness")
+
+    async def quote() -> None:
+        assert len(await read_candidates(database, Demand(1, 3600, 10, 10), 60_000, None)) == LISTED
+
+    async def listed() -> None:
+        assert len((await read_asks(database, None, 100, 0))[1]) == LISTED
+        assert len((await read_floors(database, None, None, 100, 0))[1]) == 1
+
+    assert 0 < await rows_read(database, ["asks", "providers", "liveness"], quote) < 100
+    assert 0 < await rows_read(database, ["asks", "providers"], listed) < 100
+
+
+async def test_page_of_providers_passes_over_none(database: Database) -> None:
+    async def page() -> None:
+        _, rows = await read_providers(database, 10, STRANGERS - 5)
+        assert [row.provider_id for row in rows] == list(range(STRANGERS - 4, STRANGERS + 1))
+
+    assert 0 < await rows_read(database, ["providers"], page) < 100
+
+
+async def test_waits_of_expired_jobs_are_dropped_with_their_leases(database: Database) -> None:
+    """Those of jobs whose payment was missing stay as long as the job is open; the index says when it no longer is."""
+    async with database.connection() as connection:
+        open_jobs = [row["job_id"] for row in await connection.fetch("select job_id from jobs where state = 0 limit 2")]
+        await leases_sql.hold_back(connection, open_jobs)
+        await connection.execute("update jobs set expires_at = 5 where job_id = $1", open_jobs[0])
+        await connection.execute("select mark_expired_jobs(6)")
+        await leases_sql.drop_lapsed(connection)
+        assert [row["job_id"] for row in await connection.fetch("select job_id from leases")] == [open_jobs[1]]

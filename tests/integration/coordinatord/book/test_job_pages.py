@@ -1,0 +1,129 @@
+"""Pages of a long job book: what an offset counts off is what comes, and getting there passes over little."""
+
+import itertools
+import json
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import asyncpg
+import pytest
+
+from coordinatord.base.errors import Retryable
+from coordinatord.book.sql import JobFilter, page_statement, read_page, read_summary
+from coordinatord.database.connections import Connection, Database, open_database
+from coordinatord.database.migrate import migrate
+from tests.integration.coordinatord.book.market_rows import (
+    add_history,
+    add_jobs,
+    add_models,
+    add_providers,
+    begin_index,
+    owner_of,
+)
+
+pytestmark = pytest.mark.anyio
+
+HISTORY, OPEN, MODELS, PROVIDERS = 20_000, 300, 2, 3
+LIMIT: Final = 20
+_STATES: Final = {"Open": 0, "Claimed": 1, "Settled": 2, "Cancelled": 3}
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    async with open_database(database_url, smallest=1, largest=4) as opened:
+        async with opened.connection() as connection:
+            await migrate(connection)
+            await begin_index(connection)
+            await add_models(connection, MODELS)
+            await add_providers(connection, PROVIDERS)
+            await add_history(connection, HISTORY, models=MODELS, providers=PROVIDERS)
+            await add_jobs(connection, OPEN, models=MODELS, after=HISTORY)
+            await connection.execute("vacuum analyze jobs, job_counts")
+        yield opened
+
+
+def members(rows: list[asyncpg.Record], wanted: JobFilter) -> list[bytes]:
+    """The ids of the whole list, by a look at every job."""
+    return [
+        row["job_id"]
+        for row in rows
+        if (wanted.state is None or row["state"] == _STATES[wanted.state])
+        and (wanted.model_id is None or row["model_id"] == wanted.model_id)
+        and (wanted.owner is None or row["owner"] == wanted.owner)
+        and (wanted.provider_id is None or row["provider_id"] == wanted.provider_id)
+        and (wanted.posted_before is None or row["posted_block"] <= wanted.posted_before)
+        and (wanted.min_rate_in is None or row["rate_in"] >= wanted.min_rate_in)
+        and (wanted.min_rate_out is None or row["rate_out"] >= wanted.min_rate_out)
+    ]
+
+
+COUNTED: Final[list[dict[str, Any]]] = [{}, {"model_id": 1}, {"owner": owner_of(0)}, {"provider_id": 2}]
+WALKED: Final[list[dict[str, Any]]] = [
+    {"owner": owner_of(0), "model_id": 2},
+    {"model_id": 2, "min_rate_in": 1_000_500},
+    {"min_rate_in": 1_000_500, "min_rate_out": 2_000_000},
+]
+
+
+@pytest.mark.parametrize("spread", [1, 60])
+async def test_page_at_any_offset_is_that_stretch_of_the_list(database: Database, spread: int) -> None:
+    """Spread, the ordinals are those of a book so long that its chunks are many, on both levels."""
+    if spread > 1:
+        for ordinal in (f"ordinal * {spread} + 10000000", "ordinal - 10000000"):  # never one that is still taken
+            await database.pool.execute(f"update jobs set ordinal = {ordinal}")  # noqa: S608 - constants
+    book = await database.pool.fetch("select * from jobs order by posted_block, posted_log")
+    for of, state, before in itertools.product(COUNTED + WALKED, (None, "Settled", "Cancelled"), (None, 1666)):
+        whole = members(book, JobFilter(**of, state=state, posted_before=before))
+        for newest, part in itertools.product((False, True), (0, 0.3, 0.7, 1)):
+            wanted = JobFilter(**of, state=state, posted_before=before, newest_first=newest)
+            expected, offset = whole[::-1] if newest else whole, max(0, int(part * len(whole)) - 5)
+            _, rows = await read_page(database, wanted, LIMIT, offset)
+            assert [row.job_id for row in rows] == expected[offset : offset + LIMIT], (wanted, offset)
+
+
+async def test_page_passes_over_little_however_deep(database: Database) -> None:
+    async with database.connection() as connection:
+        for mode, of in itertools.product(("force_custom_plan", "force_generic_plan"), COUNTED):
+            await connection.execute(f"set plan_cache_mode = {mode}")
+            for state, newest in itertools.product((None, "Open", "Settled", "Cancelled"), (False, True)):
+                wanted = JobFilter(**of, state=state, newest_first=newest)
+                assert await passed_over(connection, wanted, 0) <= 10 * LIMIT, (wanted, mode)
+                # Somewhere inside a chunk, of which there is a row in job_counts for each state.
+                assert await passed_over(connection, wanted, 5_000) <= 4096 + 10 * LIMIT, (wanted, mode)
+
+
+async def passed_over(connection: Connection, wanted: JobFilter, offset: int) -> int:
+    """Rows that the page's statement reads of the tables that grow."""
+    statement = page_statement(wanted, LIMIT, offset)
+    told = await connection.fetchval(f"explain (analyze, format json) {statement.sql}", *statement.values)
+    return sum(
+        round((node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"])
+        for node in nodes_of(json.loads(told)[0]["Plan"])
+        if node.get("Relation Name") in ("jobs", "job_counts")
+    )
+
+
+def nodes_of(plan: dict[str, Any]) -> list[dict[str, Any]]:
+    return [plan, *itertools.chain.from_iterable(nodes_of(part) for part in plan.get("Plans", []))]
+
+
+async def test_summary_is_the_sum_over_the_owners_jobs(database: Database) -> None:
+    async with database.connection() as connection:
+        counted = await connection.fetch(
+            "select model_id, count(*), count(*) filter (where state = 2), count(*), sum(cap)::text from jobs"
+            " where owner = $1 group by grouping sets ((), (model_id)) order by 1 nulls first",
+            owner_of(0),
+        )
+    _, sums = await read_summary(database, owner_of(0))
+    assert [(s.model_id, s.jobs, s.completed, s.priced, s.escrowed) for s in sums] == [tuple(row) for row in counted]
+    assert len(sums) == 1 + MODELS
+
+
+async def test_what_needs_counts_waits_until_a_first_backfill_has_taken_them(database: Database) -> None:
+    async with database.connection() as connection:
+        await connection.execute("select drop_job_indexes()")
+    _, rows = await read_page(database, JobFilter(), LIMIT, 0)
+    assert len(rows) == LIMIT
+    for answer in (lambda: read_page(database, JobFilter(), LIMIT, 5_000), lambda: read_summary(database, owner_of(0))):
+        with pytest.raises(Retryable, match="count its jobs"):
+            await answer()

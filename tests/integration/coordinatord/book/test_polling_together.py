@@ -1,0 +1,161 @@
+"""Many pollers at once, in two processes, over made-up jobs."""
+
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from typing import cast
+
+import anyio
+import pytest
+
+from coordinatord.base.outcomes import NotSigned, SessionRow
+from coordinatord.book.leases_sql import HeldJob, Poller
+from coordinatord.book.liveness import Attendance
+from coordinatord.book.polls import Funding, Polls
+from coordinatord.book.sql import JobFilter
+from coordinatord.database.batched_reads import Recent
+from coordinatord.database.connections import Database, open_database
+from coordinatord.database.migrate import migrate
+from coordinatord.database.snapshot import Snapshot, read_snapshot
+from tests.integration.coordinatord.book.market_rows import add_jobs, add_models, add_providers, begin_index
+
+pytestmark = pytest.mark.anyio
+
+MODELS, PROVIDERS, JOBS, POLLS = 4, 100, 600, 1000
+
+
+class AllPaid:
+    async def hold_back_unpaid(self, _: list[HeldJob], _at: Snapshot) -> bool:
+        return False
+
+
+@pytest.fixture
+async def processes(database_url: str) -> AsyncIterator[list[Polls]]:
+    """As small as pools are: whoever cannot be served at once has to wait, and is not given up."""
+    async with AsyncExitStack() as stack:
+        pools = [await stack.enter_async_context(open_database(database_url, smallest=2, largest=2)) for _ in range(2)]
+        async with pools[0].connection() as connection:
+            await migrate(connection)
+            await begin_index(connection)
+            await add_models(connection, MODELS)
+            await add_providers(connection, PROVIDERS)
+            await add_jobs(connection, JOBS, models=MODELS)
+        yield [polls_over(pool) for pool in pools]
+
+
+def polls_over(pool: Database, clock: Callable[[], float] = time.monotonic) -> Polls:
+    position = Recent(pool.line(), read_snapshot, clock)
+    return Polls(pool, cast(Funding, AllPaid()), position, lease_ms=60_000, liveness_ms=15_000)
+
+
+async def test_a_thousand_polls_at_once_are_all_answered_and_no_job_is_leased_twice(processes: list[Polls]) -> None:
+    holders: dict[bytes, set[int]] = defaultdict(set)
+
+    async def poll(n: int) -> None:
+        provider = 1 + n % PROVIDERS
+        wanted = JobFilter(state="Open", model_id=1 + n // PROVIDERS % MODELS)
+        held = await processes[n % 2].poll(SessionRow(b"\x01", provider), wanted, 2, 100, 0)
+        assert not isinstance(held, NotSigned)
+        for job in held[1]:
+            holders[job.job_id].add(provider)
+
+    async with anyio.create_task_group() as tasks:
+        for n in range(POLLS):
+            tasks.start_soon(poll, n)
+    assert {len(providers) for providers in holders.values()} == {1}
+    assert len(holders) == JOBS  # four hundred pairs of provider and model want two each: nothing is left over
+
+
+async def test_poll_is_told_of_held_jobs_only_what_it_asks_for(processes: list[Polls]) -> None:
+    async def poll(**more: int) -> int:
+        wanted = JobFilter(state="Open", model_id=1, **more)  # type: ignore[arg-type] # the rates among them
+        held = await processes[0].poll(SessionRow(b"\x01", 1), wanted, 4, 100, 0)
+        assert not isinstance(held, NotSigned)
+        return len(held[1])
+
+    assert await poll() == 4
+    assert await poll(min_rate_in=1_000_001) == 0
+    assert await poll(min_rate_out=2_000_001) == 0
+    assert await poll(min_rate_in=1_000_000, min_rate_out=2_000_000) == 4
+
+
+async def test_orders_that_a_provider_does_not_ask_for_never_take_the_place_of_those_it_does(
+    database_url: str,
+) -> None:
+    async with open_database(database_url, smallest=1, largest=2) as pool:
+        async with pool.connection() as connection:
+            await migrate(connection)
+            await begin_index(connection)
+            await add_models(connection, 1)
+            await add_providers(connection, 1)
+            await add_jobs(connection, 6, models=1)
+            await connection.execute("insert into asks values (1, 1, 3600, 1000000, 2000000)")
+            # One of another window and two below the ask, before one that meets it; and two bids, last of all.
+            await connection.execute("update jobs set designated = 1 where posted_block <= 4")
+            await connection.execute("update jobs set sla_secs = 60 where posted_block = 1")
+            await connection.execute("update jobs set rate_in = 999999 where posted_block in (2, 3)")
+        polls = polls_over(pool)
+
+        async def poll(free: int) -> list[int]:
+            held = await polls.poll(SessionRow(b"\x01", 1), JobFilter(state="Open", model_id=1), free, 100, 0)
+            assert not isinstance(held, NotSigned)
+            return [int(job.posted_block) for job in held[1]]
+
+        async with pool.connection() as connection:
+            await connection.execute("update jobs set state = 1 where posted_block > 3")
+        assert await poll(2) == [1, 2], "with nothing better to do, what came unasked is told as well"
+        async with pool.connection() as connection:
+            await connection.execute("update jobs set state = 0")
+        assert await poll(2) == [4, 5]
+        assert await poll(3) == [4, 5, 6]
+        assert await poll(5) == [1, 2, 4, 5, 6]
+        assert await poll(5) == [1, 2, 4, 5, 6]
+
+
+async def test_provider_counts_as_there_from_its_last_poll_however_few_are_written_down(database_url: str) -> None:
+    now = 100.0
+    async with open_database(database_url, smallest=1, largest=2) as pool:
+        async with pool.connection() as connection:
+            await migrate(connection)
+        attendance = Attendance(pool, 12_000, lambda: now)
+
+        async def seconds_since_seen() -> float:
+            async with pool.connection() as connection:
+                age: float = await connection.fetchval(
+                    "select extract(epoch from clock_timestamp() - seen_at)::float8 from liveness"
+                )
+                return age
+
+        await attendance.note(Poller(1, 1), 4)
+        now += 2.9
+        await attendance.note(Poller(1, 1), 4)  # so soon that it is not written at once
+        now += 1.0
+        async with pool.connection() as connection:
+            await connection.execute("update liveness set seen_at = seen_at - interval '3.9 seconds'")
+        await attendance.write()
+        assert 0.9 < await seconds_since_seen() < 1.9
+
+
+async def test_provider_for_whom_nothing_was_open_is_leased_what_comes_with_the_next_block(database_url: str) -> None:
+    now = 100.0
+    async with open_database(database_url, smallest=1, largest=2) as pool:
+        async with pool.connection() as connection:
+            await migrate(connection)
+            await begin_index(connection)
+            await add_models(connection, 1)
+            await add_providers(connection, 2)
+        polls = polls_over(pool, lambda: now)
+
+        async def poll(provider: int) -> int:
+            held = await polls.poll(SessionRow(b"\x01", provider), JobFilter(state="Open", model_id=1), 4, 100, 0)
+            assert not isinstance(held, NotSigned)
+            return len(held[1])
+
+        assert [await poll(1), await poll(2), await poll(1)] == [0, 0, 0]
+        async with pool.connection() as connection, connection.transaction():
+            await add_jobs(connection, 3, models=1)
+            await connection.execute("update jobs set designated = 2 where posted_block > 1")
+            await connection.execute("update index_position set block_number = 2, block_hash = '\\x02'")
+        now += 0.06
+        assert [await poll(1), await poll(2)] == [1, 2]

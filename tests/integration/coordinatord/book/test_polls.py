@@ -1,0 +1,103 @@
+import pytest
+
+from tests.integration.coordinatord.scene.party import Party
+from tests.integration.coordinatord.scene.shows import shows
+from tests.integration.coordinatord.scene.stage import Stage
+
+pytestmark = pytest.mark.anyio
+
+
+async def poll(who: Party, query: str) -> list[str]:
+    answer = await who.http.get(f"/evm/jobs?{query}", headers=who.authorization)
+    assert answer.status_code == 200, answer.text
+    return [job["job_id"] for job in answer.json()["jobs"]]
+
+
+async def test_poll_leases_the_oldest_and_nobody_else_gets_them(client: Party, provider: Party, rival: Party) -> None:
+    jobs = [(await client.post())["job_id"] for _ in range(3)]
+    assert await poll(provider, "state=Open&model=1&free=2") == jobs[:2]
+    assert await poll(rival, "state=Open&model=1&free=5") == jobs[2:]
+    assert await poll(provider, "state=Open&model=1&free=2") == jobs[:2]
+    assert await poll(provider, "state=Open&model=1&free=0") == jobs[:2]
+
+
+async def test_lapsed_lease_goes_to_who_polls_next(client: Party, provider: Party, rival: Party, stage: Stage) -> None:
+    job = (await client.post())["job_id"]
+    assert await poll(provider, "state=Open&model=1&free=1") == [job]
+    await stage.execute("update leases set expires_at = clock_timestamp() - interval '1 second'")
+    assert await poll(rival, "state=Open&model=1&free=1") == [job]
+    assert await poll(provider, "state=Open&model=1&free=1") == []
+
+
+async def test_poll_gives_no_job_that_is_designated_to_another(client: Party, provider: Party, rival: Party) -> None:
+    mine = (await client.post(designated=1))["job_id"]
+    assert await poll(rival, "state=Open&model=1&free=5") == []
+    assert await poll(provider, "state=Open&model=1&free=5") == [mine]
+
+
+@shows("GET /evm/jobs", 401, "invalid_session")
+@shows("GET /evm/jobs", 403, "not_registered")
+@shows("GET /evm/jobs", 400, "invalid_request_error")
+async def test_poll_needs_a_provider_session_state_and_model(client: Party, provider: Party, stage: Stage) -> None:
+    await client.sign_in()
+    whole = "state=Open&model=1&free=1"
+    for who, query, status, told in (
+        (None, whole, 401, "invalid_session"),
+        (client, whole, 403, "not_registered"),
+        (provider, "model=1&free=1", 400, "state"),
+        (provider, "state=Claimed&model=1&free=1", 400, "state"),
+        (provider, "state=Open&free=1", 400, "model"),
+        (provider, "state=Open&model=777&free=1", 400, "model"),
+        (provider, "state=Open&model=1&free=4294967296", 400, "free"),
+    ):
+        headers = who.authorization if who is not None else {}
+        answer = await stage.http.get(f"/evm/jobs?{query}", headers=headers)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"] or error["param"]) == (status, told), query
+
+
+async def test_session_is_ignored_without_free(provider: Party, stage: Stage) -> None:
+    headers = {"authorization": "Bearer nonsense"}
+    assert (await stage.http.get("/evm/jobs", headers=headers)).status_code == 200
+
+
+async def test_polling_makes_a_candidate_of_a_provider_whose_ask_is_cleared(
+    client: Party, provider: Party, rival: Party, stage: Stage
+) -> None:
+    await provider.publish(provider.asks(1, (1, 3600, 5, 7)))
+    await rival.publish(rival.asks(2, (1, 3600, 4, 7)))
+    probe = {"model_id": 1, "sla_secs": 3600, "units_in": 10, "units_out": 10}
+
+    async def candidates(body: dict[str, object]) -> list[str]:
+        answer = await stage.http.post("/v1/jobs", json=body)
+        assert answer.status_code == 402
+        return [candidate["provider_id"] for candidate in answer.json()["candidates"]]
+
+    assert await candidates(probe) == []
+    for who in (provider, rival):
+        await poll(who, "state=Open&model=1&free=1")
+    assert await candidates(probe) == ["2", "1"]
+    assert await candidates(probe | {"designated": 1}) == ["1"]
+    assert await candidates(probe | {"sla_secs": 60}) == []
+    assert await candidates(client.order(rate_in=4, rate_out=7)) == ["2"]
+    assert await candidates(client.order(rate_in=5, rate_out=7)) == ["2", "1"]
+    assert await candidates(client.order(rate_in=3, rate_out=7)) == []
+    await stage.execute("update liveness set seen_at = seen_at - interval '1 minute' where provider_id = 2")
+    assert await candidates(probe) == ["1"]
+
+
+async def test_among_equal_prices_the_least_recently_picked_is_first(
+    client: Party, provider: Party, rival: Party, stage: Stage
+) -> None:
+    for who, number in ((provider, 1), (rival, 2)):
+        await who.publish(who.asks(number, (1, 3600, 5, 7)))
+        await poll(who, "state=Open&model=1&free=1")
+    probe = {"model_id": 1, "sla_secs": 3600, "units_in": 10, "units_out": 10}
+    firsts = []
+    for _ in range(3):
+        answer = (await stage.http.post("/v1/jobs", json=probe)).json()
+        assert "quote" not in answer
+        first = answer["candidates"][0]
+        firsts.append(first["provider_id"])
+        await client.post(designated=int(first["provider_id"]))
+    assert firsts == ["1", "2", "1"]

@@ -1,0 +1,79 @@
+"""A coordinator per test, and a check that each test saw what it says it shows."""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import pytest
+
+from devnet.accounts import Wallet as DevnetWallet
+from devnet.world import World
+from tests.integration.coordinatord.scene.batching import Batching
+from tests.integration.coordinatord.scene.party import Party, wallet_of
+from tests.integration.coordinatord.scene.shows import assert_shown
+from tests.integration.coordinatord.scene.stage import Seen, Stage, configured, staged
+
+
+@pytest.fixture
+def seen(request: pytest.FixtureRequest) -> Iterator[list[Seen]]:
+    """Every answer of this test; at its end those that it is marked to show must be among them."""
+    answers: list[Seen] = []
+    yield answers
+    assert_shown(request.node, answers)
+
+
+@pytest.fixture
+def stage_settings() -> dict[str, object]:
+    """Of the coordinator; a module that needs others overrides this."""
+    return {}
+
+
+@pytest.fixture
+async def stage(
+    world: World, database_url: str, seen: list[Seen], stage_settings: dict[str, object]
+) -> AsyncIterator[Stage]:
+    async with staged(world, configured(world, database_url, **stage_settings), seen) as stage:
+        yield stage
+
+
+@pytest.fixture
+def party(stage: Stage) -> Callable[[DevnetWallet], Party]:
+    ground = stage.ground
+
+    def make(wallet: DevnetWallet) -> Party:
+        return Party(
+            wallet_of(wallet), ground.domains, ground.config.addresses.job_registry, stage.http, wallet.box_key
+        )
+
+    return make
+
+
+@pytest.fixture
+def client(party: Callable[[DevnetWallet], Party], world: World) -> Party:
+    return party(world.cast.with_role("client")[0])
+
+
+@pytest.fixture
+async def batching(client: Party, stage: Stage) -> Batching:
+    """The client as an owner of batches, signed in."""
+    await client.sign_in()
+    return await Batching.of(stage, client)
+
+
+@pytest.fixture
+def stranger(party: Callable[[DevnetWallet], Party], world: World) -> Party:
+    return party(world.cast.with_role("client")[1])
+
+
+@pytest.fixture
+async def provider(party: Callable[[DevnetWallet], Party], world: World) -> Party:
+    """Registered, listed, allowed every model, signed in."""
+    provider = party(world.cast.with_role("provider")[0])
+    await provider.sign_in("provider")
+    return provider
+
+
+@pytest.fixture
+async def rival(party: Callable[[DevnetWallet], Party], world: World) -> Party:
+    """Another such provider."""
+    rival = party(world.cast.with_role("provider")[1])
+    await rival.sign_in("provider")
+    return rival

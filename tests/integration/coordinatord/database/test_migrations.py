@@ -1,0 +1,59 @@
+"""Migrations of a database that holds something."""
+
+import json
+
+import asyncpg
+import pytest
+
+from coordinatord.database import migrate as migrating
+from coordinatord.database.migrate import migrate
+from coordinatord.indexer.undo_sql import undo_above
+
+pytestmark = pytest.mark.anyio
+
+_OLD_JOB = (
+    "insert into jobs (job_id, owner, c, model_id, sla_secs, rate_in, rate_out, units_in, units_out, designated,"
+    " expires_at, cap, fee_bps, gas_fee, task_cid, pay_sig, posted_block, posted_log, state, ended_because)"
+    " values ($1, '\\xaa', '\\x01', 1, 60, 1, 1, 1, 1, 0, $2, 7, 0, 0, 'bafk', '\\x01', $3, $4, $5, $6)"
+)
+
+
+async def test_jobs_of_before_are_numbered_marked_and_counted(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = await asyncpg.connect(database_url)
+    files = migrating._migrations()
+    with monkeypatch.context() as before:
+        before.setattr(migrating, "_migrations", lambda: {n: file for n, file in files.items() if n < 15})
+        await migrate(connection)
+    await connection.execute("insert into index_position values (true, 9, '\\x09', 1000, false)")
+    for job, expires_at, block, log, state, because in (
+        (b"c", 2000, 5, 0, 0, 0),
+        (b"a", 999, 3, 1, 0, 0),  # expired
+        (b"b", 1000, 4, 0, 2, 1),
+        (b"d", 999, 3, 0, 3, 2),
+    ):
+        await connection.execute(_OLD_JOB, job, expires_at, block, log, state, because)
+    old_row = await connection.fetchval("select to_jsonb(j) || '{\"state\": 1}' from jobs j where job_id = 'b'")
+    await connection.execute(
+        "insert into undo_journal (block_number, table_name, key, old_row) values (9, 'jobs', $1, $2)",
+        json.dumps({"job_id": "\\x62"}),
+        old_row,
+    )
+    await migrate(connection)
+    book = "select convert_from(job_id, 'utf8'), ordinal, state, ended_because from jobs order by ordinal"
+    assert [tuple(row) for row in await connection.fetch(book)] == [
+        ("d", 0, 3, 2),
+        ("a", 1, 3, 5),
+        ("b", 2, 2, 1),
+        ("c", 3, 0, 0),
+    ]
+    counts = "select state, jobs from job_counts where list = 0 and bits = 12 order by state"
+    assert [tuple(row) for row in await connection.fetch(counts)] == [(0, 1), (2, 1), (3, 2)]
+    sums = await connection.fetchrow("select jobs, completed, escrowed from owner_sums")
+    assert sums is not None
+    assert tuple(sums) == (4, 1, 28)
+    async with connection.transaction():  # what was journaled before can be undone after
+        await undo_above(connection, 8)
+    assert tuple((await connection.fetch(book))[2]) == ("b", 2, 1, 1)
+    await connection.close()

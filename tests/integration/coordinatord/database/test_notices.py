@@ -1,0 +1,56 @@
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import anyio
+import pytest
+
+from coordinatord.database import notices
+from coordinatord.database.connections import Database, open_database
+from coordinatord.database.notices import INDEX_MOVED, Notices
+
+pytestmark = pytest.mark.anyio
+
+_LISTENERS = (
+    "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+    " and query ilike any(array['listen %', 'select 1'])"
+)
+
+
+@contextmanager
+def silenced(pid: int) -> Iterator[None]:
+    """The server's side of a connection does not answer any more, and does not say so."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+async def _listener(database: Database) -> int:
+    async with database.connection() as connection:
+        while not (pids := await connection.fetch(_LISTENERS)):  # noqa: ASYNC110 - the event is in another process
+            await anyio.sleep(0.02)
+        return int(pids[0]["pid"])
+
+
+async def test_listening_connection_that_fell_silent_is_replaced(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notices, "_PATIENCE", 0.2)
+    heard = anyio.Event()
+    listening = Notices(heartbeat=0.1)
+    async with (
+        open_database(database_url, smallest=1, largest=2) as database,
+        anyio.create_task_group() as tasks,
+        listening.subscribe(INDEX_MOVED, lambda _: heard.set()),
+    ):
+        tasks.start_soon(listening.listen, database)
+        with anyio.fail_after(15), silenced(await _listener(database)):
+            while not heard.is_set():
+                async with database.connection() as connection:
+                    await connection.execute("select pg_notify($1, '1')", INDEX_MOVED)
+                with anyio.move_on_after(0.2):
+                    await heard.wait()
+        tasks.cancel_scope.cancel()

@@ -1,0 +1,135 @@
+"""Sums of what is stored, and how long content without a result is kept, in the tables alone."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from coordinatord.database.connections import Connection, open_database
+from coordinatord.database.migrate import migrate
+from coordinatord.files import objects_sql, sql
+from tests.integration.coordinatord.book.market_rows import add_jobs, add_providers, begin_index
+
+pytestmark = pytest.mark.anyio
+
+OWNER = b"\x0a" * 20
+MONTH, SHORT = 2_592_000, 100
+
+
+@pytest.fixture
+async def connection(database_url: str) -> AsyncIterator[Connection]:
+    async with open_database(database_url, smallest=1, largest=2) as database, database.connection() as opened:
+        await migrate(opened)
+        await begin_index(opened)
+        yield opened
+
+
+async def sums(connection: Connection) -> dict[str, tuple[int, int]]:
+    rows = await connection.fetch("select kind, bytes, rows from stored where owner = $1 and rows <> 0", OWNER)
+    return {row["kind"]: (row["bytes"], row["rows"]) for row in rows}
+
+
+async def upload(connection: Connection, size: int, file_id: str = "file-1") -> None:
+    await sql.begin(connection, file_id, OWNER, "input", "name", reserved=size * 2)
+    await sql.complete(connection, file_id, cid="cid", size=size, lines=0, commitment=b"c")
+
+
+async def keep(connection: Connection, job: bytes, key: str) -> None:
+    """A container of this job that is attached."""
+    await objects_sql.hold(connection, key, job, 10, b"\0" * 32, owner=OWNER)
+    await objects_sql.attach(connection, key, MONTH)
+
+
+async def decide(connection: Connection) -> None:
+    await objects_sql.decide(connection, retention_seconds=MONTH, unsettled_seconds=SHORT)
+
+
+async def lives(connection: Connection, table: str = "objects") -> int:
+    """Seconds that the only row lives yet."""
+    left: int = await connection.fetchval(
+        f"select round(extract(epoch from expires_at - clock_timestamp()))::bigint from {table}"  # noqa: S608 - its own names
+    )
+    return left
+
+
+async def test_sums_follow_rows_as_they_come_change_and_go(connection: Connection) -> None:
+    await sql.begin(connection, "file-1", OWNER, "input", "name", reserved=500)
+    assert await sums(connection) == {"inputs": (500, 1)}
+    await sql.complete(connection, "file-1", cid="cid", size=70, lines=0, commitment=b"c")
+    await objects_sql.hold(connection, "containers/a", b"\1", 10, b"\0" * 32, owner=OWNER)
+    await objects_sql.hold(connection, "containers/b", b"\1", 10, b"\0" * 32, owner=OWNER)
+    await objects_sql.hold(connection, "containers/b", b"\1", 30, b"\1" * 32, owner=OWNER)
+    await objects_sql.hold(connection, "results/b/c", b"\1", 5, b"\1" * 32, owner=OWNER)
+    assert await sums(connection) == {"inputs": (70, 1), "containers": (40, 2), "results": (5, 1)}
+    held = await sql.stored_for(connection, OWNER)
+    assert (held.bytes, held.rows, held.earned) == (115, 4, False)
+    await connection.execute("delete from objects")
+    await connection.execute("delete from files")
+    assert await sums(connection) == {}
+    await sql.drop_empty(connection)
+    assert await connection.fetchval("select count(*) from stored") == 0
+
+
+async def test_settled_job_or_a_listing_earns_the_larger_allowance(connection: Connection) -> None:
+    await add_providers(connection, 2)
+    operator: bytes = await connection.fetchval("select operator from providers where provider_id = 1")
+    assert (await sql.stored_for(connection, operator)).earned
+    await connection.execute("update providers set listed = false")
+    assert not (await sql.stored_for(connection, operator)).earned
+    await add_jobs(connection, 1, models=1)
+    await connection.execute("update jobs set owner = $1, state = 2, provider_id = 1", OWNER)
+    assert (await sql.stored_for(connection, operator)).earned
+    assert (await sql.stored_for(connection, OWNER)).earned
+
+
+@pytest.mark.parametrize(
+    ("ended", "kept"),
+    [
+        ("state = 2", MONTH),
+        ("state = 1", MONTH),
+        ("state = 0", MONTH),
+        ("state = 3, ended_because = 2", SHORT),
+        ("state = 3, ended_because = 3", SHORT),
+        ("state = 0, expires_at = 0", SHORT),
+    ],
+)
+async def test_content_is_kept_long_where_its_job_settled_or_lives(
+    connection: Connection, ended: str, kept: int
+) -> None:
+    await add_jobs(connection, 1, models=1)
+    await connection.execute(f"update jobs set {ended}")  # noqa: S608 - one of the cases above
+    await keep(connection, await connection.fetchval("select job_id from jobs"), "containers/a")
+    await decide(connection)
+    assert abs(await lives(connection) - kept) < 10
+    await decide(connection)
+    assert abs(await lives(connection) - kept) < 10
+
+
+async def test_content_of_a_job_that_a_reorganisation_revives_is_kept_as_before(connection: Connection) -> None:
+    await add_jobs(connection, 1, models=1)
+    await keep(connection, await connection.fetchval("select job_id from jobs"), "containers/a")
+    await connection.execute("update jobs set state = 3, ended_because = 2")
+    await decide(connection)
+    await connection.execute("update jobs set state = 1, ended_because = 0")
+    await connection.execute("update objects set expires_at = clock_timestamp() - interval '1 second'")
+    await decide(connection)
+    assert abs(await lives(connection) - MONTH) < 10
+
+
+async def test_upload_of_a_job_that_was_never_posted_is_kept_short_and_one_still_to_be_posted_is_not(
+    connection: Connection,
+) -> None:
+    await upload(connection, 5)
+    await sql.attach(connection, "file-1", MONTH, b"\7" * 32)
+    await connection.execute(
+        "insert into relays (kind, subject, dedupe, target, calldata, priority) values ('post', $1, '', '', '', 3)",
+        b"\7" * 32,
+    )
+    await decide(connection)
+    assert abs(await lives(connection, "files") - MONTH) < 10
+    await connection.execute("update relays set state = 'refused'")
+    await connection.execute("update index_position set rebuilding = true")
+    await decide(connection)
+    assert abs(await lives(connection, "files") - MONTH) < 10, "an index that is being rebuilt knows of no job"
+    await connection.execute("update index_position set rebuilding = false")
+    await decide(connection)
+    assert abs(await lives(connection, "files") - SHORT) < 10

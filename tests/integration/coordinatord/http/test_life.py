@@ -1,0 +1,153 @@
+import json
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import anyio
+import httpx
+import pytest
+
+from common.domains import Domains
+from devnet.ports import LOOPBACK, pick_free
+from devnet.world import World
+from tests.faults.tcp_proxy import Trouble, tcp_proxy
+from tests.integration.coordinatord.scene.party import Party, wallet_of
+from tests.integration.coordinatord.scene.running import Coordinator, running, start, until_ready
+from tests.integration.coordinatord.scene.stage import configured, environment
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def coordinator(world: World, database_url: str) -> AsyncIterator[Coordinator]:
+    async with running(environment(world, database_url), pick_free(), pick_free()) as coordinator:
+        yield coordinator
+
+
+@pytest.fixture
+async def client(world: World, database_url: str, coordinator: Coordinator) -> AsyncIterator[Party]:
+    book = configured(world, database_url).addresses
+    wallet = world.cast.with_role("client")[0]
+    async with httpx.AsyncClient(base_url=coordinator.base_url, trust_env=False, timeout=30) as http:
+        yield Party(wallet_of(wallet), Domains.of(book), book.job_registry, http, wallet.box_key)
+
+
+async def _until_broadcast(world: World) -> None:
+    """A transaction waits to be mined: the request behind it is in flight."""
+    with anyio.fail_after(10):
+        while (await world.anvil.call("txpool_status"))["pending"] == "0x0":  # noqa: ASYNC110 - anvil tells nobody
+            await anyio.sleep(0.05)
+
+
+async def test_sigterm_makes_unready_finishes_what_is_in_flight_and_exits_0(
+    world: World, coordinator: Coordinator, client: Party
+) -> None:
+    body = await client.paid()
+    await world.anvil.call("evm_setAutomine", False)
+    answers: list[httpx.Response] = []
+
+    async def post() -> None:
+        answers.append(await client.http.post("/v1/jobs", json=body))
+
+    async def until_stopping() -> None:
+        """Unready is said while the port still listens."""
+        async with httpx.AsyncClient(base_url=coordinator.base_url, trust_env=False) as http:
+            while (await http.get("/readyz")).status_code == 200:
+                pass
+
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(post)
+            await _until_broadcast(world)
+            coordinator.terminate()
+            with anyio.fail_after(5):
+                await until_stopping()
+            await world.anvil.call("evm_mine")
+    finally:
+        await world.anvil.call("evm_setAutomine", True)
+    assert answers[0].status_code == 201
+    assert await coordinator.exit_status() == 0
+
+
+async def test_metrics_tell_requests_by_route_and_status(coordinator: Coordinator, client: Party) -> None:
+    await client.http.get("/v1/jobs/0x" + "12" * 32)
+    async with httpx.AsyncClient(trust_env=False) as http:
+        metrics = (await http.get(coordinator.metrics_url)).text
+        assert (await http.get(coordinator.metrics_url.replace("/metrics", "/"))).status_code == 404
+    assert 'coordinatord_http_request_seconds_count{method="GET",route="/v1/jobs/{id}",status="404"} 1.0' in metrics
+    assert 'coordinatord_database_connections{use="idle"}' in metrics
+    assert "coordinatord_index_cursor_block" in metrics
+
+
+async def test_idle_coordinator_holds_at_most_150_mib(coordinator: Coordinator) -> None:
+    assert coordinator.resident_bytes() <= 150 * 2**20
+
+
+async def test_killed_coordinator_finds_its_relay_again_and_posts_once(
+    world: World, database_url: str, coordinator: Coordinator, client: Party
+) -> None:
+    body = await client.paid()
+    await world.anvil.call("evm_setAutomine", False)
+
+    async def post_in_vain() -> None:
+        with pytest.raises(httpx.TransportError):
+            await client.http.post("/v1/jobs", json=body)
+
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(post_in_vain)
+            await _until_broadcast(world)
+            coordinator.process.kill()
+    finally:
+        await world.anvil.call("evm_setAutomine", True)
+    await world.anvil.call("evm_mine")
+    async with (
+        running(environment(world, database_url), pick_free(), pick_free()) as second,
+        httpx.AsyncClient(base_url=second.base_url, trust_env=False, timeout=30) as http,
+    ):
+        assert (await http.get(f"/v1/jobs/{body['job_id']}")).json()["status"] == "queued"
+        again = await http.post("/v1/jobs", json=body)
+    assert (again.status_code, again.json()["error"]["code"]) == (409, "DuplicateJob")
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"chainId": 1}, b"chainId"),
+        ({"tokenDomain": {"name": "Other", "version": "1"}}, b"paytoken"),
+        ({"askRegistry": "0x" + "11" * 20}, b"askRegistry"),
+    ],
+    ids=["another chain", "another token domain", "no contract there"],
+)
+async def test_boot_stops_at_a_chain_that_is_not_the_address_books(
+    world: World, database_url: str, change: dict[str, object], told: bytes
+) -> None:
+    settings = environment(world, database_url)
+    book = json.loads(settings["ADDRESSES_JSON"]) | change
+    ports = {"PORT": str(pick_free()), "METRICS_PORT": "0"}
+    process = start(settings | ports | {"ADDRESSES_JSON": json.dumps(book)}, errors=subprocess.PIPE)
+    _, errors = await anyio.to_thread.run_sync(process.communicate)
+    assert process.returncode == 1
+    assert told in errors.splitlines()[-1]
+    assert b"Traceback" not in errors
+
+
+async def test_coordinator_that_is_started_before_its_database_waits_for_it(
+    world: World, database_url: str, tmp_path: Path
+) -> None:
+    port, log = pick_free(), tmp_path / "log"
+    server = urlsplit(database_url)
+    async with tcp_proxy(LOOPBACK, server.port or 0) as database, httpx.AsyncClient(trust_env=False) as http:
+        settings = environment(world, database_url.replace(f":{server.port}/", f":{database.port}/"), PORT=port)
+        with log.open("wb") as errors, database.trouble(Trouble.REFUSE):
+            process = start(settings, errors=errors.fileno())
+            with anyio.fail_after(20):
+                while b"waiting for the database" not in log.read_bytes():
+                    assert process.poll() is None, log.read_text()
+                    await anyio.sleep(0.05)
+        try:
+            await until_ready(Coordinator(process, f"http://{LOOPBACK}:{port}", ""), http)
+        finally:
+            process.kill()
+            process.wait()

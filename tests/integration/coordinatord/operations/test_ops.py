@@ -1,0 +1,228 @@
+import secrets
+import time
+
+import anyio
+import httpx
+import pytest
+
+from common.scalars import base64_of, hex_of
+from tests.integration.coordinatord.relayer.mining import mining_by_hand
+from tests.integration.coordinatord.scene import relay_ends
+from tests.integration.coordinatord.scene.faults import status, unreachable
+from tests.integration.coordinatord.scene.node_faults import node_error, view
+from tests.integration.coordinatord.scene.party import Body, Party
+from tests.integration.coordinatord.scene.shows import shows, shows_relay_codes
+from tests.integration.coordinatord.scene.specification import ANY_HASH
+from tests.integration.coordinatord.scene.stage import Stage
+
+pytestmark = pytest.mark.anyio
+
+OPS = "POST /evm/ops"
+
+
+@shows(OPS, 201)
+async def test_claim_and_settle_take_a_job_to_its_result(client: Party, provider: Party, stage: Stage) -> None:
+    job = (await client.post())["job_id"]
+    claimed = await provider.run(provider.claim(job))
+    assert claimed.status_code == 201
+    assert set(claimed.json()) == {"tx_hash", "status", "block_number"}
+    running = (await stage.http.get(f"/v1/jobs/{job}")).json()
+    assert (running["status"], running["svc"]["state"]) == ("in_progress", 1)
+    assert int(running["in_progress_at"]) > 0
+
+    result = b"sealed result"
+    settled = await provider.run(provider.settle(job, result=base64_of(result)))
+    assert settled.status_code == 201
+    done = (await stage.http.get(f"/v1/jobs/{job}")).json()
+    assert (done["status"], done["result_cid"]) == ("completed", settled.json()["result_cid"])
+    assert (done["svc"]["state"], done["svc"]["ended_because"], done["svc"]["completion_tok"]) == (2, 1, "10")
+    async with httpx.AsyncClient(trust_env=False) as gateway:
+        fetched = await gateway.get(f"{stage.world.pins.gateway}/ipfs/{done['result_cid']}")
+    assert fetched.content == result
+
+
+async def test_fail_ends_a_claimed_job(client: Party, provider: Party, stage: Stage) -> None:
+    job = (await client.post())["job_id"]
+    await provider.run(provider.claim(job))
+    assert (await provider.run(provider.fail(job))).status_code == 201
+    assert (await stage.http.get(f"/v1/jobs/{job}")).json()["status"] == "failed"
+
+
+async def test_identity_and_capacity_show_on_the_provider(provider: Party, stage: Stage) -> None:
+    box_key = bytes.fromhex("8520f0098930a754748b7ddcb43ef75a0dbf3a0d26381af4eba4a98eaa9b4e6a")
+    assert (await provider.run(provider.set_identity(box_key, b'{"kind":"test"}'))).status_code == 201
+    assert (await provider.run(provider.request_capacity(3))).status_code == 201
+    ids = {operator.lower(): number for operator, number in stage.world.market.provider_ids.items()}
+    row = (await stage.http.get(f"/evm/providers/{ids[provider.address]}")).json()
+    assert row["box_key"] == hex_of(box_key)
+    assert row["evidence"] == {"kind": "test"}
+    assert row["capacity"] == "1"  # 500 · min(3, 128) / 1000
+
+
+@pytest.mark.parametrize(
+    ("changed", "param", "code"),
+    [
+        ({"op": "steal"}, "op", None),
+        ({"op": None}, "op", None),
+        ({"job_id": "0x12"}, "job_id", None),
+        ({"completion_tok": -1}, "completion_tok", None),
+        ({"signature": "0x12"}, "signature", None),
+        ({"result": None}, "result", "result_required"),
+        ({"result": ""}, "result", "result_required"),
+        ({"result_cid": "bafy"}, "result_cid", "result_ambiguous"),
+        ({"result": None, "result_cid": "bafy"}, "result_cid", "unknown_result"),
+    ],
+)
+async def test_malformed_op_names_the_field(
+    provider: Party, stage: Stage, changed: dict[str, object], param: str, code: str | None
+) -> None:
+    op = provider.settle("0x" + "12" * 32, result="AAAA") | changed
+    error = (await provider.run(op)).json()["error"]
+    assert (error["param"], error["code"]) == (param, code)
+
+
+@shows(OPS, 400, "invalid_request_error")
+@shows(OPS, 400, "result_required")
+@shows(OPS, 400, "result_ambiguous")
+@shows(OPS, 400, "unknown_result")
+async def test_result_comes_in_exactly_one_way(provider: Party, stage: Stage) -> None:
+    op = provider.settle("0x" + "12" * 32)
+    assert (await provider.run({})).json()["error"]["param"] == "op"
+    for more in ({}, {"result": "AAAA", "result_cid": "bafy"}, {"result_cid": "bafy"}):
+        assert (await provider.run(op | more)).status_code == 400
+
+
+@pytest.mark.parametrize("key", [bytes(32), b"\1" + bytes(31)], ids=["zero", "order 1"])
+async def test_box_key_that_everybody_can_open_is_refused(provider: Party, key: bytes) -> None:
+    answer = await provider.run(provider.set_identity(key, b""))
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "box_key")
+
+
+@shows(OPS, 401, "invalid_session")
+async def test_op_needs_a_live_session_and_says_so_before_reading_it(provider: Party, stage: Stage) -> None:
+    for headers in ({}, {"authorization": "Bearer x"}, {"authorization": f"Bearer svc_sess_{'A' * 43}"}):
+        answer = await stage.http.post("/evm/ops", content=b"{", headers=headers)
+        assert (answer.status_code, answer.json()["error"]["type"]) == (401, "authentication_error")
+
+
+@shows(OPS, 403, "invalid_op_signature")
+async def test_op_of_a_wallet_that_is_no_provider_is_refused(client: Party, provider: Party) -> None:
+    job = "0x" + "12" * 32
+    for op in (client.claim(job), provider.claim(job) | {"signature": "0x" + "00" * 65}):
+        answer = await provider.run(op)
+        assert (answer.status_code, answer.json()["error"]["type"]) == (403, "invalid_op_signature")
+
+
+@shows(OPS, 409)
+async def test_refusal_by_the_chain_is_told_by_its_name(client: Party, provider: Party, stage: Stage) -> None:
+    job = (await client.post())["job_id"]
+    now = int(time.time())
+    for op, reason in (
+        (provider.claim(job, now - 700), "StaleOp"),
+        (provider.claim("0x" + "12" * 32), "UnknownJob"),
+        (provider.fail(job), "NotClaimed"),
+        (provider.settle(job, result="AAAA"), "NotClaimed"),
+        (provider.request_capacity(3, now + 90_000), "StaleOp"),
+    ):
+        answer = await provider.run(op)
+        assert (answer.status_code, answer.json()) == (409, {"ok": False, "reason": reason})
+        assert answer.headers["x-svc-retryable"] == "false"
+    assert await stage.fetchval("select count(*) from objects where key like 'results/%'") == 0
+
+
+@shows("POST /evm/simulate/claim", 200)
+async def test_simulated_claim_names_the_first_failing_check(client: Party, provider: Party, stage: Stage) -> None:
+    job = (await client.post())["job_id"]
+
+    async def simulate(job_id: str, address: str) -> object:
+        return (await stage.http.post("/evm/simulate/claim", json={"job_id": job_id, "address": address})).json()
+
+    assert await simulate(job, provider.address) == {"ok": True}
+    assert await simulate("0x" + "12" * 32, provider.address) == {"ok": False, "reason": "UnknownJob"}
+    assert await simulate(job, client.address) == {"ok": False, "reason": "UnknownProvider"}
+
+
+async def test_job_that_the_index_has_not_got_is_known_by_its_log(client: Party, provider: Party, stage: Stage) -> None:
+    job = (await client.post())["job_id"]
+    await stage.execute("delete from jobs")  # as while it is rebuilt
+    body = {"job_id": job, "address": provider.address}
+    assert (await stage.http.post("/evm/simulate/claim", json=body)).json() == {"ok": True}
+
+
+@shows("POST /evm/simulate/claim", 400, "invalid_request_error")
+@shows("POST /evm/simulate/claim", 503, "chain_unreachable")
+@shows("POST /evm/simulate/claim", 503, "rate_limited")
+@shows("POST /evm/simulate/claim", 503, "claim_simulate_read")
+async def test_simulated_claim_that_cannot_be(stage: Stage) -> None:
+    path, body = "/evm/simulate/claim", {"job_id": "0x" + "12" * 32, "address": "0x" + "34" * 20}
+    assert (await stage.http.post(path, json=body | {"address": "me"})).json()["error"]["param"] == "address"
+    with stage.node.answering(unreachable):
+        assert (await stage.http.post(path, json=body)).json()["error"]["type"] == "chain_unreachable"
+    with stage.node.answering(node_error(view("job(bytes32)"), -32005)):
+        assert (await stage.http.post(path, json=body)).json()["error"]["code"] == "rate_limited"
+    with stage.node.answering(node_error(view("job(bytes32)"))):
+        assert (await stage.http.post(path, json=body)).json()["error"]["code"] == "claim_simulate_read"
+
+
+@shows(OPS, 413, "body_too_large")
+@shows_relay_codes(OPS)
+@shows(OPS, 429, "busy")
+@shows(OPS, 503, "chain_unreachable")
+@shows(OPS, 503, "provider_id_read")
+@shows(OPS, 503, "claim_simulate_read")
+@shows(OPS, 503, "store_unavailable")
+@shows(OPS, 503, "store_rejected")
+@shows(OPS, 504, ANY_HASH)
+async def test_trouble_on_the_way_of_an_op(
+    client: Party, provider: Party, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = (await client.post())["job_id"]
+    too_large = await stage.http.post("/evm/ops", content=b" " * (20 * 2**20 + 1), headers=provider.authorization)
+    assert too_large.status_code == 413
+    with stage.node.answering(unreachable):
+        assert (await provider.run(provider.claim(job))).json()["error"]["type"] == "chain_unreachable"
+    with stage.node.answering(node_error(view("providerIdOf(address)"))):
+        assert (await provider.run(provider.claim(job))).json()["error"]["code"] == "provider_id_read"
+    with stage.node.answering(node_error(view("job(bytes32)"))):
+        unknown = hex_of(secrets.token_bytes(32))
+        assert (await provider.run(provider.claim(unknown))).json()["error"]["code"] == "claim_simulate_read"
+    assert (await provider.run(provider.claim(job))).status_code == 201
+    for rule, code in ((unreachable, "store_unavailable"), (status(403), "store_rejected")):
+        with stage.store.answering(rule):
+            answer = await provider.run(provider.settle(job, result="AAAA"))
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, code)
+    for code in relay_ends.CODES:
+        relay_ends.ending(monkeypatch, relay_ends.dropped(code))
+        answer = await provider.run(provider.fail(job))
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, code)
+        assert answer.headers["x-svc-retryable"] == "true"
+    relay_ends.ending(monkeypatch, relay_ends.busy)
+    assert (await provider.run(provider.fail(job))).status_code == 429
+    relay_ends.ending(monkeypatch, relay_ends.no_receipt)
+    answer = await provider.run(provider.fail(job))
+    assert answer.status_code == 504
+    assert f"/evm/jobs/{job}" in answer.json()["error"]["message"]
+
+
+async def test_another_result_for_a_settle_under_way_waits_until_that_has_ended(
+    client: Party, provider: Party, stage: Stage
+) -> None:
+    """The content id is not signed: who copies the signature must not get another result mined beside it."""
+    job = (await client.post())["job_id"]
+    assert (await provider.run(provider.claim(job))).status_code == 201
+    settle = provider.settle(job, result=base64_of(b"the result"))
+    answers: list[httpx.Response] = []
+
+    async def run(op: Body) -> None:
+        answers.append(await provider.run(op))
+
+    async with mining_by_hand(stage.world.anvil), anyio.create_task_group() as callers:
+        callers.start_soon(run, settle)
+        signed = "select count(*) = 1 from relays where kind = 'settle' and state = 'signed'"
+        while not await stage.fetchval(signed):  # noqa: ASYNC110 - the event is in the database
+            await anyio.sleep(0.02)
+        other = await provider.run({**settle, "result": base64_of(b"another result")})
+        assert (other.status_code, other.json()["error"]["type"]) == (429, "busy")
+        await stage.world.anvil.call("evm_mine")
+    assert [answer.status_code for answer in answers] == [201]
+    assert await stage.fetchval("select count(*) from relays where kind = 'settle'") == 1

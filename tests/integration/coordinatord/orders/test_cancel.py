@@ -1,0 +1,158 @@
+import time
+
+import pytest
+
+from common.scalars import hex_of
+from coordinatord.book.sql import read_posted
+from coordinatord.chain import registries
+from tests.integration.coordinatord.scene import relay_ends
+from tests.integration.coordinatord.scene.faults import unreachable
+from tests.integration.coordinatord.scene.node_faults import node_error, view
+from tests.integration.coordinatord.scene.party import Party
+from tests.integration.coordinatord.scene.shows import shows, shows_relay_codes
+from tests.integration.coordinatord.scene.specification import ANY_HASH, CONTRACT_ERROR
+from tests.integration.coordinatord.scene.stage import Stage
+
+pytestmark = pytest.mark.anyio
+
+CANCEL = "POST /v1/jobs/{id}/cancel"
+
+
+@shows(CANCEL, 200)
+async def test_cancelled_job_reads_so_and_cancelling_again_changes_nothing(client: Party, stage: Stage) -> None:
+    job = (await client.post())["job_id"]
+    first = await stage.http.post(f"/v1/jobs/{job}/cancel", json=client.cancel(job))
+    assert first.status_code == 200
+    assert first.json()["job_id"] == job
+    read = (await stage.http.get(f"/v1/jobs/{job}")).json()
+    assert (read["status"], read["svc"]["state"], read["svc"]["ended_because"]) == ("cancelled", 3, 2)
+    again = await stage.http.post(f"/v1/jobs/{job}/cancel", json=client.cancel(job, int(time.time()) - 5))
+    assert again.status_code == 200
+
+
+async def test_cancelling_what_a_transaction_ended_answers_with_that_transaction_and_relays_nothing(
+    client: Party, provider: Party, stage: Stage
+) -> None:
+    cancelled, failed = [(await client.post())["job_id"] for _ in range(2)]
+    ended = {cancelled: (await stage.http.post(f"/v1/jobs/{cancelled}/cancel", json=client.cancel(cancelled))).json()}
+    assert (await provider.run(provider.claim(failed))).status_code == 201
+    ended[failed] = (await provider.run(provider.fail(failed))).json()
+    relays = await stage.fetchval("select count(*) from relays")
+    for job, by in ended.items():
+        for seconds in (0, 3):
+            again = client.cancel(job, int(time.time()) - seconds)
+            answer = await stage.http.post(f"/v1/jobs/{job}/cancel", json=again)
+            assert (answer.status_code, answer.json()) == (200, {"job_id": job, "tx_hash": by["tx_hash"]})
+    assert await stage.fetchval("select count(*) from relays") == relays
+
+
+async def test_what_ended_a_job_elsewhere_is_found_in_the_chains_logs_once(
+    client: Party, provider: Party, stage: Stage
+) -> None:
+    job = (await client.post())["job_id"]
+    job_id = bytes.fromhex(job[2:])
+    known = (await read_posted(stage.ground.database.line(), [job_id]))[job_id]
+    assert known is not None
+    calldata = registries.cancel(known.posted, 0, b"")
+    call = {"from": client.address, "to": hex_of(client.registry), "data": hex_of(calldata)}
+    alone = await stage.world.anvil.call("eth_sendTransaction", call)
+    for _ in range(2):
+        answer = await stage.http.post(f"/v1/jobs/{job}/cancel", json=client.cancel(job))
+        assert (answer.status_code, answer.json()["tx_hash"]) == (200, alone)
+    assert await stage.fetchval("select count(*) from relays where kind = 'cancel'") == 0
+    with stage.node.answering(node_error(lambda call: call["method"] == "eth_getLogs")):
+        answer = await stage.http.post(f"/v1/jobs/{job}/cancel", json=client.cancel(job))
+    assert (answer.status_code, answer.json()["tx_hash"]) == (200, alone)
+
+
+async def test_an_expired_job_is_cancelled_by_one_transaction_however_often_it_is_asked_for(
+    client: Party, stage: Stage
+) -> None:
+    async def chain_time() -> int:
+        return int((await stage.world.anvil.call("eth_getBlockByNumber", "latest", False))["timestamp"], 16)
+
+    expires_at = max(int(time.time()), await chain_time()) + 60
+    job = (await client.post(expires_at=expires_at))["job_id"]
+    await stage.world.anvil.call("evm_setNextBlockTimestamp", expires_at + 60)
+    await stage.world.anvil.call("evm_mine")
+    between = (int(time.time()) + await chain_time()) // 2  # the chain's clock and ours both have to take it
+    bodies = [client.cancel(job, between), client.cancel(job, between + 1)]
+    answers = [await stage.http.post(f"/v1/jobs/{job}/cancel", json=body) for body in bodies]
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert answers[0].json() == answers[1].json()
+    assert await stage.fetchval("select count(*) from relays where kind = 'cancel'") == 1
+    assert (await stage.http.get(f"/v1/jobs/{job}")).json()["svc"]["ended_because"] == 5
+
+
+@shows(CANCEL, 400, "invalid_request_error")
+async def test_malformed_cancel_names_the_field(client: Party, stage: Stage) -> None:
+    job = "0x" + "12" * 32
+    for path, changed, param in (
+        ("/v1/jobs/0x12/cancel", {}, "id"),
+        (f"/v1/jobs/{job}/cancel", {"issued_at": "soon"}, "issued_at"),
+        (f"/v1/jobs/{job}/cancel", {"signature": "0x12"}, "signature"),
+    ):
+        answer = await stage.http.post(path, json=client.cancel(job) | changed)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+@shows(CANCEL, 409, "StaleOp")
+@shows(CANCEL, 409, "NotTheOwner")
+async def test_only_the_owner_cancels_and_only_within_the_window(client: Party, stranger: Party, stage: Stage) -> None:
+    job = (await client.post())["job_id"]
+    unknown = "0x" + "12" * 32
+    now = int(time.time())
+    for path, body, code in (
+        (job, client.cancel(job, now - 700), "StaleOp"),
+        (job, client.cancel(job, now + 700), "StaleOp"),
+        (job, stranger.cancel(job), "NotTheOwner"),
+        (unknown, client.cancel(unknown), "NotTheOwner"),
+        (job, client.cancel(job) | {"signature": "0x" + "00" * 65}, "NotTheOwner"),
+    ):
+        answer = await stage.http.post(f"/v1/jobs/{path}/cancel", json=body)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (409, code)
+    assert await stage.fetchval("select count(*) from relays where kind = 'cancel'") == 0
+
+
+@shows(CANCEL, 409, "NotCancellable")
+async def test_claimed_job_is_not_cancellable(client: Party, provider: Party, stage: Stage) -> None:
+    job = (await client.post())["job_id"]
+    assert (await provider.run(provider.claim(job))).status_code == 201
+    answer = await stage.http.post(f"/v1/jobs/{job}/cancel", json=client.cancel(job))
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "NotCancellable")
+    assert (await stage.http.get(f"/v1/jobs/{job}")).json()["status"] == "in_progress"
+
+
+@shows(CANCEL, 409, CONTRACT_ERROR)
+async def test_chain_whose_clock_differs_refuses_by_name(client: Party, stage: Stage) -> None:
+    job = (await client.post())["job_id"]
+    await stage.world.anvil.call("evm_increaseTime", 5000)
+    await stage.world.anvil.call("evm_mine")
+    answer = await stage.http.post(f"/v1/jobs/{job}/cancel", json=client.cancel(job))
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "StaleOp")
+
+
+@shows(CANCEL, 413, "body_too_large")
+@shows_relay_codes(CANCEL)
+@shows(CANCEL, 429, "busy")
+@shows(CANCEL, 503, "chain_unreachable")
+@shows(CANCEL, 503, "job_read")
+@shows(CANCEL, 504, ANY_HASH)
+async def test_trouble_on_the_way_of_a_cancel(client: Party, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = (await client.post())["job_id"]
+    path = f"/v1/jobs/{job}/cancel"
+    assert (await stage.http.post(path, content=b" " * 8193)).status_code == 413
+    with stage.node.answering(unreachable):
+        assert (await stage.http.post(path, json=client.cancel(job))).json()["error"]["type"] == "chain_unreachable"
+    with stage.node.answering(node_error(view("job(bytes32)"))):
+        assert (await stage.http.post(path, json=client.cancel(job))).json()["error"]["code"] == "job_read"
+    for code in relay_ends.CODES:
+        relay_ends.ending(monkeypatch, relay_ends.dropped(code))
+        answer = await stage.http.post(path, json=client.cancel(job))
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, code)
+        assert answer.headers["x-svc-retryable"] == "true"
+    relay_ends.ending(monkeypatch, relay_ends.busy)
+    assert (await stage.http.post(path, json=client.cancel(job))).status_code == 429
+    relay_ends.ending(monkeypatch, relay_ends.no_receipt)
+    answer = await stage.http.post(path, json=client.cancel(job))
+    assert (answer.status_code, answer.json()["error"]["code"]) == (504, hex_of(relay_ends.TX_HASH))

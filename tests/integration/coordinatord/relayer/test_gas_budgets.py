@@ -1,0 +1,275 @@
+"""Gas bookings, and what they leave for the next request, in the tables alone."""
+
+import itertools
+from collections.abc import AsyncIterator
+
+import attrs
+import pytest
+
+from coordinatord.database.connections import Connection, open_database
+from coordinatord.database.migrate import migrate
+from coordinatord.relayer import budgets_sql, outbox_sql, results_sql, transactions_sql
+from coordinatord.relayer.budgets_sql import (
+    ALL_NEWCOMERS,
+    Booked,
+    Budget,
+    Cost,
+    GasLimits,
+    Spending,
+    room,
+    top_spenders,
+)
+from coordinatord.relayer.outbox_sql import (
+    Insolvent,
+    NewRelay,
+    OverBudget,
+    Priority,
+    Promise,
+    Queued,
+    RelayKind,
+    Submitted,
+)
+from coordinatord.relayer.results_sql import MinedTx, RefusedCall
+from coordinatord.relayer.transactions_sql import NewTx, Version
+from tests.integration.coordinatord.book.market_rows import add_jobs, begin_index
+
+pytestmark = pytest.mark.anyio
+
+CHAIN, ACCOUNT, TARGET = 1, b"\xaa" * 20, b"\x01" * 20
+BLOCK = b"\xbb" * 32
+ALICE, BOB = b"\x0a" * 20, b"\x0b" * 20
+HOUR = 3600
+
+
+@pytest.fixture
+async def connection(database_url: str) -> AsyncIterator[Connection]:
+    async with open_database(database_url, smallest=1, largest=2) as database, database.connection() as opened:
+        await migrate(opened)
+        await begin_index(opened)
+        yield opened
+
+
+_names = itertools.count()
+
+
+def post(
+    signer: bytes | None = ALICE,
+    *,
+    estimate: int = 100,
+    hour: int = 10**9,
+    day: int = 10**9,
+    newcomers: tuple[int, int] | None = None,
+    promise: Promise | None = None,
+    kind: RelayKind = RelayKind.POST,
+) -> NewRelay:
+    name = next(_names).to_bytes(32, "big")
+    spending = None
+    if signer is not None:
+        budget = Budget.CANCELS if kind is RelayKind.CANCEL else Budget.POSTS
+        spending = Spending(signer, estimate, GasLimits(budget, hour, day, newcomers))
+    return NewRelay(kind, name, name, TARGET, b"", Priority.POST, signer, estimate, spending, promise)
+
+
+async def submit(connection: Connection, *relays: NewRelay) -> list[Submitted]:
+    return await outbox_sql.submit_all(connection, relays, max_depth=1000)
+
+
+async def signed(connection: Connection, nonce: int, *relays: NewRelay) -> int:
+    """One transaction that carries them; its id."""
+    ids = [one.id for one in await submit(connection, *relays) if isinstance(one, Queued)]
+    assert len(ids) == len(relays)
+    version = Version(nonce.to_bytes(32, "big"), b"raw", 10, 1, fills=False)
+    (tx_id,) = await transactions_sql.insert(
+        connection, CHAIN, ACCOUNT, [NewTx(nonce, TARGET, b"data", 100_000, 2, "relay", version)]
+    )
+    places = [None] if len(ids) == 1 else list(range(len(ids)))
+    await outbox_sql.mark_signed(connection, ids, [tx_id] * len(ids), places)
+    return tx_id
+
+
+async def mine(
+    connection: Connection, tx_id: int, gas: int, *refused: RefusedCall, fills: bool = False, block: int = 7
+) -> list[Booked]:
+    await results_sql.record_mined(connection, [MinedTx(tx_id, bytes(32), block, BLOCK, succeeded=True)])
+    booked = await budgets_sql.book(connection, [Cost(tx_id, gas, fills)])
+    await results_sql.end_carried(connection, [tx_id], refused)
+    return booked
+
+
+async def spent(connection: Connection) -> dict[tuple[bytes, str], int]:
+    rows = await connection.fetch("select signer, kind, sum(gas)::bigint as gas from gas_spent group by 1, 2")
+    return {(row["signer"], row["kind"]): row["gas"] for row in rows if row["gas"]}
+
+
+async def spend(connection: Connection, signer: bytes, gas: int, *, hours_ago: int = 0) -> None:
+    await connection.execute(
+        "insert into gas_spent values ($1, current_hour() - $2, 'post', $3)", signer, hours_ago, gas
+    )
+
+
+async def wait_of(connection: Connection, signer: bytes, gas: int, hour: int, day: int) -> int:
+    wait: int = await connection.fetchval("select gas_budget_wait($1, 'posts', $2, $3, $4)", signer, gas, hour, day)
+    return wait
+
+
+async def seconds_left_in_hour(connection: Connection) -> int:
+    left: int = await connection.fetchval("select 3600 - floor(extract(epoch from clock_timestamp()))::bigint % 3600")
+    return left
+
+
+# --- bookings ------------------------------------------------------------------------------------------------
+
+
+async def test_each_signer_is_booked_its_share_and_the_shares_sum_to_what_was_used(connection: Connection) -> None:
+    tx_id = await signed(
+        connection,
+        0,
+        post(ALICE, estimate=100),
+        post(BOB, estimate=300),
+        post(None, estimate=0, kind=RelayKind.RECLAIM),
+    )
+    booked = await mine(connection, tx_id, 1003)
+    sums = await spent(connection)
+    assert sum(sums.values()) == sum(one.gas for one in booked) == 1003
+    assert sums[ALICE, "post"] == 250
+    assert sums[BOB, "post"] == 1003 * 400 // 401 - 250
+    assert sums[b"", "reclaim"] == 1003 - 1003 * 400 // 401
+
+
+async def test_refused_call_inside_a_mined_transaction_costs_its_signer(connection: Connection) -> None:
+    tx_id = await signed(connection, 0, post(ALICE), post(BOB))
+    await mine(connection, tx_id, 1000, RefusedCall(tx_id, 1, "StaleOp", b"\x01"))
+    assert await spent(connection) == {(ALICE, "post"): 500, (BOB, "post"): 500}
+
+
+async def test_transaction_is_booked_once_taken_back_exactly_and_booked_again_when_mined_anew(
+    connection: Connection,
+) -> None:
+    tx_id = await signed(connection, 0, post(ALICE, newcomers=(10**9, 10**9)), post(BOB))
+    await mine(connection, tx_id, 1001)
+    assert await mine(connection, tx_id, 1001) == []
+    once = await spent(connection)
+    assert once == {(ALICE, "post"): 500, (ALL_NEWCOMERS, "post"): 500, (BOB, "post"): 501}
+    await connection.execute("update gas_spent set hour = hour - 1")
+    await connection.execute("update gas_bookings set hour = hour - 1")
+    await results_sql.unmine(connection, CHAIN, ACCOUNT, [BLOCK])
+    assert await spent(connection) == {}
+    assert await connection.fetchval("select count(*) from gas_bookings") == 0
+    await mine(connection, tx_id, 1001)
+    assert await spent(connection) == once
+    assert await connection.fetchval("select count(distinct hour) from gas_bookings where hour = current_hour()") == 1
+
+
+async def test_self_transfer_in_the_place_of_relays_is_nobodys(connection: Connection) -> None:
+    tx_id = await signed(connection, 0, post(ALICE))
+    await mine(connection, tx_id, 21_000, fills=True)
+    assert await spent(connection) == {(b"", "fill"): 21_000}
+
+
+async def test_bookings_go_with_their_transaction_and_sums_when_no_budget_looks_at_them(connection: Connection) -> None:
+    await spend(connection, ALICE, 5, hours_ago=24 * budgets_sql.KEPT_DAYS + 1)
+    tx_id = await signed(connection, 0, post(BOB))
+    await mine(connection, tx_id, 7)
+    await budgets_sql.drop_old(connection)
+    assert await spent(connection) == {(BOB, "post"): 7}
+    await connection.execute("delete from relays")
+    await connection.execute("delete from relay_tx_versions")
+    await connection.execute("delete from relay_txs")
+    assert await connection.fetchval("select count(*) from gas_bookings") == 0
+
+
+async def test_top_spenders_are_those_of_a_day_with_the_hour_apart(connection: Connection) -> None:
+    await spend(connection, ALICE, 5, hours_ago=1)
+    await spend(connection, ALICE, 10)
+    await spend(connection, BOB, 40, hours_ago=23)
+    await spend(connection, BOB, 1000, hours_ago=24)
+    found = await top_spenders(connection, 10)
+    assert [attrs.astuple(one) for one in found] == [(BOB, "post", 0, 40), (ALICE, "post", 10, 15)]
+
+
+# --- budgets -------------------------------------------------------------------------------------------------
+
+
+async def test_spent_hour_frees_with_the_next_and_a_spent_day_as_its_hours_fall_out(connection: Connection) -> None:
+    assert await wait_of(connection, ALICE, 1000, 10, 10) == 0, "the first of a day passes, whatever it takes"
+    await spend(connection, ALICE, 60)
+    assert await wait_of(connection, ALICE, 40, 100, 1000) == 0
+    assert await wait_of(connection, ALICE, 41, 100, 1000) in range(1, await seconds_left_in_hour(connection) + 1)
+    assert await wait_of(connection, BOB, 41, 100, 1000) == 0
+    await spend(connection, ALICE, 30, hours_ago=22)
+    await spend(connection, ALICE, 30, hours_ago=20)
+    left = await seconds_left_in_hour(connection)
+    assert await wait_of(connection, ALICE, 10, 1000, 130) == 0
+    assert await wait_of(connection, ALICE, 11, 1000, 130) - (HOUR + left) in (0, 1)
+    assert await wait_of(connection, ALICE, 41, 1000, 130) - (3 * HOUR + left) in (0, 1)
+    assert await wait_of(connection, ALICE, 71, 1000, 130) - (23 * HOUR + left) in (0, 1)
+
+
+async def test_of_many_at_once_only_those_are_queued_that_the_budget_has_room_for(connection: Connection) -> None:
+    outcomes = await submit(connection, *(post(ALICE, estimate=100, day=300) for _ in range(32)))
+    assert [type(outcome) for outcome in outcomes] == [Queued] * 3 + [OverBudget] * 29
+    assert await submit(connection, post(ALICE, estimate=100, day=300, kind=RelayKind.CANCEL)) != [OverBudget()]
+
+
+async def test_what_is_under_way_counts_until_its_real_cost_is_booked(connection: Connection) -> None:
+    tx_id = await signed(connection, 0, post(ALICE, estimate=100, day=100))
+    assert await submit(connection, post(ALICE, estimate=100, day=150)) == [OverBudget()]
+    await mine(connection, tx_id, 40)
+    (after,) = await submit(connection, post(ALICE, estimate=100, day=150))
+    assert isinstance(after, Queued)
+
+
+async def test_request_under_way_is_joined_whatever_the_budget(connection: Connection) -> None:
+    relay = post(ALICE, estimate=100, day=100)
+    (first,) = await submit(connection, relay)
+    assert isinstance(first, Queued)
+    assert await submit(connection, relay) == [Queued(first.id, joined=True)]
+
+
+async def test_newcomers_share_a_budget_that_nobody_else_uses(connection: Connection) -> None:
+    both = (10**9, 250)
+    outcomes = await submit(
+        connection,
+        post(ALICE, newcomers=both),
+        post(BOB, newcomers=both),
+        post(b"\x0c" * 20, newcomers=both),
+        post(b"\x0d" * 20),
+    )
+    assert [type(outcome) for outcome in outcomes] == [Queued, Queued, OverBudget, Queued]
+
+
+async def test_room_is_what_submitting_one_by_one_would_fit(connection: Connection) -> None:
+    limits = GasLimits(Budget.POSTS, 450, 1000, (10**9, 10**9))
+    assert await room(connection, Spending(ALICE, 100, limits), 512) == 4
+    assert await room(connection, Spending(ALICE, 100, limits), 3) == 3
+    assert await room(connection, Spending(ALICE, 500, limits), 512) == 1
+    await submit(connection, post(ALICE, estimate=400))
+    assert await room(connection, Spending(ALICE, 100, limits), 512) == 0
+    assert await room(connection, Spending(ALICE, 100, GasLimits(Budget.POSTS, None, None)), 512) == 512
+
+
+# --- promises ------------------------------------------------------------------------------------------------
+
+
+async def test_two_posts_at_once_do_not_stand_on_one_balance(connection: Connection) -> None:
+    outcomes = await submit(connection, *(post(promise=Promise(60, 100, 1)) for _ in range(2)))
+    assert [type(outcome) for outcome in outcomes] == [Queued, Insolvent]
+    (other,) = await submit(connection, post(BOB, promise=Promise(60, 100, 1)))
+    assert isinstance(other, Queued)
+
+
+async def test_mined_post_counts_until_the_block_that_open_jobs_are_summed_at_has_it(connection: Connection) -> None:
+    tx_id = await signed(connection, 0, post(promise=Promise(60)))
+    await mine(connection, tx_id, 1, block=7)
+    assert await submit(connection, post(promise=Promise(60, 100, 6))) == [Insolvent()]
+    (indexed,) = await submit(connection, post(promise=Promise(60, 100, 7)))
+    assert isinstance(indexed, Queued)
+
+
+async def test_post_that_the_index_shows_before_the_relayer_knows_is_not_counted_twice(connection: Connection) -> None:
+    await add_jobs(connection, 1, models=1)
+    job: bytes = await connection.fetchval("select job_id from jobs")
+    relay = attrs.evolve(post(promise=Promise(60)), subject=job)
+    await submit(connection, relay)
+    (beside,) = await submit(connection, post(promise=Promise(60, 100, 1)))
+    assert isinstance(beside, Queued)

@@ -1,0 +1,108 @@
+"""Escrows for tests: in development mode, by a clock that tests move, with each other as peers."""
+
+import base64
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import attrs
+import httpx
+from starlette.types import ASGIApp
+
+from common.box import PublicKey, SecretKey, open_sealed
+from common.container import open_with_dek
+from common.escrow_evidence import mock_measurement
+from coordinatord import app
+from coordinatord.app import Ground
+from coordinatord.escrow.development import MockCustody, MockSettings
+from coordinatord.escrow.handover import Handing, Operators
+from coordinatord.escrow.hosting import Escrow
+from coordinatord.escrow.peer import Peer
+from devnet.contracts import at, connected
+from devnet.world import World
+from tests.integration.coordinatord.scene.party import Party
+from tests.integration.coordinatord.scene.stage import Stage
+
+OPERATOR_KEY = "0a" * 32
+RELEASE = 3
+RESPONSE = SecretKey.generate()
+HOUR = 3600.0
+MOCK: dict[str, object] = {"ESCROW_MODE": "mock", "OPERATOR_KEY": OPERATOR_KEY, "RELEASE_ORDINAL": RELEASE}
+
+
+@attrs.define
+class Clock:
+    """Wall time, ahead by as much as a test says."""
+
+    ahead: float = 0.0
+
+    def __call__(self) -> float:
+        return time.time() + self.ahead
+
+
+def mock_escrow(
+    clock: Clock, peer: ASGIApp | None = None, clock_offset_ms: int = 0
+) -> Callable[[Ground], AbstractAsyncContextManager[Escrow]]:
+    """An escrow that rotates each hour, with another application of this process as its peer."""
+
+    @asynccontextmanager
+    async def made(ground: Ground) -> AsyncIterator[Escrow]:
+        operators = Operators.of(ground.domains, ground.config.operator_keys)
+        transport = httpx.ASGITransport(peer) if peer is not None else httpx.AsyncHTTPTransport()
+        async with httpx.AsyncClient(transport=transport) as http:
+            source = Peer(http, "http://peer", operators, RELEASE, time.time) if peer is not None else None
+            settings = MockSettings(RELEASE, 3_600_000, 300_000, 300, peer is not None, clock_offset_ms)
+            custody = MockCustody(settings, ground.database, ground.rpc, source, clock)
+            providers = app.escrow_ground(ground).providers
+            yield Escrow(custody, Handing(operators, providers, custody.held, RELEASE, time.time))
+            custody.end()
+
+    return made
+
+
+def custody_of(stage: Stage) -> MockCustody:
+    assert stage.escrow is not None
+    custody = stage.escrow.custody
+    assert isinstance(custody, MockCustody)
+    return custody
+
+
+async def allow(world: World, status: int = 1, release: int = RELEASE) -> None:
+    """What the market's admin says of the instances of a release."""
+    async with connected(world.anvil.rpc_url) as chain:
+        providers = at(chain, "ProviderRegistry", world.market.providers)
+        measurement = mock_measurement(release)
+        await chain.send(providers, world.cast.admin.address, "setAllowlist", measurement, status, "{}")
+
+
+async def announced(stage: Stage) -> PublicKey:
+    answer = await stage.http.get("/key")
+    assert answer.status_code == 200, answer.text
+    return PublicKey(bytes.fromhex(answer.json()["escrow_public_key"]))
+
+
+async def claimed(client: Party, provider: Party, container: bytes) -> str:
+    job: str = (await client.post(container=container))["job_id"]
+    answer = await provider.run(provider.claim(job))
+    assert answer.status_code == 201, answer.text
+    return job
+
+
+async def released(http: httpx.AsyncClient, provider: Party, job: str, container: bytes) -> httpx.Response:
+    return await http.post("/release", json=provider.release(job, container, RESPONSE.public))
+
+
+def released_key(answer: httpx.Response) -> bytes:
+    assert answer.status_code == 200, answer.text
+    key = open_sealed(RESPONSE, base64.b64decode(answer.json()["dek_sealed"]))
+    assert key is not None
+    return key
+
+
+def opened(answer: httpx.Response, container: bytes) -> bytes:
+    """The payload, with the key that was released."""
+    return open_with_dek(released_key(answer), container)
+
+
+def code(answer: httpx.Response) -> tuple[int, str | None]:
+    return answer.status_code, answer.json()["error"]["code"]

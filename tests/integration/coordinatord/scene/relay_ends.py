@@ -1,0 +1,47 @@
+"""Ends of relays that are hard to bring about on a real chain, told by a stand-in for `Relaying.relay`.
+
+How the relayer comes to each of them is shown by its own tests; here it is how callers hear of them.
+"""
+
+from collections.abc import Callable
+
+import pytest
+
+from coordinatord.base.errors import Retryable
+from coordinatord.relayer.outbox_sql import NewRelay
+from coordinatord.relayer.relaying import Busy, NoReceipt, Outcome, Relaying
+
+CODES = (
+    "relayer_funds",
+    "nonce_conflict",
+    "rpc_internal",
+    "rate_limited",
+    "endpoint_refused",
+    "relay_queue_full",
+    "relay_queue_timeout",
+)
+TX_HASH = b"\xab" * 32
+
+
+def ending(monkeypatch: pytest.MonkeyPatch, end: Callable[[], Outcome]) -> None:
+    """From now on every relay ends like this."""
+
+    async def relay(_: Relaying, __: NewRelay) -> Outcome:
+        return end()
+
+    monkeypatch.setattr(Relaying, "relay", relay)
+
+
+def dropped(code: str) -> Callable[[], Outcome]:
+    def end() -> Outcome:
+        raise Retryable("relay_unavailable", "the relay was dropped", code)
+
+    return end
+
+
+def busy() -> Outcome:
+    return Busy()
+
+
+def no_receipt() -> Outcome:
+    return NoReceipt(TX_HASH)

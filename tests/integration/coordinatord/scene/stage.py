@@ -1,0 +1,185 @@
+"""A whole coordinator in this process, without a socket: the application over a real database, chain and store."""
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
+
+import anyio
+import attrs
+import httpx
+from starlette.types import ASGIApp
+
+from common.domains import Domains
+from common.secp256k1 import Wallet
+from coordinatord import app
+from coordinatord.app import Ground
+from coordinatord.base.clock import system_clock
+from coordinatord.chain.rpc import Rpc
+from coordinatord.config import Config, read_config
+from coordinatord.database.connections import open_database
+from coordinatord.database.migrate import migrate
+from coordinatord.database.notices import Notices
+from coordinatord.escrow.hosting import Escrow, open_escrow
+from coordinatord.janitor import Janitor
+from coordinatord.pins.requests import Signer, StoreRequests
+from coordinatord.pins.store import PinStore, bucket_url
+from coordinatord.relayer.relaying import Relaying
+from coordinatord.system.routes import Stopping
+from devnet.world import World
+from tests.integration.coordinatord.scene.faults import Faults, node_transport
+
+
+def environment(world: World, database_url: str, **settings: object) -> dict[str, str]:
+    relayer = world.cast.with_role("relayer")[0]
+    return {
+        "ADDRESSES_JSON": json.dumps(world.market.address_book),
+        "DATABASE_URL": database_url,
+        "RELAYER_KEY": relayer.private_key,
+        "RPC_URL": world.anvil.rpc_url,
+        "PIN_STORE_ENDPOINT": world.pins.endpoint,
+        "PIN_STORE_KEY": world.pins.key,
+        "PIN_STORE_SECRET": world.pins.secret,
+        "PIN_STORE_BUCKET": world.pins.bucket,
+        "BLOCK_TIME_MS": "100",
+        "DATABASE_POOL_MIN": "1",
+        "REQUESTS_PER_SECOND": "100000",
+        "REQUESTS_BURST": "100000",
+        "CONNECTIONS_PER_CALLER": "100000",
+        "UPLOADS_PER_CALLER": "1000",
+        **{name: str(value) for name, value in settings.items()},
+    }
+
+
+@attrs.frozen
+class Seen:
+    """One answer that the coordinator gave. `code`: of an error, or its type when that is null."""
+
+    route: str
+    status: int
+    code: str | None
+
+
+@attrs.define
+class Stage:
+    http: httpx.AsyncClient
+    ground: Ground
+    world: World
+    node: Faults
+    store: Faults
+    stopping: Stopping
+    janitor: Janitor
+    relaying: Relaying
+    escrow: Escrow | None
+    application: ASGIApp
+
+    async def fetchval(self, query: str, *arguments: object) -> object:
+        async with self.ground.database.connection() as connection:
+            return await connection.fetchval(query, *arguments)
+
+    async def execute(self, query: str, *arguments: object) -> None:
+        async with self.ground.database.connection() as connection:
+            await connection.execute(query, *arguments)
+
+    async def sweep(self) -> None:
+        """One round of the janitor."""
+        async with self.ground.database.connection() as connection:
+            await self.janitor.sweep(connection)  # type: ignore[arg-type] # a pooled connection does as well here
+
+    async def stored(self, key: str) -> bool:
+        """Whether the pin store holds this key."""
+        return await self.ground.pins.holds(key)
+
+
+@asynccontextmanager
+async def staged(
+    world: World,
+    config: Config,
+    seen: list[Seen],
+    *,
+    relayer: bool = True,
+    connection_wait: float = 5,
+    make_escrow: Callable[[Ground], AbstractAsyncContextManager[Escrow | None]] | None = None,
+) -> AsyncIterator[Stage]:
+    """`relayer=False`: what is queued stays queued. `connection_wait`: seconds for a connection of the pool. The escrow
+    is the configured one unless one is made; what it does beside requests is left to the test."""
+    node, store = Faults(), Faults()
+    async with (
+        httpx.AsyncClient(transport=node, timeout=5) as node_client,
+        httpx.AsyncClient(transport=store, timeout=5) as store_client,
+        open_database(config.database_url.reveal(), smallest=1, largest=8, acquire_timeout=connection_wait) as database,
+        AsyncExitStack() as stack,
+    ):
+        signer = Signer(config.pin_store_key, config.pin_store_secret, config.pin_store_region)
+        url = bucket_url(config.pin_store_endpoint, config.pin_store_bucket)
+        rpc = Rpc(node_transport(node_client, config.rpc_url.reveal()))
+        ground = Ground(
+            config=config,
+            domains=Domains.of(config.addresses),
+            relayer=Wallet(bytes.fromhex(config.relayer_key.reveal())),
+            database=database,
+            rpc=rpc,
+            rpc_for_callers=rpc,
+            pins=PinStore(StoreRequests(store_client, url, signer, attempts=1)),
+            notices=Notices(),
+        )
+        async with database.connection() as connection:
+            await migrate(connection)
+        relaying = app.relaying_of(ground)
+        containers = app.containers_of(ground)
+        janitor = app.janitor_of(ground, containers)
+        stopping = Stopping()
+        escrow = await stack.enter_async_context((make_escrow or configured_escrow)(ground))
+        if escrow is not None:
+            await escrow.custody.begin()
+        application = app.compose(ground, relaying, containers, escrow, stopping)
+
+        async def note(response: httpx.Response) -> None:
+            await response.aread()
+            path = response.request.url.raw_path.decode().partition("?")[0]
+            seen.append(Seen(f"{response.request.method} {path}", response.status_code, _code(response)))
+
+        async with (
+            httpx.AsyncClient(
+                transport=httpx.ASGITransport(application),
+                base_url="http://coordinator",
+                event_hooks={"response": [note]},
+                timeout=100,
+            ) as http,
+            anyio.create_task_group() as tasks,
+        ):
+            if relayer:
+                app.start_background(tasks, ground, relaying)
+            else:
+                for part in (relaying.run, partial(app.index, ground), partial(ground.notices.listen, database)):
+                    tasks.start_soon(part)
+            await until(lambda: http.get("/readyz"), 200)
+            yield Stage(http, ground, world, node, store, stopping, janitor, relaying, escrow, application)
+            tasks.cancel_scope.cancel()
+
+
+def configured_escrow(ground: Ground) -> AbstractAsyncContextManager[Escrow | None]:
+    return open_escrow(ground.config, app.escrow_ground(ground), system_clock)
+
+
+async def until(ask: Callable[[], Awaitable[httpx.Response]], status: int) -> httpx.Response:
+    """Ask until the answer has this status: the index tells nobody but those who ask."""
+    with anyio.fail_after(20):
+        while (answer := await ask()).status_code != status:  # noqa: ASYNC110 - there is no event to wait for
+            await anyio.sleep(0.02)
+    return answer
+
+
+def _code(response: httpx.Response) -> str | None:
+    try:
+        body = response.json()
+    except ValueError:
+        return None
+    if isinstance(body, dict) and isinstance(body.get("error"), dict):
+        code = body["error"].get("code")
+        return str(body["error"].get("type") if code is None else code)
+    return None
+
+
+def configured(world: World, database_url: str, **settings: object) -> Config:
+    return read_config(environment(world, database_url, **settings))

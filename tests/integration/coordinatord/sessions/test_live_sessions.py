@@ -1,0 +1,80 @@
+"""What one process knows of sessions, while others take them back."""
+
+from collections.abc import AsyncIterator
+
+import attrs
+import pytest
+
+from coordinatord.base.outcomes import SessionRow
+from coordinatord.database.connections import Connection, Database, open_database
+from coordinatord.database.migrate import migrate
+from coordinatord.sessions.sessions import LiveSessions
+from coordinatord.sessions.sql import MOST_SESSIONS, add_nonce, drop_expired, open_session
+
+pytestmark = pytest.mark.anyio
+
+ADDRESS = b"\x01" * 20
+
+
+@attrs.define
+class Clock:
+    now: float = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    async with open_database(database_url, smallest=1, largest=2) as pool:
+        async with pool.connection() as connection:
+            await migrate(connection)
+        yield pool
+
+
+async def opened(database: Database, number: int, address: bytes = ADDRESS) -> bytes:
+    token_hash = number.to_bytes(32, "big")
+
+    async def body(connection: Connection) -> None:
+        await add_nonce(connection, str(number), address, "anybody")
+        assert await open_session(connection, str(number), token_hash, address, None) is not None
+
+    await database.transact(body)
+    return token_hash
+
+
+async def test_session_that_another_process_evicts_is_not_found_a_moment_later(database: Database) -> None:
+    clock = Clock()
+    here = LiveSessions(database, clock)
+    first, other = await opened(database, 1), await opened(database, 99, b"\x02" * 20)
+    assert await here.find(first) == SessionRow(ADDRESS, None)
+    for number in range(2, MOST_SESSIONS + 2):
+        await opened(database, number)
+    clock.now += 0.06
+    assert await here.find(first) is None
+    assert await here.find(other) == SessionRow(b"\x02" * 20, None)
+
+
+async def test_session_that_is_evicted_here_is_not_found_any_more(database: Database) -> None:
+    here = LiveSessions(database, Clock())
+    first = await opened(database, 1)
+    assert await here.find(first) is not None
+    assert await here.find(first) is not None
+    for number in range(2, MOST_SESSIONS + 2):
+        await opened(database, number)
+    await here.opened()
+    assert await here.find(first) is None
+
+
+async def test_session_is_not_found_past_its_end(database: Database) -> None:
+    clock = Clock()
+    here = LiveSessions(database, clock)
+    token_hash = await opened(database, 1)
+    await database.pool.execute("update sessions set expires_at = clock_timestamp() + interval '0.4 seconds'")
+    assert await here.find(token_hash) is not None
+    await database.pool.execute("select pg_sleep(0.5)")
+    assert await here.find(token_hash) is not None  # for this process, no time has passed
+    clock.now += 0.5
+    assert await here.find(token_hash) is None
+    await database.transact(drop_expired)
+    assert await here.find(token_hash) is None

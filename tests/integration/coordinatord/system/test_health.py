@@ -1,0 +1,100 @@
+import pytest
+
+from tests.integration.coordinatord.scene.faults import unreachable
+from tests.integration.coordinatord.scene.shows import shows
+from tests.integration.coordinatord.scene.stage import Stage, until
+
+pytestmark = pytest.mark.anyio
+
+
+@shows("GET /healthz", 200)
+@shows("GET /readyz", 200)
+async def test_ready_node_reports_cursor_head_and_lag(stage: Stage) -> None:
+    assert (await stage.http.get("/healthz")).json() == {"status": "ok"}
+    report = (await stage.http.get("/readyz")).json()
+    assert report["ready"] is True
+    assert report["reason"] == "ready"
+    assert int(report["head_block"]) - int(report["cursor"]) == int(report["lag"])
+
+
+@shows("GET /readyz", 503)
+async def test_unreachable_chain_makes_unready_with_nulls(stage: Stage) -> None:
+    with stage.node.answering(unreachable):
+        report = await until(lambda: stage.http.get("/readyz"), 503)
+    assert report.headers["x-svc-retryable"] == "true"
+    assert report.json() == {
+        "ready": False,
+        "reason": "chain_unreachable",
+        "cursor": None,
+        "head_block": None,
+        "lag": None,
+    }
+
+
+async def test_stopping_node_is_unready_and_still_healthy(stage: Stage) -> None:
+    stage.stopping.begun = True
+    assert (await stage.http.get("/readyz")).status_code == 503
+    assert (await stage.http.get("/healthz")).status_code == 200
+
+
+async def test_every_answer_has_a_request_id_of_its_own(stage: Stage) -> None:
+    answers = [await stage.http.get(path) for path in ("/healthz", "/nowhere", "/v1/models", "/v1/jobs/zz")]
+    ids = [answer.headers["x-request-id"] for answer in answers]
+    assert len(set(ids)) == len(ids)
+
+
+@pytest.mark.parametrize("path", ["/nowhere", "/healthz/", "/v1/jobs//cancel", "/v1/nothing", "/"])
+async def test_unknown_route_is_a_404_envelope(stage: Stage, path: str) -> None:
+    answer = await stage.http.get(path)
+    assert answer.status_code == 404
+    assert answer.headers["x-svc-retryable"] == "false"
+    assert answer.json()["error"] | {"message": ""} == {
+        "message": "",
+        "type": "not_found",
+        "param": None,
+        "code": None,
+    }
+
+
+async def test_other_method_is_a_405_that_names_the_allowed_ones(stage: Stage) -> None:
+    answer = await stage.http.delete("/v1/jobs")
+    assert answer.status_code == 405
+    assert answer.headers["allow"] == "OPTIONS, POST"
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+async def test_head_answers_as_get_without_a_body(stage: Stage) -> None:
+    get, head = await stage.http.get("/v1/models"), await stage.http.head("/v1/models")
+    assert head.status_code == 200
+    assert head.content == b""
+    assert head.headers["content-length"] == str(len(get.content))
+    assert head.headers["etag"] == get.headers["etag"]
+
+
+async def test_options_names_the_allowed_methods(stage: Stage) -> None:
+    answer = await stage.http.request("OPTIONS", "/v1/models")
+    assert answer.status_code == 204
+    assert answer.headers["allow"] == "GET, HEAD, OPTIONS"
+
+
+@shows("POST /auth/session", 413, "body_too_large")
+@shows("POST /evm/simulate/claim", 413, "body_too_large")
+async def test_body_of_a_route_without_a_limit_of_its_own_is_at_most_1_mib(stage: Stage) -> None:
+    for path in ("/auth/session", "/evm/simulate/claim"):
+        at_limit = await stage.http.post(path, content=b" " * 2**20)
+        over = await stage.http.post(path, content=b" " * (2**20 + 1))
+        assert (at_limit.status_code, over.status_code) == (400, 413)
+
+
+@shows("GET /evm/chain", 200)
+async def test_deployment_tells_contracts_token_and_chain(stage: Stage) -> None:
+    deployment = (await stage.http.get("/evm/chain")).json()
+    book = stage.ground.config.addresses
+    assert deployment["chain_id"] == book.chain_id
+    assert deployment["contracts"]["job_registry"] == "0x" + book.job_registry.hex()
+    assert deployment["contracts"]["paytoken"] == "0x" + book.paytoken.hex()
+    assert deployment["decimals"] == 6
+    assert deployment["fee_bps"] == 250
+    assert int(deployment["head_block"]) >= book.deploy_block
+    assert int(deployment["gas_price"]) > 0
+    assert deployment["block_time_ms"] == 100

@@ -1,0 +1,63 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinatord.batches.plan import Bidder, Wanted, allocate, take_turns
+
+rooms = st.dictionaries(st.integers(1, 6), st.integers(0, 40), max_size=6)
+
+
+@st.composite
+def markets(draw: st.DrawFn) -> tuple[list[Wanted], dict[int, int]]:
+    room = draw(rooms)
+    ids = st.permutations(sorted(room)).map(lambda order: order[: len(order)])
+    wanted = [
+        Wanted(draw(st.integers(0, 120)), [Bidder(provider, draw(st.integers(0, 3))) for provider in draw(ids)])
+        for _ in range(draw(st.integers(1, 3)))
+    ]
+    return wanted, room
+
+
+def one_by_one(wanted: list[Wanted], room: dict[int, int]) -> list[dict[int, int]]:
+    """The rule as it reads: line after line to the cheapest that has room; among equals, to who got fewest."""
+    left, plans = dict(room), []
+    for model in wanted:
+        taken: dict[int, int] = {}
+        for _ in range(model.lines):
+            bidders = [bidder for bidder in model.bidders if left[bidder.provider_id]]
+            if not bidders:
+                break
+            best = min(bidders, key=lambda bidder: (bidder.cost, taken.get(bidder.provider_id, 0)))
+            taken[best.provider_id] = taken.get(best.provider_id, 0) + 1
+            left[best.provider_id] -= 1
+        plans.append(taken)
+    return plans
+
+
+@given(markets())
+def test_allocation_is_what_handing_out_line_by_line_gives(market: tuple[list[Wanted], dict[int, int]]) -> None:
+    assert allocate(*market) == one_by_one(*market)
+
+
+@given(markets())
+def test_nobody_gets_more_than_its_room_over_all_models_and_no_model_more_than_its_lines(
+    market: tuple[list[Wanted], dict[int, int]],
+) -> None:
+    wanted, room = market
+    plans = allocate(wanted, room)
+    for provider, most in room.items():
+        assert sum(plan.get(provider, 0) for plan in plans) <= most
+    for model, plan in zip(wanted, plans, strict=True):
+        assert sum(plan.values()) <= model.lines
+
+
+@given(st.integers(0, 300), rooms)
+def test_equals_differ_by_one_at_most_while_both_have_room(lines: int, room: dict[int, int]) -> None:
+    turns = take_turns(lines, room)
+    assert sum(turns.values()) == min(lines, sum(room.values()))
+    with_room = [turns[provider] for provider in room if turns[provider] < room[provider]]
+    assert not with_room or max(turns.values()) - min(with_room) <= 1
+
+
+def test_millions_of_lines_are_allocated_at_once() -> None:
+    room = {1: 4_000_000_000, 2: 3, 3: 4_000_000_000}
+    assert take_turns(4_000_000_000, room) == {1: 1_999_999_999, 2: 3, 3: 1_999_999_998}

@@ -1,0 +1,74 @@
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from coordinatord.base.errors import Retryable
+from coordinatord.batches.lines import Cursor, LineReader
+
+pytestmark = pytest.mark.anyio
+
+
+class Held:
+    """A file in a store that remembers how much was asked for at once."""
+
+    def __init__(self, content: bytes, gives: int | None = None) -> None:
+        self.content = content
+        self.largest = 0
+        self._gives = gives
+
+    @asynccontextmanager
+    async def read(self, first: int, last: int) -> AsyncIterator[AsyncIterator[bytes]]:
+        self.largest = max(self.largest, last + 1 - first)
+        part = self.content[first : last + 1][: self._gives]
+
+        async def pieces() -> AsyncIterator[bytes]:
+            for start in range(0, len(part), 7):
+                yield part[start : start + 7]
+
+        yield pieces()
+
+
+async def all_lines(held: Held, **settings: int) -> tuple[list[tuple[int, bytes | None]], Cursor]:
+    reader = LineReader(held.read, len(held.content), **settings)
+    lines: list[tuple[int, bytes | None]] = []
+    cursor = Cursor(0, 0)
+    while cursor.offset < len(held.content):
+        stretch = await reader.stretch(cursor)
+        assert stretch.end.offset > cursor.offset
+        lines += [(line.number, line.text) for line in stretch.lines]
+        cursor = stretch.end
+    return lines, cursor
+
+
+@pytest.mark.parametrize("window", [1, 3, 8, 1000])
+@pytest.mark.parametrize("most_lines", [1, 2, 100])
+async def test_lines_are_the_same_whatever_the_window(window: int, most_lines: int) -> None:
+    held = Held(b"one\n\ntwo two\n \t\r\nthree\r\n\n")
+    lines, end = await all_lines(held, window=window, most_lines=most_lines)
+    assert lines == [(1, b"one"), (3, b"two two"), (5, b"three\r")]
+    assert end == Cursor(len(held.content), 6)
+
+
+async def test_last_line_may_lack_its_newline() -> None:
+    assert (await all_lines(Held(b"one\ntwo"), window=4))[0] == [(1, b"one"), (2, b"two")]
+
+
+async def test_line_that_is_too_long_is_passed_over_without_being_held() -> None:
+    held = Held(b"one\n" + b"x" * 1000 + b"\ntwo\n")
+    lines, _ = await all_lines(held, window=8, longest_line=100)
+    assert lines == [(1, b"one"), (2, None), (3, b"two")]
+    assert held.largest <= 256
+    assert (await all_lines(Held(b"x" * 1000), window=8, longest_line=100))[0] == [(1, None)]
+
+
+async def test_line_longer_than_a_window_is_whole() -> None:
+    line = bytes(range(32, 127)) * 5
+    assert (await all_lines(Held(line + b"\nnext"), window=8))[0] == [(1, line), (2, b"next")]
+
+
+async def test_store_that_gives_less_than_it_holds_is_trouble() -> None:
+    held = Held(b"one\ntwo\nthree\n", gives=5)
+    with pytest.raises(Retryable) as trouble:
+        await LineReader(held.read, len(held.content)).stretch(Cursor(0, 0))
+    assert trouble.value.code == "store_unavailable"

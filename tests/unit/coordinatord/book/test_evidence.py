@@ -1,0 +1,31 @@
+import pytest
+
+from coordinatord.book import routes
+from coordinatord.book.registries_sql import ProviderRow
+
+
+@pytest.mark.parametrize(
+    ("published", "shown"),
+    [
+        (b"", None),
+        (b"null", None),
+        (b'{"kind":"test"}', {"kind": "test"}),
+        (b"no JSON", "0x6e6f204a534f4e"),
+        (b'{"a":1,"a":2}', "0x7b2261223a312c2261223a327d"),
+    ],
+    ids=["nothing", "null", "JSON", "bytes", "JSON of two meanings"],
+)
+def test_evidence_is_shown_as_its_json_or_its_bytes(published: bytes, shown: object) -> None:
+    row = ProviderRow(
+        provider_id=1,
+        operator=bytes(20),
+        box_key=None,
+        evidence=published,
+        listed=True,
+        reputation=500,
+        allow_all_models=True,
+        allowed_models=[],
+        capacity=1,
+        active_jobs=0,
+    )
+    assert routes.provider(row).evidence == shown

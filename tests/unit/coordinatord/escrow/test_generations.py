@@ -1,0 +1,80 @@
+import pytest
+
+from coordinatord.escrow.keys import RETENTION, EscrowKey, Generation, Generations
+
+EVERY, LEAD = 1000, 100
+
+
+@pytest.fixture
+def generations() -> Generations:
+    return Generations(EVERY, LEAD)
+
+
+def minted(generations: Generations, now: int) -> Generation:
+    generation = generations.mint(now)
+    generations.add([generation])
+    return generation
+
+
+def test_without_any_generation_one_is_due_and_none_announced(generations: Generations) -> None:
+    assert generations.is_due(0)
+    assert generations.is_overdue(0)
+    assert generations.announced(0) is None
+
+
+def test_first_generation_is_announced_at_once(generations: Generations) -> None:
+    first = minted(generations, 50)
+    assert generations.announced(50) is first
+    assert generations.announced(49) is first  # a clock that runs behind the minter's
+
+
+def test_next_generation_is_minted_ahead_and_announced_when_its_time_comes(generations: Generations) -> None:
+    first = minted(generations, 0)
+    assert not generations.is_due(EVERY - LEAD - 1)
+    assert generations.is_due(EVERY - LEAD)
+    assert not generations.is_overdue(EVERY - 1)
+    second = minted(generations, EVERY - LEAD)
+    assert generations.announced(EVERY - 1) is first
+    assert generations.announced(EVERY) is second
+    assert not generations.is_due(EVERY)
+    assert list(generations.newest_first()) == [second.key, first.key]
+
+
+def test_generation_that_comes_late_is_announced_at_once_and_not_in_the_past(generations: Generations) -> None:
+    minted(generations, 0)
+    assert generations.is_overdue(5 * EVERY)
+    late = minted(generations, 5 * EVERY)
+    assert late.announced_from == 5 * EVERY
+    assert generations.announced(5 * EVERY) is late
+
+
+def test_generation_is_kept_until_nothing_sealed_to_it_can_be_claimed(generations: Generations) -> None:
+    first = minted(generations, 0)
+    assert generations.past_retention(10 * RETENTION) == []  # announced still: it never retires without a successor
+    second = minted(generations, EVERY)
+    assert generations.past_retention(EVERY + RETENTION - 1) == []
+    assert generations.past_retention(EVERY + RETENTION) == [first]
+    generations.erase([first])
+    assert generations.held() == (second,)
+
+
+def test_retention_covers_an_order_and_the_window_after_its_claim() -> None:
+    assert RETENTION > 2 * 86_400_000
+
+
+def test_instances_that_hold_the_same_generations_announce_the_same_one(generations: Generations) -> None:
+    held = [Generation(EscrowKey.generate(), 0) for _ in range(3)]
+    other = Generations(EVERY, LEAD)
+    generations.add(held)
+    other.add(reversed(held))
+    assert generations.held() == other.held()
+    assert generations.announced(0) is other.announced(0)
+
+
+def test_second_copy_of_a_held_key_is_wiped(generations: Generations) -> None:
+    first = minted(generations, 0)
+    secret = first.key.copy_secret()
+    copy = Generation(EscrowKey(secret), 0)
+    assert generations.add([copy]) == []
+    assert secret == bytes(32)
+    assert len(generations) == 1

@@ -1,0 +1,131 @@
+"""A peer's answer, and everything that somebody on the way could make of it."""
+
+import json
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from common.address_book import AddressBook
+from common.box import PublicKey
+from common.domains import Domains
+from common.escrow_evidence import mock_measurement, report_data
+from common.handover import HandedKey, content
+from common.messages.escrow import HandoverAuth, HandoverKeys
+from common.scalars import base64_of
+from coordinatord.base.secret import Secret
+from coordinatord.escrow.handover import Operators
+from coordinatord.escrow.keys import EscrowKey, Generation, seal_secret
+from coordinatord.escrow.peer import NoKeys, Peer
+from tests.fakes.streamed import StreamedTransport
+from tests.unit.coordinatord.environment import ENVIRONMENT
+
+pytestmark = pytest.mark.anyio
+
+DOMAINS = Domains.of(AddressBook.parse(ENVIRONMENT["ADDRESSES_JSON"].encode()))
+OPERATORS = Operators.of(DOMAINS, (Secret("0a" * 32), Secret("0b" * 32)))
+SECOND_OPERATOR = Operators.of(DOMAINS, (Secret("0b" * 32),))
+STRANGER = Operators.of(DOMAINS, (Secret("0c" * 32),))
+NOW = 1_800_000_000
+SECRET = bytes(range(32))
+
+Answer = Callable[[dict[str, object]], httpx.Response]
+
+
+def handed(
+    request: dict[str, object],
+    signer: Operators = SECOND_OPERATOR,
+    *,
+    asked_at: int = NOW,
+    channel: PublicKey | None = None,
+    **changed: object,
+) -> httpx.Response:
+    """What an honest holder answers, unless told otherwise."""
+    public = PublicKey(bytes.fromhex(str(request["channel_pubkey"])))
+    signed = content(3, [HandedKey(bytearray(SECRET), 7)])
+    signature = signer.sign(HandoverKeys((channel or public).raw, asked_at, signed))
+    sealed = seal_secret(public, signed + signature)
+    return httpx.Response(200, json={"keys_sealed": base64_of(sealed), "key_count": 1, "holder_release": 3, **changed})
+
+
+async def pull(answer: Answer) -> list[Generation] | NoKeys:
+    def respond(request: httpx.Request) -> httpx.Response:
+        return answer(json.loads(request.content))
+
+    async with httpx.AsyncClient(transport=StreamedTransport(respond)) as http:
+        return await Peer(http, "http://peer", OPERATORS, 3, lambda: NOW).pull()
+
+
+async def test_pull_brings_the_keys_that_the_holder_signed() -> None:
+    pulled = await pull(handed)
+    assert isinstance(pulled, list)
+    assert [(one.public_key, one.announced_from) for one in pulled] == [(EscrowKey(bytearray(SECRET)).public.raw, 7)]
+
+
+async def test_request_is_bound_to_its_channel_and_signed_by_the_first_operator() -> None:
+    requests: list[dict[str, object]] = []
+
+    def answer(request: dict[str, object]) -> httpx.Response:
+        requests.append(request)
+        return handed(request)
+
+    await pull(answer)
+    await pull(answer)
+    request, again = requests
+    channel = PublicKey(bytes.fromhex(str(request["channel_pubkey"])))
+    evidence = request["evidence"]
+    assert isinstance(evidence, dict)
+    assert evidence["report_data"] == report_data(channel).hex()
+    assert evidence["measurement"] == mock_measurement(3).hex()
+    assert (evidence["type"], evidence["debug"], evidence["release"]) == ("mock-coordinator-v1", False, 3)
+    signature = bytes.fromhex(str(request["operator_signature"])[2:])
+    assert OPERATORS.signer(HandoverAuth(channel.raw, NOW), signature) == OPERATORS.first.address
+    assert request["channel_pubkey"] != again["channel_pubkey"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(lambda request: handed(request, STRANGER), id="keys put in by a stranger"),
+        pytest.param(lambda request: handed(request, asked_at=NOW - 60), id="an answer of an earlier time"),
+        pytest.param(
+            lambda request: handed(request, channel=EscrowKey.generate().public), id="an answer to another channel"
+        ),
+        pytest.param(lambda request: handed(request, key_count=2), id="another count"),
+        pytest.param(lambda request: handed(request, holder_release=4), id="another release"),
+        pytest.param(
+            lambda request: handed({"channel_pubkey": EscrowKey.generate().public.raw.hex()}), id="sealed to another"
+        ),
+        pytest.param(
+            lambda request: handed(
+                request,
+                keys_sealed=base64_of(
+                    seal_secret(PublicKey(bytes.fromhex(str(request["channel_pubkey"]))), bytearray(9))
+                ),
+            ),
+            id="sealed and no handover",
+        ),
+        pytest.param(lambda request: handed(request, keys_sealed="AB=="), id="base64 that is not canonical"),
+        pytest.param(lambda _: httpx.Response(200, content=b"not JSON"), id="no JSON"),
+        pytest.param(lambda _: httpx.Response(200, content=bytes(5 << 20)), id="an endless answer"),
+        pytest.param(lambda _: httpx.Response(503, headers={"x-svc-retryable": "true"}), id="trouble"),
+        pytest.param(lambda _: httpx.Response(302, headers={"location": "http://elsewhere/"}), id="a redirection"),
+    ],
+)
+async def test_answer_that_is_not_the_holders_to_this_request_brings_nothing(answer: Answer) -> None:
+    pulled = await pull(answer)
+    assert isinstance(pulled, NoKeys)
+    assert not pulled.final
+
+
+async def test_refusal_of_the_peer_is_final_and_tells_its_code() -> None:
+    error = {"error": {"message": "no", "type": "invalid_request_error", "param": None, "code": "tombstoned"}}
+    refusal = httpx.Response(403, headers={"x-svc-retryable": "false"}, json=error)
+    assert await pull(lambda _: refusal) == NoKeys("the peer answers 403 tombstoned", final=True)
+
+
+async def test_peer_that_does_not_answer_brings_nothing() -> None:
+    def unreachable(_: dict[str, object]) -> httpx.Response:
+        raise httpx.ConnectError("refused")
+
+    assert await pull(unreachable) == NoKeys("the peer does not answer: ConnectError", final=False)

@@ -1,0 +1,120 @@
+import json
+
+import anyio
+import pytest
+from starlette.datastructures import Headers
+from starlette.types import Message
+
+from common.refusal import Refused
+from coordinatord.base.errors import Retryable
+from coordinatord.http.bodies import BodyBudget, BodyReader, CallerGone, Unacceptable, parse_body
+from tests.unit.coordinatord.http.asgi import receiving
+
+pytestmark = pytest.mark.anyio
+READER = BodyReader(deadline_s=60, least_rate=1000)
+
+
+async def read(
+    pieces: list[bytes | None], budget: BodyBudget, limit: int = 100, caller: str = "", **headers: str
+) -> bytes:
+    async with budget.share(caller) as share:
+        sent = Headers({name.replace("_", "-"): value for name, value in headers.items()})
+        return await READER.read(receiving(pieces), sent, limit, share)
+
+
+async def test_body_up_to_the_limit_is_read_whole() -> None:
+    assert await read([b"a" * 60, b"b" * 40], BodyBudget(1000)) == b"a" * 60 + b"b" * 40
+
+
+@pytest.mark.parametrize("declared", ["101", "99999999999999999999", None])
+async def test_body_over_the_limit_is_413_whether_declared_or_not(declared: str | None) -> None:
+    headers = {"content_length": declared} if declared else {}
+    with pytest.raises(Unacceptable) as refused:
+        await read([b"a" * 60, b"b" * 41], BodyBudget(1000), **headers)
+    assert refused.value.answer.status == 413
+
+
+async def test_bodies_beyond_the_budget_are_busy_and_what_ended_is_given_back() -> None:
+    budget = BodyBudget(100)
+    async with budget.share("") as first:
+        await READER.read(receiving([b"a" * 60]), Headers(), 100, first)
+        with pytest.raises(Retryable) as busy:
+            await read([b"b" * 41], budget)
+        assert busy.value.kind == "busy"
+    assert await read([b"b" * 100], budget) == b"b" * 100
+
+
+async def test_bodies_of_one_caller_leave_room_for_anothers() -> None:
+    budget = BodyBudget(100, most_of_one=50)
+    async with budget.share("stranger") as held:
+        held.take(50)
+        with pytest.raises(Retryable) as busy:
+            await read([b"a"], budget, caller="stranger")
+        assert busy.value.kind == "busy"
+        assert await read([b"b" * 50], budget, caller="honest") == b"b" * 50
+    assert await read([b"a" * 50], budget, caller="stranger") == b"a" * 50
+
+
+async def test_encoded_body_is_refused_unread() -> None:
+    with pytest.raises(Refused):
+        await read([], BodyBudget(100), content_encoding="gzip")
+
+
+@pytest.mark.parametrize("part", [b"{}", b"1", b"[[]]", b'""'])
+async def test_body_of_so_many_parts_that_reading_them_would_take_the_memory_is_refused(part: bytes) -> None:
+    with pytest.raises(Refused, match="more members"):
+        await parse_body(b'{"a":[' + b",".join([part] * 20_000) + b"]}")
+
+
+async def test_body_whose_texts_are_long_is_read() -> None:
+    pairs = {f"key {n}": "a,b" * 170 for n in range(16)}
+    assert await parse_body(json.dumps({"metadata": pairs, "container": "A" * 100_000}).encode())
+
+
+async def test_caller_who_goes_away_midway_is_noticed() -> None:
+    with pytest.raises(CallerGone):
+        await read([b"a", None], BodyBudget(100))
+
+
+async def test_body_that_never_ends_is_given_up_at_the_deadline() -> None:
+    async def never() -> Message:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async with BodyBudget(100).share("") as share:
+        with pytest.raises(Unacceptable) as slow:
+            await BodyReader(deadline_s=0.01, least_rate=1).read(never, Headers(), 100, share)
+    assert slow.value.answer.status == 408
+
+
+async def test_body_that_falls_silent_is_given_up_long_before_the_deadline() -> None:
+    pieces = iter([{"type": "http.request", "body": b"a" * 50_000, "more_body": True}])
+
+    async def receive() -> Message:
+        for piece in pieces:
+            return piece
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async with BodyBudget(1 << 20).share("") as share:
+        with anyio.fail_after(5), pytest.raises(Unacceptable) as slow:
+            await BodyReader(deadline_s=60, least_rate=1, silence_s=0.01).read(receive, Headers(), 1 << 20, share)
+    assert slow.value.answer.status == 408
+
+
+@pytest.mark.parametrize(
+    ("second_piece_at", "is_slow"),
+    [(4.9, False), (5.1, True), (5.0 + 0.01, False)],
+    ids=["within the grace", "behind the rate", "at the rate"],
+)
+async def test_body_slower_than_the_least_rate_after_the_grace_is_408(second_piece_at: float, is_slow: bool) -> None:
+    times = iter([0.0, 0.0, second_piece_at])  # the start, and after each piece that is not the last
+    reader = BodyReader(deadline_s=60, least_rate=1000, clock=lambda: next(times))
+    pieces = receiving([b"a" * 10, b"b" * 10, b"c"])
+    async with BodyBudget(100).share("") as share:
+        if is_slow:
+            with pytest.raises(Unacceptable) as slow:
+                await reader.read(pieces, Headers(), 100, share)
+            assert slow.value.answer.status == 408
+        else:
+            assert len(await reader.read(pieces, Headers(), 100, share)) == 21

@@ -1,0 +1,32 @@
+import pytest
+
+from coordinatord.http.streaming import Stretch, Unsatisfiable, stretch_of
+
+
+@pytest.mark.parametrize(
+    ("header", "stretch"),
+    [
+        ("bytes=0-0", (0, 0)),
+        ("bytes=2-", (2, 9)),
+        ("bytes=2-5", (2, 5)),
+        ("bytes=2-99", (2, 9)),
+        ("bytes=-3", (7, 9)),
+        ("bytes=-99", (0, 9)),
+        (None, None),
+        ("bytes=-", None),
+        ("bytes=5-2", None),
+        ("bytes=0-1,3-4", None),
+        ("bytes=١-", None),
+        ("items=0-1", None),
+    ],
+)
+def test_single_range_is_cut_to_the_content_and_anything_else_asks_for_the_whole(
+    header: str | None, stretch: tuple[int, int] | None
+) -> None:
+    assert stretch_of(header, 10) == (None if stretch is None else Stretch(*stretch))
+
+
+@pytest.mark.parametrize("header", ["bytes=10-", "bytes=99-100", "bytes=-0"])
+def test_range_outside_of_the_content_is_unsatisfiable(header: str) -> None:
+    with pytest.raises(Unsatisfiable):
+        stretch_of(header, 10)

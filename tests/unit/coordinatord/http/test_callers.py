@@ -1,0 +1,71 @@
+import json
+
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from coordinatord.http.middleware import CallerLimits, TokenBuckets, caller_of
+from coordinatord.http.responses import Answer, send_answer
+from tests.unit.coordinatord.http.asgi import ask, scope
+
+pytestmark = pytest.mark.anyio
+PROXY = frozenset({"10.0.0.1", "10.0.0.2"})
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_bucket_gives_its_burst_and_then_its_rate() -> None:
+    clock = Clock()
+    buckets = TokenBuckets(per_second=2, burst=3, clock=clock)
+    assert [buckets.wait("a") for _ in range(3)] == [0.0, 0.0, 0.0]
+    assert buckets.wait("a") == 0.5
+    clock.now += 0.5
+    assert buckets.wait("a") == 0.0
+    clock.now += 1000
+    assert [buckets.wait("a") > 0 for _ in range(4)] == [False, False, False, True]
+
+
+def test_one_callers_requests_take_nothing_from_another() -> None:
+    buckets = TokenBuckets(per_second=1, burst=1, clock=Clock())
+    assert buckets.wait("a") == 0.0
+    assert buckets.wait("a") > 0
+    assert buckets.wait("b") == 0.0
+
+
+@pytest.mark.parametrize(
+    ("client", "forwarded", "caller"),
+    [
+        ("192.0.2.1", "203.0.113.9", "192.0.2.1"),  # not a proxy of ours: what it says counts for nothing
+        ("10.0.0.1", "203.0.113.9", "203.0.113.9"),
+        ("10.0.0.1", "1.1.1.1, 203.0.113.9, 10.0.0.2", "203.0.113.9"),  # what the caller wrote itself is left of it
+        ("10.0.0.1", None, "10.0.0.1"),
+        ("2001:db8:1:2:3:4:5:6", None, "2001:db8:1:2::/64"),
+        ("::ffff:192.0.2.1", None, "192.0.2.1"),
+        ("10.0.0.1", "2001:db8:1:2:ffff::9", "2001:db8:1:2::/64"),
+        ("10.0.0.1", "[2001:DB8:1:2::7]:4711", "2001:db8:1:2::/64"),
+        ("10.0.0.1", "2001:db8:1:2::7%eth0", "2001:db8:1:2::/64"),
+        ("10.0.0.1", "203.0.113.9:4711", "203.0.113.9"),
+    ],
+)
+def test_caller_is_the_nearest_address_that_is_no_proxy_of_ours(
+    client: str, forwarded: str | None, caller: str
+) -> None:
+    headers = {"x_forwarded_for": forwarded} if forwarded is not None else {}
+    assert caller_of(scope(client=client, **headers), PROXY) == caller
+
+
+async def test_caller_over_its_rate_is_answered_429_with_a_time() -> None:
+    async def app(_: Scope, __: Receive, send: Send) -> None:
+        await send_answer(send, Answer(200, b"{}"))
+
+    limited = CallerLimits(app, TokenBuckets(per_second=0.1, burst=1, clock=Clock()), frozenset())
+    assert (await ask(limited, scope())).status == 200
+    second = await ask(limited, scope())
+    assert (second.status, second.headers["retry-after"], second.headers["x-svc-retryable"]) == (429, "10", "true")
+    assert json.loads(second.body)["error"]["type"] == "busy"
+    assert (await ask(limited, scope(client="192.0.2.2"))).status == 200

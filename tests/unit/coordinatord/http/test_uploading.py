@@ -1,0 +1,180 @@
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+
+import anyio
+import pytest
+from starlette.datastructures import Headers
+from starlette.types import Message, Receive
+
+from common.refusal import Refused
+from coordinatord.base.errors import Retryable
+from coordinatord.http.bodies import BodyBudget, CallerGone, Unacceptable
+from coordinatord.http.uploads import BEGUN_BYTES, HELD_BYTES, OVERHEAD_BYTES, UploadReader, UploadsAtOnce
+from tests.unit.coordinatord.http.asgi import receiving
+from tests.unit.coordinatord.http.test_forms import FILE, PURPOSE, form
+
+pytestmark = pytest.mark.anyio
+
+HEADERS = {"content-type": "multipart/form-data; boundary=b"}
+FORM = form((PURPOSE, b"batch"), (FILE, b"x" * 1000))
+
+
+def reader(
+    budget: BodyBudget | None = None,
+    clock: Callable[[], float] = lambda: 0.0,
+    at_once: UploadsAtOnce | None = None,
+    most_bytes: int = 1000,
+) -> UploadReader:
+    return UploadReader(
+        budget or BodyBudget(HELD_BYTES),
+        at_once or UploadsAtOnce(8, 8),
+        most_bytes=most_bytes,
+        least_rate=1000,
+        stall_s=60,
+        clock=clock,
+    )
+
+
+async def upload(
+    uploads: UploadReader,
+    receive: Receive,
+    headers: dict[str, str] | None = None,
+    caller: str = "honest",
+    wallet: bytes = b"wallet",
+) -> bytes:
+    async with uploads.reading(receive, Headers(HEADERS | (headers or {})), caller, wallet) as form:
+        await form.purpose()
+        await form.filename()
+        return b"".join([piece async for piece in form.pieces()])
+
+
+def pieces(body: bytes, size: int = 100) -> list[bytes | None]:
+    return [body[start : start + size] for start in range(0, len(body), size)]
+
+
+def waits(seconds: Iterable[float]) -> Callable[[], float]:
+    """A clock: while we wait for the n-th piece, so many seconds pass; between pieces, a minute of our own."""
+
+    def times() -> Iterator[float]:
+        now = 0.0
+        for wait in seconds:
+            yield now
+            now += wait
+            yield now
+            now += 60
+
+    ticking = times()
+    return lambda: next(ticking)
+
+
+async def test_file_up_to_the_limit_is_read_and_one_byte_more_is_413() -> None:
+    assert await upload(reader(), receiving(pieces(FORM))) == b"x" * 1000
+    larger = form((PURPOSE, b"batch"), (FILE, b"x" * 1001))
+    for headers in ({}, {"content-length": str(2000 + OVERHEAD_BYTES)}):
+        with pytest.raises(Unacceptable) as refused:
+            await upload(reader(), receiving(pieces(larger)), headers)
+        assert refused.value.answer.status == 413
+
+
+async def test_what_follows_the_form_without_end_is_413() -> None:
+    endless = itertools.chain([FORM], itertools.repeat(b"z" * 10_000, 20))
+    with pytest.raises(Unacceptable) as refused:
+        await upload(reader(), receiving(endless))
+    assert refused.value.answer.status == 413
+
+
+async def test_waiting_for_the_caller_counts_against_it_and_nothing_else_does() -> None:
+    few = pieces(FORM, 300)
+    assert await upload(reader(clock=waits([5.1, 0, 0, 0, 0])), receiving(few)) == b"x" * 1000
+    with pytest.raises(Unacceptable) as slow:
+        await upload(reader(clock=waits([0.1, 6.0, 0, 0, 0])), receiving(few))
+    assert slow.value.answer.status == 408
+
+
+async def test_caller_that_stalls_is_given_up() -> None:
+    async def never() -> Message:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    stalled = UploadReader(BodyBudget(HELD_BYTES), UploadsAtOnce(1, 1), most_bytes=1000, least_rate=1, stall_s=0.01)
+    with pytest.raises(Unacceptable) as slow:
+        await upload(stalled, never)
+    assert slow.value.answer.status == 408
+
+
+async def test_caller_who_goes_away_midway_is_noticed() -> None:
+    with pytest.raises(CallerGone):
+        await upload(reader(), receiving([FORM[:200], None]))
+
+
+async def test_rest_of_a_refused_form_is_read_so_that_the_answer_arrives() -> None:
+    left = iter(pieces(b"no form" + b"." * 1000))
+    seen = []
+
+    async def receive() -> Message:
+        seen.append(piece := next(left, b""))
+        return {"type": "http.request", "body": piece, "more_body": len(seen) < 11}
+
+    with pytest.raises(Refused):
+        await upload(reader(), receive)
+    assert len(seen) == 11
+
+
+async def test_encoded_form_is_refused_unread() -> None:
+    with pytest.raises(Refused):
+        await upload(reader(), receiving([]), {"content-encoding": "gzip"})
+
+
+def begun(uploads: UploadReader, caller: str, wallet: bytes, size: int = 900) -> AbstractAsyncContextManager[object]:
+    """An upload of which nothing has arrived yet, whatever length it declares."""
+    headers = Headers(HEADERS | {"content-length": str(size)})
+    return uploads.reading(receiving([FORM]), headers, caller, wallet)
+
+
+async def test_upload_takes_memory_as_it_arrives_and_not_by_the_length_that_it_declares() -> None:
+    uploads = reader(BodyBudget(16 * BEGUN_BYTES + BEGUN_BYTES), at_once=UploadsAtOnce(99, 99), most_bytes=HELD_BYTES)
+    async with AsyncExitStack() as silent:
+        for n in range(16):
+            await silent.enter_async_context(begun(uploads, f"stranger {n}", b"stranger", HELD_BYTES))
+        assert await upload(uploads, receiving(pieces(FORM))) == b"x" * 1000
+
+
+async def test_upload_that_has_more_on_its_way_than_fits_the_memory_is_busy_and_what_ended_is_given_back() -> None:
+    uploads = reader(BodyBudget(2 << 20), most_bytes=8 << 20)
+    large = form((PURPOSE, b"batch"), (FILE, b"x" * (3 << 20)))
+    with pytest.raises(Retryable) as busy:
+        await upload(uploads, receiving(pieces(large, 1 << 16)))
+    assert busy.value.kind == "busy"
+    small = form((PURPOSE, b"batch"), (FILE, b"x" * (1 << 20)))
+    assert len(await upload(uploads, receiving(pieces(small, 1 << 16)))) == 1 << 20
+
+
+async def test_upload_of_any_length_takes_no_more_than_one_may_hold() -> None:
+    uploads = reader(BodyBudget(HELD_BYTES), most_bytes=4 * HELD_BYTES)
+    large = form((PURPOSE, b"batch"), (FILE, bytes(HELD_BYTES + (2 << 20))))
+    assert len(await upload(uploads, receiving(pieces(large, 1 << 18)))) == HELD_BYTES + (2 << 20)
+
+
+async def test_uploads_of_one_caller_leave_room_for_anothers() -> None:
+    uploads = reader(BodyBudget(4 * BEGUN_BYTES, most_of_one=BEGUN_BYTES))
+    async with begun(uploads, "stranger", b"stranger"):
+        with pytest.raises(Retryable):
+            await upload(uploads, receiving(pieces(FORM)), caller="stranger")
+        assert await upload(uploads, receiving(pieces(FORM))) == b"x" * 1000
+
+
+@pytest.mark.parametrize(
+    ("caller", "wallet", "whose"),
+    [("stranger", b"third", "one address may send 2 "), ("elsewhere", b"first", "one wallet may send 1 ")],
+)
+async def test_uploads_beyond_those_of_a_caller_or_a_wallet_at_a_time_are_busy_until_one_ends(
+    caller: str, wallet: bytes, whose: str
+) -> None:
+    uploads = reader(at_once=UploadsAtOnce(of_caller=2, of_wallet=1))
+    async with begun(uploads, "stranger", b"first"), begun(uploads, "stranger", b"second"):
+        with pytest.raises(Retryable, match=whose) as busy:
+            await upload(uploads, receiving(pieces(FORM)), caller=caller, wallet=wallet)
+        assert busy.value.kind == "busy"
+        assert await upload(uploads, receiving(pieces(FORM))) == b"x" * 1000
+    assert await upload(uploads, receiving(pieces(FORM)), caller=caller, wallet=wallet) == b"x" * 1000

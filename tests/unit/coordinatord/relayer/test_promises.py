@@ -1,0 +1,61 @@
+"""Solvency against a token whose balance is known at two blocks."""
+
+from collections.abc import Sequence
+from typing import cast
+
+import msgspec
+import pytest
+
+from coordinatord.chain.registries import PaymentToken
+from coordinatord.chain.rpc import Call, Rpc
+from coordinatord.relayer.budgets import Promises
+from coordinatord.relayer.budgets_sql import Standing
+from coordinatord.relayer.outbox_sql import Promise
+
+pytestmark = pytest.mark.anyio
+
+OWNER = b"\x01" * 20
+AT = 7
+
+
+class Node:
+    """Answers `balanceOf` at the block that the index stands at."""
+
+    def __init__(self, balance: int) -> None:
+        self.balance = balance
+        self.asked = 0
+
+    async def batch(self, calls: Sequence[Call]) -> list[msgspec.Raw]:
+        self.asked += 1
+        assert [call.params[1] for call in calls] == [hex(AT)]
+        return [msgspec.Raw(msgspec.json.encode(f"0x{self.balance:064x}"))]
+
+
+def standing(*, open_amounts: int, unindexed: int = 0) -> Standing:
+    return Standing(settled=0, listed=False, position=AT, open_amounts=open_amounts, unindexed=unindexed)
+
+
+def promises(node: Node) -> Promises:
+    return Promises(PaymentToken(cast(Rpc, node), b"\x02" * 20))
+
+
+async def test_what_the_balance_covers_is_promised_without_another_look() -> None:
+    node = Node(0)
+    promise = await promises(node).promise(standing(open_amounts=60, unindexed=10), OWNER, 30, 100)
+    assert promise == Promise(30, 40, AT)
+    assert node.asked == 0
+
+
+async def test_a_claim_that_the_index_does_not_show_is_not_held_against_its_owner() -> None:
+    node = Node(100)  # of which the latest block has collected 60 for an open job, as the index sees it
+    promise = await promises(node).promise(standing(open_amounts=60), OWNER, 40, 40)
+    assert promise == Promise(40, 40, AT)
+
+
+async def test_what_neither_balance_covers_is_not_promised() -> None:
+    assert await promises(Node(100)).promise(standing(open_amounts=60), OWNER, 41, 40) is None
+    assert await promises(Node(0)).promise(standing(open_amounts=60, unindexed=10), OWNER, 31, 100) is None
+
+
+async def test_token_that_tells_no_balance_refuses_nobody() -> None:
+    assert await promises(Node(0)).promise(standing(open_amounts=60), OWNER, 1, None) == Promise(1)

@@ -1,0 +1,29 @@
+import pytest
+
+from coordinatord.indexer.undo_sql import Position
+from coordinatord.system.readiness import ReadinessReport, judge
+
+
+def at(block: int, *, rebuilding: bool = False) -> Position:
+    return Position(block, b"\1" * 32, 1_700_000_000, rebuilding)
+
+
+@pytest.mark.parametrize(
+    ("position", "head", "report"),
+    [
+        (at(100), 107, ReadinessReport(True, "ready", 100, 107, 7)),
+        (at(100), 108, ReadinessReport(False, "trailing", 100, 108, 8)),
+        (at(100), 98, ReadinessReport(True, "ready", 100, 98, -2)),
+        (at(100), 92, ReadinessReport(False, "trailing", 100, 92, -8)),
+        (None, 5, ReadinessReport(False, "cold_start", None, 5, None)),
+        (at(100, rebuilding=True), 100, ReadinessReport(False, "reorg", 100, 100, 0)),
+        (at(100), None, ReadinessReport(False, "chain_unreachable", None, None, None)),
+        (None, None, ReadinessReport(False, "chain_unreachable", None, None, None)),
+    ],
+)
+def test_report_names_the_reason(position: Position | None, head: int | None, report: ReadinessReport) -> None:
+    assert judge(position, head, 7) == report
+
+
+def test_an_index_that_was_emptied_stands_at_no_block_below_zero() -> None:
+    assert judge(at(-1, rebuilding=True), 5, 7).cursor == 0
