@@ -14,8 +14,7 @@ from common import quotes
 from common.address_book import AddressBook
 from common.artifacts import load
 from common.contract_events import event_values, order_of
-from common.domains import SigningDomain
-from common.eip712 import Domain
+from common.domains import Domain, SigningDomain
 from common.inclusion.contents import Log
 from common.keccak import keccak256
 from common.messages.jobs import Order

@@ -13,8 +13,8 @@ import attrs
 import httpx
 
 from devnet.child import Child, Program, running
+from devnet.errors import Trouble
 from devnet.ports import LOOPBACK
-from devnet.trouble import Trouble
 
 CHAIN_ID: Final = 31337
 # The phrase that every Ethereum tool uses for tests: its keys are public, and so is all that they hold.

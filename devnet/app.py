@@ -8,9 +8,8 @@ from anyio import create_task_group
 from devnet import accounts, manifest, ports, settings, state_dir
 from devnet.accounts import Cast
 from devnet.anvil import Anvil, running_anvil
-from devnet.contracts import connected, deploy_all
 from devnet.coordinator import running_coordinator
-from devnet.market import Market, open_market
+from devnet.market import Market, connected, deploy_all, open_market
 from devnet.pins import running_pin_store
 from devnet.postgres import running_postgres
 from devnet.provider import running_provider

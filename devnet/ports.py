@@ -10,7 +10,7 @@ from typing import Final
 
 import attrs
 
-from devnet.trouble import Trouble
+from devnet.errors import Trouble
 
 LOOPBACK: Final = "127.0.0.1"
 ANY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - nothing is served here

@@ -18,10 +18,9 @@ import asyncpg
 import attrs
 
 from devnet import child, tether
-from devnet.causes import closed_folder, telling_line
-from devnet.child import Child, Program
+from devnet.child import Child, Program, closed_folder, telling_line
+from devnet.errors import Trouble
 from devnet.ports import LOOPBACK
-from devnet.trouble import Trouble
 
 SUPERUSER: Final = "devnet"
 DATABASE: Final = "svc"

@@ -22,7 +22,7 @@ from typing import Final, TextIO
 
 import attrs
 
-from devnet.trouble import Trouble
+from devnet.errors import Trouble
 
 _LOCK: Final = "lock"
 _MANIFEST: Final = "devnet.json"

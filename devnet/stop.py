@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from devnet.trouble import Trouble
+from devnet.errors import Trouble
 
 _SECONDS: Final = 120.0  # the daemons have up to 45 s each to finish what they are at
 _LOOK_SECONDS: Final = 0.1

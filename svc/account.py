@@ -13,9 +13,9 @@ import attrs
 from common.box import PublicKey, SecretKey
 from common.derivation import result_key_from_signature
 from common.domains import Domains
-from svc.core import result_key
-from svc.core.amounts import Ceiling, batch_ceiling, line_ceiling, order_ceiling
-from svc.core.deployment import Market
+from svc.core import sealing
+from svc.core.known_market import Market
+from svc.core.money import Ceiling, batch_ceiling, line_ceiling, order_ceiling
 from svc.errors import OrderRefused
 from svc.records import Deployment, EscrowKey, Model
 from svc.settings import Settings
@@ -109,9 +109,9 @@ class Account:
         given, first = self.settings.cipher_key, self.settings.cipher_key_first
         async with self._deriving:
             if self._derived is None and self.signer is not None and self.signer.deterministic:
-                signature = await self.signer.sign(result_key.to_sign((await self.market()).domains))
+                signature = await self.signer.sign(sealing.to_sign((await self.market()).domains))
                 self._derived = result_key_from_signature(signature)
-        keys = result_key.key_order(self._derived, given, given_first=first)
+        keys = sealing.key_order(self._derived, given, given_first=first)
         if not keys:
             message = "results need a key: a wallet that signs deterministically, or SVC_CIPHER_KEY"
             raise OrderRefused(message, param="SVC_CIPHER_KEY")

@@ -16,30 +16,24 @@ import httpx
 
 from common.refusal import Refused
 from svc.account import Account
-from svc.batch_preparation import Preparation
-from svc.batch_results import BatchResults
-from svc.batches import Batches
-from svc.catalogue import Market, Models
+from svc.batches.batches import Batches
+from svc.batches.preparation import Preparation
+from svc.batches.results import BatchResults
 from svc.chain.node import Chain, Node
-from svc.core.bids import Rate
-from svc.core.clock import ServerClock
-from svc.core.escrow_key import EscrowTrust
+from svc.core.clock import RetryPolicy, ServerClock
 from svc.core.known_market import market_url
-from svc.core.order_request import OrderRequest
-from svc.core.orders import PreparedOrder
-from svc.core.payload import ModelInput
-from svc.core.retries import RetryPolicy
-from svc.core.windows import DEFAULT_WINDOW
+from svc.core.money import Rate
+from svc.core.orders import DEFAULT_WINDOW, OrderRequest, PreparedOrder
+from svc.core.sealing import EscrowTrust, ModelInput
 from svc.errors import OrderRefused
 from svc.files import Files
 from svc.jobs import Jobs, JobSeen
 from svc.known_markets import KnownMarkets, place_of
-from svc.options import ClientOptions
-from svc.orders import Orders, Submitted
+from svc.orders import Market, Models, Orders, Submitted
 from svc.receipts import Receipts
 from svc.records import Cancelled, Candidate, Deployment, EscrowKey, Job, Quoted, Readiness, Session
 from svc.results import Result, Results, read_job_id
-from svc.settings import Settings
+from svc.settings import ClientOptions, Settings
 from svc.signers import LocalSigner
 from svc.verification import Verification, Verified
 from svc.vouching import MarketRemembered, Vouching

@@ -12,7 +12,7 @@ from svc.core.orders import cancellation
 from svc.errors import ApiError, ConnectionFailed, InternalError, NotFound, WaitTimedOut
 from svc.records import BookRow, Cancelled, Job, Summary
 from svc.results import read_job_id
-from svc.wire.pages import paged
+from svc.wire.sessions import paged
 
 _FIRST_PAUSE: Final = 0.25
 _LONGEST_PAUSE: Final = 5.0

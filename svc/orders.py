@@ -2,6 +2,7 @@
 
 import warnings
 from typing import Any, Final
+from urllib.parse import quote
 
 import attrs
 import httpx
@@ -12,15 +13,25 @@ from common.box import PublicKey
 from common.envelope import Envelope
 from common.refusal import Refused
 from svc.account import Account
-from svc.chain.jobs import is_posted
-from svc.core.bids import OPEN, Bid, market_bid
-from svc.core.order_request import OrderRequest, Shaped, probe_body, shape
-from svc.core.orders import PreparedOrder, SealedOrder, Terms, seal_order
-from svc.core.quoting import MOST_ATTEMPTS, checked_amount
-from svc.core.windows import expiry
+from svc.chain.facts import is_posted
+from svc.core.money import OPEN, Bid, market_bid
+from svc.core.orders import (
+    MOST_ATTEMPTS,
+    OrderRequest,
+    OrderTerms,
+    PreparedOrder,
+    SealedOrder,
+    Shaped,
+    checked_amount,
+    expiry,
+    probe_body,
+    seal_order,
+    shape,
+)
 from svc.errors import ApiError, ConnectionFailed, NoProvider, NotFound, OrderRefused, OutcomeUnknown, QuoteRefused
 from svc.files import Files
-from svc.records import Candidate, Job, Posted, Provider, Quote, Quoted, Record
+from svc.records import AllowlistEntry, Ask, Candidate, Floor, Job, Model, Posted, Provider, Quote, Quoted, Record
+from svc.wire.sessions import paged
 from svc.wire.transport import error_of, read
 
 _PAYMENT_REQUIRED: Final = frozenset({402})
@@ -154,7 +165,7 @@ class Orders:
         account = self.account
         market, keys = await account.market(), await account.result_keys()
         now = account.transport.clock.now()
-        terms = Terms(
+        terms = OrderTerms(
             model=shaped.model.id,
             model_id=shaped.model.svc.model_id,
             modality=shaped.modality,
@@ -244,3 +255,50 @@ def _outcome(response: httpx.Response, prepared: PreparedOrder, amount: int) -> 
         if error.type == "receipt_timeout":
             return Submitted(prepared.id, amount, None, error.code, mined=False)
     return None
+
+
+# What can be bought, and from whom: models, asks, floors, providers, the escrow's allowlist.
+
+MOST: int = 100
+
+
+@attrs.frozen
+class Models:
+    account: Account
+
+    async def list(self, *, limit: int | None = MOST, offset: int = 0) -> list[Model]:
+        return await paged(self.account.transport, "/v1/models", "data", Model, limit=limit, offset=offset)
+
+    async def get(self, name: str) -> Model:
+        """Raises NotFound, with code `model_not_found`."""
+        return await self.account.transport.get(f"/v1/models/{quote(name)}", Model)
+
+
+@attrs.frozen
+class Market:
+    account: Account
+
+    async def asks(self, *, model: int | None = None, limit: int | None = MOST, offset: int = 0) -> list[Ask]:
+        """Asks of listed providers; `model` is a numeric model id."""
+        query = {"model": model}
+        return await paged(self.account.transport, "/evm/asks", "asks", Ask, limit=limit, offset=offset, params=query)
+
+    async def floors(
+        self, *, model: int | None = None, sla: int | None = None, limit: int | None = MOST, offset: int = 0
+    ) -> list[Floor]:
+        """The lowest rates per model and window; the two rates of a row may be of two providers."""
+        query = {"model": model, "sla": sla}
+        return await paged(
+            self.account.transport, "/evm/asks/floors", "floors", Floor, limit=limit, offset=offset, params=query
+        )
+
+    async def providers(self, *, limit: int | None = MOST, offset: int = 0) -> list[Provider]:
+        return await paged(self.account.transport, "/evm/providers", "providers", Provider, limit=limit, offset=offset)
+
+    async def provider(self, provider_id: int) -> Provider:
+        return await self.account.transport.get(f"/evm/providers/{provider_id}", Provider)
+
+    async def allowlist(self, *, limit: int | None = MOST, offset: int = 0) -> list[AllowlistEntry]:
+        return await paged(
+            self.account.transport, "/evm/allowlist", "entries", AllowlistEntry, limit=limit, offset=offset
+        )

@@ -12,8 +12,8 @@ from common.scalars import read_hex
 from svc.account import Account
 from svc.core.sealing import ResultReader, read_body
 from svc.errors import JobFailed, OrderRefused, ResultUnreadable
+from svc.files import appearing
 from svc.records import ENDED_BECAUSE, Job
-from svc.whole_file import appearing
 
 
 @attrs.frozen(slots=True)

@@ -14,14 +14,14 @@ from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from svc.batch_results import BatchResult
-from svc.batches import Batches
-from svc.catalogue import Market, Models
+from svc.batches.batches import Batches
+from svc.batches.results import BatchResult
 from svc.client import Client
 from svc.files import Files
 from svc.jobs import Jobs
-from svc.options import ClientOptions
+from svc.orders import Market, Models
 from svc.records import Batch
+from svc.settings import ClientOptions
 
 P = ParamSpec("P")
 T = TypeVar("T")

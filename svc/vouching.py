@@ -16,19 +16,18 @@ from typing import Final
 import attrs
 from anyio import to_thread
 
-from common import escrow_evidence
+from common import escrow as escrow_evidence
 from common.address_book import AddressBook
 from common.box import PublicKey
 from common.quotes import Terms
 from common.refusal import Refused
 from common.scalars import hex_of
 from svc.chain import facts
-from svc.chain.deployment import check_deployment
+from svc.chain.facts import check_deployment
 from svc.chain.node import Chain, Refusal
-from svc.core.amounts import Token
-from svc.core.deployment import Market
-from svc.core.escrow_key import EscrowTrust, verified_key
-from svc.core.known_market import KnownMarket, differences, fingerprint, read_key, told_book
+from svc.core.known_market import KnownMarket, Market, differences, fingerprint, read_key, told_book
+from svc.core.money import Token
+from svc.core.sealing import EscrowTrust, verified_key
 from svc.errors import ChainContradicts, EscrowUntrusted, MarketChanged, NoProvider, OrderRefused
 from svc.known_markets import VARIABLE, Change, KnownMarkets
 from svc.records import Deployment, EscrowKey, Model, Quote

@@ -19,31 +19,23 @@ import trio
 from common.messages.providers import Ask
 from svcd import metrics
 from svcd.breaker import watch
-from svcd.clock import Clock
-from svcd.config import Config
+from svcd.configuration.config import Config
+from svcd.daemon import Systemd, serve_metrics
 from svcd.deadline_channel import DeadlineChannel
-from svcd.ground import Equipment, Ground, prepare
+from svcd.dependencies import Equipment, Ground, prepare
 from svcd.health import Health
 from svcd.journal.journal import open_journal
-from svcd.metrics_server import serve_metrics
-from svcd.notify import Systemd
-from svcd.stages.asks import AskPublisher
-from svcd.stages.capacity import Capacity
-from svcd.stages.catalogue import Catalogue
-from svcd.stages.claimer import Claimer, Offer
+from svcd.stages.asks import AskPublisher, Capacity, Catalogue
+from svcd.stages.claimer import Claimer, Lookup, Offer
 from svcd.stages.drain import Drain
 from svcd.stages.exclusions import Exclusions
-from svcd.stages.failer import Failer
-from svcd.stages.looking_up import Lookup
 from svcd.stages.opener import PayloadOpener
 from svcd.stages.pipeline import Pipeline
 from svcd.stages.poller import Poller
 from svcd.stages.reconciler import Reconciler
-from svcd.stages.runner import Runner
-from svcd.stages.sealer import Sealer
-from svcd.stages.settler import Settler
-from svcd.stages.uploader import Uploader
-from svcd.timings import Timings
+from svcd.stages.runner import Runner, Sealer, Uploader
+from svcd.stages.settler import Failer, Settler
+from svcd.timings import Clock, Timings
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")

@@ -13,14 +13,12 @@ import trio
 from common.hidden_memory import hide_memory
 from common.scalars import hex_of
 from svcd import app
-from svcd.checkup import examine
-from svcd.config import Config, Whereabouts, read_config, read_whereabouts
-from svcd.findings import Finding, summary, table
-from svcd.identity import publish_identity
-from svcd.keys import BOX_FILE, WALLET_FILE, create_identity
-from svcd.logs import set_up_logging
-from svcd.status import look
-from svcd.trouble import Fatal
+from svcd.base.keys import BOX_FILE, WALLET_FILE, create_identity
+from svcd.configuration.config import Config, Whereabouts, read_config, read_whereabouts
+from svcd.daemon import set_up_logging
+from svcd.errors import Fatal
+from svcd.operator.check import Finding, examine, summary, table
+from svcd.operator.status import look, publish_identity
 
 T = TypeVar("T")
 

@@ -3,7 +3,9 @@
 Before anything was measured the configured figures stand alone; measured ones only ever make us more careful.
 """
 
+import time
 from collections import defaultdict, deque
+from collections.abc import Callable
 from typing import Final
 
 import attrs
@@ -57,3 +59,19 @@ class Timings:
         """The shortest SLA worth claiming: claim, fetch, run, and the margin."""
         before = self._relay.usual() + self._fetch.usual() + self._backend[model].usual()
         return before + self.margin(configured_margin)
+
+
+# Wall-clock time, which signatures and the chain go by, beside the event loop's, which deadlines here go by.
+
+
+@attrs.frozen(slots=True)
+class Clock:
+    wall: Callable[[], float] = time.time
+
+    def now(self) -> int:
+        """Unix seconds, for `issued_at`."""
+        return int(self.wall())
+
+    def in_loop_time(self, unix_seconds: float) -> float:
+        """The moment on the clock of `trio.current_time()`. A wall clock that is set later does not move it."""
+        return trio.current_time() + (unix_seconds - self.wall())

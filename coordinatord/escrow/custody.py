@@ -4,9 +4,9 @@ from typing import Protocol
 
 import attrs
 
-from common import escrow_evidence
+from common import escrow
 from common.box import PublicKey
-from common.escrow_evidence import mock_measurement, report_data
+from common.escrow import mock_measurement, report_data
 from common.scalars import base64_of
 from coordinatord.base.clock import Clock
 from coordinatord.base.errors import Retryable
@@ -42,14 +42,14 @@ class AnnouncedKey:
 
 
 def static_evidence(public: PublicKey, release: int) -> Evidence:
-    return Evidence(escrow_evidence.STATIC, report_data(public), debug=False, release=release)
+    return Evidence(escrow.STATIC, report_data(public), debug=False, release=release)
 
 
 def mock_evidence(public: PublicKey, release: int) -> MockEvidence:
     """The quote repeats measurement and report_data: a stand-in that nobody should take for a proof."""
     measurement, bound = mock_measurement(release), report_data(public)
     return MockEvidence(
-        escrow_evidence.MOCK,
+        escrow.MOCK,
         bound,
         debug=False,
         release=release,

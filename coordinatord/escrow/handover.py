@@ -9,11 +9,10 @@ from typing import Literal, Self, TypeAlias
 
 import attrs
 
-from common import box, escrow_evidence
+from common import box, escrow
 from common.box import PublicKey
 from common.domains import Domains
-from common.escrow_evidence import report_data
-from common.handover import HandedKey, content
+from common.escrow import HandedKey, content, report_data
 from common.messages.escrow import HandoverAuth, HandoverKeys
 from common.refusal import Refused
 from common.scalars import read_hex
@@ -80,7 +79,7 @@ class Operators:
 
 @attrs.frozen(slots=True)
 class PeerEvidence:
-    type: str = wire(Choice((escrow_evidence.MOCK,)))
+    type: str = wire(Choice((escrow.MOCK,)))
     report_data: bytes = wire(BareHex(32), "of channel_pubkey, made as that of an escrow's key")
     debug: bool = wire(Boolean())
     release: int = wire(Uint(16))

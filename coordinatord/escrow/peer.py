@@ -12,7 +12,7 @@ import attrs
 import httpx
 import msgspec
 
-from common.handover import Handover
+from common.escrow import Handover
 from common.messages.escrow import HandoverAuth, HandoverKeys
 from common.plain_answers import IDENTITY, require_plain, require_short
 from common.refusal import Refused

@@ -7,7 +7,7 @@ import attrs
 import msgspec
 from msgspec import Meta
 
-from common import escrow_evidence
+from common import escrow as escrow_evidence
 from common.scalars import base64_of
 from common.wire.shapes import ErrorType
 from coordinatord.base.clock import Clock

@@ -5,8 +5,7 @@ from typing import Final, TypeAlias
 
 import attrs
 
-from common.domains import Domains
-from common.eip712 import struct_hash
+from common.domains import Domains, struct_hash
 from common.messages.providers import Ask, AskSnapshot
 from common.refusal import Refused
 from common.secp256k1 import recover

@@ -11,14 +11,12 @@ import attrs
 
 from common import quotes
 from common.container import check_container
-from common.domains import Domains
-from common.eip712 import struct_hash
+from common.domains import Domains, struct_hash
 from common.messages.jobs import Order
 from common.messages.payments import packed_job_payment
 from common.quotes import Quote, Terms
 from common.refusal import Refused
-from common.secp256k1 import recover
-from common.signatures import signers
+from common.secp256k1 import recover, signers
 from common.wire.fields import (
     ADDRESS,
     BYTES32,

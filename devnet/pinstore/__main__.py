@@ -14,10 +14,26 @@ from pathlib import Path
 import anyio
 from hypercorn.asyncio import serve
 from hypercorn.config import Config
+from starlette.applications import Starlette
+from starlette.routing import Route
 
-from devnet.pinstore.app import build
-from devnet.pinstore.objects import opened
+from devnet.pinstore.gateway import Gateway
+from devnet.pinstore.objects import Objects, opened
+from devnet.pinstore.s3 import S3
 from devnet.pinstore.sigv4 import Credential
+
+# The pin store as one ASGI application: the S3 interface for whoever holds the key, the gateway for all.
+
+
+def build(objects: Objects, bucket: str, credential: Credential) -> Starlette:
+    """`bucket` must not be named `ipfs`, which is the gateway's path."""
+    methods = ["GET", "HEAD", "PUT", "POST", "DELETE"]
+    return Starlette(
+        routes=[
+            Route("/ipfs/{cid}", Gateway(objects).endpoint, methods=["GET"]),
+            Route("/{path:path}", S3(objects, bucket, credential).endpoint, methods=methods),
+        ]
+    )
 
 
 async def _until_told() -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import zlib
 from functools import partial
 from pathlib import Path
@@ -14,8 +15,51 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from common.cid import UnixFsHasher
-from devnet.pinstore.ranges import Stretch
 from devnet.pinstore.s3_errors import S3Error
+
+# `Range: bytes=` of a GET, reduced to one stretch of the content.
+
+_ONE_RANGE: Final = re.compile(r"bytes=(\d{0,19})-(\d{0,19})", re.ASCII)
+
+
+@attrs.frozen
+class Stretch:
+    """Bytes `start` up to but without `stop`, of `size`."""
+
+    start: int
+    stop: int
+    size: int
+    partial: bool  # asked for with a Range header that was understood
+
+    @property
+    def headers(self) -> dict[str, str]:
+        headers = {"content-length": str(self.stop - self.start), "accept-ranges": "bytes"}
+        if self.partial:
+            headers["content-range"] = f"bytes {self.start}-{self.stop - 1}/{self.size}"
+        return headers
+
+    @property
+    def status(self) -> int:
+        return 206 if self.partial else 200
+
+
+def stretch_of(header: str | None, size: int) -> Stretch | None:
+    """The stretch to answer with, or None if the range lies outside of the content (416).
+
+    A header that is not one byte range asks for nothing, and the whole content is the answer.
+    """
+    match = _ONE_RANGE.fullmatch(header or "")
+    if match is None or match[0] == "bytes=-":
+        return Stretch(0, size, size, partial=False)
+    first, last = match[1], match[2]
+    if not first:  # the last so many bytes
+        start, stop = max(0, size - int(last)), size
+    else:
+        start, stop = int(first), min(size, int(last) + 1) if last else size
+        if last and int(last) < int(first):
+            return Stretch(0, size, size, partial=False)
+    return Stretch(start, stop, size, partial=True) if start < stop else None
+
 
 # Large enough that the change of threads costs nothing beside the hashing of one piece.
 _PIECE: Final = 1 << 20

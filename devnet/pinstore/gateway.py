@@ -11,9 +11,8 @@ from starlette.responses import PlainTextResponse, Response
 
 from common.cid import parse_cid
 from common.refusal import Refused
-from devnet.pinstore.content import Outgoing
+from devnet.pinstore.content import Outgoing, stretch_of
 from devnet.pinstore.objects import Objects
-from devnet.pinstore.ranges import stretch_of
 
 _OPEN_TO_ALL: Final = {"access-control-allow-origin": "*"}
 

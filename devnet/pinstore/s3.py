@@ -1,7 +1,9 @@
 """The S3 interface, path style: /<bucket>/<key>. Every request is signed; see devnet.pinstore.sigv4."""
 
+import base64
+import binascii
 import email.utils
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
@@ -11,13 +13,41 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from devnet.pinstore import multipart
-from devnet.pinstore.checks import require_checkable, require_promised
-from devnet.pinstore.content import Outgoing, Received, receive
-from devnet.pinstore.index import StoredObject
-from devnet.pinstore.objects import Objects
-from devnet.pinstore.ranges import stretch_of
+from devnet.pinstore.content import Outgoing, Received, receive, stretch_of
+from devnet.pinstore.objects import Objects, StoredObject
 from devnet.pinstore.s3_errors import S3Error
-from devnet.pinstore.sigv4 import Credential, SignedRequest, authenticate
+from devnet.pinstore.sigv4 import UNSIGNED, Credential, SignedRequest, authenticate
+
+# Does a body have the digests that its headers promise?
+
+_DIGESTS: Final[dict[str, Callable[[Received], bytes]]] = {
+    "content-md5": lambda received: received.md5,
+    "x-amz-checksum-crc32": lambda received: received.crc32,
+    "x-amz-checksum-sha1": lambda received: received.sha1,
+    "x-amz-checksum-sha256": lambda received: received.sha256,
+}
+
+
+def require_checkable(headers: Mapping[str, str]) -> None:
+    """Before the body is read: a digest that cannot be checked here must not seem to have been."""
+    for name in headers:
+        if name.startswith("x-amz-checksum-") and name not in _DIGESTS:
+            raise S3Error("NotImplemented", f"{name} is not supported.")
+
+
+def require_promised(received: Received, signed_hash: str, headers: Mapping[str, str]) -> None:
+    if signed_hash not in (UNSIGNED, received.sha256.hex()):
+        raise S3Error("XAmzContentSHA256Mismatch", "The body is not the one that was signed.")
+    for name, digest in _DIGESTS.items():
+        if name not in headers:
+            continue
+        try:
+            promised = base64.b64decode(headers[name], validate=True)
+        except binascii.Error:
+            raise S3Error("InvalidDigest", f"{name} is not base64.") from None
+        if promised != digest(received):
+            raise S3Error("BadDigest", f"The body does not have the digest in {name}.")
+
 
 _LARGEST_PUT: Final = 5 << 30
 _LONGEST_KEY: Final = 1024

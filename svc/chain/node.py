@@ -16,7 +16,7 @@ from common.inclusion.node_json import objects, octets, octets_of, quantity, tex
 from common.refusal import Refused
 from common.scalars import hex_of
 from svc.errors import NodeFailed
-from svc.wire.answers import UnfitAnswer, opened, whole
+from svc.wire.transport import UnfitAnswer, opened, whole
 
 T = TypeVar("T")
 

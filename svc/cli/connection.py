@@ -1,23 +1,66 @@
 """What every command that talks to a coordinator takes, opens, and turns its failures into."""
 
 import functools
+import os
+import sys
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import anyio
 import attrs
 import click
+from anyio import to_thread
 
 from common.refusal import Refused
+from common.secp256k1 import Wallet
 from svc.cli import failures
-from svc.cli.exits import Exit
-from svc.cli.output import Output
-from svc.cli.wallet import KEY, wallet_of
+from svc.cli.failures import Exit
+from svc.cli.output import Gauge, Output, one_line
 from svc.client import Client
-from svc.errors import OrderRefused, SvcError
+from svc.errors import OrderRefused, OverCeiling, SvcError
+from svc.signers import read_wallet
+
+# Where the wallet's key comes from: a named file, the environment, or a file that the environment names.
+
+KEY: str = "SVC_WALLET_KEY"
+KEY_FILE: str = "SVC_WALLET_KEY_FILE"
+
+
+def wallet_of(key_file: Path | None, environment: Mapping[str, str] | None = None) -> Wallet | None:
+    """The wallet, or None when no key is given anywhere. Raises Refused; no message ever shows a key.
+
+    A file that is named on the command line wins over the environment. Two keys in the environment are refused: which
+    of two accounts pays is nothing to guess.
+    """
+    known = os.environ if environment is None else environment
+    if key_file is not None:
+        return _read(key_file)
+    key, named = known.get(KEY), known.get(KEY_FILE)
+    if key and named:
+        raise Refused(f"{KEY} and {KEY_FILE} are both set: keep one", KEY)
+    if named:
+        return _read(Path(named))
+    return _parsed(key) if key else None
+
+
+def _read(path: Path) -> Wallet:
+    try:
+        return read_wallet(path)
+    except OSError as trouble:
+        raise Refused(f"{path}: {trouble.strerror}", KEY_FILE) from None
+    except Refused as wrong:
+        raise Refused(wrong.message, KEY_FILE) from None
+
+
+def _parsed(key: str) -> Wallet:
+    try:
+        return Wallet(bytes.fromhex(key.strip().removeprefix("0x")))
+    except ValueError:  # Refused, for a number that is no key, among them
+        raise Refused(f"{KEY} does not hold a private key in hex", KEY) from None
+
 
 Body = Callable[..., Awaitable[Exit | None]]
 
@@ -107,3 +150,33 @@ def _run(output: Output, body: Callable[[], Awaitable[Any]]) -> Exit:
         output.fail(error.message, failures.hint_of(error), failures.in_json(error))
         return failures.exit_of(error)
     return Exit.DONE if ended is None else ended
+
+
+# Asking whoever watches, where an order comes to more than the default ceiling.
+
+T = TypeVar("T")
+
+
+async def within_ceiling(
+    output: Output, gauge: Gauge | None, max_amount: int | None, pay: Callable[[int | None], Awaitable[T]]
+) -> T:
+    """`pay` with the ceiling that was given; above the default one a terminal is asked, and all else is refused.
+
+    A ceiling that somebody set is never asked about: it was set so that nobody has to look.
+    """
+    while True:
+        try:
+            return await pay(max_amount)
+        except OverCeiling as over:
+            if not over.default or not _somebody_watches(output):
+                raise
+            question = f"{one_line(over.message.partition('; ')[0])}. Pay it?"
+            with nullcontext() if gauge is None else gauge.aside():
+                agreed = await to_thread.run_sync(lambda: click.confirm(question, err=True))  # noqa: B023 - awaited here
+            if not agreed:
+                raise
+            max_amount = over.amount
+
+
+def _somebody_watches(output: Output) -> bool:
+    return not output.as_json and sys.stdin.isatty() and sys.stderr.isatty()

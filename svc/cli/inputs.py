@@ -1,14 +1,19 @@
 """What a model is to work on: from an argument, a file or standard input."""
 
+import functools
+import sys
 from codecs import BOM_UTF8
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+import attrs
 import click
 
-from common import strict_json
+from common import escrow, strict_json
 from common.refusal import Refused
+from svc.cli.failures import Exit
+from svc.client import Client
 
 STDIN: Final = "-"
 
@@ -78,3 +83,69 @@ def _param(param: str) -> tuple[str, Any]:
         return name, strict_json.parse(value.encode("utf-8", "surrogatepass"))
     except Refused:
         return name, value
+
+
+# The options of an order, shared by every command that makes one.
+
+_TERMS: Final = ("window", "provider", "rate_in", "rate_out", "units_out", "custom_id")
+EMBEDDINGS: Final = "/v1/embeddings"
+
+
+@attrs.frozen
+class OrderOptions:
+    """`terms` are those of the client's methods that take an order."""
+
+    model: str
+    input: Input
+    terms: dict[str, Any]
+    max_amount: int | None
+
+
+def takes_order(command: Callable[..., Exit]) -> Callable[..., Exit]:
+    """Adds MODEL, the input and the terms; `command` gets them as `order`."""
+
+    @click.argument("model", help="A model's name: svc models lists them.")
+    @click.argument("text", required=False, help="The input; - reads standard input, as does no input at all.")
+    @click.option("--file", "-f", metavar="FILE", help="Read the input from a file: text, or a JSON object.")
+    @click.option("--param", "-p", "params", metavar="NAME=VALUE", multiple=True, help="Add a parameter of the model.")
+    @click.option("--window", "-w", help="How long it may take: 1h (async), 24h (batch), <n>h, <n>m or <n>s.")
+    @click.option("--provider", type=click.IntRange(1, 2**32 - 1), help="This provider alone may read and run it.")
+    @click.option("--rate-in", type=click.IntRange(0), help="Offer: base units per 10^6 units of input.")
+    @click.option("--rate-out", type=click.IntRange(0), help="Offer: base units per 10^6 units of output.")
+    @click.option("--units-out", type=click.IntRange(0, 2**32 - 1), help="Pay for at most so many units of output.")
+    @click.option("--embeddings", is_flag=True, help="The model makes embeddings: no units of output are paid for.")
+    @click.option("--custom-id", help="A name of yours for the job; it travels sealed.")
+    @click.option(
+        "--max-amount",
+        type=click.IntRange(1),
+        help="Refuse to pay more, in base units, fees included; one token unless set.  [env: SVC_MAX_AMOUNT]",
+    )
+    @functools.wraps(command)
+    def with_order(**given: Any) -> Exit:
+        terms = {name: value for name in _TERMS if (value := given.pop(name)) is not None}
+        if given.pop("embeddings"):
+            terms["endpoint"] = EMBEDDINGS
+        max_amount = given.pop("max_amount")
+        model, text, file, params = (given.pop(name) for name in ("model", "text", "file", "params"))
+        model_input = read_input(text, file, params, sys.stdin.buffer)
+        return command(order=OrderOptions(model, model_input, terms, max_amount), **given)
+
+    return with_order
+
+
+# Readers of an order, in words: those who can open what it seals.
+
+_BY_KIND = {
+    escrow.STATIC: "the provider that claims it, and whoever runs the coordinator: its operator holds the key",
+    escrow.MOCK: "the provider that claims it, and whoever runs this development escrow",
+}
+
+
+def readers_of_open_orders(kind: str) -> str:
+    return _BY_KIND[kind]
+
+
+async def who_can_open(client: Client, designated: int) -> str:
+    if designated:
+        return f"provider {designated} alone"
+    return readers_of_open_orders((await client.escrow()).evidence.type)

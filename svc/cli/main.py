@@ -8,11 +8,33 @@ from io import TextIOWrapper
 from typing import Any, Final
 
 import click
+from click.shell_completion import get_completion_class
 
-from svc.cli.commands import batches, doctor, jobs, keys, known, market, receipts
-from svc.cli.completion import completion
-from svc.cli.exits import MEANINGS, Exit
-from svc.cli.terminal import one_line
+from svc.cli.commands import batches, jobs, known, market
+from svc.cli.doctor import ledger
+from svc.cli.failures import MEANINGS, Exit
+from svc.cli.output import one_line
+
+# Completion in the shell: `svc completion bash` writes what the shell is to read.
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")), help="The shell that is to complete.")
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> Exit:
+    """Write the completion script for a shell.
+
+    \b
+      bash   svc completion bash > ~/.local/share/bash-completion/completions/svc
+      zsh    svc completion zsh > "${fpath[1]}/_svc"
+      fish   svc completion fish > ~/.config/fish/completions/svc.fish
+    """
+    script = get_completion_class(shell)
+    if script is None:
+        raise click.UsageError(f"no completion for {shell}")
+    click.echo(script(ctx.find_root().command, {}, "svc", "_SVC_COMPLETE").source())
+    return Exit.DONE
+
 
 _SECTIONS: Final[dict[str, tuple[click.Command, ...]]] = {
     "One job": (
@@ -25,11 +47,11 @@ _SECTIONS: Final[dict[str, tuple[click.Command, ...]]] = {
         jobs.cancel,
         jobs.jobs,
         jobs.verify,
-        receipts.receipt,
+        market.receipt,
     ),
     "Many jobs": (batches.batch,),
     "The market": (market.models, market.asks, market.providers, market.escrow),
-    "Set-up": (keys.keygen, keys.address, doctor.doctor, known.market, completion),
+    "Set-up": (known.keygen, known.address, ledger.doctor, known.market, completion),
 }
 _ENVIRONMENT: Final = (
     ("SVC_BASE_URL", "the coordinator (default http://127.0.0.1:8402)"),

@@ -9,17 +9,77 @@ A pipe gets results as they are.
 
 import json
 import sys
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Final, TextIO
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, Any, Final, TextIO
 
 import attrs
+import click
+import msgspec
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table as RichTable
 
-from svc.cli.terminal import cleaned, cleaned_json, one_line
+from common import quotes
+from common.quotes import Terms
+from svc.core.money import in_token
+from svc.files import appearing
+from svc.records import Deployment, Job, Quote
+
+# Text of strangers on its way to a terminal, with what the terminal would obey instead of show made visible.
+#
+#     C0, DEL and C1 controls     moves of the cursor, colours, and with OSC and its like the clipboard and the title
+#     bidi controls               text that reads in another order than it stands
+#     zero-width and other        letters that nobody sees: tags, joiners, soft hyphens, line separators
+#     format characters
+#     surrogates                  no text at all; they cannot be written either
+#
+# Each becomes its escape, `\x1b` or `\u202e`, so that nothing is lost and nothing is done.
+
+_KEPT: Final = frozenset("\n\t")
+_CATEGORIES: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+
+
+def cleaned(text: str) -> str:
+    r"""Lines stay lines.
+
+    >>> cleaned("to \x1b]52;c;bHM=\x07 and \u202egpj.exe")
+    'to \\x1b]52;c;bHM=\\x07 and \\u202egpj.exe'
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(_escape(sign) if _obeyed(sign) and sign not in _KEPT else sign for sign in text)
+
+
+def cleaned_json(text: str) -> str:
+    r"""The same of JSON text, which stays JSON of the same value: only strings hold such signs.
+
+    >>> cleaned_json('{"a": "\u202e"}')
+    '{"a": "\\u202e"}'
+    """
+    return "".join(_json_escape(sign) if _obeyed(sign) and sign not in _KEPT else sign for sign in text)
+
+
+def one_line(text: str) -> str:
+    """For a message: not even its line breaks are obeyed, which could forge another one."""
+    return cleaned(text).replace("\n", "\\n").replace("\t", " ")
+
+
+def _obeyed(sign: str) -> bool:
+    return not (" " <= sign <= "~") and unicodedata.category(sign) in _CATEGORIES
+
+
+def _escape(sign: str) -> str:
+    return sign.encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def _json_escape(sign: str) -> str:
+    units = sign.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+
 
 _NOTHING: Final = "—"
 
@@ -155,3 +215,76 @@ def _flat(cell: str | None) -> str:
     if cell is None:
         return _NOTHING
     return "".join(sign if sign.isprintable() else " " for sign in cell)
+
+
+# Files that a command writes: whole or not at all, and for their owner alone, since it was sealed until now.
+
+
+@contextmanager
+def written(path: Path) -> Iterator[IO[bytes]]:
+    """The file to write to. Where there can be none is a mistake of the command line, found before the block begins."""
+    with ExitStack() as opened:
+        try:
+            target = opened.enter_context(appearing(path))
+        except OSError as trouble:
+            raise not_writable(path, trouble) from None
+        yield target
+
+
+def not_writable(path: Path, trouble: OSError) -> click.UsageError:
+    return click.UsageError(f"{path}: {trouble.strerror}")
+
+
+# Records as `--json` gives them: plain values, and decimal strings for what JSON's readers would round.
+
+_LARGEST_SAFE: Final = 2**53 - 1
+
+
+def wire_form(value: Any) -> Any:
+    """
+    >>> wire_form({"amount": 2**53, "units": [7]})
+    {'amount': '9007199254740992', 'units': [7]}
+    """
+    return _safe(msgspec.to_builtins(value))
+
+
+def _safe(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _safe(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_safe(each) for each in value]
+    if type(value) is int and abs(value) > _LARGEST_SAFE:
+        return str(value)
+    return value
+
+
+# What a job came to, from its order and the charges it was posted under.
+
+
+@attrs.frozen
+class Cost:
+    """In base units: authorised at the order; once settled, shared out between three."""
+
+    authorised: int
+    provider: int
+    fees: int
+    returned: int
+
+    @property
+    def paid(self) -> int:
+        return self.provider + self.fees
+
+
+def cost_of(job: Job, quote: Quote) -> Cost:
+    """Of a settled job."""
+    order, terms = job.svc, Terms(quote.fee_bps, quote.gas_fee)
+    shares = quotes.settlement(
+        order.rate_in, order.rate_out, order.units_in, order.units_out, terms, completion_tok=order.completion_tok
+    )
+    return Cost(quote.amount, shares.provider, shares.treasury, shares.owner)
+
+
+def in_words(cost: Cost, chain: Deployment) -> str:
+    shares = (cost.paid, cost.provider, cost.fees, cost.returned)
+    paid, provider, fees, returned = (in_token(share, chain.decimals) for share in shares)
+    return f"paid {paid} {chain.token_domain.name} (provider {provider}, fees {fees}); {returned} came back"

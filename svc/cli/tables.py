@@ -6,7 +6,7 @@ from typing import Final
 
 from svc.cli.doctor.finding import Finding
 from svc.cli.output import Table
-from svc.core.amounts import in_token
+from svc.core.money import in_token
 from svc.records import ENDED_BECAUSE, Ask, Batch, BookRow, Floor, Model, ModelPlan, Provider
 from svc.verification import Vouched
 

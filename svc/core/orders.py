@@ -1,25 +1,32 @@
 """An order from its terms to the body of a submission."""
 
-from typing import Any
+import re
+from collections.abc import Mapping
+from typing import Any, Final, Literal
 
 import attrs
 
+from common import quotes
 from common.box import PublicKey
 from common.envelope import Envelope
 from common.messages.jobs import Cancel, Order
 from common.messages.payments import job_payment
-from common.pricing.request_shape import Modality
-from common.pricing.units import Units
-from common.quotes import job_id
+from common.pricing.assets import Modality, modality_of
+from common.pricing.units import Units, units_of
+from common.quotes import Terms, job_id
+from common.refusal import Refused
 from common.scalars import base64_of, hex_of
-from svc.core.bids import Rates
-from svc.core.deployment import Market
-from svc.core.sealing import Sealed, seal_envelope
+from svc.core.known_market import Market
+from svc.core.money import Ceiling, Rate, Rates, read_rates
+from svc.core.params_schema import check_parameters
+from svc.core.sealing import ModelInput, Sealed, model_input, read_custom_id, seal_envelope
 from svc.core.typed_data import SigningRequest, request
+from svc.errors import QuoteRefused
+from svc.records import Model, Quote
 
 
 @attrs.frozen(slots=True)
-class Terms:
+class OrderTerms:
     """What is asked for and offered. `designated` is 0 for an open order."""
 
     model: str
@@ -37,7 +44,7 @@ class SealedOrder:
     """An order that commits to its container and is still to be signed."""
 
     market: Market = attrs.field(repr=False)
-    terms: Terms
+    terms: OrderTerms
     owner: bytes
     order: Order = attrs.field(repr=False)
     job_id: bytes
@@ -63,7 +70,7 @@ class PreparedOrder:
         return hex_of(self.sealed_order.job_id)
 
     @property
-    def terms(self) -> Terms:
+    def terms(self) -> OrderTerms:
         return self.sealed_order.terms
 
     def body(self) -> dict[str, Any]:
@@ -100,7 +107,7 @@ class PreparedOrder:
         return body | {"container": base64_of(self.sealed_order.sealed.container)}
 
 
-def seal_order(market: Market, recipient: PublicKey, envelope: Envelope, terms: Terms) -> SealedOrder:
+def seal_order(market: Market, recipient: PublicKey, envelope: Envelope, terms: OrderTerms) -> SealedOrder:
     sealed = seal_envelope(market, recipient, envelope)
     order = Order(
         c=sealed.c,
@@ -118,3 +125,177 @@ def seal_order(market: Market, recipient: PublicKey, envelope: Envelope, terms: 
 
 def cancellation(market: Market, job: bytes, issued_at: int) -> SigningRequest:
     return request("cancellation", market.domains.jobs, Cancel(job, issued_at))
+
+
+# How long a job may take, and until when its order stands.
+#
+# tiers       async = 1h = 3600 s, batch = 24h = 86400 s
+# windows     <n>h, <n>m, <n>s as written; any other form is 3600 s
+# expiry      window + settlement margin, at most 86400 s from signing
+
+DEFAULT_WINDOW: Final = "batch"
+LONGEST_ORDER_LIFE: Final = 86_400
+_TIERS: Final = {"async": 3_600, "batch": 86_400}
+_OTHERWISE: Final = 3_600
+_WINDOW: Final = re.compile(r"([0-9]{1,10})([hms])", re.ASCII)
+_SECONDS: Final = {"h": 3_600, "m": 60, "s": 1}
+
+CompletionWindow = Literal["1h", "24h"]
+_COMPLETION: Final[dict[str, CompletionWindow]] = {"1h": "1h", "async": "1h", "24h": "24h", "batch": "24h"}
+
+
+def window_seconds(window: str) -> int:
+    """The SLA that an order signs. Whether it is allowed is the network's to say.
+
+    >>> [window_seconds(window) for window in ("async", "batch", "90m", "300s", "soon")]
+    [3600, 86400, 5400, 300, 3600]
+    """
+    if window in _TIERS:
+        return _TIERS[window]
+    found = _WINDOW.fullmatch(window)
+    if found is None:
+        return _OTHERWISE
+    seconds = int(found[1]) * _SECONDS[found[2]]
+    if seconds >> 32:
+        raise Refused(f"a window of {window} does not fit an order", "window")
+    return seconds
+
+
+def expiry(now: int, sla_secs: int, margin: int) -> int:
+    """Until when the order can be claimed."""
+    return now + min(sla_secs + margin, LONGEST_ORDER_LIFE)
+
+
+def completion_window(window: str) -> CompletionWindow:
+    """A batch has one of two windows: `1h` (also `async`) or `24h` (also `batch`)."""
+    if window not in _COMPLETION:
+        raise Refused("a batch's window is 1h (async) or 24h (batch)", "completion_window")
+    return _COMPLETION[window]
+
+
+# What a caller asks for, held against the model: its input, shape and units.
+
+
+@attrs.frozen(slots=True)
+class OrderRequest:
+    """`endpoint` matters for embeddings alone (`/v1/embeddings`)."""
+
+    model: str
+    input: ModelInput
+    window: str = DEFAULT_WINDOW
+    provider: int | None = None
+    rate_in: Rate | None = None
+    rate_out: Rate | None = None
+    units_out: int | None = None
+    endpoint: str | None = None
+    custom_id: str | None = None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """By position: batches send these to other processes by the ten thousand, and attrs is slower."""
+        return OrderRequest, (
+            self.model,
+            self.input,
+            self.window,
+            self.provider,
+            self.rate_in,
+            self.rate_out,
+            self.units_out,
+            self.endpoint,
+            self.custom_id,
+        )
+
+
+@attrs.frozen(slots=True)
+class Shaped:
+    """A request that the model can take, as far as can be told here. `rates` is None for the market's."""
+
+    model: Model
+    input: dict[str, object]
+    modality: Modality
+    units: Units
+    sla_secs: int
+    rates: Rates | None
+    provider: int | None
+    custom_id: str | None
+    unlisted: tuple[str, ...]
+
+
+def shape(request: OrderRequest, model: Model) -> Shaped:
+    """Raises Refused, naming the field at fault."""
+    if not model.svc.enabled:
+        raise Refused(f"{model.id} takes no new orders", "model")
+    if request.provider is not None and not 0 < request.provider < 2**32:
+        raise Refused("provider must be a provider's id", "provider")
+    given = model_input(request.input)
+    unlisted = check_parameters(_schema(model), given)
+    modality = modality_of(request.endpoint, given)
+    return Shaped(
+        model=model,
+        input=given,
+        modality=modality,
+        units=units_of(modality, given, units_out=request.units_out),
+        sla_secs=window_seconds(request.window),
+        rates=read_rates(request.rate_in, request.rate_out),
+        provider=request.provider,
+        custom_id=read_custom_id(request.custom_id),
+        unlisted=unlisted,
+    )
+
+
+def _schema(model: Model) -> Mapping[str, object] | None:
+    return model.svc.params_schema
+
+
+def probe_body(shaped: Shaped) -> dict[str, object]:
+    """The unsigned question to the market."""
+    body: dict[str, object] = {
+        "model_id": shaped.model.svc.model_id,
+        "sla_secs": shaped.sla_secs,
+        "units_in": shaped.units.units_in,
+        "units_out": shaped.units.units_out,
+    }
+    return body if shaped.provider is None else body | {"designated": shaped.provider}
+
+
+# Whether a quote is what the order comes to. A payment is signed only for an amount that was computed here.
+
+MOST_ATTEMPTS: Final = 3  # submissions of one order, each with a payment for a newer quote
+
+
+def fee_terms(quote: Quote) -> Terms:
+    """The charges that the quote was made under; every order of a batch is priced with those of one quote."""
+    return Terms(fee_bps=quote.fee_bps, gas_fee=quote.gas_fee)
+
+
+def amount_of(prepared: PreparedOrder, terms: Terms) -> int:
+    order = prepared.sealed_order.order
+    return quotes.quote(order.rate_in, order.rate_out, order.units_in, order.units_out, terms).amount
+
+
+def checked_amount(prepared: PreparedOrder, quote: Quote, ceiling: Ceiling) -> int:
+    """The amount to authorise. Raises QuoteRefused when the quote says anything else, OverCeiling above the ceiling."""
+    sealed, authorization = prepared.sealed_order, quote.authorization
+    order, domain = sealed.order, sealed.market.domains.token.domain
+    try:
+        expected = quotes.quote(order.rate_in, order.rate_out, order.units_in, order.units_out, fee_terms(quote))
+    except ValueError as error:
+        raise QuoteRefused(f"the quote's charges are out of range: {error}", code="quote_mismatch") from None
+    contract = domain.verifying_contract
+    said = (
+        (quote.cap, quote.fee, quote.gas_fee, quote.amount),
+        (authorization.value, authorization.valid_after, authorization.valid_before),
+        (authorization.to.lower(), authorization.nonce.lower()),
+        (authorization.domain.name, authorization.domain.version, authorization.domain.chainId),
+        authorization.domain.verifyingContract.lower(),
+    )
+    ours = (
+        (expected.cap, expected.fee, expected.gas_fee, expected.amount),
+        (expected.amount, 0, order.expires_at + 1),
+        (hex_of(sealed.market.job_registry), prepared.id),
+        (domain.name, domain.version, domain.chain_id),
+        hex_of(contract) if contract is not None else None,
+    )
+    if said != ours:
+        raise QuoteRefused("the quote is not what this order comes to", code="quote_mismatch")
+    ceiling.check(expected.amount, "the order")
+    return expected.amount

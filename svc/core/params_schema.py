@@ -8,8 +8,7 @@ malformed it constrains nothing.
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeGuard
 
-from common.pricing.counts import read_count
-from common.pricing.request_shape import OUTPUT_CAPS, Input
+from common.pricing.assets import OUTPUT_CAPS, Input, read_count
 from common.refusal import Refused
 
 

@@ -12,7 +12,7 @@ import httpx
 from common.cid import Cid
 from common.dag import read_block
 from common.refusal import Refused
-from svc.wire.answers import LONGEST_CONTENT, followed, whole
+from svc.wire.transport import LONGEST_CONTENT, followed, whole
 
 LARGEST_BLOCK: Final = 4 << 20  # more than stores put into one: what goes on for longer is not waited out
 _MOST_BLOCKS: Final = 1 << 16  # of one file; a tree may name nodes that hold nothing

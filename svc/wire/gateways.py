@@ -23,11 +23,10 @@ import httpx
 
 from common.cid import Cid, ImportProfile, UnixFsHasher, parse_cid
 from common.refusal import Refused
-from svc.core.retries import GATEWAY_ATTEMPTS, GATEWAY_PAUSE
+from svc.core.clock import GATEWAY_ATTEMPTS, GATEWAY_PAUSE
 from svc.errors import ResultUnreadable
-from svc.wire.answers import LONGEST_CONTENT, followed, pieces_of
 from svc.wire.blocks import LARGEST_BLOCK, content_of
-from svc.wire.transport import Sleep
+from svc.wire.transport import LONGEST_CONTENT, Sleep, followed, pieces_of
 
 S = TypeVar("S")
 

@@ -8,8 +8,8 @@ import attrs
 import trio
 
 from svcd import metrics
-from svcd.failures import JobFailed
-from svcd.work import Output, Work
+from svcd.errors import JobFailed
+from svcd.job.held import Output, Work
 
 # Jobs that fail together would otherwise come back together. It guards nothing; the system's source is merely at hand.
 _JITTER: Final = random.SystemRandom()

@@ -1,8 +1,11 @@
 """What svcd asks of a backend, whatever it is made of."""
 
-from typing import Protocol
+import re
+from typing import Final, Protocol
 
-from svcd.work import Output, Work
+import attrs
+
+from svcd.job.held import Output, Work
 
 
 class Backend(Protocol):
@@ -31,3 +34,45 @@ class LoadProbe(Protocol):
     async def read(self) -> float | None:
         """0 (idle) to 1 (full); None when there is no reading (counted, and the load is taken from our own slots)."""
         ...
+
+
+# Server-sent events, read from bytes as they come.
+#
+# Lines end at CR, LF or CRLF only. (Splitting decoded text at whatever Unicode calls a line end would cut JSON
+# strings
+# apart that hold U+2028.)
+
+_LINE_END: Final = re.compile(rb"\r\n|\n|\r")
+
+
+@attrs.define(slots=True)
+class EventReader:
+    _rest: bytearray = attrs.field(factory=bytearray)
+    _searched: int = 0  # so much of `_rest` holds no line end: an image of megabytes is one line
+    _data: list[bytes] = attrs.field(factory=list)
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """The data of each event that `piece` completes. Names, ids and comments are of no use here: the servers that
+        name their events name them in the data too."""
+        self._rest += piece
+        # A CR at the very end may be the first half of a CRLF: it waits for what follows.
+        end = len(self._rest) - 1 if self._rest.endswith(b"\r") else len(self._rest)
+        events, begin = [], 0
+        for line_end in _LINE_END.finditer(self._rest, self._searched, end):
+            event = self._line(bytes(self._rest[begin : line_end.start()]))
+            begin = line_end.end()
+            if event is not None:
+                events.append(event)
+        del self._rest[:begin]
+        self._searched = end - begin
+        return events
+
+    def _line(self, line: bytes) -> bytes | None:
+        if line:
+            field, _, value = line.partition(b":")
+            if field == b"data":
+                self._data.append(value.removeprefix(b" "))
+            return None
+        event = b"\n".join(self._data)
+        self._data.clear()
+        return event or None

@@ -5,16 +5,48 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
+import attrs
 import httpx
+import trio
 
-from svcd.backends import confined
+from common.pricing.units import text_units
+from common.strict_json import canonical
+from svcd.backends import exec
 from svcd.backends.backend import Backend
-from svcd.backends.echo import EchoBackend
 from svcd.backends.exec import ExecBackend
 from svcd.backends.http import HttpBackend
 from svcd.backends.openai import OpenAIBackend
 from svcd.backends.settings import BackendSettings, EchoSettings, ExecSettings, HttpSettings, OpenAISettings, Patience
-from svcd.trouble import Fatal
+from svcd.errors import Fatal, JobFailed
+from svcd.job.held import Output, Work
+
+# The demo's backend: answers with what it was given. It needs no server, and its answers can be checked.
+
+
+@attrs.frozen(slots=True)
+class EchoBackend:
+    settings: EchoSettings
+
+    async def run(self, work: Work) -> Output:
+        if trio.current_time() + self.settings.delay_seconds >= work.deadline:
+            raise JobFailed("deadline_wait", "the delay would end past the deadline")
+        await trio.sleep(self.settings.delay_seconds)
+        units = _units(work)
+        return Output(work.input, units, {"units": units})
+
+    async def is_up(self) -> bool:
+        return True
+
+
+def _units(work: Work) -> int:
+    match work.modality:
+        case "text":
+            return min(text_units(len(canonical(work.input))), work.units_out)
+        case "embeddings":
+            return 0
+        case "image" | "video":
+            return work.units_out
+
 
 _NO_LANDLOCK: Final = (
     "an exec backend's programs must be kept from svcd's keys, and this kernel has no Landlock (Linux 5.13 and"
@@ -36,7 +68,7 @@ async def open_backend(settings: BackendSettings, private: Sequence[Path] = ()) 
             async with _client(settings.headers, settings.patience) as client:
                 yield HttpBackend(settings, client)
         case ExecSettings():
-            if settings.confine and confined.version() == 0:
+            if settings.confine and exec.version() == 0:
                 raise Fatal(_NO_LANDLOCK)
             yield ExecBackend(settings, private)
         case EchoSettings():

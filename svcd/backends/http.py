@@ -20,12 +20,19 @@ import structlog
 import trio
 
 from svcd.backends.attempts import Attempts, Signs, TryAgain
-from svcd.backends.downloads import Downloads
-from svcd.backends.http_answers import address_in, error_code, for_the_seal, read_body, read_error, read_object
+from svcd.backends.http_answers import (
+    Downloads,
+    address_in,
+    error_code,
+    for_the_seal,
+    read_body,
+    read_error,
+    read_object,
+)
 from svcd.backends.settings import HttpSettings
-from svcd.failures import JobFailed
-from svcd.http_pieces import opened
-from svcd.work import Output, Work
+from svcd.errors import JobFailed
+from svcd.job.held import Output, Work
+from svcd.payload.gateway import opened
 
 log = structlog.get_logger(__name__)
 

@@ -7,14 +7,43 @@ because a provider is paid for `units_out` at most.
 from collections.abc import Mapping
 from typing import Final
 
-from common.pricing.counts import read_count
-from common.pricing.frames import MISSING_SIDE, RATIOS, TIERS, WIDE, frame_of
-from common.pricing.request_shape import OUTPUT_CAPS, carries_assets
+from common.pricing.assets import OUTPUT_CAPS, carries_assets, read_count
+from common.pricing.units import MISSING_SIDE, RATIOS, TIERS, WIDE, frame_of
 from common.refusal import Refused
-from svcd.backends.outside_references import outside_reference
 from svcd.backends.settings import OpenAISettings
-from svcd.failures import JobFailed
-from svcd.work import Work
+from svcd.errors import JobFailed
+from svcd.job.held import Work
+
+# Parts of a request that point outside of it: addresses that the model server would fetch, and ids of what it keeps.
+#
+# A stranger's request that names `http://10.0.0.1/` makes the server a hand inside the provider's network, and one
+# that
+# names a file's id reads what another client left there. Payloads carry their data themselves (`data:` addresses
+# too).
+
+_ADDRESSES: Final = frozenset({"url", "image_url", "video_url", "audio_url", "file_url", "server_url"})
+_KEPT: Final = frozenset({"file_id", "file_ids", "vector_store_ids", "previous_response_id", "conversation"})
+_KEPT_TYPES: Final = frozenset({"item_reference"})
+
+
+def outside_reference(value: object) -> str | None:
+    """The key (or the part's type) that points outside, the first one found; None where everything is inside."""
+    if isinstance(value, list):
+        return next((found for item in value if (found := outside_reference(item))), None)
+    if not isinstance(value, dict):
+        return None
+    for key, inner in value.items():
+        if key in _ADDRESSES and isinstance(inner, str) and not inner.startswith("data:"):
+            return str(key)
+        # A tool's schema may well have properties of these names; their values are objects, never ids.
+        if key in _KEPT and isinstance(inner, str | list) and inner:
+            return str(key)
+        if key == "type" and isinstance(inner, str) and inner in _KEPT_TYPES:
+            return inner
+        if found := outside_reference(inner):
+            return found
+    return None
+
 
 # They change how an answer travels or what is kept of it, not what it is: this side decides them.
 _TRANSPORT: Final = frozenset({"stream", "stream_options", "background", "store", "service_tier"})

@@ -10,7 +10,7 @@ import attrs
 
 from svcd.backends.attempts import TryAgain
 from svcd.backends.http_answers import error_code, judge
-from svcd.failures import JobFailed
+from svcd.errors import JobFailed
 
 
 class Assembler(Protocol):

@@ -7,8 +7,8 @@ from typing import Final
 import attrs
 
 from common.refusal import Refused
+from svcd.base.toml import Table
 from svcd.json_path import JsonPath
-from svcd.table import Table
 
 # The largest result that a coordinator takes is 200 MiB by default: sealed, and with base64 inside of it.
 _LONGEST_ANSWER: Final = 150 * 2**20

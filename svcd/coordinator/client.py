@@ -10,23 +10,21 @@ import attrs
 
 from common.refusal import Refused as Malformed
 from common.scalars import hex_of, read_base64, read_uint
-from svcd.coordinator.deployment import Deployment, read_deployment
 from svcd.coordinator.outcomes import (
     ChainRefused,
+    CoordinatorRefusal,
     Mined,
     OpOutcome,
-    Refused,
     Released,
     ReleaseOutcome,
     StillPending,
     Uploaded,
     UploadOutcome,
 )
-from svcd.coordinator.requests import NoAnswer, Reply, Requests
-from svcd.coordinator.sessions import Session, Sessions, SignInRefused
-from svcd.coordinator.signer import Body
-from svcd.jobs import Job
-from svcd.trouble import Unavailable
+from svcd.coordinator.requests import Deployment, NoAnswer, Reply, Requests, read_deployment
+from svcd.coordinator.sessions import Body, Session, Sessions, SignInRefused
+from svcd.errors import Unavailable
+from svcd.job.row import Job
 
 _PAGE: Final = 1000
 _LARGEST_OFFSET: Final = 1_000_000  # that a coordinator takes
@@ -138,7 +136,7 @@ class Coordinator:
             return ChainRefused(str(fields.get("reason")))
         if reply.status == 504:
             return StillPending(reply.code or "")
-        return Refused(reply.status, reply.code)
+        return CoordinatorRefusal(reply.status, reply.code)
 
     async def publish(self, body: Body, give_up_at: float) -> Reply | NoAnswer | SignInRefused:
         return await self._with_session("PUT", "/evm/asks", give_up_at, json=body, resend=True)
@@ -151,7 +149,7 @@ class Coordinator:
         if isinstance(reply, NoAnswer | SignInRefused):
             return reply
         if reply.status != 200:
-            return Refused(reply.status, reply.code)
+            return CoordinatorRefusal(reply.status, reply.code)
         details = reply.fields.get("svc")
         cid = details.get("cid") if isinstance(details, dict) else None
         return Uploaded(cid if isinstance(cid, str) and cid else None)
@@ -161,11 +159,11 @@ class Coordinator:
         if isinstance(reply, NoAnswer):
             return reply
         if reply.status != 200:
-            return Refused(reply.status, reply.code)
+            return CoordinatorRefusal(reply.status, reply.code)
         try:
             return Released(read_base64(reply.fields.get("dek_sealed"), _LONGEST_SEALED_KEY, "dek_sealed"))
         except Malformed:
-            return Refused(reply.status, "malformed_release")
+            return CoordinatorRefusal(reply.status, "malformed_release")
 
     # --- sessions -----------------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ class StillPending:
 
 
 @attrs.frozen(slots=True)
-class Refused:
+class CoordinatorRefusal:
     """Any other answer that is no success."""
 
     status: int
@@ -52,9 +52,9 @@ class Released:
     dek_sealed: bytes
 
 
-OpOutcome: TypeAlias = Mined | ChainRefused | StillPending | Refused | NoAnswer | SignInRefused
-UploadOutcome: TypeAlias = Uploaded | Refused | NoAnswer | SignInRefused
-ReleaseOutcome: TypeAlias = Released | Refused | NoAnswer
+OpOutcome: TypeAlias = Mined | ChainRefused | StillPending | CoordinatorRefusal | NoAnswer | SignInRefused
+UploadOutcome: TypeAlias = Uploaded | CoordinatorRefusal | NoAnswer | SignInRefused
+ReleaseOutcome: TypeAlias = Released | CoordinatorRefusal | NoAnswer
 
 
 def describe(outcome: OpOutcome | UploadOutcome | ReleaseOutcome) -> str:
@@ -62,8 +62,9 @@ def describe(outcome: OpOutcome | UploadOutcome | ReleaseOutcome) -> str:
     match outcome:
         case ChainRefused():
             return outcome.reason
-        case Refused() | SignInRefused():
-            return f"answered {outcome.status}: {outcome.code if isinstance(outcome, Refused) else outcome.detail}"
+        case CoordinatorRefusal() | SignInRefused():
+            detail = outcome.code if isinstance(outcome, CoordinatorRefusal) else outcome.detail
+            return f"answered {outcome.status}: {detail}"
         case NoAnswer():
             return outcome.detail
         case StillPending():

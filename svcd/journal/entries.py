@@ -7,13 +7,28 @@ import json
 import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import attrs
 
-from svcd.jobs import Job
-from svcd.journal.states import LIVE, JournalState
-from svcd.trouble import Fatal
+from svcd.errors import Fatal
+from svcd.job.row import Job
+
+# Where a job stands in the journal.
+#
+#     claiming ──► claimed ──► sealed ──► settled
+#         │           │           │
+#         │           ├───────────┴─────► failing ──► failed
+#         │           └───────────┴─────► given_up
+#         └──► not_claimed
+#
+# A state is written before what it names is acted on: `claiming` before the claim is sent, `sealed` (with the result)
+# before the settle, `failing` (with the reason) before the fail.
+
+JournalState = Literal["claiming", "claimed", "sealed", "failing", "settled", "failed", "given_up", "not_claimed"]
+
+LIVE: Final[tuple[JournalState, ...]] = ("claiming", "claimed", "sealed", "failing")
+
 
 Statement = tuple[str, tuple[object, ...]]
 

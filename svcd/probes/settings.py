@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import attrs
 
 from common.refusal import Refused
+from svcd.base.toml import Table
 from svcd.json_path import JsonPath
-from svcd.table import Table
 
 
 def _secret(_: object) -> str:

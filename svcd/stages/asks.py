@@ -4,7 +4,7 @@ A snapshot changes the pairs of model and window that it names, and no others; b
 the book and no longer configured is named with zeros.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, NoReturn
 
 import attrs
@@ -14,12 +14,13 @@ import trio
 from common.messages.providers import Ask
 from common.refusal import Refused
 from svcd import metrics
-from svcd.coordinator.client import Coordinator
+from svcd.coordinator.client import Coordinator, Provider
+from svcd.coordinator.outcomes import Mined, describe
 from svcd.coordinator.requests import NoAnswer, Reply
-from svcd.coordinator.sessions import SignInRefused
-from svcd.coordinator.signer import Signer
+from svcd.coordinator.sessions import Signer, SignInRefused
+from svcd.errors import Unavailable
+from svcd.job.slots import Slots
 from svcd.journal.journal import Journal
-from svcd.trouble import Unavailable
 
 log = structlog.get_logger(__name__)
 
@@ -122,3 +123,77 @@ def differing(wanted: Iterable[Ask], posted: Iterable[Ask]) -> list[Ask]:
 
 def _pair(ask: Ask) -> tuple[int, int]:
     return ask.model_id, ask.sla
+
+
+# Models that are configured and not in the coordinator's catalogue: looked for from time to time until they are.
+
+
+@attrs.frozen(slots=True, eq=False)
+class Catalogue:
+    """`model_ids` (by name) is the daemon's own view, and grows here. `begin` is called with each model that came."""
+
+    coordinator: Coordinator
+    configured: Iterable[str]
+    model_ids: dict[str, int]
+    begin: Callable[[str], None]
+
+    async def run(self) -> None:
+        """Returns when every configured model is known."""
+        while missing := set(self.configured) - self.model_ids.keys():
+            await trio.sleep(_EVERY)
+            try:
+                known = await self.coordinator.models()
+            except (Unavailable, Refused) as trouble:
+                log.warning("catalogue not read", reason=str(trouble))
+                continue
+            self.model_ids.update(known)
+            for name in sorted(missing & known.keys()):
+                log.info("this model came into the catalogue, and is offered", model=name)
+                self.begin(name)
+
+
+# How many jobs the network lets this provider hold: read from the registry, and asked for where it is too few.
+
+_ISSUED_AT: Final = "providers.issued_at"
+_REQUESTED: Final = "providers.requested"
+_FULL_REPUTATION: Final = 1000
+_UINT32: Final = 2**32 - 1
+
+
+@attrs.frozen(slots=True, eq=False)
+class Capacity:
+    coordinator: Coordinator
+    signer: Signer
+    provider_id: int
+    slots: Slots
+    journal: Journal
+
+    async def run(self) -> NoReturn:
+        while True:
+            try:
+                await self.look()
+            except (Unavailable, Refused) as trouble:
+                log.warning("granted capacity not read", reason=str(trouble))
+            await trio.sleep(_EVERY)
+
+    async def look(self) -> None:
+        provider = await self.coordinator.provider(self.provider_id)
+        if provider.capacity != self.slots.granted:
+            log.info("capacity granted", granted=provider.capacity, slots=self.slots.capacity, listed=provider.listed)
+        self.slots.grant(provider.capacity)
+        needed = request_for(self.slots.capacity, provider)
+        # Only for more than ever before: what a ceiling keeps from us is not had by asking again.
+        if provider.capacity < self.slots.capacity and await self.journal.noted(_REQUESTED) < needed:
+            await self._request(needed)
+
+    async def _request(self, n: int) -> None:
+        op = self.signer.request_capacity(n, await self.journal.next_time(_ISSUED_AT))
+        outcome = await self.coordinator.run(op, trio.current_time() + _PATIENCE)
+        log.info("capacity requested", n=n, outcome=describe(outcome))
+        if isinstance(outcome, Mined):
+            await self.journal.note(_REQUESTED, n)
+
+
+def request_for(slots: int, provider: Provider) -> int:
+    """What must be requested so that, at this reputation, the grant is as large as the slots."""
+    return min(_UINT32, -(-slots * _FULL_REPUTATION // max(1, provider.reputation)))

@@ -1,24 +1,22 @@
 """From an offered job to a held one: a signed claim, relayed, and its end found out."""
 
-from typing import Final
+from typing import Final, Literal
 
 import attrs
 import structlog
 import trio
 
 from svcd import metrics
-from svcd.clock import Clock
 from svcd.coordinator.client import Coordinator
-from svcd.coordinator.outcomes import ChainRefused, Mined, OpOutcome, Refused, describe
-from svcd.coordinator.sessions import SignInRefused
-from svcd.coordinator.signer import Signer
+from svcd.coordinator.outcomes import ChainRefused, CoordinatorRefusal, Mined, OpOutcome, describe
+from svcd.coordinator.sessions import Signer, SignInRefused
 from svcd.deadline_channel import DeadlineChannel
-from svcd.held import Held
-from svcd.jobs import Job, JobState
-from svcd.slots import Slot
+from svcd.errors import Unavailable
+from svcd.job.held import Held
+from svcd.job.row import Job, JobState
+from svcd.job.slots import Slot
 from svcd.stages.pipeline import Pipeline
-from svcd.timings import Timings
-from svcd.trouble import Unavailable
+from svcd.timings import Clock, Timings
 
 log = structlog.get_logger(__name__)
 
@@ -88,7 +86,7 @@ class Claimer:
                 pass  # perhaps by our own claim, whose first answer was lost
             case ChainRefused() | SignInRefused():
                 return False
-            case Refused(status=status) if status < 500:
+            case CoordinatorRefusal(status=status) if status < 500:
                 return False
         while True:
             try:
@@ -108,7 +106,50 @@ class Claimer:
         match outcome:
             case ChainRefused() if reason not in _ABOUT_US:
                 self.pipeline.exclusions.for_a_while(offer.job.job_id)
-            case ChainRefused() | Refused() | SignInRefused():
+            case ChainRefused() | CoordinatorRefusal() | SignInRefused():
                 self.pipeline.exclusions.pause(offer.model)
         await self.pipeline.journal.ended(offer.job.job_id, "not_claimed", reason)
         offer.slot.give_back()
+
+
+# What the chain made of an op whose answer was lost, or refused: asked for, never assumed.
+
+Standing = Literal["held", "settled", "ended", "unknown"]
+
+_INDEX_PATIENCE: Final = 60.0
+
+
+@attrs.frozen(slots=True, eq=False)
+class Lookup:
+    coordinator: Coordinator
+    provider_id: int
+
+    async def after(self, outcome: OpOutcome, held: Held) -> Standing:
+        """Where the job stands after an op that was not confirmed. When the chain says that it is no longer claimed,
+        an index that says it is, or nothing, is behind: it is waited for, so that a settle that came through is never
+        taken for one that was refused."""
+        until = trio.current_time() + _INDEX_PATIENCE
+        while True:
+            standing = await self.standing(held)
+            behind = isinstance(outcome, ChainRefused) and outcome.reason == "NotClaimed"
+            if standing in ("settled", "ended") or not behind or trio.current_time() >= until:
+                return standing
+            await trio.sleep(_LOOK_AGAIN)
+
+    async def standing(self, held: Held) -> Standing:
+        """`unknown` when the coordinator does not say, or its index is not there yet."""
+        try:
+            job = await self.coordinator.job(held.job.job_id)
+        except Unavailable:
+            return "unknown"
+        if job is None or job.provider_id != self.provider_id:
+            return "unknown"
+        match job.state:
+            case JobState.CLAIMED:
+                return "held"
+            case JobState.SETTLED:
+                return "settled"
+            case JobState.CANCELLED:
+                return "ended"
+            case _:
+                return "unknown"

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import attrs
 import trio
 
-from svcd.failures import JobFailed
+from svcd.errors import JobFailed
 
 
 @attrs.define(slots=True, eq=False)

@@ -6,7 +6,7 @@ from typing import Final
 import attrs
 import trio
 
-from svcd.clock import Clock
+from svcd.timings import Clock
 
 _PAUSE: Final = 10.0  # after a refusal that is about us: the next claim would meet the same
 _A_WHILE: Final = 30.0  # after a refusal that is about a job

@@ -11,22 +11,19 @@ import trio
 from common.box import SecretKey, open_sealed
 from common.container import Committed, Opener
 from svcd.chain import Chain, Claimed, Contradicted, NotClaimed
-from svcd.clock import Clock
-from svcd.config import ModelConfig
+from svcd.configuration.config import ModelConfig
 from svcd.coordinator.client import Coordinator
-from svcd.coordinator.deployment import Deployment
-from svcd.coordinator.outcomes import Refused, Released
-from svcd.coordinator.signer import Signer
-from svcd.failures import JobFailed
-from svcd.gateway import Gateways
-from svcd.held import Held, Opened
-from svcd.payload import committed, opened, ordered
-from svcd.spool import Spool
+from svcd.coordinator.outcomes import CoordinatorRefusal, Released
+from svcd.coordinator.requests import Deployment
+from svcd.coordinator.sessions import Signer
+from svcd.errors import JobFailed, Unavailable
+from svcd.job.held import Held, Opened, Work
+from svcd.payload.gateway import Gateways
+from svcd.payload.opening import committed, opened, ordered
+from svcd.payload.spool import Spool
 from svcd.stages.drain import Drain
 from svcd.stages.pipeline import Pipeline
-from svcd.timings import Timings
-from svcd.trouble import Unavailable
-from svcd.work import Work
+from svcd.timings import Clock, Timings
 
 T = TypeVar("T")
 
@@ -146,7 +143,7 @@ class PayloadOpener:
                 held.job.job_id, found.seed_wrap, found.ct_hash, answer_key.public.raw, self.clock.now()
             )
             answer = await self.coordinator.release(body, until)
-            passing = isinstance(answer, Refused) and answer.code in _PASSING
+            passing = isinstance(answer, CoordinatorRefusal) and answer.code in _PASSING
             if not passing or trio.current_time() + _PAUSE >= until:
                 break
             await trio.sleep(_PAUSE)
@@ -155,9 +152,13 @@ class PayloadOpener:
             if dek is None or len(dek) != _DEK_BYTES:
                 raise JobFailed("undecryptable", "the escrow's answer is not sealed to the key that asked")
             return dek
-        if isinstance(answer, Refused) and answer.status < 500 and answer.status != httpx.codes.TOO_MANY_REQUESTS:
+        if (
+            isinstance(answer, CoordinatorRefusal)
+            and answer.status < 500
+            and answer.status != httpx.codes.TOO_MANY_REQUESTS
+        ):
             raise JobFailed(answer.code or "escrow_unavailable", f"the escrow answered {answer.status}")
-        detail = f"answered {answer.status} {answer.code}" if isinstance(answer, Refused) else answer.detail
+        detail = f"answered {answer.status} {answer.code}" if isinstance(answer, CoordinatorRefusal) else answer.detail
         raise JobFailed("escrow_unreachable", detail)
 
 

@@ -16,8 +16,8 @@ import trio
 
 from svcd import metrics
 from svcd.deadline_channel import DeadlineChannel
-from svcd.failures import JobFailed
-from svcd.held import Failing, Finished, Held, Opened, Sealed
+from svcd.errors import JobFailed
+from svcd.job.held import Failing, Finished, Held, Opened, Sealed
 from svcd.journal.journal import Journal
 from svcd.stages.exclusions import Exclusions
 

@@ -9,20 +9,19 @@ import trio
 from common.refusal import Refused
 from svcd import metrics
 from svcd.breaker import Breaker
-from svcd.clock import Clock
-from svcd.config import ModelConfig
+from svcd.configuration.config import ModelConfig
 from svcd.coordinator.client import Coordinator
 from svcd.deadline_channel import DeadlineChannel
 from svcd.discount import Discount, Rates
-from svcd.gateway import is_content_id
+from svcd.errors import Unavailable
 from svcd.health import Health
-from svcd.jobs import Job
-from svcd.probes.build import Load
-from svcd.slots import Slot, Slots
+from svcd.job.row import Job
+from svcd.job.slots import Slot, Slots
+from svcd.payload.gateway import is_content_id
+from svcd.probes.reading import Load
 from svcd.stages.claimer import Offer
 from svcd.stages.exclusions import Exclusions
-from svcd.timings import Timings
-from svcd.trouble import Unavailable
+from svcd.timings import Clock, Timings
 
 log = structlog.get_logger(__name__)
 

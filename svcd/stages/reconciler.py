@@ -13,16 +13,15 @@ import trio
 
 from common.refusal import Refused
 from svcd import metrics
-from svcd.clock import Clock
 from svcd.coordinator.client import Coordinator
-from svcd.failures import JobFailed
-from svcd.held import CLAIM_DEAD_AFTER, Held, Sealed
-from svcd.jobs import Job, JobState
+from svcd.errors import JobFailed, Unavailable
+from svcd.job.held import CLAIM_DEAD_AFTER, Held, Sealed
+from svcd.job.row import Job, JobState
+from svcd.job.slots import Slots
 from svcd.journal.entries import Entry
-from svcd.slots import Slots
 from svcd.stages.pipeline import Pipeline
-from svcd.stages.uploader import needs_upload
-from svcd.trouble import Unavailable
+from svcd.stages.runner import needs_upload
+from svcd.timings import Clock
 
 log = structlog.get_logger(__name__)
 

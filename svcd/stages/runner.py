@@ -5,15 +5,25 @@ from typing import Final
 import attrs
 import trio
 
+from common.box import PublicKey
+from common.envelope import ResultBody
+from common.refusal import Refused
+from common.result import ResultSealer
 from svcd import metrics
 from svcd.backends.backend import Backend
 from svcd.breaker import Breaker
-from svcd.failures import JobFailed
-from svcd.held import Finished, Opened
+from svcd.coordinator.client import Coordinator
+from svcd.coordinator.outcomes import CoordinatorRefusal, Uploaded
+from svcd.coordinator.requests import Deployment
+from svcd.coordinator.sessions import SignInRefused
+from svcd.errors import JobFailed
+from svcd.job.held import Finished, Opened, Output, Sealed
+from svcd.journal.journal import LONGEST_ROW
+from svcd.payload.opening import sealable
 from svcd.stages.drain import Drain
 from svcd.stages.pipeline import Pipeline
+from svcd.stages.settler import refused, sign_in_refused
 from svcd.timings import Timings
-from svcd.work import Output
 
 # Beyond the deadline, so that a backend which keeps to it can say itself why it did not finish.
 _LENIENCE: Final = 0.5
@@ -57,3 +67,76 @@ class Runner:
         if output is None or trio.current_time() > deadline:
             raise JobFailed("sla_abandon", "the backend was not done within the SLA's margin", backend_fault=True)
         return output
+
+
+# Results that are too large for a settle go ahead of it, as a file that the settle names.
+
+LONGEST_INLINE: Final = 15_679_488
+
+
+def needs_upload(length: int) -> bool:
+    return length > LONGEST_INLINE
+
+
+@attrs.frozen(slots=True, eq=False)
+class Uploader:
+    coordinator: Coordinator
+    pipeline: Pipeline
+
+    async def step(self, sealed: Sealed) -> None:
+        job_id = sealed.held.job.job_id
+        content = await self.pipeline.journal.open_result(job_id)
+        try:
+            outcome = await self.coordinator.upload(content, sealed.held.sla_ends)
+        finally:
+            if not isinstance(content, bytes):
+                content.close()
+        match outcome:
+            case Uploaded(cid=cid):
+                if cid is None:
+                    raise JobFailed("settle_upload_invalid", "the upload was answered without a content id")
+                await self.pipeline.journal.uploaded(job_id, cid)
+                await self.pipeline.to_settle.send(sealed.held.sla_ends, attrs.evolve(sealed, result_cid=cid))
+            case CoordinatorRefusal():
+                raise refused(outcome)
+            case SignInRefused():
+                raise sign_in_refused(outcome)
+            case _:
+                raise JobFailed("settle_transport_error", outcome.detail)
+
+
+# Sealing an output to its owner, and keeping it: from here on nothing is run a second time.
+
+_PIECE: Final = 65_536  # what the sealer is fastest with
+
+
+@attrs.frozen(slots=True, eq=False)
+class Sealer:
+    deployment: Deployment
+    pipeline: Pipeline
+
+    async def step(self, finished: Finished) -> None:
+        held, output = finished.held, finished.output
+        job, book = held.job, self.deployment.book
+
+        def seal() -> bytes:
+            try:
+                body = ResultBody(job.job_id, sealable(output.output), output.usage).encode()
+            except Refused as refusal:
+                raise JobFailed("backend_error", f"the output is no JSON to be sealed: {refusal}") from None
+            return sealed_result(finished.result_key, book.chain_id, book.job_registry, job.job_id, body)
+
+        result = await trio.to_thread.run_sync(seal)
+        completion_tok = min(output.completion_tok, job.units_out)
+        await self.pipeline.journal.sealed(job.job_id, completion_tok, result)
+        kept = result if len(result) <= LONGEST_ROW else None
+        sealed = Sealed(held, completion_tok, len(result), result=kept, started=finished.started)
+        channel = self.pipeline.to_upload if needs_upload(sealed.length) else self.pipeline.to_settle
+        await channel.send(held.sla_ends, sealed)
+
+
+def sealed_result(result_key: PublicKey, chain_id: int, job_registry: bytes, job_id: bytes, body: bytes) -> bytes:
+    sealer = ResultSealer(result_key, chain_id, job_registry, job_id)
+    view = memoryview(body)
+    parts = [sealer.push(bytes(view[at : at + _PIECE])) for at in range(0, len(body), _PIECE)]
+    return b"".join([*parts, sealer.finish()])

@@ -3,22 +3,39 @@
 from typing import Final
 
 import attrs
+import httpx
 import structlog
 import trio
 
 from common.scalars import base64_of
-from svcd.clock import Clock
 from svcd.coordinator.client import Coordinator
-from svcd.coordinator.outcomes import ChainRefused, Mined, OpOutcome, Refused, StillPending, describe
+from svcd.coordinator.outcomes import ChainRefused, CoordinatorRefusal, Mined, OpOutcome, StillPending, describe
 from svcd.coordinator.requests import NoAnswer
-from svcd.coordinator.sessions import SignInRefused
-from svcd.coordinator.signer import Body, Signer
-from svcd.failures import JobFailed
-from svcd.held import Held, Sealed
-from svcd.stages.looking_up import Lookup
+from svcd.coordinator.sessions import Body, Signer, SignInRefused
+from svcd.errors import JobFailed
+from svcd.job.held import Failing, Held, Sealed
+from svcd.stages.claimer import Lookup
 from svcd.stages.pipeline import Pipeline
-from svcd.stages.settle_failures import refused, sign_in_refused
-from svcd.timings import Timings
+from svcd.timings import Clock, Timings
+
+# The specification's name for each way in which a result was not taken.
+
+
+def refused(outcome: CoordinatorRefusal) -> JobFailed:
+    match outcome.status:
+        case httpx.codes.FORBIDDEN:
+            return JobFailed("settle_rejected", outcome.code or "")
+        case httpx.codes.REQUEST_ENTITY_TOO_LARGE:
+            return JobFailed("settle_result_too_large", outcome.code or "")
+        case status:
+            return JobFailed(f"settle_http_{status}", outcome.code or "")
+
+
+def sign_in_refused(outcome: SignInRefused) -> JobFailed:
+    if outcome.status is None:
+        return JobFailed("settle_transport_error", f"no session: {outcome.detail}")
+    return JobFailed(f"session_http_{outcome.status}", outcome.detail)
+
 
 log = structlog.get_logger(__name__)
 
@@ -48,7 +65,7 @@ class Settler:
                 case Mined(succeeded=True):
                     self.timings.relayed(trio.current_time() - started)
                     return await self.pipeline.settled(held, sealed.started)
-                case Refused(code="unknown_result") if sealed.result_cid is not None:
+                case CoordinatorRefusal(code="unknown_result") if sealed.result_cid is not None:
                     # The upload has lapsed: they live a few minutes until a settle names them.
                     return await self.pipeline.to_upload.send(held.sla_ends, attrs.evolve(sealed, result_cid=None))
             log.warning("settle not confirmed", job=held.name, outcome=describe(outcome))
@@ -90,7 +107,7 @@ def _failure(outcome: OpOutcome) -> JobFailed | None:
             return JobFailed("settle_reverted", f"mined and reverted in {outcome.tx_hash}")
         case ChainRefused():
             return JobFailed(f"settle_{outcome.reason}")
-        case Refused():
+        case CoordinatorRefusal():
             return refused(outcome)
         case SignInRefused():
             return sign_in_refused(outcome)
@@ -118,7 +135,44 @@ def _is_final(outcome: OpOutcome) -> bool:
     match outcome:
         case Mined() | ChainRefused():
             return True
-        case Refused(status=int(status)) | SignInRefused(status=int(status)):
+        case CoordinatorRefusal(status=int(status)) | SignInRefused(status=int(status)):
             return status <= _SERVER_ERROR
         case _:
             return False
+
+
+# Failing: a signed `fail` refunds the owner at once, where a reclaim would come only after the SLA.
+
+_LEAST_PATIENCE: Final = 60.0  # also when the SLA is over: until the reclaim, a fail is still the lesser harm
+_LONGEST_FAIL_PAUSE: Final = 30.0
+
+
+@attrs.frozen(slots=True, eq=False)
+class Failer:
+    coordinator: Coordinator
+    signer: Signer
+    clock: Clock
+    lookup: Lookup
+    pipeline: Pipeline
+
+    async def step(self, failing: Failing) -> None:
+        held, reason = failing.held, failing.reason
+        pause = _PAUSE
+        until = max(held.sla_ends, trio.current_time() + _LEAST_PATIENCE)
+        while True:
+            op = self.signer.fail(held.job.job_id, self.clock.now())
+            outcome = await self.coordinator.run(op, min(until, trio.current_time() + _LEAST_PATIENCE))
+            if isinstance(outcome, Mined) and outcome.succeeded:
+                return await self.pipeline.failed(held, reason)
+            log.warning("fail not confirmed", job=held.name, reason=reason, outcome=describe(outcome))
+            match await self.lookup.after(outcome, held):
+                case "settled":  # a settle whose answer was lost came through after all
+                    return await self.pipeline.settled(held, None)
+                case "ended":
+                    return await self.pipeline.failed(held, reason)
+                case "held" if isinstance(outcome, ChainRefused) and outcome.reason != "StaleOp":
+                    return await self.pipeline.left(held, reason)  # it would be refused again; a clock is set right
+                case _ if trio.current_time() + pause >= until:
+                    return await self.pipeline.left(held, reason)
+            await trio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_FAIL_PAUSE)

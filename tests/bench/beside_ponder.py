@@ -21,8 +21,8 @@ from common.scalars import hex_of
 from coordinatord.chain.rpc import open_rpc
 from devnet.anvil import CHAIN_ID
 from devnet.child import Program, running
+from devnet.errors import Trouble
 from devnet.ports import LOOPBACK, pick_free
-from devnet.trouble import Trouble
 from tests.bench.indexing import DENSE, Chain, filled, index_all, medians, timed
 from tests.bench.row import Row
 

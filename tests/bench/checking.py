@@ -23,8 +23,7 @@ from common.keccak import keccak256
 from common.messages.jobs import Order
 from common.messages.payments import job_payment, packed_job_payment
 from common.quotes import job_id
-from common.secp256k1 import Wallet
-from common.signatures import signers, signers_by_loop
+from common.secp256k1 import Wallet, signers, signers_by_loop
 from tests.bench.row import Row, interleaved
 
 PORTION = 400

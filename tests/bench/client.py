@@ -24,13 +24,10 @@ from common.keccak import keccak256
 from common.quotes import Terms as FeeTerms
 from common.refusal import Refused
 from common.secp256k1 import Wallet
-from svc.core.amounts import Token, line_ceiling
-from svc.core.batch_lines import read_lines
-from svc.core.batch_work import LineWork, Place, prepare_lines
-from svc.core.bids import Bid, Rates, read_rates
-from svc.core.deployment import Market
-from svc.core.known_market import told_book
-from svc.core.order_request import OrderRequest
+from svc.core.batches import LineWork, Place, prepare_lines, read_lines
+from svc.core.known_market import Market, told_book
+from svc.core.money import Bid, Rates, Token, line_ceiling, read_rates
+from svc.core.orders import OrderRequest
 from svc.records import Contracts, Deployment, Model, ModelDetails, TokenName
 from tests.bench.row import Row, interleaved
 from tests.unit.svc.fake_coordinator import FakeCoordinator, quoting

@@ -2,8 +2,8 @@
 
 import math
 
-from common.pricing.request_shape import Modality
-from svcd.work import Work
+from common.pricing.assets import Modality
+from svcd.job.held import Work
 
 
 def work_on(

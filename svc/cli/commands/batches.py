@@ -9,18 +9,15 @@ from typing import IO, Any
 
 import click
 
-from svc.batch_preparation import PreparedBatch
-from svc.batch_results import BatchResult
+from svc.batches.preparation import PreparedBatch
+from svc.batches.results import BatchResult
 from svc.cli import tables
-from svc.cli.ceiling import within_ceiling
 from svc.cli.commands.market import names_of
-from svc.cli.connection import Connection, connected
-from svc.cli.exits import Exit
+from svc.cli.connection import Connection, connected, within_ceiling
+from svc.cli.failures import Exit
 from svc.cli.inputs import read_bytes
-from svc.cli.output import Gauge
-from svc.cli.wire_form import wire_form
-from svc.cli.written import written
-from svc.core.batch_lines import read_lines
+from svc.cli.output import Gauge, wire_form, written
+from svc.core.batches import read_lines
 from svc.records import Batch
 
 _FILE = click.argument("file", help="A JSONL file; - reads standard input.")

@@ -9,16 +9,11 @@ import attrs
 import click
 
 from svc.cli import tables
-from svc.cli.ceiling import within_ceiling
 from svc.cli.commands.market import names_of
-from svc.cli.connection import Connection, connected
-from svc.cli.costs import cost_of, in_words
-from svc.cli.exits import Exit
-from svc.cli.order_options import OrderOptions, takes_order
-from svc.cli.output import Output
-from svc.cli.readers import who_can_open
-from svc.cli.wire_form import wire_form
-from svc.cli.written import not_writable, written
+from svc.cli.connection import Connection, connected, within_ceiling
+from svc.cli.failures import Exit
+from svc.cli.inputs import OrderOptions, takes_order, who_can_open
+from svc.cli.output import Output, cost_of, in_words, not_writable, wire_form, written
 from svc.client import Client
 from svc.errors import OverCeiling
 from svc.records import Deployment, Job, Quoted

@@ -5,13 +5,16 @@ from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import version
 from typing import Final
 
+import httpx
+
 from svc.cli import tables
 from svc.cli.doctor.finding import Finding
 from svc.cli.failures import hint_of
-from svc.cli.readers import readers_of_open_orders
+from svc.cli.inputs import readers_of_open_orders
 from svc.client import Client
 from svc.core.clock import MOST_SKEW
 from svc.errors import ConnectionFailed, EscrowUntrusted, SvcError
+from svc.wire.transport import opened
 
 _HURRY: Final = 5.0  # seconds of difference that an answer's way and whole seconds explain
 _UNREACHABLE: Final = "is the coordinator up, and this its address? Set SVC_BASE_URL or --coordinator"
@@ -133,3 +136,37 @@ async def examined(client: Client, checks: Mapping[str, Check]) -> list[Finding]
         except SvcError as error:
             found.append(Finding.wrong(name, error.message, hint_of(error) or _GENERIC))
     return found
+
+
+# Whether results can be read: each gateway is asked for something that is stored, the newest job's container.
+
+_SECONDS: Final = 10.0
+_OK: Final = 200
+
+
+async def gateways(client: Client, http: httpx.AsyncClient) -> list[Finding]:
+    urls = client.settings.gateways
+    if not urls:
+        remedy = "set SVC_PIN_GATEWAY or --gateway to read results"
+        return [Finding.doubtful("gateway", "none: results are not read", remedy)]
+    try:
+        newest = await client.jobs.book(order="newest", limit=1)
+    except SvcError:  # the coordinator's own check tells why
+        newest = []
+    cid = newest[0].task_cid if newest else None
+    return [await _asked(http, url, cid) for url in urls]
+
+
+async def _asked(http: httpx.AsyncClient, url: str, cid: str | None) -> Finding:
+    try:
+        async with opened(http, "GET", url if cid is None else f"{url}/ipfs/{cid}", timeout=_SECONDS) as answer:
+            status = answer.status_code
+    except (httpx.HTTPError, httpx.InvalidURL) as trouble:
+        seen = f"{url} does not answer: {trouble or type(trouble).__name__}"
+        return Finding.wrong("gateway", seen, "try another with SVC_PIN_GATEWAY or --gateway")
+    if cid is None:
+        return Finding.unchecked("gateway", f"{url} answers; no job is stored yet to ask it for", "ask again later")
+    if status == _OK:
+        return Finding.well("gateway", f"{url} serves what is stored")
+    seen = f"{url} answers {status} for {cid}, the newest job's container"
+    return Finding.wrong("gateway", seen, "it may not see this market's store: try another with SVC_PIN_GATEWAY")

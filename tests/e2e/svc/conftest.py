@@ -11,7 +11,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from devnet import environment
+from devnet import manifest
 from tests.e2e.conftest import launched
 
 _SECONDS = 60
@@ -20,7 +20,7 @@ _SECONDS = 60
 @attrs.frozen
 class Market:
     state: Path
-    environment: dict[str, str]  # of a client of this market
+    manifest: dict[str, str]  # of a client of this market
 
 
 @pytest.fixture(scope="session")
@@ -29,7 +29,7 @@ def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Market]:
     devnet = launched(state, "--automine")
     with devnet.process:
         devnet.wait_up()
-        exported = (shlex.split(line)[1].partition("=") for line in environment.exports(state).splitlines())
+        exported = (shlex.split(line)[1].partition("=") for line in manifest.exports(state).splitlines())
         yield Market(state, {name: value for name, _, value in exported})
         devnet.end(signal.SIGTERM)
 

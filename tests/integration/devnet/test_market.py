@@ -3,8 +3,7 @@
 import pytest
 
 from devnet.catalogue import FEE_BPS, GAS_FEE, MODELS, SLA_SECONDS
-from devnet.contracts import at, connected
-from devnet.market import CLIENT_FUNDS
+from devnet.market import CLIENT_FUNDS, at, connected
 from devnet.world import World
 
 pytestmark = pytest.mark.anyio

@@ -10,9 +10,9 @@ import asyncpg
 import pytest
 
 from devnet import postgres, tether
+from devnet.errors import Trouble
 from devnet.ports import pick_free
 from devnet.postgres import running_postgres
-from devnet.trouble import Trouble
 
 pytestmark = pytest.mark.anyio
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="shows what root sees, and we are not root")

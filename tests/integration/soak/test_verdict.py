@@ -15,7 +15,7 @@ from coordinatord.database.migrate import migrate
 from coordinatord.files.sql import object_key
 from coordinatord.indexer.fetch import Source
 from coordinatord.pins.store import open_pin_store
-from devnet.contracts import at, connected
+from devnet.market import at, connected
 from devnet.world import World
 from tests.integration.coordinatord.indexer.moves import address_book
 from tests.integration.coordinatord.indexer.scene import follower_of

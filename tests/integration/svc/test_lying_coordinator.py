@@ -17,12 +17,12 @@ from common.address_book import AddressBook
 from common.box import PublicKey, SecretKey
 from common.container import open_with_secret
 from common.derivation import escrow_key
-from common.escrow_evidence import report_data
+from common.escrow import report_data
 from common.scalars import read_base64
 from common.secp256k1 import Wallet
 from svc.client import Client
+from svc.core.clock import RetryPolicy
 from svc.core.known_market import KnownMarket
-from svc.core.retries import RetryPolicy
 from svc.core.typed_data import SigningRequest
 from svc.errors import OverCeiling, SvcError
 from svc.known_markets import KnownMarkets

@@ -9,13 +9,13 @@ import trio
 
 from svcd.backends.build import open_backend
 from svcd.backends.settings import read_backend
-from svcd.config import Whereabouts
+from svcd.configuration.config import Whereabouts
 from svcd.coordinator.requests import NoAnswer, Requests
-from svcd.failures import JobFailed
-from svcd.gateway import Gateways
-from svcd.probes.fetching import fetch
-from svcd.spool import Spool
-from svcd.status import look
+from svcd.errors import JobFailed
+from svcd.operator.status import look
+from svcd.payload.gateway import Gateways
+from svcd.payload.spool import Spool
+from svcd.probes.reading import fetch
 from tests.fakes.provider_work import work_on
 from tests.faults.bomb_server import BombServer, bomb_server, flat_memory
 

@@ -6,7 +6,7 @@ from typing import Final
 
 import anyio
 
-from devnet.contracts import at, connected
+from devnet.market import at, connected
 from tests.soak.ground import Ground
 
 _DEEPEST: Final = 50

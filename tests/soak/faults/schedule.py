@@ -12,7 +12,7 @@ from typing import Final
 import anyio
 import attrs
 
-from devnet.trouble import Trouble
+from devnet.errors import Trouble
 from tests.soak.faults.kinds import KINDS
 from tests.soak.faults.processes import UncleanExit
 from tests.soak.ground import Ground

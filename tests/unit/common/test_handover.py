@@ -1,6 +1,6 @@
 import pytest
 
-from common.handover import HandedKey, Handover, content
+from common.escrow import HandedKey, Handover, content
 from common.refusal import Refused
 from tests.vectors.vector_file import cases
 

@@ -5,12 +5,11 @@ from eth_utils import decode_hex as raw
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.eip712 import DIGEST_PREFIX
+from common.domains import DIGEST_PREFIX
 from common.keccak import keccak256
 from common.native import build
 from common.native.library import load
-from common.secp256k1 import Wallet
-from common.signatures import signed, signers, signers_by_loop
+from common.secp256k1 import Wallet, signed, signers, signers_by_loop
 from common.transactions import sign_in_steps
 from tests.unit.common.messages.test_signed_types import SIGNED, read
 from tests.vectors.vector_file import cases

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from devnet import anvil
-from devnet.trouble import Trouble
+from devnet.errors import Trouble
 
 
 def test_missing_program_is_answered_with_how_to_get_it(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from typing import Final
 
 import pytest
 
+from devnet.errors import Trouble
 from devnet.ports import ANY_ADDRESS, LOOPBACK, Wanted, held, is_free, pick_free
-from devnet.trouble import Trouble
 
 CHAIN: Final = "--rpc-port"
 STORE: Final = "--pin-store-port"

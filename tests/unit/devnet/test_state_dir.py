@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from devnet.errors import Trouble
 from devnet.state_dir import claimed
-from devnet.trouble import Trouble
 
 
 def test_second_claim_names_the_process_that_holds_the_directory(tmp_path: Path) -> None:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from devnet.errors import Trouble
 from devnet.state_dir import claimed
 from devnet.stop import main, stop
-from devnet.trouble import Trouble
 
 # Holds a directory until it is told to end, and has then ended in order.
 HOLDER = """

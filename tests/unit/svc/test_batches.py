@@ -12,10 +12,10 @@ import pytest
 from common.box import SecretKey
 from common.container import open_with_secret
 from common.envelope import Envelope, ResultBody
-from common.escrow_evidence import report_data
+from common.escrow import report_data
 from common.result import seal_result
 from common.scalars import read_base64
-from svc import batch_offers, batch_pool
+from svc.batches import pool, preparation
 from svc.client import Client
 from svc.core.typed_data import SigningRequest
 from svc.errors import (
@@ -137,9 +137,9 @@ async def test_remote_wallet_signs_each_line(coordinator: FakeCoordinator) -> No
 
 @pytest.fixture
 def _several_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_offers, "PORTION", 2)
-    monkeypatch.setattr(batch_pool, "ALONE", 4)
-    monkeypatch.setattr(batch_pool.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(preparation, "PORTION", 2)
+    monkeypatch.setattr(pool, "ALONE", 4)
+    monkeypatch.setattr(pool.os, "cpu_count", lambda: 2)
 
 
 @pytest.mark.usefixtures("_several_processes")
@@ -168,7 +168,7 @@ async def test_first_of_several_bad_lines_is_named_whoever_finds_it(coordinator:
 async def test_rated_line_that_its_model_cannot_take_is_named_before_the_plan_is_asked_for(
     coordinator: FakeCoordinator, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    monkeypatch.setattr(batch_offers, "PORTION", 2)
+    monkeypatch.setattr(preparation, "PORTION", 2)
     unrated = {"body": {"model": "demo/text", "input": "x"}}
     lines = [line(1), line(2), unrated, line(4)]
     lines[number - 1] = line(number, max_tokens="many")
@@ -180,7 +180,7 @@ async def test_rated_line_that_its_model_cannot_take_is_named_before_the_plan_is
 async def test_lines_before_and_after_the_first_without_rates_keep_their_order_and_their_turns(
     coordinator: FakeCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_offers, "PORTION", 2)
+    monkeypatch.setattr(preparation, "PORTION", 2)
     share = {**CANDIDATE, "lines": "1"}
     coordinator.tell(
         "POST /v1/batches", Answer(402, {"plan": [{"model_id": "1", "lines": "1", "allocation": [share]}]})

@@ -12,7 +12,7 @@ from common.quotes import job_id
 from common.scalars import hex_of, read_base64
 from common.secp256k1 import recover
 from svc.client import Client
-from svc.core.deployment import Market
+from svc.core.known_market import Market
 from svc.core.sealing import INLINE_BYTES
 from svc.errors import InvalidRequest, NoProvider, OrderRefused, OutcomeUnknown, QuoteRefused, RelayUnavailable
 from svc.orders import UnlistedParameter

@@ -3,7 +3,8 @@ import threading
 
 import pytest
 
-from svc import batches, catalogue, files, jobs, sync_client
+from svc import files, jobs, orders, sync_client
+from svc.batches import batches
 from svc.client import Client
 from svc.errors import NotFound
 from svc.sync_client import SyncClient
@@ -12,8 +13,8 @@ from tests.unit.svc.fake_coordinator import Answer, FakeCoordinator, job
 JOB = "0x" + "07" * 32
 TWINS = [
     (Client, SyncClient),
-    (catalogue.Models, sync_client.SyncModels),
-    (catalogue.Market, sync_client.SyncMarket),
+    (orders.Models, sync_client.SyncModels),
+    (orders.Market, sync_client.SyncMarket),
     (jobs.Jobs, sync_client.SyncJobs),
     (files.Files, sync_client.SyncFiles),
     (batches.Batches, sync_client.SyncBatches),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from svc.whole_file import appearing
+from svc.files import appearing
 
 
 def test_file_appears_whole_and_for_its_owner_alone(tmp_path: Path) -> None:

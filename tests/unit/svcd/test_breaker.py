@@ -3,7 +3,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from svcd.breaker import FAULTS_TO_OPEN, Breaker, watch
-from svcd.work import Output, Work
+from svcd.job.held import Output, Work
 
 
 @pytest.fixture

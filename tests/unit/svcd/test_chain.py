@@ -14,8 +14,8 @@ from common.domains import Domains
 from common.messages.payments import job_payment
 from common.secp256k1 import Wallet
 from svcd.chain import Chain, Claimed, Contradicted, NotClaimed, Standing
-from svcd.jobs import Job, JobState
-from svcd.trouble import Unavailable
+from svcd.errors import Unavailable
+from svcd.job.row import Job, JobState
 from tests.fakes.market import BOOK
 from tests.fakes.streamed import StreamedTransport
 

@@ -19,10 +19,9 @@ from common.box import SecretKey
 from common.domains import Domains
 from common.scalars import hex_of
 from svcd.backends.settings import read_backend
-from svcd.checkup import examine
-from svcd.clock import Clock
-from svcd.findings import Finding, summary, table
+from svcd.operator.check import Finding, examine, summary, table
 from svcd.probes.settings import read_probe
+from svcd.timings import Clock
 from tests.fakes.market import BOOK, START, Market
 from tests.fakes.market_answers import Script, answer, error, instead, unreached
 from tests.fakes.streamed import StreamedTransport
@@ -259,7 +258,7 @@ async def test_look_that_takes_too_long_is_wrong(
     autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = backed(kind="echo")
-    monkeypatch.setattr("svcd.backends.echo.EchoBackend.is_up", _never)
+    monkeypatch.setattr("svcd.backends.build.EchoBackend.is_up", _never)
     findings = await examined(Market(lambda: START), tmp_path, **slow)
     (late,) = [finding for finding in findings if finding.right is False]
     assert (late.what, late.detail) == ("backend of demo/text", "no answer in 15 s")

@@ -5,9 +5,9 @@ import pytest
 
 from common.box import SecretKey
 from common.secp256k1 import Wallet
-from svcd.config import Config, read_config
+from svcd.configuration.config import Config, read_config
 from svcd.discount import Rates
-from svcd.trouble import Fatal
+from svcd.errors import Fatal
 
 _EXAMPLE = Path(__file__).parents[3] / "config" / "svcd.toml"
 _KEY = "11" * 32
@@ -172,7 +172,7 @@ def _values(config: Config) -> dict[str, object]:
 
 def test_example_names_every_key_that_is_read(tmp_path: Path) -> None:
     """Each key that the reader asks for outside of the backends' and probes' own tables."""
-    source = (Path(__file__).parents[3] / "svcd" / "config.py").read_text()
+    source = (Path(__file__).parents[3] / "svcd" / "configuration" / "config.py").read_text()
     read = set(re.findall(r'table\.(?:text|url|path|integer|number|choice|texts|optional)\("([a-z_]+)"', source))
     read |= set(re.findall(r'_rate\(table, "([a-z_]+)"', source)) | {"wallet_file", "box_file"}
     written = set(re.findall(r"^(?:# )?([a-z_]+) = ", _EXAMPLE.read_text(), re.MULTILINE))

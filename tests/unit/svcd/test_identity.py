@@ -3,9 +3,9 @@ from typing import Any
 
 import pytest
 
-from svcd.config import Config
-from svcd.identity import LONGEST_EVIDENCE, publish_identity
-from svcd.trouble import Fatal
+from svcd.configuration.config import Config
+from svcd.errors import Fatal
+from svcd.operator.status import LONGEST_EVIDENCE, publish_identity
 from tests.fakes.market import START, Market
 from tests.fakes.market_answers import Script, answer, error, instead, unreached
 from tests.unit.svcd.stages.running import config_for

@@ -4,7 +4,7 @@ import pytest
 
 from common.box import SecretKey
 from common.secp256k1 import Wallet
-from svcd.keys import BOX_FILE, WALLET_FILE, create_identity
+from svcd.base.keys import BOX_FILE, WALLET_FILE, create_identity
 
 
 def test_created_keys_are_those_of_the_published_identity_and_their_owners_alone(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from io import BytesIO
 import pytest
 from PIL import Image
 
-from svcd.failures import JobFailed
-from svcd.media import check_media
+from svcd.errors import JobFailed
+from svcd.payload.media import check_media
 
 # Pillow finds the size, and its search for a second frame ends as IndexError; with the bytes added, as struct.error.
 GIF_CUT_AFTER_ITS_PICTURE = bytes.fromhex(

@@ -3,7 +3,7 @@ from pathlib import Path
 
 from prometheus_client import generate_latest
 
-from svcd.failures import KNOWN_REASONS
+from svcd.errors import KNOWN_REASONS
 from svcd.metrics import REGISTRY, start_at_zero
 
 _PACKAGE = Path(__file__).parents[3] / "svcd"

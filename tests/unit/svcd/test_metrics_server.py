@@ -3,8 +3,8 @@ import httpx
 import pytest
 import trio
 
+from svcd.daemon import serve_metrics
 from svcd.health import Health
-from svcd.metrics_server import serve_metrics
 
 pytestmark = pytest.mark.trio
 

@@ -1,8 +1,8 @@
 import pytest
 
-from common.pricing.request_shape import Modality
-from svcd.failures import JobFailed
-from svcd.modality import modality_for
+from common.pricing.assets import Modality
+from svcd.errors import JobFailed
+from svcd.payload.opening import modality_for
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 
 from common.envelope import ResultBody
 from common.refusal import Refused
-from svcd.sealable import sealable
+from svcd.payload.opening import sealable
 
 
 @pytest.mark.parametrize(

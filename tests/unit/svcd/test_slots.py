@@ -1,7 +1,7 @@
 import pytest
 import trio
 
-from svcd.slots import Slots
+from svcd.job.slots import Slots
 
 A, B, C = b"a" * 32, b"b" * 32, b"c" * 32
 

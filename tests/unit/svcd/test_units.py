@@ -1,8 +1,8 @@
 import pytest
 
-from common.pricing.request_shape import Modality
-from svcd.failures import JobFailed
-from svcd.units import check_units
+from common.pricing.assets import Modality
+from svcd.errors import JobFailed
+from svcd.payload.opening import check_units
 
 STILL = {"b64": "AAAA", "media_type": "image/png", "width": 10, "height": 10}
 

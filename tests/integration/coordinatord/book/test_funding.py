@@ -6,10 +6,10 @@ from typing import Any
 import httpx
 import pytest
 
-from common.eip712 import digest
+from common.domains import digest
 from common.keccak import keccak256
 from common.secp256k1 import Wallet
-from devnet.contracts import Chain, at, connected
+from devnet.market import Chain, at, connected
 from tests.integration.coordinatord.book.test_polls import poll
 from tests.integration.coordinatord.scene.faults import unreachable
 from tests.integration.coordinatord.scene.party import Party

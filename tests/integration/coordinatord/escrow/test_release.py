@@ -9,7 +9,7 @@ import pytest
 from common.box import SecretKey
 from common.container import Opener
 from common.derivation import escrow_key
-from common.escrow_evidence import report_data
+from common.escrow import report_data
 from common.refusal import Refused
 from common.scalars import base64_of
 from coordinatord import app

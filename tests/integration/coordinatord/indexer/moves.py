@@ -17,7 +17,7 @@ from common.secp256k1 import Wallet
 from devnet.accounts import Wallet as Account
 from devnet.anvil import CHAIN_ID
 from devnet.catalogue import FEE_BPS, GAS_FEE
-from devnet.contracts import Chain, at
+from devnet.market import Chain, at
 from devnet.world import World
 
 T = TypeVar("T")

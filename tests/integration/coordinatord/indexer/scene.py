@@ -15,7 +15,7 @@ from coordinatord.indexer.fetch import Source
 from coordinatord.indexer.follow import Follower, IndexerSettings, Wake
 from coordinatord.indexer.undo_sql import read_position
 from devnet.anvil import CHAIN_ID
-from devnet.contracts import at, connected
+from devnet.market import at, connected
 from devnet.world import World
 from tests.integration.coordinatord.indexer.index_rows import forget, index_rows
 from tests.integration.coordinatord.indexer.moves import Moves, address_book

@@ -2,7 +2,7 @@
 
 import pytest
 
-from devnet.contracts import at
+from devnet.market import at
 from tests.integration.coordinatord.indexer.index_rows import index_rows
 from tests.integration.coordinatord.indexer.scene import Scene
 

@@ -12,7 +12,7 @@ from common.box import SecretKey
 from common.scalars import base64_of
 from common.secp256k1 import Wallet
 from coordinatord.base.metrics import REGISTRY
-from devnet.contracts import at, connected
+from devnet.market import at, connected
 from tests.integration.coordinatord.scene.batching import Batching
 from tests.integration.coordinatord.scene.party import Body, Party
 from tests.integration.coordinatord.scene.stage import Stage

@@ -11,7 +11,7 @@ from coordinatord.database.connections import Connection
 from coordinatord.relayer import outbox_sql
 from coordinatord.relayer.coalesce import TX_GAS_CAP
 from coordinatord.relayer.outbox_sql import NewRelay
-from devnet.contracts import at, connected
+from devnet.market import at, connected
 from devnet.world import World
 from tests.faults.rpc_proxy import Rewrite, rpc_proxy
 from tests.integration.coordinatord.relayer.ops import Ops, hexed

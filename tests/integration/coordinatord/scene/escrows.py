@@ -11,14 +11,14 @@ from starlette.types import ASGIApp
 
 from common.box import PublicKey, SecretKey, open_sealed
 from common.container import open_with_dek
-from common.escrow_evidence import mock_measurement
+from common.escrow import mock_measurement
 from coordinatord import app
 from coordinatord.app import Ground
 from coordinatord.escrow.development import MockCustody, MockSettings
 from coordinatord.escrow.handover import Handing, Operators
 from coordinatord.escrow.hosting import Escrow
 from coordinatord.escrow.peer import Peer
-from devnet.contracts import at, connected
+from devnet.market import at, connected
 from devnet.world import World
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.stage import Stage

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from svcd.backends import confined
+from svcd.backends import exec
 from svcd.backends.backend import Backend
 from svcd.backends.build import open_backend
 from svcd.backends.settings import read_backend
-from svcd.failures import JobFailed
-from svcd.trouble import Fatal
+from svcd.errors import Fatal, JobFailed
 from tests.fakes.provider_work import work_on
 
 pytestmark = pytest.mark.trio
@@ -210,7 +209,7 @@ def secret(tmp_path: Path) -> Path:
     return folder / "wallet.key"
 
 
-needs_landlock = pytest.mark.skipif(confined.version() == 0, reason="this kernel has no Landlock")
+needs_landlock = pytest.mark.skipif(exec.version() == 0, reason="this kernel has no Landlock")
 
 
 @needs_landlock
@@ -244,7 +243,7 @@ async def test_without_confinement_a_program_reads_what_its_user_can(secret: Pat
 async def test_a_backend_that_cannot_keep_its_programs_from_the_keys_is_not_opened(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(confined, "version", lambda: 0)
+    monkeypatch.setattr(exec, "version", lambda: 0)
     with pytest.raises(Fatal, match="no Landlock"):
         async with program("print()"):
             raise AssertionError("it was opened")

@@ -9,7 +9,7 @@ from eth_utils import decode_hex as raw
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.eip712 import Domain, struct_hash
+from common.domains import Domain, struct_hash
 from common.messages.escrow import HandoverAuth, HandoverKeys, Release
 from common.messages.jobs import Cancel, Claim, Fail, Order, Settle
 from common.messages.payments import ReceiveWithAuthorization, job_payment, packed_job_payment

@@ -9,8 +9,7 @@ import pytest
 from common.address_book import AddressBook
 from common.box import PublicKey
 from common.domains import Domains
-from common.escrow_evidence import mock_measurement, report_data
-from common.handover import HandedKey, content
+from common.escrow import HandedKey, content, mock_measurement, report_data
 from common.messages.escrow import HandoverAuth, HandoverKeys
 from common.scalars import base64_of
 from coordinatord.base.secret import Secret

@@ -1,6 +1,6 @@
 import pytest
 
-from devnet.pinstore.ranges import stretch_of
+from devnet.pinstore.content import stretch_of
 
 
 @pytest.mark.parametrize(

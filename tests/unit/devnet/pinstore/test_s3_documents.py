@@ -1,6 +1,6 @@
 import pytest
 
-from devnet.pinstore.s3_documents import NamedPart, read_completion
+from devnet.pinstore.multipart import NamedPart, read_completion
 from devnet.pinstore.s3_errors import S3Error
 
 NAMESPACE = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'

@@ -1,8 +1,7 @@
 import pytest
 
 from svc import errors
-from svc.cli.exits import Exit
-from svc.cli.failures import exit_of, hint_of, in_json
+from svc.cli.failures import Exit, exit_of, hint_of, in_json
 from svc.errors import SvcError
 
 

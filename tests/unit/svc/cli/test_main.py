@@ -9,9 +9,9 @@ import pytest
 
 from common.scalars import hex_of
 from svc.cli.commands import batches
-from svc.cli.exits import MEANINGS, Exit
+from svc.cli.failures import MEANINGS, Exit
 from svc.cli.main import main, svc
-from svc.keys import read_wallet
+from svc.signers import read_wallet
 
 
 @pytest.fixture(autouse=True)

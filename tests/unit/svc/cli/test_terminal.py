@@ -6,8 +6,7 @@ from io import StringIO
 
 import pytest
 
-from svc.cli.output import Output
-from svc.cli.terminal import cleaned, cleaned_json, one_line
+from svc.cli.output import Output, cleaned, cleaned_json, one_line
 
 CLASSES = {
     "C0: escape": ("\x1b[2J", "\\x1b[2J"),

@@ -4,7 +4,7 @@ import pytest
 
 from common.refusal import Refused
 from common.secp256k1 import Wallet
-from svc.cli.wallet import wallet_of
+from svc.cli.connection import wallet_of
 
 _ONE, _TWO = ("0x" + f"{number:064x}" for number in (1, 2))
 _ADDRESS = {key: Wallet(bytes.fromhex(key[2:])).address for key in (_ONE, _TWO)}

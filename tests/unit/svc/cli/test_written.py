@@ -4,7 +4,7 @@ from pathlib import Path
 import click
 import pytest
 
-from svc.cli.written import written
+from svc.cli.output import written
 
 
 def test_file_appears_once_it_is_whole_and_for_its_owner_alone(tmp_path: Path) -> None:

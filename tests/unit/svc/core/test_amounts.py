@@ -1,6 +1,6 @@
 import pytest
 
-from svc.core.amounts import Token, batch_ceiling, in_token, line_ceiling, order_ceiling
+from svc.core.money import Token, batch_ceiling, in_token, line_ceiling, order_ceiling
 from svc.errors import OverCeiling
 
 VOUCHED = Token("Dollar", 6, vouched=True)

@@ -3,8 +3,8 @@ from typing import Any
 import pytest
 
 from common.box import SecretKey
-from common.escrow_evidence import report_data
-from svc.core.escrow_key import EscrowTrust, verified_key
+from common.escrow import report_data
+from svc.core.sealing import EscrowTrust, verified_key
 from svc.errors import EscrowUntrusted
 from svc.records import EscrowKey, Evidence
 

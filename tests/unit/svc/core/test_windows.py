@@ -1,7 +1,7 @@
 import pytest
 
 from common.refusal import Refused
-from svc.core.windows import completion_window, expiry, window_seconds
+from svc.core.orders import completion_window, expiry, window_seconds
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from trio.testing import MockClock
 
 from svcd import metrics
 from svcd.backends.attempts import Attempts, Signs, TryAgain
-from svcd.failures import JobFailed
-from svcd.work import Output
+from svcd.errors import JobFailed
+from svcd.job.held import Output
 from tests.fakes.provider_work import work_on
 
 pytestmark = pytest.mark.trio

@@ -2,10 +2,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from common.pricing.request_shape import Modality
+from common.pricing.assets import Modality
 from svcd.backends.build import open_backend
 from svcd.backends.settings import EchoSettings
-from svcd.failures import JobFailed
+from svcd.errors import JobFailed
 from tests.fakes.provider_work import work_on
 
 pytestmark = pytest.mark.trio

@@ -7,7 +7,7 @@ import pytest
 
 from svcd.backends.attempts import TryAgain
 from svcd.backends.http_answers import judge, read_error, retry_after
-from svcd.failures import JobFailed
+from svcd.errors import JobFailed
 from tests.fakes.streamed import StreamedTransport
 
 DATE = datetime(2026, 1, 1, tzinfo=UTC)

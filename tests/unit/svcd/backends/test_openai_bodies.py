@@ -1,9 +1,9 @@
 import pytest
 
-from common.pricing.request_shape import Modality
+from common.pricing.assets import Modality
 from svcd.backends.openai_bodies import request_body
 from svcd.backends.settings import OpenAISettings, read_backend
-from svcd.failures import JobFailed
+from svcd.errors import JobFailed
 from tests.fakes.provider_work import work_on
 
 

@@ -1,8 +1,8 @@
 import pytest
 
-from svcd.backends.openai_results import output_of
-from svcd.failures import JobFailed
-from svcd.work import Output
+from svcd.backends.openai import output_of
+from svcd.errors import JobFailed
+from svcd.job.held import Output
 from tests.fakes.provider_work import work_on
 
 CHAT = {"model": "/models/secret-path", "choices": [{"message": {"content": "x" * 40}}]}

@@ -2,7 +2,7 @@ import pytest
 
 from svcd.backends.attempts import TryAgain
 from svcd.backends.openai_streams import ChatAssembler, ResponsesAssembler
-from svcd.failures import JobFailed
+from svcd.errors import JobFailed
 
 
 def chunk(delta: dict[str, object], index: int = 0, **rest: object) -> dict[str, object]:

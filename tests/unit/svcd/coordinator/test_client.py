@@ -4,12 +4,11 @@ import trio
 from trio.testing import MockClock
 
 from common.secp256k1 import Wallet
-from svcd.clock import Clock
 from svcd.coordinator.client import Coordinator
 from svcd.coordinator.requests import Requests
-from svcd.coordinator.sessions import Sessions
-from svcd.coordinator.signer import Signer
-from svcd.trouble import Unavailable
+from svcd.coordinator.sessions import Sessions, Signer
+from svcd.errors import Unavailable
+from svcd.timings import Clock
 from tests.fakes.market import Market
 from tests.fakes.streamed import StreamedTransport
 

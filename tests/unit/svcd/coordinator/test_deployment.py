@@ -3,8 +3,7 @@ import httpx
 import pytest
 
 from common.refusal import Refused
-from svcd.coordinator.deployment import differences, read_deployment
-from svcd.coordinator.requests import Reply
+from svcd.coordinator.requests import Reply, differences, read_deployment
 from tests.fakes.market import BOOK, Market
 
 

@@ -3,10 +3,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from svcd.clock import Clock
 from svcd.coordinator.requests import Requests
-from svcd.coordinator.sessions import Session, Sessions, SignInRefused
-from svcd.coordinator.signer import Signer
+from svcd.coordinator.sessions import Session, Sessions, Signer, SignInRefused
+from svcd.timings import Clock
 from tests.fakes.market import START, URL, Market
 from tests.fakes.market_answers import Script, answer, error, instead, lost, unreached
 

@@ -10,11 +10,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from svcd.jobs import Job
+from svcd.errors import Fatal
+from svcd.job.row import Job
 from svcd.journal.entries import Home
-from svcd.journal.journal import Journal, open_journal
-from svcd.journal.results import LONGEST_ROW
-from svcd.trouble import Fatal
+from svcd.journal.journal import LONGEST_ROW, Journal, open_journal
 from tests.fakes.market import Market
 
 pytestmark = pytest.mark.trio

@@ -1,7 +1,7 @@
 import pytest
 
 from svcd import metrics
-from svcd.probes.build import open_load
+from svcd.probes.reading import open_load
 from svcd.probes.settings import read_probe
 
 pytestmark = pytest.mark.trio

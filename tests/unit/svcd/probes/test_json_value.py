@@ -1,6 +1,6 @@
 import pytest
 
-from svcd.probes.json_value import load_in
+from svcd.probes.reading import load_in_json
 from svcd.probes.settings import JsonSettings, read_probe
 
 
@@ -20,4 +20,4 @@ from svcd.probes.settings import JsonSettings, read_probe
 def test_the_number_at_the_path_over_what_is_full_is_the_load(raw: bytes, load: float | None) -> None:
     settings = read_probe({"kind": "json", "url": "http://h", "path": "queue.busy", "full_at": 4})
     assert isinstance(settings, JsonSettings)
-    assert load_in(raw, settings) == load
+    assert load_in_json(raw, settings) == load

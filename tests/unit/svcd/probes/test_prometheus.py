@@ -1,6 +1,6 @@
 import pytest
 
-from svcd.probes.prometheus import load_in
+from svcd.probes.reading import load_in_exposition
 from svcd.probes.settings import PrometheusSettings, read_probe
 
 
@@ -47,17 +47,17 @@ LLAMA_CPP = "llamacpp:requests_processing 1\nllamacpp:requests_deferred 46\n"
     ids=["vllm 0.4", "vllm 1, two engines", "ray", "sglang", "sglang, underscores", "tgi", "llama.cpp", "idle"],
 )
 def test_every_known_servers_names_are_understood(text: str, load: float) -> None:
-    assert load_in(text, settings(), slots=8) == pytest.approx(load)
+    assert load_in_exposition(text, settings(), slots=8) == pytest.approx(load)
 
 
 @pytest.mark.parametrize(
     "text", ["", "up 1\n", "vllm:num_requests_running{ 3", "vllm:num_requests_running NaN\n", "<html>"]
 )
 def test_without_a_known_series_there_is_no_reading(text: str) -> None:
-    assert load_in(text, settings(), slots=8) is None
+    assert load_in_exposition(text, settings(), slots=8) is None
 
 
 def test_a_configuration_may_name_series_labels_and_what_is_full() -> None:
     text = 'busy{model="a"} 2\nbusy{model="b"} 20\nvllm:num_requests_running 99\n'
     chosen = settings(running=["busy"], labels={"model": "a"}, full_at=4)
-    assert load_in(text, chosen, slots=8) == 0.5
+    assert load_in_exposition(text, chosen, slots=8) == 0.5

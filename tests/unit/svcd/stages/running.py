@@ -10,20 +10,20 @@ import attrs
 import trio
 
 from common.envelope import ResultBody
-from common.pricing.request_shape import Modality
+from common.pricing.assets import Modality
 from common.result import open_result
 from svcd.app import Daemon
 from svcd.backends.settings import EchoSettings
-from svcd.clock import Clock
-from svcd.config import Config, ModelConfig
+from svcd.configuration.config import Config, ModelConfig
+from svcd.dependencies import Ground, prepare
 from svcd.discount import Rates
-from svcd.ground import Ground, prepare
 from svcd.health import Health
+from svcd.job.held import Output, Work
 from svcd.journal.journal import JOURNAL_FILE, open_journal
 from svcd.metrics import REGISTRY
 from svcd.probes.settings import SlotsSettings
 from svcd.stages.drain import Drain
-from svcd.work import Output, Work
+from svcd.timings import Clock
 from tests.fakes.market import BOOK, GATEWAY, URL, Market
 
 ENDED = ("settled", "failed", "given_up", "not_claimed")

@@ -6,8 +6,8 @@ import pytest
 from trio.testing import MockClock
 
 from svcd.chain import Chain, Claimed, Contradicted, NotClaimed, Standing
-from svcd.jobs import Job
-from svcd.trouble import Unavailable
+from svcd.errors import Unavailable
+from svcd.job.row import Job
 from tests.fakes.market import Market
 from tests.unit.svcd.stages.conftest import Start
 from tests.unit.svcd.stages.running import model_for

@@ -14,8 +14,8 @@ from trio.testing import MockClock
 
 from common.box import SecretKey
 from common.strict_json import canonical
-from svcd.failures import JobFailed
-from svcd.work import Output, Work
+from svcd.errors import JobFailed
+from svcd.job.held import Output, Work
 from tests.fakes.market import CLAIMED, Market
 from tests.fakes.market_answers import answer, behind, error, instead, lost, unreached
 from tests.unit.svcd.stages.conftest import Start

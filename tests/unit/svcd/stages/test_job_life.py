@@ -5,7 +5,7 @@ import trio
 from trio.testing import MockClock
 
 from svcd.discount import Rates
-from svcd.work import Output, Work
+from svcd.job.held import Output, Work
 from tests.fakes.market import Market
 from tests.fakes.market_answers import error, instead, lost, unreached
 from tests.unit.svcd.stages.conftest import Start

@@ -1,9 +1,8 @@
 import pytest
 
-from svcd.held import CLAIM_DEAD_AFTER
-from svcd.jobs import Job
-from svcd.journal.entries import Entry
-from svcd.journal.states import JournalState
+from svcd.job.held import CLAIM_DEAD_AFTER
+from svcd.job.row import Job
+from svcd.journal.entries import Entry, JournalState
 from svcd.stages.reconciler import Verdict, verdict
 from tests.fakes.market import START, Market
 

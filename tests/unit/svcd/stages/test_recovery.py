@@ -8,8 +8,8 @@ import trio
 from trio.testing import MockClock
 
 from common.strict_json import canonical
-from svcd.trouble import Fatal
-from svcd.work import Output, Work
+from svcd.errors import Fatal
+from svcd.job.held import Output, Work
 from tests.fakes.market import START, Market
 from tests.fakes.market_answers import Script, answer, instead, unreached
 from tests.unit.svcd.stages.conftest import Start

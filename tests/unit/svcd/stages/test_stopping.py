@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from svcd.work import Output, Work
+from svcd.job.held import Output, Work
 from tests.fakes.market import Market
 from tests.fakes.market_answers import unreached
 from tests.unit.svcd.stages.conftest import Start

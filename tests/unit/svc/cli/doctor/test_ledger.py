@@ -4,8 +4,8 @@ import httpx
 import pytest
 
 from common.quotes import Terms
+from svc.cli.doctor.checks import gateways
 from svc.cli.doctor.finding import Finding, Health
-from svc.cli.doctor.gateways import gateways
 from svc.cli.doctor.ledger import ledger
 from svc.client import Client
 from tests.fakes.streamed import StreamedTransport

@@ -1,0 +1,181 @@
+"""What everything in the daemon stands on: connections, the coordinator's deployment, our place in it, the backends."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import attrs
+import httpx
+import structlog
+import trio
+
+from common.refusal import Refused
+from common.scalars import hex_of
+from svcd.backends.backend import Backend
+from svcd.backends.build import open_backend
+from svcd.breaker import Breaker
+from svcd.chain import Chain
+from svcd.configuration.config import Config, ModelConfig
+from svcd.coordinator.client import Coordinator, read_chain
+from svcd.coordinator.requests import Deployment, Requests, differences
+from svcd.coordinator.sessions import Session, Sessions, Signer
+from svcd.discount import Discount
+from svcd.errors import Fatal, Unavailable
+from svcd.job.slots import Slots
+from svcd.journal.entries import Home
+from svcd.journal.journal import Journal
+from svcd.payload.gateway import Gateways
+from svcd.probes.reading import Load, open_load
+from svcd.timings import Clock
+
+log = structlog.get_logger(__name__)
+
+_RETRY: Final = 2.0
+_OP_SECONDS: Final = 100.0  # the coordinator answers an op after its receipt: up to a minute, and its queue before
+
+
+@attrs.frozen(slots=True, eq=False)
+class Equipment:
+    """One model, ready to be run."""
+
+    config: ModelConfig
+    backend: Backend
+    load: Load
+    breaker: Breaker
+    discount: Discount
+
+
+@attrs.frozen(slots=True, eq=False)
+class Ground:
+    """`model_ids`: of the models that the coordinator's catalogue has, by name; it grows when models come into it."""
+
+    config: Config
+    clock: Clock
+    journal: Journal
+    coordinator: Coordinator
+    signer: Signer
+    deployment: Deployment
+    provider_id: int
+    model_ids: dict[str, int]
+    gateways: Gateways
+    slots: Slots
+    equipment: dict[str, Equipment]
+    chain: Chain | None  # None: what the coordinator says of claims is believed
+
+    @property
+    def offered(self) -> dict[str, Equipment]:
+        return {name: one for name, one in self.equipment.items() if name in self.model_ids}
+
+
+async def prepare(
+    config: Config,
+    stack: AsyncExitStack,
+    journal: Journal,
+    clock: Clock,
+    transport: httpx.AsyncBaseTransport | None = None,
+) -> Ground:
+    """Waits for a coordinator that is not there yet. Fatal when it is another than configured, or does not know us."""
+    http = await stack.enter_async_context(_client(transport))
+    requests = Requests(http, config.coordinator_url)
+    deployment = await _deployment(config, requests)
+    signer = Signer(config.wallet, deployment.domains)
+    coordinator = Coordinator(requests, Sessions(requests, signer, clock))
+    session = await _session(coordinator)
+    book = deployment.book
+    await journal.belongs_to(Home(book.chain_id, hex_of(book.job_registry), signer.address))
+    model_ids = await _model_ids(config, coordinator)
+    slots = Slots(config.slots)
+    return Ground(
+        config=config,
+        clock=clock,
+        journal=journal,
+        coordinator=coordinator,
+        signer=signer,
+        deployment=deployment,
+        provider_id=session.provider_id,
+        model_ids=model_ids,
+        gateways=Gateways(http, config.gateways, config.gateway_attempts, config.gateway_pause_seconds),
+        slots=slots,
+        chain=await _chain(config, http, deployment, session.provider_id),
+        equipment={
+            model.name: await stack.enter_async_context(_equipped(model, slots, config.private))
+            for model in config.models
+        },
+    )
+
+
+def _client(transport: httpx.AsyncBaseTransport | None) -> httpx.AsyncClient:
+    # Ops wait for their receipts one connection each; proxies of the environment are not for what is configured here.
+    return httpx.AsyncClient(
+        transport=transport,
+        timeout=httpx.Timeout(30, read=_OP_SECONDS),
+        limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+        trust_env=False,
+    )
+
+
+async def _deployment(config: Config, requests: Requests) -> Deployment:
+    while True:
+        try:
+            deployment = await read_chain(requests)
+            break
+        except Unavailable as trouble:
+            log.warning("waiting for the coordinator", reason=str(trouble))
+            await trio.sleep(_RETRY)
+        except Refused as malformed:
+            raise Fatal(f"{config.coordinator_url} is no coordinator: {malformed}") from None
+    if config.addresses is not None:
+        found = differences(config.addresses, deployment.book)
+        if found:
+            raise Fatal(f"{config.coordinator_url} serves another deployment than addresses_file: {'; '.join(found)}")
+    return deployment
+
+
+async def _chain(config: Config, http: httpx.AsyncClient, deployment: Deployment, provider_id: int) -> Chain | None:
+    """A node that is away is waited for where a job needs it; one of another chain is a mistake."""
+    if config.rpc_url is None:
+        return None
+    chain = Chain(http, config.rpc_url, deployment.book, provider_id)
+    try:
+        found = await chain.chain_id()
+    except Unavailable as trouble:
+        log.warning("the node does not answer: jobs that are claimed wait for it", reason=str(trouble))
+        return chain
+    if found != deployment.book.chain_id:
+        raise Fatal(f"rpc_url is a node of chain {found}, the market is on {deployment.book.chain_id}")
+    return chain
+
+
+async def _session(coordinator: Coordinator) -> Session:
+    while True:
+        session = await coordinator.sessions.current()
+        if isinstance(session, Session):
+            return session
+        if session.status is not None and session.status < 500:
+            raise Fatal(f"the coordinator does not sign {coordinator.sessions.signer.address} in: {session.advice}")
+        log.warning("waiting for a session", reason=session.detail)
+        await trio.sleep(_RETRY)
+
+
+async def _model_ids(config: Config, coordinator: Coordinator) -> dict[str, int]:
+    while True:
+        try:
+            known = await coordinator.models()
+            break
+        except (Unavailable, Refused) as trouble:
+            log.warning("waiting for the catalogue", reason=str(trouble))
+            await trio.sleep(_RETRY)
+    for name in sorted(config.slots.keys() - known.keys()):
+        log.warning("this model is not in the catalogue, and is not offered until it is", model=name)
+    return known
+
+
+@asynccontextmanager
+async def _equipped(model: ModelConfig, slots: Slots, private: Sequence[Path]) -> AsyncIterator[Equipment]:
+    async with (
+        open_backend(model.backend, private) as backend,
+        open_load(model.load, model=model.name, slots=model.slots, in_flight=lambda: slots.held_of(model.name)) as load,
+    ):
+        discount = Discount(model.name, model.discount_percent, model.discount_seconds)
+        yield Equipment(model, backend, load, Breaker(), discount)
