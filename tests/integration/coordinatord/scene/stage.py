@@ -13,13 +13,14 @@ from starlette.types import ASGIApp
 from common.domains import Domains
 from common.secp256k1 import Wallet
 from coordinatord import app
-from coordinatord.app import Ground
+from coordinatord.application import compose
 from coordinatord.base.clock import system_clock
 from coordinatord.chain.rpc import Rpc
 from coordinatord.config import Config, read_config
 from coordinatord.database.connections import open_database
 from coordinatord.database.migrate import migrate
 from coordinatord.database.notices import Notices
+from coordinatord.dependencies import Dependencies, containers_of
 from coordinatord.escrow.hosting import Escrow, open_escrow
 from coordinatord.janitor import Janitor
 from coordinatord.pins.requests import Signer, StoreRequests
@@ -63,7 +64,7 @@ class Seen:
 @attrs.define
 class Stage:
     http: httpx.AsyncClient
-    ground: Ground
+    ground: Dependencies
     world: World
     node: Faults
     store: Faults
@@ -99,7 +100,7 @@ async def staged(
     *,
     relayer: bool = True,
     connection_wait: float = 5,
-    make_escrow: Callable[[Ground], AbstractAsyncContextManager[Escrow | None]] | None = None,
+    make_escrow: Callable[[Dependencies], AbstractAsyncContextManager[Escrow | None]] | None = None,
 ) -> AsyncIterator[Stage]:
     """`relayer=False`: what is queued stays queued. `connection_wait`: seconds for a connection of the pool. The escrow
     is the configured one unless one is made; what it does beside requests is left to the test."""
@@ -113,7 +114,7 @@ async def staged(
         signer = Signer(config.pin_store_key, config.pin_store_secret, config.pin_store_region)
         url = bucket_url(config.pin_store_endpoint, config.pin_store_bucket)
         rpc = Rpc(node_transport(node_client, config.rpc_url.reveal()))
-        ground = Ground(
+        ground = Dependencies(
             config=config,
             domains=Domains.of(config.addresses),
             relayer=Wallet(bytes.fromhex(config.relayer_key.reveal())),
@@ -126,13 +127,13 @@ async def staged(
         async with database.connection() as connection:
             await migrate(connection)
         relaying = app.relaying_of(ground)
-        containers = app.containers_of(ground)
+        containers = containers_of(ground)
         janitor = app.janitor_of(ground, containers)
         stopping = Stopping()
         escrow = await stack.enter_async_context((make_escrow or configured_escrow)(ground))
         if escrow is not None:
             await escrow.custody.begin()
-        application = app.compose(ground, relaying, containers, escrow, stopping)
+        application = compose(ground, relaying, containers, escrow, stopping)
 
         async def note(response: httpx.Response) -> None:
             await response.aread()
@@ -158,8 +159,8 @@ async def staged(
             tasks.cancel_scope.cancel()
 
 
-def configured_escrow(ground: Ground) -> AbstractAsyncContextManager[Escrow | None]:
-    return open_escrow(ground.config, app.escrow_ground(ground), system_clock)
+def configured_escrow(ground: Dependencies) -> AbstractAsyncContextManager[Escrow | None]:
+    return open_escrow(ground.config, app.escrow_dependencies(ground), system_clock)
 
 
 async def until(ask: Callable[[], Awaitable[httpx.Response]], status: int) -> httpx.Response:
