@@ -20,6 +20,7 @@ from coordinatord.escrow.hosting import Escrow
 from coordinatord.escrow.peer import Peer
 from devnet.market import at, connected
 from devnet.world import World
+from tests.fakes.streamed import http_over
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.stage import Stage
 
@@ -50,7 +51,7 @@ def mock_escrow(
         operators = Operators.of(ground.domains, ground.config.operator_keys)
         transport = httpx.ASGITransport(peer) if peer is not None else httpx.AsyncHTTPTransport()
         async with httpx.AsyncClient(transport=transport) as http:
-            source = Peer(http, "http://peer", operators, RELEASE, time.time) if peer is not None else None
+            source = Peer(http_over(http), "http://peer", operators, RELEASE, time.time) if peer is not None else None
             settings = MockSettings(RELEASE, 3_600_000, 300_000, 300, peer is not None, clock_offset_ms)
             custody = MockCustody(settings, ground.database, ground.rpc, source, clock)
             providers = app.escrow_dependencies(ground).providers

@@ -23,11 +23,12 @@ from coordinatord.database.notices import Notices
 from coordinatord.dependencies import Dependencies, containers_of
 from coordinatord.escrow.hosting import Escrow, open_escrow
 from coordinatord.janitor import Janitor
-from coordinatord.pins.requests import Signer, StoreRequests
+from coordinatord.pins.requests import RequestSigner, StoreRequests
 from coordinatord.pins.store import PinStore, bucket_url
 from coordinatord.relayer.relaying import Relaying
 from coordinatord.system.routes import Stopping
 from devnet.world import World
+from tests.fakes.streamed import http_over
 from tests.integration.coordinatord.scene.faults import Faults, node_transport
 
 
@@ -111,7 +112,7 @@ async def staged(
         open_database(config.database_url.reveal(), smallest=1, largest=8, acquire_timeout=connection_wait) as database,
         AsyncExitStack() as stack,
     ):
-        signer = Signer(config.pin_store_key, config.pin_store_secret, config.pin_store_region)
+        signer = RequestSigner(config.pin_store_key, config.pin_store_secret, config.pin_store_region)
         url = bucket_url(config.pin_store_endpoint, config.pin_store_bucket)
         rpc = Rpc(node_transport(node_client, config.rpc_url.reveal()))
         ground = Dependencies(
@@ -121,7 +122,7 @@ async def staged(
             database=database,
             rpc=rpc,
             rpc_for_callers=rpc,
-            pins=PinStore(StoreRequests(store_client, url, signer, attempts=1)),
+            pins=PinStore(StoreRequests(http_over(store_client), url, signer, attempts=1)),
             notices=Notices(),
         )
         async with database.connection() as connection:
