@@ -9,7 +9,7 @@ import structlog
 
 from common.domains import Domains
 from common.secp256k1 import Wallet
-from coordinatord.base.concurrency import Patience
+from coordinatord.base.concurrency import StartupPatience
 from coordinatord.chain.boot import check_chain
 from coordinatord.chain.rpc import Rpc, open_rpc
 from coordinatord.config import Config
@@ -79,17 +79,19 @@ async def open_dependencies(config: Config, stack: AsyncExitStack) -> Dependenci
     )
 
 
-async def prepare(dependencies: Dependencies, patience: Patience) -> None:
+async def prepare(dependencies: Dependencies, patience: StartupPatience) -> None:
     """Migrations under their lock, and the chain held against the address book."""
 
     async def migrated() -> list[str]:
         async with dependencies.database.unhurried() as connection:
             return await migrate(connection)
 
-    if applied := await patience.until("the database", migrated):
+    if applied := await patience.retry_until_ready("the database", migrated):
         log.info("migrated", applied=applied)
     config = dependencies.config
-    await patience.until("the node", partial(check_chain, dependencies.rpc, config.addresses, dependencies.domains))
+    await patience.retry_until_ready(
+        "the node", partial(check_chain, dependencies.rpc, config.addresses, dependencies.domains)
+    )
 
 
 def files_of(dependencies: Dependencies) -> Files:

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 @asynccontextmanager
-async def lone_failure() -> AsyncIterator[TaskGroup]:
+async def unwrap_single_error() -> AsyncIterator[TaskGroup]:
     """A task group whose failure, when it is one alone, is raised as itself: callers match on what happened."""
     try:
         async with anyio.create_task_group() as tasks:
@@ -38,10 +38,10 @@ async def lone_failure() -> AsyncIterator[TaskGroup]:
 
 
 @asynccontextmanager
-async def running_ahead(source: AsyncIterable[T], slack: int = 0) -> AsyncIterator[AsyncIterator[T]]:
+async def read_ahead(source: AsyncIterable[T], slack: int = 0) -> AsyncIterator[AsyncIterator[T]]:
     """Consume `source` in a task of its own. What it raises ends the block and is raised from it."""
     send, receive = anyio.create_memory_object_stream[T](slack)
-    async with send, receive, lone_failure() as tasks:
+    async with send, receive, unwrap_single_error() as tasks:
         tasks.start_soon(_forward, source, send)
         yield receive
         tasks.cancel_scope.cancel()  # a block that left early wants no more
@@ -69,7 +69,7 @@ async def _forward(source: AsyncIterable[T], send: MemoryObjectSendStream[T]) ->
 _MOST: Final = 3  # pieces that wait for the thread
 
 
-class Beside:
+class ThreadPipe:
     """Of one task. The loop under it must be asyncio."""
 
     def __init__(self, tasks: TaskGroup) -> None:
@@ -124,11 +124,11 @@ class Beside:
 
 
 @asynccontextmanager
-async def beside() -> AsyncIterator[Beside]:
+async def thread_pipe() -> AsyncIterator[ThreadPipe]:
     """What the work raises is raised from the block, unless that has failed itself. All that was taken is done when the
     block ends well."""
-    async with lone_failure() as tasks:
-        thread = Beside(tasks)
+    async with unwrap_single_error() as tasks:
+        thread = ThreadPipe(tasks)
         try:
             yield thread
         except BaseException:
@@ -164,14 +164,14 @@ log = structlog.get_logger(__name__)
 _PAUSE: Final = 1.0  # seconds between attempts
 
 
-class Patience:
+class StartupPatience:
     """`seconds` for all that is waited for together."""
 
     def __init__(self, seconds: float, pause: float = _PAUSE) -> None:
         self._until = anyio.current_time() + seconds
         self._pause = pause
 
-    async def until(self, there: str, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def retry_until_ready(self, there: str, attempt: Callable[[], Awaitable[T]]) -> T:
         """What `attempt` returns once it raises no `Retryable` any more; that of the attempt at which patience ended
         is raised. `there` is what is waited for, in the log's words."""
         while True:

@@ -9,14 +9,14 @@ from typing import Literal
 
 import attrs
 
-TroubleKind = Literal["chain_unreachable", "relay_unavailable", "pinner_unavailable", "not_ready", "busy"]
+ErrorKind = Literal["chain_unreachable", "relay_unavailable", "pinner_unavailable", "not_ready", "busy"]
 
 
 @attrs.frozen(slots=True)
 class Retryable(Exception):
     """Something outside did not do its part. `kind` is the error type of the answer, `code` its code."""
 
-    kind: TroubleKind
+    kind: ErrorKind
     message: str
     code: str | None = None
     retry_after: int | None = None  # seconds, where we know better than the caller

@@ -13,7 +13,7 @@ _Bloom = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-fA-F]+$")]
 Word = Annotated[str, msgspec.Meta(min_length=66, max_length=66)]  # 0x and 32 bytes
 
 
-class Header(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class BlockHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """A block without its transactions."""
 
     number: Quantity
@@ -31,7 +31,7 @@ class Header(msgspec.Struct, frozen=True, gc=False, rename="camel"):
         return int(self.timestamp, 16)
 
 
-class Log(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class ChainLog(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """A log of a mined block: one of a pending block has no number, and does not decode."""
 
     address: str

@@ -6,7 +6,7 @@ from common.domains import Domains
 from common.scalars import hex_of
 from coordinatord.base.errors import Fatal
 from coordinatord.chain.contract_calls import Reverted, View, read_many
-from coordinatord.chain.rpc import Rpc, quantity, trouble_of
+from coordinatord.chain.rpc import Rpc, quantity, retryable_of
 from coordinatord.chain.rpc_errors import Meaning, RpcError
 
 _SEPARATOR = abi.selector("DOMAIN_SEPARATOR()")
@@ -22,7 +22,7 @@ async def check_chain(rpc: Rpc, book: AddressBook, domains: Domains) -> None:
         chain_id = quantity(await rpc.call("eth_chainId"))
     except RpcError as error:
         if error.meaning is not Meaning.REFUSED:
-            raise trouble_of(error, "eth_chainId") from error
+            raise retryable_of(error, "eth_chainId") from error
         raise Fatal(f"the RPC endpoint does not tell its chain id: {error}") from error
     if chain_id != book.chain_id:
         raise Fatal(f"chainId: the address book is for chain {book.chain_id}, the RPC endpoint serves {chain_id}")

@@ -13,7 +13,7 @@ import msgspec
 from common.refusal import Refused
 from common.scalars import hex_of
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.rpc import Call, Rpc, decode_result
+from coordinatord.chain.rpc import Rpc, RpcCall, decode_result
 from coordinatord.chain.rpc_errors import Meaning, RpcError
 
 T = TypeVar("T")
@@ -39,11 +39,11 @@ class View:
     sender: bytes | None = None
     block: str = "latest"
 
-    def as_call(self) -> Call:
+    def as_call(self) -> RpcCall:
         transaction = {"to": hex_of(self.target), "data": hex_of(self.calldata)}
         if self.sender is not None:
             transaction["from"] = hex_of(self.sender)
-        return Call("eth_call", (transaction, self.block))
+        return RpcCall("eth_call", (transaction, self.block))
 
 
 async def read_view(rpc: Rpc, view: View, decode: Callable[[bytes], T]) -> T:
@@ -56,7 +56,7 @@ async def read_view(rpc: Rpc, view: View, decode: Callable[[bytes], T]) -> T:
     return decoded(_bytes(text, view.code), decode, view.code)
 
 
-async def read_many(rpc: Rpc, calls: Sequence[View | Call], code: str) -> list[bytes | Reverted]:
+async def read_many(rpc: Rpc, calls: Sequence[View | RpcCall], code: str) -> list[bytes | Reverted]:
     """All in one request. A revert is a value; any other error is trouble (`code` for plain calls and the whole)."""
     try:
         answers = await rpc.batch([call.as_call() if isinstance(call, View) else call for call in calls])

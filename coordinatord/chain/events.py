@@ -182,7 +182,7 @@ class JobRegistrySet(_Event, frozen=True, gc=False):
 # --- ask registry ------------------------------------------------------------------------------------------
 
 
-class Ask(_Event, frozen=True, gc=False):
+class AskRates(_Event, frozen=True, gc=False):
     model_id: int
     sla: int
     rate_in: int
@@ -192,7 +192,7 @@ class Ask(_Event, frozen=True, gc=False):
 class AsksPublished(_Event, frozen=True, gc=False):
     provider_id: int
     signed_at: int
-    quotes: tuple[Ask, ...]
+    quotes: tuple[AskRates, ...]
 
 
 # --- every registry ----------------------------------------------------------------------------------------

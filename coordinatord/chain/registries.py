@@ -222,7 +222,7 @@ class _Log(msgspec.Struct):
     data: str
 
 
-class _Receipt(msgspec.Struct):
+class _PostReceipt(msgspec.Struct):
     logs: list[_Log]
 
 
@@ -239,7 +239,7 @@ class AskRegistry:
     async def published_in(self, tx_hash: bytes, provider_id: int, signed_at: int) -> bool:
         """Whether this mined transaction recorded that snapshot: a stale one is passed over without an event."""
         try:
-            receipt = await self.rpc.call_as(_Receipt, "eth_getTransactionReceipt", hex_of(tx_hash))
+            receipt = await self.rpc.call_as(_PostReceipt, "eth_getTransactionReceipt", hex_of(tx_hash))
         except RpcError as error:
             raise read_trouble(error, "publication_skipped") from error
         topics = [_PUBLISHED, hex_of(abi.uint(provider_id))]

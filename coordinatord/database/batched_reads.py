@@ -13,7 +13,7 @@ from typing import Final, Generic, TypeVar, cast
 
 import attrs
 
-from coordinatord.database.connections import Line
+from coordinatord.database.connections import PreparedConnection
 from coordinatord.database.snapshot import Snapshot
 
 K = TypeVar("K")
@@ -22,7 +22,7 @@ S = TypeVar("S")
 
 
 @attrs.frozen(slots=True)
-class Found(Generic[V]):
+class IndexRead(Generic[V]):
     """What a key of the index names, if anything, and when it was so."""
 
     snapshot: Snapshot
@@ -30,18 +30,18 @@ class Found(Generic[V]):
 
 
 def with_snapshot(
-    read: Callable[[Line, list[K]], Awaitable[tuple[Snapshot, dict[K, V]]]],
-) -> Callable[[Line, list[K]], Awaitable[dict[K, Found[V]]]]:
+    read: Callable[[PreparedConnection, list[K]], Awaitable[tuple[Snapshot, dict[K, V]]]],
+) -> Callable[[PreparedConnection, list[K]], Awaitable[dict[K, IndexRead[V]]]]:
     """A reader of index rows as `PointReads` takes it: every key gets an answer, all of one snapshot."""
 
-    async def read_all(line: Line, keys: list[K]) -> dict[K, Found[V]]:
+    async def read_all(line: PreparedConnection, keys: list[K]) -> dict[K, IndexRead[V]]:
         snapshot, values = await read(line, keys)
-        return {key: Found(snapshot, values.get(key)) for key in keys}
+        return {key: IndexRead(snapshot, values.get(key)) for key in keys}
 
     return read_all
 
 
-class PointReads(Generic[K, V]):
+class BatchedReads(Generic[K, V]):
     """`get` from any task. The loop under it must be asyncio: a future per waiter is the cheapest that there is."""
 
     def __init__(
@@ -122,14 +122,14 @@ RECENT: Final = 0.010  # seconds that a kept answer may be older than its reques
 _RENEWED: Final = 0.7  # of that time: the rest is for the answer to come
 
 
-class Recent(Generic[T]):
+class FreshValue(Generic[T]):
     def __init__(
         self,
-        line: Line,
-        read: Callable[[Line], Awaitable[T]],
+        line: PreparedConnection,
+        read: Callable[[PreparedConnection], Awaitable[T]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._reads: PointReads[None, T] = PointReads(line, self._read_all)
+        self._reads: BatchedReads[None, T] = BatchedReads(line, self._read_all)
         self._read = read
         self._clock = clock
         self._known: T | None = None
@@ -158,7 +158,7 @@ class Recent(Generic[T]):
         known = self.recent(within)
         return known if known is not None else await self.get()
 
-    async def _read_all(self, line: Line, _: list[None]) -> dict[None, T]:
+    async def _read_all(self, line: PreparedConnection, _: list[None]) -> dict[None, T]:
         asked_at = self._clock()
         value = await self._read(line)
         self._known, self._asked_at = value, asked_at

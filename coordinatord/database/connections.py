@@ -40,7 +40,7 @@ _LOST: Final = (
 )
 
 
-class Line:
+class PreparedConnection:
     """`fetch`, from one task at a time. It connects when first used, and again when the connection was lost."""
 
     def __init__(
@@ -129,7 +129,7 @@ class Database:
         self._acquire_timeout = acquire_timeout
         self._statement_timeout = statement_timeout
         self._lists = anyio.Semaphore(lists_at_once)
-        self._lines: list[Line] = []
+        self._prepared: list[PreparedConnection] = []
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
@@ -138,7 +138,7 @@ class Database:
             async with self.pool.acquire(timeout=self._acquire_timeout) as connection:
                 yield connection
         except (*_AGAIN, *_EXHAUSTED) as trouble:
-            raise database_trouble(trouble) from trouble
+            raise database_unavailable(trouble) from trouble
 
     @asynccontextmanager
     async def connection_for_lists(self) -> AsyncIterator[Connection]:
@@ -147,7 +147,7 @@ class Database:
             with anyio.fail_after(self._acquire_timeout):
                 await self._lists.acquire()
         except TimeoutError as trouble:
-            raise database_trouble(trouble) from trouble
+            raise database_unavailable(trouble) from trouble
         try:
             async with self.connection() as connection:
                 yield connection
@@ -165,17 +165,17 @@ class Database:
                     ):
                         return await body(connection)
         except (*_AGAIN, *_EXHAUSTED) as trouble:
-            raise database_trouble(trouble) from trouble
+            raise database_unavailable(trouble) from trouble
         raise AssertionError("tenacity returns or raises")
 
-    def line(self, patience: float | None = None) -> Line:
+    def prepared_connection(self, patience: float | None = None) -> PreparedConnection:
         """A connection for one kind of read by key, beside the pool; it ends with the pool."""
-        line = Line(self.connect) if patience is None else Line(self.connect, patience)
-        self._lines.append(line)
+        line = PreparedConnection(self.connect) if patience is None else PreparedConnection(self.connect, patience)
+        self._prepared.append(line)
         return line
 
-    def drop_lines(self) -> None:
-        for line in self._lines:
+    def drop_prepared(self) -> None:
+        for line in self._prepared:
             line.drop()
 
     async def connect(self) -> "asyncpg.Connection[asyncpg.Record]":
@@ -189,7 +189,7 @@ class Database:
         try:
             yield connection
         except (*_AGAIN, *_EXHAUSTED) as trouble:
-            raise database_trouble(trouble) from trouble
+            raise database_unavailable(trouble) from trouble
         finally:
             with anyio.move_on_after(_CLOSING_SECONDS, shield=True):
                 await connection.close(timeout=_CLOSING_SECONDS)
@@ -200,12 +200,12 @@ class Database:
                 self.dsn, timeout=self._acquire_timeout, command_timeout=statement_timeout
             )
         except (*_AGAIN, *_EXHAUSTED, OSError) as trouble:
-            raise database_trouble(trouble) from trouble
+            raise database_unavailable(trouble) from trouble
         await _notice_silence(connection)
         return connection
 
 
-def database_trouble(cause: BaseException) -> Retryable:
+def database_unavailable(cause: BaseException) -> Retryable:
     """The database is no part of the specification's vocabulary; to a caller its absence reads as a node not ready."""
     return Retryable("not_ready", f"the database did not answer ({type(cause).__name__}); try again")
 
@@ -250,12 +250,12 @@ async def open_database(
     except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as refused:
         raise Fatal(f"DATABASE_URL: {refused}") from None
     except (*_AGAIN, *_EXHAUSTED, OSError) as trouble:
-        raise database_trouble(trouble) from trouble
+        raise database_unavailable(trouble) from trouble
     database = Database(pool, dsn, acquire_timeout, max(1, largest // 2), statement_timeout)
     try:
         yield database
     finally:
-        database.drop_lines()
+        database.drop_prepared()
         try:
             with anyio.fail_after(_CLOSING_SECONDS):
                 await pool.close()

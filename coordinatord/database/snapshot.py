@@ -4,7 +4,7 @@ import asyncpg
 import attrs
 
 from coordinatord.base.errors import Retryable
-from coordinatord.database.connections import Line
+from coordinatord.database.connections import PreparedConnection
 
 
 @attrs.frozen(slots=True)
@@ -17,7 +17,7 @@ class Snapshot:
 COLUMNS = "p.block_number as as_of_number, p.block_hash as as_of_hash, p.block_time as as_of_time, p.rebuilding"
 
 
-async def read_snapshot(line: Line) -> Snapshot:
+async def read_snapshot(line: PreparedConnection) -> Snapshot:
     """Where the index stands now."""
     return snapshot_of(await line.fetch(f"select {COLUMNS} from index_position p"))
 

@@ -16,7 +16,7 @@ from common.wire.shapes import ErrorType
 from coordinatord.base.errors import Retryable
 from coordinatord.base.outcomes import NotFound, NotSigned, WouldRefuse
 from coordinatord.database.snapshot import Snapshot
-from coordinatord.relayer.relaying import Busy, NoReceipt, RefusedByChain
+from coordinatord.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -163,13 +163,13 @@ def would_refuse(outcome: WouldRefuse) -> Answer:
     return error(409, "invalid_request_error", outcome.message, code=outcome.name)
 
 
-def relayed(outcome: RefusedByChain | Busy | NoReceipt | WouldRefuse, poll: str) -> Answer:
+def relayed(outcome: RefusedByChain | RelayBusy | NoReceipt | WouldRefuse, poll: str) -> Answer:
     match outcome:
         case RefusedByChain():
             return refused_by_chain(outcome)
         case WouldRefuse():
             return would_refuse(outcome)
-        case Busy():
+        case RelayBusy():
             return busy()
         case NoReceipt():
             return receipt_timeout(outcome.tx_hash, poll)

@@ -92,7 +92,7 @@ class ProviderPatch(msgspec.Struct, gc=False):
     active_jobs: int = 0
 
 
-class Model(msgspec.Struct, gc=False):
+class CatalogueModel(msgspec.Struct, gc=False):
     model_id: int
     name: str
     enabled: bool
@@ -109,7 +109,7 @@ class Changes(msgspec.Struct):
     providers: dict[int, ProviderPatch] = {}
     gone_providers: set[int] = set()
     provider_models: dict[tuple[int, int], bool] = {}
-    models: dict[int, Model] = {}
+    models: dict[int, CatalogueModel] = {}
     slas: dict[int, bool] = {}
     fees: tuple[int, int] | None = None
     asks: dict[tuple[int, int, int], tuple[int, int] | None] = {}

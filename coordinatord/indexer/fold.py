@@ -17,9 +17,9 @@ from coordinatord.indexer.changes import (
     CLAIMED,
     OPEN,
     SETTLED,
+    CatalogueModel,
     Changes,
     JobPatch,
-    Model,
     NewJob,
     NewProvider,
     ProviderPatch,
@@ -112,7 +112,7 @@ class Fold:
     # --- catalogue ---
 
     def _model_set(self, event: ev.ModelSet) -> None:
-        self.changes.models[event.model_id] = Model(
+        self.changes.models[event.model_id] = CatalogueModel(
             event.model_id, event.name, event.enabled, event.owned_by, event.params_schema
         )
 

@@ -28,7 +28,7 @@ from coordinatord.orders.checks import CID_CHARACTERS, INLINE_BYTES
 from coordinatord.orders.containers import Containers, result_key
 from coordinatord.relayer.budgets import GasBudgets, gas_estimate
 from coordinatord.relayer.outbox_sql import NewRelay, Priority, RelayKind
-from coordinatord.relayer.relaying import Busy, Mined, NoReceipt, RefusedByChain, Relaying
+from coordinatord.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, Relaying, RelayMined
 
 # The five provider ops as POST /evm/ops carries them, read strictly.
 
@@ -122,7 +122,7 @@ _ANY_CID = str(Cid("raw", hashlib.sha256(b"").digest()))
 
 @attrs.frozen(slots=True)
 class OpDone:
-    mined: Mined
+    mined: RelayMined
     result_cid: str | None = None
 
 
@@ -134,7 +134,7 @@ class StillPending:
     poll: str
 
 
-Ended: TypeAlias = OpDone | RefusedByChain | Busy | StillPending
+Ended: TypeAlias = OpDone | RefusedByChain | RelayBusy | StillPending
 Outcome: TypeAlias = Ended | NotSigned | WouldRefuse
 
 
@@ -343,13 +343,13 @@ def _settle_calldata(op: SettleOp, posted: Posted, cid: str) -> bytes:
     return registries.settle(posted, op.completion_tok, op.issued_at, cid, op.signature)
 
 
-def _ended(outcome: Mined | RefusedByChain | Busy | NoReceipt, poll: str) -> Ended:
+def _ended(outcome: RelayMined | RefusedByChain | RelayBusy | NoReceipt, poll: str) -> Ended:
     match outcome:
-        case Mined():
+        case RelayMined():
             return OpDone(outcome)
         case NoReceipt():
             return StillPending(outcome.tx_hash, poll)
-        case RefusedByChain() | Busy():
+        case RefusedByChain() | RelayBusy():
             return outcome
         case _:
             assert_never(outcome)

@@ -20,7 +20,7 @@ from coordinatord.orders import cancel, submission
 from coordinatord.orders.cancel import CancelBody, Cancels
 from coordinatord.orders.checks import MarketProbe, OrderBody, read_submission
 from coordinatord.orders.submission import Quoted, Submissions
-from coordinatord.relayer.relaying import Busy, Mined, NoReceipt, RefusedByChain
+from coordinatord.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, RelayMined
 
 # Jobs, candidates and quotes as the shapes that are sent.
 
@@ -109,14 +109,14 @@ def submitted(outcome: submission.Outcome, book: AddressBook, poll: str) -> Answ
             # A quote asks for payment; one that answers an outdated amount is a conflict.
             quote = quote_body(book, outcome)
             return responses.final(409 if outcome.changed else 402, quote)
-        case RefusedByChain() | WouldRefuse() | Busy() | NoReceipt():
+        case RefusedByChain() | WouldRefuse() | RelayBusy() | NoReceipt():
             return responses.relayed(outcome, poll)
         case _:
             assert_never(outcome)
 
 
 def cancelled(job_id: bytes, outcome: cancel.Outcome) -> Answer:
-    if isinstance(outcome, Mined | cancel.HasEnded):
+    if isinstance(outcome, RelayMined | cancel.HasEnded):
         return responses.ok(shapes.Cancelled(hex_of(job_id), hex_of(outcome.tx_hash)))
     return responses.relayed(outcome, f"GET /v1/jobs/{hex_of(job_id)}")
 

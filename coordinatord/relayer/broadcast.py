@@ -13,9 +13,9 @@ import structlog
 
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.rpc import CALLS_PER_REQUEST, Call, Rpc
+from coordinatord.chain.rpc import CALLS_PER_REQUEST, Rpc, RpcCall
 from coordinatord.chain.rpc_errors import Meaning, RpcError
-from coordinatord.relayer.account import Account
+from coordinatord.relayer.account import RelayerAccount
 from coordinatord.relayer.pending import PendingTx
 from coordinatord.relayer.transactions_sql import Version
 
@@ -89,7 +89,7 @@ def _batches(txs: Sequence[PendingTx]) -> list[list[PendingTx]]:
 
 
 async def _send_batch(rpc: Rpc, txs: Sequence[tuple[PendingTx, Version]]) -> list[Sending]:
-    calls = [Call("eth_sendRawTransaction", ("0x" + version.raw.hex(),)) for _, version in txs]
+    calls = [RpcCall("eth_sendRawTransaction", ("0x" + version.raw.hex(),)) for _, version in txs]
     try:
         answers = await rpc.batch(calls)
     except (Retryable, RpcError) as trouble:
@@ -126,7 +126,7 @@ def _outcome(tx: PendingTx, answer: object) -> Sent:
 # it works for others. Silence proves nothing, however long it lasts.
 
 
-def note_sendings(account: Account, sendings: Sequence[Sending], now: float) -> None:
+def note_sendings(account: RelayerAccount, sendings: Sequence[Sending], now: float) -> None:
     outcomes = [sending.outcome for sending in sendings]
     account.taken += outcomes.count(Sent.TAKEN)
     if Sent.NOT_SERVED in outcomes and set(outcomes) <= {Sent.NOT_SERVED, Sent.LATER}:
@@ -140,7 +140,7 @@ def note_sendings(account: Account, sendings: Sequence[Sending], now: float) -> 
             _note(account, sending.tx, sending.outcome, now)
 
 
-def _note(account: Account, tx: PendingTx, outcome: Sent, now: float) -> None:
+def _note(account: RelayerAccount, tx: PendingTx, outcome: Sent, now: float) -> None:
     if outcome is Sent.TAKEN:
         tx.was_taken(now)
         return

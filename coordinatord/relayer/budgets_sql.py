@@ -7,7 +7,7 @@ from typing import Final
 
 import attrs
 
-from coordinatord.database.connections import Connection, Line
+from coordinatord.database.connections import Connection, PreparedConnection
 
 EARNS_FOR_DAYS: Final = 7  # a settled job counts so long from its claim
 MOST_EARNED: Final = 20_000  # settled jobs of one signer that are counted
@@ -53,7 +53,9 @@ class Standing:
     unindexed: int
 
 
-async def read_standings(line: "Line | Connection", spenders: Sequence[Spender]) -> dict[Spender, Standing]:
+async def read_standings(
+    line: "PreparedConnection | Connection", spenders: Sequence[Spender]
+) -> dict[Spender, Standing]:
     rows = await line.fetch(
         "select a.place, (o.settled + v.settled) as settled, v.listed, coalesce(p.block_number, -1) as position,"
         " o.amounts::text as amounts, o.unindexed::text as unindexed"
@@ -100,7 +102,7 @@ class Waits:
     newcomers: int
 
 
-async def read_waits(line: Line, spendings: Sequence[Spending]) -> dict[Spending, Waits]:
+async def read_waits(line: PreparedConnection, spendings: Sequence[Spending]) -> dict[Spending, Waits]:
     rows = await line.fetch(
         "select a.place, gas_budget_wait(a.signer, a.budget, a.estimate, a.hour, a.day) as own,"
         " case when a.all_day is null then 0"
@@ -188,7 +190,7 @@ _ADD: Final = (
 
 
 @attrs.frozen(slots=True)
-class Cost:
+class GasCost:
     """What a mined transaction used. `fills`: the version that was mined carried no relay."""
 
     tx_id: int
@@ -202,7 +204,7 @@ class Booked:
     gas: int
 
 
-async def book(connection: Connection, costs: Sequence[Cost]) -> list[Booked]:
+async def book(connection: Connection, costs: Sequence[GasCost]) -> list[Booked]:
     """Book transactions that are recorded as mined to the signers of the relays they carry, each by its share of the
     estimates; those that are booked already are left as they are. Returns what was booked, by kind.
 

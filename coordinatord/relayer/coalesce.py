@@ -123,7 +123,7 @@ _LOWERED_FOR: Final = 600.0  # seconds
 
 
 @attrs.frozen(slots=True)
-class Room:
+class TxSize:
     """What one transaction may hold at most."""
 
     gas: int
@@ -141,10 +141,10 @@ class TxRoom:
     _bytes: int = MOST_BYTES
     _until: float = 0.0
 
-    def at(self, now: float) -> Room:
+    def at(self, now: float) -> TxSize:
         if now >= self._until:
             self._gas, self._bytes = TX_GAS_CAP, MOST_BYTES
-        return Room(min(self.block_gas_limit // _BLOCK_SHARE, TX_GAS_CAP, self.setting, self._gas), self._bytes)
+        return TxSize(min(self.block_gas_limit // _BLOCK_SHARE, TX_GAS_CAP, self.setting, self._gas), self._bytes)
 
     def too_much_gas(self, gas: int, now: float) -> None:
         self._gas = min(self._gas, max(gas // 2, _LEAST_GAS))
@@ -221,7 +221,7 @@ class _Group:
     gas: int = BASE_GAS + _TOGETHER
     size: int = 0
 
-    def takes(self, one: Simulated, most: int, room: Room) -> bool:
+    def takes(self, one: Simulated, most: int, room: TxSize) -> bool:
         gas, size = _added(one)
         fits = self.gas + gas <= room.gas and self.size + size <= room.bytes
         return len(self.relays) < most and fits
@@ -241,7 +241,7 @@ def _added(one: Simulated) -> tuple[int, int]:
     return gas - BASE_GAS + 16 * _PER_CALL, len(calldata) + _PER_CALL
 
 
-def coalesce(simulated: Iterable[Simulated], *, most: int, room: Room) -> list[Planned]:
+def coalesce(simulated: Iterable[Simulated], *, most: int, room: TxSize) -> list[Planned]:
     """The transactions for these relays, in the order of each one's first relay."""
     groups: list[_Group] = []
     open_groups: dict[tuple[bytes, Rank], _Group] = {}
@@ -264,7 +264,7 @@ def in_flight(plans: Sequence[Planned], room: int) -> list[Planned]:
     return exits + others[: max(room - len(exits) - FOR_EXITS, 0)]
 
 
-def _plan(group: list[Simulated], room: Room) -> Planned:
+def _plan(group: list[Simulated], room: TxSize) -> Planned:
     relays = tuple(one.relay for one in group)
     first = relays[0]
     if len(group) == 1:

@@ -10,7 +10,7 @@ from typing import Final
 import attrs
 
 from coordinatord.relayer.coalesce import Planned, Rank
-from coordinatord.relayer.fees import NO_CEILING, Ceiling, Market, offer
+from coordinatord.relayer.fees import NO_CEILING, FeeCeiling, FeeMarket, offer
 
 
 @attrs.frozen(slots=True)
@@ -21,7 +21,7 @@ class Floors:
     other: int
 
     @classmethod
-    def of(cls, cancel_gas: int, other_gas: int, market: Market, ceiling: Ceiling = NO_CEILING) -> "Floors":
+    def of(cls, cancel_gas: int, other_gas: int, market: FeeMarket, ceiling: FeeCeiling = NO_CEILING) -> "Floors":
         cap = offer(market, ceiling).cap
         return cls(cancel_gas * cap, other_gas * cap)
 

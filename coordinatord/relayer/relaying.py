@@ -40,7 +40,7 @@ _EXITS_DEPTH: Final = 1024  # exits that may wait beyond the queue's depth
 
 
 @attrs.frozen(slots=True)
-class Mined:
+class RelayMined:
     """The op took effect, and the index of this deployment shows it (unless it lags by more than a few seconds)."""
 
     tx_hash: bytes
@@ -56,7 +56,7 @@ class RefusedByChain:
 
 
 @attrs.frozen(slots=True)
-class Busy:
+class RelayBusy:
     """Too many relays of this subject are under way."""
 
 
@@ -67,7 +67,7 @@ class NoReceipt:
     tx_hash: bytes
 
 
-Outcome: TypeAlias = Mined | RefusedByChain | Busy | NoReceipt
+Outcome: TypeAlias = RelayMined | RefusedByChain | RelayBusy | NoReceipt
 
 _DROPPED: Final = {
     "relay_queue_timeout": "the relay queue did not move in time; try again",
@@ -113,7 +113,7 @@ class _Waiter:
 
 
 @attrs.define(slots=True, eq=False)
-class _Submission:
+class _QueuedSubmission:
     relay: NewRelay
     outcome: Submitted | Exception | None = None
 
@@ -140,7 +140,7 @@ class Relaying:
         self._waiters: dict[int, set[_Waiter]] = {}
         self._news: set[int] = set()  # relays to look at before the next slow poll
         self._to_look = Wake()
-        self._submissions: list[_Submission] = []
+        self._submissions: list[_QueuedSubmission] = []
         self._submitting = anyio.Lock()
         self._awaiting_index = 0
         self._indexed = -1
@@ -155,7 +155,7 @@ class Relaying:
         submitted = await self._submit(new)
         match submitted:
             case SubjectBusy():
-                return Busy()
+                return RelayBusy()
             case QueueFull():
                 raise Retryable("relay_unavailable", "the relay queue is full; try again", "relay_queue_full", 1)
             case OverBudget():
@@ -170,7 +170,7 @@ class Relaying:
         match heard.status:
             case RelayStatus(state="mined", tx_hash=bytes(tx_hash), block_number=int(block_number)):
                 await self._wait_for_index(block_number)
-                return Mined(tx_hash, block_number)
+                return RelayMined(tx_hash, block_number)
             case RelayStatus(state="refused", reason=name, raw=raw):
                 return RefusedByChain(name, raw or b"")
             case RelayStatus(state="dropped", reason=reason):
@@ -184,7 +184,7 @@ class Relaying:
     async def _submit(self, new: NewRelay) -> Submitted:
         """Callers that come while a transaction is being written share the next one: notifying transactions commit
         one after the other, so each on its own would bound the whole deployment by its disk."""
-        mine = _Submission(new)
+        mine = _QueuedSubmission(new)
         self._submissions.append(mine)
         try:
             async with self._submitting:
@@ -204,7 +204,7 @@ class Relaying:
             raise AssertionError("a submission was neither written nor refused")
         return mine.outcome
 
-    async def _write(self, batch: list[_Submission]) -> None:
+    async def _write(self, batch: list[_QueuedSubmission]) -> None:
         # Exits have a room of their own in the queue: whatever others fill it with leaves them their places.
         exits = [one for one in batch if one.relay.priority == Priority.EXIT]
         others = [one for one in batch if one.relay.priority != Priority.EXIT]

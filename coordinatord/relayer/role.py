@@ -14,7 +14,7 @@ def role_of(chain_id: int, account: bytes) -> str:
     return f"relayer:{chain_id}:0x{account.hex()}"
 
 
-class Term:
+class RoleConnection:
     """Every write about an account goes through here: who lost the lock has lost the connection with it."""
 
     def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:

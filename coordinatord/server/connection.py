@@ -123,7 +123,7 @@ def _not_offered(*_: object) -> None:
 
 
 @attrs.frozen(slots=True)
-class Pace:
+class Timeouts:
     """`idle`: until the head of its next request is here. `grace` and `least_rate`: how soon what was written to it
     must have left; a client that reads slower would hold the answer in our memory, and a shutdown up."""
 
@@ -136,16 +136,16 @@ class Pace:
         return self.grace + unsent / self.least_rate
 
 
-PIECE: Final = 1 << 16
+PIECE_BYTES: Final = 1 << 16
 _MOST_AT_ONCE: Final = 1 << 18  # of what came; a large body costs by the piece
 _LINGER: Final = 2.0  # seconds for a client to close its side after we closed ours
 
 
-class Connection:
+class ClientConnection:
     """`run` it to its end. `finish` when no further request is wanted, `give_way` when another needs its place, `abort`
     to end it now. `address`: the client's; `idle_since`: when it had a request last, None while it has one."""
 
-    def __init__(self, pace: Pace, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, pace: Timeouts, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = writer.get_extra_info("peername")
         self.address: str = peer[0] if peer else "unknown"
         self.idle_since: float | None = asyncio.get_running_loop().time()
@@ -214,7 +214,7 @@ class Connection:
             raise CallerGone
         self._writer.write(data)
         unsent = self._unsent()
-        if unsent <= PIECE:
+        if unsent <= PIECE_BYTES:
             return
         with anyio.move_on_after(self._pace.patience(unsent)) as waiting:
             try:

@@ -22,13 +22,13 @@ from starlette.types import ASGIApp
 from coordinatord.base.errors import Fatal
 from coordinatord.base.metrics import REGISTRY
 from coordinatord.http.middleware import Origins
-from coordinatord.server.connection import PIECE, Connection, Pace
-from coordinatord.server.connections import Connections, Room
+from coordinatord.server.connection import PIECE_BYTES, ClientConnection, Timeouts
+from coordinatord.server.connections import ConnectionLimits, Connections
 
 _LONGEST_HEAD: Final = 16 * 1024
 _BACKLOG: Final = 4096  # after a restart all providers come back at once; beyond it connections are reset
-_PACE: Final = Pace()
-_ROOM: Final = Room()
+_PACE: Final = Timeouts()
+_ROOM: Final = ConnectionLimits()
 _NO_ORIGINS: Final = Origins()
 
 
@@ -38,8 +38,8 @@ async def serve_until(
     stop: Callable[[], Awaitable[None]],
     *,
     grace_seconds: float,
-    pace: Pace = _PACE,
-    room: Room = _ROOM,
+    pace: Timeouts = _PACE,
+    room: ConnectionLimits = _ROOM,
     origins: Origins = _NO_ORIGINS,
 ) -> None:
     """Returns when `stop` has returned and the requests then in flight are done, or the grace is over. `origins` may
@@ -52,18 +52,18 @@ async def serve_until(
     with anyio.CancelScope(shield=True):
         async with anyio.create_task_group() as tasks:
 
-            async def serve(connection: Connection) -> None:
+            async def serve(connection: ClientConnection) -> None:
                 with connections.holding(connection):
                     await connection.run(wrapped, config, context, origins)
 
             def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                connection = Connection(pace, reader, writer)
+                connection = ClientConnection(pace, reader, writer)
                 if connections.admit(connection):
                     tasks.start_soon(serve, connection)
                 else:
                     connection.abort()
 
-            server = await asyncio.start_server(connected, sock=listening, backlog=_BACKLOG, limit=PIECE)
+            server = await asyncio.start_server(connected, sock=listening, backlog=_BACKLOG, limit=PIECE_BYTES)
             await stop()
             server.close()
             await context.terminated.set()

@@ -6,7 +6,7 @@ from typing import Final
 import attrs
 
 from coordinatord.base.outcomes import SessionRow
-from coordinatord.database.connections import Connection, Line
+from coordinatord.database.connections import Connection, PreparedConnection
 
 NONCE_LIFE: Final = timedelta(seconds=300)
 SESSION_LIFE: Final = timedelta(hours=24)
@@ -94,7 +94,7 @@ _LIVE: Final = (
 )
 
 
-async def read_sessions(line: Line, token_hashes: list[bytes]) -> tuple[int, dict[bytes, LiveSession]]:
+async def read_sessions(line: PreparedConnection, token_hashes: list[bytes]) -> tuple[int, dict[bytes, LiveSession]]:
     """How often sessions had been taken back, and those of the tokens that are live."""
     rows = await line.fetch(_LIVE, token_hashes)
     return rows[0]["times"], {
@@ -104,7 +104,7 @@ async def read_sessions(line: Line, token_hashes: list[bytes]) -> tuple[int, dic
     }
 
 
-async def read_taken_back(line: Line) -> int:
+async def read_taken_back(line: PreparedConnection) -> int:
     times: int = (await line.fetch(_TAKEN_BACK))[0]["times"]
     return times
 
