@@ -83,6 +83,6 @@ class Janitor:
 async def _removing(what: str, removal: Awaitable[None]) -> None:
     try:
         await removal
-    except Retryable as trouble:
+    except Retryable as error:
         # Its lease lapses, and a later sweep takes it again.
-        log.warning("object not removed", key=what, reason=trouble.message)
+        log.warning("object not removed", key=what, reason=error.message)

@@ -177,8 +177,8 @@ class StartupPatience:
         while True:
             try:
                 return await attempt()
-            except Retryable as trouble:
+            except Retryable as error:
                 if anyio.current_time() >= self._until:
                     raise
-                log.warning(f"waiting for {there}", reason=trouble.message)
+                log.warning(f"waiting for {there}", reason=error.message)
             await anyio.sleep(self._pause)

@@ -9,7 +9,7 @@ import attrs
 
 
 @attrs.frozen(slots=True)
-class NotFound:
+class NoSuchObject:
     """`what` there is no such one of."""
 
     what: str

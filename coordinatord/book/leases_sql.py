@@ -12,8 +12,8 @@ import asyncpg
 import attrs
 
 from coordinatord.book.sql import JOB_COLUMNS, JobFilter, JobRow, job_row
+from coordinatord.database.batched_reads import COLUMNS, Snapshot, snapshot_of
 from coordinatord.database.connections import Connection, PreparedConnection
-from coordinatord.database.snapshot import COLUMNS, Snapshot, snapshot_of
 
 _NOBODY: Final = 0
 _FIRST_WAIT: Final = timedelta(seconds=15)

@@ -17,9 +17,8 @@ from coordinatord.base.errors import Retryable
 from coordinatord.book import candidates_sql, leases_sql
 from coordinatord.book.candidates_sql import Seen
 from coordinatord.book.leases_sql import START, HeldJob, Peek, Place, Poller
-from coordinatord.database.batched_reads import BatchedReads, FreshValue, IndexRead, with_snapshot
+from coordinatord.database.batched_reads import BatchedReads, FreshValue, IndexRead, Snapshot, with_snapshot
 from coordinatord.database.connections import Database, PreparedConnection
-from coordinatord.database.snapshot import Snapshot
 
 log = structlog.get_logger(__name__)
 

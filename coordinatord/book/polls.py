@@ -19,9 +19,8 @@ from coordinatord.book.leases_sql import START, Ask, HeldJob, Poller
 from coordinatord.book.liveness import Attendance, Lookout
 from coordinatord.book.sql import JobFilter, JobRow
 from coordinatord.chain.registries import Funds, PaymentToken
-from coordinatord.database.batched_reads import BatchedReads, FreshValue
+from coordinatord.database.batched_reads import BatchedReads, FreshValue, Snapshot
 from coordinatord.database.connections import Connection, Database
-from coordinatord.database.snapshot import Snapshot
 
 # Whether jobs that are about to be leased can still be paid: owners move their funds, and cancel authorisations.
 #

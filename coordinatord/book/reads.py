@@ -16,14 +16,19 @@ from coordinatord.book import registries_sql, sql
 from coordinatord.book.registries_sql import ModelRow, ProviderRow
 from coordinatord.book.sql import JobRow, read_posted
 from coordinatord.chain import events as ev
-from coordinatord.chain.blocks import ChainLog
 from coordinatord.chain.logs import Decoder
-from coordinatord.chain.registries import JobRegistry, Posted, PostedJob
-from coordinatord.chain.rpc import quantity, retryable_of
+from coordinatord.chain.registries import JobRegistry, PostedOrder, RegisteredJob
+from coordinatord.chain.rpc import ChainLog, quantity, retryable_of
 from coordinatord.chain.rpc_errors import Meaning, RpcError
-from coordinatord.database.batched_reads import BatchedReads, FreshValue, IndexRead, with_snapshot
+from coordinatord.database.batched_reads import (
+    BatchedReads,
+    FreshValue,
+    IndexRead,
+    Snapshot,
+    read_snapshot,
+    with_snapshot,
+)
 from coordinatord.database.connections import Database
-from coordinatord.database.snapshot import Snapshot, read_snapshot
 
 
 @attrs.frozen(slots=True)
@@ -71,7 +76,7 @@ class PostedJobs:
     decoder: Decoder
     first_block: int
     widest_range: int
-    indexed: BatchedReads[bytes, PostedJob | None]
+    indexed: BatchedReads[bytes, RegisteredJob | None]
 
     @classmethod
     def over(
@@ -81,7 +86,7 @@ class PostedJobs:
             registry, decoder, first_block, widest_range, BatchedReads(database.prepared_connection(), read_posted)
         )
 
-    async def find(self, job_id: bytes, code: str = "job_read") -> PostedJob | None:
+    async def find(self, job_id: bytes, code: str = "job_read") -> RegisteredJob | None:
         """None when the chain has no such job. Raises Retryable `not_ready` when it has one whose terms neither the
         index nor a search of the latest blocks tells. `code` names a failure to read the chain."""
         known = await self.indexed.get(job_id)
@@ -95,7 +100,7 @@ class PostedJobs:
         log.info("terms of a job taken from the chain's logs", job=job_id.hex())
         return found
 
-    async def _search(self, job_id: bytes) -> PostedJob | None:
+    async def _search(self, job_id: bytes) -> RegisteredJob | None:
         try:
             upto = quantity(await self.registry.rpc.call("eth_blockNumber"))
             width = self.widest_range
@@ -126,7 +131,7 @@ class PostedJobs:
         }
         return await self.registry.rpc.call_as(list[ChainLog], "eth_getLogs", query)
 
-    def _read(self, found: ChainLog, job_id: bytes) -> PostedJob:
+    def _read(self, found: ChainLog, job_id: bytes) -> RegisteredJob:
         try:
             event = self.decoder.decode(found)
         except Refused as broken:
@@ -144,7 +149,7 @@ class PostedJobs:
             designated=event.designated,
             expires_at=event.expires_at,
         )
-        return PostedJob(Posted(order, event.owner, Terms(event.fee_bps, event.gas_fee)), event.pay_sig)
+        return RegisteredJob(PostedOrder(order, event.owner, Terms(event.fee_bps, event.gas_fee)), event.pay_sig)
 
 
 def _lied(how: str) -> Retryable:

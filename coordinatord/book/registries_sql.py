@@ -6,8 +6,8 @@ from typing import Final
 import asyncpg
 import attrs
 
+from coordinatord.database.batched_reads import COLUMNS, Snapshot, snapshot_of
 from coordinatord.database.connections import Database, PreparedConnection
-from coordinatord.database.snapshot import COLUMNS, Snapshot, snapshot_of
 
 
 @attrs.frozen(slots=True)

@@ -12,9 +12,9 @@ import attrs
 from common.messages.jobs import Order
 from common.quotes import Terms
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.registries import Posted, PostedJob
+from coordinatord.chain.registries import PostedOrder, RegisteredJob
+from coordinatord.database.batched_reads import COLUMNS, Snapshot, snapshot_of
 from coordinatord.database.connections import Connection, Database, PreparedConnection
-from coordinatord.database.snapshot import COLUMNS, Snapshot, snapshot_of
 
 # Of `jobs j` beside `index_position p`. Numeric columns as text: they are answered as decimal strings, and Decimal in
 # between costs more than the row. One that expired with very many others may have its mark still before it.
@@ -316,14 +316,14 @@ POSTED_COLUMNS: Final = (
 _POSTED_BY_IDS: Final = f"select {POSTED_COLUMNS} from jobs j where j.job_id = any($1)"
 
 
-async def read_posted(line: PreparedConnection, job_ids: Sequence[bytes]) -> dict[bytes, PostedJob | None]:
+async def read_posted(line: PreparedConnection, job_ids: Sequence[bytes]) -> dict[bytes, RegisteredJob | None]:
     """None for a job that the index does not know."""
-    found: dict[bytes, PostedJob | None] = dict.fromkeys(job_ids)
+    found: dict[bytes, RegisteredJob | None] = dict.fromkeys(job_ids)
     found |= {row["job_id"]: posted_job(row) for row in await line.fetch(_POSTED_BY_IDS, job_ids)}
     return found
 
 
-def posted_job(row: asyncpg.Record) -> PostedJob:
+def posted_job(row: asyncpg.Record) -> RegisteredJob:
     """Of a record with POSTED_COLUMNS."""
     order = Order(
         c=row["c"],
@@ -336,4 +336,4 @@ def posted_job(row: asyncpg.Record) -> PostedJob:
         designated=row["designated"],
         expires_at=row["expires_at"],
     )
-    return PostedJob(Posted(order, row["owner"], Terms(row["fee_bps"], int(row["gas_fee"]))), row["pay_sig"])
+    return RegisteredJob(PostedOrder(order, row["owner"], Terms(row["fee_bps"], int(row["gas_fee"]))), row["pay_sig"])

@@ -52,7 +52,7 @@ async def read_view(rpc: Rpc, view: View, decode: Callable[[bytes], T]) -> T:
     try:
         text = await rpc.call_as(str, call.method, *call.params)
     except RpcError as error:
-        raise read_trouble(error, view.code) from error
+        raise unreadable(error, view.code) from error
     return decoded(_bytes(text, view.code), decode, view.code)
 
 
@@ -61,13 +61,13 @@ async def read_many(rpc: Rpc, calls: Sequence[View | RpcCall], code: str) -> lis
     try:
         answers = await rpc.batch([call.as_call() if isinstance(call, View) else call for call in calls])
     except RpcError as error:  # one for the whole batch: limits are mostly told so
-        raise read_trouble(error, code) from error
+        raise unreadable(error, code) from error
     results: list[bytes | Reverted] = []
     for call, answer in zip(calls, answers, strict=True):
         code_of_call = call.code if isinstance(call, View) else code
         if isinstance(answer, RpcError):
             if answer.meaning is not Meaning.REVERTED:
-                raise read_trouble(answer, code_of_call)
+                raise unreadable(answer, code_of_call)
             results.append(Reverted(answer.data))
         else:
             results.append(_bytes(_text(answer), code_of_call))
@@ -87,7 +87,7 @@ def is_true(answer: bytes | Reverted) -> bool:
     return not isinstance(answer, Reverted) and len(answer) == 32 and answer[31] == 1
 
 
-def read_trouble(error: RpcError, code: str) -> Retryable:
+def unreadable(error: RpcError, code: str) -> Retryable:
     """A node that answers a read with an error."""
     if error.meaning is Meaning.RATE_LIMITED:
         return Retryable("relay_unavailable", "the RPC endpoint limits our requests", "rate_limited")

@@ -16,7 +16,7 @@ from common.address_book import AddressBook
 from common.refusal import Refused
 from common.scalars import hex_of
 from coordinatord.chain import events as ev
-from coordinatord.chain.blocks import ChainLog, Hash
+from coordinatord.chain.rpc import ChainLog, Hash
 
 # Reading the words of a log fast and strictly.
 #

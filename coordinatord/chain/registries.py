@@ -10,9 +10,8 @@ from common.messages.jobs import Order
 from common.messages.providers import AskSnapshot
 from common.quotes import Terms, job_id
 from common.scalars import hex_of
-from coordinatord.chain.blocks import Hash, Quantity
-from coordinatord.chain.contract_calls import Reverted, View, read_many, read_trouble, read_view
-from coordinatord.chain.rpc import Rpc, quantity
+from coordinatord.chain.contract_calls import Reverted, View, read_many, read_view, unreadable
+from coordinatord.chain.rpc import Hash, Quantity, Rpc, quantity
 from coordinatord.chain.rpc_errors import Meaning, RpcError
 
 _ORDER: Final = "(bytes32,uint32,uint32,uint128,uint128,uint32,uint32,uint32,uint64)"
@@ -50,7 +49,7 @@ class _EndingLog(msgspec.Struct):
 
 
 @attrs.frozen(slots=True)
-class Posted:
+class PostedOrder:
     """What a job was posted on. The registry keeps a hash of it, so every call about the job carries it whole."""
 
     order: Order
@@ -63,10 +62,10 @@ class Posted:
 
 
 @attrs.frozen(slots=True)
-class PostedJob:
+class RegisteredJob:
     """What the event of a job's post tells: the terms, and the payment's signature that a claim needs."""
 
-    posted: Posted
+    posted: PostedOrder
     payment: bytes = attrs.field(repr=False)
 
 
@@ -89,7 +88,7 @@ class JobRegistry:
     async def job(self, job_id: bytes, code: str = "job_read") -> ChainJob | None:
         return await read_view(self.rpc, self.job_view(job_id, code=code), read_job)
 
-    async def claim_refusal(self, posted: Posted, operator: bytes) -> bytes:
+    async def claim_refusal(self, posted: PostedOrder, operator: bytes) -> bytes:
         """The selector of the first failing check of a claim, or four zero bytes."""
         calldata = abi.call(_CLAIM_REFUSAL, _posted(posted), abi.address(operator))
         view = View(self.address, calldata, "claim_simulate_read")
@@ -99,7 +98,7 @@ class JobRegistry:
         try:
             return quantity(await self.rpc.call("eth_blockNumber"))
         except RpcError as error:
-            raise read_trouble(error, "job_read") from error
+            raise unreadable(error, "job_read") from error
 
     async def ended_in(self, job_id: bytes, first: int, last: int) -> bytes | None:
         """The hash of the transaction in these blocks that ended the job. A range too wide for the node is halved."""
@@ -113,7 +112,7 @@ class JobRegistry:
             logs = await self.rpc.call_as(list[_EndingLog], "eth_getLogs", query)
         except RpcError as error:
             if error.meaning is not Meaning.RANGE_TOO_WIDE or first == last:
-                raise read_trouble(error, "job_read") from error
+                raise unreadable(error, "job_read") from error
             middle = (first + last) // 2
             return await self.ended_in(job_id, first, middle) or await self.ended_in(job_id, middle + 1, last)
         return bytes.fromhex(logs[0].transactionHash[2:]) if logs else None
@@ -161,11 +160,11 @@ def post(order: Order, owner: bytes, *, amount: int, task_cid: str, order_signat
     )
 
 
-def claim(job: PostedJob, issued_at: int, signature: bytes) -> bytes:
+def claim(job: RegisteredJob, issued_at: int, signature: bytes) -> bytes:
     return abi.call(_CLAIM, _posted(job.posted), abi.uint(issued_at), abi.dynamic(signature), abi.dynamic(job.payment))
 
 
-def settle(posted: Posted, completion_tok: int, issued_at: int, result_cid: str, signature: bytes) -> bytes:
+def settle(posted: PostedOrder, completion_tok: int, issued_at: int, result_cid: str, signature: bytes) -> bytes:
     return abi.call(
         _SETTLE,
         _posted(posted),
@@ -176,15 +175,15 @@ def settle(posted: Posted, completion_tok: int, issued_at: int, result_cid: str,
     )
 
 
-def fail(posted: Posted, issued_at: int, signature: bytes) -> bytes:
+def fail(posted: PostedOrder, issued_at: int, signature: bytes) -> bytes:
     return abi.call(_FAIL, _posted(posted), abi.uint(issued_at), abi.dynamic(signature))
 
 
-def cancel(posted: Posted, issued_at: int, signature: bytes) -> bytes:
+def cancel(posted: PostedOrder, issued_at: int, signature: bytes) -> bytes:
     return abi.call(_CANCEL, _posted(posted), abi.uint(issued_at), abi.dynamic(signature))
 
 
-def reclaim(posted: Posted) -> bytes:
+def reclaim(posted: PostedOrder) -> bytes:
     return abi.call(_RECLAIM, _posted(posted))
 
 
@@ -204,7 +203,7 @@ def _order(order: Order) -> abi.Words:
     )
 
 
-def _posted(posted: Posted) -> abi.Words:
+def _posted(posted: PostedOrder) -> abi.Words:
     fees = (abi.uint(posted.terms.fee_bps), abi.uint(posted.terms.gas_fee))
     return abi.join((_order(posted.order), abi.address(posted.owner), *fees))
 
@@ -241,7 +240,7 @@ class AskRegistry:
         try:
             receipt = await self.rpc.call_as(_PostReceipt, "eth_getTransactionReceipt", hex_of(tx_hash))
         except RpcError as error:
-            raise read_trouble(error, "publication_skipped") from error
+            raise unreadable(error, "publication_skipped") from error
         topics = [_PUBLISHED, hex_of(abi.uint(provider_id))]
         head = hex_of(abi.uint(signed_at))  # the first word of the data
         return any(

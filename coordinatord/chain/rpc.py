@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from http import HTTPStatus
-from typing import Final, Generic, TypeVar
+from typing import Annotated, Final, Generic, TypeVar
 
 import attrs
 import msgspec
@@ -144,8 +144,8 @@ class Rpc:
         try:
             answer = await self._exchange(body, what)
             outcome = "answered"
-        except Retryable as trouble:
-            outcome = trouble.code or trouble.kind
+        except Retryable as error:
+            outcome = error.code or error.kind
             raise
         finally:
             rpc_requests.labels(outcome).observe(time.perf_counter() - started)
@@ -154,8 +154,8 @@ class Rpc:
     async def _exchange(self, body: bytes, what: str) -> bytes:
         try:
             status, answer = await self._transport(body)
-        except NoResponse as trouble:
-            raise _no_answer(what, str(trouble)) from trouble
+        except NoResponse as error:
+            raise _no_answer(what, str(error)) from error
         if status == HTTPStatus.TOO_MANY_REQUESTS:
             raise Retryable("relay_unavailable", f"the RPC endpoint limits our requests ({what})", "rate_limited")
         if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
@@ -228,3 +228,43 @@ async def open_rpc(url: str, *, connections: int = 8, patience: float = 10.0) ->
     """`patience`: seconds to get a connection, to send a request, and between any two reads of an answer."""
     async with open_transport(url, connections=connections, patience=patience) as transport:
         yield Rpc(transport)
+
+
+# Headers and logs as nodes answer them: hex left as it is, because most of it is compared and never read.
+#
+# What is read of it is hex for certain: of an answer with anything else in its place, nothing is believed.
+
+Quantity = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-fA-F]{1,16}$")]
+Hash = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-fA-F]{64}$")]
+_Bloom = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-fA-F]+$")]
+Word = Annotated[str, msgspec.Meta(min_length=66, max_length=66)]  # 0x and 32 bytes
+
+
+class BlockHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """A block without its transactions."""
+
+    number: Quantity
+    hash: Hash
+    parent_hash: Hash
+    timestamp: Quantity
+    logs_bloom: _Bloom
+
+    @property
+    def height(self) -> int:
+        return int(self.number, 16)
+
+    @property
+    def time(self) -> int:
+        return int(self.timestamp, 16)
+
+
+class ChainLog(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """A log of a mined block: one of a pending block has no number, and does not decode."""
+
+    address: str
+    topics: tuple[Word, ...]
+    data: str
+    block_number: str
+    block_hash: Word
+    log_index: str
+    removed: bool = False

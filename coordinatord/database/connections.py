@@ -57,13 +57,13 @@ class PreparedConnection:
         kept = self._connection is not None
         try:
             return await self._fetch(query, arguments)
-        except _LOST as trouble:
+        except _LOST as error:
             self.drop()
             if not kept:
-                raise _away(trouble) from trouble
-        except TimeoutError as trouble:
+                raise _away(error) from error
+        except TimeoutError as error:
             self.drop()
-            raise _away(trouble) from trouble
+            raise _away(error) from error
         return await self.fetch(query, *arguments)
 
     def drop(self) -> None:
@@ -137,8 +137,8 @@ class Database:
         try:
             async with self.pool.acquire(timeout=self._acquire_timeout) as connection:
                 yield connection
-        except (*_AGAIN, *_EXHAUSTED) as trouble:
-            raise database_unavailable(trouble) from trouble
+        except (*_AGAIN, *_EXHAUSTED) as error:
+            raise database_unavailable(error) from error
 
     @asynccontextmanager
     async def connection_for_lists(self) -> AsyncIterator[Connection]:
@@ -146,8 +146,8 @@ class Database:
         try:
             with anyio.fail_after(self._acquire_timeout):
                 await self._lists.acquire()
-        except TimeoutError as trouble:
-            raise database_unavailable(trouble) from trouble
+        except TimeoutError as error:
+            raise database_unavailable(error) from error
         try:
             async with self.connection() as connection:
                 yield connection
@@ -164,8 +164,8 @@ class Database:
                         connection.transaction(),
                     ):
                         return await body(connection)
-        except (*_AGAIN, *_EXHAUSTED) as trouble:
-            raise database_unavailable(trouble) from trouble
+        except (*_AGAIN, *_EXHAUSTED) as error:
+            raise database_unavailable(error) from error
         raise AssertionError("tenacity returns or raises")
 
     def prepared_connection(self, patience: float | None = None) -> PreparedConnection:
@@ -188,8 +188,8 @@ class Database:
         connection = await self._connect(None)
         try:
             yield connection
-        except (*_AGAIN, *_EXHAUSTED) as trouble:
-            raise database_unavailable(trouble) from trouble
+        except (*_AGAIN, *_EXHAUSTED) as error:
+            raise database_unavailable(error) from error
         finally:
             with anyio.move_on_after(_CLOSING_SECONDS, shield=True):
                 await connection.close(timeout=_CLOSING_SECONDS)
@@ -199,8 +199,8 @@ class Database:
             connection = await asyncpg.connect(
                 self.dsn, timeout=self._acquire_timeout, command_timeout=statement_timeout
             )
-        except (*_AGAIN, *_EXHAUSTED, OSError) as trouble:
-            raise database_unavailable(trouble) from trouble
+        except (*_AGAIN, *_EXHAUSTED, OSError) as error:
+            raise database_unavailable(error) from error
         await _notice_silence(connection)
         return connection
 
@@ -249,8 +249,8 @@ async def open_database(
         raise Fatal("DATABASE_URL must be postgresql://user:password@host:port/database") from None
     except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as refused:
         raise Fatal(f"DATABASE_URL: {refused}") from None
-    except (*_AGAIN, *_EXHAUSTED, OSError) as trouble:
-        raise database_unavailable(trouble) from trouble
+    except (*_AGAIN, *_EXHAUSTED, OSError) as error:
+        raise database_unavailable(error) from error
     database = Database(pool, dsn, acquire_timeout, max(1, largest // 2), statement_timeout)
     try:
         yield database

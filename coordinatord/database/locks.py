@@ -56,8 +56,8 @@ async def hold_role(
         try:
             await _one_term(database, role, key, work)
         # A group, because the term is a task group and so may the work be.
-        except* _TERM_ENDERS as troubles:
-            log.warning("role lost", role=role, reason="; ".join(str(t) or type(t).__name__ for t in _leaves(troubles)))
+        except* _TERM_ENDERS as errors:
+            log.warning("role lost", role=role, reason="; ".join(str(t) or type(t).__name__ for t in _leaves(errors)))
         await anyio.sleep(CLAIM_INTERVAL)
 
 
@@ -117,3 +117,24 @@ async def kept_open(connection: Connection, every: float = _EVERY) -> AsyncItera
         tasks.cancel_scope.cancel()
     if failure is not None:
         raise failure
+
+
+# One holder's time in office: the connection that carries the role's lock, used by one task at a time.
+
+
+def role_of(chain_id: int, account: bytes) -> str:
+    """The role of relaying from an account, which one process at a time has."""
+    return f"relayer:{chain_id}:0x{account.hex()}"
+
+
+class RoleConnection:
+    """Every write about an account goes through here: who lost the lock has lost the connection with it."""
+
+    def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+        self._connection = connection
+        self._turn = anyio.Lock()
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        async with self._turn, self._connection.transaction():
+            yield self._connection

@@ -24,7 +24,7 @@ from coordinatord.base import metrics
 from coordinatord.base.clock import ISSUED_WITHIN, Clock, is_fresh
 from coordinatord.base.errors import Retryable
 from coordinatord.book.reads import PostedJobs
-from coordinatord.chain.contract_calls import Reverted, View, decoded, read_many, read_trouble
+from coordinatord.chain.contract_calls import Reverted, View, decoded, read_many, unreadable
 from coordinatord.chain.registries import CLAIMED, ChainJob, JobRegistry, ProviderRegistry, read_job, read_provider_id
 from coordinatord.chain.rpc import Rpc, quantity
 from coordinatord.chain.rpc_errors import RpcError
@@ -103,7 +103,7 @@ async def _head(rpc: Rpc) -> int:
     try:
         return quantity(await rpc.call("eth_blockNumber"))
     except RpcError as error:
-        raise read_trouble(error, "job_read") from error
+        raise unreadable(error, "job_read") from error
 
 
 async def _read_views(rpc: Rpc, views: Sequence[View], decode: Callable[[bytes], T]) -> list[T]:

@@ -14,8 +14,8 @@ from common.scalars import hex_of
 from common.wire import shapes
 from common.wire.shapes import ErrorType
 from coordinatord.base.errors import Retryable
-from coordinatord.base.outcomes import NotFound, NotSigned, WouldRefuse
-from coordinatord.database.snapshot import Snapshot
+from coordinatord.base.outcomes import NoSuchObject, NotSigned, WouldRefuse
+from coordinatord.database.batched_reads import Snapshot
 from coordinatord.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy
 
 Headers = tuple[tuple[bytes, bytes], ...]
@@ -89,7 +89,7 @@ def internal_error() -> Answer:
     return error(500, "internal_error", "this request met an unexpected failure")
 
 
-def not_found(missing: NotFound) -> Answer:
+def not_found(missing: NoSuchObject) -> Answer:
     return error(404, "not_found", f"there is no such {missing.what}")
 
 

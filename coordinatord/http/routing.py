@@ -11,7 +11,7 @@ from starlette.datastructures import Headers
 from common.refusal import Refused
 from common.wire.fields import Decimal, Kind, Schema, object_schema, read_object
 from coordinatord.base.outcomes import SessionRow
-from coordinatord.database.snapshot import Snapshot
+from coordinatord.database.batched_reads import Snapshot
 from coordinatord.http.responses import Answer
 from coordinatord.http.streaming import StreamedAnswer
 

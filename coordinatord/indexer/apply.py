@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import attrs
 
 from coordinatord.base import metrics
-from coordinatord.chain.blocks import BlockHeader
+from coordinatord.chain.rpc import BlockHeader
 from coordinatord.database.connections import Connection
 from coordinatord.indexer.changes import BY_EXPIRY, CANCELLED, OPEN, Changes
 from coordinatord.indexer.evidence import BlockRange

@@ -11,9 +11,9 @@ import attrs
 from common.keccak import keccak256
 from common.refusal import Refused
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.blocks import BlockHeader, ChainLog
 from coordinatord.chain.events import Event
 from coordinatord.chain.logs import Decoder
+from coordinatord.chain.rpc import BlockHeader, ChainLog
 
 Placed = tuple[int, int, Event]  # block, log index, event
 

@@ -14,9 +14,17 @@ import msgspec
 from anyio.streams.memory import MemoryObjectSendStream
 
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.blocks import BlockHeader, ChainLog
 from coordinatord.chain.logs import Decoder
-from coordinatord.chain.rpc import CALLS_PER_REQUEST, Rpc, RpcCall, decode_result, quantity, retryable_of
+from coordinatord.chain.rpc import (
+    CALLS_PER_REQUEST,
+    BlockHeader,
+    ChainLog,
+    Rpc,
+    RpcCall,
+    decode_result,
+    quantity,
+    retryable_of,
+)
 from coordinatord.chain.rpc_errors import Meaning, RpcError
 from coordinatord.indexer.evidence import BlockRange, bloom_mask, check_linked, lied, read_logs, suspects
 
@@ -259,6 +267,6 @@ async def _fetch(pending: _PendingRange[T], fetch: Fetch[T], first: int, upto: i
     # Trouble is handed over as a value, so that it surfaces in its turn and alone, not as a group.
     try:
         pending.outcome = await fetch(first, upto)
-    except Retryable as trouble:
-        pending.outcome = trouble
+    except Retryable as error:
+        pending.outcome = error
     pending.done.set()

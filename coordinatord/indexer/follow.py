@@ -9,7 +9,7 @@ import structlog
 from coordinatord.base import metrics
 from coordinatord.base.concurrency import Wake
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.blocks import BlockHeader
+from coordinatord.chain.rpc import BlockHeader
 from coordinatord.database.connections import Connection, Database
 from coordinatord.database.locks import hold_role
 from coordinatord.database.notices import RELAY_ENDED, Notices
@@ -94,8 +94,8 @@ class IndexFollower:
         while True:
             try:
                 await self.catch_up(connection)
-            except Retryable as trouble:
-                await self.stall(connection, trouble)
+            except Retryable as error:
+                await self.stall(connection, error)
             else:
                 self._contradictions = 0
                 if self._stalled is not None:
@@ -234,12 +234,12 @@ class IndexFollower:
         metrics.index_reorgs.inc()
         metrics.index_reorg_depth.observe(depth)
 
-    async def stall(self, connection: Connection, trouble: Retryable) -> None:
+    async def stall(self, connection: Connection, error: Retryable) -> None:
         """What to do about trouble in `catch_up`: mostly to say so once, and wait."""
-        if self._stalled != trouble.message:
-            log.warning("index stalls", reason=trouble.message, code=trouble.code)
-            self._stalled = trouble.message
-        if not isinstance(trouble, Contradiction):
+        if self._stalled != error.message:
+            log.warning("index stalls", reason=error.message, code=error.code)
+            self._stalled = error.message
+        if not isinstance(error, Contradiction):
             return
         self._contradictions += 1
         if self._contradictions >= _CONTRADICTIONS_BELIEVED:

@@ -21,7 +21,7 @@ from coordinatord.book import leases_sql
 from coordinatord.book.reads import PostedJobs
 from coordinatord.chain import registries
 from coordinatord.chain.contract_calls import Reverted, read_many
-from coordinatord.chain.registries import JobRegistry, Posted, ProviderRegistry
+from coordinatord.chain.registries import JobRegistry, PostedOrder, ProviderRegistry
 from coordinatord.database.connections import Database
 from coordinatord.files.files import Upload, Uploads
 from coordinatord.orders.checks import CID_CHARACTERS, INLINE_BYTES
@@ -252,7 +252,7 @@ class Ops:
         return upload
 
     async def _settle_uploaded(
-        self, op: SettleOp, posted: Posted, upload: Upload, signer: bytes, same: bytes
+        self, op: SettleOp, posted: PostedOrder, upload: Upload, signer: bytes, same: bytes
     ) -> Outcome:
         if not await self.uploads.hold(upload, op.job_id):
             raise _unknown_result()
@@ -261,7 +261,7 @@ class Ops:
             await self.uploads.attach(upload)
         return outcome
 
-    async def _settle(self, op: SettleOp, posted: Posted, signer: bytes, same: bytes) -> Outcome:
+    async def _settle(self, op: SettleOp, posted: PostedOrder, signer: bytes, same: bytes) -> Outcome:
         """The chain is asked first: a result that it would refuse is not stored."""
         view = self.jobs.would_accept(_settle_calldata(op, posted, _ANY_CID), self.relayer)
         (answer,) = await read_many(self.jobs.rpc, [view], "rpc_internal")
@@ -277,7 +277,7 @@ class Ops:
                 holding.was_refused()
         return outcome
 
-    async def _relay_settle(self, op: SettleOp, posted: Posted, cid: str, signer: bytes, same: bytes) -> Ended:
+    async def _relay_settle(self, op: SettleOp, posted: PostedOrder, cid: str, signer: bytes, same: bytes) -> Ended:
         relay = NewRelay(
             kind=RelayKind.SETTLE,
             subject=op.job_id,
@@ -339,7 +339,7 @@ def _unknown_result() -> Refused:
     return Refused("result_cid names no live upload of this session", "result_cid", "unknown_result")
 
 
-def _settle_calldata(op: SettleOp, posted: Posted, cid: str) -> bytes:
+def _settle_calldata(op: SettleOp, posted: PostedOrder, cid: str) -> bytes:
     return registries.settle(posted, op.completion_tok, op.issued_at, cid, op.signature)
 
 

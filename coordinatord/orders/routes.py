@@ -8,11 +8,11 @@ from common.address_book import AddressBook
 from common.scalars import hex_of
 from common.wire import shapes
 from common.wire.fields import BYTES32
-from coordinatord.base.outcomes import NotFound, WouldRefuse
+from coordinatord.base.outcomes import NoSuchObject, WouldRefuse
 from coordinatord.book.candidates_sql import Candidate
 from coordinatord.book.reads import IndexReads
 from coordinatord.book.sql import JobRow
-from coordinatord.database.snapshot import Snapshot
+from coordinatord.database.batched_reads import Snapshot
 from coordinatord.http import responses
 from coordinatord.http.responses import Answer
 from coordinatord.http.routing import INDEX, KIB, MIB, RELAY, STORE, Body, Reply, Request, Route, malformed
@@ -200,7 +200,11 @@ class Jobs:
 
     async def one(self, request: Request) -> Answer:
         found = await self.reads.job.get(request.path["id"])
-        return responses.not_found(NotFound("job")) if found.value is None else _client_job(found.value, found.snapshot)
+        return (
+            responses.not_found(NoSuchObject("job"))
+            if found.value is None
+            else _client_job(found.value, found.snapshot)
+        )
 
     async def cancel(self, request: Request) -> Answer:
         job_id = request.path["id"]

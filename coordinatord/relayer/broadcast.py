@@ -92,19 +92,19 @@ async def _send_batch(rpc: Rpc, txs: Sequence[tuple[PendingTx, Version]]) -> lis
     calls = [RpcCall("eth_sendRawTransaction", ("0x" + version.raw.hex(),)) for _, version in txs]
     try:
         answers = await rpc.batch(calls)
-    except (Retryable, RpcError) as trouble:
-        log.warning("broadcast not answered", transactions=len(txs), reason=str(trouble))
+    except (Retryable, RpcError) as error:
+        log.warning("broadcast not answered", transactions=len(txs), reason=str(error))
         # Else the node may or may not have them: the same bytes again, and the blocks will tell.
-        outcome = Sent.NOT_SERVED if _serves_nothing(trouble) else Sent.LATER
+        outcome = Sent.NOT_SERVED if _serves_nothing(error) else Sent.LATER
         return [Sending(tx, version, outcome) for tx, version in txs]
     return [Sending(tx, version, _outcome(tx, answer)) for (tx, version), answer in zip(txs, answers, strict=True)]
 
 
-def _serves_nothing(trouble: Retryable | RpcError) -> bool:
+def _serves_nothing(error: Retryable | RpcError) -> bool:
     """Whether the endpoint turned the whole request away unread."""
-    if isinstance(trouble, RpcError):
-        return trouble.meaning is Meaning.REFUSED
-    return trouble.code == "endpoint_refused"
+    if isinstance(error, RpcError):
+        return error.meaning is Meaning.REFUSED
+    return error.code == "endpoint_refused"
 
 
 def _outcome(tx: PendingTx, answer: object) -> Sent:

@@ -9,8 +9,7 @@ from typing import Final, Self
 import attrs
 import msgspec
 
-from coordinatord.chain.blocks import Hash, Quantity
-from coordinatord.chain.rpc import Rpc, RpcCall, decode_result, quantity
+from coordinatord.chain.rpc import Hash, Quantity, Rpc, RpcCall, decode_result, quantity
 
 # Nodes replace a pending transaction only by one whose both fields are at least a tenth higher; most ask for 12.5 %.
 _BUMP_NUMERATOR: Final = 9

@@ -13,13 +13,13 @@ import structlog
 
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.rpc import Rpc
+from coordinatord.database.locks import RoleConnection
 from coordinatord.relayer import transactions_sql
 from coordinatord.relayer.account import RelayerAccount
 from coordinatord.relayer.fees import WINDOW, HeadBlock, HeadPlace, SeenBlocks, blocks_by_number, latest_block
 from coordinatord.relayer.receipts import WantedReceipts, receipts_in_blocks, receipts_of
 from coordinatord.relayer.repair import revive_unmined
 from coordinatord.relayer.resolution import resolve
-from coordinatord.relayer.role import RoleConnection
 
 log = structlog.get_logger(__name__)
 

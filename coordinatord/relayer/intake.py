@@ -16,6 +16,7 @@ from coordinatord.base.errors import Retryable
 from coordinatord.chain.rpc import Rpc, retryable_of
 from coordinatord.chain.rpc_errors import RpcError
 from coordinatord.database.connections import Connection
+from coordinatord.database.locks import RoleConnection
 from coordinatord.relayer import outbox_sql
 from coordinatord.relayer.account import RelayerAccount
 from coordinatord.relayer.coalesce import Planned, Rank, Simulated, coalesce, in_flight, rank_of
@@ -23,7 +24,6 @@ from coordinatord.relayer.fees import offer
 from coordinatord.relayer.funds import Floors, affordable
 from coordinatord.relayer.outbox_sql import Ending, WaitingRelay
 from coordinatord.relayer.resolution import inconclusive
-from coordinatord.relayer.role import RoleConnection
 from coordinatord.relayer.settings import RelayerSettings
 from coordinatord.relayer.signing import sign_planned
 from coordinatord.relayer.simulate import NoVerdict, WouldPass, WouldRevert, simulate
@@ -113,10 +113,10 @@ class RelayIntake:
             verdicts = await simulate(self._rpc, self._account.address, calls, self._account.gas)
             refused = [r.id for r, v in zip(allowed, verdicts, strict=True) if isinstance(v, WouldRevert)]
             waiting = await inconclusive(connection, self._rpc, self._account.chain_id, refused)
-        except Retryable as trouble:
-            if trouble.code is None:
+        except Retryable as error:
+            if error.code is None:
                 raise  # no answer at all: the relays wait, up to their timeout
-            return [], [_dropped(relay, trouble.code) for relay in relays]
+            return [], [_dropped(relay, error.code) for relay in relays]
         simulated: list[Simulated] = []
         for relay, verdict in zip(allowed, verdicts, strict=True):
             match verdict:

@@ -6,9 +6,8 @@ from typing import Final
 import attrs
 import msgspec
 
-from coordinatord.chain.blocks import Hash, Quantity
 from coordinatord.chain.logs import ReceiptLog
-from coordinatord.chain.rpc import Rpc, RpcCall, decode_result, quantity
+from coordinatord.chain.rpc import Hash, Quantity, Rpc, RpcCall, decode_result, quantity
 from coordinatord.chain.rpc_errors import Meaning, RpcError
 
 # Up to so many, asking for each is less work for the node and for us than the block's receipts.

@@ -219,9 +219,9 @@ class Relaying:
         try:
             for one, outcome in zip(exits + others, await self._database.transact(body), strict=True):
                 one.outcome = outcome
-        except Retryable as trouble:
+        except Retryable as error:
             for one in batch:
-                one.outcome = trouble
+                one.outcome = error
 
     # --- waiting ------------------------------------------------------------------------------------------
 
@@ -271,8 +271,8 @@ class Relaying:
                         await self._look_at_all()
                     else:
                         await self._look_at_news()
-                except Retryable as trouble:
-                    log.warning("relays not looked at", reason=str(trouble))
+                except Retryable as error:
+                    log.warning("relays not looked at", reason=str(error))
                     await anyio.sleep(pause)
                 await self._to_look.wait(slow_poll_at - anyio.current_time())
 

@@ -8,13 +8,13 @@ import structlog
 
 from coordinatord.base import metrics
 from coordinatord.chain.rpc import Rpc
+from coordinatord.database.locks import RoleConnection
 from coordinatord.relayer import results_sql, transactions_sql
 from coordinatord.relayer.account import RelayerAccount, examine
 from coordinatord.relayer.fees import HeadBlock, blocks_by_number, replacement
 from coordinatord.relayer.pending import PendingTx, PendingTxs
 from coordinatord.relayer.receipts import receipts_and_count, receipts_of
 from coordinatord.relayer.resolution import resolve
-from coordinatord.relayer.role import RoleConnection
 from coordinatord.relayer.signing import dearer, self_transfer, sign_fill
 
 # Transactions whose block is no part of the chain any more become pending again, and are sent again.

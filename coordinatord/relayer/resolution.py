@@ -9,7 +9,7 @@ from coordinatord.base import metrics
 from coordinatord.chain.logs import refused_calls
 from coordinatord.chain.rpc import Rpc
 from coordinatord.database.connections import Connection
-from coordinatord.database.locks import is_held
+from coordinatord.database.locks import RoleConnection, is_held, role_of
 from coordinatord.relayer import budgets_sql, results_sql, transactions_sql
 from coordinatord.relayer.account import RelayerAccount
 from coordinatord.relayer.budgets_sql import GasCost
@@ -17,7 +17,6 @@ from coordinatord.relayer.fees import WINDOW, blocks_by_number
 from coordinatord.relayer.pending import PendingTx
 from coordinatord.relayer.receipts import TxReceipt
 from coordinatord.relayer.results_sql import MinedTx, RefusedCall
-from coordinatord.relayer.role import RoleConnection, role_of
 from coordinatord.relayer.simulate import replay, reverted
 from coordinatord.relayer.transactions_sql import NewestBlock
 

@@ -14,7 +14,7 @@ from coordinatord.base.errors import Retryable
 from coordinatord.chain.rpc import Rpc
 from coordinatord.chain.rpc_errors import RpcError
 from coordinatord.database.connections import Database
-from coordinatord.database.locks import hold_role
+from coordinatord.database.locks import RoleConnection, hold_role, role_of
 from coordinatord.database.notices import RELAY_QUEUED, Notices
 from coordinatord.relayer import outbox_sql, transactions_sql
 from coordinatord.relayer.account import RelayerAccount
@@ -25,7 +25,6 @@ from coordinatord.relayer.follow import ReceiptWatcher
 from coordinatord.relayer.intake import RelayIntake
 from coordinatord.relayer.pending import PendingTx, PendingTxs
 from coordinatord.relayer.repair import drop_unserved, raise_fees, repair_nonces
-from coordinatord.relayer.role import RoleConnection, role_of
 from coordinatord.relayer.settings import RelayerSettings
 
 log = structlog.get_logger(__name__)
@@ -177,7 +176,7 @@ class _Worker:
         """Trouble with the node is met by trying again; trouble with the database ends the term."""
         try:
             await do()
-        except (Retryable, RpcError) as trouble:
-            log.warning("the node does not let us " + what, reason=str(trouble))
+        except (Retryable, RpcError) as error:
+            log.warning("the node does not let us " + what, reason=str(error))
             return False
         return True

@@ -88,8 +88,8 @@ class Handlers:
         await self._tasks.__aenter__()
         return self
 
-    async def __aexit__(self, kind: Any, trouble: Any, trace: TracebackType | None) -> None:
-        await self._tasks.__aexit__(kind, trouble, trace)
+    async def __aexit__(self, kind: Any, error: Any, trace: TracebackType | None) -> None:
+        await self._tasks.__aexit__(kind, error, trace)
 
     async def spawn_app(
         self, app: AppWrapper, _: Config, scope: Scope, send: Send

@@ -91,9 +91,9 @@ def listening_socket(port: int, host: str = "0.0.0.0") -> socket.socket:  # noqa
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         listening.bind((host, port))
-    except OSError as trouble:
+    except OSError as error:
         listening.close()
-        raise Fatal(f"PORT: {port}: {trouble.strerror}") from None
+        raise Fatal(f"PORT: {port}: {error.strerror}") from None
     return listening
 
 
@@ -121,8 +121,8 @@ async def serve_metrics(
 
     try:
         listener = await anyio.create_tcp_listener(local_host=host, local_port=port)
-    except OSError as trouble:
-        raise Fatal(f"METRICS_HOST, METRICS_PORT: {host}:{port}: {trouble.strerror}") from None
+    except OSError as error:
+        raise Fatal(f"METRICS_HOST, METRICS_PORT: {host}:{port}: {error.strerror}") from None
     log.info("metrics served", host=host, port=port)
     task_status.started()
     await listener.serve(answer)

@@ -24,10 +24,9 @@ from coordinatord.base.outcomes import NotSigned, SessionRow
 from coordinatord.book.leases_sql import HeldJob
 from coordinatord.book.polls import Funding, Polls
 from coordinatord.book.sql import JobFilter
-from coordinatord.database.batched_reads import FreshValue
+from coordinatord.database.batched_reads import FreshValue, Snapshot, read_snapshot
 from coordinatord.database.connections import Connection, Database, open_database
 from coordinatord.database.migrate import migrate
-from coordinatord.database.snapshot import Snapshot, read_snapshot
 from coordinatord.sessions.sessions import hash_token
 from devnet.ports import pick_free
 from devnet.postgres import running_postgres

@@ -9,9 +9,8 @@ from collections.abc import Collection
 
 from common.address_book import AddressBook
 from coordinatord.chain import events as ev
-from coordinatord.chain.blocks import ChainLog
 from coordinatord.chain.logs import Decoder
-from coordinatord.chain.rpc import Rpc
+from coordinatord.chain.rpc import ChainLog, Rpc
 
 
 async def job_violations(rpc: Rpc, book: AddressBook, *, promised: Collection[bytes] = ()) -> list[str]:

@@ -14,10 +14,9 @@ from coordinatord.book.leases_sql import HeldJob, Poller
 from coordinatord.book.liveness import Attendance
 from coordinatord.book.polls import Funding, Polls
 from coordinatord.book.sql import JobFilter
-from coordinatord.database.batched_reads import FreshValue
+from coordinatord.database.batched_reads import FreshValue, Snapshot, read_snapshot
 from coordinatord.database.connections import Database, open_database
 from coordinatord.database.migrate import migrate
-from coordinatord.database.snapshot import Snapshot, read_snapshot
 from tests.integration.coordinatord.book.market_rows import add_jobs, add_models, add_providers, begin_index
 
 pytestmark = pytest.mark.anyio

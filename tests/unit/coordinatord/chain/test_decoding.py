@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from common.refusal import Refused
 from coordinatord.chain import events as ev
-from coordinatord.chain.blocks import ChainLog
 from coordinatord.chain.logs import Decoder
+from coordinatord.chain.rpc import ChainLog
 from tests.fakes.chain import ADDRESSES, BOOK, DECODER
 from tests.fakes.event_logs import REGISTRIES, declared_events, encoded
 

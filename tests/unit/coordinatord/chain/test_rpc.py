@@ -6,8 +6,7 @@ import pytest
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import NoResponse
 from coordinatord.base.metrics import REGISTRY
-from coordinatord.chain.blocks import BlockHeader
-from coordinatord.chain.rpc import Rpc, RpcCall
+from coordinatord.chain.rpc import BlockHeader, Rpc, RpcCall
 from coordinatord.relayer.fees import latest_block
 from coordinatord.relayer.receipts import receipts_of
 

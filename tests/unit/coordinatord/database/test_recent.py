@@ -2,9 +2,8 @@ import anyio
 import attrs
 import pytest
 
-from coordinatord.database.batched_reads import RECENT, FreshValue
+from coordinatord.database.batched_reads import RECENT, FreshValue, Snapshot
 from coordinatord.database.connections import PreparedConnection
-from coordinatord.database.snapshot import Snapshot
 
 pytestmark = pytest.mark.anyio
 

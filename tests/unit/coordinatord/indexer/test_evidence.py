@@ -7,7 +7,7 @@ import pytest
 
 from coordinatord.base.errors import Retryable
 from coordinatord.chain import events as ev
-from coordinatord.chain.blocks import BlockHeader, ChainLog
+from coordinatord.chain.rpc import BlockHeader, ChainLog
 from coordinatord.indexer.evidence import bloom_mask, check_linked, read_logs, suspects
 from tests.fakes.chain import DECODER, FakeChain
 
