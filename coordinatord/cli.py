@@ -20,13 +20,11 @@ from coordinatord.database.migrate import migrate
 from coordinatord.dependencies import check_chain, open_dependencies
 from coordinatord.relayer.budgets_sql import ALL_NEWCOMERS, TopSpender, top_spenders
 
-# The table of `coordinatord budgets`: whose ops used most gas in the last day.
-
 _HEAD: Final = ("signer", "kind", "gas, this hour", "gas, 24 hours")
 
 
 def spender_table(spenders: Sequence[TopSpender]) -> str:
-    """One line for each signer and kind of op, the largest first."""
+    """Table of `coordinatord budgets`: one line for each signer and kind of op, the largest first."""
     if not spenders:
         return "no gas was spent in the last 24 hours"
     rows = [_HEAD] + [(_name(s.signer), s.kind, f"{s.last_hour:,}", f"{s.last_day:,}") for s in spenders]

@@ -1,8 +1,8 @@
-"""What can go wrong outside this process, in the specification's own words.
+"""Errors that come from outside this process, in the specification's own words.
 
-Raised where the trouble is seen and decided there: `Retryable` says that the same request may succeed later and
-that nothing took effect; `Fatal` stops the daemon. Answers to callers (a refused op, an unknown job) are not
-trouble: they are returned as values.
+The place that sees the error decides what it is: `Retryable` says that the same request may succeed later and that
+nothing took effect; `Fatal` stops the daemon. Answers to callers (a refused op, an unknown job) are no errors: they
+are returned as values.
 """
 
 from typing import Literal
@@ -14,7 +14,7 @@ ErrorKind = Literal["chain_unreachable", "relay_unavailable", "pinner_unavailabl
 
 @attrs.frozen(slots=True)
 class Retryable(Exception):
-    """Something outside did not do its part. `kind` is the error type of the answer, `code` its code."""
+    """Failure of something outside. `kind` is the error type of the answer, `code` its code."""
 
     kind: ErrorKind
     message: str

@@ -50,13 +50,12 @@ def set_up_logging(level: str, *also: structlog.typing.Processor) -> None:
     root.setLevel(max(_LEVELS[level], logging.WARNING))
 
 
-# Unexpected failures, sent to an error-reporting endpoint: the exception and its stack, and nothing of any request.
-#
-# No bodies, headers or addresses of callers, no local variables (keys live in them), no performance data.
-
-
 def error_reporting(dsn: str, environment: str | None, release: str | None, transport: Any = None) -> Processor:
-    """Started; the processor of log events that reports those with an exception. Fatal without the extra."""
+    """Error reporting, started: the processor of log events that reports those with an exception.
+
+    It sends the exception and its stack: no bodies, headers or addresses of callers, no local variables (keys live in
+    them), no performance data. Raises Fatal without the extra.
+    """
     try:
         import sentry_sdk  # noqa: PLC0415 - an extra, and wanted by few
         from sentry_sdk.integrations.excepthook import ExcepthookIntegration  # noqa: PLC0415
@@ -78,7 +77,7 @@ def error_reporting(dsn: str, environment: str | None, release: str | None, tran
             server_name="",
         )
     except BadDsn:
-        raise Fatal("SENTRY_DSN: is no data source name") from None
+        raise Fatal("SENTRY_DSN must be a data source name (https://key@host/project)") from None
 
     def report(_: WrappedLogger, method: str, event: EventDict) -> EventDict:
         if method in ("error", "exception", "critical") and event.get("exc_info"):

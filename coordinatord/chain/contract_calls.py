@@ -47,7 +47,7 @@ class View:
 
 
 async def read_view(rpc: Rpc, view: View, decode: Callable[[bytes], T]) -> T:
-    """The decoded return value. A revert is trouble: a view function of ours does not revert."""
+    """The decoded return value. A revert is an error: a view function of ours does not revert."""
     call = view.as_call()
     try:
         text = await rpc.call_as(str, call.method, *call.params)
@@ -57,7 +57,7 @@ async def read_view(rpc: Rpc, view: View, decode: Callable[[bytes], T]) -> T:
 
 
 async def read_many(rpc: Rpc, calls: Sequence[View | RpcCall], code: str) -> list[bytes | Reverted]:
-    """All in one request. A revert is a value; any other error is trouble (`code` for plain calls and the whole)."""
+    """All in one request. A revert is a value; any other error is Retryable (`code` for plain calls and the whole)."""
     try:
         answers = await rpc.batch([call.as_call() if isinstance(call, View) else call for call in calls])
     except RpcError as error:  # one for the whole batch: limits are mostly told so
@@ -75,7 +75,7 @@ async def read_many(rpc: Rpc, calls: Sequence[View | RpcCall], code: str) -> lis
 
 
 def decoded(data: bytes, decode: Callable[[bytes], T], code: str) -> T:
-    """`decode(data)`; what no contract of ours returns (no code at the address, cut data) is trouble of `code`."""
+    """`decode(data)`; what no contract of ours returns (no code at the address, cut data) is Retryable with `code`."""
     try:
         return decode(data)
     except Refused as broken:

@@ -1,4 +1,4 @@
-"""What the three registries tell, as values.
+"""Events of the three registries, as values.
 
 These are msgspec structs and not attrs classes: a dense range makes them by the ten thousand, and a frozen attrs
 value of seventeen fields takes as long to make as its log takes to decode.

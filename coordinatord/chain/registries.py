@@ -50,7 +50,8 @@ class _EndingLog(msgspec.Struct):
 
 @attrs.frozen(slots=True)
 class PostedOrder:
-    """What a job was posted on. The registry keeps a hash of it, so every call about the job carries it whole."""
+    """Order, owner and terms that a job was posted with. The registry keeps a hash of it, so every call about the job
+    carries it whole."""
 
     order: Order
     owner: bytes
@@ -63,7 +64,7 @@ class PostedOrder:
 
 @attrs.frozen(slots=True)
 class RegisteredJob:
-    """What the event of a job's post tells: the terms, and the payment's signature that a claim needs."""
+    """Event of a job's post: the terms, and the payment's signature that a claim needs."""
 
     posted: PostedOrder
     payment: bytes = attrs.field(repr=False)

@@ -52,7 +52,7 @@ S = TypeVar("S")
 
 @attrs.frozen(slots=True)
 class IndexRead(Generic[V]):
-    """What a key of the index names, if anything, and when it was so."""
+    """Value that a key of the index names, if any, with the snapshot that it was read in."""
 
     snapshot: Snapshot
     value: V | None
@@ -61,7 +61,7 @@ class IndexRead(Generic[V]):
 def with_snapshot(
     read: Callable[[PreparedConnection, list[K]], Awaitable[tuple[Snapshot, dict[K, V]]]],
 ) -> Callable[[PreparedConnection, list[K]], Awaitable[dict[K, IndexRead[V]]]]:
-    """A reader of index rows as `PointReads` takes it: every key gets an answer, all of one snapshot."""
+    """A reader of index rows as `BatchedReads` takes it: every key gets an answer, all of one snapshot."""
 
     async def read_all(line: PreparedConnection, keys: list[K]) -> dict[K, IndexRead[V]]:
         snapshot, values = await read(line, keys)
@@ -140,10 +140,6 @@ class BatchedReads(Generic[K, V]):
 def _live(batch: "dict[K, list[asyncio.Future[V]]]") -> "list[asyncio.Future[V]]":
     return [future for futures in batch.values() for future in futures if not future.done()]
 
-
-# What every request asks of the database alike, known to some milliseconds: what kept answers are held against.
-#
-# Under load nobody waits for the database to say it: before the last answer is too old, the next is asked for.
 
 T = TypeVar("T")
 

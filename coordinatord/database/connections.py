@@ -18,8 +18,6 @@ import tenacity
 
 from coordinatord.base.errors import Fatal, Retryable
 
-# A connection kept for one statement at a time, with its statements prepared: the cheapest way to read by key.
-
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
@@ -41,7 +39,10 @@ _LOST: Final = (
 
 
 class PreparedConnection:
-    """`fetch`, from one task at a time. It connects when first used, and again when the connection was lost."""
+    """Connection kept for one statement at a time, with its statements prepared: the cheapest way to read by key.
+
+    `fetch`, from one task at a time. It connects when first used, and again when the connection was lost.
+    """
 
     def __init__(
         self, connect: "Callable[[], Awaitable[asyncpg.Connection[asyncpg.Record]]]", patience: float = _PATIENCE
@@ -206,7 +207,7 @@ class Database:
 
 
 def database_unavailable(cause: BaseException) -> Retryable:
-    """The database is no part of the specification's vocabulary; to a caller its absence reads as a node not ready."""
+    """Retryable that a caller reads as a node not ready: the specification has no word for the database."""
     return Retryable("not_ready", f"the database did not answer ({type(cause).__name__}); try again")
 
 

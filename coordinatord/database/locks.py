@@ -88,15 +88,16 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
     return [leaf for e in group.exceptions for leaf in (_leaves(e) if isinstance(e, BaseExceptionGroup) else [e])]
 
 
-# A transaction that is kept open over work elsewhere, for the sake of its lock.
-
 _EVERY: Final = 15.0  # seconds: servers are told to end sessions that are idle in a transaction for a minute
 
 
 @asynccontextmanager
 async def kept_open(connection: Connection, every: float = _EVERY) -> AsyncIterator[None]:
-    """While the block runs, which must not use the connection itself, the server hears of it now and then. When the
-    connection is lost, the first statement after the block tells."""
+    """Transaction kept open over work elsewhere, for the sake of its lock.
+
+    While the block runs, which must not use the connection itself, the server hears of it now and then. When the
+    connection is lost, the first statement after the block tells.
+    """
 
     async def speak() -> None:
         while True:

@@ -1,4 +1,4 @@
-"""A stretch of blocks into the tables: its rows, the journal, the position and the notice, in one transaction."""
+"""Ranges of blocks written into the tables: rows, undo log, position and notice, in one transaction."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What a stretch of blocks changes in the index, folded: at most one change for each row.
+"""Changes of index rows by a range of blocks, folded: at most one for each row.
 
 A job, provider or ask that is new and one that is known are kept apart, so that nothing has to be read to write:
 new rows are whole, known ones are changed by patches that also say what must have been there before.
@@ -45,7 +45,7 @@ class NewJob(msgspec.Struct, gc=False):
 
 
 class JobPatch(msgspec.Struct, gc=False):
-    """What became of a job posted earlier. `was`: the state it must have been in. None: unchanged."""
+    """Change of a job posted earlier. `was`: the state it must have been in. None: unchanged."""
 
     job_id: bytes
     was: int
@@ -76,7 +76,7 @@ class NewProvider(msgspec.Struct, gc=False):
 
 
 class ProviderPatch(msgspec.Struct, gc=False):
-    """What changed at a provider registered earlier; None: unchanged. `active_jobs` is a difference."""
+    """Change of a provider registered earlier; None: unchanged. `active_jobs` is a difference."""
 
     provider_id: int
     operator: bytes | None = None

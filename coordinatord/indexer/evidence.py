@@ -1,4 +1,4 @@
-"""What a node's answers must have in common before one event of them is believed. Pure: no node is asked here.
+"""Checks of a node's answers against each other, before one event of them is believed. Pure: no node is asked here.
 
 Headers must hang together by their parent hashes; a log must name the hash of the block that it is said to come
 from; a block whose bloom filter holds a registry's address, and for which no log came, is suspect.
@@ -53,7 +53,7 @@ def check_linked(headers: Sequence[BlockHeader], first: int) -> None:
 def read_logs(
     headers: Sequence[BlockHeader], logs: Sequence[ChainLog], decoder: Decoder
 ) -> tuple[BlockRange, list[BlockHeader]]:
-    """The stretch, and the headers of blocks without logs: what `suspects` is for."""
+    """The range, and the headers of blocks without logs: what `suspects` is for."""
     first = headers[0].height
     events: list[Placed] = []
     silent = [True] * len(headers)

@@ -28,14 +28,6 @@ from coordinatord.chain.rpc import (
 from coordinatord.chain.rpc_errors import Meaning, RpcError
 from coordinatord.indexer.evidence import BlockRange, bloom_mask, check_linked, lied, read_logs, suspects
 
-# How many blocks to ask logs for at once: what the node allows, and what suits our own pipeline.
-#
-# A node that refuses a range mostly says what it would take; where it does not, the range is halved. The limit is
-# remembered and tried again only after a long run of successes, because each provider's limits are its own and some
-# count results, not blocks. Below the limit, the width follows the density of events: ranges of some thousand events
-# keep
-# fetching, decoding and writing busy at once, larger ones make them wait for each other.
-
 EVENTS_PER_RANGE: Final = 4000
 FIRST_WIDTH: Final = 16
 _PATIENCE: Final = 64  # successes at the limit before a wider range is tried
@@ -68,7 +60,14 @@ def hinted_width(message: str, asked: int) -> int | None:
 
 
 class RangeWidth:
-    """The width to ask for next. `cap` is the operator's; it is never passed."""
+    """Number of blocks to ask logs for at once: what the node allows, and what suits our own pipeline.
+
+    A node that refuses a range mostly says what it would take; where it does not, the range is halved. The limit is
+    remembered and tried again only after a long run of successes, because each provider's limits are its own and some
+    count results, not blocks. Below the limit, the width follows the density of events: ranges of some thousand events
+    keep fetching, decoding and writing busy at once, larger ones make them wait for each other. `cap` is the
+    operator's; it is never passed.
+    """
 
     def __init__(self, cap: int) -> None:
         self._cap = cap
@@ -110,7 +109,7 @@ class _ReceiptLogs(msgspec.Struct):
 
 
 class Source:
-    """One node, disbelieved."""
+    """Blocks and logs of one node, each answer checked."""
 
     def __init__(self, rpc: Rpc, decoder: Decoder) -> None:
         self._rpc = rpc
@@ -132,7 +131,7 @@ class Source:
         return headers
 
     async def blocks(self, first: int, last: int) -> list[BlockRange]:
-        """One stretch for each block; logs are asked for by hash, so that no reorg can come between."""
+        """One range for each block; logs are asked for by hash, so that no reorg can come between."""
         headers = await self.headers(first, last)
         calls = [RpcCall("eth_getLogs", ({"blockHash": h.hash, "address": self._addresses},)) for h in headers]
         logs = await self._many(list[ChainLog], calls, CALLS_PER_REQUEST)
@@ -141,7 +140,7 @@ class Source:
         return [stretch for stretch, _ in read]
 
     async def range(self, first: int, last: int, width: RangeWidth) -> BlockRange:
-        """All of them in one stretch. What the node says about too wide ranges is told to `width`."""
+        """All of them in one range. What the node says about too wide ranges is told to `width`."""
         headers = await self.headers(first, last)
         stretch, silent = read_logs(headers, await self._logs(first, last, width), self._decoder)
         await self._clear(silent)
@@ -204,8 +203,6 @@ class Source:
         return results
 
 
-# Ranges of blocks fetched ahead and handed over in order: while one is written, the next are on their way.
-
 AHEAD: Final = 2
 
 Fetch = Callable[[int, int], Awaitable[T]]
@@ -221,7 +218,9 @@ class _PendingRange(Generic[T]):
 async def prefetched(
     fetch: Fetch[T], first: int, last: int, width: Callable[[], int]
 ) -> AsyncIterator[Callable[[], Awaitable[T | None]]]:
-    """Yields a function that gives the next range, and None behind `last`; it raises what fetching raised.
+    """Ranges of blocks fetched ahead and handed over in order: while one is written, the next are on their way.
+
+    Yields a function that gives the next range, and None behind `last`; it raises what fetching raised.
 
     `width` is asked before each range, how many blocks it may have.
     """
@@ -264,7 +263,7 @@ async def _plan(
 
 
 async def _fetch(pending: _PendingRange[T], fetch: Fetch[T], first: int, upto: int) -> None:
-    # Trouble is handed over as a value, so that it surfaces in its turn and alone, not as a group.
+    # An error is handed over as a value, so that it surfaces in its turn and alone, not as a group.
     try:
         pending.outcome = await fetch(first, upto)
     except Retryable as error:

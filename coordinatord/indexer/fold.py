@@ -1,6 +1,6 @@
-"""Events to changes of rows, in memory: no database, no node.
+"""Events folded into changes of rows, in memory: no database, no node.
 
-A job posted, claimed and settled within one stretch becomes one new row. Nothing about earlier rows has to be known:
+A job posted, claimed and settled within one range becomes one new row. Nothing about earlier rows has to be known:
 what an event demands of its job's state is checked here when the job is new and by the writer when it is not.
 """
 
@@ -28,7 +28,7 @@ from coordinatord.indexer.changes import (
 
 
 class Fold:
-    """Feed it the events of a stretch in the order of the chain; `changes` is what they come to."""
+    """Feed it the events of a range in the order of the chain; `changes` is what they come to."""
 
     def __init__(self) -> None:
         self.changes = Changes()

@@ -89,7 +89,7 @@ class IndexFollower:
         self._marks_missing = True  # as far as is known; also when another term was ended in the middle of them
 
     async def follow(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
-        """Until cancelled, or until the connection is lost. Trouble with the node is waited out."""
+        """Until cancelled, or until the connection is lost. Errors of the node are waited out."""
         self._position = await read_position(connection)
         while True:
             try:
@@ -235,7 +235,7 @@ class IndexFollower:
         metrics.index_reorg_depth.observe(depth)
 
     async def stall(self, connection: Connection, error: Retryable) -> None:
-        """What to do about trouble in `catch_up`: mostly to say so once, and wait."""
+        """Log an error of `catch_up` once; after too many contradictions, rebuild the index."""
         if self._stalled != error.message:
             log.warning("index stalls", reason=error.message, code=error.code)
             self._stalled = error.message

@@ -1,4 +1,5 @@
-"""What explorers verify a contract by: the compiler's standard JSON input and the constructor's arguments."""
+"""Files for block explorers to verify a contract by: the compiler's standard JSON input, the constructor's
+arguments."""
 
 import json
 from pathlib import Path

@@ -1,6 +1,7 @@
 """Requests to the pin store: signed, retried while it may help, and its failures named.
 
-`store_unavailable`: no answer, or a 5xx. `store_rejected`: it refuses us. `object_missing`: it does not hold the key.
+`store_unavailable`: no answer, or a 5xx. `store_rejected`: the store declined. `object_missing`: it does not hold the
+key.
 """
 
 import hashlib

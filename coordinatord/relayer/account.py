@@ -1,4 +1,4 @@
-"""What is known of one relayer account: its pending transactions and what the node last said of it."""
+"""State of one relayer account: its pending transactions, and what the node last said of it."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -120,12 +120,6 @@ class RelayerAccount:
         relayer_balance.labels("0x" + self.address.hex()).set(balance)
 
 
-# Which nonces to give out, and what is wrong with those that were.
-#
-# The chain's count is the floor. From there up to the highest nonce given out, every one must have a live transaction
-# of
-# ours: nothing above a missing one is ever mined.
-
 # Gaps closed in one go: a node that says a floor far too low must not make us sign thousands of self-transfers.
 _MOST_SUSPECTS: Final = 256
 
@@ -142,8 +136,12 @@ class Findings:
 
 
 def examine(floor: int, stored_next: int | None, pending: Iterable[int]) -> Findings:
-    """`stored_next`: one above the highest nonce ever given out, None for a new account (it starts at the floor,
-    and what it did before is no business of ours)."""
+    """Nonces to give out, and those that went wrong.
+
+    The chain's count is the floor. From there up to the highest nonce given out, every one must have a live transaction
+    of ours: nothing above a missing one is ever mined. `stored_next`: one above the highest nonce ever given out, None
+    for a new account (it starts at the floor, and what it did before is no business of ours).
+    """
     waiting = set(pending)
     following = floor if stored_next is None else stored_next
     last = min(following, floor + len(waiting) + _MOST_SUSPECTS)

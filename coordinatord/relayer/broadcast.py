@@ -119,11 +119,10 @@ def _outcome(tx: PendingTx, answer: object) -> Sent:
     return outcome
 
 
-# What the outcomes of a round of sending change: at the transactions, and in what is known of the endpoint.
+# Effects of a round of sending, on the transactions and on what is known of the endpoint.
 #
 # Bytes are given up when a node's words say that no node will take them, or when it refuses them again and again
-# while
-# it works for others. Silence proves nothing, however long it lasts.
+# while it works for others. Silence proves nothing, however long it lasts.
 
 
 def note_sendings(account: RelayerAccount, sendings: Sequence[Sending], now: float) -> None:

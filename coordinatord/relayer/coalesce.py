@@ -20,13 +20,11 @@ from coordinatord.relayer.outbox_sql import RelayKind, WaitingRelay
 # that limit needs no more. So estimates are asked for only where nothing is known, or where the limit was refused.
 #
 # An estimate also holds what the registry wants to see left before it calls the token (`REGISTRY_SLACK`). A
-# transaction
-# of many ops needs that once, so the estimates of its ops add up to far more than it uses. Receipts tell what a share
-# really is: those of transactions whose ops are all alike, because only there is it certain whose the gas was. Until
-# then
-# the estimate counts. A share rises at once to what was used and falls slowly; a transaction that starved doubles it.
-# It
-# is never above the estimate, so that learning can neither starve ops for long nor grow without bound.
+# transaction of many ops needs that once, so the estimates of its ops add up to far more than it uses. Receipts tell
+# what a share really is: those of transactions whose ops are all alike, because only there is it certain whose the
+# gas was. Until then the estimate counts. A share rises at once to what was used and falls slowly; a transaction that
+# starved doubles it. It is never above the estimate, so that learning can neither starve ops for long nor grow
+# without bound.
 
 # JobRegistry's GAS_BEFORE_TOKEN with the 1/64 that each of two callers keeps back, and a little for the loop.
 REGISTRY_SLACK: Final = 230_000

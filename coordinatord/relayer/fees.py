@@ -1,4 +1,4 @@
-"""What a transaction offers, and when a pending one has to offer more. All in wei per gas."""
+"""Fees that a transaction offers, and when a pending one has to offer more. All in wei per gas."""
 
 import enum
 import statistics
@@ -30,7 +30,7 @@ class Fee:
 
 @attrs.frozen(slots=True)
 class FeeMarket:
-    """What the next block demands."""
+    """Base fee and tip that the next block demands."""
 
     base_fee: int
     tip: int
@@ -38,7 +38,7 @@ class FeeMarket:
 
 @attrs.frozen(slots=True)
 class FeeCeiling:
-    """What is never offered more than, whatever a node says; None is no limit.
+    """Highest fee that is ever offered, whatever a node says; None is no limit.
 
     A first offer gives half of the tip at most: a replacement has to raise both fields, and with the tip at its ceiling
     none would be possible.
@@ -151,8 +151,6 @@ def _bumped(amount: int) -> int:
     return max(amount + 1, -(-amount * _BUMP_NUMERATOR // _BUMP_DENOMINATOR))
 
 
-# Following the head: what a newly seen block is to the blocks seen before.
-
 WINDOW: Final = 256  # blocks that are remembered; a reorg deeper than that is beyond every node's journal
 
 
@@ -205,6 +203,8 @@ async def blocks_by_number(rpc: Rpc, numbers: Sequence[int]) -> list[HeadBlock |
 
 
 class HeadPlace(enum.Enum):
+    """Place of a newly seen block among the blocks seen before."""
+
     SAME = "the head as before"
     NEXT = "the child of the head"
     AHEAD = "above the head, with blocks between them not seen"

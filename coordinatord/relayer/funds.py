@@ -1,4 +1,4 @@
-"""What the account's native funds still allow.
+"""Reserves of the account's native funds: which transactions it can still pay for.
 
 Below the reserve, only exits and cancels are relayed, so that settles, fails and reclaims can go on: they free other
 people's money. A lower floor stops cancels, too: an owner can always act alone.

@@ -20,18 +20,13 @@ from coordinatord.relayer.results_sql import MinedTx, RefusedCall
 from coordinatord.relayer.simulate import replay, reverted
 from coordinatord.relayer.transactions_sql import NewestBlock
 
-# What a refusal stands on: a chain that has what the refused relay builds on.
-#
-# Accounts see a reorganisation one after the other, and a node may be behind the one that another account asks. Until
-# the older relays of a subject stand in the chain that is simulated on, its refusal of the next one says nothing.
-
 _RETIRED_AFTER: Final = 600.0  # seconds: a process that restarts, or a new one, is there long before
 
 
 async def inconclusive(connection: Connection, rpc: Rpc, chain_id: int, refused: Sequence[int]) -> set[int]:
-    """Those of these refused relays that may pass yet: those behind an older one that is under way; and all of them
-    while the node has not got a block that an account's transactions are recorded in. Its newest one tells: a
-    reorganisation takes the highest blocks first."""
+    """Refused relays that may pass yet: those behind an older one that is under way; and all of them while the node has
+    not got a block that an account's transactions are recorded in. Its newest one tells: a reorganisation takes the
+    highest blocks first."""
     if not refused:
         return set()
     newest = await transactions_sql.newest_blocks(connection, chain_id, WINDOW)

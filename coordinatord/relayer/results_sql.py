@@ -1,4 +1,4 @@
-"""What became of signed relays: mined, refused, back in the queue, or alive again after a reorg."""
+"""Results of signed relays: mined, refused, back in the queue, or alive again after a reorg."""
 
 from collections.abc import Sequence
 from typing import Final

@@ -1,4 +1,4 @@
-"""What a relayer is told."""
+"""Settings of the relayer."""
 
 from typing import Self
 

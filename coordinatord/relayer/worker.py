@@ -173,7 +173,7 @@ class _Worker:
             await anyio.sleep(_OBSERVE)
 
     async def _try(self, what: str, do: Callable[[], Awaitable[None]]) -> bool:
-        """Trouble with the node is met by trying again; trouble with the database ends the term."""
+        """Errors of the node are met by trying again; errors of the database end the term."""
         try:
             await do()
         except (Retryable, RpcError) as error:

@@ -23,15 +23,16 @@ from coordinatord.http.bodies import CallerGone
 from coordinatord.http.middleware import Origins
 from coordinatord.server.http11 import Http11
 
-# What a request's handler has still to receive: the pieces of its body, and that its caller is gone.
-
 _LEAST: Final = 1 << 12  # bytes that a piece counts for
 _ENOUGH: Final = 1 << 18  # bytes; what comes after them waits in the socket
 
 
 class Inbox:
-    """A queue with one reader. It holds nobody up once the handler has ended, or to say that the caller is gone: with
-    a bounded queue, a handler that answers without reading its body would leave the connection waiting for ever."""
+    """Messages that a request's handler has still to receive: the pieces of its body, and that its caller is gone.
+
+    A queue with one reader. It holds nobody up once the handler has ended, or to say that the caller is gone: with a
+    bounded queue, a handler that answers without reading its body would leave the connection waiting for ever.
+    """
 
     def __init__(self) -> None:
         self._messages: deque[ASGIReceiveEvent] = deque()
@@ -71,15 +72,13 @@ def _size_of(message: ASGIReceiveEvent) -> int:
     return max(len(message["body"]), _LEAST) if message["type"] == "http.request" else 0
 
 
-# The handlers of one connection's requests: what hypercorn calls a task group.
-
 log = structlog.get_logger(__name__)
 
 Send = Callable[[ASGISendEvent | None], Awaitable[None]]
 
 
 class Handlers:
-    """Left when every handler has ended, as task groups are."""
+    """Handlers of one connection's requests: hypercorn's task group. Left when every handler has ended."""
 
     def __init__(self) -> None:
         self._tasks = asyncio.TaskGroup()
@@ -119,13 +118,11 @@ def _not_offered(*_: object) -> None:
     raise TypeError("WSGI applications are not served")
 
 
-# How long a client may take.
-
-
 @attrs.frozen(slots=True)
 class Timeouts:
-    """`idle`: until the head of its next request is here. `grace` and `least_rate`: how soon what was written to it
-    must have left; a client that reads slower would hold the answer in our memory, and a shutdown up."""
+    """Times that a client may take. `idle`: until the head of its next request is here. `grace` and `least_rate`: how
+    soon what was written to it must have left; a client that reads slower would hold the answer in our memory, and a
+    shutdown up."""
 
     idle: float = 30.0
     grace: float = 10.0

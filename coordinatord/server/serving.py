@@ -80,12 +80,9 @@ def _hypercorn_config() -> HypercornConfig:
     return config
 
 
-# The socket that this process takes connections from.
-
-
 def listening_socket(port: int, host: str = "0.0.0.0") -> socket.socket:  # noqa: S104 - the specification says so
-    """Bound, so that a port that is taken (Fatal) is known before anything else starts. Several processes may share it
-    (SO_REUSEPORT); the kernel shares connections out among them."""
+    """Socket that this process takes connections from, bound: a port that is taken (Fatal) is known before anything
+    else starts. Several processes may share it (SO_REUSEPORT); the kernel shares connections out among them."""
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -97,8 +94,6 @@ def listening_socket(port: int, host: str = "0.0.0.0") -> socket.socket:  # noqa
     return listening
 
 
-# /metrics on a port of its own: it is for operators, not for callers.
-
 log = structlog.get_logger(__name__)
 
 _LONGEST_METRICS_HEAD = 8192
@@ -108,8 +103,8 @@ _PATIENCE = 5.0
 async def serve_metrics(
     host: str, port: int, refresh: Callable[[], None], *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
 ) -> None:
-    """Until cancelled; started when the port is taken, Fatal when it cannot be. `refresh` sets what is only worth
-    knowing when somebody looks."""
+    """Serve /metrics until cancelled, on a port of its own: it is for operators, not for callers. Started when the port
+    is bound; Fatal when it cannot be. `refresh` sets what is only worth knowing when somebody looks."""
 
     async def answer(stream: SocketStream) -> None:
         async with stream:
