@@ -128,7 +128,7 @@ def janitor_of(dependencies: Dependencies, containers: Containers) -> Janitor:
 
 
 def start_background(tasks: TaskGroup, dependencies: Dependencies, relaying: Relaying) -> None:
-    """What moves relays to the chain and the chain into the index."""
+    """Start the tasks that move relays to the chain and the chain into the index."""
     tasks.start_soon(dependencies.notices.listen, dependencies.database)
     tasks.start_soon(relaying.run)
     tasks.start_soon(index, dependencies)

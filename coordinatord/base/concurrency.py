@@ -121,8 +121,8 @@ class ThreadPipe:
 
 @asynccontextmanager
 async def thread_pipe() -> AsyncIterator[ThreadPipe]:
-    """What the work raises is raised from the block, unless that has failed itself. All that was taken is done when the
-    block ends well."""
+    """ThreadPipe for a block. Errors of the work are raised from the block, unless that has failed itself. All work is
+    done when the block ends well."""
     async with unwrap_single_error() as tasks:
         thread = ThreadPipe(tasks)
         try:

@@ -83,7 +83,7 @@ def decoded(data: bytes, decode: Callable[[bytes], T], code: str) -> T:
 
 
 def is_true(answer: bytes | Reverted) -> bool:
-    """Whether a view answered with the boolean true."""
+    """True when a view answered with the boolean true."""
     return not isinstance(answer, Reverted) and len(answer) == 32 and answer[31] == 1
 
 

@@ -111,7 +111,7 @@ class Words:
 
 
 def _reading(shapes: Sequence[tuple[str, int, object]]) -> tuple[Callable[[bytes], tuple[Any, ...]], int]:
-    """What unpacks such words, and the mask of the bits that none of them may have set."""
+    """Function that unpacks such words, and the mask of the bits that none of them may have set."""
     unset = b"".join(((1 << 256) - (1 << bits)).to_bytes(32, "big") for _, bits, _ in shapes)
     return struct.Struct(">" + "".join(code for code, _, _ in shapes)).unpack_from, int.from_bytes(unset)
 

@@ -237,7 +237,7 @@ class AskRegistry:
         return await read_view(self.rpc, view, lambda data: abi.uint_at(data, 0, 64))
 
     async def published_in(self, tx_hash: bytes, provider_id: int, signed_at: int) -> bool:
-        """Whether this mined transaction recorded that snapshot: a stale one is passed over without an event."""
+        """True when this mined transaction recorded that snapshot: a stale one is passed over without an event."""
         try:
             receipt = await self.rpc.call_as(_PostReceipt, "eth_getTransactionReceipt", hex_of(tx_hash))
         except RpcError as error:

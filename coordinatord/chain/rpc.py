@@ -174,7 +174,7 @@ def decode_result(raw: msgspec.Raw, kind: type[T], what: str) -> T:
 
 
 def retryable_of(error: RpcError, what: str) -> Retryable:
-    """What a caller hears when a node's error is no answer, in the specification's classes."""
+    """Retryable for a node's error that is no answer, in the specification's classes."""
     match error.meaning:
         case Meaning.RATE_LIMITED:
             return Retryable("relay_unavailable", f"the RPC endpoint limits our requests ({what})", "rate_limited")

@@ -31,7 +31,7 @@ COLUMNS = "p.block_number as as_of_number, p.block_hash as as_of_hash, p.block_t
 
 
 async def read_snapshot(line: PreparedConnection) -> Snapshot:
-    """Where the index stands now."""
+    """Snapshot of the index as it is now."""
     return snapshot_of(await line.fetch(f"select {COLUMNS} from index_position p"))
 
 
@@ -175,7 +175,7 @@ class FreshValue(Generic[T]):
         return self._known
 
     def forget(self) -> None:
-        """What was asked for until now is too old, whatever its age: somebody knows of something newer."""
+        """Drop the value that is known, whatever its age: somebody knows of something newer."""
         self._forgotten_at = self._clock()
 
     async def lately(self, within: float = RECENT) -> T:

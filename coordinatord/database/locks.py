@@ -1,8 +1,8 @@
 """Roles that one process at a time may hold: the indexer, a relayer account, the janitor.
 
 A role is a PostgreSQL advisory lock on a connection of its own. The holder does its guarded writes through that very
-connection: a process that lost the lock (paused, cut off) has lost the connection too, and its late writes fail
-instead of meeting those of its successor.
+connection: a process that lost the lock (paused, cut off) has lost the connection too, and its late writes fail instead
+of meeting those of its successor.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ def lock_key(role: str) -> int:
 
 
 async def is_held(connection: Connection, role: str) -> bool:
-    """Whether any process holds the role."""
+    """True when any process holds the role."""
     held: bool = await connection.fetchval(
         "select exists (select from pg_locks where locktype = 'advisory' and objsubid = 1 and granted"
         " and database = (select oid from pg_database where datname = current_database())"

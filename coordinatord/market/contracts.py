@@ -58,7 +58,7 @@ class Contract:
         return ContractCall(words, self.address, self.calldata(function, *arguments))
 
     def answer(self, function: str, data: bytes) -> tuple[Any, ...]:
-        """What a call of `function` answered; Refused when that is not what the function returns."""
+        """Values that a call of `function` answered; Refused when that is not what the function returns."""
         try:
             values = decode(_types(self._function(function)["outputs"]), data)
         except DecodingError:

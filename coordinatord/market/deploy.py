@@ -1,7 +1,7 @@
 """Deployment of a market: checked, deployed, wired, set, handed over, verified, written down.
 
-A run may be killed at any moment; the same command goes on where it stood (see `journal`). The address book is
-written last, when the chain says that every fact is right.
+A run may be killed at any moment; the same command goes on where it stood (see `journal`). The address book is written
+last, when the chain says that every fact is right.
 """
 
 import json
@@ -58,7 +58,7 @@ class MarketDeployment:
         )
 
     def identity(self) -> dict[str, object]:
-        """What makes it this deployment: gone on with anything else, it would be half one and half another."""
+        """Identity of this deployment: gone on with anything else, it would be half one and half another."""
         return {
             "genesis": self.node.genesis(),
             "deployer": self.signer.address,
@@ -116,7 +116,7 @@ def journal_path(out: Path) -> Path:
 
 
 def acceptance(market: MarketState) -> list[ContractCall]:
-    """What the new owner has to send, for each registry that is offered to it."""
+    """Calls that the new owner has to send, for each registry that is offered to it."""
     return [
         Contract(name, registry.contract.address).call(
             f"{name}: accept ownership, as {registry.pending_owner}", "acceptOwnership"

@@ -14,7 +14,7 @@ from coordinatord.market.reading import MarketState
 
 
 def standard_input(name: str) -> dict[str, Any]:
-    """What `solc --standard-json` compiles to exactly the bytecode that this release deploys."""
+    """Input that `solc --standard-json` compiles to exactly the bytecode that this release deploys."""
     written = artifacts.sources()
     paths = written["contracts"][name]
     return {

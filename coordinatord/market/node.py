@@ -100,7 +100,7 @@ class RetryingNode:
         return bytes.fromhex(answer[2:])
 
     def read(self, contract: Contract, function: str, *arguments: object) -> tuple[Any, ...]:
-        """What a view of one of our contracts answers; Fatal when something else stands at its address."""
+        """Answer of a view of one of our contracts; Fatal when something else stands at its address."""
         try:
             data = self.call(contract.address, contract.calldata(function, *arguments))
         except RpcError as error:

@@ -134,7 +134,7 @@ def contracts_of(book: AddressBook) -> dict[str, Contract]:
 
 
 def separators_of(book: AddressBook) -> dict[str, bytes]:
-    """What each registry's signing domain must be."""
+    """Signing domain that each registry must have."""
     domains = Domains.of(book)
     return {PROVIDERS: domains.providers.separator, JOBS: domains.jobs.separator, ASKS: domains.asks.separator}
 

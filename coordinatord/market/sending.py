@@ -78,12 +78,12 @@ class Sender:
                 self._run_together(waiting[start : start + _AT_ONCE], addresses)
 
     def addresses(self, steps: Sequence[SendingStep]) -> dict[str, str]:
-        """What the confirmed steps created."""
+        """Addresses that the confirmed steps created."""
         entries = ((step, self.journal.entries.get(step.key)) for step in steps if step.creates is not None)
         return {str(step.creates): entry.address for step, entry in entries if entry is not None and entry.address}
 
     def _look_again(self, steps: Sequence[SendingStep]) -> None:
-        """What an earlier run saw confirmed, a reorganisation may have taken away since."""
+        """Check the steps that an earlier run saw confirmed: a reorganisation may have taken them away since."""
         for step in steps:
             entry = self.journal.entries.get(step.key)
             if entry is not None and entry.block is not None and self._receipt(entry) is None:

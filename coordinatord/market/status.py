@@ -85,12 +85,12 @@ def as_json(rows: Iterable[Row]) -> list[dict[str, object]]:
 
 
 def soundness(market: MarketState, book: AddressBook) -> list[Row]:
-    """What must hold of every market, whatever its terms: its code, its wiring, its money, its address book."""
+    """Checks of every market, whatever its terms: its code, its wiring, its money, its address book."""
     return list(_registries(market, book)) + list(_wiring(market, book))
 
 
 def conformity(market: MarketState, terms: MarketTerms) -> list[Row]:
-    """What the terms say, and nothing beside it."""
+    """Checks that the market has what the terms say, and nothing beside it."""
     return list(_ownership(market, terms)) + list(_settings(market, terms))
 
 

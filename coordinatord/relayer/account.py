@@ -63,7 +63,7 @@ class RelayerAccount:
 
     @property
     def endpoint_refuses(self) -> bool:
-        """Whether the endpoint serves no sending at all. What is pending is sent on, and shows when it does again."""
+        """True when the endpoint serves no sending at all. What is pending is sent on, and shows when it does again."""
         return self.unserved_rounds >= _UNSERVED_ROUNDS and len(self.pending) > 0
 
     def watched(self, tx_hash: bytes) -> PendingTx | None:

@@ -54,7 +54,7 @@ _MEANINGS: Final = {
 
 @attrs.frozen(slots=True)
 class Sending:
-    """What came of sending one version."""
+    """Outcome of sending one version."""
 
     tx: PendingTx
     version: Version
@@ -101,7 +101,7 @@ async def _send_batch(rpc: Rpc, txs: Sequence[tuple[PendingTx, Version]]) -> lis
 
 
 def _serves_nothing(error: Retryable | RpcError) -> bool:
-    """Whether the endpoint turned the whole request away unread."""
+    """True when the endpoint turned the whole request away unread."""
     if isinstance(error, RpcError):
         return error.meaning is Meaning.REFUSED
     return error.code == "endpoint_refused"

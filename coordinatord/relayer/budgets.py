@@ -148,7 +148,7 @@ class GasBudgets:
             return await outbox_sql.is_under_way(connection, subject)
 
     async def refusal(self, spending: Spending) -> Retryable:
-        """What a request hears that `submit_relays` found over its budget."""
+        """Refusal of a request that `submit_relays` found over its budget."""
         return over_budget(spending, await self._waits.get(spending))
 
 
@@ -174,7 +174,7 @@ class Promises:
     token: PaymentToken
 
     async def promise(self, standing: Standing, owner: bytes, amount: int, balance: int | None) -> Promise | None:
-        """What a post of `amount` is held against; None when `balance`, the owner's latest, does not cover it."""
+        """Limit for a post of `amount`; None when `balance`, the owner's latest, does not cover it."""
         if balance is None:  # the token does not tell: the chain's own check decides
             return Promise(amount)
         promised = standing.open_amounts + standing.unindexed

@@ -16,7 +16,7 @@ _AMOUNT: Final = "j.cap + div(j.cap * j.fee_bps, 10000) + j.gas_fee"
 
 
 class Budget(enum.StrEnum):
-    """What a signer's ops are counted in: owners have posts and cancels, providers work and upkeep."""
+    """Count that a signer's ops belong to: owners have posts and cancels, providers work and upkeep."""
 
     POSTS = "posts"
     CANCELS = "cancels"
@@ -27,7 +27,7 @@ class Budget(enum.StrEnum):
 
 @attrs.frozen(slots=True)
 class GasLimits:
-    """What may be spent in an hour and in a day; `newcomers`: by all newcomers together, for one that is one."""
+    """Gas that may be spent in an hour and in a day; `newcomers`: by all newcomers together, for one that is one."""
 
     budget: Budget
     hour: int | None
@@ -122,8 +122,8 @@ async def read_waits(line: PreparedConnection, spendings: Sequence[Spending]) ->
 
 
 async def room(connection: Connection, spending: Spending, most: int) -> int:
-    """How many ops of this estimate fit now, at most `most`; one more than the limits allow where nothing was spent,
-    as `gas_budget_wait` lets the first of a day pass."""
+    """Number of ops of this estimate that fit now, at most `most`; one more than the limits allow where nothing was
+    spent, as `gas_budget_wait` lets the first of a day pass."""
     limits, estimate = spending.limits, spending.estimate
     left = most
     pools: list[tuple[bytes, Budget, int | None, int | None]] = [
@@ -160,7 +160,8 @@ class TopSpender:
 
 
 async def top_spenders(connection: Connection, most: int) -> list[TopSpender]:
-    """Who spent most in the last day, each kind apart; the coordinator's own and the sum of newcomers among them."""
+    """Signers that spent most in the last day, each kind apart; the coordinator's own and the sum of newcomers among
+    them."""
     rows = await connection.fetch(
         "select signer, kind, coalesce(sum(gas) filter (where hour = current_hour()), 0)::bigint as last_hour,"
         " sum(gas)::bigint as last_day from gas_spent where hour > current_hour() - 24"
@@ -191,7 +192,7 @@ _ADD: Final = (
 
 @attrs.frozen(slots=True)
 class GasCost:
-    """What a mined transaction used. `fills`: the version that was mined carried no relay."""
+    """Gas that a mined transaction used. `fills`: the version that was mined carried no relay."""
 
     tx_id: int
     gas_used: int

@@ -73,8 +73,8 @@ class GasBook:
         return most if share is None else min(share * _SHARE_NUMERATOR // _SHARE_DENOMINATOR, most)
 
     def was_used(self, shapes: Sequence[Shape], execution: int) -> None:
-        """What a mined transaction shows whose ops, of these shapes, all took effect: the gas that it used beside that
-        for its bytes."""
+        """Gas of a mined transaction whose ops, of these shapes, all took effect. `execution`: gas that it used beside
+        that for its bytes."""
         if not shapes or len(set(shapes)) > 1:
             return
         (shape,) = set(shapes)
@@ -98,13 +98,13 @@ def shape_of(target: bytes, calldata: bytes) -> Shape:
 
 
 def intrinsic_gas(calldata: bytes) -> int:
-    """What a transaction with this calldata costs before it does anything."""
+    """Gas that a transaction with this calldata costs before it does anything."""
     zeros = calldata.count(0)
     return BASE_GAS + zeros * _PER_ZERO + (len(calldata) - zeros) * _PER_BYTE
 
 
 def floor_gas(calldata: bytes) -> int:
-    """What a transaction with this calldata must offer, whatever it does (EIP-7623)."""
+    """Least gas that a transaction with this calldata must offer, whatever it does (EIP-7623)."""
     zeros = calldata.count(0)
     return BASE_GAS + zeros * _FLOOR_PER_ZERO + (len(calldata) - zeros) * _FLOOR_PER_BYTE
 
@@ -122,7 +122,7 @@ _LOWERED_FOR: Final = 600.0  # seconds
 
 @attrs.frozen(slots=True)
 class TxSize:
-    """What one transaction may hold at most."""
+    """Most gas and bytes that one transaction may hold."""
 
     gas: int
     bytes: int = MOST_BYTES
@@ -160,7 +160,7 @@ _PER_CALL: Final = 160  # bytes of a call's place in `relay(bytes[])`, at most
 
 
 class Rank(enum.IntEnum):
-    """What is kept up longest when funds run out or fees rise."""
+    """Order in which ops are kept up when funds run out or fees rise."""
 
     EXIT = 0  # settle, fail, reclaim: they free other people's money
     CANCEL = 1  # an owner can always act alone

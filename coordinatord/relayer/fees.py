@@ -56,7 +56,7 @@ class FeeCeiling:
         return (self.cap is None or fee.cap <= self.cap) and (self.tip is None or fee.tip <= self.tip)
 
     def is_below(self, market: FeeMarket) -> bool:
-        """Whether the next block would not take what may be offered at most."""
+        """True when the next block would not take the highest fee that may be offered."""
         return self.cap is not None and not _enough(offer(market, self), market)
 
 
@@ -239,7 +239,7 @@ class SeenBlocks:
         return HeadPlace.SAME if block.number == head else HeadPlace.BEHIND
 
     def follows(self, block: HeadBlock) -> bool:
-        """Whether a block whose parent was seen names that parent."""
+        """True when a block whose parent was seen names that parent."""
         return self._hashes.get(block.number - 1) == block.parent
 
     def add(self, block: HeadBlock) -> None:

@@ -37,7 +37,7 @@ _OF_BATCHES: Final = 64  # one transaction's worth: a request that comes meanwhi
 
 @attrs.frozen(slots=True)
 class Round:
-    """What one round did. `moved`: it signed or ended something, so that another round is worth while."""
+    """Result of one round. `moved`: it signed or ended something, so that another round is worth while."""
 
     moved: bool
     signed: bool
@@ -153,7 +153,7 @@ class RelayIntake:
         return allowed, endings
 
     async def _held(self, connection: Connection, simulated: list[Simulated]) -> list[Simulated]:
-        """What may be signed. While fees are above the ceiling exits wait, past the queue's timeout, too."""
+        """Plans that may be signed. While fees are above the ceiling exits wait, past the queue's timeout, too."""
         if not self._account.ceiling.is_below(self._account.market):
             return simulated
         await outbox_sql.hold(connection, [one.relay.id for one in simulated], _HELD_FOR)

@@ -1,7 +1,7 @@
 """Relaying, as services see it: hand over an op, hear how it ended.
 
-One background task per process learns of ends for all who wait here: woken by notices, looking at the table for all
-of them at once, and by a slow poll in case a notice was lost.
+One background task per process learns of ends for all who wait here: woken by notices, looking at the table for all of
+them at once, and by a slow poll in case a notice was lost.
 """
 
 from collections.abc import Iterable
@@ -226,7 +226,7 @@ class Relaying:
     # --- waiting ------------------------------------------------------------------------------------------
 
     async def _ended(self, relay_id: int) -> _Waiter:
-        """Who has heard its final status, or whatever it is when the waits are over."""
+        """Waiter that has heard the final status, or the status that it has when the waits are over."""
         waiter = _Waiter()
         self._waiters.setdefault(relay_id, set()).add(waiter)
         try:

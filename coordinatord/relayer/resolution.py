@@ -87,7 +87,7 @@ async def resolve(term: RoleConnection, rpc: Rpc, account: RelayerAccount, recei
 
 
 def _learn(account: RelayerAccount, tx: PendingTx, receipt: TxReceipt, refused: Sequence[RefusedCall]) -> None:
-    """What the ops of this transaction really took. A refused one takes less than its like, and teaches nothing."""
+    """Gas that the ops of this transaction really took. A refused one takes less than its like, and teaches nothing."""
     metrics.relay_gas_planned.inc(tx.gas)
     metrics.relay_gas_used.inc(receipt.gas_used)
     if _is_fill(tx, receipt.tx_hash):

@@ -159,7 +159,7 @@ class _Worker:
                 await transactions_sql.mark_broadcast(connection, taken)
 
     async def _observe(self) -> None:
-        """What nobody else would see: relays whose waiter died with its process, and figures for the operator."""
+        """Relays whose waiter died with its process, and figures for the operator: nobody else would see them."""
         while True:
             async with self._term.transaction() as connection:
                 dropped = await outbox_sql.drop_overdue(connection, self._settings.queue_timeout_ms)

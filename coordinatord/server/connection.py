@@ -68,7 +68,8 @@ class Inbox:
 
 
 def _size_of(message: ASGIReceiveEvent) -> int:
-    """What it takes of `_ENOUGH`: a body that comes in chunks of one byte weighs far more than its bytes."""
+    """Share of `_ENOUGH` that a message takes: a body that comes in chunks of one byte weighs far more than its
+    bytes."""
     return max(len(message["body"]), _LEAST) if message["type"] == "http.request" else 0
 
 

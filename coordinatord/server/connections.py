@@ -47,7 +47,7 @@ class Connections:
         self._all_gone = anyio.Event()
 
     def admit(self, connection: ClientConnection) -> bool:
-        """Whether there is room for it, or room could be made. Then it counts until it is `holding` no more."""
+        """True when there is room for it, or room could be made. Then it counts until it is `holding` no more."""
         caller = None if connection.address in self._room.proxies else network_of(connection.address)
         if not self._has_room(caller):
             _REFUSED.inc()
