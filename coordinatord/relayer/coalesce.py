@@ -27,7 +27,7 @@ from coordinatord.store.outbox import RelayKind, WaitingRelay
 
 FOR_EXITS: Final = 32  # places among transactions in flight that nothing but exits may take
 _ALONE_EXTRA: Final = 20_000
-_TOGETHER: Final = REGISTRY_SLACK + FIRST_LOOK  # once for each transaction of many
+_TOGETHER: Final = REGISTRY_SLACK + FIRST_LOOK  # once for each transaction of many, at least
 _PER_CALL: Final = 160  # bytes of a call's place in `relay(bytes[])`, at most
 
 
@@ -63,6 +63,11 @@ class Simulated:
     def of(cls, relay: WaitingRelay, gas: int, book: GasBook) -> "Simulated":
         return cls(relay, gas, book.share(relay.target, relay.calldata, gas))
 
+    @property
+    def unused(self) -> int:
+        """Gas that it wants to find and leaves: the registry's `tokenGas`, which an admin may raise, is most of it."""
+        return max(self.gas - intrinsic_gas(self.relay.calldata) - self.share, 0)
+
 
 @attrs.frozen(slots=True)
 class Planned:
@@ -85,15 +90,16 @@ class Planned:
 
 @attrs.define(slots=True)
 class _Group:
-    """`gas` is what its transaction needs, but for the calls' places, which `_PER_CALL` bounds."""
+    """`gas` is what its calls use, but for their places, which `_PER_CALL` bounds."""
 
     relays: list[Simulated]
-    gas: int = BASE_GAS + _TOGETHER
+    gas: int = BASE_GAS
     size: int = 0
 
     def takes(self, one: Simulated, most: int, room: Room) -> bool:
         gas, size = _added(one)
-        fits = self.gas + gas <= room.gas and self.size + size <= room.bytes
+        together = _together([*self.relays, one])
+        fits = self.gas + gas + together <= room.gas and self.size + size <= room.bytes
         return len(self.relays) < most and fits
 
     def add(self, one: Simulated) -> None:
@@ -101,6 +107,11 @@ class _Group:
         self.relays.append(one)
         self.gas += gas
         self.size += size
+
+
+def _together(group: Iterable[Simulated]) -> int:
+    """The gas that a shared transaction needs once: whichever call comes last still finds all that it wants."""
+    return max(_TOGETHER, *(one.unused for one in group))
 
 
 def _added(one: Simulated) -> tuple[int, int]:
@@ -142,5 +153,5 @@ def _plan(group: list[Simulated], room: Room) -> Planned:
         gas = group[0].gas + group[0].gas * (1 << first.requeued) // 4 + _ALONE_EXTRA
         return Planned(first.target, first.calldata, min(gas, room.gas), first.priority, rank_of(first.kind), relays)
     calldata = relay_calldata([relay.calldata for relay in relays])
-    gas = max(intrinsic_gas(calldata) + _TOGETHER + sum(one.share for one in group), floor_gas(calldata))
+    gas = max(intrinsic_gas(calldata) + _together(group) + sum(one.share for one in group), floor_gas(calldata))
     return Planned(first.target, calldata, gas, min(r.priority for r in relays), rank_of(first.kind), relays)

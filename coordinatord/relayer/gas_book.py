@@ -13,7 +13,8 @@ is never above the estimate, so that learning can neither starve ops for long no
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
-# JobRegistry's GAS_BEFORE_TOKEN with the 1/64 that each of two callers keeps back, and a little for the loop.
+# What a new job registry wants to see before it calls the token, with the 1/64 that each of two callers keeps back, and
+# a little for the loop. An admin may raise it: estimates tell, and `coalesce` goes by them where they are higher.
 REGISTRY_SLACK: Final = 230_000
 # The first look at what the calls of a transaction have in common: accounts and slots that are cold once.
 FIRST_LOOK: Final = 60_000
