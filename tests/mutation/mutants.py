@@ -76,7 +76,10 @@ def mutants_of(folder: Path, file: str) -> Iterator[Mutant]:
     for number, line in enumerate(lines, 1):
         code = line.split(" //")[0]
         begun = _FUNCTION.match(code)
-        function = next(filter(None, begun.groups())) if begun else "" if line.startswith("    }") else function
+        if begun:
+            function = "" if code.rstrip().endswith(";") else next(filter(None, begun.groups()))
+        elif line.startswith(("    }", "}")):
+            function = ""
         if not code.strip() or _SKIPPED.match(code):
             continue
         for after in _faults(code):

@@ -82,12 +82,13 @@ def planted() -> Path:
     return folder
 
 
-def outcomes(folder: Path, match: str) -> list[dict[str, Any]]:
+def outcomes(folder: Path, match: str, *, first: bool) -> list[dict[str, Any]]:
+    """How each proof ended. `first`: a counterexample is enough, no more are looked for."""
     answer = BUILD / "proofs.json"
     answer.unlink(missing_ok=True)
     command = [
         *(str(ENVIRONMENT / "halmos"), "--root", str(folder), "--config", str(folder / "halmos.toml")),
-        *("--match-test", match, "--json-output", str(answer)),
+        *("--match-test", match, "--json-output", str(answer), *(["--early-exit"] if first else [])),
         *("--solver-command", f"{ENVIRONMENT / 'python'} {Path(__file__).with_name('solve.py')}"),
     ]
     [forge] = CONTRACTS.glob("node_modules/@foundry-rs/forge-*/bin")
@@ -112,7 +113,7 @@ def main() -> int:
     parser.add_argument("--match", default="", help="a regular expression of the proofs' names, after check_")
     options = parser.parse_args()
     wanted = "counterexample" if options.planted else "proved"
-    tests = outcomes(planted() if options.planted else CONTRACTS, options.match)
+    tests = outcomes(planted() if options.planted else CONTRACTS, options.match, first=options.planted)
     good = 0
     for test in tests:
         ending = ENDINGS.get(test["exitcode"], "error")

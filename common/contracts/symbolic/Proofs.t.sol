@@ -42,8 +42,7 @@ contract Purse {
 
     function transfer(address to, uint256 amount) external returns (bool) {
         if (refuses[to]) return false;
-        balanceOf[msg.sender] -= amount;
-        balanceOf[to] += amount;
+        move(msg.sender, to, amount);
         return true;
     }
 
@@ -59,8 +58,14 @@ contract Purse {
         bytes32
     ) external {
         require(!refuses[to]);
+        move(from, to, amount);
+    }
+
+    function move(address from, address to, uint256 amount) private {
         balanceOf[from] -= amount;
-        balanceOf[to] += amount;
+        unchecked {
+            balanceOf[to] += amount; // all there is fits
+        }
     }
 }
 
@@ -172,20 +177,22 @@ abstract contract Ledger is Proof {
     /// Any sums that the registry can pay, `escrowed` of them for the job; anything that an admin can have set; and the
     /// token refuses the owner, the operator, both or neither.
     function anyLedger(uint256 escrowed) internal returns (Before memory before) {
-        uint256 owed = svm.createUint(SUM_BITS, "credit of the owner");
-        before.escrowed = escrowed + svm.createUint(SUM_BITS, "payments of other jobs");
-        before.credits = owed + svm.createUint(SUM_BITS, "credits of others");
-        before.held = before.escrowed + before.credits + svm.createUint(SUM_BITS, "sent by mistake");
-        vm.store(address(jobs), bytes32(SUMS), bytes32(uint256(uint128(before.escrowed)) | before.credits << 128));
-        vm.store(address(jobs), keccak256(abi.encode(OWNER, CREDITS)), bytes32(owed));
-        assert(jobs.escrowed() == before.escrowed && jobs.totalCredits() == before.credits);
-        assert(jobs.credit(OWNER) == owed);
-        token.give(address(jobs), before.held);
-        token.refuse(OWNER, svm.createBool("refuses the owner"));
-        token.refuse(OPERATOR, svm.createBool("refuses the operator"));
-        (before.owners, before.operators) = (wealth(OWNER), wealth(OPERATOR));
-        before.treasurys = wealth(TREASURY);
-        anySettings();
+        unchecked {
+            uint256 owed = svm.createUint(SUM_BITS, "credit of the owner");
+            before.escrowed = escrowed + svm.createUint(SUM_BITS, "payments of other jobs");
+            before.credits = owed + svm.createUint(SUM_BITS, "credits of others");
+            before.held = before.escrowed + before.credits + svm.createUint(SUM_BITS, "sent by mistake");
+            vm.store(address(jobs), bytes32(SUMS), bytes32(uint256(uint128(before.escrowed)) | before.credits << 128));
+            vm.store(address(jobs), keccak256(abi.encode(OWNER, CREDITS)), bytes32(owed));
+            assert(jobs.escrowed() == before.escrowed && jobs.totalCredits() == before.credits);
+            assert(jobs.credit(OWNER) == owed);
+            token.give(address(jobs), before.held);
+            token.refuse(OWNER, svm.createBool("refuses the owner"));
+            token.refuse(OPERATOR, svm.createBool("refuses the operator"));
+            (before.owners, before.operators) = (wealth(OWNER), wealth(OPERATOR));
+            before.treasurys = wealth(TREASURY);
+            anySettings();
+        }
     }
 
     function anySettings() private {
@@ -203,7 +210,9 @@ abstract contract Ledger is Proof {
 
     /// What is an account's, wherever it is.
     function wealth(address account) internal view returns (uint256) {
-        return token.balanceOf(account) + jobs.credit(account);
+        unchecked {
+            return token.balanceOf(account) + jobs.credit(account);
+        }
     }
 
     function amountOf(IJobRegistry.Posted memory posted) internal pure returns (uint256) {
@@ -215,7 +224,9 @@ abstract contract Ledger is Proof {
     }
 
     function assertAble() internal view {
-        assert(token.balanceOf(address(jobs)) >= jobs.escrowed() + jobs.totalCredits());
+        unchecked {
+            assert(token.balanceOf(address(jobs)) >= jobs.escrowed() + jobs.totalCredits());
+        }
     }
 
     /// An exit is refused for want of its sender's gas, and for nothing else.
@@ -231,41 +242,68 @@ abstract contract Ledger is Proof {
     }
 
     function assertReleased(Before memory before, uint256 amount) internal view {
-        assert(jobs.escrowed() + amount == before.escrowed);
-        assert(jobs.job(jobId()).endedBecause != IJobRegistry.EndedBecause.NotEnded);
-        uint256 had = before.owners + before.operators + before.treasurys;
-        assert(wealth(OWNER) + wealth(OPERATOR) + wealth(TREASURY) == had + amount);
-        assert(wealth(BYSTANDER) == 0);
-        assertAble();
+        unchecked {
+            assert(jobs.escrowed() + amount == before.escrowed);
+            assert(jobs.job(jobId()).endedBecause != IJobRegistry.EndedBecause.NotEnded);
+            uint256 had = before.owners + before.operators + before.treasurys;
+            assert(wealth(OWNER) + wealth(OPERATOR) + wealth(TREASURY) == had + amount);
+            assert(wealth(BYSTANDER) == 0);
+            assertAble();
+        }
     }
 
     function assertRefunded(Before memory before, uint256 amount) internal view {
-        assertReleased(before, amount);
-        assert(wealth(OWNER) == before.owners + amount);
+        unchecked {
+            assertReleased(before, amount);
+            assert(wealth(OWNER) == before.owners + amount);
+        }
     }
 }
 
 contract ExitProofs is Ledger {
     /// Products of unknowns stay unknown here: any numbers in their places, as long as the units used cost no more than
-    /// those ordered, which tests/proofs/prices.py proves of them.
+    /// those ordered, and at least 1, which tests/proofs/prices.py proves of them.
     function check_settle_splits_exactly_the_amount_among_the_three() public {
         IJobRegistry.Posted memory posted = anyOrder();
         uint32 used = uint32(svm.createUint(32, "used"));
         vm.assume(used <= posted.order.unitsOut);
-        uint256 amount = amountOf(posted);
-        uint256 cost =
-            Quotes.price(posted.order.rateIn, posted.order.rateOut, posted.order.unitsIn, used);
-        uint256 share = Quotes.fee(cost, posted.feeBps) + posted.gasFee;
-        vm.assume(amount < 1 << SUM_BITS && cost <= amount && share <= amount && cost + share <= amount);
-        store(posted, true);
-        Before memory before = anyLedger(amount);
-        vm.prank(OPERATOR);
-        try jobs.settle(posted, used, 0, "cid", "") {
-            assertReleased(before, amount);
-            assert(wealth(OPERATOR) == before.operators + cost);
-            assert(wealth(TREASURY) == before.treasurys + share);
-        } catch (bytes memory why) {
-            assertStarved(why);
+        assumePriced(posted, posted.order.unitsOut);
+        assumePriced(posted, used);
+        settle(posted, used);
+    }
+
+    function check_settle_of_an_order_without_rates_splits_it_as_exactly() public {
+        IJobRegistry.Posted memory posted = anyAmount();
+        (posted.order.rateIn, posted.order.rateOut) = (0, 0);
+        posted.feeBps = uint16(svm.createUint(16, "feeBps"));
+        settle(posted, 400);
+    }
+
+    /// That its units cost anything: without rates or units the price is 1.
+    function assumePriced(IJobRegistry.Posted memory posted, uint32 unitsOut) private {
+        unchecked {
+            vm.assume(
+                uint256(posted.order.rateIn) * posted.order.unitsIn + uint256(posted.order.rateOut) * unitsOut != 0
+            );
+        }
+    }
+
+    function settle(IJobRegistry.Posted memory posted, uint32 used) private {
+        unchecked {
+            uint256 amount = amountOf(posted);
+            uint256 cost = Quotes.price(posted.order.rateIn, posted.order.rateOut, posted.order.unitsIn, used);
+            uint256 share = Quotes.fee(cost, posted.feeBps) + posted.gasFee;
+            vm.assume(amount < 1 << SUM_BITS && cost != 0 && cost <= amount && share <= amount - cost);
+            store(posted, true);
+            Before memory before = anyLedger(amount);
+            vm.prank(OPERATOR);
+            try jobs.settle(posted, used, 0, "cid", "") {
+                assertReleased(before, amount);
+                assert(wealth(OPERATOR) == before.operators + cost);
+                assert(wealth(TREASURY) == before.treasurys + share);
+            } catch (bytes memory why) {
+                assertStarved(why);
+            }
         }
     }
 
@@ -314,38 +352,42 @@ contract ExitProofs is Ledger {
     }
 
     function check_withdrawal_pays_its_party_alone() public {
-        Before memory before = anyLedger(0);
-        uint256 owed = jobs.credit(OWNER);
-        vm.prank(BYSTANDER);
-        try jobs.withdraw(OWNER) {
-            assert(token.balanceOf(OWNER) == owed && jobs.credit(OWNER) == 0);
-            assert(jobs.totalCredits() == before.credits - owed && jobs.escrowed() == before.escrowed);
-            assert(wealth(BYSTANDER) == 0);
-            assertAble();
-        } catch {
-            assertUntouched(before);
-            assert(owed == 0 || token.refuses(OWNER));
+        unchecked {
+            Before memory before = anyLedger(0);
+            uint256 owed = jobs.credit(OWNER);
+            vm.prank(BYSTANDER);
+            try jobs.withdraw(OWNER) {
+                assert(token.balanceOf(OWNER) == owed && jobs.credit(OWNER) == 0);
+                assert(jobs.totalCredits() == before.credits - owed && jobs.escrowed() == before.escrowed);
+                assert(wealth(BYSTANDER) == 0);
+                assertAble();
+            } catch {
+                assertUntouched(before);
+                assert(owed == 0 || token.refuses(OWNER));
+            }
         }
     }
 }
 
 contract EntryProofs is Ledger {
     function check_claim_collects_exactly_the_amount_from_the_owner() public {
-        IJobRegistry.Posted memory posted = anyAmount();
-        uint256 amount = amountOf(posted);
-        store(posted, false);
-        Before memory before = anyLedger(0);
-        token.give(OWNER, svm.createUint(SUM_BITS, "the owner has"));
-        before.owners = wealth(OWNER);
-        vm.prank(OPERATOR);
-        try jobs.claim(posted, 0, "", new bytes(65)) {
-            assert(jobs.escrowed() == before.escrowed + amount && jobs.totalCredits() == before.credits);
-            assert(wealth(OWNER) + amount == before.owners);
-            assert(jobs.job(jobId()).state == IJobRegistry.State.Claimed);
-            assert(wealth(BYSTANDER) == 0 && wealth(OPERATOR) == before.operators);
-            assertAble();
-        } catch {
-            assertUntouched(before);
+        unchecked {
+            IJobRegistry.Posted memory posted = anyAmount();
+            uint256 amount = amountOf(posted);
+            store(posted, false);
+            Before memory before = anyLedger(0);
+            token.give(OWNER, svm.createUint(SUM_BITS, "the owner has"));
+            before.owners = wealth(OWNER);
+            vm.prank(OPERATOR);
+            try jobs.claim(posted, 0, "", new bytes(65)) {
+                assert(jobs.escrowed() == before.escrowed + amount && jobs.totalCredits() == before.credits);
+                assert(wealth(OWNER) + amount == before.owners);
+                assert(jobs.job(jobId()).state == IJobRegistry.State.Claimed);
+                assert(wealth(BYSTANDER) == 0 && wealth(OPERATOR) == before.operators);
+                assertAble();
+            } catch {
+                assertUntouched(before);
+            }
         }
     }
 

@@ -136,4 +136,14 @@ contract EdgesTest is World {
         vm.expectRevert(IJobRegistry.InvalidModel.selector);
         jobs.setModel(1, string(new bytes(257)), true, "", "");
     }
+
+    function test_grace_ends_at_320() public {
+        for (uint256 i = 0; i < 57; ++i) {
+            Draft memory d = draftOf(bytes32(i));
+            bytes32 jobId = post(d);
+            claim(jobId, d.paySig);
+            settle(jobId, 1);
+        }
+        vm.assertEq(providers.provider(providerId).grace, 320);
+    }
 }
