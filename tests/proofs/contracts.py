@@ -84,7 +84,8 @@ def planted() -> Path:
 
 def outcomes(folder: Path, match: str, *, first: bool) -> list[dict[str, Any]]:
     """How each proof ended. `first`: a counterexample is enough, no more are looked for."""
-    answer = BUILD / "proofs.json"
+    name = "planted" if first else "proofs"
+    answer = BUILD / f"{name}.json"
     answer.unlink(missing_ok=True)
     command = [
         *(str(ENVIRONMENT / "halmos"), "--root", str(folder), "--config", str(folder / "halmos.toml")),
@@ -99,7 +100,7 @@ def outcomes(folder: Path, match: str, *, first: bool) -> list[dict[str, Any]]:
         "HOME": str(BUILD / "foundry"),
         "FOUNDRY_PROFILE": "symbolic",
     }
-    with (BUILD / "halmos.log").open("w") as log:
+    with (BUILD / f"{name}.log").open("w") as log:
         subprocess.run(command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT, check=False)
     if not answer.exists():
         sys.exit(f"halmos came to no end: see {log.name}")

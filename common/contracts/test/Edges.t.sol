@@ -146,4 +146,18 @@ contract EdgesTest is World {
         }
         vm.assertEq(providers.provider(providerId).grace, 320);
     }
+
+    /// Not even the smallest part of a point.
+    function test_order_to_oneself_earns_nothing_at_all() public {
+        providers.setJobRegistry(address(this));
+        providers.setPointPrice(1 << 16); // a unit is the smallest part that is kept
+        for (uint256 i = 0; i < 3; ++i) {
+            providers.jobClaimed(operator, MODEL, true, 0);
+        }
+        providers.jobSettled(providerId, operator, client, (1 << 16) - 1);
+        providers.jobSettled(providerId, operator, operator, 1 << 20);
+        vm.assertEq(providers.provider(providerId).reputation, 500);
+        providers.jobSettled(providerId, operator, client, 1);
+        vm.assertEq(providers.provider(providerId).reputation, 501);
+    }
 }
