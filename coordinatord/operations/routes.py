@@ -6,8 +6,9 @@ import attrs
 
 from common.artifacts import decode_error
 from common.scalars import hex_of
-from common.wire import shapes
+from common.wire import operations as shapes
 from common.wire.fields import ADDRESS, BYTES32, wire
+from common.wire.shapes import OMITTED
 from coordinatord.base.outcomes import NotSigned, SessionRow, WouldRefuse
 from coordinatord.book.reads import PostedJobs
 from coordinatord.chain.registries import JobRegistry
@@ -25,9 +26,8 @@ from coordinatord.relayer.relaying import Busy, NoReceipt, RefusedByChain
 def op_ended(outcome: ops.Outcome) -> Answer:
     match outcome:
         case ops.OpDone():
-            body = shapes.OpDone(hex_of(outcome.mined.tx_hash), "success", str(outcome.mined.block_number))
-            if outcome.result_cid is not None:
-                body.result_cid = outcome.result_cid
+            mined, cid = outcome.mined, outcome.result_cid if outcome.result_cid is not None else OMITTED
+            body = shapes.OpDone(hex_of(mined.tx_hash), "success", str(mined.block_number), cid)
             return responses.ok(body, status=201)
         case RefusedByChain():
             return _op_refused(outcome.name, outcome.raw)
@@ -44,9 +44,7 @@ def op_ended(outcome: ops.Outcome) -> Answer:
 
 
 def _op_refused(name: str | None, raw: bytes) -> Answer:
-    body = shapes.OpRefused(ok=False, reason=name or "unknown")
-    if name is None:
-        body.raw = hex_of(raw)
+    body = shapes.OpRefused(ok=False, reason=name or "unknown", raw=OMITTED if name is not None else hex_of(raw))
     return responses.final(409, body)
 
 
