@@ -7,6 +7,7 @@ import attrs
 import msgspec
 
 from common.scalars import hex_of
+from common.wire import limits
 from common.wire.batches import (
     Batch,
     BatchAsOf,
@@ -116,7 +117,6 @@ def batch_cancelled(outcome: batches.CancelOutcome) -> Answer:
 
 
 _ID: Final = Text(16_384)  # whatever it is, it names a batch or none
-_DEFAULT_LIMIT: Final = 20
 _KEY: Final = "idempotency-key"
 
 
@@ -150,7 +150,10 @@ class BatchRoutes:
                 about="This address's batches, newest first",
                 handler=self.page,
                 query={
-                    "limit": Parameter(Decimal(32, 1, 100), f"at most so many (default {_DEFAULT_LIMIT})"),
+                    "limit": Parameter(
+                        Decimal(32, 1, limits.LARGEST_BATCH_PAGE),
+                        f"at most so many (default {limits.DEFAULT_BATCH_PAGE})",
+                    ),
                     "after": Parameter(_ID, "those behind this batch"),
                 },
                 session=True,
@@ -204,7 +207,7 @@ class BatchRoutes:
 
     async def page(self, request: Request) -> Answer:
         query = request.query
-        page = await self.batches.page(request.owner, query.get("after"), query.get("limit", _DEFAULT_LIMIT))
+        page = await self.batches.page(request.owner, query.get("after"), query.get("limit", limits.DEFAULT_BATCH_PAGE))
         listed = batch_list(page.batches, page.snapshot.block_number, has_more=page.has_more)
         return responses.ok(listed)
 

@@ -6,6 +6,7 @@ from typing import Final, assert_never
 import attrs
 
 from common.scalars import base64_of
+from common.wire import limits
 from common.wire.errors import ErrorType
 from common.wire.escrow import HandedOver, Key, MockEvidence, PublishedEvidence, Released, StaticEvidence
 from coordinatord.base.clock import Clock
@@ -17,7 +18,7 @@ from coordinatord.escrow.hosting import Escrow
 from coordinatord.escrow.release import ReleaseBody, Releases
 from coordinatord.http import responses
 from coordinatord.http.responses import Answer
-from coordinatord.http.routing import CHAIN, KIB, Body, Reply, Request, Route, malformed
+from coordinatord.http.routing import CHAIN, Body, Reply, Request, Route, malformed
 
 
 def key(announced: AnnouncedKey) -> Key[PublishedEvidence]:
@@ -91,8 +92,6 @@ def handed_over(outcome: handover.Outcome) -> Answer:
             assert_never(outcome)
 
 
-_RELEASE_LIMIT = 2 * KIB
-_HANDOVER_LIMIT = 4 * KIB
 _NOT_HERE = Reply(403, "escrow_unavailable")
 
 
@@ -127,7 +126,7 @@ class EscrowRoutes:
                 path="/release",
                 about="A claimed job's payload key, for the provider that holds the claim",
                 handler=self.release,
-                body=_anything(_RELEASE_LIMIT) if hosted is None else Body.of(ReleaseBody, _RELEASE_LIMIT),
+                body=_anything(limits.RELEASE_BODY) if hosted is None else Body.of(ReleaseBody, limits.RELEASE_BODY),
                 replies=(
                     Reply(200, shape=Released),
                     *malformed("stale_issued_at", "bad_container", "wrap_mismatch", "unseal_failed"),
@@ -147,7 +146,7 @@ class EscrowRoutes:
                 path="/handover",
                 about="The held keys, for a peer instance",
                 handler=self.handover,
-                body=Body.of(HandoverBody, _HANDOVER_LIMIT) if hands_over else _anything(_HANDOVER_LIMIT),
+                body=Body.of(HandoverBody, limits.HANDOVER_BODY) if hands_over else _anything(limits.HANDOVER_BODY),
                 replies=(
                     Reply(200, shape=HandedOver),
                     *malformed("stale_issued_at", "bad_binding"),

@@ -6,6 +6,7 @@ import attrs
 
 from common.artifacts import decode_error
 from common.scalars import hex_of
+from common.wire import limits
 from common.wire import operations as shapes
 from common.wire.fields import ADDRESS, BYTES32, wire
 from common.wire.shapes import OMITTED
@@ -14,7 +15,7 @@ from coordinatord.book.reads import PostedJobs
 from coordinatord.chain.registries import JobRegistry
 from coordinatord.http import responses
 from coordinatord.http.responses import Answer
-from coordinatord.http.routing import CHAIN, KIB, MIB, RELAY, STORE, Body, Reply, Request, Route, malformed
+from coordinatord.http.routing import CHAIN, RELAY, STORE, Body, Reply, Request, Route, malformed
 from coordinatord.operations import asks, ops
 from coordinatord.operations.asks import Asks, AsksBody
 from coordinatord.operations.ops import OPS, Ops, read_op
@@ -90,7 +91,7 @@ class Operations:
                 path="/evm/ops",
                 about="Relay one signed op of a provider",
                 handler=self.run,
-                body=Body.any_of(list(OPS.values()), read_op, 20 * MIB),
+                body=Body.any_of(list(OPS.values()), read_op, limits.ORDER_BODY),
                 session=True,
                 replies=(
                     Reply(201, shape=shapes.OpDone),
@@ -126,7 +127,7 @@ class Operations:
                 path="/evm/asks",
                 about="Publish a provider's signed prices",
                 handler=self.publish,
-                body=Body.of(AsksBody, 32 * KIB),
+                body=Body.of(AsksBody, limits.ASKS_BODY),
                 session=True,
                 replies=(
                     Reply(200, shape=shapes.Published),

@@ -6,7 +6,7 @@ import attrs
 
 from common.address_book import AddressBook
 from common.scalars import hex_of
-from common.wire import jobs, market
+from common.wire import jobs, limits, market
 from common.wire.fields import BYTES32
 from common.wire.shapes import Digits
 from common.wire.states import job_status
@@ -17,7 +17,7 @@ from coordinatord.book.sql import JobRow
 from coordinatord.database.snapshot import Snapshot
 from coordinatord.http import responses
 from coordinatord.http.responses import Answer
-from coordinatord.http.routing import INDEX, KIB, MIB, RELAY, STORE, Body, Reply, Request, Route, malformed
+from coordinatord.http.routing import INDEX, RELAY, STORE, Body, Reply, Request, Route, malformed
 from coordinatord.orders import cancel, submission
 from coordinatord.orders.cancel import CancelBody, Cancels
 from coordinatord.orders.checks import MarketProbe, OrderBody, read_submission
@@ -145,7 +145,7 @@ class Jobs:
                 path="/v1/jobs",
                 about="Ask the market (without rates), get a quote (with rates), or post a job (with auth_sig)",
                 handler=self.post,
-                body=Body.any_of([MarketProbe, OrderBody], read_submission, 20 * MIB),
+                body=Body.any_of([MarketProbe, OrderBody], read_submission, limits.ORDER_BODY),
                 replies=(
                     Reply(201, shape=jobs.Posted),
                     Reply(402, shape=market.Candidates[Digits]),
@@ -174,7 +174,7 @@ class Jobs:
                 about="Take an open job back; one that has ended stays as it is",
                 handler=self.cancel,
                 segments={"id": BYTES32},
-                body=Body.of(CancelBody, 8 * KIB),
+                body=Body.of(CancelBody, limits.CANCEL_BODY),
                 replies=(
                     Reply(200, shape=jobs.Cancelled),
                     *malformed(),
