@@ -300,7 +300,7 @@ async def build_job_indexes(connection: Connection) -> None:
 # at one moment, and an index that stands still while it marks them keeps everybody waiting: of more than AT_ONCE the
 # rest
 # is marked in further transactions, between the blocks that come meanwhile. Until then such a row reads as marked
-# (`store/jobs.py`), and is leased to nobody.
+# (`book/sql.py`), and is leased to nobody.
 #
 # A first backfill marks when it is done, together with building the indexes; nobody reads meanwhile.
 
