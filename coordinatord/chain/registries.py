@@ -10,6 +10,7 @@ from common.messages.jobs import Order
 from common.messages.providers import AskSnapshot
 from common.quotes import Terms, job_id
 from common.scalars import hex_of
+from common.wire.states import JobState
 from coordinatord.chain.contract_calls import Reverted, View, read_many, read_view, unreadable
 from coordinatord.chain.rpc import Hash, Quantity, Rpc, quantity
 from coordinatord.chain.rpc_errors import Meaning, RpcError
@@ -39,8 +40,8 @@ _ENDINGS: Final = [
     )
 ]
 
-OPEN: Final = 0
-CLAIMED: Final = 1
+OPEN: Final = JobState.OPEN
+CLAIMED: Final = JobState.CLAIMED
 
 
 class _EndingLog(msgspec.Struct):
