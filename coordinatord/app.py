@@ -17,6 +17,7 @@ import structlog
 from anyio.abc import TaskGroup
 from starlette.types import ASGIApp
 
+from common.daemon.systemd import Systemd
 from common.domains import Domains
 from common.native.library import LIBRARY
 from common.secp256k1 import Wallet
@@ -24,7 +25,6 @@ from coordinatord.application import Endpoints, build_application
 from coordinatord.base import metrics
 from coordinatord.base.clock import system_clock
 from coordinatord.base.concurrency import Patience
-from coordinatord.base.systemd import Systemd
 from coordinatord.batches.batches import Batches
 from coordinatord.batches.expansion import Expansion, LineAllowances
 from coordinatord.batches.lines import LineContainers

@@ -14,10 +14,10 @@ from typing import Any, Final, Literal, TypeVar
 import attrs
 
 from common.address_book import AddressBook
+from common.daemon.secret import Secret
 from common.refusal import Refused
 from common.secp256k1 import Wallet
 from coordinatord.base.errors import Fatal
-from coordinatord.base.secret import Secret
 
 T = TypeVar("T")
 EscrowMode = Literal["off", "static", "mock"]

@@ -16,14 +16,14 @@ import attrs
 import structlog
 import trio
 
+from common.daemon.systemd import Systemd
 from common.messages.providers import Ask
 from svcd import metrics
 from svcd.breaker import watch
 from svcd.configuration.config import Config
-from svcd.daemon import Systemd, serve_metrics
 from svcd.deadline_channel import DeadlineChannel
 from svcd.dependencies import Equipment, Ground, prepare
-from svcd.health import Health
+from svcd.health import Health, serve_metrics
 from svcd.journal.journal import open_journal
 from svcd.stages.asks import AskPublisher, Capacity, Catalogue
 from svcd.stages.claimer import Claimer, Lookup, Offer

@@ -10,13 +10,13 @@ from typing import TypeVar
 
 import trio
 
+from common.daemon.errors import Fatal
+from common.daemon.logs import set_up_logging
 from common.hidden_memory import hide_memory
 from common.scalars import hex_of
 from svcd import app
 from svcd.base.keys import BOX_FILE, WALLET_FILE, create_identity
 from svcd.configuration.config import Config, Whereabouts, read_config, read_whereabouts
-from svcd.daemon import set_up_logging
-from svcd.errors import Fatal
 from svcd.operator.check import Finding, examine, summary, table
 from svcd.operator.status import look, publish_identity
 

@@ -10,6 +10,7 @@ import httpx
 import structlog
 import trio
 
+from common.daemon.errors import Fatal
 from common.refusal import Refused
 from common.scalars import hex_of
 from svcd.backends.backend import Backend
@@ -21,7 +22,7 @@ from svcd.coordinator.client import Coordinator, read_chain
 from svcd.coordinator.requests import Deployment, Requests, differences
 from svcd.coordinator.sessions import Session, Sessions, Signer
 from svcd.discount import Discount
-from svcd.errors import Fatal, Unavailable
+from svcd.errors import Unavailable
 from svcd.job.slots import Slots
 from svcd.journal.entries import Home
 from svcd.journal.journal import Journal

@@ -16,16 +16,6 @@ class Unavailable(Exception):
         return self.what
 
 
-@attrs.frozen(slots=True)
-class Fatal(Exception):
-    """The daemon cannot run: a wrong configuration, a wallet that is no provider's, a coordinator of another chain."""
-
-    message: str
-
-    def __str__(self) -> str:
-        return self.message
-
-
 # Why a job ended without a settle: the reasons that /metrics counts and the log names.
 #
 # A stage ends a job by raising `JobFailed`. Its reason decides whether a signed `fail` refunds the client at once,

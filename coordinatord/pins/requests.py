@@ -19,13 +19,13 @@ import httpx
 from anyio import to_thread
 from yarl import URL
 
+from common.daemon.secret import Secret
 from common.plain_answers import IDENTITY, require_plain
 from common.refusal import Refused
 from coordinatord.base.concurrency import Beside
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import NoAnswer, UnfitAnswer, answering, open_connections, read_answer
 from coordinatord.base.metrics import store_requests
-from coordinatord.base.secret import Secret
 
 # Small requests to the store, whole ones for whole answers.
 #

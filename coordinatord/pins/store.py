@@ -18,10 +18,10 @@ import httpx
 import structlog
 
 from common.cid import Cid, parse_cid
+from common.daemon.secret import Secret
 from common.refusal import Refused
 from coordinatord.base.concurrency import Beside, beside, running_ahead
 from coordinatord.base.errors import Retryable
-from coordinatord.base.secret import Secret
 from coordinatord.pins.requests import (
     Answered,
     Payload,

@@ -9,6 +9,7 @@ import attrs
 import httpx
 import trio
 
+from common.daemon.errors import Fatal
 from common.pricing.units import text_units
 from common.strict_json import canonical
 from svcd.backends import exec
@@ -17,7 +18,7 @@ from svcd.backends.exec import ExecBackend
 from svcd.backends.http import HttpBackend
 from svcd.backends.openai import OpenAIBackend
 from svcd.backends.settings import BackendSettings, EchoSettings, ExecSettings, HttpSettings, OpenAISettings, Patience
-from svcd.errors import Fatal, JobFailed
+from svcd.errors import JobFailed
 from svcd.job.held import Output, Work
 
 # The demo's backend: answers with what it was given. It needs no server, and its answers can be checked.

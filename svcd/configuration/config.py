@@ -14,6 +14,7 @@ import attrs
 
 from common.address_book import AddressBook
 from common.box import SecretKey
+from common.daemon.errors import Fatal
 from common.pricing.assets import Modality
 from common.refusal import Refused
 from common.scalars import read_uint
@@ -22,7 +23,6 @@ from svcd.backends.settings import BackendSettings, read_backend
 from svcd.base.keys import read_key
 from svcd.base.toml import Table
 from svcd.discount import Rates
-from svcd.errors import Fatal
 from svcd.probes.settings import ProbeSettings, SlotsSettings, read_probe
 
 # Where in a TOML text a key stands: `tomllib` gives values without positions, and a mistake is named by its line.

@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 import attrs
 
-from svcd.errors import Fatal
+from common.daemon.errors import Fatal
 from svcd.job.row import Job
 
 # Where a job stands in the journal.

@@ -18,7 +18,7 @@ import attrs
 import structlog
 import trio
 
-from svcd.errors import Fatal
+from common.daemon.errors import Fatal
 from svcd.job.row import Job
 from svcd.journal import entries
 from svcd.journal.entries import Entry, Home, JournalState, Statement

@@ -9,6 +9,7 @@ import httpx
 import trio
 from prometheus_client.parser import text_string_to_metric_families
 
+from common.daemon.errors import Fatal
 from common.plain_answers import IDENTITY
 from common.refusal import Refused
 from common.scalars import hex_of
@@ -17,7 +18,7 @@ from svcd.coordinator.client import Coordinator, read_chain
 from svcd.coordinator.outcomes import Mined, describe
 from svcd.coordinator.requests import Requests
 from svcd.coordinator.sessions import Sessions, Signer, SignInRefused
-from svcd.errors import Fatal, Unavailable
+from svcd.errors import Unavailable
 from svcd.journal.entries import read_counts
 from svcd.journal.journal import JOURNAL_FILE
 from svcd.operator.check import Finding

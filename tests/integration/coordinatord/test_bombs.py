@@ -6,9 +6,9 @@ import httpx
 import pytest
 
 from common.address_book import AddressBook
+from common.daemon.secret import Secret
 from common.domains import Domains
 from coordinatord.base.errors import Retryable
-from coordinatord.base.secret import Secret
 from coordinatord.chain import rpc as transport
 from coordinatord.chain.rpc import open_rpc
 from coordinatord.escrow.handover import Operators

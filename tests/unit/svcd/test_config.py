@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 
 from common.box import SecretKey
+from common.daemon.errors import Fatal
 from common.secp256k1 import Wallet
 from svcd.configuration.config import Config, read_config
 from svcd.discount import Rates
-from svcd.errors import Fatal
 
 _EXAMPLE = Path(__file__).parents[3] / "config" / "svcd.toml"
 _KEY = "11" * 32

@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
+from common.daemon.errors import Fatal
 from svcd.configuration.config import Config
-from svcd.errors import Fatal
 from svcd.operator.status import LONGEST_EVIDENCE, publish_identity
 from tests.fakes.market import START, Market
 from tests.fakes.market_answers import Script, answer, error, instead, unreached

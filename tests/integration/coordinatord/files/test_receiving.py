@@ -7,9 +7,9 @@ import anyio
 import httpx
 import pytest
 
+from common.daemon.secret import Secret
 from common.refusal import Refused
 from coordinatord.base.errors import Retryable
-from coordinatord.base.secret import Secret
 from coordinatord.database.connections import Database, open_database
 from coordinatord.database.migrate import migrate
 from coordinatord.files.files import Files

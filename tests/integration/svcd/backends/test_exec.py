@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import trio
 
+from common.daemon.errors import Fatal
 from svcd.backends import exec
 from svcd.backends.backend import Backend
 from svcd.backends.build import open_backend
 from svcd.backends.settings import read_backend
-from svcd.errors import Fatal, JobFailed
+from svcd.errors import JobFailed
 from tests.fakes.provider_work import work_on
 
 pytestmark = pytest.mark.trio

@@ -7,8 +7,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from common.daemon.errors import Fatal
 from common.strict_json import canonical
-from svcd.errors import Fatal
 from svcd.job.held import Output, Work
 from tests.fakes.market import START, Market
 from tests.fakes.market_answers import Script, answer, instead, unreached

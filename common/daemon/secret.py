@@ -1,4 +1,4 @@
-"""A value that never shows itself: not in a repr, a log line, a traceback of attrs values."""
+"""Secret value that is never printed: not in a repr, a log line or a traceback of attrs values."""
 
 import attrs
 

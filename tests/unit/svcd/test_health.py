@@ -3,8 +3,7 @@ import httpx
 import pytest
 import trio
 
-from svcd.daemon import serve_metrics
-from svcd.health import Health
+from svcd.health import Health, serve_metrics
 
 pytestmark = pytest.mark.trio
 

@@ -1,4 +1,4 @@
-"""sd_notify: telling systemd that the daemon is ready, stopping, alive. Does nothing outside systemd."""
+"""Notifications to systemd (sd_notify): ready, stopping, alive. Does nothing outside systemd."""
 
 import os
 import socket

@@ -1,7 +1,7 @@
-"""One logging policy: structured events on standard error, one per state change.
+"""Logging of the daemons: structured events on standard error, one per state change.
 
 "error" means a fault of this system, never a caller's mistake. Values of type Secret print as <SECRET>; keys, tokens,
-signatures and payloads are not logged at any level.
+signatures, payloads and results are not logged at any level.
 """
 
 import logging
@@ -11,15 +11,15 @@ from typing import Any
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from coordinatord.base.errors import Fatal
+from common.daemon.errors import Fatal
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
 def set_up_logging(level: str, *also: structlog.typing.Processor) -> None:
-    """Readable lines on a terminal, JSON lines for a journal. Libraries' own logs go the same way.
+    """Log readable lines to a terminal, JSON lines to a journal. Libraries' own logs go the same way.
 
-    `also`: what else sees every event, while its exception is still one.
+    `also`: further processors, which see every event before its exception becomes text.
     """
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -46,17 +46,16 @@ def set_up_logging(level: str, *also: structlog.typing.Processor) -> None:
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    # Libraries log each request at INFO and say things at DEBUG that hold headers: they are heard from WARNING on.
+    # Libraries log each request at INFO and headers at DEBUG: they are heard from WARNING on.
     root.setLevel(max(_LEVELS[level], logging.WARNING))
 
 
-# Unexpected failures, sent to an error-reporting endpoint: the exception and its stack, and nothing of any request.
-#
-# No bodies, headers or addresses of callers, no local variables (keys live in them), no performance data.
-
-
 def error_reporting(dsn: str, environment: str | None, release: str | None, transport: Any = None) -> Processor:
-    """Started; the processor of log events that reports those with an exception. Fatal without the extra."""
+    """Start error reporting, and return the log processor that reports events with an exception.
+
+    It sends the exception and its stack alone: no bodies, headers or addresses of callers, no local variables (keys
+    live in them), no performance data. Fatal without the extra.
+    """
     try:
         import sentry_sdk  # noqa: PLC0415 - an extra, and wanted by few
         from sentry_sdk.integrations.excepthook import ExcepthookIntegration  # noqa: PLC0415
@@ -78,7 +77,7 @@ def error_reporting(dsn: str, environment: str | None, release: str | None, tran
             server_name="",
         )
     except BadDsn:
-        raise Fatal("SENTRY_DSN: is no data source name") from None
+        raise Fatal("SENTRY_DSN must be a data source name") from None
 
     def report(_: WrappedLogger, method: str, event: EventDict) -> EventDict:
         if method in ("error", "exception", "critical") and event.get("exc_info"):
