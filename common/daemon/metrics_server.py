@@ -38,8 +38,9 @@ async def serve_pages(
                 except (anyio.EndOfStream, anyio.BrokenResourceError):
                     return
 
-    task_status.started(bound)
-    await listener.serve(answer)
+    async with listener:
+        task_status.started(bound)
+        await listener.serve(answer)
 
 
 async def _answer(stream: SocketStream, page: Page) -> None:

@@ -64,20 +64,21 @@ class HttpBackend:
 
     async def run(self, work: Work) -> Output:
         submission = _Submission(work, json.dumps(self._body(work)).encode())
-        patience = self.settings.patience
-        attempts = Attempts(patience.attempts, patience.backoff_seconds, patience.longest_backoff_seconds)
+        settings = self.settings
+        attempts = Attempts(settings.attempts, settings.backoff_seconds, settings.longest_backoff_seconds)
         return await attempts.run(work, lambda signs: self._attempt(submission, signs))
 
     async def is_up(self) -> bool:
         try:
-            async with opened(self.client, "GET", self.settings.health_url, timeout=_LOOK_SECONDS) as response:
+            url = self.settings.health_url or self.settings.submit_url
+            async with opened(self.client, "GET", url, timeout=_LOOK_SECONDS) as response:
                 return response.is_success or response.status_code in (404, 405)  # there, and without such a route
         except httpx.RequestError:
             return False
 
     def _body(self, work: Work) -> dict[str, object]:
         settings = self.settings
-        body = {settings.input_key: work.input} if settings.input_key else dict(work.input)
+        body: dict[str, object] = {settings.input_key: work.input} if settings.input_key else dict(work.input)
         body |= settings.extra
         if settings.model_key:
             body[settings.model_key] = settings.models.get(work.model, work.model)
@@ -125,7 +126,7 @@ class HttpBackend:
                 misses = 0
             except TryAgain as miss:
                 misses += 1
-                if misses == settings.patience.attempts:
+                if misses == settings.attempts:
                     raise
                 pause = max(pause, miss.after or 0)
 

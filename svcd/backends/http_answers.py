@@ -29,7 +29,7 @@ _MAY_PASS: Final = frozenset({408, 409, 421, 423, 425, 429})
 _NEVER_PASS: Final = frozenset({501, 505})
 
 _CODE: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}", re.ASCII)
-_CODE_PLACES: Final = tuple(JsonPath.parse(path, path) for path in ("error.code", "error.type", "code", "type"))
+_CODE_PLACES: Final = tuple(JsonPath.parse(path) for path in ("error.code", "error.type", "code", "type"))
 _LONGEST_ERROR: Final = 64 * 1024
 
 

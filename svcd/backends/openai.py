@@ -25,11 +25,11 @@ from svcd.payload.gateway import opened
 # input, one unit per four bytes. Never more than the order pays for.
 
 _TEXTS: Final = {
-    "responses": JsonPath.parse("output", "output"),
-    "chat": JsonPath.parse("choices[*].message", "choices"),
+    "responses": JsonPath.parse("output"),
+    "chat": JsonPath.parse("choices[*].message"),
 }
 _COUNTS: Final = {"responses": "output_tokens", "chat": "completion_tokens"}
-_IMAGES: Final = JsonPath.parse("data[*].b64_json", "data")
+_IMAGES: Final = JsonPath.parse("data[*].b64_json")
 
 
 def output_of(api: str, work: Work, answer: dict[str, object], counted: int) -> Output:
@@ -78,13 +78,13 @@ class OpenAIBackend:
 
     async def run(self, work: Work) -> Output:
         body = json.dumps(request_body(self.settings, work)).encode()
-        patience = self.settings.patience
-        attempts = Attempts(patience.attempts, patience.backoff_seconds, patience.longest_backoff_seconds)
+        settings = self.settings
+        attempts = Attempts(settings.attempts, settings.backoff_seconds, settings.longest_backoff_seconds)
         return await attempts.run(work, lambda signs: self._attempt(work, body, signs))
 
     async def is_up(self) -> bool:
         try:
-            url = self.settings.base_url + self.settings.health_path
+            url = self.settings.root + self.settings.health_path
             async with opened(self.client, "GET", url, timeout=_LOOK_SECONDS) as response:
                 # A server without this route is up all the same; one that refuses the key takes no jobs either.
                 return response.is_success or response.status_code in (404, 405)
@@ -93,12 +93,12 @@ class OpenAIBackend:
 
     async def _attempt(self, work: Work, body: bytes, signs: Signs) -> Output:
         settings = self.settings
-        signs.of_life = not settings.stream  # without a stream, silence is how work sounds
+        signs.of_life = not settings.streams  # without a stream, silence is how work sounds
         try:
             async with opened(
                 self.client,
                 "POST",
-                settings.base_url + _ROUTES[settings.api],
+                settings.root + _ROUTES[settings.api],
                 content=body,
                 headers={"content-type": "application/json", "accept": "application/json, text/event-stream"},
             ) as response:

@@ -60,11 +60,11 @@ def request_body(settings: OpenAISettings, work: Work) -> dict[str, object]:
         case "chat":
             _as_messages(body)
             _cap(body, work, settings.cap_name, _whole(body, "n") or 1)
-            if settings.stream:
+            if settings.streams:
                 body["stream_options"] = {"include_usage": True}
         case "images":
             _as_image_request(body)
-    if settings.stream:
+    if settings.streams:
         body["stream"] = True
     body |= settings.extra
     body["model"] = settings.models.get(work.model, work.model)
@@ -76,7 +76,7 @@ def request_body(settings: OpenAISettings, work: Work) -> dict[str, object]:
 def _check(settings: OpenAISettings, work: Work) -> None:
     if work.modality != _MODALITY[settings.api]:
         raise _unfit(work, f"a job for {work.modality} has no place at the {settings.api} route")
-    for key in settings.refuse:
+    for key in settings.refused:
         if work.input.get(key) is not None:
             raise _unfit(work, f"the input names {key}, which this provider refuses")
     reference = None if settings.outside_references else outside_reference(work.input)

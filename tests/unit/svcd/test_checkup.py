@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 import httpx
+import msgspec
 import pytest
 import trio
 from trio.testing import MockClock
@@ -52,7 +53,7 @@ def dated(behind: float) -> Script:
 
 
 def backed(**backend: object) -> dict[str, Any]:
-    return {"models": (attrs.evolve(TEXT, backend=read_backend(backend, {})),)}
+    return {"models": (msgspec.structs.replace(TEXT, backend=read_backend(backend, {})),)}
 
 
 @attrs.frozen
@@ -101,7 +102,7 @@ CASES = {
     "load cannot be read": Case(
         "load of demo/text",
         f"{ABSENT} gives no reading",
-        {"models": (attrs.evolve(TEXT, load=read_probe({"kind": "prometheus", "url": ABSENT})),)},
+        {"models": (msgspec.structs.replace(TEXT, load=read_probe({"kind": "prometheus", "url": ABSENT})),)},
     ),
 }
 

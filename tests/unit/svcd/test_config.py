@@ -1,13 +1,17 @@
 import re
 from pathlib import Path
+from typing import get_args
 
+import msgspec
 import pytest
 
 from common.box import SecretKey
 from common.daemon.errors import Fatal
 from common.secp256k1 import Wallet
-from svcd.configuration.config import Config, read_config
+from svcd.base.toml import Table
+from svcd.configuration.config import Config, ConfigFile, read_config
 from svcd.discount import Rates
+from svcd.probes.settings import SlotsSettings
 
 _EXAMPLE = Path(__file__).parents[3] / "config" / "svcd.toml"
 _KEY = "11" * 32
@@ -66,13 +70,14 @@ def test_secrets_do_not_show_in_the_configurations_own_text(tmp_path: Path) -> N
     ("old", "new", "message"),
     [
         ("slots = 2", "slots = 0", "svcd.toml:10: model[0].slots: slots must be an integer in 1..10000"),
-        ("slots = 2", "slotz = 2", "svcd.toml:8: model[0].slots: slots is missing"),
+        ("slots = 2", "slotz = 2", "svcd.toml:10: model[0].slotz: slotz is not a key of this table"),
         ("slots = 2", "slots = 2\ncolour = 1", "svcd.toml:11: model[0].colour: colour is not a key of this table"),
         (
             "slots = 2",
             "slots = 2\ndiscount = { most_percent = 200 }",
             "svcd.toml:11: model[0].discount.most_percent: mo",
         ),
+        ('rate_in = "1"', "rate_in = 1", "svcd.toml:13: model[0].ask[0].rate_in: rate_in must be a decimal number in"),
         ('rate_in = "1"', 'rate_in = "01"', "svcd.toml:13: model[0].ask[0].rate_in: rate_in must be a decimal"),
         ('kind = "echo"', 'kind = "magic"', "svcd.toml:16: model[0].backend.kind: kind must be one of"),
         ('url = "https', 'url = "ftp', "svcd.toml:3: coordinator.url: url must be an http:// or https:// address"),
@@ -86,7 +91,7 @@ def test_secrets_do_not_show_in_the_configurations_own_text(tmp_path: Path) -> N
             'c:70000"',
             "svcd.toml:3: coordinator.url: url must be an http:// or https:// address",
         ),
-        ('urls = ["https', 'urls = ["https", "x', "svcd.toml:5: gateway.urls: urls must be an http:// or https://"),
+        ('urls = ["https', 'urls = ["https", "x', "svcd.toml:5: gateway.urls[0]: urls must be an http:// or https://"),
         ('wallet_env = "WALLET"', "", "svcd.toml:6: keys.wallet_file: wallet_file, wallet_env or"),
         ('env = "WALLET"', 'env = "NONE"', "svcd.toml:7: keys.wallet_env: the environment variable NONE is not set"),
         (
@@ -94,9 +99,11 @@ def test_secrets_do_not_show_in_the_configurations_own_text(tmp_path: Path) -> N
             'env = "WALLET"\nwallet_file = "/k"',
             "svcd.toml:7: keys.wallet_env: wallet_env stands besi",
         ),
-        ('env = "WALLET"', 'env = "SHORT"', "svcd.toml:7: keys.wallet_env: wallet_env leads to no key of 32 bytes"),
+        ('env = "WALLET"', 'env = "SHORT"', "svcd.toml:7: keys.wallet_env: wallet_env must lead to a key of 32 bytes"),
         ('env = "WALLET"', 'file = "/none"', "svcd.toml:7: keys.wallet_file: /none cannot be read (No such file"),
-        ("[model.backend]", "[model.backends]", "svcd.toml:8: model[0].backend.kind: kind is missing"),
+        ("[model.backend]", "[model.backends]", "svcd.toml:15: model[0].backends: backends is not a key of this table"),
+        ('kind = "echo"', "", "svcd.toml:15: model[0].backend.kind: kind is missing"),
+        ("slots = 2\n", "", "svcd.toml:8: model[0].slots: slots is missing"),
         ("[[model]]", "[[model]]\n[[model.x", "svcd.toml: Expected ']]'"),
     ],
 )
@@ -108,6 +115,13 @@ def test_mistake_in_the_second_model_points_into_the_second_model(tmp_path: Path
     second = _BASE[_BASE.index("[[model]]") :]
     said = _mistake(_BASE + second, tmp_path)
     assert said == "svcd.toml:18: model[1].name: a stands here twice"
+
+
+def test_load_table_without_a_kind_is_that_of_the_slots(tmp_path: Path) -> None:
+    config = _read(_BASE.replace("[model.backend]", "[model.load]\n[model.backend]"), tmp_path)
+    assert config.models[0].load == SlotsSettings()
+    mistake = _mistake(_BASE.replace("[model.backend]", '[model.load]\nurl = "http://h"\n[model.backend]'), tmp_path)
+    assert mistake == "svcd.toml:16: model[0].load.url: url is not a key of this table"
 
 
 def test_ask_that_would_withdraw_itself_is_refused(tmp_path: Path) -> None:
@@ -170,11 +184,21 @@ def _values(config: Config) -> dict[str, object]:
     return {name: getattr(config, name) for name in type(config).__slots__ if not name.startswith("__")}
 
 
-def test_example_names_every_key_that_is_read(tmp_path: Path) -> None:
-    """Each key that the reader asks for outside of the backends' and probes' own tables."""
-    source = (Path(__file__).parents[3] / "svcd" / "configuration" / "config.py").read_text()
-    read = set(re.findall(r'table\.(?:text|url|path|integer|number|choice|texts|optional)\("([a-z_]+)"', source))
-    read |= set(re.findall(r'_rate\(table, "([a-z_]+)"', source)) | {"wallet_file", "box_file"}
-    written = set(re.findall(r"^(?:# )?([a-z_]+) = ", _EXAMPLE.read_text(), re.MULTILINE))
+def _keys(table: type) -> set[str]:
+    """The keys of a table and of those below it; the backends' and probes' own stand in the README."""
+    keys: set[str] = set()
+    for field in msgspec.structs.fields(table):
+        keys.add(field.encode_name)
+        for kind in (field.type, *get_args(field.type), *(a for b in get_args(field.type) for a in get_args(b))):
+            if isinstance(kind, type) and issubclass(kind, Table) and field.name not in ("backend", "load"):
+                keys |= _keys(kind)
+    return keys
+
+
+def test_example_names_every_key_that_is_read() -> None:
+    text = _EXAMPLE.read_text()
+    written = set(re.findall(r"^(?:# )?([a-z_]+) = ", text, re.MULTILINE))
+    written |= {part for header in re.findall(r"^\[+([a-z.]+)\]", text, re.MULTILINE) for part in header.split(".")}
+    read = _keys(ConfigFile)
     assert read <= written
-    assert len(read) > 15
+    assert {"rate_in", "most_percent", "box_credential", "pause_seconds", "port"} <= read

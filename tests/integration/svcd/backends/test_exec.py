@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from common.daemon.errors import Fatal
-from svcd.backends import exec
+from svcd.backends import confined
 from svcd.backends.backend import Backend
 from svcd.backends.build import open_backend
 from svcd.backends.settings import read_backend
@@ -210,7 +210,7 @@ def secret(tmp_path: Path) -> Path:
     return folder / "wallet.key"
 
 
-needs_landlock = pytest.mark.skipif(exec.version() == 0, reason="this kernel has no Landlock")
+needs_landlock = pytest.mark.skipif(confined.version() == 0, reason="this kernel has no Landlock")
 
 
 @needs_landlock
@@ -244,7 +244,7 @@ async def test_without_confinement_a_program_reads_what_its_user_can(secret: Pat
 async def test_a_backend_that_cannot_keep_its_programs_from_the_keys_is_not_opened(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(exec, "version", lambda: 0)
+    monkeypatch.setattr(confined, "version", lambda: 0)
     with pytest.raises(Fatal, match="no Landlock"):
         async with program("print()"):
             raise AssertionError("it was opened")

@@ -1,7 +1,7 @@
 """A whole daemon in this process, over a market in memory."""
 
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from common.pricing.assets import Modality
 from common.result import open_result
 from svcd.app import Daemon
 from svcd.backends.settings import EchoSettings
-from svcd.configuration.config import Config, ModelConfig
+from svcd.configuration.config import AskTable, Config, ModelConfig, Rate
 from svcd.dependencies import Ground, prepare
 from svcd.discount import Rates
 from svcd.health import Health
@@ -113,15 +113,22 @@ def model_for(name: str, serves: set[Modality], **changed: Any) -> ModelConfig:
         "name": name,
         "serves": frozenset(serves),
         "slots": 4,
-        "asks": {600: Rates(100, 200)},
+        "ask": asks_of({600: Rates(100, 200)}),
         "margin_seconds": 30.0,
         "poll_seconds": 2.0,
-        "discount_percent": 0,
-        "discount_seconds": 600.0,
         "backend": EchoSettings(delay_seconds=0),
         "load": SlotsSettings(),
     }
+    if "asks" in changed:
+        fields["ask"] = asks_of(changed.pop("asks"))
     return ModelConfig(**{**fields, **changed})
+
+
+def asks_of(rates: Mapping[int, Rates]) -> tuple[AskTable, ...]:
+    return tuple(
+        AskTable(sla_seconds=sla, rate_in=Rate(each.rate_in), rate_out=Rate(each.rate_out))
+        for sla, each in rates.items()
+    )
 
 
 @asynccontextmanager
