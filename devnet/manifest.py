@@ -81,8 +81,7 @@ def _account(world: World, wallet: Wallet) -> dict[str, Any]:
 # What a client of the market that is up has in its environment: the coordinator, the gateway, a wallet with money.
 #
 # The address book and what a client comes to know of this market stay in its state directory: a devnet is a market of
-# its
-# own, and its clients leave nothing among those that the user knows.
+# its own, and its clients leave nothing among those that the user knows.
 
 
 def exports(state_dir: Path) -> str:

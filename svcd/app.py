@@ -19,18 +19,16 @@ import trio
 from common.daemon.systemd import Systemd
 from common.messages.providers import Ask
 from svcd import metrics
-from svcd.breaker import watch
+from svcd.backends.backend import watch
 from svcd.configuration.config import Config
-from svcd.deadline_channel import DeadlineChannel
 from svcd.dependencies import Equipment, Ground, prepare
 from svcd.health import Health, serve_metrics
 from svcd.journal.journal import open_journal
 from svcd.stages.asks import AskPublisher, Capacity, Catalogue
 from svcd.stages.claimer import Claimer, Lookup, Offer
-from svcd.stages.drain import Drain
-from svcd.stages.exclusions import Exclusions
+from svcd.stages.offers import DeadlineChannel, Exclusions
 from svcd.stages.opener import PayloadOpener
-from svcd.stages.pipeline import Pipeline
+from svcd.stages.pipeline import Drain, Pipeline
 from svcd.stages.poller import Poller
 from svcd.stages.reconciler import Reconciler
 from svcd.stages.runner import Runner, Sealer, Uploader

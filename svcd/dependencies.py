@@ -13,21 +13,19 @@ import trio
 from common.daemon.errors import Fatal
 from common.refusal import Refused
 from common.scalars import hex_of
-from svcd.backends.backend import Backend
+from svcd.backends.backend import Backend, Breaker
 from svcd.backends.build import open_backend
-from svcd.breaker import Breaker
 from svcd.chain import Chain
 from svcd.configuration.config import Config, ModelConfig
 from svcd.coordinator.client import Coordinator, read_chain
 from svcd.coordinator.requests import Deployment, Requests, differences
 from svcd.coordinator.sessions import Session, Sessions, Signer
-from svcd.discount import Discount
 from svcd.errors import Unavailable
-from svcd.job.slots import Slots
+from svcd.job.held import Slots
 from svcd.journal.entries import Home
 from svcd.journal.journal import Journal
+from svcd.load import Discount, Load, open_load
 from svcd.payload.gateway import Gateways
-from svcd.probes.reading import Load, open_load
 from svcd.timings import Clock
 
 log = structlog.get_logger(__name__)

@@ -18,9 +18,8 @@ class Unavailable(Exception):
 
 # Why a job ended without a settle: the reasons that /metrics counts and the log names.
 #
-# A stage ends a job by raising `JobFailed`. Its reason decides whether a signed `fail` refunds the client at once,
-# and it
-# says whether the backend's circuit breaker counts it.
+# A stage ends a job by raising `JobFailed`. Its reason decides whether a signed `fail` refunds the client at once, and
+# it says whether the backend's circuit breaker counts it.
 
 # Reasons under which no `fail` is sent: the job is left to be reclaimed.
 _WITHOUT_FAIL: Final = frozenset({"sla_abandon", "internal_error"})

@@ -33,7 +33,7 @@ from common.pricing.units import text_units
 from common.refusal import Refused
 from common.strict_json import canonical
 from svcd.backends import confined
-from svcd.backends.attempts import Attempts, Signs, TryAgain
+from svcd.backends.backend import Attempts, Signs, TryAgain
 from svcd.backends.http_answers import for_the_seal, read_object
 from svcd.backends.settings import ExecSettings
 from svcd.errors import JobFailed

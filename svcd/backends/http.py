@@ -19,7 +19,7 @@ import httpx
 import structlog
 import trio
 
-from svcd.backends.attempts import Attempts, Signs, TryAgain
+from svcd.backends.backend import Attempts, Signs, TryAgain
 from svcd.backends.http_answers import (
     Downloads,
     address_in,

@@ -17,7 +17,7 @@ import httpx
 from common.plain_answers import IDENTITY
 from common.refusal import Refused
 from common.scalars import base64_of
-from svcd.backends.attempts import TryAgain
+from svcd.backends.backend import TryAgain
 from svcd.errors import JobFailed
 from svcd.json_path import JsonPath
 from svcd.payload.gateway import EncodedAnswer, read_pieces

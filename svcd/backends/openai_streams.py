@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 import attrs
 
-from svcd.backends.attempts import TryAgain
+from svcd.backends.backend import TryAgain
 from svcd.backends.http_answers import error_code, judge
 from svcd.errors import JobFailed
 

@@ -21,8 +21,7 @@ from common.secp256k1 import Wallet
 from svcd.backends.settings import BackendSettings, with_api_key
 from svcd.base.keys import KeySource, read_key
 from svcd.base.toml import KeyPath, Mistake, Table, Text, Url, read_file, read_table
-from svcd.discount import Rates
-from svcd.probes.settings import ProbeSettings, SlotsSettings
+from svcd.load import ProbeSettings, Rates, SlotsSettings
 
 T = TypeVar("T")
 Port = Annotated[int, Meta(ge=0, le=65_535)]

@@ -19,9 +19,8 @@ from svcd.coordinator.client import Coordinator, read_chain
 from svcd.coordinator.requests import Deployment, NoAnswer, Requests, differences
 from svcd.coordinator.sessions import Session, Sessions, Signer
 from svcd.errors import Unavailable
+from svcd.load import JsonSettings, PrometheusSettings, open_load
 from svcd.payload.gateway import Gateways
-from svcd.probes.reading import open_load
-from svcd.probes.settings import JsonSettings, PrometheusSettings
 from svcd.timings import Clock
 
 # What a look at something found, and the table that shows it.

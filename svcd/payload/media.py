@@ -18,9 +18,8 @@ from svcd.errors import JobFailed
 # The size of a picture as its file tells it, and whether there are several: read from bytes, and never decoded.
 #
 # A stranger made the file. Libraries walk all of its pieces before they tell a size, and thirteen megabytes hold a
-# million of them; so only what tells the size is looked at here, in a number of steps that does not grow with the
-# file. A
-# size must stand in the first MiB (of a TIFF, where that points to), or it counts as not told.
+# million of them; so only what tells the size is looked at here, in a number of steps that does not grow with the file.
+# A size must stand in the first MiB (of a TIFF, where that points to), or it counts as not told.
 #
 #     PNG     signature, IHDR (size), chunks …, acTL (an animation), IDAT
 #     JPEG    SOI, segments …, SOFn (size), segments …, SOS

@@ -16,8 +16,8 @@ from common.scalars import MAX_SAFE_INTEGER, hex_of
 from common.strict_json import MAX_DEPTH
 from svcd.errors import JobFailed
 from svcd.job.held import Held
+from svcd.payload.gateway import Spool
 from svcd.payload.media import check_media
-from svcd.payload.spool import Spool
 
 # What kind of work an opened input is, for a model that is known to serve certain kinds.
 

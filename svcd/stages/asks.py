@@ -19,7 +19,7 @@ from svcd.coordinator.outcomes import Mined, describe
 from svcd.coordinator.requests import NoAnswer, Reply
 from svcd.coordinator.sessions import Signer, SignInRefused
 from svcd.errors import Unavailable
-from svcd.job.slots import Slots
+from svcd.job.held import Slots
 from svcd.journal.journal import Journal
 
 log = structlog.get_logger(__name__)

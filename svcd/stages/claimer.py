@@ -10,11 +10,10 @@ from svcd import metrics
 from svcd.coordinator.client import Coordinator
 from svcd.coordinator.outcomes import ChainRefused, CoordinatorRefusal, Mined, OpOutcome, describe
 from svcd.coordinator.sessions import Signer, SignInRefused
-from svcd.deadline_channel import DeadlineChannel
 from svcd.errors import Unavailable
-from svcd.job.held import Held
+from svcd.job.held import Held, Slot
 from svcd.job.row import Job, JobState
-from svcd.job.slots import Slot
+from svcd.stages.offers import DeadlineChannel
 from svcd.stages.pipeline import Pipeline
 from svcd.timings import Clock, Timings
 

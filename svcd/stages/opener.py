@@ -18,11 +18,9 @@ from svcd.coordinator.requests import Deployment
 from svcd.coordinator.sessions import Signer
 from svcd.errors import JobFailed, Unavailable
 from svcd.job.held import Held, Opened, Work
-from svcd.payload.gateway import Gateways
+from svcd.payload.gateway import Gateways, Spool
 from svcd.payload.opening import committed, opened, ordered
-from svcd.payload.spool import Spool
-from svcd.stages.drain import Drain
-from svcd.stages.pipeline import Pipeline
+from svcd.stages.pipeline import Drain, Pipeline
 from svcd.timings import Clock, Timings
 
 T = TypeVar("T")

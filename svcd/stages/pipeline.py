@@ -7,7 +7,8 @@
 Every way out passes through here, so that the slot is free and the count is right whatever happened.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, NoReturn, Protocol, TypeVar
 
 import attrs
@@ -15,11 +16,10 @@ import structlog
 import trio
 
 from svcd import metrics
-from svcd.deadline_channel import DeadlineChannel
 from svcd.errors import JobFailed
 from svcd.job.held import Failing, Finished, Held, Opened, Sealed
 from svcd.journal.journal import Journal
-from svcd.stages.exclusions import Exclusions
+from svcd.stages.offers import DeadlineChannel, Exclusions
 
 log = structlog.get_logger(__name__)
 
@@ -107,3 +107,40 @@ class Pipeline:
         self.exclusions.add(held.job.job_id, held.job.expires_at)
         held.slot.give_back()
         log.info("job ended without settle", job=held.name, model=held.model, reason=reason)
+
+
+# The two steps of stopping: no new jobs, and, when the grace is nearly over, no more work on those that are held.
+
+
+@attrs.define(slots=True, eq=False)
+class Drain:
+    begun: trio.Event = attrs.field(factory=trio.Event)
+    _cut: bool = False
+    _scopes: set[trio.CancelScope] = attrs.field(factory=set)
+
+    @property
+    def stopping(self) -> bool:
+        return self.begun.is_set()
+
+    def begin(self) -> None:
+        self.begun.set()
+
+    def cut(self) -> None:
+        """What is being worked on ends now, and is failed: its owner is refunded at once."""
+        self._cut = True
+        for scope in self._scopes:
+            scope.cancel()
+
+    @contextmanager
+    def work(self) -> Iterator[None]:
+        """Round work that may be cut: it then ends as `JobFailed` (`unservable`)."""
+        with trio.CancelScope() as scope:
+            self._scopes.add(scope)
+            if self._cut:
+                scope.cancel()
+            try:
+                yield
+            finally:
+                self._scopes.discard(scope)
+        if scope.cancelled_caught:
+            raise JobFailed("unservable", "the daemon is stopping")

@@ -8,19 +8,17 @@ import trio
 
 from common.refusal import Refused
 from svcd import metrics
-from svcd.breaker import Breaker
+from svcd.backends.backend import Breaker
 from svcd.configuration.config import ModelConfig
 from svcd.coordinator.client import Coordinator
-from svcd.deadline_channel import DeadlineChannel
-from svcd.discount import Discount, Rates
 from svcd.errors import Unavailable
 from svcd.health import Health
+from svcd.job.held import Slot, Slots
 from svcd.job.row import Job
-from svcd.job.slots import Slot, Slots
+from svcd.load import Discount, Load, Rates
 from svcd.payload.gateway import is_content_id
-from svcd.probes.reading import Load
 from svcd.stages.claimer import Offer
-from svcd.stages.exclusions import Exclusions
+from svcd.stages.offers import DeadlineChannel, Exclusions
 from svcd.timings import Clock, Timings
 
 log = structlog.get_logger(__name__)

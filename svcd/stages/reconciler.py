@@ -15,9 +15,8 @@ from common.refusal import Refused
 from svcd import metrics
 from svcd.coordinator.client import Coordinator
 from svcd.errors import JobFailed, Unavailable
-from svcd.job.held import CLAIM_DEAD_AFTER, Held, Sealed
+from svcd.job.held import CLAIM_DEAD_AFTER, Held, Sealed, Slots
 from svcd.job.row import Job, JobState
-from svcd.job.slots import Slots
 from svcd.journal.entries import Entry
 from svcd.stages.pipeline import Pipeline
 from svcd.stages.runner import needs_upload

@@ -10,8 +10,7 @@ from common.envelope import ResultBody
 from common.refusal import Refused
 from common.result import ResultSealer
 from svcd import metrics
-from svcd.backends.backend import Backend
-from svcd.breaker import Breaker
+from svcd.backends.backend import Backend, Breaker
 from svcd.coordinator.client import Coordinator
 from svcd.coordinator.outcomes import CoordinatorRefusal, Uploaded
 from svcd.coordinator.requests import Deployment
@@ -20,8 +19,7 @@ from svcd.errors import JobFailed
 from svcd.job.held import Finished, Opened, Output, Sealed
 from svcd.journal.journal import LONGEST_ROW
 from svcd.payload.opening import sealable
-from svcd.stages.drain import Drain
-from svcd.stages.pipeline import Pipeline
+from svcd.stages.pipeline import Drain, Pipeline
 from svcd.stages.settler import refused, sign_in_refused
 from svcd.timings import Timings
 

@@ -12,10 +12,9 @@ from svcd.backends.settings import read_backend
 from svcd.configuration.config import Whereabouts
 from svcd.coordinator.requests import NoAnswer, Requests
 from svcd.errors import JobFailed
+from svcd.load import fetch
 from svcd.operator.status import look
-from svcd.payload.gateway import Gateways
-from svcd.payload.spool import Spool
-from svcd.probes.reading import fetch
+from svcd.payload.gateway import Gateways, Spool
 from tests.fakes.provider_work import work_on
 from tests.faults.bomb_server import BombServer, bomb_server, flat_memory
 

@@ -5,7 +5,7 @@ from email.utils import format_datetime, formatdate
 import httpx
 import pytest
 
-from svcd.backends.attempts import TryAgain
+from svcd.backends.backend import TryAgain
 from svcd.backends.http_answers import judge, read_error, retry_after
 from svcd.errors import JobFailed
 from tests.fakes.streamed import StreamedTransport

@@ -1,7 +1,7 @@
 import pytest
 
 from common.pricing.assets import Modality
-from svcd.backends.openai_bodies import request_body
+from svcd.backends.openai import request_body
 from svcd.backends.settings import OpenAISettings, read_backend
 from svcd.errors import JobFailed
 from tests.fakes.provider_work import work_on

@@ -1,6 +1,6 @@
 import pytest
 
-from svcd.backends.attempts import TryAgain
+from svcd.backends.backend import TryAgain
 from svcd.backends.openai_streams import ChatAssembler, ResponsesAssembler
 from svcd.errors import JobFailed
 

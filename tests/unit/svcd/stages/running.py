@@ -16,13 +16,12 @@ from svcd.app import Daemon
 from svcd.backends.settings import EchoSettings
 from svcd.configuration.config import AskTable, Config, ModelConfig, Rate
 from svcd.dependencies import Ground, prepare
-from svcd.discount import Rates
 from svcd.health import Health
 from svcd.job.held import Output, Work
 from svcd.journal.journal import JOURNAL_FILE, open_journal
+from svcd.load import Rates, SlotsSettings
 from svcd.metrics import REGISTRY
-from svcd.probes.settings import SlotsSettings
-from svcd.stages.drain import Drain
+from svcd.stages.pipeline import Drain
 from svcd.timings import Clock
 from tests.fakes.market import BOOK, GATEWAY, URL, Market
 

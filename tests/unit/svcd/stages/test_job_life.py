@@ -4,8 +4,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from svcd.discount import Rates
 from svcd.job.held import Output, Work
+from svcd.load import Rates
 from tests.fakes.market import Market
 from tests.fakes.market_answers import error, instead, lost, unreached
 from tests.unit.svcd.stages.conftest import Start

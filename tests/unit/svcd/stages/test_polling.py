@@ -9,10 +9,9 @@ import trio
 from trio.testing import MockClock
 
 from svcd.configuration.config import DiscountTable
-from svcd.discount import Rates
 from svcd.errors import JobFailed
 from svcd.job.held import Output, Work
-from svcd.probes.reading import Load, SlotsProbe
+from svcd.load import Load, Rates, SlotsProbe
 from tests.fakes.market import Market
 from tests.fakes.market_answers import Script, answer, error, instead
 from tests.unit.svcd.stages.conftest import Start

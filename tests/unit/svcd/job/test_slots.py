@@ -1,7 +1,7 @@
 import pytest
 import trio
 
-from svcd.job.slots import Slots
+from svcd.job.held import Slots
 
 A, B, C = b"a" * 32, b"b" * 32, b"c" * 32
 

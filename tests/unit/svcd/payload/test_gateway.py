@@ -7,8 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from svcd.errors import JobFailed
-from svcd.payload.gateway import Gateways
-from svcd.payload.spool import Spool
+from svcd.payload.gateway import Gateways, Spool
 from tests.fakes.streamed import StreamedTransport
 
 pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("inline_threads")]
@@ -108,7 +107,7 @@ async def test_more_than_is_allowed_is_not_read_to_its_end(autojump_clock: MockC
 async def test_content_that_this_disk_has_no_room_for_fails_the_job_and_is_no_fault_of_the_program(
     autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("svcd.payload.spool.tempfile.TemporaryFile", lambda dir: open("/dev/full", "r+b"))  # noqa: SIM115 - the spool closes it
+    monkeypatch.setattr("svcd.payload.gateway.tempfile.TemporaryFile", lambda dir: open("/dev/full", "r+b"))  # noqa: SIM115 - the spool closes it
     with pytest.raises(JobFailed, match="No space left") as failed:
         await fetched(Net(a=[]), tmp_path)
     assert failed.value.reason == "task_unresolved"

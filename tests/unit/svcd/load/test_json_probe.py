@@ -1,7 +1,6 @@
 import pytest
 
-from svcd.probes.reading import load_in_json
-from svcd.probes.settings import JsonSettings, read_probe
+from svcd.load import JsonSettings, load_in_json, read_probe
 
 
 @pytest.mark.parametrize(

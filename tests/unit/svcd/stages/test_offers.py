@@ -2,7 +2,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from svcd.deadline_channel import DeadlineChannel
+from svcd.stages.offers import DeadlineChannel
 
 pytestmark = pytest.mark.trio
 

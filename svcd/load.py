@@ -3,20 +3,59 @@
 import json
 import math
 import re
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Annotated, Final
 
 import attrs
 import httpx
 import trio
+from msgspec import Meta, field
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from svcd import metrics
 from svcd.backends.backend import LoadProbe
+from svcd.base.toml import Headers, Table, Texts, Url, read_table
+from svcd.json_path import SinglePath
 from svcd.payload.gateway import LongAnswer, opened, read_whole
-from svcd.probes.settings import JsonSettings, ProbeSettings, PrometheusSettings, SlotsSettings
+
+# Settings of a load probe: the `[model.load]` table of the configuration, one struct per kind.
+
+FullAt = Annotated[float, Meta(ge=0.001, le=1e9)]
+AnswerSeconds = Annotated[float, Meta(ge=0.01, le=60)]
+
+
+class PrometheusSettings(Table, frozen=True, kw_only=True, tag="prometheus", tag_field="kind"):
+    url: Url
+    headers: Headers = Headers()
+    full_at: FullAt | None = None  # requests at which the server is full; None: as many as the model has slots
+    labels: dict[str, str] = field(default_factory=dict)
+    running: Texts = ()
+    waiting: Texts = ()
+    usage: Texts = ()
+    seconds: AnswerSeconds = 2.0
+
+
+class JsonSettings(Table, frozen=True, kw_only=True, tag="json", tag_field="kind"):
+    url: Url
+    headers: Headers = Headers()
+    path: SinglePath
+    full_at: FullAt = 1.0
+    seconds: AnswerSeconds = 2.0
+
+
+class SlotsSettings(Table, frozen=True, kw_only=True, tag="slots", tag_field="kind"):
+    """The load of svcd's own slots: no server is asked."""
+
+
+ProbeSettings = PrometheusSettings | JsonSettings | SlotsSettings
+
+
+def read_probe(table: Mapping[str, object]) -> ProbeSettings:
+    """Raises `Mistake`, whose `param` is the key at fault."""
+    return read_table({"kind": "slots", **table}, ProbeSettings)  # type: ignore[arg-type] # a union is a type
+
 
 # One bounded GET of a load probe: an answer that is late, long or no success is no reading.
 
@@ -182,3 +221,59 @@ async def open_load(
 
 def _client(headers: dict[str, str]) -> httpx.AsyncClient:
     return httpx.AsyncClient(headers=headers, trust_env=False)
+
+
+# How far under its published ask a provider takes jobs: idle machines earn nothing, so they take less; busy ones
+# wait.
+#
+# The discount grows slowly while the load leaves room and is gone at once when there is none. The ask stays what it
+# is:
+# only bids that a client chose to make below it are looked at.
+
+
+@attrs.frozen(slots=True)
+class Rates:
+    """Prices per 10^6 units."""
+
+    rate_in: int
+    rate_out: int
+
+
+@attrs.define(slots=True)
+class Discount:
+    """`most_percent` is the operator's floor (0 takes jobs at configured rates only), reached after `ramp_seconds`
+    without load. At a load of `busy_at` and above there is none; in between the most allowed falls in a line."""
+
+    model: str
+    most_percent: int = attrs.field(validator=attrs.validators.and_(attrs.validators.ge(0), attrs.validators.le(100)))
+    ramp_seconds: float = attrs.field(default=600.0, validator=attrs.validators.gt(0))
+    busy_at: float = attrs.field(default=0.8, validator=attrs.validators.gt(0))
+    _percent: float = 0.0
+    _since: float | None = None
+
+    def __attrs_post_init__(self) -> None:
+        self._show()
+
+    @property
+    def percent(self) -> int:
+        """Whole percents, as the metric shows them: what is claimed for is what can be seen."""
+        return int(self._percent)
+
+    def observe(self, load: float, now: float) -> None:
+        """A reading of the load (0 to 1) at a moment of a clock that does not go back."""
+        elapsed = 0.0 if self._since is None else max(0.0, now - self._since)
+        self._since = now
+        allowed = self.most_percent * max(0.0, 1 - load / self.busy_at)
+        grown = self._percent + self.most_percent * elapsed / self.ramp_seconds
+        self._percent = min(grown, allowed)
+        self._show()
+
+    def floor(self, ask: Rates) -> Rates:
+        """The lowest rates that the next poll asks for; rounded up, so that never more is given than is shown."""
+        return Rates(self._discounted(ask.rate_in), self._discounted(ask.rate_out))
+
+    def _discounted(self, rate: int) -> int:
+        return -(-rate * (100 - self.percent) // 100)
+
+    def _show(self) -> None:
+        metrics.bid_floor_discount.labels(self.model).set(self.percent)

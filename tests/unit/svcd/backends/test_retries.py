@@ -5,7 +5,7 @@ import trio
 from trio.testing import MockClock
 
 from svcd import metrics
-from svcd.backends.attempts import Attempts, Signs, TryAgain
+from svcd.backends.backend import Attempts, Signs, TryAgain
 from svcd.errors import JobFailed
 from svcd.job.held import Output
 from tests.fakes.provider_work import work_on

@@ -1,7 +1,7 @@
 import pytest
 
 from svcd import metrics
-from svcd.discount import Discount, Rates
+from svcd.load import Discount, Rates
 
 
 def idle_for(seconds: float, **settings: float) -> Discount:

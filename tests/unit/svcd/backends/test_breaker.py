@@ -2,7 +2,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from svcd.breaker import FAULTS_TO_OPEN, Breaker, watch
+from svcd.backends.backend import FAULTS_TO_OPEN, Breaker, watch
 from svcd.job.held import Output, Work
 
 

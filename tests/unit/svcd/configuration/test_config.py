@@ -10,10 +10,9 @@ from common.daemon.errors import Fatal
 from common.secp256k1 import Wallet
 from svcd.base.toml import Table
 from svcd.configuration.config import Config, ConfigFile, read_config
-from svcd.discount import Rates
-from svcd.probes.settings import SlotsSettings
+from svcd.load import Rates, SlotsSettings
 
-_EXAMPLE = Path(__file__).parents[3] / "config" / "svcd.toml"
+_EXAMPLE = Path(__file__).parents[4] / "config" / "svcd.toml"
 _KEY = "11" * 32
 _BASE = f"""\
 state_directory = "/var/lib/svcd"

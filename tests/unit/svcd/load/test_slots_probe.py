@@ -1,8 +1,7 @@
 import pytest
 
 from svcd import metrics
-from svcd.probes.reading import open_load
-from svcd.probes.settings import read_probe
+from svcd.load import open_load, read_probe
 
 pytestmark = pytest.mark.trio
 

@@ -1,7 +1,9 @@
 """Jobs that are not to be claimed (again), and what is not to be claimed for a while."""
 
-from collections.abc import Iterable
-from typing import Final
+import heapq
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Final, Generic, TypeVar
 
 import attrs
 import trio
@@ -53,3 +55,38 @@ class Exclusions:
     def without_escrow(self) -> bool:
         """Open bids are not to be claimed: nobody would release their keys."""
         return trio.current_time() < self._no_escrow_until
+
+
+# A bounded channel between two stages that hands out what is due first.
+
+T = TypeVar("T")
+
+
+class DeadlineChannel(Generic[T]):
+    """Senders wait while it is full, receivers while it is empty. It is not closed: receivers are cancelled."""
+
+    def __init__(self, capacity: int) -> None:
+        self._room = trio.Semaphore(capacity)
+        self._filled = trio.Semaphore(0)
+        self._heap: list[tuple[float, int, T]] = []
+        self._order: Iterator[int] = itertools.count()  # of equal deadlines, first come, first served
+
+    async def send(self, deadline: float, item: T) -> None:
+        await self._room.acquire()
+        heapq.heappush(self._heap, (deadline, next(self._order), item))
+        self._filled.release()
+
+    async def receive(self) -> T:
+        await self._filled.acquire()
+        _, _, item = heapq.heappop(self._heap)
+        self._room.release()
+        return item
+
+    def drain(self) -> list[T]:
+        """Everything that waits, in order; senders that wait get room."""
+        waiting: list[T] = []
+        while self._heap:
+            self._filled.acquire_nowait()
+            waiting.append(heapq.heappop(self._heap)[2])
+            self._room.release()
+        return waiting

@@ -20,8 +20,8 @@ from common.box import SecretKey
 from common.domains import Domains
 from common.scalars import hex_of
 from svcd.backends.settings import read_backend
+from svcd.load import read_probe
 from svcd.operator.check import Finding, examine, summary, table
-from svcd.probes.settings import read_probe
 from svcd.timings import Clock
 from tests.fakes.market import BOOK, START, Market
 from tests.fakes.market_answers import Script, answer, error, instead, unreached

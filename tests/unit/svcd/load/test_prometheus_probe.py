@@ -1,7 +1,6 @@
 import pytest
 
-from svcd.probes.reading import load_in_exposition
-from svcd.probes.settings import PrometheusSettings, read_probe
+from svcd.load import PrometheusSettings, load_in_exposition, read_probe
 
 
 def settings(**entries: object) -> PrometheusSettings:
