@@ -14,7 +14,7 @@ import anyio
 import anyio.abc
 import attrs
 
-from devnet import tether
+from devnet import parent_watch
 from devnet.errors import Trouble
 
 # Causes of a service's failure, read from its exit status and its last lines, each with its remedy.
@@ -129,7 +129,7 @@ class Program:
     command: tuple[str, ...]
     log: Path
     environment: Mapping[str, str] = attrs.field(factory=dict, repr=False)  # atop ours; may hold secrets
-    run_as: str = "-"  # see devnet.tether
+    run_as: str = "-"  # see devnet.parent_watch
     stop_signal: signal.Signals = signal.SIGTERM
     death_signal: signal.Signals = signal.SIGKILL  # sent by the kernel when this process dies
     stop_seconds: float = 10  # from the stop signal until it is killed
@@ -200,15 +200,15 @@ class Child:
 
 
 async def start(program: Program) -> Child:
-    """Start `program`. The caller stops it; if this process dies first, the tether does.
+    """Start `program`. The caller stops it; if this process dies first, parent_watch.py stops it.
 
-    To be called in a thread that outlives the child: see devnet.tether.
+    To be called in a thread that outlives the child: see devnet.parent_watch.
     """
     tethered = (
         sys.executable,
         "-I",
         "-S",
-        tether.__file__,
+        parent_watch.__file__,
         str(os.getpid()),
         str(int(program.death_signal)),
         program.run_as,

@@ -22,7 +22,7 @@ from devnet.anvil import Anvil
 from devnet.catalogue import MODELS
 from devnet.errors import Trouble
 from devnet.market import at, connected
-from devnet.pins import PinStore
+from devnet.pins import PinStoreService
 from devnet.postgres import Postgres
 from devnet.world import Devnet, World
 from svc.batches.results import BatchResult
@@ -217,7 +217,7 @@ async def _database(postgres: Postgres) -> str:
     return f"database: PostgreSQL {version} took a row and gave it back"
 
 
-async def _pin_store(pins: PinStore) -> str:
+async def _pin_store(pins: PinStoreService) -> str:
     cid = str(cid_of(_CONTENT))
     async with httpx.AsyncClient(trust_env=False) as client:
         stored = await client.send(_signed_put(pins, "demo.json", _CONTENT))
@@ -227,7 +227,7 @@ async def _pin_store(pins: PinStore) -> str:
     return f"pin store: {len(_CONTENT)} bytes were put, and read back at {fetched.url}"
 
 
-def _signed_put(pins: PinStore, key: str, content: bytes) -> httpx.Request:
+def _signed_put(pins: PinStoreService, key: str, content: bytes) -> httpx.Request:
     url = f"{pins.endpoint}/{pins.bucket}/{key}"
     request = AWSRequest("PUT", url, {"host": urlsplit(url).netloc}, content)
     S3SigV4Auth(Credentials(pins.key, pins.secret), "s3", pins.region).add_auth(request)

@@ -1,4 +1,4 @@
-"""What keeps the local world from starting or from staying up."""
+"""Error of the local world: it cannot start, or cannot stay up."""
 
 
 class Trouble(Exception):

@@ -12,7 +12,7 @@ import shlex
 from pathlib import Path
 from typing import Any, Final
 
-from devnet.accounts import Wallet
+from devnet.accounts import DevWallet
 from devnet.catalogue import MODELS
 from devnet.errors import Trouble
 from devnet.world import Devnet, World
@@ -65,7 +65,7 @@ def describe(up: Devnet) -> dict[str, Any]:
     }
 
 
-def _account(world: World, wallet: Wallet) -> dict[str, Any]:
+def _account(world: World, wallet: DevWallet) -> dict[str, Any]:
     account: dict[str, Any] = {
         "role": wallet.role,
         "address": wallet.address,

@@ -19,7 +19,7 @@ _FREE_RANGE: Final = range(20_000, 32_000)
 
 
 @attrs.frozen
-class Wanted:
+class WantedPort:
     """What is to listen, and where: on the port that a person has chosen, else on the usual one or a free one."""
 
     service: str
@@ -30,13 +30,13 @@ class Wanted:
 
 
 @contextmanager
-def held(wanted: Iterable[Wanted]) -> Iterator[dict[str, int]]:
+def held(wanted: Iterable[WantedPort]) -> Iterator[dict[str, int]]:
     """The port of each flag, kept from every other devnet of this machine until left.
 
     Raises `Trouble` naming the first chosen port that another listens on or that two services here want.
     """
     numbers: dict[str, int] = {}
-    services: dict[int, Wanted] = {}
+    services: dict[int, WantedPort] = {}
     with ExitStack() as holds:
         # What was chosen comes first, and the usual ports give way to it.
         for port in sorted(wanted, key=lambda each: each.chosen is None):
@@ -87,7 +87,7 @@ def _hold(number: int, host: str, holds: ExitStack) -> bool:
     return is_free(number, host)
 
 
-def _refusal(port: Wanted, other: Wanted | None) -> str:
+def _refusal(port: WantedPort, other: WantedPort | None) -> str:
     if other is not None:
         return f"port {port.chosen} is wanted by the {other.service} and the {port.service}: set {port.flag} to another"
     return (

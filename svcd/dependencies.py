@@ -1,4 +1,4 @@
-"""What everything in the daemon stands on: connections, the coordinator's deployment, our place in it, the backends."""
+"""Dependencies of the stages: connections, the coordinator's deployment, our provider id, the backends."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -15,17 +15,17 @@ from common.refusal import Refused
 from common.scalars import hex_of
 from svcd.backends.backend import Backend, Breaker
 from svcd.backends.build import open_backend
-from svcd.chain import Chain
-from svcd.configuration.config import Config, ModelConfig
+from svcd.chain import ChainReader
+from svcd.configuration.config import DaemonConfig, ModelConfig
 from svcd.coordinator.client import Coordinator, read_chain
-from svcd.coordinator.requests import Deployment, Requests, differences
-from svcd.coordinator.sessions import Session, Sessions, Signer
+from svcd.coordinator.requests import Requests, ServedDeployment, differences
+from svcd.coordinator.sessions import OpSigner, ProviderSession, ProviderSessions
 from svcd.errors import Unavailable
 from svcd.job.held import Slots
 from svcd.journal.entries import Home
 from svcd.journal.journal import Journal
 from svcd.load import Discount, Load, open_load
-from svcd.payload.gateway import Gateways
+from svcd.payload.gateway import PayloadGateways
 from svcd.timings import Clock
 
 log = structlog.get_logger(__name__)
@@ -46,21 +46,21 @@ class Equipment:
 
 
 @attrs.frozen(slots=True, eq=False)
-class Ground:
+class DaemonDependencies:
     """`model_ids`: of the models that the coordinator's catalogue has, by name; it grows when models come into it."""
 
-    config: Config
+    config: DaemonConfig
     clock: Clock
     journal: Journal
     coordinator: Coordinator
-    signer: Signer
-    deployment: Deployment
+    signer: OpSigner
+    deployment: ServedDeployment
     provider_id: int
     model_ids: dict[str, int]
-    gateways: Gateways
+    gateways: PayloadGateways
     slots: Slots
     equipment: dict[str, Equipment]
-    chain: Chain | None  # None: what the coordinator says of claims is believed
+    chain: ChainReader | None  # None: what the coordinator says of claims is believed
 
     @property
     def offered(self) -> dict[str, Equipment]:
@@ -68,24 +68,24 @@ class Ground:
 
 
 async def prepare(
-    config: Config,
+    config: DaemonConfig,
     stack: AsyncExitStack,
     journal: Journal,
     clock: Clock,
     transport: httpx.AsyncBaseTransport | None = None,
-) -> Ground:
+) -> DaemonDependencies:
     """Waits for a coordinator that is not there yet. Fatal when it is another than configured, or does not know us."""
     http = await stack.enter_async_context(_client(transport))
     requests = Requests(http, config.coordinator_url)
     deployment = await _deployment(config, requests)
-    signer = Signer(config.wallet, deployment.domains)
-    coordinator = Coordinator(requests, Sessions(requests, signer, clock))
+    signer = OpSigner(config.wallet, deployment.domains)
+    coordinator = Coordinator(requests, ProviderSessions(requests, signer, clock))
     session = await _session(coordinator)
     book = deployment.book
     await journal.belongs_to(Home(book.chain_id, hex_of(book.job_registry), signer.address))
     model_ids = await _model_ids(config, coordinator)
     slots = Slots(config.slots)
-    return Ground(
+    return DaemonDependencies(
         config=config,
         clock=clock,
         journal=journal,
@@ -94,7 +94,7 @@ async def prepare(
         deployment=deployment,
         provider_id=session.provider_id,
         model_ids=model_ids,
-        gateways=Gateways(http, config.gateways, config.gateway_attempts, config.gateway_pause_seconds),
+        gateways=PayloadGateways(http, config.gateways, config.gateway_attempts, config.gateway_pause_seconds),
         slots=slots,
         chain=await _chain(config, http, deployment, session.provider_id),
         equipment={
@@ -114,7 +114,7 @@ def _client(transport: httpx.AsyncBaseTransport | None) -> httpx.AsyncClient:
     )
 
 
-async def _deployment(config: Config, requests: Requests) -> Deployment:
+async def _deployment(config: DaemonConfig, requests: Requests) -> ServedDeployment:
     while True:
         try:
             deployment = await read_chain(requests)
@@ -131,11 +131,13 @@ async def _deployment(config: Config, requests: Requests) -> Deployment:
     return deployment
 
 
-async def _chain(config: Config, http: httpx.AsyncClient, deployment: Deployment, provider_id: int) -> Chain | None:
+async def _chain(
+    config: DaemonConfig, http: httpx.AsyncClient, deployment: ServedDeployment, provider_id: int
+) -> ChainReader | None:
     """A node that is away is waited for where a job needs it; one of another chain is a mistake."""
     if config.rpc_url is None:
         return None
-    chain = Chain(http, config.rpc_url, deployment.book, provider_id)
+    chain = ChainReader(http, config.rpc_url, deployment.book, provider_id)
     try:
         found = await chain.chain_id()
     except Unavailable as trouble:
@@ -146,10 +148,10 @@ async def _chain(config: Config, http: httpx.AsyncClient, deployment: Deployment
     return chain
 
 
-async def _session(coordinator: Coordinator) -> Session:
+async def _session(coordinator: Coordinator) -> ProviderSession:
     while True:
         session = await coordinator.sessions.current()
-        if isinstance(session, Session):
+        if isinstance(session, ProviderSession):
             return session
         if session.status is not None and session.status < 500:
             raise Fatal(f"the coordinator does not sign {coordinator.sessions.signer.address} in: {session.advice}")
@@ -157,7 +159,7 @@ async def _session(coordinator: Coordinator) -> Session:
         await trio.sleep(_RETRY)
 
 
-async def _model_ids(config: Config, coordinator: Coordinator) -> dict[str, int]:
+async def _model_ids(config: DaemonConfig, coordinator: Coordinator) -> dict[str, int]:
     while True:
         try:
             known = await coordinator.models()

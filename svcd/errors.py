@@ -1,4 +1,4 @@
-"""What can go wrong outside this daemon. Answers to expect (a refused claim, an unknown job) are values instead."""
+"""Errors outside this daemon. Answers to expect (a refused claim, an unknown job) are values instead."""
 
 from typing import Final
 
@@ -18,7 +18,7 @@ class Unavailable(Exception):
 
 # Why a job ended without a settle: the reasons that /metrics counts and the log names.
 #
-# A stage ends a job by raising `JobFailed`. Its reason decides whether a signed `fail` refunds the client at once, and
+# A stage ends a job by raising `WorkFailed`. Its reason decides whether a signed `fail` refunds the client at once, and
 # it says whether the backend's circuit breaker counts it.
 
 # Reasons under which no `fail` is sent: the job is left to be reclaimed.
@@ -55,7 +55,7 @@ KNOWN_REASONS: Final = (
 
 
 @attrs.frozen(slots=True)
-class JobFailed(Exception):
+class WorkFailed(Exception):
     """This job will not be settled by us. `reason` is one of the specification's, `detail` is for the log."""
 
     reason: str

@@ -20,7 +20,7 @@ _SILENCE: Final = 60.0  # seconds without an answered poll that are no trouble y
 
 
 @attrs.define(slots=True, eq=False)
-class Health:
+class DaemonHealth:
     journal: Journal
     _heard: dict[str, float] = attrs.field(factory=dict)
     _pauses: dict[str, float] = attrs.field(factory=dict)
@@ -58,7 +58,7 @@ class Health:
 
 
 async def serve_metrics(
-    host: str, port: int, health: Health, *, task_status: TaskStatus[int] = anyio.TASK_STATUS_IGNORED
+    host: str, port: int, health: DaemonHealth, *, task_status: TaskStatus[int] = anyio.TASK_STATUS_IGNORED
 ) -> None:
     """Serve /metrics and /healthz until cancelled; the port that was bound is the start's value."""
 

@@ -1,4 +1,4 @@
-"""From a probe's settings to the load of one model."""
+"""Load of a model's backend, read by a probe, and the discount that an idle backend gives."""
 
 import json
 import math
@@ -16,7 +16,7 @@ from prometheus_client.samples import Sample
 
 from svcd import metrics
 from svcd.backends.backend import LoadProbe
-from svcd.base.toml import Headers, Table, Texts, Url, read_table
+from svcd.base.toml import Headers, Texts, TomlTable, Url, read_table
 from svcd.json_path import SinglePath
 from svcd.payload.gateway import LongAnswer, opened, read_whole
 
@@ -26,7 +26,7 @@ FullAt = Annotated[float, Meta(ge=0.001, le=1e9)]
 AnswerSeconds = Annotated[float, Meta(ge=0.01, le=60)]
 
 
-class PrometheusSettings(Table, frozen=True, kw_only=True, tag="prometheus", tag_field="kind"):
+class PrometheusSettings(TomlTable, frozen=True, kw_only=True, tag="prometheus", tag_field="kind"):
     url: Url
     headers: Headers = Headers()
     full_at: FullAt | None = None  # requests at which the server is full; None: as many as the model has slots
@@ -37,7 +37,7 @@ class PrometheusSettings(Table, frozen=True, kw_only=True, tag="prometheus", tag
     seconds: AnswerSeconds = 2.0
 
 
-class JsonSettings(Table, frozen=True, kw_only=True, tag="json", tag_field="kind"):
+class JsonSettings(TomlTable, frozen=True, kw_only=True, tag="json", tag_field="kind"):
     url: Url
     headers: Headers = Headers()
     path: SinglePath
@@ -45,7 +45,7 @@ class JsonSettings(Table, frozen=True, kw_only=True, tag="json", tag_field="kind
     seconds: AnswerSeconds = 2.0
 
 
-class SlotsSettings(Table, frozen=True, kw_only=True, tag="slots", tag_field="kind"):
+class SlotsSettings(TomlTable, frozen=True, kw_only=True, tag="slots", tag_field="kind"):
     """The load of svcd's own slots: no server is asked."""
 
 
@@ -232,7 +232,7 @@ def _client(headers: dict[str, str]) -> httpx.AsyncClient:
 
 
 @attrs.frozen(slots=True)
-class Rates:
+class AskRates:
     """Prices per 10^6 units."""
 
     rate_in: int
@@ -268,9 +268,9 @@ class Discount:
         self._percent = min(grown, allowed)
         self._show()
 
-    def floor(self, ask: Rates) -> Rates:
+    def floor(self, ask: AskRates) -> AskRates:
         """The lowest rates that the next poll asks for; rounded up, so that never more is given than is shown."""
-        return Rates(self._discounted(ask.rate_in), self._discounted(ask.rate_out))
+        return AskRates(self._discounted(ask.rate_in), self._discounted(ask.rate_out))
 
     def _discounted(self, rate: int) -> int:
         return -(-rate * (100 - self.percent) // 100)

@@ -1,4 +1,4 @@
-"""How many units an order pays for: what goes in and, at most, what comes out.
+"""Units that an order pays for: input units, and at most so many output units.
 
     units_in    text, embeddings    one for every four bytes, begun or whole, of the input's canonical JSON, at least 1
                 image, video        Σ width × height × max(1, seconds) over the reference assets, as declared

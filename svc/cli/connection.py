@@ -1,4 +1,4 @@
-"""What every command that talks to a coordinator takes, opens, and turns its failures into."""
+"""Connection of a command to a coordinator: its options, its client, and its failures as exit codes."""
 
 import functools
 import os

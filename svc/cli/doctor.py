@@ -1,4 +1,4 @@
-"""Doctor's checks by the chain: that the contracts are what the coordinator says, and what the wallet holds."""
+"""`svc doctor`: checks of the wallet, the coordinator, the gateways and the chain, each with its remedy."""
 
 import platform
 import time

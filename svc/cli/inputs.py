@@ -1,4 +1,4 @@
-"""What a model is to work on: from an argument, a file or standard input."""
+"""Input of an order: from an argument, a file or standard input."""
 
 import functools
 import sys

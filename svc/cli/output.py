@@ -1,4 +1,4 @@
-"""Where a command's words go.
+"""Output of a command: results to standard output, remarks and progress to standard error.
 
 Results go to standard output, all else to standard error, so that a pipe carries results alone. On a terminal a
 table is drawn; in a pipe it is one line per row with tabs between its cells; with `--json` standard output is JSON.

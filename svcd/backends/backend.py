@@ -1,4 +1,4 @@
-"""What svcd asks of a backend, whatever it is made of."""
+"""Backend interface: one run of a model, its retries, and the circuit breaker before it."""
 
 import random
 import re
@@ -10,14 +10,14 @@ import structlog
 import trio
 
 from svcd import metrics
-from svcd.errors import JobFailed
-from svcd.job.held import Output, Work
+from svcd.errors import WorkFailed
+from svcd.job.held import ModelWork, WorkOutput
 
 
 class Backend(Protocol):
     """One model's way to its outputs. Its slots are counted above it: `run` is called at most that often at a time.
 
-    `run` returns in time or raises `JobFailed`:
+    `run` returns in time or raises `WorkFailed`:
 
     - `backend_error`: refused, and no attempt would help; `backend_fault` says whose fault it is
     - `backend_exhausted`: every attempt failed
@@ -27,7 +27,7 @@ class Backend(Protocol):
     It may be cancelled at any point and then leaves nothing running.
     """
 
-    async def run(self, work: Work) -> Output: ...
+    async def run(self, work: ModelWork) -> WorkOutput: ...
 
     async def is_up(self) -> bool:
         """A cheap look whether jobs would be taken: what opens the circuit again after a breaker closed it."""
@@ -114,8 +114,8 @@ class Attempts:
     backoff_seconds: float
     longest_backoff_seconds: float
 
-    async def run(self, work: Work, attempt: Callable[[Signs], Awaitable[Output]]) -> Output:
-        """The first output. `JobFailed` of an attempt ends it at once; `TryAgain` is followed by a wait and another
+    async def run(self, work: ModelWork, attempt: Callable[[Signs], Awaitable[WorkOutput]]) -> WorkOutput:
+        """The first output. `WorkFailed` of an attempt ends it at once; `TryAgain` is followed by a wait and another
         attempt while there is one left (`backend_exhausted`) and time for it (`deadline_wait`)."""
         trouble: TryAgain | None = None
         signs = Signs()
@@ -131,12 +131,12 @@ class Attempts:
             if trio.current_time() >= work.deadline:
                 # An attempt may be merely long. After a failure, or without any sign, the backend is not well.
                 fault = trouble is not None or not signs.of_life
-                raise JobFailed("deadline_wait", f"attempt {number} was under way at the deadline", fault)
+                raise WorkFailed("deadline_wait", f"attempt {number} was under way at the deadline", fault)
             if trio.current_time() + wait >= work.deadline:
-                raise JobFailed("deadline_wait", f"{trouble}; {wait:.1f} s more would end past the deadline", True)
+                raise WorkFailed("deadline_wait", f"{trouble}; {wait:.1f} s more would end past the deadline", True)
             metrics.backend_retries.labels(work.model).inc()
             await trio.sleep(wait)
-        raise JobFailed("backend_exhausted", f"{self.most} attempts, the last one: {trouble}", True)
+        raise WorkFailed("backend_exhausted", f"{self.most} attempts, the last one: {trouble}", True)
 
     def _wait(self, number: int, failed: TryAgain) -> float:
         if failed.after is not None:
@@ -152,7 +152,7 @@ class Attempts:
 # off
 #     tried    a look was good: jobs are claimed again, but one fault is enough to open it; a success closes it
 #
-# What a client did wrong (`JobFailed.backend_fault` is False) is no fault, and no success either.
+# What a client did wrong (`WorkFailed.backend_fault` is False) is no fault, and no success either.
 
 log = structlog.get_logger(__name__)
 

@@ -25,8 +25,8 @@ from svcd.backends.settings import (
     OpenAISettings,
     ServerSettings,
 )
-from svcd.errors import JobFailed
-from svcd.job.held import Output, Work
+from svcd.errors import WorkFailed
+from svcd.job.held import ModelWork, WorkOutput
 
 # The demo's backend: answers with what it was given. It needs no server, and its answers can be checked.
 
@@ -35,18 +35,18 @@ from svcd.job.held import Output, Work
 class EchoBackend:
     settings: EchoSettings
 
-    async def run(self, work: Work) -> Output:
+    async def run(self, work: ModelWork) -> WorkOutput:
         if trio.current_time() + self.settings.delay_seconds >= work.deadline:
-            raise JobFailed("deadline_wait", "the delay would end past the deadline")
+            raise WorkFailed("deadline_wait", "the delay would end past the deadline")
         await trio.sleep(self.settings.delay_seconds)
         units = _units(work)
-        return Output(work.input, units, {"units": units})
+        return WorkOutput(work.input, units, {"units": units})
 
     async def is_up(self) -> bool:
         return True
 
 
-def _units(work: Work) -> int:
+def _units(work: ModelWork) -> int:
     match work.modality:
         case "text":
             return min(text_units(len(canonical(work.input))), work.units_out)

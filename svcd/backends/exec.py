@@ -36,8 +36,8 @@ from svcd.backends import confined
 from svcd.backends.backend import Attempts, Signs, TryAgain
 from svcd.backends.http_answers import for_the_seal, read_object
 from svcd.backends.settings import ExecSettings
-from svcd.errors import JobFailed
-from svcd.job.held import Output, Work
+from svcd.errors import WorkFailed
+from svcd.job.held import ModelWork, WorkOutput
 
 _DATA_ERROR: Final = 65  # sysexits.h EX_DATAERR
 _TRY_AGAIN: Final = 75  # sysexits.h EX_TEMPFAIL
@@ -62,7 +62,7 @@ class ExecBackend:
     settings: ExecSettings
     private: Sequence[Path] = ()
 
-    async def run(self, work: Work) -> Output:
+    async def run(self, work: ModelWork) -> WorkOutput:
         backoff = self.settings.backoff_seconds
         return await Attempts(self.settings.attempts, backoff, backoff * 8).run(
             work, lambda signs: self._attempt(work, signs)
@@ -71,7 +71,7 @@ class ExecBackend:
     async def is_up(self) -> bool:
         return os.access(self.settings.command[0], os.X_OK)
 
-    async def _attempt(self, work: Work, signs: Signs) -> Output:
+    async def _attempt(self, work: ModelWork, signs: Signs) -> WorkOutput:
         try:
             process = await trio.lowlevel.open_process(
                 self._command(),
@@ -84,7 +84,7 @@ class ExecBackend:
                 start_new_session=True,
             )
         except OSError as broken:
-            raise JobFailed("backend_error", f"the program cannot be started: {broken.strerror}", True) from None
+            raise WorkFailed("backend_error", f"the program cannot be started: {broken.strerror}", True) from None
         signs.of_life = True
         heard = _Heard()
         try:
@@ -122,22 +122,22 @@ class ExecBackend:
                 if pipe is not None:
                     await trio.aclose_forcefully(pipe)
 
-    def _judge(self, process: trio.Process, heard: _Heard, work: Work) -> Output:
+    def _judge(self, process: trio.Process, heard: _Heard, work: ModelWork) -> WorkOutput:
         complaint = heard.complaint.decode("utf-8", "replace").strip()
         if heard.too_long:
-            raise JobFailed("backend_error", f"it wrote more than {self.settings.longest_answer_bytes} bytes", True)
+            raise WorkFailed("backend_error", f"it wrote more than {self.settings.longest_answer_bytes} bytes", True)
         if process.returncode == _DATA_ERROR:
-            raise JobFailed("backend_error", f"the program refused the input: {complaint}")
+            raise WorkFailed("backend_error", f"the program refused the input: {complaint}")
         if process.returncode == _TRY_AGAIN:
             raise TryAgain(f"the program asks for another attempt: {complaint}")
         if process.returncode == confined.NOT_STARTED and self.settings.confine:
-            raise JobFailed("backend_error", f"the program cannot be started: {complaint}", True)
+            raise WorkFailed("backend_error", f"the program cannot be started: {complaint}", True)
         if process.returncode != 0:
-            raise JobFailed("backend_error", f"the program ended with {process.returncode}: {complaint}", True)
+            raise WorkFailed("backend_error", f"the program ended with {process.returncode}: {complaint}", True)
         return _output(read_object(bytes(heard.output)), work)
 
 
-def _request(work: Work) -> bytes:
+def _request(work: ModelWork) -> bytes:
     return json.dumps(
         {
             "job_id": "0x" + work.job_id.hex(),
@@ -151,22 +151,22 @@ def _request(work: Work) -> bytes:
     ).encode()
 
 
-def _output(answer: dict[str, object], work: Work) -> Output:
+def _output(answer: dict[str, object], work: ModelWork) -> WorkOutput:
     if "output" not in answer:
-        raise JobFailed("backend_error", "the program's JSON holds no output", True)
+        raise WorkFailed("backend_error", "the program's JSON holds no output", True)
     output, usage = for_the_seal(answer["output"]), for_the_seal(answer.get("usage", {}))
     if not isinstance(usage, dict):
-        raise JobFailed("backend_error", "the program's usage is not an object", True)
-    return Output(output, min(_units(answer, output, work), work.units_out), usage)
+        raise WorkFailed("backend_error", "the program's usage is not an object", True)
+    return WorkOutput(output, min(_units(answer, output, work), work.units_out), usage)
 
 
-def _units(answer: dict[str, object], output: object, work: Work) -> int:
+def _units(answer: dict[str, object], output: object, work: ModelWork) -> int:
     """The program's count; without one, the market's measure for text, and all that was paid for a shape."""
     if "completion_tok" in answer:
         try:
             return read_count(answer["completion_tok"], "completion_tok")
         except Refused as refusal:
-            raise JobFailed("backend_error", str(refusal), True) from None
+            raise WorkFailed("backend_error", str(refusal), True) from None
     return text_units(len(canonical(output))) if work.modality == "text" else work.units_out
 
 

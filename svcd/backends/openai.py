@@ -15,8 +15,8 @@ from svcd.backends.backend import Attempts, EventReader, Signs, TryAgain
 from svcd.backends.http_answers import check_length, for_the_seal, read_answer, read_body, read_error, read_object
 from svcd.backends.openai_streams import Assembler, ChatAssembler, ResponsesAssembler
 from svcd.backends.settings import OpenAISettings
-from svcd.errors import JobFailed
-from svcd.job.held import Output, Work
+from svcd.errors import WorkFailed
+from svcd.job.held import ModelWork, WorkOutput
 from svcd.json_path import JsonPath
 from svcd.payload.gateway import opened
 
@@ -59,8 +59,8 @@ _TRANSPORT: Final = frozenset({"stream", "stream_options", "background", "store"
 _MODALITY: Final = {"responses": "text", "chat": "text", "embeddings": "embeddings", "images": "image"}
 
 
-def request_body(settings: OpenAISettings, work: Work) -> dict[str, object]:
-    """`JobFailed` where no request of this kind can be made of the input."""
+def request_body(settings: OpenAISettings, work: ModelWork) -> dict[str, object]:
+    """`WorkFailed` where no request of this kind can be made of the input."""
     _check(settings, work)
     body = {key: value for key, value in work.input.items() if key not in _TRANSPORT}
     match settings.api:
@@ -82,7 +82,7 @@ def request_body(settings: OpenAISettings, work: Work) -> dict[str, object]:
     return body
 
 
-def _check(settings: OpenAISettings, work: Work) -> None:
+def _check(settings: OpenAISettings, work: ModelWork) -> None:
     if work.modality != _MODALITY[settings.api]:
         raise _unfit(work, f"a job for {work.modality} has no place at the {settings.api} route")
     for key in settings.refused:
@@ -95,18 +95,18 @@ def _check(settings: OpenAISettings, work: Work) -> None:
         raise _unfit(work, "the images route takes no reference assets")
 
 
-def _unfit(work: Work, detail: str) -> JobFailed:
-    return JobFailed("media_input_refused" if work.modality in ("image", "video") else "backend_error", detail)
+def _unfit(work: ModelWork, detail: str) -> WorkFailed:
+    return WorkFailed("media_input_refused" if work.modality in ("image", "video") else "backend_error", detail)
 
 
-def _cap(body: dict[str, object], work: Work, name: str, answers: int) -> None:
+def _cap(body: dict[str, object], work: ModelWork, name: str, answers: int) -> None:
     """The lowest of the client's limits and the order's, under the name that the route knows."""
     given = [_whole(body, key) for key in OUTPUT_CAPS]
     for key in OUTPUT_CAPS:
         body.pop(key, None)
     cap = min([work.units_out // answers, *filter(None, given)])
     if cap < 1:
-        raise JobFailed("backend_error", f"{answers} answers do not fit into {work.units_out} units")
+        raise WorkFailed("backend_error", f"{answers} answers do not fit into {work.units_out} units")
     body[name] = cap
 
 
@@ -116,7 +116,7 @@ def _whole(body: Mapping[str, object], key: str) -> int:
     try:
         return 0 if value is None else read_count(value, key)
     except Refused as refusal:
-        raise JobFailed("backend_error", str(refusal)) from None
+        raise WorkFailed("backend_error", str(refusal)) from None
 
 
 def _as_messages(body: dict[str, object]) -> None:
@@ -133,7 +133,7 @@ def _as_messages(body: dict[str, object]) -> None:
     elif isinstance(given, list) and all(_is_message(item) for item in given):
         messages += given
     else:
-        raise JobFailed("backend_error", "the input holds neither messages nor a text")
+        raise WorkFailed("backend_error", "the input holds neither messages nor a text")
     body["messages"] = messages
 
 
@@ -180,7 +180,7 @@ _COUNTS: Final = {"responses": "output_tokens", "chat": "completion_tokens"}
 _IMAGES: Final = JsonPath.parse("data[*].b64_json")
 
 
-def output_of(api: str, work: Work, answer: dict[str, object], counted: int) -> Output:
+def output_of(api: str, work: ModelWork, answer: dict[str, object], counted: int) -> WorkOutput:
     if "model" in answer:
         answer = answer | {"model": work.model}  # what a provider calls it inside is nobody's concern
     output = for_the_seal(answer)
@@ -188,21 +188,21 @@ def output_of(api: str, work: Work, answer: dict[str, object], counted: int) -> 
     usage = usage if isinstance(usage, dict) else {}
     match api:
         case "embeddings":
-            return Output(output, 0, usage)
+            return WorkOutput(output, 0, usage)
         case "images":
-            return Output(output, _image_units(work, answer), usage)
+            return WorkOutput(output, _image_units(work, answer), usage)
     units = usage.get(_COUNTS[api])
     if type(units) is not int or units < 0:
         units = counted or text_units(len(canonical(_TEXTS[api].find(output))))
         usage |= {_COUNTS[api]: units}
-    return Output(output, min(units, work.units_out), usage)
+    return WorkOutput(output, min(units, work.units_out), usage)
 
 
-def _image_units(work: Work, answer: dict[str, object]) -> int:
+def _image_units(work: ModelWork, answer: dict[str, object]) -> int:
     """The order names its images by their pixels; those that did not come are not charged."""
     come = sum(1 for image in _IMAGES.find(answer) if isinstance(image, str) and image)
     if not come:
-        raise JobFailed("backend_error", "the answer holds no image as base64 (set extra.response_format)", True)
+        raise WorkFailed("backend_error", "the answer holds no image as base64 (set extra.response_format)", True)
     asked = work.input.get("num_images", work.input.get("n", 1))
     asked = asked if type(asked) is int and asked > 0 else 1
     return work.units_out * min(come, asked) // asked
@@ -224,7 +224,7 @@ class OpenAIBackend:
     settings: OpenAISettings
     client: httpx.AsyncClient
 
-    async def run(self, work: Work) -> Output:
+    async def run(self, work: ModelWork) -> WorkOutput:
         body = json.dumps(request_body(self.settings, work)).encode()
         settings = self.settings
         attempts = Attempts(settings.attempts, settings.backoff_seconds, settings.longest_backoff_seconds)
@@ -239,7 +239,7 @@ class OpenAIBackend:
         except httpx.RequestError:
             return False
 
-    async def _attempt(self, work: Work, body: bytes, signs: Signs) -> Output:
+    async def _attempt(self, work: ModelWork, body: bytes, signs: Signs) -> WorkOutput:
         settings = self.settings
         signs.of_life = not settings.streams  # without a stream, silence is how work sounds
         try:

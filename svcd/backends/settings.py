@@ -9,7 +9,7 @@ from msgspec import Meta, field
 
 from common.refusal import Refused
 from svcd.base.keys import KeySource, read_secret
-from svcd.base.toml import Headers, HiddenTexts, Mistake, Table, Text, Texts, Url, read_table
+from svcd.base.toml import Headers, HiddenTexts, Mistake, Text, Texts, TomlTable, Url, read_table
 from svcd.json_path import JsonPath, SinglePath
 
 # The largest result that a coordinator takes is 200 MiB by default: sealed, and with base64 inside of it.
@@ -21,7 +21,7 @@ Backoff = Annotated[float, Meta(ge=0, le=600)]
 PollSeconds = Annotated[float, Meta(ge=0.01, le=3600)]
 
 
-class ServerSettings(Table, frozen=True, kw_only=True):
+class ServerSettings(TomlTable, frozen=True, kw_only=True):
     """A server of the provider's, and the patience with it. The job's deadline ends every attempt in any case."""
 
     models: dict[str, str] = field(default_factory=dict)
@@ -100,7 +100,7 @@ class HttpSettings(ServerSettings, frozen=True, kw_only=True, tag="http", tag_fi
                 raise Refused("must hold {id}, where the job's id goes", name)
 
 
-class ExecSettings(Table, frozen=True, kw_only=True, tag="exec", tag_field="kind"):
+class ExecSettings(TomlTable, frozen=True, kw_only=True, tag="exec", tag_field="kind"):
     command: Texts
     directory: Path | None = None
     environment: HiddenTexts = HiddenTexts()
@@ -115,7 +115,7 @@ class ExecSettings(Table, frozen=True, kw_only=True, tag="exec", tag_field="kind
             raise Refused("must begin with the absolute path of a program", "command")
 
 
-class EchoSettings(Table, frozen=True, kw_only=True, tag="echo", tag_field="kind"):
+class EchoSettings(TomlTable, frozen=True, kw_only=True, tag="echo", tag_field="kind"):
     delay_seconds: Annotated[float, Meta(ge=0, le=86_400)] = 0.0
 
 

@@ -25,7 +25,7 @@ Text = Annotated[str, msgspec.Meta(min_length=1)]
 Texts = tuple[Text, ...]
 
 
-class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TomlTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One table of the file. `__post_init__` may raise `Refused`, whose `param` is one of the table's keys."""
 
 

@@ -20,8 +20,8 @@ from common.scalars import read_uint
 from common.secp256k1 import Wallet
 from svcd.backends.settings import BackendSettings, with_api_key
 from svcd.base.keys import KeySource, read_key
-from svcd.base.toml import KeyPath, Mistake, Table, Text, Url, read_file, read_table
-from svcd.load import ProbeSettings, Rates, SlotsSettings
+from svcd.base.toml import KeyPath, Mistake, Text, TomlTable, Url, read_file, read_table
+from svcd.load import AskRates, ProbeSettings, SlotsSettings
 
 T = TypeVar("T")
 Port = Annotated[int, Meta(ge=0, le=65_535)]
@@ -30,7 +30,7 @@ _PUBLIC_FILES: Final = frozenset({"addresses_file", "evidence_file"})
 _MOST_QUOTES: Final = 64  # of one snapshot of asks
 
 
-class CoordinatorTable(Table, frozen=True, kw_only=True):
+class CoordinatorTable(TomlTable, frozen=True, kw_only=True):
     url: Url
     addresses_file: Path | None = None
     rpc_url: Url | None = None
@@ -42,13 +42,13 @@ class CoordinatorTable(Table, frozen=True, kw_only=True):
             )
 
 
-class GatewayTable(Table, frozen=True, kw_only=True):
+class GatewayTable(TomlTable, frozen=True, kw_only=True):
     urls: Annotated[tuple[Url, ...], Meta(min_length=1)]
     attempts: Annotated[int, Meta(ge=1, le=100)] = 8
     pause_seconds: Annotated[float, Meta(ge=0.1, le=60)] = 1.5
 
 
-class KeysTable(Table, frozen=True, kw_only=True):
+class KeysTable(TomlTable, frozen=True, kw_only=True):
     wallet_file: Path | None = None
     wallet_env: Text | None = None
     wallet_credential: Text | None = None
@@ -58,18 +58,18 @@ class KeysTable(Table, frozen=True, kw_only=True):
     evidence_file: Path | None = None
 
 
-class MetricsTable(Table, frozen=True, kw_only=True):
+class MetricsTable(TomlTable, frozen=True, kw_only=True):
     host: Text = "127.0.0.1"
     port: Port = 9403
 
 
-class LimitsTable(Table, frozen=True, kw_only=True):
+class LimitsTable(TomlTable, frozen=True, kw_only=True):
     shutdown_grace_seconds: Annotated[float, Meta(ge=0, le=86_400)] = 60.0
     # At most the highest MAX_BLOB_BYTES of a coordinator.
     max_container_bytes: Annotated[int, Meta(ge=1024, le=1_073_741_824)] = 209_715_200
 
 
-class DiscountTable(Table, frozen=True, kw_only=True):
+class DiscountTable(TomlTable, frozen=True, kw_only=True):
     most_percent: Annotated[int, Meta(ge=0, le=100)] = 0
     ramp_seconds: Annotated[float, Meta(ge=1, le=86_400)] = 600.0
 
@@ -87,7 +87,7 @@ class Rate(int):
             raise Refused(error.message.removeprefix("rate ")) from None
 
 
-class AskTable(Table, frozen=True, kw_only=True):
+class AskTable(TomlTable, frozen=True, kw_only=True):
     sla_seconds: Annotated[int, Meta(ge=1, le=86_400)]
     rate_in: Rate
     rate_out: Rate
@@ -97,7 +97,7 @@ class AskTable(Table, frozen=True, kw_only=True):
             raise Refused("both rates are 0, which withdraws an ask: leave it out instead")
 
 
-class ModelConfig(Table, frozen=True, kw_only=True):
+class ModelConfig(TomlTable, frozen=True, kw_only=True):
     """One model that is offered. No other SLA window than those of its asks is claimed."""
 
     name: Text
@@ -111,12 +111,12 @@ class ModelConfig(Table, frozen=True, kw_only=True):
     load: ProbeSettings = SlotsSettings()
 
     @property
-    def asks(self) -> dict[int, Rates]:
+    def asks(self) -> dict[int, AskRates]:
         """The rates per SLA window in seconds."""
-        return {ask.sla_seconds: Rates(ask.rate_in, ask.rate_out) for ask in self.ask}
+        return {ask.sla_seconds: AskRates(ask.rate_in, ask.rate_out) for ask in self.ask}
 
 
-class ConfigFile(Table, frozen=True, kw_only=True):
+class ConfigFile(TomlTable, frozen=True, kw_only=True):
     state_directory: Path
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     coordinator: CoordinatorTable
@@ -135,7 +135,7 @@ class LocationFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @attrs.frozen(slots=True, kw_only=True)
-class Config:
+class DaemonConfig:
     state_directory: Path
     shutdown_grace_seconds: float
     log_level: str
@@ -168,7 +168,7 @@ class Whereabouts:
     metrics_port: int
 
 
-def read_config(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
+def read_config(path: Path, environ: Mapping[str, str] = os.environ) -> DaemonConfig:
     """Fatal, as one line that names the file, the line and the key, when anything is wrong with it."""
     return read_file(path, lambda values: _config(values, environ))
 
@@ -181,7 +181,7 @@ def read_whereabouts(path: Path) -> Whereabouts:
     )
 
 
-def _config(values: Mapping[str, object], environ: Mapping[str, str]) -> Config:
+def _config(values: Mapping[str, object], environ: Mapping[str, str]) -> DaemonConfig:
     file = read_table(_with_default_probes(values), ConfigFile)
     keys = file.keys
     wallet_at = KeySource("wallet", keys.wallet_file, keys.wallet_env, keys.wallet_credential)
@@ -189,7 +189,7 @@ def _config(values: Mapping[str, object], environ: Mapping[str, str]) -> Config:
     wallet = _at(("keys",), lambda: read_key(wallet_at, environ, Wallet))
     if wallet is None:
         raise Mistake.at(("keys", "wallet_file"), "wallet_file, wallet_env or wallet_credential is missing")
-    return Config(
+    return DaemonConfig(
         state_directory=file.state_directory,
         log_level=file.log_level,
         shutdown_grace_seconds=file.limits.shutdown_grace_seconds,

@@ -101,7 +101,7 @@ class Slots:
 
 
 @attrs.frozen(slots=True)
-class Work:
+class ModelWork:
     """One job, opened and checked. `deadline` is in the event loop's clock (`trio.current_time()`): the moment by which
     the output must be there so that it can still be sealed, uploaded and settled within the SLA."""
 
@@ -115,7 +115,7 @@ class Work:
 
 
 @attrs.frozen(slots=True)
-class Output:
+class WorkOutput:
     """`completion_tok` is what is charged: units produced, at most the order's `units_out`. `usage` is what the sealed
     result tells the client about it."""
 
@@ -129,7 +129,7 @@ CLAIM_DEAD_AFTER: Final = 660.0
 
 
 @attrs.frozen(slots=True, eq=False)
-class Held:
+class ClaimedJob:
     """`sla_ends` is in the loop's time: the last moment at which the chain takes a settle."""
 
     job: Job
@@ -139,7 +139,7 @@ class Held:
     recovered: bool = False  # found held at start, not claimed by this run
 
     @property
-    def held(self) -> "Held":
+    def held(self) -> "ClaimedJob":
         """As on what the later stages make of it."""
         return self
 
@@ -161,27 +161,27 @@ class Held:
 
 @attrs.frozen(slots=True, eq=False)
 class Opened:
-    held: Held
-    work: Work
+    held: ClaimedJob
+    work: ModelWork
     result_key: PublicKey
 
 
 @attrs.frozen(slots=True, eq=False)
 class Finished:
-    held: Held
-    output: Output
+    held: ClaimedJob
+    output: WorkOutput
     result_key: PublicKey
     started: float
 
 
 @attrs.frozen(slots=True, eq=False)
-class Sealed:
+class SealedJob:
     """The sealed bytes are in the journal; small ones are here too. `result_cid`: where large ones were uploaded.
 
     `started` is None for a job whose run belongs to an earlier process.
     """
 
-    held: Held
+    held: ClaimedJob
     completion_tok: int
     length: int
     result: bytes | None = attrs.field(default=None, repr=False)
@@ -193,5 +193,5 @@ class Sealed:
 class Failing:
     """To be failed on the chain; the journal has the reason."""
 
-    held: Held
+    held: ClaimedJob
     reason: str

@@ -18,7 +18,7 @@ import trio
 
 from common.plain_answers import IDENTITY, require_plain, require_short
 from common.refusal import Refused
-from svcd.errors import JobFailed
+from svcd.errors import WorkFailed
 
 # A payload on its way in: in memory while it is small, in a file that nobody else can open once it is not.
 
@@ -206,7 +206,7 @@ def is_content_id(cid: str) -> bool:
 
 
 @attrs.frozen(slots=True)
-class Gateways:
+class PayloadGateways:
     """Tried in turn. A 404 (not there yet) and a 5xx are worth another attempt, until there were `attempts` answers in
     all; any other status, and content that is not the right one, ends that gateway's part in it. No answer at all is
     the network's trouble, and is not counted.
@@ -218,16 +218,16 @@ class Gateways:
     pause: float = 1.5
 
     async def fetch(self, cid: str, into: Spool, give_up_at: float, check: Callable[[], Awaitable[T]]) -> T:
-        """What `check` makes of `into`, once it holds the content; its `JobFailed` says that it is not the right one.
+        """What `check` makes of `into`, once it holds the content; its `WorkFailed` says that it is not the right one.
 
-        `JobFailed`: the first gateway's that had something else (`bad_container` when it was longer than allowed), when
-        no other gave the right one; `task_unresolved` when none gave anything.
+        `WorkFailed`: the first gateway's that had something else (`bad_container` when it was longer than allowed),
+        when no other gave the right one; `task_unresolved` when none gave anything.
         """
         if not is_content_id(cid):
-            raise JobFailed("task_unresolved", "the order names no content id")
+            raise WorkFailed("task_unresolved", "the order names no content id")
         left = list(self.urls)
-        trouble = JobFailed("task_unresolved", "no gateway")
-        wrong: JobFailed | None = None
+        trouble = WorkFailed("task_unresolved", "no gateway")
+        wrong: WorkFailed | None = None
         with trio.move_on_at(give_up_at):
             asked = answers = 0
             while left and answers < self.attempts:
@@ -239,14 +239,14 @@ class Gateways:
                     status = await self._once(url, cid, into)
                     if status is None:
                         return await check()
-                except JobFailed as other:
+                except WorkFailed as other:
                     log.warning("a gateway served other content", gateway=url, cid=cid, reason=other.reason)
                     wrong = wrong or other
                     left.remove(url)
                     continue
                 except OSError as full:  # ours: httpx has its own for the network's
-                    raise JobFailed("task_unresolved", f"it cannot be kept here: {full.strerror}") from None
-                trouble = JobFailed("task_unresolved", f"{url}: {status}")
+                    raise WorkFailed("task_unresolved", f"it cannot be kept here: {full.strerror}") from None
+                trouble = WorkFailed("task_unresolved", f"{url}: {status}")
                 if isinstance(status, int):
                     answers += 1
                     if status != httpx.codes.NOT_FOUND and status < _SERVER_ERROR:
@@ -259,7 +259,7 @@ class Gateways:
 
         async def keep(piece: bytes) -> bool:
             if not await into.write(piece):
-                raise JobFailed("bad_container", "it is longer than max_container_bytes")
+                raise WorkFailed("bad_container", "it is longer than max_container_bytes")
             return False
 
         try:
@@ -269,7 +269,7 @@ class Gateways:
                 await hand_pieces(response, keep)
                 return None
         except (EncodedAnswer, ForeignRedirect) as odd:
-            raise JobFailed("task_unresolved", f"{url}: {odd}") from None
+            raise WorkFailed("task_unresolved", f"{url}: {odd}") from None
         except httpx.HTTPError as failure:
             return f"{type(failure).__name__}: {failure}"
 

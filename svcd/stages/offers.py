@@ -1,4 +1,4 @@
-"""Jobs that are not to be claimed (again), and what is not to be claimed for a while."""
+"""Offers on their way from pollers to claimers: jobs that are left alone, and a channel ordered by deadline."""
 
 import heapq
 import itertools

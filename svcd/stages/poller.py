@@ -12,10 +12,10 @@ from svcd.backends.backend import Breaker
 from svcd.configuration.config import ModelConfig
 from svcd.coordinator.client import Coordinator
 from svcd.errors import Unavailable
-from svcd.health import Health
+from svcd.health import DaemonHealth
 from svcd.job.held import Slot, Slots
 from svcd.job.row import Job
-from svcd.load import Discount, Load, Rates
+from svcd.load import AskRates, Discount, Load
 from svcd.payload.gateway import is_content_id
 from svcd.stages.claimer import Offer
 from svcd.stages.offers import DeadlineChannel, Exclusions
@@ -40,7 +40,7 @@ class Poller:
     exclusions: Exclusions
     timings: Timings
     offers: DeadlineChannel[Offer]
-    health: Health
+    health: DaemonHealth
     # Leased to us at the last poll and of no use to us. The coordinator counts them as it counts what we claim: a few
     # orders for a window that is not sold here would otherwise be all that we are ever handed.
     _unwanted: int = 0
@@ -95,7 +95,7 @@ class Poller:
             return 0
         return min(self.slots.free(self.model.name), int((1 - load) * self.model.slots + 1e-9))
 
-    def _is_wanted(self, job: Job, floors: dict[int, Rates]) -> bool:
+    def _is_wanted(self, job: Job, floors: dict[int, AskRates]) -> bool:
         floor = floors.get(job.sla_secs)
         return (
             floor is not None

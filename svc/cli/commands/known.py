@@ -1,4 +1,4 @@
-"""Known markets: what is remembered of each, what the coordinator says now, and taking a change as it was announced."""
+"""Commands about this user: known markets and wallet keys."""
 
 from collections.abc import Callable
 from pathlib import Path

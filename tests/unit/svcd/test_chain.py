@@ -13,7 +13,7 @@ from common.artifacts import event_topic, load
 from common.domains import Domains
 from common.messages.payments import job_payment
 from common.secp256k1 import Wallet
-from svcd.chain import Chain, Claimed, Contradicted, NotClaimed, Standing
+from svcd.chain import ChainReader, Claimed, Contradicted, NotClaimed, Standing
 from svcd.errors import Unavailable
 from svcd.job.row import Job, JobState
 from tests.fakes.market import BOOK
@@ -99,7 +99,7 @@ class FakeNode:
 
 async def standing(node: FakeNode, job: Job = JOB) -> Standing:
     async with httpx.AsyncClient(transport=StreamedTransport(node.reply)) as http:
-        return await Chain(http, "http://node.example/key", BOOK, PROVIDER).standing(job)
+        return await ChainReader(http, "http://node.example/key", BOOK, PROVIDER).standing(job)
 
 
 async def test_claim_that_the_chain_shows_on_the_terms_told_is_ours() -> None:

@@ -3,7 +3,7 @@ import httpx
 import pytest
 import trio
 
-from svcd.health import Health, serve_metrics
+from svcd.health import DaemonHealth, serve_metrics
 
 pytestmark = pytest.mark.trio
 
@@ -15,7 +15,7 @@ class Journal:
 
 async def test_health_follows_the_journal_and_metrics_hold_every_series_from_the_start() -> None:
     journal = Journal()
-    health = Health(journal)  # type: ignore[arg-type]
+    health = DaemonHealth(journal)  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery, httpx.AsyncClient(trust_env=False) as http:
         port = await nursery.start(serve_metrics, "127.0.0.1", 0, health)
         base = f"http://127.0.0.1:{port}"

@@ -13,7 +13,7 @@ import attrs
 import httpx
 
 from coordinatord.config import Config, read_config
-from devnet.accounts import Wallet
+from devnet.accounts import DevWallet
 from devnet.catalogue import MODELS
 from devnet.ports import pick_free
 from devnet.world import World
@@ -45,7 +45,7 @@ class Honest:
 
     base_url: str
     world: World
-    wallet: Wallet
+    wallet: DevWallet
     gateways: tuple[str, ...]
     posts: list[float] = attrs.field(factory=list)
     jobs: list[float] = attrs.field(factory=list)

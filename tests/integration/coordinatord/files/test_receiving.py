@@ -19,7 +19,7 @@ from coordinatord.janitor import Janitor
 from coordinatord.orders.containers import Containers
 from coordinatord.pins.requests import Signer, StoreRequests
 from coordinatord.pins.store import PinStore, bucket_url, open_pin_store
-from devnet.pins import PinStore as DevnetPins
+from devnet.pins import PinStoreService as DevnetPins
 from tests.faults.upload_process import upload_process
 from tests.integration.coordinatord.scene.faults import Faults
 

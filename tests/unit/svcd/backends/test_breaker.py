@@ -3,7 +3,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from svcd.backends.backend import FAULTS_TO_OPEN, Breaker, watch
-from svcd.job.held import Output, Work
+from svcd.job.held import ModelWork, WorkOutput
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ class Looks:
         self.answers = list(answers)
         self.at: list[float] = []
 
-    async def run(self, work: Work) -> Output:
+    async def run(self, work: ModelWork) -> WorkOutput:
         raise AssertionError("a look runs nothing")
 
     async def is_up(self) -> bool:

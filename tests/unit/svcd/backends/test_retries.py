@@ -6,20 +6,20 @@ from trio.testing import MockClock
 
 from svcd import metrics
 from svcd.backends.backend import Attempts, Signs, TryAgain
-from svcd.errors import JobFailed
-from svcd.job.held import Output
+from svcd.errors import WorkFailed
+from svcd.job.held import WorkOutput
 from tests.fakes.provider_work import work_on
 
 pytestmark = pytest.mark.trio
 
-OUTPUT = Output("done", 1)
+OUTPUT = WorkOutput("done", 1)
 
 
-def failing(*troubles: Exception) -> Callable[[Signs], Awaitable[Output]]:
+def failing(*troubles: Exception) -> Callable[[Signs], Awaitable[WorkOutput]]:
     """Attempts that raise these in turn, and then succeed."""
     waiting = list(troubles)
 
-    async def attempt(_: Signs) -> Output:
+    async def attempt(_: Signs) -> WorkOutput:
         await trio.lowlevel.checkpoint()
         if waiting:
             raise waiting.pop(0)
@@ -39,7 +39,7 @@ async def test_attempts_are_repeated_with_growing_waits_and_each_retry_is_counte
 
 
 async def test_the_last_failure_is_exhaustion_and_the_backends_fault(autojump_clock: MockClock) -> None:
-    with pytest.raises(JobFailed) as failed:
+    with pytest.raises(WorkFailed) as failed:
         await Attempts(2, 1, 60).run(work_on(), failing(TryAgain("a"), TryAgain("b")))
     assert (failed.value.reason, failed.value.backend_fault) == ("backend_exhausted", True)
     assert "b" in failed.value.detail
@@ -53,7 +53,7 @@ async def test_a_wait_that_the_server_asked_for_is_kept_to_the_second(autojump_c
 
 async def test_a_wait_that_would_end_past_the_deadline_is_not_begun(autojump_clock: MockClock) -> None:
     began = trio.current_time()
-    with pytest.raises(JobFailed) as failed:
+    with pytest.raises(WorkFailed) as failed:
         await Attempts(2, 1, 60).run(work_on(deadline=began + 90), failing(TryAgain("busy", after=90)))
     assert (failed.value.reason, trio.current_time()) == ("deadline_wait", began)
 
@@ -68,7 +68,7 @@ async def test_an_attempt_under_way_at_the_deadline_is_cancelled(
 ) -> None:
     waiting = list(before)
 
-    async def attempt(signs: Signs) -> Output:
+    async def attempt(signs: Signs) -> WorkOutput:
         if waiting:
             raise waiting.pop()
         signs.of_life = alive
@@ -76,12 +76,12 @@ async def test_an_attempt_under_way_at_the_deadline_is_cancelled(
         return OUTPUT
 
     deadline = trio.current_time() + 30
-    with pytest.raises(JobFailed) as failed:
+    with pytest.raises(WorkFailed) as failed:
         await Attempts(4, 1, 60).run(work_on(deadline=deadline), attempt)
     assert (failed.value.reason, failed.value.backend_fault, trio.current_time()) == ("deadline_wait", fault, deadline)
 
 
 async def test_a_failure_that_no_attempt_would_mend_ends_it_at_once(autojump_clock: MockClock) -> None:
-    with pytest.raises(JobFailed) as failed:
-        await Attempts(4, 1, 60).run(work_on(), failing(JobFailed("backend_error", "no")))
+    with pytest.raises(WorkFailed) as failed:
+        await Attempts(4, 1, 60).run(work_on(), failing(WorkFailed("backend_error", "no")))
     assert failed.value.detail == "no"

@@ -8,9 +8,9 @@ import pytest
 from common.box import SecretKey
 from common.daemon.errors import Fatal
 from common.secp256k1 import Wallet
-from svcd.base.toml import Table
-from svcd.configuration.config import Config, ConfigFile, read_config
-from svcd.load import Rates, SlotsSettings
+from svcd.base.toml import TomlTable
+from svcd.configuration.config import ConfigFile, DaemonConfig, read_config
+from svcd.load import AskRates, SlotsSettings
 
 _EXAMPLE = Path(__file__).parents[4] / "config" / "svcd.toml"
 _KEY = "11" * 32
@@ -34,7 +34,7 @@ kind = "echo"
 """
 
 
-def _read(text: str, tmp_path: Path, **environ: str) -> Config:
+def _read(text: str, tmp_path: Path, **environ: str) -> DaemonConfig:
     path = tmp_path / "svcd.toml"
     path.write_text(text)
     return read_config(path, {"WALLET": _KEY, "SHORT": "11", **environ})
@@ -54,7 +54,7 @@ def test_smallest_configuration_reads_with_its_defaults(tmp_path: Path) -> None:
     assert config.slots == {"a": 2}
     (model,) = config.models
     assert model.serves == {"text"}
-    assert model.asks == {60: Rates(1, 2**127)}
+    assert model.asks == {60: AskRates(1, 2**127)}
     assert (config.metrics_port, config.shutdown_grace_seconds, model.margin_seconds) == (9403, 60, 30)
 
 
@@ -138,7 +138,7 @@ def test_keys_come_from_a_file_or_a_systemd_credential(tmp_path: Path) -> None:
     assert "CREDENTIALS_DIRECTORY" in _mistake(by_credential, tmp_path)
 
 
-def _example(tmp_path: Path, *, whole: bool) -> Config:
+def _example(tmp_path: Path, *, whole: bool) -> DaemonConfig:
     """The documented example; `whole`: with what it comments out, as far as it can stand beside the rest."""
     text = _EXAMPLE.read_text()
     if whole:
@@ -179,7 +179,7 @@ def test_node_without_the_contracts_to_ask_it_about_is_refused(tmp_path: Path) -
     assert "coordinator.rpc_url: rpc_url needs addresses_file" in said
 
 
-def _values(config: Config) -> dict[str, object]:
+def _values(config: DaemonConfig) -> dict[str, object]:
     return {name: getattr(config, name) for name in type(config).__slots__ if not name.startswith("__")}
 
 
@@ -189,7 +189,7 @@ def _keys(table: type) -> set[str]:
     for field in msgspec.structs.fields(table):
         keys.add(field.encode_name)
         for kind in (field.type, *get_args(field.type), *(a for b in get_args(field.type) for a in get_args(b))):
-            if isinstance(kind, type) and issubclass(kind, Table) and field.name not in ("backend", "load"):
+            if isinstance(kind, type) and issubclass(kind, TomlTable) and field.name not in ("backend", "load"):
                 keys |= _keys(kind)
     return keys
 

@@ -1,7 +1,7 @@
 import pytest
 
 from svcd import metrics
-from svcd.load import Discount, Rates
+from svcd.load import AskRates, Discount
 
 
 def idle_for(seconds: float, **settings: float) -> Discount:
@@ -34,11 +34,11 @@ def test_no_configured_floor_is_no_discount() -> None:
     discount = Discount("m", 0)
     discount.observe(0, 0)
     discount.observe(0, 1e6)
-    assert discount.floor(Rates(100, 200)) == Rates(100, 200)
+    assert discount.floor(AskRates(100, 200)) == AskRates(100, 200)
 
 
 def test_the_floor_is_rounded_up_in_whole_units_whatever_their_size() -> None:
-    assert idle_for(150).floor(Rates(11, 2**127 + 1)) == Rates(10, (2**127 + 1) * 9 // 10 + 1)
+    assert idle_for(150).floor(AskRates(11, 2**127 + 1)) == AskRates(10, (2**127 + 1) * 9 // 10 + 1)
 
 
 def test_the_metric_is_there_from_the_start_and_follows() -> None:

@@ -21,7 +21,7 @@ from common.domains import Domains
 from common.scalars import hex_of
 from svcd.backends.settings import read_backend
 from svcd.load import read_probe
-from svcd.operator.check import Finding, examine, summary, table
+from svcd.operator.check import Checked, examine, summary, table
 from svcd.timings import Clock
 from tests.fakes.market import BOOK, START, Market
 from tests.fakes.market_answers import Script, answer, error, instead, unreached
@@ -35,7 +35,7 @@ PROVIDERS = load("ProviderRegistry")
 ABSENT = "http://127.0.0.1:1"  # nothing listens on this port
 
 
-async def examined(market: Market, state: Path, **configured: Any) -> list[Finding]:
+async def examined(market: Market, state: Path, **configured: Any) -> list[Checked]:
     config = config_for(market, state, **{"models": (TEXT,), "addresses": BOOK, **configured})
     market.always.setdefault("readyz", dated(0))
     return await examine(config, market.transport, Clock(lambda: START))
@@ -165,7 +165,7 @@ class Ledger:
         return b"".join(has.get(name, abi.uint(0)) for name in fields)
 
 
-async def seen_by(node: Ledger, state: Path, **configured: Any) -> list[Finding]:
+async def seen_by(node: Ledger, state: Path, **configured: Any) -> list[Checked]:
     """The rows that a node of the provider's own adds."""
     market = node.market
     market.always.setdefault("readyz", dated(0))

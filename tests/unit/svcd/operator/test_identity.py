@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from common.daemon.errors import Fatal
-from svcd.configuration.config import Config
+from svcd.configuration.config import DaemonConfig
 from svcd.operator.status import LONGEST_EVIDENCE, publish_identity
 from tests.fakes.market import START, Market
 from tests.fakes.market_answers import Script, answer, error, instead, unreached
@@ -13,7 +13,7 @@ from tests.unit.svcd.stages.running import config_for
 pytestmark = pytest.mark.trio
 
 
-def configured(market: Market, directory: Path, **changed: Any) -> Config:
+def configured(market: Market, directory: Path, **changed: Any) -> DaemonConfig:
     return config_for(market, directory, **changed)
 
 

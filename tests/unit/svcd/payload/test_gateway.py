@@ -6,8 +6,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from svcd.errors import JobFailed
-from svcd.payload.gateway import Gateways, Spool
+from svcd.errors import WorkFailed
+from svcd.payload.gateway import PayloadGateways, Spool
 from tests.fakes.streamed import StreamedTransport
 
 pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("inline_threads")]
@@ -34,7 +34,7 @@ class Net:
 
 async def right(spool: Spool) -> None:
     if spool.length != len(CONTENT):
-        raise JobFailed("commitment_mismatch")
+        raise WorkFailed("commitment_mismatch")
 
 
 async def fetched(net: Net, directory: Path, *, attempts: int = 8, limit: int = 2**30, until: float = 1000) -> bytes:
@@ -42,7 +42,7 @@ async def fetched(net: Net, directory: Path, *, attempts: int = 8, limit: int = 
         spool = Spool(directory, limit)
         urls = [f"http://{host}" for host in net.statuses]
         try:
-            gateways = Gateways(http, urls, attempts)
+            gateways = PayloadGateways(http, urls, attempts)
             await gateways.fetch("cid", spool, trio.current_time() + until, lambda: right(spool))
             content = b"".join(spool.pieces())
             assert len(content) == spool.length
@@ -62,7 +62,7 @@ async def test_network_that_is_away_is_waited_for_and_counts_as_no_answer(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     assert await fetched(Net(a=[0] * 50), tmp_path, attempts=2, until=100) == CONTENT
-    with pytest.raises(JobFailed, match="ConnectError"):
+    with pytest.raises(WorkFailed, match="ConnectError"):
         await fetched(Net(a=[0] * 50), tmp_path, attempts=2, until=50)
     assert trio.current_time() == pytest.approx(50 * 1.5 + 50, abs=1.5)
 
@@ -79,7 +79,7 @@ async def test_gateway_with_other_content_is_left_out_and_fails_no_job_that_anot
     net = Net(wrong="a", a=[], b=[404])
     assert await fetched(net, tmp_path) == CONTENT
     assert net.asked == ["a", "b", "b"]
-    with pytest.raises(JobFailed) as failed:
+    with pytest.raises(WorkFailed) as failed:
         await fetched(Net(wrong="a", a=[], b=[404] * 9), tmp_path)
     assert failed.value.reason == "commitment_mismatch"
 
@@ -92,14 +92,14 @@ async def test_gateway_with_other_content_is_left_out_and_fails_no_job_that_anot
 async def test_what_cannot_be_had_is_task_unresolved(
     net: Net, changed: dict[str, float], autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    with pytest.raises(JobFailed) as failed:
+    with pytest.raises(WorkFailed) as failed:
         await fetched(net, tmp_path, **changed)  # type: ignore[arg-type]
     assert failed.value.reason == "task_unresolved"
     assert len(net.asked) <= 8
 
 
 async def test_more_than_is_allowed_is_not_read_to_its_end(autojump_clock: MockClock, tmp_path: Path) -> None:
-    with pytest.raises(JobFailed) as failed:
+    with pytest.raises(WorkFailed) as failed:
         await fetched(Net(a=[]), tmp_path, limit=100_000)
     assert failed.value.reason == "bad_container"
 
@@ -108,7 +108,7 @@ async def test_content_that_this_disk_has_no_room_for_fails_the_job_and_is_no_fa
     autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("svcd.payload.gateway.tempfile.TemporaryFile", lambda dir: open("/dev/full", "r+b"))  # noqa: SIM115 - the spool closes it
-    with pytest.raises(JobFailed, match="No space left") as failed:
+    with pytest.raises(WorkFailed, match="No space left") as failed:
         await fetched(Net(a=[]), tmp_path)
     assert failed.value.reason == "task_unresolved"
 
@@ -125,7 +125,7 @@ async def test_redirect_to_another_host_in_the_clear_is_not_followed_and_ends_th
     location: str, autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     before = trio.current_time()
-    with pytest.raises(JobFailed, match="another host must speak https") as failed:
+    with pytest.raises(WorkFailed, match="another host must speak https") as failed:
         await redirected(location, tmp_path)
     assert (failed.value.reason, trio.current_time() - before) == ("task_unresolved", 0)
 
@@ -142,7 +142,7 @@ async def redirected(location: str, tmp_path: Path) -> list[str]:
 
     async with httpx.AsyncClient(transport=StreamedTransport(answer)) as http:
         spool = Spool(tmp_path, 2**30)
-        await Gateways(http, ["http://a"]).fetch("cid", spool, trio.current_time() + 10, lambda: right(spool))
+        await PayloadGateways(http, ["http://a"]).fetch("cid", spool, trio.current_time() + 10, lambda: right(spool))
         assert spool.length == len(CONTENT)
         spool.clear()
     return asked

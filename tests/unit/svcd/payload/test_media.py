@@ -6,7 +6,7 @@ from io import BytesIO
 import pytest
 from PIL import Image
 
-from svcd.errors import JobFailed
+from svcd.errors import WorkFailed
 from svcd.payload.media import check_media
 
 # Pillow finds the size, and its search for a second frame ends as IndexError; with the bytes added, as struct.error.
@@ -84,7 +84,7 @@ def test_clips_and_audios_are_taken_at_their_declared_sizes() -> None:
 def test_a_still_that_is_more_than_declared_or_cannot_be_measured_is_refused(
     content: bytes, width: int, height: int
 ) -> None:
-    with pytest.raises(JobFailed) as failed:
+    with pytest.raises(WorkFailed) as failed:
         check_media({"reference_images": [still(picture(2, 2), 2, 2), still(content, width, height)]})
     assert failed.value.reason == "media_input_refused"
     assert "reference_images[1]" in failed.value.detail
@@ -101,6 +101,6 @@ def test_a_still_that_is_more_than_declared_or_cannot_be_measured_is_refused(
     ids=["too many pixels", "no base64", "a long clip", "too many"],
 )
 def test_what_is_malformed_or_over_a_limit_is_refused(model_input: dict[str, object]) -> None:
-    with pytest.raises(JobFailed) as failed:
+    with pytest.raises(WorkFailed) as failed:
         check_media(model_input)
     assert failed.value.reason == "media_input_refused"

@@ -1,7 +1,7 @@
 import pytest
 
 from common.pricing.assets import Modality
-from svcd.errors import JobFailed
+from svcd.errors import WorkFailed
 from svcd.payload.opening import modality_for
 
 
@@ -36,6 +36,6 @@ def test_the_shape_decides_among_what_the_model_serves(
 def test_what_nothing_decides_or_the_model_does_not_make_fails_the_job(
     serves: set[Modality], model_input: dict[str, object], reason: str
 ) -> None:
-    with pytest.raises(JobFailed) as failed:
+    with pytest.raises(WorkFailed) as failed:
         modality_for(serves, model_input, 100)
     assert failed.value.reason == reason

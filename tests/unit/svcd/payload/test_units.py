@@ -1,7 +1,7 @@
 import pytest
 
 from common.pricing.assets import Modality
-from svcd.errors import JobFailed
+from svcd.errors import WorkFailed
 from svcd.payload.opening import check_units
 
 STILL = {"b64": "AAAA", "media_type": "image/png", "width": 10, "height": 10}
@@ -39,6 +39,6 @@ def test_a_payload_within_its_order_passes(
 def test_a_payload_beyond_its_order_fails_the_job(
     modality: Modality, model_input: dict[str, object], units_in: int, units_out: int, reason: str
 ) -> None:
-    with pytest.raises(JobFailed) as failed:
+    with pytest.raises(WorkFailed) as failed:
         check_units(modality, model_input, units_in=units_in, units_out=units_out)
     assert failed.value.reason == reason

@@ -9,9 +9,9 @@ import trio
 from trio.testing import MockClock
 
 from svcd.configuration.config import DiscountTable
-from svcd.errors import JobFailed
-from svcd.job.held import Output, Work
-from svcd.load import Load, Rates, SlotsProbe
+from svcd.errors import WorkFailed
+from svcd.job.held import ModelWork, WorkOutput
+from svcd.load import AskRates, Load, SlotsProbe
 from tests.fakes.market import Market
 from tests.fakes.market_answers import Script, answer, error, instead
 from tests.unit.svcd.stages.conftest import Start
@@ -26,9 +26,9 @@ def asked(market: Market) -> list[int]:
     return [int(query["free"]) for query in market.polls]
 
 
-async def hold(_: Work) -> Output:
+async def hold(_: ModelWork) -> WorkOutput:
     await trio.sleep(300)
-    return Output("late", 1)
+    return WorkOutput("late", 1)
 
 
 def post_many(market: Market, n: int) -> list[str]:
@@ -128,8 +128,8 @@ async def test_busy_backend_lowers_free_whoever_keeps_it_busy(
 async def test_three_faults_in_a_row_open_the_circuit_until_the_backend_is_up_again(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
-    async def faulty(_: Work) -> Output:
-        raise JobFailed("backend_exhausted", backend_fault=True)
+    async def faulty(_: ModelWork) -> WorkOutput:
+        raise WorkFailed("backend_exhausted", backend_fault=True)
 
     backend = Backend(faulty, up=False)
     jobs = post_many(market, 3)
@@ -177,7 +177,7 @@ async def test_idle_provider_takes_less_than_its_ask_as_far_as_it_is_configured(
 async def test_window_that_relays_and_runs_have_lately_not_fitted_into_is_not_claimed(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
-    tight = model_for("demo/text", {"text"}, asks={60: Rates(0, 1)}, margin_seconds=5.0)
+    tight = model_for("demo/text", {"text"}, asks={60: AskRates(0, 1)}, margin_seconds=5.0)
     async with start(models=(tight,)) as running:
         running.daemon.timings.ran("demo/text", 40)
         running.daemon.timings.relayed(8)

@@ -9,20 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from devnet import tether
+from devnet import parent_watch
 
 # Both write the id of the sleeping command's process.
 REPLACED = f"""
 import os, subprocess, sys
-command = [sys.executable, "-I", "-S", {tether.__file__!r}, str(os.getpid()), "9", "-", "/bin/sh", "-c"]
+command = [sys.executable, "-I", "-S", {parent_watch.__file__!r}, str(os.getpid()), "9", "-", "/bin/sh", "-c"]
 child = subprocess.Popen([*command, "echo $$; exec sleep 600"])
 child.wait()
 """
 WATCHED = f"""
 import os, subprocess, sys
-watch = "import sys; sys.path.insert(0, sys.argv[2]); from devnet.tether import watch_over; " \\
+watch = "import sys; sys.path.insert(0, sys.argv[2]); from devnet.parent_watch import watch_over; " \\
     "watch_over(int(sys.argv[1]), 15, ['/bin/sh', '-c', 'echo $$; exec sleep 600'])"
-child = subprocess.Popen([sys.executable, "-c", watch, str(os.getpid()), {str(Path(tether.__file__).parents[1])!r}])
+root = {str(Path(parent_watch.__file__).parents[1])!r}
+child = subprocess.Popen([sys.executable, "-c", watch, str(os.getpid()), root])
 child.wait()
 """
 
@@ -46,7 +47,7 @@ def test_command_ends_when_its_parent_is_killed(parent: subprocess.Popen[str]) -
 def test_command_does_not_start_for_a_parent_that_is_gone() -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
-    tethered = [sys.executable, "-I", "-S", tether.__file__, str(gone.pid), "9", "-", "/bin/echo", "started"]
+    tethered = [sys.executable, "-I", "-S", parent_watch.__file__, str(gone.pid), "9", "-", "/bin/echo", "started"]
     ended = subprocess.run(tethered, capture_output=True, text=True, check=False)
     assert ended.stdout == ""
     assert ended.returncode != 0

@@ -1,6 +1,6 @@
 """Runs a command that cannot outlive the process that started it.
 
-    python -I -S tether.py PARENT_PID SIGNAL RUN_AS COMMAND [ARGUMENT...]
+    python -I -S parent_watch.py PARENT_PID SIGNAL RUN_AS COMMAND [ARGUMENT...]
 
 A supervisor that is killed outright cleans nothing up, so its children must see to that themselves. On Linux
 the kernel does: this file asks for SIGNAL at the death of the parent, then becomes the command. Elsewhere it
