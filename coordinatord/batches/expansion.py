@@ -56,7 +56,9 @@ from coordinatord.relayer.outbox_sql import RelayKind
 #
 # A line over its owner's gas budget waits, with all lines behind it, until there is room or the batch's window ends:
 # the
-# budget grows as the lines before it settle. A line beyond its owner's balance fails, as it would alone.
+# budget grows as the lines before it settle. A line beyond its owner's balance fails, as it would alone. A post that
+# was
+# dropped before it was signed takes both again when it comes back, and waits for either: it was promised once.
 
 
 @attrs.frozen(slots=True)
@@ -96,6 +98,23 @@ class LineAllowances:
                     return Allowed(solvent[:place], allowances, whole=False)
                 rooms[owner] -= 1
         return Allowed(solvent, allowances, whole=True)
+
+    async def again(self, connection: Connection, owners: Sequence[bytes]) -> dict[bytes, Allowance]:
+        """Of owners whose posts were dropped before they were signed, and are to be queued once more."""
+        standings = await self._standings(connection, owners)
+        async with kept_open(connection):
+            views = [self.promises.token.balance_view(owner) for owner in owners]
+            answers = await read_many(self.promises.token.rpc, views, "rpc_internal")
+        told = zip(owners, answers, strict=True)
+        balances = {owner: balance for owner, answer in told if (balance := read_balance(answer)) is not None}
+        return {
+            owner: Allowance(
+                self._spending(owner, standing),
+                balances[owner] - standing.open_amounts if owner in balances else None,
+                standing.position,
+            )
+            for owner, standing in standings.items()
+        }
 
     async def _solvent(
         self, checked: Sequence[Checked], standings: Mapping[bytes, Standing], balances: Mapping[bytes, int]

@@ -250,16 +250,27 @@ async def _fit(connection: Connection, posts: Sequence[Post], allowance: Allowan
     return fits
 
 
-async def revive(connection: Connection, batch_id: str, most: int) -> int:
+# Posts of releases that named no signer are their batch's owner's.
+_DROPPED: Final = (
+    "from relays r join batch_lines l on l.relay_id = r.id join batches b on b.id = l.batch_id"
+    " where r.state = 'dropped' and l.batch_id = $1 and l.code is null"
+)
+_OWNER: Final = "coalesce(r.signer, b.owner)"
+
+
+async def dropped_of(connection: Connection, batch_id: str) -> list[bytes]:
+    """The owners of this batch's posts that were dropped before they were signed."""
+    return [row["signer"] for row in await connection.fetch(f"select distinct {_OWNER} as signer {_DROPPED}", batch_id)]
+
+
+async def revive(connection: Connection, batch_id: str, most: int, allowances: Mapping[bytes, Allowance]) -> int:
     """Queue posts again that were dropped before they were signed (the relayer was out of funds, the queue stood);
-    how many. Where the same request is under way meanwhile, the line joins it."""
-    dropped = await connection.fetchval(
-        "select exists (select from relays r join batch_lines l on l.relay_id = r.id"
-        " where r.state = 'dropped' and l.batch_id = $1 and l.code is null)",
-        batch_id,
-    )
-    if not dropped:
-        return 0
+    how many. Where the same request is under way meanwhile, the line joins it.
+
+    What is dropped counts for no budget: others may have taken its room, or its money, and each drop would make room
+    for more. So a post comes back as far as its owner's allowance has room for it, as if it were new, and waits for it
+    like a line that was never posted.
+    """
     await connection.execute("select lock_outbox()")
     await connection.execute(
         "update batch_lines l set relay_id = o.id from relays r join relays o on o.dedupe = r.dedupe"
@@ -267,17 +278,34 @@ async def revive(connection: Connection, batch_id: str, most: int) -> int:
         " where r.id = l.relay_id and r.state = 'dropped' and l.batch_id = $1 and l.code is null",
         batch_id,
     )
+    revived = 0
+    for owner, allowance in sorted(allowances.items()):  # one after the other: newcomers share a budget
+        room = await budgets_sql.room(connection, allowance.spending, most - revived)
+        revived += await _revive(connection, batch_id, owner, room, allowance)
+    if revived:
+        await connection.execute("select pg_notify('relay_queued', '')")
+    return revived
+
+
+async def _revive(connection: Connection, batch_id: str, owner: bytes, room: int, allowance: Allowance) -> int:
+    """The oldest first, as many as the gas budget has room for, and of those what the balance covers."""
     revived: int = await connection.fetchval(
-        "with again as (update relays set state = 'queued', reason = null, raw = null, ended_at = null,"
-        " queued_at = clock_timestamp(), requeued = least(requeued, 1), priority = $3 where id in (select r.id"
-        " from relays r join batch_lines l on l.relay_id = r.id"
-        " where r.state = 'dropped' and l.batch_id = $1 and l.code is null order by r.id limit $2) returning id)"
+        f"with waiting as (select r.id, coalesce(r.amount, 0) as amount {_DROPPED}"
+        f" and {_OWNER} = $2 order by r.id limit $3),"
+        " solvent as (select id from (select id, sum(amount) over (order by id) as upto from waiting) w"
+        " where $4::numeric is null or unindexed_posts($2, $5) + w.upto <= $4::numeric),"
+        " again as (update relays set state = 'queued', reason = null, raw = null, ended_at = null,"
+        " queued_at = clock_timestamp(), requeued = least(requeued, 1), priority = $6, newcomer = $7"
+        " where id in (select id from solvent) returning id)"
         " select count(*) from again",
         batch_id,
-        most,
+        owner,
+        room,
+        allowance.headroom,
+        allowance.position,
         Priority.BATCH_POST,
+        allowance.spending.limits.newcomers is not None,
     )
-    await connection.execute("select pg_notify('relay_queued', '')")
     return revived
 
 

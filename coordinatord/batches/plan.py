@@ -1,7 +1,7 @@
 """A batch's plan: which providers could take its lines now, and at what price. Nothing is reserved.
 
 It is what POST /v1/batches answers to a body without `input_file_id`: `read_plan` reads that body, `Plans.plan` answers
-it, and `api/plan_views.py` writes the answer.
+it, and `batches/routes.py` writes the answer.
 """
 
 from collections.abc import Mapping, Sequence

@@ -202,6 +202,13 @@ class BatchWorker:
         else:
             await sql.pause(connection, work.batch_id, _QUEUE_FULL)
 
+    async def _revive(self, connection: Connection, batch_id: str) -> None:
+        owners = await lines_sql.dropped_of(connection, batch_id)
+        if owners:
+            allowances = await self.expansion.allowances.again(connection, owners)
+            room = max(await lines_sql.room(connection), 0)
+            await lines_sql.revive(connection, batch_id, room, allowances)
+
     async def _look(self, connection: Connection, work: Work) -> None:
         """At what was posted: queue again what was dropped, take back what must not be posted, and settle the end."""
         started = time.monotonic()
@@ -209,7 +216,7 @@ class BatchWorker:
             code = "cancelled" if work.cancelling else "expired"
             await lines_sql.end_dropped(connection, work.batch_id, code, NOT_POSTED[code], late=code == "expired")
         else:
-            await lines_sql.revive(connection, work.batch_id, max(await lines_sql.room(connection), 0))
+            await self._revive(connection, work.batch_id)
         all_ended = await lines_sql.all_ended(connection, work.batch_id)
         too_late = work.expired and not await lines_sql.any_queued(connection, work.batch_id)
         if (all_ended or too_late) and await lines_sql.write_ends(connection, work.batch_id):

@@ -11,7 +11,7 @@ from coordinatord.database.connections import Connection
 from coordinatord.indexer.changes import BY_EXPIRY, CANCELLED, OPEN, Changes
 from coordinatord.indexer.evidence import Stretch
 from coordinatord.indexer.fold import Fold
-from coordinatord.indexer.tables_sql import mark_expired, match_expired, write_changes
+from coordinatord.indexer.tables_sql import mark_all_expired, mark_some_expired, match_expired, write_changes
 from coordinatord.indexer.undo_sql import (
     KeptBlock,
     Position,
@@ -31,7 +31,7 @@ async def apply_range(connection: Connection, stretch: Stretch, *, rebuilding: b
     position = _position(stretch.last, rebuilding)
     async with connection.transaction():
         await write_changes(connection, changes)
-        await mark_expired(connection, stretch.last.time)
+        await mark_all_expired(connection, stretch.last.time)
         await restart_run(connection, _kept(stretch.last))
         await move_position(connection, position)
     _count(stretch)
@@ -47,7 +47,7 @@ async def apply_blocks(connection: Connection, blocks: Sequence[Stretch], *, win
             if block.events:
                 await start_journal(connection, block.last.height)
                 await write_changes(connection, change)
-        await mark_expired(connection, blocks[-1].last.time)
+        await mark_some_expired(connection, blocks[-1].last.time)
         await keep_blocks(connection, [_kept(block.last) for block in blocks], window)
         await move_position(connection, position)
     for block in blocks:
@@ -63,6 +63,12 @@ async def go_back(connection: Connection, ancestor: KeptBlock, *, rebuilding: bo
         await match_expired(connection, ancestor.time)
         await move_position(connection, position)
     return position
+
+
+async def mark_more(connection: Connection, position: Position) -> bool:
+    """Mark a portion of what had expired at the position's block; whether there may be more."""
+    async with connection.transaction():
+        return await mark_some_expired(connection, position.block_time)
 
 
 async def start_over(connection: Connection, deploy_block: int) -> Position:

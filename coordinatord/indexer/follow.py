@@ -13,7 +13,14 @@ from coordinatord.chain.blocks import Header
 from coordinatord.database.connections import Connection, Database
 from coordinatord.database.locks import hold_role
 from coordinatord.database.notices import RELAY_ENDED, Notices
-from coordinatord.indexer.apply import apply_blocks, apply_range, finish_rebuilding, go_back, start_over
+from coordinatord.indexer.apply import (
+    apply_blocks,
+    apply_range,
+    finish_rebuilding,
+    go_back,
+    mark_more,
+    start_over,
+)
 from coordinatord.indexer.changes import Contradiction
 from coordinatord.indexer.evidence import lied
 from coordinatord.indexer.fetch import RangeWidth, Source, prefetched
@@ -96,6 +103,7 @@ class Follower:
         self._stalled: str | None = None
         self._contradictions = 0
         self._job_indexes_built = False
+        self._marks_missing = True  # as far as is known; also when another term was ended in the middle of them
 
     async def follow(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
         """Until cancelled, or until the connection is lost. Trouble with the node is waited out."""
@@ -113,7 +121,8 @@ class Follower:
             await self._wake.wait(self._settings.block_time_ms / 1000)
 
     async def catch_up(self, connection: Connection) -> None:
-        """Index up to the block that is the target now, and on while that was more than one step."""
+        """Index up to the block that is the target now, and on while that was more than one step. What expired at once,
+        too much of it for one transaction, is marked in between."""
         while True:
             target = await self._target()
             position = await self._leave_fork(connection, target)
@@ -123,9 +132,15 @@ class Follower:
                 steps = await self._go_to(connection, target)
             else:
                 steps = 0
+            self._marks_missing = await self._mark_more(connection, moved=steps > 0)
             self._measure()
-            if steps <= 1:
+            if steps <= 1 and not self._marks_missing:
                 return
+
+    async def _mark_more(self, connection: Connection, *, moved: bool) -> bool:
+        if self._position is None or not (moved or self._marks_missing):
+            return False
+        return await mark_more(connection, self._position)
 
     # --- forward ---
 
@@ -232,6 +247,7 @@ class Follower:
             depth = position.block_number - ancestor.number
             log.info("reorg undone", block=position.block_number, ancestor=ancestor.number, depth=depth)
             self._position = await go_back(connection, ancestor, rebuilding=position.rebuilding)
+            self._marks_missing = True
         metrics.index_reorgs.inc()
         metrics.index_reorg_depth.observe(depth)
 

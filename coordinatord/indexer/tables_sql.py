@@ -295,17 +295,39 @@ async def build_job_indexes(connection: Connection) -> None:
 #
 # No event says so. The mark is a function of the row and of the indexed block's time, which is why it is not
 # journaled:
-# whoever moves the position brings the marks along, in the same transaction. A first backfill marks when it is done,
-# together with building the indexes. The statements are in the migration.
+# whoever moves the position brings the marks along, in the same transaction. Anybody can have any number of jobs
+# expire
+# at one moment, and an index that stands still while it marks them keeps everybody waiting: of more than AT_ONCE the
+# rest
+# is marked in further transactions, between the blocks that come meanwhile. Until then such a row reads as marked
+# (`book/sql.py`), and is leased to nobody.
+#
+# A first backfill marks when it is done, together with building the indexes; nobody reads meanwhile.
+
+AT_ONCE: Final = 4_000  # a quarter of a second, on a machine that is busy
+
+_ALONE: Final = "select set_config('svc.journal_block', '', true), set_config('enable_seqscan', 'off', true)"
+_MARK: Final = (
+    "update jobs set state = 3, ended_because = 5 where ctid = any(array("
+    " select ctid from jobs where state = 0 and expires_at < $1 order by expires_at limit $2))"
+)
 
 
-async def mark_expired(connection: Connection, block_time: int) -> None:
-    """The position moves forward to a block of this time."""
+async def mark_some_expired(connection: Connection, block_time: int) -> bool:
+    """The position stands at, or moves forward to, a block of this time; whether there may be more to mark. Makes it
+    the transaction's last change that could be journaled."""
+    await connection.execute(_ALONE)
+    done: str = await connection.execute(_MARK, block_time, AT_ONCE)
+    return int(done.removeprefix("UPDATE ")) == AT_ONCE
+
+
+async def mark_all_expired(connection: Connection, block_time: int) -> None:
+    """The position moves forward to a block of this time, far below the head."""
     await connection.execute("select mark_expired_jobs($1)", block_time)
 
 
 async def match_expired(connection: Connection, block_time: int) -> None:
-    """The position moves back to a block of this time: some were not expired then, and rows that were put back may be
-    from before their mark."""
+    """The position moves back to a block of this time: some were not expired then, all of which can be claimed again;
+    and rows that were put back may be from before their mark."""
     await connection.execute("select unmark_expired_jobs($1)", block_time)
-    await connection.execute("select mark_expired_jobs($1)", block_time)
+    await mark_some_expired(connection, block_time)

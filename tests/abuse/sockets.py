@@ -1,4 +1,5 @@
-"""Attacks on sockets and memory: bodies that never come, connections that say nothing, heads of a byte at a time."""
+"""Attacks on sockets and memory: bodies that never come, connections that say nothing, heads of a byte at a time, and
+messages that can be read in two ways."""
 
 from contextlib import AsyncExitStack
 from typing import Final
@@ -9,8 +10,18 @@ from anyio.abc import SocketStream
 
 from tests.abuse.target import Target
 from tests.integration.coordinatord.scene.party import Party
+from tests.soak.programs import ORIGIN
 
 _FORM: Final = b'--b\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+_ORIGIN: Final = ORIGIN.encode()
+_BETWEEN: Final = b"\r\nhost: x\r\norigin: " + _ORIGIN + b"\r\n"
+# By what is odd about each: the message, and the status that it is to have.
+_ODD: Final = {
+    "folded header": (b"GET /healthz HTTP/1.1" + _BETWEEN + b"x-a: b\r\n c\r\n\r\n", b"400"),
+    "bare LF": (b"GET /healthz HTTP/1.1" + _BETWEEN + b"x-a: b\n\r\n", b"400"),
+    "two lengths": (b"POST /v1/jobs HTTP/1.1" + _BETWEEN + b"content-length: 2\r\ncontent-length: 3\r\n\r\n{}", b"400"),
+    "whole address": (b"GET http://x/healthz HTTP/1.1" + _BETWEEN + b"connection: close\r\n\r\n", b"200"),
+}
 _GONE: Final = (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream)
 
 
@@ -64,6 +75,33 @@ class SilentBodies:
             for _ in range(self.at_once):
                 holding.start_soon(hold)
         return " / ".join(sorted(statuses))
+
+
+@attrs.define
+class OddMessages:
+    """Messages that two servers might read in two ways, and one that only looks odd. What refuses them must be told to
+    pages of an allowed origin, too (`ORIGIN`, of the coordinators' CORS_ORIGINS)."""
+
+    target: Target
+    name: str = "odd messages"
+
+    async def strike(self, n: int) -> str:
+        odd, (message, status) = list(_ODD.items())[n % len(_ODD)]
+        try:
+            async with await self.target.connect() as stream:
+                await stream.send(message)
+                with anyio.move_on_after(10):
+                    head, whole, _ = (await _answer(stream)).lower().partition(b"\r\n\r\n")
+                    if not whole:  # it was killed
+                        return f"{odd} closed"
+                    if head[9:12] not in (status, b"429", b"503"):
+                        self.target.timeline.complain(f"{odd} was answered {head[:60]!r}")
+                    if b"\r\naccess-control-allow-origin: " + _ORIGIN not in head:
+                        self.target.timeline.complain(f"the answer to {odd} may not be read by an allowed origin")
+                    return f"{odd} {head[9:12].decode()}"
+        except _GONE:
+            return f"{odd} closed"
+        return f"{odd} held"
 
 
 @attrs.define

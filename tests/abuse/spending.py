@@ -5,7 +5,7 @@ Each attack is one new stranger after the other; `strike` is one attempt, and wh
 
 import secrets
 import time
-from typing import Final
+from typing import ClassVar, Final
 
 import anyio
 import attrs
@@ -18,13 +18,14 @@ from devnet.catalogue import FEE_BPS, GAS_FEE
 from tests.abuse.target import Target
 from tests.fakes.submissions import Submitter, jsonl
 from tests.integration.coordinatord.scene.party import Body, Party
+from tests.soak.programs import RATE_IN, RATE_OUT, SLA_SECONDS
 from tests.soak.traffic.answers import counted
 
 _FEES: Final = Terms(FEE_BPS, GAS_FEE)
 # Below every ask, so that nobody works for what cannot be opened.
 _RATE: Final = 1
 COST: Final = quotes.quote(_RATE, _RATE, 1000, 1000, _FEES).amount  # of a job by `_line`
-_AMPLE: Final = 10**9
+AMPLE: Final = 10**9
 _PATIENCE: Final = 10  # attempts until the index has seen what a stranger did on the chain
 _EVIDENCE: Final = b"\x01" * 32_768  # as long as it may be
 _QUOTES: Final = tuple((1, sla, 1, 1) for sla in range(64))
@@ -109,7 +110,7 @@ class PostsAndCancels:
         outcomes: set[str] = set()
         async with self.target.http(timeout=90) as http:
             if self._party is None or n % self.wallet_lasts == 0:
-                self._party = await self.target.stranger(self.name, http, _AMPLE)
+                self._party = await self.target.stranger(self.name, http, AMPLE)
             self._party.http = http
 
             async def post_and_cancel(party: Party) -> None:
@@ -151,7 +152,7 @@ class UploadedBatch:
     async def strike(self, n: int) -> str:
         async with self.target.http() as http:
             if self._party is None or n % self.wallet_lasts == 0:
-                self._party, self._batch = await self.target.stranger(self.name, http, _AMPLE), ""
+                self._party, self._batch = await self.target.stranger(self.name, http, AMPLE), ""
             party, party.http = self._party, http
             if (refused := await self.target.sign_in(party)) is not None:
                 return refused
@@ -177,6 +178,46 @@ class UploadedBatch:
 
 
 @attrs.define
+class FullBatches:
+    """Posts that are all there before one of them is signed, and are paid for: each transaction as full as may be."""
+
+    target: Target
+    name: str = "full batches"
+    at_once: int = 130
+
+    async def strike(self, _n: int) -> str:
+        outcomes: list[str] = []
+        async with self.target.http(timeout=90) as http:
+            party = await self.target.stranger(self.name, http, AMPLE)
+
+            async def post(body: Body) -> None:
+                answer = await http.post("/v1/jobs", json=body)
+                outcomes.append(counted(answer, self.target.timeline, {201}))
+
+            async with anyio.create_task_group() as posting:
+                for _ in range(self.at_once):
+                    posting.start_soon(post, _line(party))
+        return " / ".join(sorted(set(outcomes)))
+
+
+@attrs.define
+class Bait:
+    """No attack: orders that providers ask for, to see whether they get to them."""
+
+    NAME: ClassVar = "bait"
+
+    target: Target
+    _party: Party | None = None
+
+    async def strike(self, _n: int) -> str:
+        async with self.target.http(timeout=90) as http:
+            self._party = self._party or await self.target.stranger(self.NAME, http, AMPLE)
+            party, party.http = self._party, http
+            line = _line(party, rate_in=RATE_IN, rate_out=RATE_OUT, sla_secs=SLA_SECONDS)
+            return counted(await http.post("/v1/jobs", json=line), self.target.timeline, {201})
+
+
+@attrs.define
 class UnwantedOrders:
     """Orders designated to a provider at rates that it never asked for, to fill what it is leased."""
 
@@ -189,7 +230,7 @@ class UnwantedOrders:
     async def strike(self, n: int) -> str:
         async with self.target.http(timeout=90) as http:
             if self._party is None or n % self.wallet_lasts == 0:
-                self._party = await self.target.stranger(self.name, http, _AMPLE)
+                self._party = await self.target.stranger(self.name, http, AMPLE)
             party, party.http = self._party, http
             body = _line(party, designated=self.provider_id)
             answer = await http.post("/v1/jobs", json=body)
@@ -201,7 +242,7 @@ class UnwantedOrders:
 def _line(party: Party, **terms: int) -> Body:
     """Made without asking: a stranger does not wait for quotes, and a coordinator in trouble gives none."""
     submitter = Submitter(party.wallet, party.domains, CHAIN_ID, party.registry, _FEES, party.box_key)
-    return submitter.line(secrets.token_bytes(8), rate_in=_RATE, rate_out=_RATE, **terms)
+    return submitter.line(secrets.token_bytes(8), **{"rate_in": _RATE, "rate_out": _RATE, **terms})
 
 
 def _unless_broke(party: Party, outcomes: set[str]) -> Party | None:

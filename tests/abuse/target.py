@@ -54,19 +54,22 @@ class Target:
     def http(self, timeout: float = 30) -> httpx.AsyncClient:
         """To whichever coordinator is next, from the strangers' address."""
         base_url = self.base_urls[next(self._turns) % len(self.base_urls)]
-        transport = httpx.AsyncHTTPTransport(local_address=STRANGERS_HOST, verify=_NOBODY_TRUSTED)
+        transport = httpx.AsyncHTTPTransport(
+            local_address=STRANGERS_HOST, verify=_NOBODY_TRUSTED, limits=httpx.Limits(max_connections=None)
+        )
         return httpx.AsyncClient(base_url=base_url, transport=transport, timeout=timeout)
 
     async def connect(self) -> SocketStream:
         url = httpx.URL(self.base_urls[next(self._turns) % len(self.base_urls)])
         return await anyio.connect_tcp(url.host, url.port or 80, local_host=STRANGERS_HOST)
 
-    async def stranger(self, attack: str, http: httpx.AsyncClient, balance: int = 0) -> Party:
+    async def stranger(
+        self, attack: str, http: httpx.AsyncClient, balance: int = 0, secret: bytes | None = None
+    ) -> Party:
         """A wallet that nobody has seen before, with as many tokens."""
         box = SecretKey.generate()
-        party = Party(
-            Wallet(secrets.token_bytes(32)), Domains.of(self.book), self.book.job_registry, http, box.public.raw
-        )
+        wallet = Wallet(secret or secrets.token_bytes(32))
+        party = Party(wallet, Domains.of(self.book), self.book.job_registry, http, box.public.raw)
         self.wallets.setdefault(attack, []).append(party.wallet.address)
         if balance:
             transfer = abi.call(

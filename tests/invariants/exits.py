@@ -4,15 +4,19 @@ violations = await exit_violations(connection)
 assert violations == []
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import asyncpg
 
-# Trouble of the chain may end an exit (its sender asks again); a budget, a reserve, or a full queue never does.
+# Trouble of the chain may end an exit (its sender asks again); a budget, a reserve, or a full queue never does. An
+# account that was emptied pays for nothing.
 _REFUSED: Final = (
     "select 'I11: ' || kind || ' ' || id || ' was dropped: ' || reason from relays"
     " where kind in ('settle', 'fail', 'reclaim') and state = 'dropped'"
     " and reason in ('relayer_funds', 'fees_above_ceiling', 'relay_queue_full', 'busy')"
+    " and not (reason = 'relayer_funds' and exists (select from unnest($1::float8[], $2::float8[]) as e(since, until)"
+    " where extract(epoch from ended_at) between e.since and e.until))"
 )
 _AFTER_OTHERS: Final = (
     "select 'I11: ' || r.kind || ' ' || r.id || ' waits, and ' || o.kind || ' ' || o.id || ' went first'"
@@ -21,5 +25,9 @@ _AFTER_OTHERS: Final = (
 )
 
 
-async def exit_violations(connection: "asyncpg.Connection[asyncpg.Record]") -> list[str]:
-    return [row[0] for query in (_REFUSED, _AFTER_OTHERS) for row in await connection.fetch(query)]
+async def exit_violations(
+    connection: "asyncpg.Connection[asyncpg.Record]", *, emptied: Sequence[tuple[float, float]] = ()
+) -> list[str]:
+    """`emptied`: when a relayer's account held less than one exit takes, in seconds of Unix time."""
+    refused = await connection.fetch(_REFUSED, [since for since, _ in emptied], [until for _, until in emptied])
+    return [row[0] for row in (*refused, *await connection.fetch(_AFTER_OTHERS))]

@@ -17,6 +17,8 @@ from tests.soak.shifted_clock import write_shift
 SLA_SECONDS: Final = 60
 BATCH_SLA_SECONDS: Final = 3600
 RATE_IN, RATE_OUT = 1_000_000, 2_000_000
+PIXEL_RATE: Final = 1_000  # of pictures, which have a million pixels
+ORIGIN: Final = "https://shop.example"  # whose pages may read the coordinators' answers
 _STOP_SECONDS: Final = 60
 # One wallet does in minutes what a market's does in days: what has settled earns more, and the crowd's strangers, who
 # settle nothing, meet the limits.
@@ -55,6 +57,7 @@ def coordinator_program(
         "METRICS_PORT": str(metrics_port),
         "ESCROW_MODE": "static",
         "OPERATOR_KEY": _OPERATOR_KEY,
+        "CORS_ORIGINS": ORIGIN,
         "BLOCK_TIME_MS": "500",
         "REQUESTS_PER_SECOND": "100000",
         "REQUESTS_BURST": "100000",
@@ -98,16 +101,7 @@ def _under_clock(clock: Path, *command: str) -> tuple[str, ...]:
 
 
 def _configuration(folder: Path, coordinator: str, gateway: str, metrics_port: int) -> str:
-    text, embeddings = MODELS[0].name, MODELS[1].name
-    asks = "".join(
-        f"""
-[[model.ask]]
-sla_seconds = {sla}
-rate_in = "{RATE_IN}"
-rate_out = "{RATE_OUT}"
-"""
-        for sla in (SLA_SECONDS, BATCH_SLA_SECONDS)
-    )
+    text, embeddings, image = (model.name for model in MODELS)
     models = "".join(
         f"""
 [[model]]
@@ -119,8 +113,12 @@ poll_seconds = 0.5
 [model.backend]
 kind = "echo"
 delay_seconds = 0.2
-{asks}"""
-        for name, serves in ((text, "text"), (embeddings, "embeddings"))
+{_asks(*rates)}"""
+        for name, serves, rates in (
+            (text, "text", (RATE_IN, RATE_OUT)),
+            (embeddings, "embeddings", (RATE_IN, RATE_OUT)),
+            (image, "image", (PIXEL_RATE, PIXEL_RATE)),
+        )
     )
     return f"""
 state_directory = "{folder / "state"}"
@@ -136,3 +134,15 @@ port = {metrics_port}
 [limits]
 shutdown_grace_seconds = 20
 {models}"""
+
+
+def _asks(rate_in: int, rate_out: int) -> str:
+    return "".join(
+        f"""
+[[model.ask]]
+sla_seconds = {sla}
+rate_in = "{rate_in}"
+rate_out = "{rate_out}"
+"""
+        for sla in (SLA_SECONDS, BATCH_SLA_SECONDS)
+    )

@@ -38,7 +38,14 @@ async def soak(options: Options, say: Callable[[str], None]) -> dict[str, Any]:
             say(f"{options.minutes:g} minutes of load and faults, seed {options.seed}")
             await _disturb(ground, options, timeline, crowd)
             say("coming to rest")
-            remains = Remains(ground.anvil, ground.database_url, ground.pin_store, ground.book, ground.config)
+            remains = Remains(
+                ground.anvil,
+                ground.database_url,
+                ground.pin_store,
+                ground.book,
+                ground.config,
+                timeline.moments("relayer_empty"),
+            )
             found = [*timeline.complaints, *await come_to_rest(remains)]
             say("checking the invariants")
             found += await violations(remains, crowd.promised)

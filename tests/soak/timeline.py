@@ -4,9 +4,11 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import attrs
+
+_MOMENT: Final = 2.0  # seconds
 
 
 @attrs.frozen
@@ -56,6 +58,12 @@ class Timeline:
             yield
         finally:
             self.faults.append(Span(kind, start, self.now))
+
+    def moments(self, kind: str) -> list[tuple[float, float]]:
+        """When faults of this kind were in force, in seconds of Unix time; a moment longer, since what was read of the
+        world before one ended may be acted on after it."""
+        began = time.time() - self.now
+        return [(began + span.start, began + span.end + _MOMENT) for span in self.faults if span.kind == kind]
 
     def finished(self, what: str, since: float, outcome: str) -> None:
         self.done.append(Done(what, self.now, self.now - since, outcome))

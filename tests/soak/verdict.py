@@ -1,6 +1,6 @@
 """What the run left behind, held against what the system promises."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import anyio
@@ -60,6 +60,7 @@ class Remains:
     pins: PinStoreService
     book: AddressBook
     config: Config  # what the coordinators were told, budgets among it
+    emptied: Sequence[tuple[float, float]] = ()  # when relayers' accounts had nothing left
 
 
 async def come_to_rest(remains: Remains) -> list[str]:
@@ -111,7 +112,7 @@ async def violations(remains: Remains, promised: Collection[bytes]) -> list[str]
                 *await object_violations(connection, remains.pins.gateway),
                 *await session_violations(connection),
                 *await lease_violations(connection),
-                *await exit_violations(connection),
+                *await exit_violations(connection, emptied=remains.emptied),
                 *await budget_violations(connection, remains.config, mined_again=_MINED_AGAIN),
             ]
     finally:

@@ -20,6 +20,7 @@ from devnet.world import World
 from tests.integration.coordinatord.indexer.moves import address_book
 from tests.integration.coordinatord.indexer.scene import follower_of
 from tests.integration.coordinatord.scene.stage import configured
+from tests.invariants.exits import exit_violations
 from tests.invariants.registries import registry_violations
 from tests.soak.lease_audit import install_lease_audit
 from tests.soak.verdict import INVARIANTS, Remains, judged, violations
@@ -156,6 +157,16 @@ async def test_each_broken_promise_is_seen_as_its_own(
         await break_it(world, remains, connection)
     verdict = judged(await violations(remains, ()))
     assert [name for name, one in verdict.items() if not one["holds"]] == invariants.split()
+
+
+async def test_exit_that_an_emptied_account_could_not_pay_for_breaks_no_promise(
+    connection: "Connection[asyncpg.Record]",
+) -> None:
+    await connection.execute(_REFUSED_EXIT)
+    await connection.execute("update relays set ended_at = to_timestamp(1000)")
+    assert await exit_violations(connection, emptied=[(990, 1001)]) == []
+    for emptied in ([], [(1001, 1002), (990, 999)]):
+        assert len(await exit_violations(connection, emptied=emptied)) == 1
 
 
 async def test_job_that_was_promised_and_is_not_on_the_chain_is_lost(

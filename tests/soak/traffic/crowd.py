@@ -11,7 +11,8 @@ import httpx
 
 from svc.errors import SvcError
 from tests.abuse.hoarding import JunkFiles
-from tests.abuse.sockets import IdleConnections, SilentBodies
+from tests.abuse.pictures import Pictures
+from tests.abuse.sockets import IdleConnections, OddMessages, SilentBodies
 from tests.abuse.spending import PostsAndCancels, PostsOnOneBalance, UnwantedOrders, Upkeep, UploadedBatch
 from tests.abuse.target import Attack, Target
 from tests.soak.ground import Ground
@@ -121,6 +122,8 @@ class Crowd:
         yield JunkFiles(target, piece_bytes=3_000_000), 2.0
         yield SilentBodies(target, patience=12.0), _LONG_PAUSE
         yield IdleConnections(target), _LONG_PAUSE
+        yield OddMessages(target), 1.0
+        yield Pictures(target), _LONG_PAUSE
 
     def _random(self, name: str) -> Random:
         return Random(f"{self._options.seed}/{name}")  # noqa: S311 - to be foreseen is its purpose

@@ -1,14 +1,20 @@
 """Every attack that strangers can run, all at once, on running processes while honest jobs go on; and the same attacks
-on a coordinator without limits, so that it is seen that each of them would pass its bound.
+on processes without their defences, so that it is seen that each of them would pass its bound.
 
-Seconds of attack: ABUSE_SECONDS, of `make abuse`.
+`tests/abuse/README.md` has every attack with its bound, and those that no stranger can run beside others with the tests
+that hold them. Seconds of attack: ABUSE_SECONDS, of `make abuse`.
 """
 
+import math
 import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import anyio
+import asyncpg
 import pytest
 
 from common.scalars import hex_of
@@ -16,6 +22,7 @@ from coordinatord.chain.rpc import open_rpc
 from coordinatord.config import read_config
 from devnet.anvil import TX_GAS_CAP
 from devnet.world import World
+from tests.abuse.spending import Bait, FullBatches
 from tests.fakes.budgets import UNLIMITED
 from tests.integration.coordinatord.abuse.campaign import Campaign, campaign, settings_of
 from tests.integration.coordinatord.faults.invariants import all_violations
@@ -26,7 +33,7 @@ from tests.invariants.exits import exit_violations
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(900)]
 
 SECONDS: Final = float(os.environ.get("ABUSE_SECONDS", "8"))
-QUIET: Final = 6.0
+ROUNDS: Final = 2 if SECONDS < 60 else 4  # of quiet and of attack, in turn
 BUYERS: Final = 2
 PROTECTED: Final = {
     "BUDGET_POSTS_GAS": 500_000,
@@ -47,53 +54,89 @@ OPEN: Final = {
     "CONNECTIONS_PER_CALLER": 8192,
     "UPLOADS_PER_CALLER": 1000,
     "UPLOADS_PER_WALLET": 1000,
+    "REQUESTS_PER_SECOND": 10_000,
+    "REQUESTS_BURST": 10_000,
+    "RELAY_MAX_DEPTH": 512,
 }
 MEMORY: Final = 96 << 20  # that a coordinator may grow by, whatever is tried
 BOMBED: Final = 256 << 20  # of a provider whose first gateway's answers unfold to twice as much
 SILENT: Final = 4.5  # seconds until a silent body's end is seen, on a machine that is busy
-# The machine of the tests is too busy to tell twice a tenth of a second from a tenth: what is asserted is that nobody
-# waits for an attack to end.
-LATE: Final = 8.0
+STARVED: Final = 5  # seconds that an order which a provider asks for waits while it is leased what it does not
+# Honest traffic may take twice as long as without attacks, in its slowest hundredth; less than this is not told apart
+# on a machine whose two cores run strangers, buyers, provider, coordinator, node and database, and other tests.
+FLOORS: Final = {"reads": 1.0, "posts": 5.0, "jobs": 15.0}
+UNTIL_ALL_MET: Final = 60.0
+UNTIL_ALL_PASS: Final = 90.0
+_UNENDED: Final = (
+    "select count(*) from batches where coalesce(completed_at, failed_at, expired_at, cancelled_at) is null"
+)
+_END_BATCHES: Final = (
+    "update batches set expires_at = clock_timestamp()"
+    " where coalesce(completed_at, failed_at, expired_at, cancelled_at) is null"
+)
+_CANCELLED_AGAIN: Final = (
+    "select count(*) from (select subject from relays where kind = 'cancel' and state = 'mined'"
+    " group by subject having count(*) > 1) as again"
+)
+_WAITING_BAIT: Final = (
+    "select count(*) from jobs j join relays r on r.subject = j.job_id and r.kind = 'post'"
+    " where j.owner = any($1::bytea[]) and j.state = 0"
+    " and r.ended_at < clock_timestamp() - $2::float8 * interval '1 second'"
+    " and not exists (select from leases l where l.job_id = j.job_id)"
+    " and exists (select from leases l join jobs u using (job_id) where u.owner = any($3::bytea[])"
+    "  and l.expires_at > clock_timestamp())"
+)
 
 
-async def passed_bounds(over: Campaign, world: World, database_url: str) -> dict[str, list[str]]:
+async def passed_bounds(over: Campaign, database_url: str) -> dict[str, list[str]]:
     """By attack, what was spent, kept or held beyond the limits of PROTECTED, whatever the coordinator's own are."""
-    config = read_config(settings_of(world, database_url, world.anvil.rpc_url, PROTECTED))
+    config = read_config(settings_of(over.world, database_url, over.world.anvil.rpc_url, PROTECTED))
+    fetchval, wallets = over.connection.fetchval, over.attacks.target.wallets
     found: dict[str, list[str]] = {}
     for line in await budget_violations(over.connection, config):
-        owners = [
-            name
-            for name, wallets in over.attacks.target.wallets.items()
-            if any(hex_of(wallet) in line for wallet in wallets)
-        ]
+        owners = [name for name, of_it in wallets.items() if any(hex_of(wallet) in line for wallet in of_it)]
         found.setdefault(owners[0] if owners else "newcomers together", []).append(line)
     if over.attacks.silent.longest > SILENT:
         found["silent bodies"] = [f"one was held for {over.attacks.silent.longest:.1f} s"]
     if over.attacks.idle.most_open > config.connections_per_caller:
         found["idle connections"] = [f"{over.attacks.idle.most_open} were open"]
+    tip = await fetchval("select max(max_tip) from relay_tx_versions")
+    if tip > (config.relay_max_tip_gwei or 0) * 10**9:
+        found["absurd tips"] = [f"{tip} wei were offered"]
+    if again := await fetchval(_CANCELLED_AGAIN):
+        found["cancels of what has ended"] = [f"{again} jobs were cancelled more than once"]
+    if over.provider_bytes > BOMBED:
+        found["bombs"] = [f"the provider took {over.provider_bytes >> 20} MiB"]
+    bait, unwanted = wallets.get(Bait.NAME, []), wallets.get("unwanted orders", [])
+    if waiting := await fetchval(_WAITING_BAIT, bait, STARVED, unwanted):
+        found["unwanted orders"] = [f"{waiting} orders that are asked for wait behind those that are not"]
     return found
 
 
 async def test_honest_jobs_settle_beside_every_attack_and_each_attack_stays_within_its_bound(
     world: World, database_url: str, tmp_path: Path
 ) -> None:
-    async with campaign(world, database_url, tmp_path, PROTECTED, attacked=SECONDS, quiet=QUIET, buying=BUYERS) as over:
+    async with campaign(world, database_url, tmp_path, PROTECTED, buying=BUYERS) as over:
+        for _ in range(ROUNDS - 1):
+            await over.quiet(SECONDS / ROUNDS / 2)
+            await over.attacked(SECONDS / ROUNDS)
+        await over.quiet(SECONDS / ROUNDS / 2)
+        await over.attacked(
+            SECONDS / ROUNDS, at_most=SECONDS + UNTIL_ALL_MET, until=partial(_each_attack_was_met, over)
+        )
         assert over.timeline.complaints == []
-        assert await passed_bounds(over, world, database_url) == {}
+        assert await passed_bounds(over, database_url) == {}
         assert await exit_violations(over.connection) == []
         assert over.grown_bytes < MEMORY
-        assert over.provider_bytes < BOMBED
-        assert over.bombs.heads, "nobody asked the gateway that answers with bombs"
-        await _each_attack_was_met(over)
+        assert await _each_attack_was_met(over), over.timeline.as_json()
         await _transactions_are_fit_for_the_chain(over)
         _honest_are_served(over)
         assert await over.provider.stop() == 0
         await _until_nothing_is_under_way(over)
-        bought = {job for buyer in (*over.baseline, *over.meanwhile) for job in buyer.bought}
         book = address_book(world)
-        assert await all_violations(database_url, world.anvil.rpc_url, book, promised=bought) == []
+        assert await all_violations(database_url, world.anvil.rpc_url, book, promised=over.bought) == []
         settled = await over.connection.fetch("select job_id from jobs where state = 2")
-        assert bought <= {row["job_id"] for row in settled}
+        assert over.bought <= {row["job_id"] for row in settled}
         over.coordinator.terminate()
         assert await over.coordinator.exit_status() == 0
 
@@ -101,62 +144,118 @@ async def test_honest_jobs_settle_beside_every_attack_and_each_attack_stays_with
 async def test_each_attack_passes_its_bound_where_nothing_holds_it_back(
     world: World, database_url: str, tmp_path: Path
 ) -> None:
-    async with campaign(world, database_url, tmp_path, OPEN, attacked=8) as over:
-        assert set(await passed_bounds(over, world, database_url)) >= {
-            "upkeep",
-            "posts and cancels",
-            "uploaded batch",
-            "junk files",
-            "silent bodies",
-            "idle connections",
-            "newcomers together",
-        }, over.timeline.as_json()
+    expected = {
+        "upkeep",
+        "posts and cancels",
+        "uploaded batch",
+        "junk files",
+        "silent bodies",
+        "idle connections",
+        "newcomers together",
+        "absurd tips",
+        "cancels of what has ended",
+        "bombs",
+        "unwanted orders",
+    }
+    async with campaign(world, database_url, tmp_path, OPEN, defended=False) as over:
+        await _full_transactions_fit_under_the_cap(over, database_url)
+        bait, enough = Bait(over.attacks.target), anyio.Event()
+        found: dict[str, list[str]] = {}
+        async with anyio.create_task_group() as striking:
+            striking.start_soon(over.attacks.run_until, enough)
+            with anyio.move_on_after(UNTIL_ALL_PASS):
+                while not found.keys() >= expected:
+                    await bait.strike(0)
+                    found |= await passed_bounds(over, database_url)
+            enough.set()
+            striking.cancel_scope.cancel()
+        assert expected <= found.keys(), over.timeline.as_json()
 
 
-async def _each_attack_was_met(over: Campaign) -> None:
-    """An attack that never got so far as to be refused shows nothing."""
+async def _full_transactions_fit_under_the_cap(over: Campaign, database_url: str) -> None:
+    """The gas of what carries as many ops as may be is bounded by the chain, and by no budget: all of it is mined."""
+    full = FullBatches(over.attacks.target)
+    posts = "select count(*) from relays where kind = 'post' and priority < 3 and state = $1"
+    fetchval = over.connection.fetchval
+    async with anyio.create_task_group() as posting, _nothing_is_signed(database_url):
+        posting.start_soon(full.strike, 0)
+        await _until(lambda: fetchval(posts, "queued"), lambda queued: queued >= full.at_once)
+    assert await fetchval(posts, "mined") == full.at_once
+    most_ops, most_gas = await over.connection.fetchrow(
+        "select max(t.ops), max(t.gas) from (select x.gas, count(*) as ops from relays r"
+        " join relay_txs x on x.id = r.tx_id where x.succeeded group by x.id) as t"
+    ) or (0, 0)
+    assert most_ops == over.config.relay_coalesce_max
+    assert most_gas <= TX_GAS_CAP
+
+
+@asynccontextmanager
+async def _nothing_is_signed(database_url: str) -> AsyncIterator[None]:
+    """What is posted meanwhile waits in the queue."""
+    holding = await asyncpg.connect(database_url)
+    try:
+        async with holding.transaction():
+            await holding.execute("lock table relay_txs in share row exclusive mode")
+            yield
+    finally:
+        await holding.close()
+
+
+async def _until(ask: Callable[[], Awaitable[int]], right: Callable[[int], bool]) -> None:
+    with anyio.fail_after(60):
+        while not right(await ask()):  # noqa: ASYNC110 - the event is in another process
+            await anyio.sleep(0.05)
+
+
+async def _each_attack_was_met(over: Campaign) -> bool:
+    """One that never got so far as to be refused shows nothing."""
     outcomes = over.timeline.outcome_counts()
-    assert set(outcomes) == {attack.name for attack in over.attacks}
-    for attack, refusal in {
+    refused = {
         "upkeep": "429 busy",
         "posts on one balance": "409 InsufficientBalance",
         "posts and cancels": "429 busy",
         "junk files": "429 busy",
         "silent bodies": "408",
-    }.items():
-        assert any(refusal in outcome for outcome in outcomes[attack]), outcomes
+        "odd messages": "folded header 400",
+        "pictures": "failed",
+    }
+    if set(outcomes) != {attack.name for attack in over.attacks} or not over.bombs.heads:
+        return False
+    if not all(any(refusal in outcome for outcome in outcomes[attack]) for attack, refusal in refused.items()):
+        return False
     # Lines over the budget wait: some of the batch were posted, not all.
     batches = over.attacks.target.wallets["uploaded batch"]
     posted = await over.connection.fetchval("select count(*) from jobs where owner = any($1::bytea[])", batches)
-    assert 0 < posted < over.attacks.batch.lines * len(batches)
+    return 0 < posted < over.attacks.batch.lines * len(batches)
 
 
 async def _transactions_are_fit_for_the_chain(over: Campaign) -> None:
     fetchval = over.connection.fetchval
     assert await fetchval("select max(gas) from relay_txs") <= TX_GAS_CAP
-    assert await fetchval("select max(max_tip) from relay_tx_versions") <= over.config.relay_max_tip_gwei * 10**9
     assert await fetchval("select max(max_fee) from relay_tx_versions") <= over.config.relay_max_fee_gwei * 10**9
     assert await fetchval("select count(*) from relay_txs where purpose <> 'relay'") == 0
-    cancelled_again = (
-        "select count(*) from (select subject from relays where kind = 'cancel' and state = 'mined'"
-        " group by subject having count(*) > 1) as again"
-    )
-    assert await fetchval(cancelled_again) == 0
     reserve = over.config.relay_reserve_gas * over.config.relay_max_fee_gwei * 10**9
     account = await fetchval("select account from relay_txs limit 1")
     async with open_rpc(over.world.anvil.rpc_url) as rpc:
         assert int(await rpc.call_as(str, "eth_getBalance", hex_of(account), "latest"), 16) > reserve
 
 
+def slowest_hundredth(seconds: Sequence[float]) -> float:
+    """The time that 99 in 100 are within; of less than a hundred, the longest."""
+    return sorted(seconds)[math.ceil(len(seconds) * 0.99) - 1]
+
+
 def _honest_are_served(over: Campaign) -> None:
-    assert all(buyer.jobs for buyer in over.meanwhile)
-    for times in ("posts", "jobs"):
-        alone = max(took for buyer in over.baseline for took in getattr(buyer, times))
-        beside = max(took for buyer in over.meanwhile for took in getattr(buyer, times))
-        assert beside <= 2 * alone + LATE, f"{times}: {beside:.1f} s beside attacks, {alone:.1f} s before"
+    told = []
+    for what, floor in FLOORS.items():
+        alone, beside = (slowest_hundredth(getattr(times, what)) for times in (over.alone, over.beside))
+        told.append(f"{what}: {beside:.2f} s beside attacks, {alone:.2f} s without")
+        assert beside <= max(2 * alone, floor), told
 
 
 async def _until_nothing_is_under_way(over: Campaign) -> None:
-    with anyio.fail_after(30):
-        while await over.connection.fetchval("select count(*) from relays where state in ('queued', 'signed')"):  # noqa: ASYNC110 - the event is in another process
-            await anyio.sleep(0.05)
+    """Lines over their owner's gas budget wait as long as their batch has time, and go on when there is room: batches
+    end here, or a post may come of strangers' at any moment."""
+    await over.connection.execute(_END_BATCHES)
+    for left in (_UNENDED, "select count(*) from relays where state in ('queued', 'signed')"):
+        await _until(partial(over.connection.fetchval, left), lambda count: count == 0)

@@ -9,6 +9,7 @@ from coordinatord import app
 from coordinatord.batches.worker import BatchWorker
 from coordinatord.relayer.outbox_sql import NewRelay, Priority, Queued, RelayKind, submit, take
 from devnet.world import World
+from tests.integration.coordinatord.relayer.test_budgets import fund, wallet_with
 from tests.integration.coordinatord.scene.batching import Batching
 from tests.integration.coordinatord.scene.party import Body, Party, wallet_of
 from tests.integration.coordinatord.scene.shows import shows
@@ -207,6 +208,54 @@ async def test_dropped_post_is_queued_again_as_one_relay(world: World, quiet: St
     await quiet.execute("update relays set state = 'dropped', reason = 'relayer_funds', ended_at = now()")
     await turn_all(worker, quiet)
     assert await quiet.fetchval("select array_agg(state::text) from relays") == ["queued"] * 3
+
+
+DROP = "update relays set state = 'dropped', reason = 'relayer_funds', ended_at = now() where priority = 3"
+STATES = "select array_agg(state::text order by id) from relays where priority = 3"
+
+
+async def test_dropped_posts_come_back_as_far_as_the_gas_budget_has_room(world: World, database_url: str) -> None:
+    config = configured(world, database_url, BUDGET_POSTS_GAS=450_000, BUDGET_HOURLY_PERCENT=100)
+    async with staged(world, config, [], relayer=False) as quiet:
+        batching, worker = await quiet_batching(world, quiet), app.batch_worker_of(quiet.ground)
+        await batching.create(*batching.submitter.lines(3))
+        await worker.turn()
+        assert await quiet.fetchval(STATES) == ["queued"] * 3
+        await quiet.execute(DROP)
+        # Their room is taken by another post meanwhile.
+        await quiet.execute(
+            "insert into gas_spent values ($1, current_hour(), 'post', 150000)", batching.owner.wallet.address
+        )
+        await turn_all(worker, quiet)
+        assert await quiet.fetchval(STATES) == ["queued", "queued", "dropped"]
+        await turn_all(worker, quiet)
+        assert await quiet.fetchval(STATES) == ["queued", "queued", "dropped"]
+        await quiet.execute("delete from gas_spent")
+        await turn_all(worker, quiet)
+        assert await quiet.fetchval(STATES) == ["queued"] * 3
+
+
+async def test_dropped_posts_come_back_as_far_as_the_balance_covers_them(world: World, quiet: Stage) -> None:
+    poor = await wallet_with(quiet, 0)
+    await poor.sign_in()
+    batching, worker = await Batching.of(quiet, poor), app.batch_worker_of(quiet.ground)
+    lines = batching.submitter.lines(2)
+    amount = int(lines[0]["amount"])
+    await fund(quiet, poor, amount * 5 // 2)
+    await batching.create(*lines)
+    await worker.turn()
+    assert await quiet.fetchval(STATES) == ["queued"] * 2
+    await quiet.execute(DROP)
+    other = (
+        "insert into relays (kind, subject, dedupe, target, calldata, priority, signer, amount)"
+        " values ('post', '\\x01', '\\x01', '\\x01', '', 2, $1, $2)"
+    )
+    await quiet.execute(other, poor.wallet.address, amount)
+    await turn_all(worker, quiet)
+    assert await quiet.fetchval(STATES) == ["queued", "dropped"]
+    await quiet.execute("update relays set state = 'dropped' where priority = 2")
+    await turn_all(worker, quiet)
+    assert await quiet.fetchval(STATES) == ["queued"] * 2
 
 
 async def test_posts_of_batches_leave_the_queue_of_requests_alone(world: World, quiet: Stage) -> None:

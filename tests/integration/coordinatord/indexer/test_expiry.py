@@ -1,16 +1,23 @@
 """Jobs that nobody claims: the index marks them when their time is over, and takes the mark back with the block."""
 
+from unittest.mock import AsyncMock
+
 import asyncpg
 import attrs
+import msgspec
 import pytest
 
+from coordinatord.book import leases_sql
 from coordinatord.book.sql import JobFilter, read_page
 from coordinatord.chain import events as ev
 from coordinatord.database.connections import Database
+from coordinatord.indexer import tables_sql
 from coordinatord.indexer.fetch import Source
 from coordinatord.indexer.follow import Follower
+from coordinatord.indexer.undo_sql import read_position
 from tests.fakes.chain import DECODER, FakeChain
 from tests.fakes.history import GENESIS
+from tests.integration.coordinatord.indexer.index_rows import forget, index_rows
 from tests.integration.coordinatord.indexer.test_journal import follower
 
 pytestmark = pytest.mark.anyio
@@ -101,3 +108,86 @@ async def test_lists_count_a_marked_job_as_ended(
         await market.at(height)
         assert [row.job_id for row in (await read_page(database, JobFilter(state=state), 9, 0))[1]] == [POSTED.job_id]
         assert (await read_page(database, JobFilter(state=other), 9, 0))[1] == []
+
+
+def burst(jobs: int) -> list[ev.JobPosted]:
+    return [msgspec.structs.replace(POSTED, job_id=bytes([n]) * 32, c=bytes([n]) * 32) for n in range(1, jobs + 1)]
+
+
+async def test_more_jobs_than_one_transaction_marks_read_as_expired_at_once_and_are_all_marked(
+    database: Database, connection: "asyncpg.Connection[asyncpg.Record]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables_sql, "AT_ONCE", 2)
+    chain = FakeChain()
+    chain.mine(*burst(7), ev.ProviderRegistered(1, b"\x02" * 20))
+    source = Source(chain.rpc(), DECODER)
+    indexer = follower(source, 64)
+    while chain.height < LAST:
+        chain.mine()
+    await indexer.catch_up(connection)
+    unmarked = "select count(*) from jobs where state = 0"
+    left = []
+
+    async def first_portion(*_: object) -> bool:
+        left.append(await connection.fetchval(unmarked))
+        return False
+
+    chain.mine()
+    with monkeypatch.context() as held:
+        held.setattr("coordinatord.indexer.follow.mark_more", first_portion)
+        await indexer.catch_up(connection)  # the position has moved, and did not wait for all marks
+    assert left == [5]
+    for wanted in (JobFilter(), JobFilter(state="Open")):
+        snapshot, rows = await read_page(database, wanted, 9, 0)
+        assert snapshot.block_number == LAST + 1
+        assert {(row.state, row.ended_because) for row in rows} == {EXPIRED}
+    assert (
+        await leases_sql.poll(
+            connection, [leases_sql.Ask(leases_sql.Poller(1, 1), 9)], JobFilter(), lease_ms=9, custody=None
+        )
+    )[1] == {leases_sql.Poller(1, 1): []}
+    chain.mine()
+    await indexer.catch_up(connection)
+    assert await connection.fetchval(unmarked) == 0
+    rows = await index_rows(connection)
+    await forget(connection)
+    await follower(source, 64).catch_up(connection)
+    assert await index_rows(connection) == rows
+
+
+async def test_marks_that_a_term_left_undone_are_made_by_the_next_without_a_new_block(
+    connection: "asyncpg.Connection[asyncpg.Record]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    market = Market.of(connection, journal_blocks=64)
+    market.chain.mine(*burst(6))
+    assert await market.at(LAST) == OPEN
+    monkeypatch.setattr(tables_sql, "AT_ONCE", 2)
+    with monkeypatch.context() as killed:
+        killed.setattr("coordinatord.indexer.follow.mark_more", AsyncMock(side_effect=ConnectionError))
+        with pytest.raises(ConnectionError):
+            await market.at(LAST + 1)
+    assert await connection.fetchval("select count(*) from jobs where state = 0") == 5
+    indexer = follower(Source(market.chain.rpc(), DECODER), 64)
+    indexer._position = await read_position(connection)
+    await indexer.catch_up(connection)
+    assert await connection.fetchval("select count(*) from jobs where state = 0") == 0
+
+
+async def test_reorganisation_in_the_middle_of_marking_leaves_what_a_replay_gives(
+    connection: "asyncpg.Connection[asyncpg.Record]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables_sql, "AT_ONCE", 2)
+    market = Market.of(connection, journal_blocks=64)
+    market.chain.mine(*burst(6))
+    assert await market.at(LAST) == OPEN
+    with monkeypatch.context() as held:
+        held.setattr("coordinatord.indexer.follow.mark_more", AsyncMock(return_value=False))
+        await market.at(LAST + 1)
+    market.chain.fork(LAST - 1)
+    market.chain.mine(ev.JobClaimed(POSTED.job_id, 1, GENESIS + LAST))
+    await market.at(LAST + 3)
+    rows = await index_rows(connection)
+    await forget(connection)
+    await follower(Source(market.chain.rpc(), DECODER), 64).catch_up(connection)
+    assert await index_rows(connection) == rows
+    assert await connection.fetchval("select count(*) from jobs where ended_because = 5") == 6

@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -34,18 +34,25 @@ class Coordinator:
         return int(line.split()[1]) * 1024
 
 
-def start(environment: dict[str, str], *, errors: int | None = None) -> "subprocess.Popen[bytes]":
-    command = (sys.executable, "-m", "coordinatord", "serve")
+def start(
+    environment: dict[str, str], *, errors: int | None = None, program: Sequence[str] = ("coordinatord",)
+) -> "subprocess.Popen[bytes]":
+    command = (sys.executable, "-m", *program, "serve")
     return subprocess.Popen(command, env={"PATH": os.environ["PATH"], **environment}, stderr=errors)
 
 
 @asynccontextmanager
 async def running(
-    environment: dict[str, str], port: int, metrics_port: int, *, errors: int | None = None
+    environment: dict[str, str],
+    port: int,
+    metrics_port: int,
+    *,
+    errors: int | None = None,
+    program: Sequence[str] = ("coordinatord",),
 ) -> AsyncIterator[Coordinator]:
-    """`errors`: the file descriptor that its log goes to."""
+    """`errors`: the file descriptor that its log goes to. `program`: the module, and what comes before `serve`."""
     ports = {"PORT": str(port), "METRICS_PORT": str(metrics_port)}
-    process = start(environment | ports, errors=errors)
+    process = start(environment | ports, errors=errors, program=program)
     coordinator = Coordinator(process, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{metrics_port}/metrics")
     try:
         async with httpx.AsyncClient(trust_env=False) as http:

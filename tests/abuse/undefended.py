@@ -1,0 +1,62 @@
+"""A program of the market with one of its defences taken away: a test that does not notice shows nothing.
+
+    python -m tests.abuse.undefended <defence> <module> <argument>…
+
+For defences that no setting switches off. `cancels`: a coordinator relays every cancel, also of a job that has ended.
+`bombs`: a provider takes and unfolds answers in any encoding, as HTTP libraries do by themselves.
+"""
+
+import runpy
+import sys
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final
+from unittest.mock import patch
+
+import httpx
+
+
+def _relay_every_cancel() -> None:
+    from coordinatord.orders.cancel import Cancels  # noqa: PLC0415 - a provider has none of this
+    from coordinatord.relayer import outbox_sql  # noqa: PLC0415
+
+    async def nothing_ended(*_: object) -> None:
+        return None
+
+    async def none_before(*_: object) -> dict[int, Any]:
+        return {}
+
+    patch.object(Cancels, "_ended_by", nothing_ended).start()
+    patch.object(outbox_sql, "_cancelled_before", none_before).start()
+
+
+def _unfold_answers() -> None:
+    from svcd.payload import gateway  # noqa: PLC0415
+
+    raw = httpx.Response.aiter_raw
+
+    def take(_headers: object) -> None:
+        return None
+
+    async def unfolded(response: httpx.Response) -> AsyncIterator[bytes]:
+        decoder = response._get_content_decoder()
+        async for piece in raw(response):
+            yield decoder.decode(piece)
+        yield decoder.flush()
+
+    patch.object(gateway, "IDENTITY", {"accept-encoding": "gzip"}).start()
+    patch.object(gateway, "require_plain", take).start()
+    patch.object(httpx.Response, "aiter_raw", unfolded).start()
+
+
+DEFENCES: Final[dict[str, Callable[[], None]]] = {"cancels": _relay_every_cancel, "bombs": _unfold_answers}
+
+
+def main() -> None:
+    defence, module, *arguments = sys.argv[1:]
+    DEFENCES[defence]()
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

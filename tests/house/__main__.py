@@ -1,0 +1,113 @@
+"""Counts of the house: how many files, how long, how often one thing has two places. `make house` prints them.
+
+Exits with 1 when a count is over its limit. The path of one order is counted by running one; the other counts read the
+sources.
+"""
+
+import ast
+import statistics
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+ROOT: Final = Path(__file__).parents[2]
+PACKAGES: Final = ("common", "coordinatord", "svcd", "svc", "devnet")
+QUESTIONS: Final = ("What", "Who", "Whose", "Where", "Whether", "How")
+FRAGMENT_LINES: Final = 60
+
+
+@attrs.frozen
+class Module:
+    path: Path
+    lines: int
+    tree: ast.Module
+
+    @property
+    def name(self) -> str:
+        return ".".join(self.path.relative_to(ROOT).with_suffix("").parts)
+
+
+@attrs.frozen
+class Count:
+    what: str
+    number: float
+    least: float
+    most: float
+    where: tuple[str, ...] = ()
+
+    @property
+    def holds(self) -> bool:
+        return self.least <= self.number <= self.most
+
+
+def modules() -> list[Module]:
+    """Every module of the five packages, package markers not counted."""
+    found = []
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            if path.name != "__init__.py" and "node_modules" not in path.parts:
+                text = path.read_text(encoding="utf-8")
+                found.append(Module(path, len(text.splitlines()), ast.parse(text)))
+    return found
+
+
+def counts() -> list[Count]:
+    """The counts that reading the sources gives."""
+    house = modules()
+    lengths = [module.lines for module in house]
+    longest = tuple(f"{module.name} {module.lines}" for module in house if module.lines > 400)
+    twice = _defined_twice(house)
+    questions = tuple(module.name for module in house if _asks(module.tree))
+    fragments = _fragments(house)
+    return [
+        Count("Python files of the five packages", len(house), 1, 290),
+        Count("median of their lines", statistics.median(lengths), 100, 160),
+        Count("lines of the longest", max(lengths), 1, 400, longest),
+        Count("class names defined more than once", len(twice), 0, 10, twice),
+        Count("module docstrings that open with a question word", len(questions), 0, 0, questions),
+        Count(f"modules of {FRAGMENT_LINES} lines or less that one other imports", len(fragments), 0, 8, fragments),
+    ]
+
+
+def _defined_twice(house: list[Module]) -> tuple[str, ...]:
+    classes = Counter(node.name for module in house for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef))
+    return tuple(sorted(name for name, times in classes.items() if times > 1))
+
+
+def _asks(tree: ast.Module) -> bool:
+    docstring = ast.get_docstring(tree)
+    return docstring is not None and docstring.split()[0].rstrip(",:") in QUESTIONS
+
+
+def _fragments(house: list[Module]) -> tuple[str, ...]:
+    importers = Counter(name for module in house for name in set(_imported(module.tree)))
+    return tuple(module.name for module in house if module.lines <= FRAGMENT_LINES and importers[module.name] == 1)
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def main(count: Callable[[], list[Count]] = counts) -> int:
+    """Print the table; the exit code."""
+    table = count()
+    for row in table:
+        limit = f"≤ {row.most:g}" if row.least <= 1 else f"{row.least:g} to {row.most:g}"
+        print(f"{'right' if row.holds else 'OVER':6} {row.number:>6g}  {limit:10}  {row.what}")
+        if not row.holds:
+            for place in row.where:
+                print(f"                           {place}")
+    return 0 if all(row.holds for row in table) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
