@@ -80,7 +80,7 @@ def _bad(why: str) -> Refused:
     return Refused(f"the handover is malformed: {why}", code="bad_handover")
 
 
-# What an escrow says about a key, and how the saying is tied to it.
+# Evidence of an escrow about its key, and how it is tied to the key.
 #
 #     report_data      = sha256(public key (32) ‖ "svc-coordinator-escrow-v1")
 #     mock measurement = sha256("svc-mock-measurement-v1" ‖ release (2))

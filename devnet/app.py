@@ -21,7 +21,7 @@ Say = Callable[[str], None]
 
 @asynccontextmanager
 async def local_world(chosen: DevnetSettings, say: Say) -> AsyncIterator[Devnet]:
-    """Everything up and described in devnet.json; ended when left, and with `Trouble` when a part ends."""
+    """Everything up and described in devnet.json; ended when left, and with `DevnetError` when a part ends."""
     with state_dir.claimed(chosen.state_dir) as state, ports.held(chosen.listening) as listening:
         if state.left_by_dead_run:
             say(f"cleared what a run that was killed left in {state.path}")

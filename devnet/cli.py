@@ -14,11 +14,11 @@ from anyio.abc import TaskStatus
 from devnet import demo, manifest, stop
 from devnet.app import local_world
 from devnet.catalogue import MODELS
-from devnet.errors import Trouble
+from devnet.errors import DevnetError
 from devnet.settings import DEFAULTS, DevnetSettings
 from devnet.world import Devnet
 
-# What a person wants to see of a world that is up: where everything is.
+# Table of a world that is up: the address of everything in it.
 
 
 def overview(up: Devnet, settings: DevnetSettings) -> str:
@@ -64,11 +64,11 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         anyio.run(_until_signalled, command, settings)
     except BaseExceptionGroup as group:
-        troubles, bugs = group.split(Trouble)
+        troubles, bugs = group.split(DevnetError)
         if bugs is not None:
             raise
-        for trouble in _leaves(troubles):
-            print(f"devnet: {trouble}", file=sys.stderr)
+        for error in _leaves(troubles):
+            print(f"devnet: {error}", file=sys.stderr)
         return 1
     return 0
 
@@ -76,8 +76,8 @@ def main(arguments: list[str] | None = None) -> int:
 def _env(state_dir: Path) -> int:
     try:
         print(manifest.exports(state_dir))
-    except Trouble as trouble:
-        print(f"devnet: {trouble}", file=sys.stderr)
+    except DevnetError as error:
+        print(f"devnet: {error}", file=sys.stderr)
         return 1
     return 0
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import attrs
 
-from devnet.errors import Trouble
+from devnet.errors import DevnetError
 
 LOOPBACK: Final = "127.0.0.1"
 ANY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - nothing is served here
@@ -33,7 +33,7 @@ class WantedPort:
 def held(wanted: Iterable[WantedPort]) -> Iterator[dict[str, int]]:
     """The port of each flag, kept from every other devnet of this machine until left.
 
-    Raises `Trouble` naming the first chosen port that another listens on or that two services here want.
+    Raises `DevnetError` naming the first chosen port that another listens on or that two services here want.
     """
     numbers: dict[str, int] = {}
     services: dict[int, WantedPort] = {}
@@ -44,7 +44,7 @@ def held(wanted: Iterable[WantedPort]) -> Iterator[dict[str, int]]:
             other = services.get(number)
             free = other is None and _hold(number, port.host, holds)
             if not free and port.chosen is not None:
-                raise Trouble(_refusal(port, other))
+                raise DevnetError(_refusal(port, other))
             while not free:
                 number = pick_free(port.host)
                 free = _hold(number, port.host, holds)

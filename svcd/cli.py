@@ -47,8 +47,8 @@ def _run(arguments: list[str]) -> int:
     except* BrokenPipeError:  # whoever read has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except* (Fatal, OSError) as group:
-        for trouble in _leaves(group):
-            print(f"svcd: {trouble}", file=sys.stderr)
+        for error in _leaves(group):
+            print(f"svcd: {error}", file=sys.stderr)
     return status
 
 

@@ -119,8 +119,8 @@ async def _deployment(config: DaemonConfig, requests: Requests) -> ServedDeploym
         try:
             deployment = await read_chain(requests)
             break
-        except Unavailable as trouble:
-            log.warning("waiting for the coordinator", reason=str(trouble))
+        except Unavailable as error:
+            log.warning("waiting for the coordinator", reason=str(error))
             await trio.sleep(_RETRY)
         except Refused as malformed:
             raise Fatal(f"{config.coordinator_url} is no coordinator: {malformed}") from None
@@ -140,8 +140,8 @@ async def _chain(
     chain = ChainReader(http, config.rpc_url, deployment.book, provider_id)
     try:
         found = await chain.chain_id()
-    except Unavailable as trouble:
-        log.warning("the node does not answer: jobs that are claimed wait for it", reason=str(trouble))
+    except Unavailable as error:
+        log.warning("the node does not answer: jobs that are claimed wait for it", reason=str(error))
         return chain
     if found != deployment.book.chain_id:
         raise Fatal(f"rpc_url is a node of chain {found}, the market is on {deployment.book.chain_id}")
@@ -164,8 +164,8 @@ async def _model_ids(config: DaemonConfig, coordinator: Coordinator) -> dict[str
         try:
             known = await coordinator.models()
             break
-        except (Unavailable, Refused) as trouble:
-            log.warning("waiting for the catalogue", reason=str(trouble))
+        except (Unavailable, Refused) as error:
+            log.warning("waiting for the catalogue", reason=str(error))
             await trio.sleep(_RETRY)
     for name in sorted(config.slots.keys() - known.keys()):
         log.warning("this model is not in the catalogue, and is not offered until it is", model=name)

@@ -16,7 +16,7 @@ class Unavailable(Exception):
         return self.what
 
 
-# Why a job ended without a settle: the reasons that /metrics counts and the log names.
+# Reasons for which a job ended without a settle: the reasons that /metrics counts and the log names.
 #
 # A stage ends a job by raising `WorkFailed`. Its reason decides whether a signed `fail` refunds the client at once, and
 # it says whether the backend's circuit breaker counts it.

@@ -16,7 +16,7 @@ from svcd.metrics import REGISTRY
 log = structlog.get_logger(__name__)
 
 _LOOKED_EVERY: Final = 5.0
-_SILENCE: Final = 60.0  # seconds without an answered poll that are no trouble yet; more where polls are rarer
+_SILENCE: Final = 60.0  # seconds without an answered poll that are no problem yet; more where polls are rarer
 
 
 @attrs.define(slots=True, eq=False)
@@ -35,18 +35,18 @@ class DaemonHealth:
 
     async def watch(self) -> NoReturn:
         """Tells the log when it turns, either way: /healthz says no reasons."""
-        told = self.trouble
+        told = self.problem
         while True:
             await trio.sleep(_LOOKED_EVERY)
-            trouble = self.trouble
-            if trouble is not None and trouble != told:
-                log.warning("unhealthy", reason=trouble)
-            elif trouble != told:
+            problem = self.problem
+            if problem is not None and problem != told:
+                log.warning("unhealthy", reason=problem)
+            elif problem != told:
                 log.info("healthy")
-            told = trouble
+            told = problem
 
     @property
-    def trouble(self) -> str | None:
+    def problem(self) -> str | None:
         """None when all is well."""
         if not self.journal.works:
             return "the journal cannot be written"
@@ -69,7 +69,7 @@ async def serve_metrics(
             case b"/metrics":
                 return b"200 OK", generate_latest(REGISTRY)
             case b"/healthz":
-                return (b"200 OK", b"ok\n") if health.trouble is None else (b"503 Service Unavailable", b"unhealthy\n")
+                return (b"200 OK", b"ok\n") if health.problem is None else (b"503 Service Unavailable", b"unhealthy\n")
             case _:
                 return b"404 Not Found", b"only /metrics and /healthz\n"
 

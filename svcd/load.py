@@ -223,8 +223,7 @@ def _client(headers: dict[str, str]) -> httpx.AsyncClient:
     return httpx.AsyncClient(headers=headers, trust_env=False)
 
 
-# How far under its published ask a provider takes jobs: idle machines earn nothing, so they take less; busy ones
-# wait.
+# Discount under the published ask: idle machines earn nothing, so they take less; busy ones wait.
 #
 # The discount grows slowly while the load leaves room and is gone at once when there is none. The ask stays what it
 # is:

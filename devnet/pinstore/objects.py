@@ -25,7 +25,7 @@ import attrs
 
 from devnet.pinstore.content import Received
 
-# What the store holds under which key: rows in SQLite beside the content.
+# Index of the store: keys as rows in SQLite beside the content.
 
 _DURABLE: Final = "pragma journal_mode=wal; pragma synchronous=full; pragma foreign_keys=on"
 _SCHEMA: Final = """

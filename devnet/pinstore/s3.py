@@ -18,7 +18,7 @@ from devnet.pinstore.objects import Objects, StoredObject
 from devnet.pinstore.s3_errors import S3Error
 from devnet.pinstore.sigv4 import UNSIGNED, Credential, SignedRequest, authenticate
 
-# Does a body have the digests that its headers promise?
+# Check of a body against the digests in its headers.
 
 _DIGESTS: Final[dict[str, Callable[[Received], bytes]]] = {
     "content-md5": lambda received: received.md5,

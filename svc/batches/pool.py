@@ -107,8 +107,8 @@ class Pool:
                 if isinstance(outcome, Refused):
                     raise OrderRefused.because(outcome, f"line {len(self.lines) + 1}")
                 self.lines.append(outcome)
-        if sharing.trouble is not None:
-            raise sharing.trouble
+        if sharing.error is not None:
+            raise sharing.error
 
 
 @attrs.define
@@ -123,7 +123,7 @@ class _Sharing:
     progress: Progress | None
     done: int
     outcomes: dict[int, Sequence[Outcome]] = attrs.field(factory=dict)
-    trouble: Exception | None = None
+    error: Exception | None = None
     _taken: int = 0
     _ended: bool = False
     _taking: anyio.Lock = attrs.field(factory=anyio.Lock)
@@ -161,8 +161,8 @@ class _Sharing:
                 return None
             try:
                 portion = await anext(self.portions, None)
-            except Exception as trouble:
-                portion, self.trouble = None, trouble
+            except Exception as error:
+                portion, self.error = None, error
             if portion is None:
                 self._ended = True
                 return None

@@ -29,7 +29,7 @@ from svc.errors import ChainContradicts, ConnectionFailed, EscrowUntrusted, Node
 from svc.records import Deployment
 from svc.wire.transport import opened
 
-# What one check found, and what may be done about it.
+# Finding of one check, and its remedy.
 
 
 class Health(StrEnum):
@@ -69,7 +69,7 @@ def any_wrong(findings: Iterable[Finding]) -> bool:
     return any(finding.health is Health.WRONG for finding in findings)
 
 
-# What doctor looks at on the coordinator's side, part by part.
+# Checks of the coordinator, part by part.
 
 _HURRY: Final = 5.0  # seconds of difference that an answer's way and whole seconds explain
 _UNREACHABLE: Final = "is the coordinator up, and this its address? Set SVC_BASE_URL or --coordinator"
@@ -193,7 +193,7 @@ async def examined(client: Client, checks: Mapping[str, Check]) -> list[Finding]
     return found
 
 
-# Whether results can be read: each gateway is asked for something that is stored, the newest job's container.
+# Check of the gateways: each is asked for the container of the newest job.
 
 _SECONDS: Final = 10.0
 _OK: Final = 200
@@ -216,8 +216,8 @@ async def _asked(http: httpx.AsyncClient, url: str, cid: str | None) -> Finding:
     try:
         async with opened(http, "GET", url if cid is None else f"{url}/ipfs/{cid}", timeout=_SECONDS) as answer:
             status = answer.status_code
-    except (httpx.HTTPError, httpx.InvalidURL) as trouble:
-        seen = f"{url} does not answer: {trouble or type(trouble).__name__}"
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        seen = f"{url} does not answer: {error or type(error).__name__}"
         return Finding.wrong("gateway", seen, "try another with SVC_PIN_GATEWAY or --gateway")
     if cid is None:
         return Finding.unchecked("gateway", f"{url} answers; no job is stored yet to ask it for", "ask again later")
@@ -251,8 +251,8 @@ async def ledger(client: Client, chain: Chain | None, wallet: bytes | None) -> l
         found += await _models(client, chain, book)
         found += await _providers(client, chain, book)
         found += [] if wallet is None else await _wallet(chain, told, wallet)
-    except NodeFailed as trouble:
-        return [Finding.wrong("chain", trouble.message, hint_of(trouble) or _NODE)]
+    except NodeFailed as error:
+        return [Finding.wrong("chain", error.message, hint_of(error) or _NODE)]
     return found
 
 
@@ -328,7 +328,7 @@ async def _wallet(chain: Chain, told: Deployment, wallet: bytes) -> list[Finding
     return found
 
 
-# `svc doctor`: what is wrong, and what to do.
+# The command `svc doctor`.
 
 _NO_WALLET: Final = Finding.unchecked(
     "wallet", "there is no key", "svc keygen makes one; SVC_WALLET_KEY_FILE or --key-file names its file"

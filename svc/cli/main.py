@@ -134,8 +134,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Whoever read has read enough. What is still buffered has nowhere to go, and Python would complain at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.DONE
-    except OSError as trouble:  # of a file or an output that takes no more
-        print(f"svc: {one_line(str(trouble))}", file=sys.stderr)
+    except OSError as error:  # of a file or an output that takes no more
+        print(f"svc: {one_line(str(error))}", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.UNREADABLE
     return int(ended or Exit.DONE)

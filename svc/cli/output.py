@@ -226,13 +226,13 @@ def written(path: Path) -> Iterator[IO[bytes]]:
     with ExitStack() as opened:
         try:
             target = opened.enter_context(appearing(path))
-        except OSError as trouble:
-            raise not_writable(path, trouble) from None
+        except OSError as error:
+            raise not_writable(path, error) from None
         yield target
 
 
-def not_writable(path: Path, trouble: OSError) -> click.UsageError:
-    return click.UsageError(f"{path}: {trouble.strerror}")
+def not_writable(path: Path, error: OSError) -> click.UsageError:
+    return click.UsageError(f"{path}: {error.strerror}")
 
 
 # Records as `--json` gives them: plain values, and decimal strings for what JSON's readers would round.

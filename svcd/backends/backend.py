@@ -117,26 +117,26 @@ class Attempts:
     async def run(self, work: ModelWork, attempt: Callable[[Signs], Awaitable[WorkOutput]]) -> WorkOutput:
         """The first output. `WorkFailed` of an attempt ends it at once; `TryAgain` is followed by a wait and another
         attempt while there is one left (`backend_exhausted`) and time for it (`deadline_wait`)."""
-        trouble: TryAgain | None = None
+        error: TryAgain | None = None
         signs = Signs()
         for number in range(1, self.most + 1):
             with trio.move_on_at(work.deadline):
                 try:
                     return await attempt(signs)
                 except TryAgain as failed:
-                    trouble = failed
+                    error = failed
                     if number == self.most:
                         break
                     wait = self._wait(number, failed)
             if trio.current_time() >= work.deadline:
                 # An attempt may be merely long. After a failure, or without any sign, the backend is not well.
-                fault = trouble is not None or not signs.of_life
+                fault = error is not None or not signs.of_life
                 raise WorkFailed("deadline_wait", f"attempt {number} was under way at the deadline", fault)
             if trio.current_time() + wait >= work.deadline:
-                raise WorkFailed("deadline_wait", f"{trouble}; {wait:.1f} s more would end past the deadline", True)
+                raise WorkFailed("deadline_wait", f"{error}; {wait:.1f} s more would end past the deadline", True)
             metrics.backend_retries.labels(work.model).inc()
             await trio.sleep(wait)
-        raise WorkFailed("backend_exhausted", f"{self.most} attempts, the last one: {trouble}", True)
+        raise WorkFailed("backend_exhausted", f"{self.most} attempts, the last one: {error}", True)
 
     def _wait(self, number: int, failed: TryAgain) -> float:
         if failed.after is not None:

@@ -107,8 +107,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         confine(kept)
         os.execv(command[0], list(command))  # noqa: S606 - starting it is what this is for
-    except (ConfinementFailed, OSError) as trouble:
-        sys.stderr.write(f"{command[0]} was not started: {trouble}\n")
+    except (ConfinementFailed, OSError) as error:
+        sys.stderr.write(f"{command[0]} was not started: {error}\n")
     return NOT_STARTED
 
 

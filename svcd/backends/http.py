@@ -174,7 +174,7 @@ class HttpBackend:
             async with opened(self.client, self.settings.cancel_method, url) as response:
                 log.info("backend job cancelled", status=response.status_code)
         except httpx.RequestError as broken:
-            log.warning("backend job not cancelled", trouble=type(broken).__name__)
+            log.warning("backend job not cancelled", error=type(broken).__name__)
 
 
 def _with_id(template: str, job: str) -> str:

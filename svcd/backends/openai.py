@@ -167,7 +167,7 @@ def _size(body: Mapping[str, object]) -> str | None:
     return f"{width}x{height}"
 
 
-# What is charged for an answer, and what the client is told of it.
+# Units that are charged for an answer, and the usage that the client is told.
 #
 # The server's own count is taken where it gives one; else the pieces of its stream; else the market's measure for
 # input, one unit per four bytes. Never more than the order pays for.

@@ -130,7 +130,7 @@ def _date(text: str | None) -> float | None:
         return None
 
 
-# Which chain and contracts a coordinator serves: what our signatures are bound to.
+# Deployment that a coordinator serves: the chain and contracts that our signatures are bound to.
 
 
 @attrs.frozen(slots=True)

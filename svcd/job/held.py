@@ -12,7 +12,7 @@ from common.pricing.assets import Modality
 from svcd import metrics
 from svcd.job.row import Job
 
-# How many jobs are held, and how many more may be.
+# Slots: the jobs that are held, and how many more may be.
 #
 # A slot is taken before a job is claimed and given back when the job has ended, however it ended; a slot given back
 # twice counts once.
@@ -97,7 +97,7 @@ class Slots:
             await self._emptied.wait()
 
 
-# What a backend is given and what it gives back.
+# Work of a backend: its input and its output.
 
 
 @attrs.frozen(slots=True)

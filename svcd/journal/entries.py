@@ -14,7 +14,7 @@ import attrs
 from common.daemon.errors import Fatal
 from svcd.job.row import Job
 
-# Where a job stands in the journal.
+# States of a job in the journal.
 #
 #     claiming ──► claimed ──► sealed ──► settled
 #         │           │           │

@@ -23,7 +23,7 @@ from svcd.load import JsonSettings, PrometheusSettings, open_load
 from svcd.payload.gateway import PayloadGateways
 from svcd.timings import Clock
 
-# What a look at something found, and the table that shows it.
+# Findings of a check, and the table that shows them.
 
 
 @attrs.frozen(slots=True)
@@ -184,8 +184,8 @@ class _Checkup:
     async def gateways(self) -> AsyncIterator[Checked]:
         gateways = PayloadGateways(self.http, self.config.gateways)
         for url in self.config.gateways:
-            trouble = await gateways.reachable(url)
-            yield Checked("gateway", trouble is None, url if trouble is None else f"{url}: {trouble}")
+            error = await gateways.reachable(url)
+            yield Checked("gateway", error is None, url if error is None else f"{url}: {error}")
 
     async def backends(self) -> AsyncIterator[Checked]:
         for model in self.config.models:

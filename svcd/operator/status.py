@@ -114,7 +114,7 @@ async def publish_identity(config: DaemonConfig, transport: httpx.AsyncBaseTrans
         op = signer.set_identity(box.public.raw, evidence, int(time.time()))
         outcome = await coordinator.run(op, trio.current_time() + _IDENTITY_PATIENCE)
     if isinstance(outcome, SignInRefused):
-        raise Fatal(f"the coordinator does not sign {signer.address} in: {outcome.advice}")
+        raise Fatal(f"the coordinator rejected the sign-in of {signer.address}: {outcome.advice}")
     if not (isinstance(outcome, OpMined) and outcome.succeeded):
         raise Fatal(f"the identity was not published: {describe(outcome)}")
     return f"{signer.address} published box key {hex_of(box.public.raw)} with {len(evidence)} bytes of evidence"

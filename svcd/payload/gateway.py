@@ -177,19 +177,19 @@ async def read_pieces(response: httpx.Response, take: Callable[[bytes], bool]) -
 async def hand_pieces(response: httpx.Response, take: Callable[[bytes], Awaitable[bool]]) -> None:
     """As `read_pieces` does, to a `take` that takes its time."""
     require_unencoded(response)
-    trouble: Exception | None = None
+    error: Exception | None = None
     with trio.CancelScope() as reading:
         async for piece in response.aiter_raw():
-            if trouble is not None:
+            if error is not None:
                 continue  # the cancellation arrives with the next piece that has to be waited for
             try:
                 if await take(piece):
                     reading.deadline = min(reading.deadline, trio.current_time() + _LAST_WORDS_SECONDS)
             except Exception as raised:  # kept for below, whatever it is
-                trouble = raised
+                error = raised
                 reading.cancel()
-    if trouble is not None:
-        raise trouble
+    if error is not None:
+        raise error
 
 
 log = structlog.get_logger(__name__)
@@ -209,7 +209,7 @@ def is_content_id(cid: str) -> bool:
 class PayloadGateways:
     """Tried in turn. A 404 (not there yet) and a 5xx are worth another attempt, until there were `attempts` answers in
     all; any other status, and content that is not the right one, ends that gateway's part in it. No answer at all is
-    the network's trouble, and is not counted.
+    the network's fault, and is not counted.
     """
 
     http: httpx.AsyncClient
@@ -226,7 +226,7 @@ class PayloadGateways:
         if not is_content_id(cid):
             raise WorkFailed("task_unresolved", "the order names no content id")
         left = list(self.urls)
-        trouble = WorkFailed("task_unresolved", "no gateway")
+        error = WorkFailed("task_unresolved", "no gateway")
         wrong: WorkFailed | None = None
         with trio.move_on_at(give_up_at):
             asked = answers = 0
@@ -246,12 +246,12 @@ class PayloadGateways:
                     continue
                 except OSError as full:  # ours: httpx has its own for the network's
                     raise WorkFailed("task_unresolved", f"it cannot be kept here: {full.strerror}") from None
-                trouble = WorkFailed("task_unresolved", f"{url}: {status}")
+                error = WorkFailed("task_unresolved", f"{url}: {status}")
                 if isinstance(status, int):
                     answers += 1
                     if status != httpx.codes.NOT_FOUND and status < _SERVER_ERROR:
                         left.remove(url)
-        raise wrong or trouble
+        raise wrong or error
 
     async def _once(self, url: str, cid: str, into: Spool) -> int | str | None:
         """None when it is all there; the status, or what went wrong."""

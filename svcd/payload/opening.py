@@ -19,7 +19,7 @@ from svcd.job.held import ClaimedJob
 from svcd.payload.gateway import Spool
 from svcd.payload.media import check_media
 
-# What kind of work an opened input is, for a model that is known to serve certain kinds.
+# Modality of an opened input, for a model that is known to serve certain kinds.
 
 
 def modality_for(serves: Set[Modality], model_input: Mapping[str, object], units_out: int) -> Modality:
@@ -47,7 +47,7 @@ def _listed(serves: Set[Modality]) -> str:
     return " and ".join(sorted(serves)) or "nothing"
 
 
-# Whether the order pays for what its payload turned out to be. The coordinator cannot know: it opens none.
+# Units of the opened payload, compared with what the order pays for. The coordinator opens none, and cannot know.
 
 
 def check_units(modality: Modality, model_input: Mapping[str, object], *, units_in: int, units_out: int) -> None:

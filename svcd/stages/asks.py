@@ -51,8 +51,8 @@ class AskPublisher:
         while True:
             try:
                 done = await self.publish(self._wanted)
-            except (Unavailable, Refused) as trouble:
-                log.warning("asks not compared", reason=str(trouble))
+            except (Unavailable, Refused) as error:
+                log.warning("asks not compared", reason=str(error))
                 done = False
             await trio.sleep(_EVERY if done else _RETRY)
 
@@ -62,8 +62,8 @@ class AskPublisher:
             try:
                 if await self.publish(frozenset(), besides=self._unheard):
                     return
-            except (Unavailable, Refused) as trouble:
-                log.warning("asks not withdrawn", reason=str(trouble))
+            except (Unavailable, Refused) as error:
+                log.warning("asks not withdrawn", reason=str(error))
             await trio.sleep(1)
 
     async def publish(self, wanted: frozenset[Ask], besides: frozenset[Ask] = frozenset()) -> bool:
@@ -143,8 +143,8 @@ class Catalogue:
             await trio.sleep(_EVERY)
             try:
                 known = await self.coordinator.models()
-            except (Unavailable, Refused) as trouble:
-                log.warning("catalogue not read", reason=str(trouble))
+            except (Unavailable, Refused) as error:
+                log.warning("catalogue not read", reason=str(error))
                 continue
             self.model_ids.update(known)
             for name in sorted(missing & known.keys()):
@@ -152,7 +152,7 @@ class Catalogue:
                 self.begin(name)
 
 
-# How many jobs the network lets this provider hold: read from the registry, and asked for where it is too few.
+# Capacity: the jobs that the network lets this provider hold, read from the registry and raised where it is too low.
 
 _ISSUED_AT: Final = "providers.issued_at"
 _REQUESTED: Final = "providers.requested"
@@ -172,8 +172,8 @@ class Capacity:
         while True:
             try:
                 await self.look()
-            except (Unavailable, Refused) as trouble:
-                log.warning("granted capacity not read", reason=str(trouble))
+            except (Unavailable, Refused) as error:
+                log.warning("granted capacity not read", reason=str(error))
             await trio.sleep(_EVERY)
 
     async def look(self) -> None:

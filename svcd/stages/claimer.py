@@ -111,7 +111,7 @@ class Claimer:
         offer.slot.give_back()
 
 
-# What the chain made of an op whose answer was lost, or refused: asked for, never assumed.
+# Lookup of an op whose answer was lost or refused: the chain is asked, nothing is assumed.
 
 Standing = Literal["held", "settled", "ended", "unknown"]
 

@@ -51,9 +51,9 @@ class Poller:
             # Until it has had an answer, this stage says nothing twice: one line when it turns, either way.
             try:
                 await self.poll()
-            except (Unavailable, Refused) as trouble:
+            except (Unavailable, Refused) as error:
                 if not refused:
-                    log.warning("poll failed", model=self.model.name, reason=str(trouble))
+                    log.warning("poll failed", model=self.model.name, reason=str(error))
                 refused = True
             else:
                 if refused:

@@ -65,8 +65,8 @@ class Reconciler:
             try:
                 await self.once()
                 return
-            except (Unavailable, Refused) as trouble:
-                log.warning("held jobs not looked up yet", reason=str(trouble))
+            except (Unavailable, Refused) as error:
+                log.warning("held jobs not looked up yet", reason=str(error))
                 await trio.sleep(_RETRY)
 
     async def run(self) -> NoReturn:
@@ -74,8 +74,8 @@ class Reconciler:
             await trio.sleep(_EVERY)
             try:
                 await self.once()
-            except (Unavailable, Refused) as trouble:
-                log.warning("held jobs not looked up", reason=str(trouble))
+            except (Unavailable, Refused) as error:
+                log.warning("held jobs not looked up", reason=str(error))
 
     async def once(self) -> None:
         for entry in await self.pipeline.journal.live():

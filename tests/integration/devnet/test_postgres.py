@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from devnet import parent_watch, postgres
-from devnet.errors import Trouble
+from devnet.errors import DevnetError
 from devnet.ports import pick_free
 from devnet.postgres import running_postgres
 
@@ -63,7 +63,7 @@ async def test_refusal_of_every_way_names_the_closed_folder_and_what_to_do(
 ) -> None:
     monkeypatch.setattr(parent_watch, "UNPRIVILEGED", "no-such-account")
     monkeypatch.setattr(postgres, "WAYS_OF_ROOT", ("account",))
-    with pytest.raises(Trouble, match=r"run as root.*account: there is no such.*as another user.*chmod o\+x "):
+    with pytest.raises(DevnetError, match=r"run as root.*account: there is no such.*as another user.*chmod o\+x "):
         async with running_postgres(pick_free(), closed / "pg", closed / "logs"):
             pass
 

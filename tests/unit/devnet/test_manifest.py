@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from devnet.errors import Trouble
+from devnet.errors import DevnetError
 from devnet.manifest import exports
 
 
@@ -24,5 +24,5 @@ def test_exports_are_the_first_client_and_where_it_buys(tmp_path: Path) -> None:
 
 
 def test_devnet_that_is_not_up_is_said_so(tmp_path: Path) -> None:
-    with pytest.raises(Trouble, match="make devnet starts one"):
+    with pytest.raises(DevnetError, match="make devnet starts one"):
         exports(tmp_path)

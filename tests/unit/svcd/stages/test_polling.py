@@ -233,7 +233,7 @@ async def test_rare_polls_are_no_silence(autojump_clock: MockClock, market: Mark
     async with start(models=(rare,)) as running:
         for _ in range(20):
             await trio.sleep(61)
-            assert running.daemon.health.trouble is None
+            assert running.daemon.health.problem is None
 
 
 async def test_poll_that_fails_is_no_end_and_silence_makes_unhealthy(
@@ -242,10 +242,10 @@ async def test_poll_that_fails_is_no_end_and_silence_makes_unhealthy(
     market.always["poll"] = instead(error(503, "not_ready", "not_ready", retryable=True))
     async with start(models=(MODEL,)) as running:
         await trio.sleep(30)
-        assert running.daemon.health.trouble is None
+        assert running.daemon.health.problem is None
         await trio.sleep(40)
-        assert running.daemon.health.trouble == "no poll was answered lately: demo/text"
+        assert running.daemon.health.problem == "no poll was answered lately: demo/text"
         del market.always["poll"]
         job = market.post()
         assert await running.end_of(job) == ("settled", None)
-        assert running.daemon.health.trouble is None
+        assert running.daemon.health.problem is None
