@@ -15,12 +15,12 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
+from common.daemon.systemd import Systemd
 from common.native.library import LIBRARY
 from coordinatord.application import compose
 from coordinatord.base import metrics
 from coordinatord.base.clock import system_clock
 from coordinatord.base.concurrency import StartupPatience, Wake
-from coordinatord.base.systemd import Systemd
 from coordinatord.batches.expansion import Expansion, LineAllowances
 from coordinatord.batches.lines import LineContainers
 from coordinatord.batches.worker import BatchWorker, Finalising

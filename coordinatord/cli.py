@@ -10,10 +10,10 @@ from typing import Final
 import anyio
 from structlog.typing import Processor
 
+from common.daemon.logs import error_reporting, set_up_logging
 from common.hidden_memory import hide_memory
 from coordinatord import app
 from coordinatord.base.errors import Fatal, Retryable
-from coordinatord.base.logs import error_reporting, set_up_logging
 from coordinatord.config import Config, read_config, variables
 from coordinatord.database.connections import open_database
 from coordinatord.database.migrate import migrate

@@ -21,7 +21,7 @@ SLA_SECONDS: Final = (60, 300, 600, 3_600, 86_400)
 
 
 @attrs.frozen
-class Model:
+class CatalogueModel:
     model_id: int
     name: str
     endpoint: str
@@ -69,9 +69,9 @@ _IMAGE: Final = {
 }
 
 MODELS: Final = (
-    Model(1, "demo/text-small", "/v1/responses", "demo", _TEXT),
-    Model(2, "demo/embed-small", "/v1/embeddings", "demo", _EMBEDDINGS),
-    Model(3, "demo/image-small", "/v1/images/generations", "demo", _IMAGE),
+    CatalogueModel(1, "demo/text-small", "/v1/responses", "demo", _TEXT),
+    CatalogueModel(2, "demo/embed-small", "/v1/embeddings", "demo", _EMBEDDINGS),
+    CatalogueModel(3, "demo/image-small", "/v1/images/generations", "demo", _IMAGE),
 )
 
 

@@ -9,6 +9,10 @@ from typing import Literal
 
 import attrs
 
+from common.daemon.errors import Fatal
+
+__all__ = ["ErrorKind", "Fatal", "Retryable"]
+
 ErrorKind = Literal["chain_unreachable", "relay_unavailable", "pinner_unavailable", "not_ready", "busy"]
 
 
@@ -20,16 +24,6 @@ class Retryable(Exception):
     message: str
     code: str | None = None
     retry_after: int | None = None  # seconds, where we know better than the caller
-
-    def __str__(self) -> str:
-        return self.message
-
-
-@attrs.frozen(slots=True)
-class Fatal(Exception):
-    """The daemon cannot run: a wrong configuration, a chain that is not the one in the address book."""
-
-    message: str
 
     def __str__(self) -> str:
         return self.message

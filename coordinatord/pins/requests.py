@@ -18,11 +18,11 @@ import anyio
 import attrs
 from anyio import to_thread
 
+from common.daemon.secret import Secret
 from coordinatord.base.concurrency import ThreadPipe
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import Http, HttpResponse, NoResponse, UnfitResponse
 from coordinatord.base.metrics import store_requests
-from coordinatord.base.secret import Secret
 
 _LONGEST_CONTENT: Final = 32 << 20  # that is read whole: a container that a request carried has up to 15 MiB
 _LONGEST_ANSWER: Final = 1 << 20  # to content that was put

@@ -17,11 +17,11 @@ import attrs
 import structlog
 
 from common.cid import Cid, parse_cid
+from common.daemon.secret import Secret
 from common.refusal import Refused
 from coordinatord.base.concurrency import ThreadPipe, read_ahead, thread_pipe
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import open_http
-from coordinatord.base.secret import Secret
 from coordinatord.pins.requests import (
     Answered,
     Payload,

@@ -11,14 +11,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import anyio
-import structlog
-from anyio.abc import SocketStream, TaskStatus
+from anyio.abc import TaskStatus
 from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.asyncio.worker_context import WorkerContext
 from hypercorn.config import Config as HypercornConfig
 from prometheus_client import generate_latest
 from starlette.types import ASGIApp
 
+from common.daemon.metrics_server import serve_pages
 from coordinatord.base.errors import Fatal
 from coordinatord.base.metrics import REGISTRY
 from coordinatord.http.middleware import Origins
@@ -94,53 +94,16 @@ def listening_socket(port: int, host: str = "0.0.0.0") -> socket.socket:  # noqa
     return listening
 
 
-log = structlog.get_logger(__name__)
-
-_LONGEST_METRICS_HEAD = 8192
-_PATIENCE = 5.0
-
-
 async def serve_metrics(
-    host: str, port: int, refresh: Callable[[], None], *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    host: str, port: int, refresh: Callable[[], None], *, task_status: TaskStatus[int] = anyio.TASK_STATUS_IGNORED
 ) -> None:
     """Serve /metrics until cancelled, on a port of its own: it is for operators, not for callers. Started when the port
-    is bound; Fatal when it cannot be. `refresh` sets what is only worth knowing when somebody looks."""
+    is bound; Fatal when it cannot be. `refresh` sets the gauges that are only computed when somebody reads them."""
 
-    async def answer(stream: SocketStream) -> None:
-        async with stream:
-            with anyio.move_on_after(_PATIENCE):
-                try:
-                    await _answer(stream, refresh)
-                except (anyio.EndOfStream, anyio.BrokenResourceError):
-                    return
-
-    try:
-        listener = await anyio.create_tcp_listener(local_host=host, local_port=port)
-    except OSError as error:
-        raise Fatal(f"METRICS_HOST, METRICS_PORT: {host}:{port}: {error.strerror}") from None
-    log.info("metrics served", host=host, port=port)
-    task_status.started()
-    await listener.serve(answer)
-
-
-async def _answer(stream: SocketStream, refresh: Callable[[], None]) -> None:
-    head = b""
-    while b"\r\n\r\n" not in head:
-        head += await stream.receive(4096)
-        if len(head) > _LONGEST_METRICS_HEAD:
-            return
-    method, _, rest = head.partition(b" ")
-    path = rest.partition(b" ")[0].partition(b"?")[0]
-    if method in (b"GET", b"HEAD") and path == b"/metrics":
+    def page(method: bytes, path: bytes) -> tuple[bytes, bytes]:
+        if method not in (b"GET", b"HEAD") or path != b"/metrics":
+            return b"404 Not Found", b"only GET /metrics\n"
         refresh()
-        status, body = b"200 OK", generate_latest(REGISTRY)
-    else:
-        status, body = b"404 Not Found", b"only GET /metrics\n"
-    length = str(len(body)).encode()
-    lines = [
-        b"HTTP/1.1 " + status,
-        b"content-type: text/plain; version=0.0.4; charset=utf-8",
-        b"content-length: " + length,
-        b"connection: close",
-    ]
-    await stream.send(b"\r\n".join(lines) + b"\r\n\r\n" + (b"" if method == b"HEAD" else body))
+        return b"200 OK", generate_latest(REGISTRY)
+
+    await serve_pages(host, port, page, "METRICS_HOST, METRICS_PORT", task_status=task_status)

@@ -12,8 +12,8 @@ from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp
 
+from common.daemon.secret import Secret
 from coordinatord.base.outcomes import SessionRow
-from coordinatord.base.secret import Secret
 from coordinatord.book.polls import Funding, Polls
 from coordinatord.book.reads import IndexReads
 from coordinatord.book.routes import Book

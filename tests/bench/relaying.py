@@ -27,7 +27,7 @@ from coordinatord.relayer.relaying import RelayMined
 from devnet import accounts
 from devnet.anvil import CHAIN_ID, Anvil, running_anvil
 from devnet.app import deployed_market
-from devnet.market import Market
+from devnet.market import DevnetMarket
 from devnet.ports import pick_free
 from devnet.postgres import Postgres, running_postgres
 from tests.bench.row import Row, interleaved
@@ -55,7 +55,7 @@ class Feed:
     """Endless valid ops. Their times count up per provider, so that each candidate has providers of its own; their
     subjects all differ, as those of many signers would: the limit per subject is not what is measured."""
 
-    def __init__(self, market: Market, providers: Sequence[Wallet]) -> None:
+    def __init__(self, market: DevnetMarket, providers: Sequence[Wallet]) -> None:
         self._turns = itertools.cycle([(Ops.of(market), provider) for provider in providers])
         self._numbers = itertools.count()
 
@@ -71,7 +71,7 @@ class Ground:
 
     anvil: Anvil
     postgres: Postgres
-    market: Market
+    market: DevnetMarket
     relayers: list[Wallet]
     providers: list[Wallet]
     outsider: Wallet

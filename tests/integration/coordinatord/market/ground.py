@@ -14,7 +14,7 @@ from coordinatord.market.node import RetryingNode
 from coordinatord.market.sending import Sender, SendingStep, SendOptions
 from coordinatord.market.signers import LocalKey
 from coordinatord.market.terms import MarketTerms, ModelTerms
-from devnet.accounts import Cast, Wallet
+from devnet.accounts import Cast, DevWallet
 from devnet.anvil import CHAIN_ID
 
 SPAN = 5000
@@ -51,7 +51,7 @@ class Ground:
         )
 
     @property
-    def heir(self) -> Wallet:
+    def heir(self) -> DevWallet:
         return self.cast.with_role("client")[0]
 
     @property
@@ -81,7 +81,7 @@ class Ground:
         return self.node.request(method, *params)
 
 
-def key_of(wallet: Wallet) -> LocalKey:
+def key_of(wallet: DevWallet) -> LocalKey:
     return LocalKey.of(bytes.fromhex(wallet.private_key[2:]))
 
 

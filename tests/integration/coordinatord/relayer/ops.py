@@ -18,10 +18,10 @@ from coordinatord.chain import registries
 from coordinatord.chain.registries import PostedOrder, RegisteredJob
 from coordinatord.relayer.budgets import gas_estimate
 from coordinatord.relayer.outbox_sql import NewRelay, Priority, RelayKind
-from devnet.accounts import Wallet as DevnetWallet
+from devnet.accounts import DevWallet as DevnetWallet
 from devnet.anvil import CHAIN_ID
 from devnet.catalogue import FEE_BPS, GAS_FEE
-from devnet.market import Market
+from devnet.market import DevnetMarket
 
 CID = "bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy"
 # Terms of no job at all.
@@ -44,14 +44,14 @@ def signer(wallet: DevnetWallet) -> Wallet:
 class Ops:
     """`domains` and addresses of the market; times count up so that no two capacity requests share one."""
 
-    market: Market
+    market: DevnetMarket
     book: AddressBook
     domains: Domains
     times: Iterator[int]
     posted: dict[bytes, RegisteredJob] = attrs.field(factory=dict)
 
     @classmethod
-    def of(cls, market: Market) -> "Ops":
+    def of(cls, market: DevnetMarket) -> "Ops":
         book = AddressBook(
             chain_id=CHAIN_ID,
             deploy_block=market.deploy_block,
