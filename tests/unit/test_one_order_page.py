@@ -11,7 +11,7 @@ from coordinatord.operations.ops import SettleOp, read_op
 from coordinatord.orders.checks import OrderBody, read_submission
 from tests.vectors.vector_file import Case, cases
 
-PAGE = (Path(__file__).parents[3] / "common" / "ONE_ORDER.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[2] / "common" / "ONE_ORDER.md").read_text("utf-8")
 FENCED = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 BLOCKS = [text for kind, text in FENCED if not kind]
 SUBMISSION, SETTLE = (json.loads(text) for kind, text in FENCED if kind == "json")
