@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import attrs
+import msgspec
 import pytest
 from nacl import bindings
 
@@ -23,6 +24,7 @@ from coordinatord.batches.lines import Good, Line, LineChecks, Skipped
 from coordinatord.batches.lines_sql import EndedLine
 from coordinatord.batches.plan import WINDOWS, PlanBody
 from coordinatord.batches.worker import error_line, output_line
+from coordinatord.book import routes as book
 from coordinatord.book.sql import JobRow
 from coordinatord.config import Config
 from coordinatord.escrow.release import ReleaseBody
@@ -269,6 +271,15 @@ def test_providers_bodies_are_read() -> None:
         OPS[op] for op in ("set_identity", "request_capacity", "claim", "fail")
     ]
     assert len(read_object(AsksBody, asks).snapshot.quotes) == 1
+
+
+def test_row_of_the_book_has_the_members_that_are_sent(order: Case) -> None:
+    [row] = examples("A provider in eight calls", "json")
+    sent = msgspec.to_builtins(book.job(job_row(0, 0)))
+    assert {name: type(value) for name, value in row.items()} == {
+        name: type(None) if name == "result_cid" else type(value) for name, value in sent.items()
+    }
+    assert (row["job_id"], row["c"], row["task_cid"]) == (order["job_id"], order["c"], order["task_cid"])
 
 
 def test_release_is_of_the_worked_order(order: Case) -> None:
