@@ -63,3 +63,18 @@ def test_vector_file_needs_no_other_file(name: str) -> None:
     text = json.loads((FOLDER / name).read_text("utf-8"))
     assert ".py" not in text["description"]
     assert {"description", "cases"} == set(text)
+
+
+LONG_HEX = re.compile(r"(?:0x)?[0-9a-f]{32,}")
+NOT_HEX = ("text", "json", "name", "message", "receipt")  # texts, and messages of signed types with nonces of their own
+
+
+def test_files_write_hex_as_the_page_says() -> None:
+    bare, prefixed = re.findall(r"\((`[^)]+`)\) write", PAGE.replace("\n  ", " "))
+    for names, prefix in ((bare, False), (prefixed, True)):
+        files = {f"{name}.json" for name in re.findall(r"`(\w+)`", names)} & set(FILES)
+        assert len(files) > 5
+        values = [case[field] for name in files for case in cases(name) for field in case.keys() - set(NOT_HEX)]
+        told = [value for value in values if isinstance(value, str) and LONG_HEX.fullmatch(value)]
+        assert told
+        assert {value.startswith("0x") for value in told} == {prefix}
