@@ -65,7 +65,7 @@ def test_vector_file_needs_no_other_file(name: str) -> None:
     assert {"description", "cases"} == set(text)
 
 
-LONG_HEX = re.compile(r"(?:0x)?[0-9a-f]{32,}")
+LONG_HEX = re.compile(r"0x[0-9a-f]{32,}|(?=\d*[a-f])[0-9a-f]{32,}")  # decimal strings left out
 NOT_HEX = ("text", "json", "name", "message", "receipt")  # texts, and messages of signed types with nonces of their own
 
 
