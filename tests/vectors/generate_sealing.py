@@ -11,7 +11,7 @@ from nacl import bindings
 from common import derivation
 from common.box import SecretKey
 from common.keccak import keccak256
-from tests.vectors.vector_file import FOLDER, Case, pattern, text_of
+from tests.vectors.vector_file import FOLDER, PATTERN, Case, pattern, text_of
 
 CHAIN_ID = 31337
 REGISTRY = bytes.fromhex("5fbdb2315678afecb367f032d93f642f64180aa3")
@@ -41,11 +41,13 @@ STRANGERS_KEY = SecretKey(fixed("another recipient"))
 
 
 def sealed_box(plaintext: bytes, recipient: SecretKey, label: str) -> bytes:
-    ephemeral = SecretKey(fixed("ephemeral " + label))
-    both = ephemeral.public.raw + recipient.public.raw
-    nonce = hashlib.blake2b(both, digest_size=24).digest()
-    sealed = bindings.crypto_box(plaintext, nonce, recipient.public.raw, ephemeral.raw)
-    return ephemeral.public.raw + sealed
+    return sealed_box_from(SecretKey(fixed("ephemeral " + label)), plaintext, recipient.public.raw)
+
+
+def sealed_box_from(ephemeral: SecretKey, plaintext: bytes, recipient: bytes) -> bytes:
+    """A sealed box whose ephemeral key is given."""
+    nonce = hashlib.blake2b(ephemeral.public.raw + recipient, digest_size=24).digest()
+    return ephemeral.public.raw + bindings.crypto_box(plaintext, nonce, recipient, ephemeral.raw)
 
 
 def stream(key: bytes, header: bytes, frames: list[tuple[bytes, int]]) -> bytes:
@@ -294,7 +296,7 @@ def evidence_cases() -> list[Case]:
 def files() -> dict[str, str]:
     """The text of each file by its name."""
     by_length = (
-        "plaintext_length: the pattern of vector_file.py, sealed again by the reader under that header. "
+        f"plaintext_length: the pattern ({PATTERN}), sealed again by the reader under that header. "
         "sealed_length: 0x01 and the pattern."
     )
     return {

@@ -6,7 +6,7 @@ import hashlib
 from common.box import SecretKey
 from common.cid import Cid, ImportProfile, cid_of
 from common.strict_json import canonical
-from tests.vectors.vector_file import FOLDER, Case, pattern, text_of
+from tests.vectors.vector_file import FOLDER, PATTERN, Case, pattern, text_of
 
 OWNER = "0x70997970c51812dc3a010c7d01b50e0d17dc79c8"
 JOB_ID = "0x" + hashlib.sha256(b"a job").hexdigest()
@@ -213,7 +213,7 @@ def files() -> dict[str, str]:
     return {
         "strict_json.json": text_of("JSON texts, and the canonical spelling of each.", json_cases()),
         "envelope.json": text_of("Plaintexts of containers and results.", envelope_cases()),
-        "cid.json": text_of("Content ids of files (the pattern of vector_file.py), and of texts.", cid_cases()),
+        "cid.json": text_of(f"Content ids of files (length: the pattern, {PATTERN}), and of texts.", cid_cases()),
     }
 
 

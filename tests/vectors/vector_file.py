@@ -3,6 +3,7 @@
     {"description": "…", "cases": [{"name": "…", …, "refused": "<failure class>"?}, …]}
 
 A case with `refused` must be refused, and for that reason; every other case must be accepted as it says.
+README.md tells the fields of each file to whoever reads them in another language.
 """
 
 import json
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parent
+PATTERN = "byte i is (7*i + floor(i/256)) mod 256"  # what descriptions and README.md say of `pattern`
 
 Case = dict[str, Any]
 
@@ -30,6 +32,6 @@ def text_of(description: str, written: list[Case]) -> str:
 
 
 def pattern(length: int) -> bytes:
-    """The bytes that a case means by a length alone: byte i is (7·i + ⌊i/256⌋) mod 256."""
+    """The bytes that a case means by a length alone, as `PATTERN` says."""
     period = bytes((7 * i + i // 256) % 256 for i in range(min(length, 65_536)))
     return (period * (length // 65_536 + 1))[:length] if period else b""

@@ -1,0 +1,363 @@
+"""PROTOCOL.md says what holds: examples are read by the readers; numbers, names and signatures are the sources'."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import attrs
+import msgspec
+import pytest
+from nacl import bindings
+
+from common import artifacts
+from common.address_book import AddressBook, TokenDomain
+from common.domains import Domains
+from common.keccak import keccak256
+from common.quotes import Terms
+from common.secp256k1 import recover
+from common.wire.fields import read_object
+from coordinatord.base import clock
+from coordinatord.batches.batches import BatchBody, Status, read_batch
+from coordinatord.batches.lines import Good, Line, LineChecks, Skipped
+from coordinatord.batches.lines_sql import EndedLine
+from coordinatord.batches.plan import WINDOWS, PlanBody
+from coordinatord.batches.worker import error_line, output_line
+from coordinatord.book import routes as book
+from coordinatord.book.sql import JobRow
+from coordinatord.config import Config
+from coordinatord.escrow.release import ReleaseBody
+from coordinatord.files.inspection import MOST_LINES
+from coordinatord.files.sql import UNATTACHED
+from coordinatord.operations.asks import AsksBody
+from coordinatord.operations.ops import LONGEST_EVIDENCE, OPS, read_op
+from coordinatord.orders.checks import INLINE_BYTES, MarketProbe, OrderBody, read_submission
+from coordinatord.orders.routes import client_job
+from coordinatord.sessions.sessions import SessionBody
+from coordinatord.sessions.sql import NONCE_LIFE, SESSION_LIFE
+from tests.vectors.vector_file import FOLDER, Case, cases
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "common" / "PROTOCOL.md").read_text("utf-8")
+SOLIDITY = {path.stem: path.read_text("utf-8") for path in (ROOT / "common/contracts/src").rglob("*.sol")}
+SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE))
+REGISTRIES = ("JobRegistry", "ProviderRegistry", "AskRegistry")
+SIGNATURE = "0x" + "11" * 65  # for examples that leave theirs out
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def named(text: str) -> set[str]:
+    return set(re.findall(r"`([\w.]+)`", text))
+
+
+def rows(section: str) -> Iterator[list[str]]:
+    """The cells of the tables of a section, their heads left out."""
+    for table in re.findall(r"(?:^\|.*\n)+", SECTIONS[section], re.MULTILINE):
+        for row in table.splitlines()[2:]:
+            yield [cell.strip() for cell in row.strip("|").split(" | ")]
+
+
+def examples(section: str, kind: str) -> list[Any]:
+    """Of a section's fenced blocks of this kind, each JSON text."""
+    blocks = re.findall(rf"^```{kind}\n(.*?)^```$", SECTIONS[section], re.DOTALL | re.MULTILINE)
+    texts = [text for block in blocks for text in (block.splitlines() if kind == "jsonl" else [block])]
+    return [json.loads(text.replace('"0x…"', f'"{SIGNATURE}"')) for text in texts]
+
+
+def constant(source: str, name: str) -> int:
+    found = re.search(rf"constant {name} = ([\d_ +]+)(?: hours)?;", SOLIDITY[source])
+    assert found is not None, f"{source} has no {name}"
+    hours = 3600 if found[0].endswith(" hours;") else 1
+    return sum(int(part) for part in found[1].replace("_", "").split("+")) * hours
+
+
+@pytest.fixture(name="order")
+def _order() -> Case:
+    [one] = cases("worked_order.json")
+    return one
+
+
+# --- its shape ---
+
+
+def anchor(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def test_contents_name_every_section_in_its_order() -> None:
+    contents = re.findall(r"^- \[(.+)\]\(#(.+)\)$", PAGE.split("\n## ")[0], re.MULTILINE)
+    assert contents == [(heading, anchor(heading)) for heading in SECTIONS]
+
+
+@pytest.mark.parametrize("page", ["PROTOCOL.md", "ONE_ORDER.md"])
+def test_links_lead_somewhere(page: str) -> None:
+    text = (ROOT / "common" / page).read_text("utf-8")
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    assert links
+    for link in links:
+        file, _, place = link.partition("#")
+        target = ROOT / "common" / (file or page)
+        assert target.exists(), link
+        if place:
+            assert place in map(anchor, re.findall(r"^#+ (.+)$", target.read_text("utf-8"), re.MULTILINE)), link
+
+
+# --- numbers ---
+
+
+def sentences() -> list[str]:
+    provider, jobs = "ProviderRegistry", "JobRegistry"
+    defaults = attrs.fields_dict(Config)
+    within = constant(jobs, "OP_WINDOW")
+    failing = constant(jobs, "FAILURE_WINDOW")
+    lease, alive = (defaults[name].metadata["default"] // 1000 for name in ("match_lease_ms", "match_liveness_ms"))
+    fail_grace = constant(provider, "GRACE_OF_A_FAIL")
+    first, least, full = (constant(provider, f"{name}_REPUTATION") for name in ("FIRST", "LEAST", "FULL"))
+    assert within == clock.ISSUED_WITHIN
+    assert constant(provider, "MOST_AHEAD") == constant("AskRegistry", "MOST_AHEAD") == clock.AHEAD_AT_MOST
+    return [
+        f"| Claim, Settle, Fail, Cancel | `issuedAt` | within {within} s of now, either way |",
+        f"| Release | `issuedAt` | within {within} s of now, either way |",
+        f"after now, at most {clock.ORDER_LIFE} s ahead",
+        f"that was accepted; at most {clock.AHEAD_AT_MOST} s ahead",
+        f"the last one; at most {clock.AHEAD_AT_MOST} s ahead",
+        f"used once, is at most {NONCE_LIFE.seconds} s old",
+        f"excused within {failing} s of `claimed_at`",
+        f"names is gone after {UNATTACHED.seconds} s",
+        f"lease of a job lasts {lease} s and its poll counts as life for {alive} s",
+        f"not polled for {alive} s",
+        f"lease of {lease} s",
+        f"a session lasts {SESSION_LIFE.total_seconds() / 3600:.0f} h",
+        f"| reputation at first, least, most | {first}, {least}, {full} |",
+        f"| grace at first, most | {constant(provider, 'FIRST_GRACE')}, {constant(provider, 'MOST_GRACE')} |",
+        f"at most {constant(provider, 'GAIN_BY_SETTLING')}: the treasury's share / `pointPrice`",
+        f"| a fail within {failing} s of the claim, while grace is {fail_grace} or more | {fail_grace} of grace",
+        f"| any other fail | {constant(provider, 'LOSS_BY_FAILING')} of reputation |",
+        f"| a reclaim | {constant(provider, 'LOSS_BY_RECLAIM')} of reputation |",
+        f"capacity = max(1, ⌊reputation · min(requested, ceiling) / {full}⌋)",
+        f"A container above {INLINE_BYTES:,} bytes",
+        f"or, above {INLINE_BYTES:,} bytes, upload it",
+        f"1 to {MOST_LINES:,} lines that are not blank",
+        f"`completion_window` is {' or '.join(f'`{window}`' for window in WINDOWS)}",
+        f"`EvidenceTooLong` | set_identity | above {LONGEST_EVIDENCE:,} bytes",
+        f"`TooManyQuotes`, `DuplicateQuote` | asks | above {constant('AskRegistry', 'MOST_QUOTES')};",
+        f"`InvalidCid` | post, settle | empty or above {constant(jobs, 'LONGEST_CID')} bytes",
+    ]
+
+
+@pytest.mark.parametrize("sentence", sentences())
+def test_number_is_that_of_the_sources(sentence: str) -> None:
+    assert words(sentence) in words(PAGE)
+
+
+def test_capacity_is_computed_as_the_contract_does() -> None:
+    assert "record.reputation / POINT * granted / FULL_REPUTATION" in SOLIDITY["ProviderRegistry"]
+    assert "Math.min(record.requested, record.ceiling)" in SOLIDITY["ProviderRegistry"]
+
+
+def test_tags_of_frames_are_those_of_the_library() -> None:
+    prefix = "crypto_secretstream_xchacha20poly1305_TAG_"
+    tags = [f"{name} {getattr(bindings, prefix + name)}" for name in ("MESSAGE", "PUSH", "REKEY", "FINAL")]
+    assert f"tags        {', '.join(tags)}\n" in SECTIONS["Frames"]
+
+
+# --- the life of a job ---
+
+
+def enum(name: str) -> dict[int, str]:
+    body = re.search(rf"enum {name} \{{(.*?)\}}", SOLIDITY["IJobRegistry"], re.DOTALL)
+    assert body is not None
+    return dict(enumerate(re.findall(r"^\s+(\w+),? //", body[1], re.MULTILINE)))
+
+
+ENDINGS = {"CancelledByOwner": "cancel", "FailedByProvider": "fail", "Reclaimed": "reclaim", "Expired": "`expires_at`"}
+
+
+def job_row(state: int, because: int) -> JobRow:
+    blank: dict[type, object] = {bytes: b"", str: "0", int: 0}
+    plain = {field.name: blank.get(field.type or int) for field in attrs.fields(JobRow)}
+    return JobRow(**{**plain, "state": state, "ended_because": because})  # type: ignore[arg-type]
+
+
+def test_life_of_a_job_has_each_state_and_ending_once() -> None:
+    states, becauses = enum("State"), enum("EndedBecause")
+    found = [row for row in rows("The life of a job") if re.match(r"\d \w+$", row[0])]
+    told = [(int(row[0][0]), int(row[1])) for row in found]
+    assert told == [(0, 0), (1, 0), (2, 1), *((3, because) for because in sorted(becauses) if because > 1)]
+    for row, (state, because) in zip(found, told, strict=True):
+        assert row[0] == f"{state} {states[state]}"
+        assert row[2] == f"`{client_job(job_row(state, because), 1).status}`"
+        if state == 3:
+            assert row[3].startswith(ENDINGS[becauses[because]])
+
+
+def test_events_of_a_jobs_life_are_the_contracts() -> None:
+    told = {row[5] for row in rows("The life of a job") if re.match(r"\d \w+$", row[0])} - {"none"}
+    events = {entry["name"] for entry in artifacts.load("JobRegistry").abi if entry["type"] == "event"}
+    assert told == {name for name in events if name.startswith("Job")}
+
+
+# --- contracts ---
+
+
+def abi_type(field: Any) -> str:
+    if not field["type"].startswith("tuple"):
+        return str(field["type"])
+    return f"({','.join(map(abi_type, field['components']))}){field['type'][5:]}"
+
+
+def test_functions_have_the_contracts_signatures() -> None:
+    text = SECTIONS["Contract functions"]
+    structs = dict(re.findall(r"^(Order|Posted|Ask) +(\(\S+\))", text, re.MULTILINE))
+    structs["Posted"] = structs["Posted"].replace("Order", structs["Order"])
+    blocks = re.findall(r"^(\w+) registry\n((?:  0x.*\n)+)", text, re.MULTILINE)
+    assert len(blocks) == len(REGISTRIES)
+    for registry, lines in blocks:
+        abi = artifacts.load(f"{registry.capitalize()}Registry").abi
+        functions = {entry["name"]: entry for entry in abi if entry["type"] == "function"}
+        for line in lines.splitlines():
+            selector, name, arguments, returns = re.fullmatch(  # type: ignore[union-attr]  # a line that is none is a fault
+                r"  (0x\w{8})  (\w+)\((.*?)\)(?: returns \((.*)\))?", line
+            ).groups()
+            spelled = re.sub("Order|Posted|Ask", lambda struct: structs[struct[0]], arguments)
+            entry = functions[name]
+            assert spelled == ",".join(map(abi_type, entry["inputs"]))
+            assert (returns or "") == ",".join(map(abi_type, entry["outputs"]))
+            assert selector == f"0x{keccak256(f'{name}({spelled})'.encode())[:4].hex()}"
+
+
+# What an admin's or a registry's own call meets, a relayer's transaction, or nobody.
+NOT_TOLD = {
+    *("FeeTooHigh", "InvalidModel", "InvalidSla", "InvalidTokenGas", "InvalidTreasury", "InvalidStatus", "ZeroAddress"),
+    *("OwnableInvalidOwner", "OwnableUnauthorizedAccount", "ExpectedPause", "NotJobRegistry", "SenderNotRelayer"),
+    *("CallStarved", "ReentrancyGuardReentrantCall", "InvalidShortString", "StringTooLong"),
+}
+
+
+def test_every_contract_error_is_explained() -> None:
+    errors = {error for name in REGISTRIES for error in artifacts.load(name).errors.values()}
+    told = [name for row in rows("Contract errors") for name in re.findall(r"`(\w+)`", row[0])]
+    assert len(told) == len(set(told))
+    assert set(told) == errors - NOT_TOLD
+    assert errors >= NOT_TOLD
+
+
+def test_signed_types_are_those_of_the_vectors() -> None:
+    told = re.findall(r"^(\w+\(.*\))$", SECTIONS["Typed data"], re.MULTILINE)
+    assert set(told) == {case["type"] for case in cases("eip712.json")}
+
+
+# --- examples ---
+
+
+def test_buyers_bodies_are_read(order: Case) -> None:
+    probe, quote = examples("A buyer in seven calls", "json")
+    assert isinstance(read_submission(probe), MarketProbe)
+    body = read_submission(quote)
+    assert isinstance(body, OrderBody)
+    assert (
+        recover(domains_of(order).jobs.digest(body), body.signature) == body.owner == bytes.fromhex(order["owner"][2:])
+    )
+
+
+def test_providers_bodies_are_read() -> None:
+    session, identity, capacity, asks, claim, fail = examples("A provider in eight calls", "jsonl")
+    assert read_object(SessionBody, session).role == "provider"
+    assert [type(read_op(each)) for each in (identity, capacity, claim, fail)] == [
+        OPS[op] for op in ("set_identity", "request_capacity", "claim", "fail")
+    ]
+    assert len(read_object(AsksBody, asks).snapshot.quotes) == 1
+
+
+def test_row_of_the_book_has_the_members_that_are_sent(order: Case) -> None:
+    [row] = examples("A provider in eight calls", "json")
+    sent = msgspec.to_builtins(book.job(job_row(0, 0)))
+    assert {name: type(value) for name, value in row.items()} == {
+        name: type(None) if name == "result_cid" else type(value) for name, value in sent.items()
+    }
+    assert (row["job_id"], row["c"], row["task_cid"]) == (order["job_id"], order["c"], order["task_cid"])
+
+
+def test_release_is_of_the_worked_order(order: Case) -> None:
+    [body] = examples("Release", "json")
+    read = read_object(ReleaseBody, body)
+    assert (read.job_id.hex(), read.seed_wrap.hex()) == (order["job_id"][2:], order["seed_wrap"][2:])
+    assert read.ct_hash.hex() == order["ct_hash"][2:]
+
+
+def test_batch_bodies_are_read() -> None:
+    plan, batch = examples("Batches", "json")
+    assert isinstance(read_batch(plan), PlanBody)
+    assert isinstance(read_batch(batch), BatchBody)
+
+
+def domains_of(order: Case) -> Domains:
+    def address(name: str) -> bytes:
+        return bytes.fromhex(order[name][2:])
+
+    token = TokenDomain(order["token_name"], order["token_version"])
+    nobody = bytes(19) + b"\x01"
+    registry = address("job_registry")
+    return Domains.of(AddressBook(int(order["chain_id"]), 0, registry, nobody, nobody, address("token"), 6, token))
+
+
+@pytest.fixture(name="checks")
+def _checks(order: Case) -> LineChecks:
+    registry, terms = bytes.fromhex(order["job_registry"][2:]), Terms(int(order["fee_bps"]), int(order["gas_fee"]))
+    before_it_expires = int(order["order"]["expiresAt"]) - 60
+    return LineChecks(domains_of(order), registry, "/v1/responses", terms, before_it_expires)
+
+
+def test_batch_line_passes_every_check(checks: LineChecks, order: Case) -> None:
+    line = examples("Batches", "jsonl")[0]
+    [good] = checks.check([Line(1, json.dumps(line).encode())])
+    assert isinstance(good, Good)
+    assert good.paid.body.job_id.hex() == order["job_id"][2:]
+
+
+def test_wrapped_line_is_refused_as_the_page_says(checks: LineChecks) -> None:
+    line = examples("Batches", "jsonl")[0]
+    wrapped = {"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": line}
+    [refused] = checks.check([Line(3, json.dumps(wrapped).encode())])
+    assert isinstance(refused, Skipped)
+    assert "around a body is refused as `invalid_line`" in words(PAGE)
+    error = examples("Batches", "jsonl")[3]["error"]
+    assert (refused.code, refused.message) == (error["code"], error["message"])
+
+
+def test_lines_of_batch_files_are_written_so() -> None:
+    _, output, failed, refused = examples("Batches", "jsonl")
+    batch = output["id"].removeprefix("batch_req_").rpartition("_")[0]
+    svc = output["svc"]
+    result = json.dumps({name: value for name, value in svc.items() if name != "job_id"})
+    settled = EndedLine(1, bytes.fromhex(svc["job_id"][2:]), None, None, False, result)
+    assert json.loads(output_line(batch, settled)) == output
+    ended = EndedLine(2, bytes.fromhex(failed["svc"]["job_id"][2:]), failed["error"]["code"], None, False, None)
+    assert json.loads(error_line(batch, ended)) == failed
+    ended = EndedLine(3, None, refused["error"]["code"], refused["error"]["message"], False, None)
+    assert json.loads(error_line(batch, ended)) == refused
+
+
+def test_codes_of_batch_lines_are_codes_of_the_coordinator() -> None:
+    sources = [path for package in ("coordinatord", "common") for path in (ROOT / package).rglob("*.py")]
+    text = "".join(path.read_text("utf-8") for path in sources)
+    told = [code for row in rows("Batches") for code in re.findall(r"`([a-z_]+)`", row[0])]
+    assert len(told) > 20
+    assert [code for code in told if f'"{code}"' not in text and f"'{code}'" not in text] == []
+
+
+def test_every_status_of_a_batch_is_named() -> None:
+    assert set(get_args(Status)) - {"cancelling"} <= named(SECTIONS["Batches"])
+
+
+# --- refusals ---
+
+
+def test_every_failure_class_of_the_vectors_is_named() -> None:
+    classes = {case["refused"] for path in FOLDER.glob("*.json") for case in cases(path.name) if "refused" in case}
+    told = {name for row in rows("Refusals") for name in named(row[1])}
+    assert told == classes
