@@ -58,10 +58,9 @@ from coordinatord.operations.ops import Ops
 from coordinatord.operations.reclaimer import ReclaimWorker
 from coordinatord.operations.routes import Operations
 from coordinatord.orders.cancel import Cancels, Endings
-from coordinatord.orders.candidates import Market
 from coordinatord.orders.containers import Containers
 from coordinatord.orders.routes import Jobs
-from coordinatord.orders.submission import Submissions
+from coordinatord.orders.submission import Matchmaker, Submissions
 from coordinatord.pins.store import PinStore, open_pin_store
 from coordinatord.relayer.budgets import GasBudgets, GasPolicy, Promises
 from coordinatord.relayer.relaying import Relaying
@@ -268,7 +267,7 @@ def compose(
         promises=Promises(PaymentToken(asked, book.paytoken)),
         budgets=budgets,
         relayer=ground.relayer.address,
-        market=Market(database, config.match_liveness_ms, config.match_candidates),
+        market=Matchmaker(database, config.match_liveness_ms, config.match_candidates),
         containers=containers,
         uploads=uploads,
         relaying=relaying,

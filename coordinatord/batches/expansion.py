@@ -15,7 +15,6 @@ import structlog
 from anyio import to_thread
 
 from common.domains import Domains
-from common.scalars import hex_of
 from coordinatord.base.clock import Clock
 from coordinatord.base.errors import Retryable
 from coordinatord.batches import lines_sql
@@ -32,20 +31,19 @@ from coordinatord.batches.lines import (
     LineReader,
     Skipped,
     Stretch,
+    judged,
 )
 from coordinatord.batches.lines_sql import Allowance, LineRecord, Post
 from coordinatord.batches.sql import Work
-from coordinatord.chain.contract_calls import View, is_true, read_many
+from coordinatord.chain.contract_calls import read_many
 from coordinatord.chain.registries import JobRegistry, read_balance
-from coordinatord.chain.rpc import Call
 from coordinatord.database.connections import Connection
 from coordinatord.database.locks import kept_open
 from coordinatord.files import batch_objects_sql
 from coordinatord.files import sql as files
 from coordinatord.files.batch_objects_sql import Named
-from coordinatord.files.sql import FileRow
-from coordinatord.orders.checks import post_calldata, same_post
 from coordinatord.orders.containers import container_key
+from coordinatord.orders.judgement import UNKNOWN_UPLOAD, ask_chain, judge, upload_check
 from coordinatord.pins.store import PinStore
 from coordinatord.relayer import budgets_sql
 from coordinatord.relayer.budgets import GasPolicy, Promises, gas_estimate, insufficient
@@ -259,7 +257,7 @@ class Expansion:
             checked, balances = await self._on_chain(await self._alone(work.endpoint, lines))
         goods = [one for one in checked if isinstance(one, Good)]
         uploads = await batch_objects_sql.find(connection, _named(goods))
-        checked = [_with_upload(one, uploads) if isinstance(one, Good) else one for one in checked]
+        checked = judged(checked, judge([good.paid for good in goods], [upload_check(uploads)]))
         checked = await _without_duplicates(connection, work.batch_id, checked)
         allowed = await self.allowances.allow(connection, checked, balances)
         checked = allowed.lines
@@ -280,7 +278,7 @@ class Expansion:
             elif named in attached:
                 ready.append(_Ready(good, uploads[named].cid))
             else:
-                skipped.append(_record_of(_unknown(good)))
+                skipped.append(_record_of(good.skipped(UNKNOWN_UPLOAD)))
         posts = await to_thread.run_sync(_posts_of, ready)
         relay_ids = await lines_sql.insert(connection, self.registry.address, posts, allowed.allowances)
         if relay_ids is None:
@@ -298,33 +296,12 @@ class Expansion:
         checks = LineChecks(self.domains, self.registry.address, endpoint, await self.registry.fees(), self.clock())
         return await to_thread.run_sync(checks.check, lines)
 
-    async def _on_chain(self, checked: Sequence[Checked]) -> tuple[list[Checked], dict[bytes, int]]:
+    async def _on_chain(self, checked: Sequence[Checked]) -> tuple[list[Checked], Mapping[bytes, int]]:
         """Models and payers as the chain has them, each asked for once, and the payers' balances. Everything else that
         the chain decides is found by the relayer, which tries every post before it sends it."""
-        bodies = [one.paid.body for one in checked if isinstance(one, Good)]
-        models = sorted({body.model_id for body in bodies})
-        owners = sorted({body.owner for body in bodies})
-        views: list[View | Call] = [self.registry.model_enabled_view(model_id) for model_id in models]
-        views += [Call("eth_getCode", (hex_of(owner), "latest")) for owner in owners]
-        views += [self.allowances.promises.token.balance_view(owner) for owner in owners]
-        answers = iter(await read_many(self.registry.rpc, views, "payer_code_read"))
-        enabled = {model for model in models if is_true(next(answers))}
-        plain = {owner for owner in owners if next(answers) == b""}
-        told = {owner: read_balance(next(answers)) for owner in owners}
-        balances = {owner: balance for owner, balance in told.items() if balance is not None}
-
-        def judged(one: Checked) -> Checked:
-            if isinstance(one, Skipped):
-                return one
-            body = one.paid.body
-            if body.model_id not in enabled:
-                return Skipped(one.line, body.job_id, "invalid_model", "model_id is not an enabled model")
-            if body.owner not in plain:
-                message = "owner has contract code; pay from an account without code"
-                return Skipped(one.line, body.job_id, "payer_has_code", message)
-            return one
-
-        return [judged(one) for one in checked], balances
+        paid = [one.paid for one in checked if isinstance(one, Good)]
+        facts = await ask_chain(self.registry, self.allowances.promises.token, paid)
+        return judged(checked, judge(paid, [facts.check])), facts.balances
 
 
 async def _without_duplicates(connection: Connection, batch_id: str, checked: Sequence[Checked]) -> list[Checked]:
@@ -349,24 +326,6 @@ def _named(goods: Sequence[Good]) -> list[Named]:
     return sorted({(body.owner, body.container_cid) for body in bodies if body.container_cid is not None})
 
 
-def _with_upload(good: Good, uploads: dict[Named, FileRow]) -> Checked:
-    body = good.paid.body
-    if body.container_cid is None:
-        return good
-    upload = uploads.get((body.owner, body.container_cid))
-    if upload is None:
-        return _unknown(good)
-    if upload.commitment != body.c:
-        return Skipped(good.line, body.job_id, "commitment_mismatch", "the upload does not reproduce c")
-    return good
-
-
-def _unknown(good: Good) -> Skipped:
-    return Skipped(
-        good.line, good.paid.body.job_id, "unknown_container", "container_cid names no live upload of the owner"
-    )
-
-
 def _record_of(one: Skipped) -> LineRecord:
     return LineRecord(one.line, one.job_id, None, one.code, one.message)
 
@@ -375,8 +334,8 @@ def _posts_of(ready: Sequence[_Ready]) -> list[Post]:
     return [
         Post(
             one.job_id,
-            same_post(one.good.paid, one.task_cid),
-            post_calldata(one.good.paid, one.task_cid),
+            one.good.paid.dedupe(one.task_cid),
+            one.good.paid.calldata(one.task_cid),
             one.good.paid.body.owner,
             one.good.paid.amount,
         )

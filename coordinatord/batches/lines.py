@@ -22,18 +22,18 @@ from coordinatord.database.connections import Database
 from coordinatord.files import batch_objects_sql
 from coordinatord.files.batch_objects_sql import NewObject
 from coordinatord.files.inspection import BLANK
-from coordinatord.orders.checks import (
+from coordinatord.orders.containers import container_key
+from coordinatord.orders.judgement import (
+    Fault,
     OrderBody,
     Paid,
-    amount_of,
     check_inline,
-    check_order_signer,
-    check_payer,
+    judge,
+    order_checks,
+    payment_checks,
     read_submission,
-    signers_of,
-    wrong_terms,
+    submission_of,
 )
-from coordinatord.orders.containers import container_key
 from coordinatord.pins.store import PinStore
 
 WINDOW: Final = 1 << 20
@@ -138,6 +138,9 @@ class Good:
     line: int
     paid: Paid
 
+    def skipped(self, fault: Fault) -> "Skipped":
+        return Skipped(self.line, self.paid.body.job_id, fault.line_code, fault.message)
+
 
 @attrs.frozen(slots=True)
 class Skipped:
@@ -163,11 +166,11 @@ class LineChecks:
     def check(self, lines: Sequence[Line]) -> list[Checked]:
         read = [self._read(line) for line in lines]
         whole = [one.paid for one in read if isinstance(one, Good)]
-        signers = iter(signers_of(self.domains, self.registry, whole))
-        return [self._judged(one, *next(signers)) if isinstance(one, Good) else one for one in read]
+        payment = payment_checks(self.domains, self.registry, self.terms)
+        return judged(read, judge(whole, [*order_checks(self.domains, self.now), *payment, check_inline]))
 
     def _read(self, line: Line) -> Checked:
-        """Good: a whole submission whose terms are right, with signatures to be checked."""
+        """Good: a whole submission, to be judged."""
         if line.text is None:
             return Skipped(line.number, None, "invalid_line", "the line is longer than any submission")
         try:
@@ -183,31 +186,22 @@ class LineChecks:
             body = read_submission(values)
         except Refused as wrong:
             return Skipped(line.number, None, wrong.code or "invalid_line", wrong.message)
-        if not isinstance(body, OrderBody) or body.auth_sig is None or body.amount is None:
-            job_id = body.job_id if isinstance(body, OrderBody) else None
-            message = "a line of a batch is a whole submission, with payment and container"
-            return Skipped(line.number, job_id, "container_required", message)
-        try:
-            wrong_term = wrong_terms(body, self.now)
-        except Refused as wrong:
-            return Skipped(line.number, body.job_id, wrong.code or "invalid_line", wrong.message)
-        if wrong_term is not None:
-            return Skipped(line.number, body.job_id, wrong_term.line_code, wrong_term.message)
-        return Good(line.number, Paid(body, body.auth_sig, body.amount))
+        order = submission_of(body) if isinstance(body, OrderBody) else None
+        if not isinstance(order, Paid):
+            message = "a line of a batch must be a whole submission, with payment and container"
+            return Skipped(line.number, order.body.job_id if order else None, "container_required", message)
+        return Good(line.number, order)
 
-    def _judged(self, one: Good, signer: bytes | None, payer: bytes | None) -> Checked:
-        paid, body = one.paid, one.paid.body
-        try:
-            check_order_signer(body, signer)
-            if paid.amount != amount_of(body, self.terms):
-                message = "amount is not cap + fee + gas_fee as they are now"
-                return Skipped(one.line, body.job_id, "insufficient_payment", message)
-            check_payer(body, payer)
-            if body.container is not None:
-                check_inline(body.container, body.c)
-        except Refused as wrong:
-            return Skipped(one.line, body.job_id, wrong.code or "invalid_line", wrong.message)
-        return one
+
+def judged(checked: Sequence[Checked], verdicts: Sequence[Fault | None]) -> list[Checked]:
+    """The lines with those skipped that failed a check. `verdicts`: of the good ones."""
+    left = iter(verdicts)
+
+    def after(one: Good) -> Checked:
+        fault = next(left)
+        return one if fault is None else one.skipped(fault)
+
+    return [after(one) if isinstance(one, Good) else one for one in checked]
 
 
 # Containers that lines bring along, stored many at a time before their posts are queued.

@@ -24,8 +24,8 @@ from coordinatord.chain.contract_calls import Reverted, read_many
 from coordinatord.chain.registries import JobRegistry, Posted, ProviderRegistry
 from coordinatord.database.connections import Database
 from coordinatord.files.files import Upload, Uploads
-from coordinatord.orders.checks import CID_CHARACTERS, INLINE_BYTES
 from coordinatord.orders.containers import Containers, result_key
+from coordinatord.orders.judgement import CID_CHARACTERS, INLINE_BYTES
 from coordinatord.relayer.budgets import GasBudgets, gas_estimate
 from coordinatord.relayer.outbox_sql import NewRelay, Priority, RelayKind
 from coordinatord.relayer.relaying import Busy, Mined, NoReceipt, RefusedByChain, Relaying

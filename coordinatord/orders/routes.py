@@ -18,7 +18,7 @@ from coordinatord.http.responses import Answer
 from coordinatord.http.routing import INDEX, KIB, MIB, RELAY, STORE, Body, Reply, Request, Route, malformed
 from coordinatord.orders import cancel, submission
 from coordinatord.orders.cancel import CancelBody, Cancels
-from coordinatord.orders.checks import MarketProbe, OrderBody, read_submission
+from coordinatord.orders.judgement import MarketProbe, OrderBody, read_submission
 from coordinatord.orders.submission import Quoted, Submissions
 from coordinatord.relayer.relaying import Busy, Mined, NoReceipt, RefusedByChain
 
@@ -97,7 +97,7 @@ def quote_body(book: AddressBook, quoted: Quoted) -> shapes.QuoteBody:
 # Statuses and bodies of the outcomes of submissions and cancels.
 
 
-def submitted(outcome: submission.Outcome, book: AddressBook, poll: str) -> Answer:
+def submitted(outcome: submission.SubmitOutcome, book: AddressBook, poll: str) -> Answer:
     match outcome:
         case submission.Posted():
             body = shapes.Posted(hex_of(outcome.job_id), outcome.task_cid, hex_of(outcome.tx_hash))

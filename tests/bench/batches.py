@@ -34,7 +34,7 @@ from coordinatord.batches.lines import MOST_LINES, Good, Line, LineChecks
 from coordinatord.batches.lines_sql import Allowance, Post
 from coordinatord.chain.registries import JobRegistry
 from coordinatord.chain.rpc import open_rpc
-from coordinatord.orders.checks import OrderBody, Paid, post_calldata, same_post
+from coordinatord.orders.judgement import OrderBody, Paid, post_calldata, same_post
 from coordinatord.relayer.budgets import gas_estimate
 from coordinatord.relayer.budgets_sql import Budget, GasLimits, Spending
 from coordinatord.relayer.outbox_sql import RelayKind
