@@ -46,9 +46,8 @@ from coordinatord.escrow.hosting import Escrow, EscrowGround, open_escrow
 from coordinatord.escrow.release import Claims, Releases
 from coordinatord.escrow.routes import EscrowRoutes, Hosted
 from coordinatord.escrow.sql import read_custody
-from coordinatord.files.files import Files, StoredUploads
+from coordinatord.files.files import Files, Uploads
 from coordinatord.files.routes import FileRoutes
-from coordinatord.files.storage_budgets import StorageBudgets
 from coordinatord.http.middleware import Origins
 from coordinatord.indexer.fetch import Source
 from coordinatord.indexer.follow import IndexerSettings, Wake, run_indexer
@@ -58,9 +57,9 @@ from coordinatord.operations.ops import Ops
 from coordinatord.operations.reclaimer import ReclaimWorker
 from coordinatord.operations.routes import Operations
 from coordinatord.orders.cancel import Cancels, Endings
-from coordinatord.orders.containers import Containers
 from coordinatord.orders.routes import Jobs
 from coordinatord.orders.submission import Matchmaker, Submissions
+from coordinatord.pins.containers import Containers, StorageBudgets
 from coordinatord.pins.store import PinStore, open_pin_store
 from coordinatord.relayer.budgets import GasBudgets, GasPolicy, Promises
 from coordinatord.relayer.relaying import Relaying
@@ -259,7 +258,7 @@ def compose(
         database, ground.rpc, block_time_ms=config.block_time_ms, ready_lag_blocks=config.ready_lag_blocks
     )
     sessions = Sessions(domains, database, providers, LiveSessions(database))
-    uploads = StoredUploads(database, config.file_retention_seconds)
+    uploads = Uploads(database, config.file_retention_seconds)
     budgets = relaying.budgets
     submissions = Submissions(
         domains=domains,

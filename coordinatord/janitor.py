@@ -19,11 +19,10 @@ from coordinatord.batches import lines_sql
 from coordinatord.book import leases_sql
 from coordinatord.database.connections import Database
 from coordinatord.database.locks import hold_role
-from coordinatord.files import objects_sql
 from coordinatord.files import sql as files
-from coordinatord.files import sql as stored
 from coordinatord.files.files import Files
-from coordinatord.orders.containers import Containers
+from coordinatord.pins import objects_sql
+from coordinatord.pins.containers import Containers
 from coordinatord.relayer import budgets_sql, results_sql
 from coordinatord.sessions import sql as sessions
 
@@ -75,8 +74,8 @@ class Janitor:
         while doomed := await files.lease_expired(connection, _AT_ONCE):
             for file in doomed:
                 await _removing(file.id, self.files.remove(file))
-        await stored.drop_empty(connection)
-        for kind, size in (await stored.bytes_by_kind(connection)).items():
+        await objects_sql.drop_empty(connection)
+        for kind, size in (await objects_sql.bytes_by_kind(connection)).items():
             metrics.stored_bytes.labels(kind).set(size)
 
 

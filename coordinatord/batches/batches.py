@@ -17,7 +17,7 @@ from coordinatord.batches.sql import BatchRow, NewBatch
 from coordinatord.database.connections import Connection, Database
 from coordinatord.database.snapshot import Snapshot
 from coordinatord.files import sql as files
-from coordinatord.files.storage_budgets import UNLIMITED, StorageBudgets
+from coordinatord.pins.containers import UNLIMITED, StorageBudgets
 
 # What a batch's status is: from the marks on its row, and from its members where the row does not say yet.
 

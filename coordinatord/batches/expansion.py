@@ -39,11 +39,11 @@ from coordinatord.chain.contract_calls import read_many
 from coordinatord.chain.registries import JobRegistry, read_balance
 from coordinatord.database.connections import Connection
 from coordinatord.database.locks import kept_open
-from coordinatord.files import batch_objects_sql
 from coordinatord.files import sql as files
-from coordinatord.files.batch_objects_sql import Named
-from coordinatord.orders.containers import container_key
+from coordinatord.files.sql import Named
 from coordinatord.orders.judgement import UNKNOWN_UPLOAD, ask_chain, judge, upload_check
+from coordinatord.pins import objects_sql
+from coordinatord.pins.containers import container_key
 from coordinatord.pins.store import PinStore
 from coordinatord.relayer import budgets_sql
 from coordinatord.relayer.budgets import GasPolicy, Promises, gas_estimate, insufficient
@@ -256,7 +256,7 @@ class Expansion:
         async with kept_open(connection):
             checked, balances = await self._on_chain(await self._alone(work.endpoint, lines))
         goods = [one for one in checked if isinstance(one, Good)]
-        uploads = await batch_objects_sql.find(connection, _named(goods))
+        uploads = await files.find_inputs(connection, _named(goods))
         checked = judged(checked, judge([good.paid for good in goods], [upload_check(uploads)]))
         checked = await _without_duplicates(connection, work.batch_id, checked)
         allowed = await self.allowances.allow(connection, checked, balances)
@@ -267,7 +267,7 @@ class Expansion:
         async with kept_open(connection):
             cids = await self.containers.store(inline)
         # From here on nothing but this transaction.
-        attached = await batch_objects_sql.attach(connection, uploads, self.retention_seconds)
+        attached = await files.attach_inputs(connection, uploads, self.retention_seconds)
         skipped = [_record_of(one) for one in checked if isinstance(one, Skipped)]
         ready: list[_Ready] = []
         for good in goods:
@@ -283,7 +283,7 @@ class Expansion:
         relay_ids = await lines_sql.insert(connection, self.registry.address, posts, allowed.allowances)
         if relay_ids is None:
             raise Retryable("busy", "the owner's budget was taken up by another request")
-        await batch_objects_sql.release(connection, [container_key(job_id) for job_id in cids])
+        await objects_sql.release_many(connection, [container_key(job_id) for job_id in cids])
         posted = [
             LineRecord(one.good.line, one.job_id, relay_id, None, None)
             for one, relay_id in zip(ready, relay_ids, strict=True)

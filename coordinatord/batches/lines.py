@@ -19,10 +19,7 @@ from common.refusal import Refused
 from common.wire.fields import parse_sent
 from coordinatord.base.errors import Retryable
 from coordinatord.database.connections import Database
-from coordinatord.files import batch_objects_sql
-from coordinatord.files.batch_objects_sql import NewObject
 from coordinatord.files.inspection import BLANK
-from coordinatord.orders.containers import container_key
 from coordinatord.orders.judgement import (
     Fault,
     OrderBody,
@@ -34,6 +31,9 @@ from coordinatord.orders.judgement import (
     read_submission,
     submission_of,
 )
+from coordinatord.pins import objects_sql
+from coordinatord.pins.containers import container_key
+from coordinatord.pins.objects_sql import NewObject
 from coordinatord.pins.store import PinStore
 
 WINDOW: Final = 1 << 20
@@ -222,7 +222,7 @@ class LineContainers:
             return {}
         new = await to_thread.run_sync(_objects_of, contents)
         async with self.database.connection() as connection:
-            known = await batch_objects_sql.hold(connection, new)
+            known = await objects_sql.hold_many(connection, new)
         stored: dict[str, str] = {}
         troubles: list[Retryable] = []
         left = zip(new, contents, strict=True)
@@ -242,7 +242,7 @@ class LineContainers:
             if stored:  # what was stored need not be stored again
                 with anyio.move_on_after(10, shield=True):
                     async with self.database.connection() as connection:
-                        await batch_objects_sql.set_cids(connection, stored)
+                        await objects_sql.set_cids(connection, stored)
         if troubles:
             raise troubles[0]
         return {job_id: stored[container_key(job_id)] for job_id, _, _ in contents}

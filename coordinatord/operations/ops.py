@@ -23,9 +23,10 @@ from coordinatord.chain import registries
 from coordinatord.chain.contract_calls import Reverted, read_many
 from coordinatord.chain.registries import JobRegistry, Posted, ProviderRegistry
 from coordinatord.database.connections import Database
-from coordinatord.files.files import Upload, Uploads
-from coordinatord.orders.containers import Containers, result_key
+from coordinatord.files.files import Uploads
+from coordinatord.files.sql import FileRow
 from coordinatord.orders.judgement import CID_CHARACTERS, INLINE_BYTES
+from coordinatord.pins.containers import Containers, result_key
 from coordinatord.relayer.budgets import GasBudgets, gas_estimate
 from coordinatord.relayer.outbox_sql import NewRelay, Priority, RelayKind
 from coordinatord.relayer.relaying import Busy, Mined, NoReceipt, RefusedByChain, Relaying
@@ -242,7 +243,7 @@ class Ops:
                 await leases_sql.hold_back(connection, [op.job_id])
         return outcome
 
-    async def _upload(self, op: SettleOp, session_address: bytes) -> Upload | None:
+    async def _upload(self, op: SettleOp, session_address: bytes) -> FileRow | None:
         """The result that the op names; None for one that it brings along."""
         if op.result_cid is None:
             return None
@@ -252,7 +253,7 @@ class Ops:
         return upload
 
     async def _settle_uploaded(
-        self, op: SettleOp, posted: Posted, upload: Upload, signer: bytes, same: bytes
+        self, op: SettleOp, posted: Posted, upload: FileRow, signer: bytes, same: bytes
     ) -> Outcome:
         if not await self.uploads.hold(upload, op.job_id):
             raise _unknown_result()

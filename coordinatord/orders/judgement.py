@@ -6,7 +6,7 @@ and tells of each whether it fails; `judge` runs checks in order, each on those 
 
 import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import attrs
 
@@ -37,6 +37,7 @@ from coordinatord.chain import registries
 from coordinatord.chain.contract_calls import Reverted, View, is_true, read_many
 from coordinatord.chain.registries import JobRegistry, PaymentToken, read_balance
 from coordinatord.chain.rpc import Call
+from coordinatord.files.sql import FileRow, Named
 
 INLINE_BYTES: Final = 15_679_488  # largest container or result inside a JSON body, decoded
 CID_CHARACTERS: Final = 128
@@ -231,15 +232,7 @@ def check_inline(paid: Sequence[Paid]) -> Verdicts:
     return [None if one.body.container is None else _wrong_container(one.body.container, one.body.c) for one in paid]
 
 
-class HasCommitment(Protocol):
-    @property
-    def commitment(self) -> bytes | None: ...
-
-
-Named = tuple[bytes, str]  # owner, content id
-
-
-def upload_check(uploads: Mapping[Named, HasCommitment]) -> Check[Paid]:
+def upload_check(uploads: Mapping[Named, FileRow]) -> Check[Paid]:
     """Whether uploads that are named are live, and reproduce `c`. `uploads`: those that were found."""
 
     def wrong(body: OrderBody) -> Fault | None:

@@ -18,8 +18,8 @@ from coordinatord.book import candidates_sql
 from coordinatord.book.candidates_sql import Candidate, Demand
 from coordinatord.chain.registries import JobRegistry
 from coordinatord.database.connections import Database
-from coordinatord.files.files import Upload, Uploads
-from coordinatord.orders.containers import Containers, Holding, container_key
+from coordinatord.files.files import Uploads
+from coordinatord.files.sql import FileRow
 from coordinatord.orders.judgement import (
     UNKNOWN_UPLOAD,
     WRONG_AMOUNT,
@@ -35,6 +35,7 @@ from coordinatord.orders.judgement import (
     submission_of,
     upload_check,
 )
+from coordinatord.pins.containers import Containers, Holding, container_key
 from coordinatord.relayer.budgets import Admitted, GasBudgets, Promises, insufficient
 from coordinatord.relayer.outbox_sql import NewRelay, Priority, Promise, RelayKind
 from coordinatord.relayer.relaying import Busy, Mined, NoReceipt, RefusedByChain, Relaying
@@ -152,7 +153,7 @@ class Submissions:
             return await self._quoted(body, await self.registry.fees(), changed=True)  # changed since we read it
         return outcome
 
-    async def _check_container(self, paid: Paid) -> Upload | None:
+    async def _check_container(self, paid: Paid) -> FileRow | None:
         """The upload that the submission names, or None when the container is inline."""
         body = paid.body
         if body.container_cid is not None:
@@ -166,7 +167,7 @@ class Submissions:
         return None
 
     async def _post(
-        self, paid: Paid, upload: Upload | None, admitted: Admitted, promise: Promise | None
+        self, paid: Paid, upload: FileRow | None, admitted: Admitted, promise: Promise | None
     ) -> SubmitOutcome:
         body = paid.body
         if upload is not None:

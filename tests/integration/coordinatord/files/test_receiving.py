@@ -16,7 +16,7 @@ from coordinatord.files.files import Files
 from coordinatord.files.sql import FileRow, new_id
 from coordinatord.http.uploads import HELD_BYTES
 from coordinatord.janitor import Janitor
-from coordinatord.orders.containers import Containers
+from coordinatord.pins.containers import Containers
 from coordinatord.pins.requests import Signer, StoreRequests
 from coordinatord.pins.store import PinStore, bucket_url, open_pin_store
 from devnet.pins import PinStore as DevnetPins
