@@ -74,6 +74,7 @@ def build_application(
             config.body_silence_s,
         ),
         cache=BlockCache(reads.position),
+        wrote=reads.position.forget,
     )
     buckets = TokenBuckets(config.requests_per_second, config.requests_burst)
     app: ASGIApp = Dispatcher(routes, gates)

@@ -34,6 +34,7 @@ class Gates:
     budget: BodyBudget
     uploads: UploadReader
     cache: BlockCache
+    wrote: Callable[[], None]  # a caller was told that something changed: no answer from before that may serve
 
 
 class Dispatcher:
@@ -78,7 +79,7 @@ class Dispatcher:
             await self._require_index()
         answer = await self._run(route, match.texts, scope, receive)
         if method in ("POST", "PUT") and answer.status < 300:
-            self._gates.cache.wrote()
+            self._gates.wrote()
         return answer
 
     async def _require_index(self) -> None:

@@ -17,13 +17,11 @@ _REVALIDATE: Final = (b"cache-control", b"no-cache")
 
 
 class Position(Protocol):
-    """Where the index stands: `recent` is None when it is not known to the moment."""
+    """The index's position: `recent` is None when it is not known to the moment."""
 
     def recent(self) -> Snapshot | None: ...
 
     async def get(self) -> Snapshot: ...
-
-    def forget(self) -> None: ...
 
 
 @attrs.frozen(slots=True)
@@ -64,7 +62,8 @@ def not_modified(answer: Answer) -> Answer:
 
 
 class BlockCache:
-    """Answers by target. An entry serves while the index stands where it stood; the least recently used go first."""
+    """Answers by target. An entry serves while the index stands where it stood, as far as `position` knows; the
+    least recently used go first."""
 
     def __init__(self, position: Position, most_bytes: int = MOST_BYTES) -> None:
         self._position = position
@@ -82,10 +81,6 @@ class BlockCache:
         if target in self._entries:  # another request may have dropped it meanwhile
             self._entries.move_to_end(target)
         return kept
-
-    def wrote(self) -> None:
-        """A caller was told that something changed: no answer from before that serves any more."""
-        self._position.forget()
 
     def put(self, target: bytes, kept: Kept) -> None:
         if len(kept.answer.body) > LARGEST_ENTRY:

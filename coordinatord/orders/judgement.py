@@ -14,11 +14,9 @@ from common import quotes
 from common.container import check_container
 from common.domains import Domains, struct_hash
 from common.messages.jobs import Order
-from common.messages.payments import packed_job_payment
 from common.quotes import Quote, Terms
 from common.refusal import Refused
 from common.scalars import hex_of
-from common.secp256k1 import signers
 from common.wire.fields import (
     ADDRESS,
     BYTES32,
@@ -312,17 +310,16 @@ def _wrong_terms(body: OrderBody, now: float) -> Iterator[Fault]:
 
 
 def _signed(domains: Domains, orders: Sequence[Submission]) -> Verdicts:
-    who = signers([domains.jobs.signed(one.body, one.body.signature) for one in orders])
+    who = domains.jobs.signers((one.body, one.body.signature) for one in orders)
     return [None if signer == one.body.owner else WRONG_SIGNER for one, signer in zip(orders, who, strict=True)]
 
 
 def _paid_by_owner(domains: Domains, registry: bytes, paid: Sequence[Paid]) -> Verdicts:
-    questions = []
+    payments = []
     for one in paid:
         body = one.body
-        payment = packed_job_payment(body.owner, registry, one.amount, body.expires_at, body.job_id)
-        questions.append(domains.token.signed_struct(payment, one.payment))
-    who = signers(questions)
+        payments.append((body.owner, one.amount, body.expires_at, body.job_id, one.payment))
+    who = domains.payers(registry, payments)
     return [None if signer == one.body.owner else WRONG_PAYER for one, signer in zip(paid, who, strict=True)]
 
 

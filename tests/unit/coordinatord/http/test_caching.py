@@ -34,9 +34,10 @@ async def test_position_of_a_moment_ago_serves_without_a_question() -> None:
 
 
 async def test_nothing_of_a_moment_ago_serves_once_a_caller_was_told_of_a_change() -> None:
-    cache = BlockCache(Standing(AT_6, known=AT_5))
+    position = Standing(AT_6, known=AT_5)
+    cache = BlockCache(position)
     cache.put(b"/x?", kept(b"/x?"))
-    cache.wrote()
+    position.forget()
     assert await cache.get(b"/x?") is None
 
 
