@@ -25,7 +25,7 @@ from coordinatord.base import metrics
 from coordinatord.base.clock import system_clock
 from coordinatord.base.concurrency import Patience
 from coordinatord.base.systemd import Systemd
-from coordinatord.batches.batches import Batches
+from coordinatord.batches.batches import BatchService
 from coordinatord.batches.expansion import Expansion, LineAllowances
 from coordinatord.batches.lines import LineContainers
 from coordinatord.batches.plan import Plans
@@ -42,11 +42,11 @@ from coordinatord.config import Config
 from coordinatord.database.connections import Database, open_database
 from coordinatord.database.migrate import migrate
 from coordinatord.database.notices import Notices
-from coordinatord.escrow.hosting import Escrow, EscrowGround, open_escrow
+from coordinatord.escrow.hosting import Escrow, EscrowDependencies, open_escrow
 from coordinatord.escrow.release import Claims, Releases
 from coordinatord.escrow.routes import EscrowRoutes, Hosted
 from coordinatord.escrow.sql import read_custody
-from coordinatord.files.files import Files, Uploads
+from coordinatord.files.files import FileStore, Uploads
 from coordinatord.files.routes import FileRoutes
 from coordinatord.http.middleware import Origins
 from coordinatord.indexer.fetch import Source
@@ -68,8 +68,8 @@ from coordinatord.relayer.worker import run_relayer
 from coordinatord.server.connections import Room
 from coordinatord.server.serving import listening_socket, serve_metrics, serve_until
 from coordinatord.sessions.routes import Handshake
-from coordinatord.sessions.sessions import LiveSessions, Sessions
-from coordinatord.system.readiness import Deployment, Readiness
+from coordinatord.sessions.sessions import SessionCache, SessionService
+from coordinatord.system.readiness import DeploymentReads, ReadinessCheck
 from coordinatord.system.routes import Stopping, System
 
 log = structlog.get_logger(__name__)
@@ -192,9 +192,9 @@ async def prepare(ground: Ground, patience: Patience) -> None:
     await patience.until("the node", partial(check_chain, ground.rpc, config.addresses, ground.domains))
 
 
-def escrow_ground(ground: Ground) -> EscrowGround:
+def escrow_ground(ground: Ground) -> EscrowDependencies:
     providers = ProviderRegistry(ground.rpc, ground.config.addresses.provider_registry)
-    return EscrowGround(ground.domains, ground.database, ground.rpc, providers)
+    return EscrowDependencies(ground.domains, ground.database, ground.rpc, providers)
 
 
 def relaying_of(ground: Ground) -> Relaying:
@@ -213,9 +213,9 @@ def containers_of(ground: Ground) -> Containers:
     return Containers(ground.database, ground.pins, config.file_retention_seconds, StorageBudgets.of(config))
 
 
-def files_of(ground: Ground) -> Files:
+def files_of(ground: Ground) -> FileStore:
     config = ground.config
-    return Files(ground.database, ground.pins, config.file_retention_seconds, StorageBudgets.of(config))
+    return FileStore(ground.database, ground.pins, config.file_retention_seconds, StorageBudgets.of(config))
 
 
 def janitor_of(ground: Ground, containers: Containers) -> Janitor:
@@ -254,10 +254,10 @@ def compose(
     posted = PostedJobs.over(
         database, jobs, Decoder(book), first_block=book.deploy_block, widest_range=config.getlogs_cap
     )
-    readiness = Readiness(
+    readiness = ReadinessCheck(
         database, ground.rpc, block_time_ms=config.block_time_ms, ready_lag_blocks=config.ready_lag_blocks
     )
-    sessions = Sessions(domains, database, providers, LiveSessions(database))
+    sessions = SessionService(domains, database, providers, SessionCache(database))
     uploads = Uploads(database, config.file_retention_seconds)
     budgets = relaying.budgets
     submissions = Submissions(
@@ -298,7 +298,7 @@ def compose(
     endings = Endings(database, jobs, config.getlogs_cap)
     cancels = Cancels(domains, jobs, posted, budgets, endings, relaying, system_clock)
     endpoints = Endpoints(
-        system=System(readiness, Deployment(book, jobs, config.block_time_ms), stopping),
+        system=System(readiness, DeploymentReads(book, jobs, config.block_time_ms), stopping),
         handshake=Handshake(sessions, book.chain_id),
         models=Models(database, reads),
         jobs=Jobs(book, submissions, cancels, reads),
@@ -308,7 +308,7 @@ def compose(
         providers=Providers(database, reads),
         escrow=EscrowRoutes(hosted_escrow(ground, escrow, posted, providers)),
         batches=BatchRoutes(
-            Batches(database, config.file_retention_seconds, StorageBudgets.of(config)),
+            BatchService(database, config.file_retention_seconds, StorageBudgets.of(config)),
             Plans(database, config.match_liveness_ms),
         ),
     )

@@ -19,8 +19,8 @@ from coordinatord.http.uploads import HELD_BYTES, UploadReader, UploadsAtOnce
 from coordinatord.operations.routes import Operations
 from coordinatord.orders.routes import Jobs
 from coordinatord.sessions.routes import Handshake
-from coordinatord.sessions.sessions import Sessions
-from coordinatord.system.readiness import Readiness
+from coordinatord.sessions.sessions import SessionService
+from coordinatord.system.readiness import ReadinessCheck
 from coordinatord.system.routes import System
 
 
@@ -57,7 +57,7 @@ class Endpoints:
 
 
 def build_application(
-    config: Config, endpoints: Endpoints, readiness: Readiness, sessions: Sessions, reads: IndexReads
+    config: Config, endpoints: Endpoints, readiness: ReadinessCheck, sessions: SessionService, reads: IndexReads
 ) -> ASGIApp:
     routes = endpoints.routes()
     longest_body = max(route.body.limit for route in routes if route.body is not None)
@@ -74,7 +74,6 @@ def build_application(
             config.body_silence_s,
         ),
         cache=BlockCache(reads.position),
-        wrote=reads.position.forget,
     )
     buckets = TokenBuckets(config.requests_per_second, config.requests_burst)
     app: ASGIApp = Dispatcher(routes, gates)

@@ -1,5 +1,5 @@
-"""What nobody needs any more: lapsed nonces, sessions and leases, ended relays, old batches' lines, objects that no
-job names, files past their time and uploads that died on the way.
+"""Janitor of what nobody needs any more: lapsed nonces, sessions and leases, ended relays, old batches' lines, objects
+that no job names, files past their time and uploads that died on the way.
 
 A role, so that one process at a time does it. Every sweep is safe to cut anywhere: what it did not get to waits for
 the next.
@@ -20,7 +20,7 @@ from coordinatord.book import leases_sql
 from coordinatord.database.connections import Database
 from coordinatord.database.locks import hold_role
 from coordinatord.files import sql as files
-from coordinatord.files.files import Files
+from coordinatord.files.files import FileStore
 from coordinatord.pins import objects_sql
 from coordinatord.pins.containers import Containers
 from coordinatord.relayer import budgets_sql, results_sql
@@ -38,7 +38,7 @@ _BATCHES_AT_ONCE: Final = 20
 class Janitor:
     database: Database
     containers: Containers
-    files: Files
+    files: FileStore
     retention_seconds: int
     unsettled_seconds: int = 172_800
     failed_batch_seconds: int = 259_200

@@ -19,7 +19,7 @@ from coordinatord.database.snapshot import Snapshot
 from coordinatord.files import sql as files
 from coordinatord.pins.containers import UNLIMITED, StorageBudgets
 
-# What a batch's status is: from the marks on its row, and from its members where the row does not say yet.
+# Status of a batch: from the marks on its row, and from its members where the row does not say yet.
 
 Status = Literal["validating", "in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled"]
 
@@ -63,7 +63,7 @@ class BatchBody:
 
 
 @attrs.frozen(slots=True)
-class Found:
+class FoundBatch:
     snapshot: Snapshot
     batch: BatchRow
 
@@ -82,7 +82,7 @@ class NotCancellable:
     """It has ended, or every line of it has."""
 
 
-CancelOutcome: TypeAlias = Found | NotCancellable | None
+BatchCancelOutcome: TypeAlias = FoundBatch | NotCancellable | None
 
 
 def read_batch(values: Mapping[str, object]) -> BatchBody | PlanBody:
@@ -91,7 +91,7 @@ def read_batch(values: Mapping[str, object]) -> BatchBody | PlanBody:
 
 
 @attrs.frozen(slots=True)
-class Batches:
+class BatchService:
     database: Database
     retention_seconds: int
     budgets: StorageBudgets = UNLIMITED
@@ -139,10 +139,10 @@ class Batches:
             return None
         return await batches.find_by_key(connection, new.owner, new.idempotency_key)
 
-    async def find(self, owner: bytes, batch_id: str) -> Found | None:
+    async def find(self, owner: bytes, batch_id: str) -> FoundBatch | None:
         async with self.database.connection() as connection:
             snapshot, batch = await batches.read(connection, batch_id, owner)
-        return Found(snapshot, batch) if batch is not None else None
+        return FoundBatch(snapshot, batch) if batch is not None else None
 
     async def page(self, owner: bytes, after: str | None, limit: int) -> Page:
         async with self.database.connection() as connection:
@@ -154,7 +154,7 @@ class Batches:
             snapshot, found = await batches.read_page(connection, owner, place, limit + 1)
         return Page(snapshot, found[:limit], has_more=len(found) > limit)
 
-    async def cancel(self, owner: bytes, batch_id: str) -> CancelOutcome:
+    async def cancel(self, owner: bytes, batch_id: str) -> BatchCancelOutcome:
         """None when there is no such batch. Lines not yet posted are not posted from now on; jobs stay as they are."""
         found = await self.find(owner, batch_id)
         if found is None:

@@ -1,8 +1,8 @@
-"""From the lines of an input file to records and posts, a stretch at a time.
+"""Expansion of a batch: from the lines of its input file to records and posts, a few hundred lines at a time.
 
-A stretch is read, checked and stored first; then one transaction queues its posts, records its lines and moves the
-cursor. A death before that commit leaves nothing but stored containers, which the next attempt finds; after it, the
-stretch is done. So no line is posted twice, and none is left out.
+Lines are read, checked and stored first; then one transaction queues their posts, records them and moves the cursor. A
+death before that commit leaves nothing but stored containers, which the next attempt finds; after it, the lines are
+done. So no line is posted twice, and none is left out.
 """
 
 import json
@@ -25,16 +25,16 @@ from coordinatord.batches.lines import (
     Checked,
     Cursor,
     Good,
-    Line,
+    InputLine,
+    LineBatch,
     LineChecks,
     LineContainers,
     LineReader,
     Skipped,
-    Stretch,
     judged,
 )
 from coordinatord.batches.lines_sql import Allowance, LineRecord, Post
-from coordinatord.batches.sql import Work
+from coordinatord.batches.sql import BatchWork
 from coordinatord.chain.contract_calls import read_many
 from coordinatord.chain.registries import JobRegistry, read_balance
 from coordinatord.database.connections import Connection
@@ -50,14 +50,6 @@ from coordinatord.relayer.budgets import GasPolicy, Promises, gas_estimate, insu
 from coordinatord.relayer.budgets_sql import Budget, Spender, Spending, Standing
 from coordinatord.relayer.outbox_sql import RelayKind
 
-# Allowances of a batch's lines: what their owners' gas budgets and balances have room for.
-#
-# A line over its owner's gas budget waits, with all lines behind it, until there is room or the batch's window ends:
-# the
-# budget grows as the lines before it settle. A line beyond its owner's balance fails, as it would alone. A post that
-# was
-# dropped before it was signed takes both again when it comes back, and waits for either: it was promised once.
-
 
 @attrs.frozen(slots=True)
 class Allowed:
@@ -70,11 +62,18 @@ class Allowed:
 
 @attrs.frozen(slots=True)
 class LineAllowances:
+    """Room that owners' gas budgets and balances have for lines.
+
+    A line over its owner's gas budget waits, with all lines behind it, until there is room or the batch's window ends:
+    the budget grows as the lines before it settle. A line beyond its owner's balance fails, as it would alone. A post
+    that was dropped before it was signed takes both again when it comes back, and waits for either: it was promised
+    once."""
+
     promises: Promises
     policy: GasPolicy
 
     async def room(self, connection: Connection, owner: bytes, most: int) -> int:
-        """How many posts of this owner its gas budget has room for."""
+        """Number of posts that this owner's gas budget has room for."""
         standing = await self._standings(connection, [owner])
         return await budgets_sql.room(connection, self._spending(owner, standing[owner]), most)
 
@@ -186,7 +185,7 @@ class Expansion:
     failed_seconds: int = 259_200  # that the files of a batch without a result are kept
     most_lines: int = MOST_LINES  # of one stretch
 
-    async def step(self, connection: Connection, work: Work) -> None:
+    async def step(self, connection: Connection, work: BatchWork) -> None:
         """Record the next stretch, as much of it as its owners' budgets allow, within the transaction that locks
         `work`."""
         start = Cursor(work.bytes_done, work.lines_done)
@@ -198,8 +197,8 @@ class Expansion:
         try:
             async with kept_open(connection):
                 stretch = await self._read(work, start, most)
-        except Retryable as trouble:
-            if trouble.code != "object_missing" or work.attempts < _GIVEN_UP_AFTER:
+        except Retryable as error:
+            if error.code != "object_missing" or work.attempts < _GIVEN_UP_AFTER:
                 raise
             await self._give_up(connection, work)
             return
@@ -220,7 +219,7 @@ class Expansion:
         await batch_work.move(connection, work.batch_id, stretch.end.offset, stretch.end.lines, expanded=expanded)
         await batches.mark_in_progress(connection, work.batch_id)
 
-    async def _read(self, work: Work, start: Cursor, most_lines: int) -> Stretch:
+    async def _read(self, work: BatchWork, start: Cursor, most_lines: int) -> LineBatch:
         if work.input_bytes is None:
             raise Retryable("pinner_unavailable", "the input file is gone", "object_missing")
         key = files.object_key(work.input_file_id)
@@ -228,9 +227,9 @@ class Expansion:
         def read(first: int, last: int) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
             return self.pins.read(key, first=first, last=last)
 
-        return await LineReader(read, work.input_bytes, most_lines=most_lines).stretch(start)
+        return await LineReader(read, work.input_bytes, most_lines=most_lines).read_lines(start)
 
-    async def _give_up(self, connection: Connection, work: Work) -> None:
+    async def _give_up(self, connection: Connection, work: BatchWork) -> None:
         """The store lost the input file. With nothing recorded the batch fails as a whole; otherwise the lines that
         are left end as errors, and what was posted is followed to its end."""
         message = "the object store no longer holds the input file"
@@ -251,7 +250,7 @@ class Expansion:
 
     # --- a stretch that is to be posted --------------------------------------------------------------------
 
-    async def _post(self, connection: Connection, work: Work, lines: Sequence[Line]) -> list[LineRecord]:
+    async def _post(self, connection: Connection, work: BatchWork, lines: Sequence[InputLine]) -> list[LineRecord]:
         """Records of these lines, or of the first of them when an owner's gas budget has no room for the next."""
         async with kept_open(connection):
             checked, balances = await self._on_chain(await self._alone(work.endpoint, lines))
@@ -290,8 +289,8 @@ class Expansion:
         ]
         return skipped + posted
 
-    async def _alone(self, endpoint: str, lines: Sequence[Line]) -> list[Checked]:
-        """What each line decides by itself. In one thread: the interpreter is held for a third of the time, so a
+    async def _alone(self, endpoint: str, lines: Sequence[InputLine]) -> list[Checked]:
+        """Check each line by itself. In one thread: the interpreter is held for a third of the time, so a
         second one would add less than half; other cores are for other processes."""
         checks = LineChecks(self.domains, self.registry.address, endpoint, await self.registry.fees(), self.clock())
         return await to_thread.run_sync(checks.check, lines)

@@ -16,7 +16,7 @@ from coordinatord.book import candidates_sql
 from coordinatord.book.candidates_sql import Taker
 from coordinatord.database.connections import Database
 
-# Who takes how many lines of a batch: cheapest first, equal prices in turns, nobody above the room it has.
+# Allocation of lines to providers: cheapest first, equal prices in turns, nobody above the room it has.
 
 
 @attrs.frozen(slots=True)
@@ -28,14 +28,14 @@ class Bidder:
 
 
 @attrs.frozen(slots=True)
-class Wanted:
+class LineDemand:
     """Lines of one model, and who would take them, in the order in which equals take turns."""
 
     lines: int
     bidders: Sequence[Bidder]
 
 
-def allocate(wanted: Sequence[Wanted], room: Mapping[int, int]) -> list[dict[int, int]]:
+def allocate(wanted: Sequence[LineDemand], room: Mapping[int, int]) -> list[dict[int, int]]:
     """For each model, lines by provider; in order of price, without those that get none.
 
     `room` is how many jobs each provider can take, over all models: what an earlier model takes, a later one lacks.
@@ -44,7 +44,7 @@ def allocate(wanted: Sequence[Wanted], room: Mapping[int, int]) -> list[dict[int
     return [_fill(one, left) for one in wanted]
 
 
-def _fill(wanted: Wanted, left: dict[int, int]) -> dict[int, int]:
+def _fill(wanted: LineDemand, left: dict[int, int]) -> dict[int, int]:
     taken: dict[int, int] = {}
     lines = wanted.lines
     for _, equals in groupby(sorted(wanted.bidders, key=lambda bidder: bidder.cost), key=lambda bidder: bidder.cost):
@@ -57,7 +57,7 @@ def _fill(wanted: Wanted, left: dict[int, int]) -> dict[int, int]:
 
 
 def take_turns(lines: int, room: Mapping[int, int]) -> dict[int, int]:
-    """What each gets when all take one line in turn, in order, until there are no lines or no room.
+    """Lines of each when all take one line in turn, in order, until there are no lines or no room.
 
     Counted by rounds instead of lines: whoever has the least room is full after as many whole rounds.
     """
@@ -97,7 +97,7 @@ class PlanBody:
 
 
 @attrs.frozen(slots=True)
-class Share:
+class LineShare:
     """Lines that one provider could take, at its ask."""
 
     taker: Taker
@@ -105,12 +105,12 @@ class Share:
 
 
 @attrs.frozen(slots=True)
-class ModelPlan:
+class ModelAllocation:
     """`allocation` sums to fewer than `lines` when the network cannot take them all."""
 
     model_id: int
     lines: int
-    allocation: list[Share]
+    allocation: list[LineShare]
 
 
 def read_plan(body: Mapping[str, object]) -> PlanBody:
@@ -128,7 +128,7 @@ class Plans:
     database: Database
     liveness_ms: int
 
-    async def plan(self, body: PlanBody) -> list[ModelPlan]:
+    async def plan(self, body: PlanBody) -> list[ModelAllocation]:
         """One plan for each model of the body, in its order; they share the providers' capacity."""
         sla = WINDOWS[body.completion_window]
         takers = await candidates_sql.read_takers(
@@ -139,15 +139,15 @@ class Plans:
             for m in body.models
         }
         wanted = [
-            Wanted(model.lines, [Bidder(t.provider_id, _cost(t, model)) for t in by_model[model.model_id].values()])
+            LineDemand(model.lines, [Bidder(t.provider_id, _cost(t, model)) for t in by_model[model.model_id].values()])
             for model in body.models
         ]
         shares = allocate(wanted, {taker.provider_id: taker.room for taker in takers})
         return [
-            ModelPlan(
+            ModelAllocation(
                 model.model_id,
                 model.lines,
-                [Share(by_model[model.model_id][provider_id], lines) for provider_id, lines in taken.items()],
+                [LineShare(by_model[model.model_id][provider_id], lines) for provider_id, lines in taken.items()],
             )
             for model, taken in zip(body.models, shares, strict=True)
         ]

@@ -11,8 +11,8 @@ from common.wire.fields import Decimal, Text, Visible
 from common.wire.shapes import Bytes32, Digits
 from coordinatord.base.outcomes import NotFound
 from coordinatord.batches import batches
-from coordinatord.batches.batches import BatchBody, Batches, Status, read_batch, status_of
-from coordinatord.batches.plan import ModelPlan, PlanBody, Plans
+from coordinatord.batches.batches import BatchBody, BatchService, Status, read_batch, status_of
+from coordinatord.batches.plan import ModelAllocation, PlanBody, Plans
 from coordinatord.batches.sql import BatchRow
 from coordinatord.http import responses
 from coordinatord.http.responses import Answer
@@ -145,7 +145,7 @@ class Plan(msgspec.Struct):
     plan: list[PlannedModel]
 
 
-def plan(models: list[ModelPlan]) -> Plan:
+def plan(models: list[ModelAllocation]) -> Plan:
     return Plan(
         [
             PlannedModel(
@@ -170,14 +170,14 @@ def plan(models: list[ModelPlan]) -> Plan:
 # Statuses and bodies of the outcomes of batches.
 
 
-def planned(plans: list[ModelPlan]) -> Answer:
+def planned(plans: list[ModelAllocation]) -> Answer:
     """What a batch would meet: not an error, and nothing that a repetition would change."""
     return responses.final(402, plan(plans))
 
 
-def batch_cancelled(outcome: batches.CancelOutcome) -> Answer:
+def batch_cancelled(outcome: batches.BatchCancelOutcome) -> Answer:
     match outcome:
-        case batches.Found():
+        case batches.FoundBatch():
             return responses.ok(batch_as_of(outcome.batch, outcome.snapshot.block_number))
         case batches.NotCancellable():
             message = "the batch has ended, or every line of it has"
@@ -195,7 +195,7 @@ _KEY: Final = "idempotency-key"
 
 @attrs.frozen(slots=True)
 class BatchRoutes:
-    batches: Batches
+    batches: BatchService
     plans: Plans
 
     def routes(self) -> list[Route]:

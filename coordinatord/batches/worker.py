@@ -20,11 +20,11 @@ from coordinatord.batches import lines_sql, sql
 from coordinatord.batches import sql as batches
 from coordinatord.batches.expansion import NOT_POSTED, Expansion
 from coordinatord.batches.lines_sql import EndedLine
-from coordinatord.batches.sql import Work
+from coordinatord.batches.sql import BatchWork
 from coordinatord.database.connections import Connection, Database
 from coordinatord.database.notices import BATCH_DUE, Notices
 from coordinatord.files import sql as files
-from coordinatord.files.files import Files
+from coordinatord.files.files import FileStore
 
 # The lines of a batch's output and error files, and the ids of those files.
 #
@@ -86,10 +86,10 @@ log = structlog.get_logger(__name__)
 
 @attrs.frozen(slots=True)
 class Finalising:
-    files: Files
+    files: FileStore
     failed_seconds: int = 259_200  # that the files of a batch without a result are kept
 
-    async def step(self, connection: Connection, work: Work) -> None:
+    async def step(self, connection: Connection, work: BatchWork) -> None:
         """Within the transaction that locks `work`. A file that an earlier attempt stored is stored again under the
         same id: what it says was written down before the first."""
         completed, failed = await batches.settled_counts(connection, work.batch_id)
@@ -104,7 +104,7 @@ class Finalising:
     async def _file(
         self,
         connection: Connection,
-        work: Work,
+        work: BatchWork,
         which: Literal["output", "error"],
         lines: int,
         write: Callable[[str, EndedLine], bytes],
@@ -165,7 +165,7 @@ class BatchWorker:
 
     async def turn(self) -> bool:
         """Move one batch by one step; False when none was due."""
-        work: Work | None = None
+        work: BatchWork | None = None
         try:
             async with self.database.connection() as connection, connection.transaction():
                 work = await sql.take(connection)
@@ -184,12 +184,12 @@ class BatchWorker:
             await self._put_off(work)
         return work is not None
 
-    async def _put_off(self, work: Work) -> None:
+    async def _put_off(self, work: BatchWork) -> None:
         pause = min(0.25 * 2**work.attempts, _LONGEST_BACK_OFF)
         async with self.database.connection() as connection:
             await sql.pause(connection, work.batch_id, pause, attempts=work.attempts + 1)
 
-    async def _step(self, connection: Connection, work: Work) -> None:
+    async def _step(self, connection: Connection, work: BatchWork) -> None:
         if work.ends_as is not None:
             await self.finalising.step(connection, work)
             return
@@ -209,7 +209,7 @@ class BatchWorker:
             room = max(await lines_sql.room(connection), 0)
             await lines_sql.revive(connection, batch_id, room, allowances)
 
-    async def _look(self, connection: Connection, work: Work) -> None:
+    async def _look(self, connection: Connection, work: BatchWork) -> None:
         """At what was posted: queue again what was dropped, take back what must not be posted, and settle the end."""
         started = time.monotonic()
         if work.cancelling or work.expired:

@@ -20,13 +20,13 @@ from common.scalars import hex_of, read_base64
 from coordinatord.base.clock import Clock
 from coordinatord.escrow.custody import mock_evidence
 from coordinatord.escrow.handover import Operators
-from coordinatord.escrow.keys import EscrowKey, Generation, wipe
+from coordinatord.escrow.keys import Generation, KeyPair, wipe
 
 _PATIENCE: Final = 10.0  # seconds for one pull
 _LONGEST_ANSWER: Final = 4 << 20  # above the largest message in base64
 
 
-class _Answer(msgspec.Struct):
+class _PeerResponse(msgspec.Struct):
     keys_sealed: str
     key_count: int
     holder_release: int
@@ -59,7 +59,7 @@ class Peer:
 
     async def pull(self) -> list[Generation] | NoKeys:
         """All that the peer holds. The keys are the caller's to keep or to erase."""
-        channel = EscrowKey.generate()
+        channel = KeyPair.generate()
         issued_at = int(self.clock())
         try:
             request = self._request(channel, issued_at)
@@ -67,7 +67,7 @@ class Peer:
                 body = await _read(reply)
             if reply.status_code != httpx.codes.OK:
                 return _refused(reply, body)
-            return self._opened(channel, issued_at, msgspec.json.decode(body, type=_Answer))
+            return self._opened(channel, issued_at, msgspec.json.decode(body, type=_PeerResponse))
         except httpx.HTTPError as trouble:
             return NoKeys(f"the peer does not answer: {type(trouble).__name__}", final=False)
         except (msgspec.DecodeError, Refused) as broken:
@@ -75,7 +75,7 @@ class Peer:
         finally:
             channel.erase()
 
-    def _request(self, channel: EscrowKey, issued_at: int) -> dict[str, object]:
+    def _request(self, channel: KeyPair, issued_at: int) -> dict[str, object]:
         evidence = mock_evidence(channel.public, self.release)
         return {
             "evidence": {
@@ -92,7 +92,7 @@ class Peer:
             "operator_signature": hex_of(self.operators.sign(HandoverAuth(channel.public.raw, issued_at))),
         }
 
-    def _opened(self, channel: EscrowKey, issued_at: int, answer: _Answer) -> list[Generation] | NoKeys:
+    def _opened(self, channel: KeyPair, issued_at: int, answer: _PeerResponse) -> list[Generation] | NoKeys:
         """Raises Refused for bytes that are none."""
         message = channel.open(read_base64(answer.keys_sealed, _LONGEST_ANSWER, "keys_sealed"))
         if message is None:
@@ -109,7 +109,7 @@ class Peer:
             for key in handover.keys:
                 wipe(key.secret)
             return NoKeys("the peer's keys are not signed by an operator of this escrow", final=False)
-        return [Generation(EscrowKey(key.secret), key.announced_from) for key in handover.keys]
+        return [Generation(KeyPair(key.secret), key.announced_from) for key in handover.keys]
 
 
 @asynccontextmanager

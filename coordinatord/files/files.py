@@ -29,7 +29,7 @@ _PIECE_BYTES: Final = 1 << 18
 
 
 @attrs.frozen(slots=True)
-class Files:
+class FileStore:
     database: Database
     pins: PinStore
     retention_seconds: int

@@ -10,7 +10,7 @@ import msgspec
 from common.refusal import Refused
 from common.wire.fields import Text
 from coordinatord.base.outcomes import NotFound
-from coordinatord.files.files import Files
+from coordinatord.files.files import FileStore
 from coordinatord.files.sql import FileRow, Purpose
 from coordinatord.http import responses
 from coordinatord.http.responses import Answer
@@ -44,7 +44,7 @@ class File(msgspec.Struct):
 
 @attrs.frozen(slots=True)
 class FileRoutes:
-    files: Files
+    files: FileStore
 
     def routes(self) -> list[Route]:
         return [

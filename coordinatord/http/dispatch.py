@@ -34,7 +34,6 @@ class Gates:
     budget: BodyBudget
     uploads: UploadReader
     cache: BlockCache
-    wrote: Callable[[], None]  # a caller was told that something changed: no answer from before that may serve
 
 
 class Dispatcher:
@@ -79,7 +78,7 @@ class Dispatcher:
             await self._require_index()
         answer = await self._run(route, match.texts, scope, receive)
         if method in ("POST", "PUT") and answer.status < 300:
-            self._gates.wrote()
+            self._gates.cache.wrote()
         return answer
 
     async def _require_index(self) -> None:

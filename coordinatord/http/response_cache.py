@@ -17,11 +17,13 @@ _REVALIDATE: Final = (b"cache-control", b"no-cache")
 
 
 class Position(Protocol):
-    """The index's position: `recent` is None when it is not known to the moment."""
+    """Where the index stands: `recent` is None when it is not known to the moment."""
 
     def recent(self) -> Snapshot | None: ...
 
     async def get(self) -> Snapshot: ...
+
+    def forget(self) -> None: ...
 
 
 @attrs.frozen(slots=True)
@@ -62,11 +64,12 @@ def not_modified(answer: Answer) -> Answer:
 
 
 class BlockCache:
-    """Answers by target. An entry serves while the index stands where it stood, as far as `position` knows; the
-    least recently used go first."""
+    """Answers by target. An entry serves while the index stands where it stood; the least recently used go first."""
 
     def __init__(self, position: Position, most_bytes: int = MOST_BYTES) -> None:
         self._position = position
+        # A caller was told that something changed: no answer from before that serves any more.
+        self.wrote = position.forget
         self._most = most_bytes
         self._held = 0
         self._entries: OrderedDict[bytes, Kept] = OrderedDict()

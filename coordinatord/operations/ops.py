@@ -122,21 +122,21 @@ _ANY_CID = str(Cid("raw", hashlib.sha256(b"").digest()))
 
 
 @attrs.frozen(slots=True)
-class OpDone:
+class OpTookEffect:
     mined: Mined
     result_cid: str | None = None
 
 
 @attrs.frozen(slots=True)
-class StillPending:
+class OpPending:
     """No receipt yet; `poll` names the route that will tell."""
 
     tx_hash: bytes
     poll: str
 
 
-Ended: TypeAlias = OpDone | RefusedByChain | Busy | StillPending
-Outcome: TypeAlias = Ended | NotSigned | WouldRefuse
+Ended: TypeAlias = OpTookEffect | RefusedByChain | Busy | OpPending
+OpOutcome: TypeAlias = Ended | NotSigned | WouldRefuse
 
 
 @attrs.frozen(slots=True)
@@ -153,7 +153,7 @@ class Ops:
     relaying: Relaying
     clock: Clock
 
-    async def run(self, op: ProviderOp, session_address: bytes) -> Outcome:
+    async def run(self, op: ProviderOp, session_address: bytes) -> OpOutcome:
         """`session_address` decides on `result_cid` alone; the op's signature decides on the op."""
         digest, hash_of_struct = self._signed(op)
         signer = recover(digest, op.signature)
@@ -202,7 +202,7 @@ class Ops:
 
     async def _run_job_op(
         self, op: ClaimOp | SettleOp | FailOp, signer: bytes, session_address: bytes, same: bytes
-    ) -> Outcome:
+    ) -> OpOutcome:
         if isinstance(op, ClaimOp):
             return await self._claim(op, signer, same)
         upload = await self._upload(op, session_address) if isinstance(op, SettleOp) else None
@@ -220,7 +220,7 @@ class Ops:
             case _:
                 assert_never(op)
 
-    async def _claim(self, op: ClaimOp, signer: bytes, same: bytes) -> Outcome:
+    async def _claim(self, op: ClaimOp, signer: bytes, same: bytes) -> OpOutcome:
         admitted = await self.budgets.admit(RelayKind.CLAIM, signer, op.job_id)
         job = await self.posted.find(op.job_id, "claim_simulate_read")
         if job is None:
@@ -254,15 +254,15 @@ class Ops:
 
     async def _settle_uploaded(
         self, op: SettleOp, posted: Posted, upload: FileRow, signer: bytes, same: bytes
-    ) -> Outcome:
+    ) -> OpOutcome:
         if not await self.uploads.hold(upload, op.job_id):
             raise _unknown_result()
         outcome = await self._relay_settle(op, posted, upload.cid, signer, same)
-        if isinstance(outcome, OpDone):
+        if isinstance(outcome, OpTookEffect):
             await self.uploads.attach(upload)
         return outcome
 
-    async def _settle(self, op: SettleOp, posted: Posted, signer: bytes, same: bytes) -> Outcome:
+    async def _settle(self, op: SettleOp, posted: Posted, signer: bytes, same: bytes) -> OpOutcome:
         """The chain is asked first: a result that it would refuse is not stored."""
         view = self.jobs.would_accept(_settle_calldata(op, posted, _ANY_CID), self.relayer)
         (answer,) = await read_many(self.jobs.rpc, [view], "rpc_internal")
@@ -272,7 +272,7 @@ class Ops:
         key = result_key(op.job_id, result)
         async with self.containers.holding(key, op.job_id, result, signer, bounded=False) as holding:
             outcome = await self._relay_settle(op, posted, holding.cid, signer, same)
-            if isinstance(outcome, OpDone):
+            if isinstance(outcome, OpTookEffect):
                 holding.took_effect()
             elif isinstance(outcome, RefusedByChain):
                 holding.was_refused()
@@ -293,7 +293,7 @@ class Ops:
             gas_estimate=gas_estimate(RelayKind.SETTLE),
         )
         outcome = _ended(await self.relaying.relay(relay), _poll(op.job_id))
-        return attrs.evolve(outcome, result_cid=cid) if isinstance(outcome, OpDone) else outcome
+        return attrs.evolve(outcome, result_cid=cid) if isinstance(outcome, OpTookEffect) else outcome
 
     async def _relay_exit(self, kind: RelayKind, job_id: bytes, calldata: bytes, signer: bytes, same: bytes) -> Ended:
         """No budget refuses it: it frees a client's money, and there are no more exits than claims."""
@@ -347,9 +347,9 @@ def _settle_calldata(op: SettleOp, posted: Posted, cid: str) -> bytes:
 def _ended(outcome: Mined | RefusedByChain | Busy | NoReceipt, poll: str) -> Ended:
     match outcome:
         case Mined():
-            return OpDone(outcome)
+            return OpTookEffect(outcome)
         case NoReceipt():
-            return StillPending(outcome.tx_hash, poll)
+            return OpPending(outcome.tx_hash, poll)
         case RefusedByChain() | Busy():
             return outcome
         case _:

@@ -226,12 +226,12 @@ def payment_checks(domains: Domains, registry: bytes, terms: Terms) -> list[Chec
 
 
 def check_inline(paid: Sequence[Paid]) -> Verdicts:
-    """Whether containers that came along reproduce `c`. Hashes them: long ones belong in a thread."""
+    """Check that inline containers reproduce `c`. Hashes them: long ones belong in a thread."""
     return [None if one.body.container is None else _wrong_container(one.body.container, one.body.c) for one in paid]
 
 
 def upload_check(uploads: Mapping[Named, FileRow]) -> Check[Paid]:
-    """Whether uploads that are named are live, and reproduce `c`. `uploads`: those that were found."""
+    """Check that uploads which are named are live, and reproduce `c`. `uploads`: those that were found."""
 
     def wrong(body: OrderBody) -> Fault | None:
         if body.container_cid is None:

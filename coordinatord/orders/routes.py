@@ -9,7 +9,7 @@ from common.scalars import hex_of
 from common.wire import shapes
 from common.wire.fields import BYTES32
 from coordinatord.base.outcomes import NotFound, WouldRefuse
-from coordinatord.book.candidates_sql import Candidate
+from coordinatord.book.candidates_sql import LiveAsk
 from coordinatord.book.reads import IndexReads
 from coordinatord.book.sql import JobRow
 from coordinatord.database.snapshot import Snapshot
@@ -19,7 +19,7 @@ from coordinatord.http.routing import INDEX, KIB, MIB, RELAY, STORE, Body, Reply
 from coordinatord.orders import cancel, submission
 from coordinatord.orders.cancel import CancelBody, Cancels
 from coordinatord.orders.judgement import MarketProbe, OrderBody, read_submission
-from coordinatord.orders.submission import Quoted, Submissions
+from coordinatord.orders.submission import QuotedOrder, Submissions
 from coordinatord.relayer.relaying import Busy, Mined, NoReceipt, RefusedByChain
 
 # Jobs, candidates and quotes as the shapes that are sent.
@@ -62,11 +62,11 @@ def client_job(row: JobRow, block: int) -> shapes.ClientJob:
     )
 
 
-def candidate(row: Candidate) -> shapes.ListedCandidate:
+def candidate(row: LiveAsk) -> shapes.ListedCandidate:
     return shapes.ListedCandidate(str(row.provider_id), hex_of(row.box_key), row.rate_in, row.rate_out)
 
 
-def quote_body(book: AddressBook, quoted: Quoted) -> shapes.QuoteBody:
+def quote_body(book: AddressBook, quoted: QuotedOrder) -> shapes.QuoteBody:
     order, quote = quoted.order, quoted.quote
     return shapes.QuoteBody(
         quote=shapes.Quote(
@@ -99,13 +99,13 @@ def quote_body(book: AddressBook, quoted: Quoted) -> shapes.QuoteBody:
 
 def submitted(outcome: submission.SubmitOutcome, book: AddressBook, poll: str) -> Answer:
     match outcome:
-        case submission.Posted():
+        case submission.PostedOrder():
             body = shapes.Posted(hex_of(outcome.job_id), outcome.task_cid, hex_of(outcome.tx_hash))
             return responses.ok(body, status=201)
         case submission.Probed():
             listed = shapes.Candidates([candidate(row) for row in outcome.candidates])
             return responses.final(402, listed)
-        case submission.Quoted():
+        case submission.QuotedOrder():
             # A quote asks for payment; one that answers an outdated amount is a conflict.
             quote = quote_body(book, outcome)
             return responses.final(409 if outcome.changed else 402, quote)
@@ -115,7 +115,7 @@ def submitted(outcome: submission.SubmitOutcome, book: AddressBook, poll: str) -
             assert_never(outcome)
 
 
-def cancelled(job_id: bytes, outcome: cancel.Outcome) -> Answer:
+def cancelled(job_id: bytes, outcome: cancel.CancelOutcome) -> Answer:
     if isinstance(outcome, Mined | cancel.HasEnded):
         return responses.ok(shapes.Cancelled(hex_of(job_id), hex_of(outcome.tx_hash)))
     return responses.relayed(outcome, f"GET /v1/jobs/{hex_of(job_id)}")

@@ -15,7 +15,7 @@ from common.quotes import Quote, Terms
 from coordinatord.base.clock import Clock
 from coordinatord.base.outcomes import WouldRefuse
 from coordinatord.book import candidates_sql
-from coordinatord.book.candidates_sql import Candidate, Demand
+from coordinatord.book.candidates_sql import Demand, LiveAsk
 from coordinatord.chain.registries import JobRegistry
 from coordinatord.database.connections import Database
 from coordinatord.files.files import Uploads
@@ -53,12 +53,12 @@ class Matchmaker:
     liveness_ms: int
     candidates: int
 
-    async def probe(self, probe: MarketProbe) -> list[Candidate]:
+    async def probe(self, probe: MarketProbe) -> list[LiveAsk]:
         """Every live ask for the model and window, ranked."""
         demand = Demand(probe.model_id, probe.sla_secs, probe.units_in, probe.units_out, probe.designated)
         return await candidates_sql.read_candidates(self.database, demand, self.liveness_ms, None)
 
-    async def matching(self, order: OrderBody) -> list[Candidate]:
+    async def matching(self, order: OrderBody) -> list[LiveAsk]:
         """The cheapest live providers whose ask the order clears."""
         demand = Demand(
             order.model_id,
@@ -79,28 +79,28 @@ class Matchmaker:
 
 @attrs.frozen(slots=True)
 class Probed:
-    candidates: list[Candidate]
+    candidates: list[LiveAsk]
 
 
 @attrs.frozen(slots=True)
-class Quoted:
+class QuotedOrder:
     """A quote; `changed` when it answers a submission whose amount is not the current one."""
 
     order: OrderBody
     quote: Quote
     fee_bps: int
-    candidates: list[Candidate]
+    candidates: list[LiveAsk]
     changed: bool
 
 
 @attrs.frozen(slots=True)
-class Posted:
+class PostedOrder:
     job_id: bytes
     task_cid: str
     tx_hash: bytes
 
 
-SubmitOutcome: TypeAlias = Probed | Quoted | Posted | RefusedByChain | WouldRefuse | Busy | NoReceipt
+SubmitOutcome: TypeAlias = Probed | QuotedOrder | PostedOrder | RefusedByChain | WouldRefuse | Busy | NoReceipt
 
 
 @attrs.frozen(slots=True)
@@ -132,8 +132,8 @@ class Submissions:
             raise fault.refused()
         return await self._submit(order)
 
-    async def _quoted(self, body: OrderBody, terms: Terms, *, changed: bool) -> Quoted:
-        return Quoted(body, body.quote(terms), terms.fee_bps, await self.market.matching(body), changed)
+    async def _quoted(self, body: OrderBody, terms: Terms, *, changed: bool) -> QuotedOrder:
+        return QuotedOrder(body, body.quote(terms), terms.fee_bps, await self.market.matching(body), changed)
 
     async def _submit(self, paid: Paid) -> SubmitOutcome:
         body, token = paid.body, self.promises.token
@@ -174,7 +174,7 @@ class Submissions:
             if not await self.uploads.hold(upload, body.job_id):
                 raise UNKNOWN_UPLOAD.refused()
             outcome = await self._relay(paid, upload.cid, admitted, promise)
-            if isinstance(outcome, Posted):
+            if isinstance(outcome, PostedOrder):
                 await self.uploads.attach(upload)
         else:
             content = body.container if body.container is not None else b""
@@ -183,13 +183,13 @@ class Submissions:
             ) as holding:
                 outcome = await self._relay(paid, holding.cid, admitted, promise)
                 _tell(holding, outcome)
-        if isinstance(outcome, Posted):
+        if isinstance(outcome, PostedOrder):
             await self.market.picked(body)
         return outcome
 
     async def _relay(
         self, paid: Paid, task_cid: str, admitted: Admitted, promise: Promise | None
-    ) -> Posted | RefusedByChain | Busy | NoReceipt:
+    ) -> PostedOrder | RefusedByChain | Busy | NoReceipt:
         body = paid.body
         outcome = await self.relaying.relay(
             NewRelay(
@@ -205,11 +205,11 @@ class Submissions:
                 promise=promise,
             )
         )
-        return Posted(body.job_id, task_cid, outcome.tx_hash) if isinstance(outcome, Mined) else outcome
+        return PostedOrder(body.job_id, task_cid, outcome.tx_hash) if isinstance(outcome, Mined) else outcome
 
 
 def _tell(holding: Holding, outcome: SubmitOutcome) -> None:
-    if isinstance(outcome, Posted):
+    if isinstance(outcome, PostedOrder):
         holding.took_effect()
     elif isinstance(outcome, RefusedByChain):
         holding.was_refused()

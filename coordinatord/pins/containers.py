@@ -28,7 +28,7 @@ _RETRY_AFTER: Final = 300  # seconds: an upload that nothing came of lives as lo
 
 @attrs.frozen(slots=True, kw_only=True)
 class StorageBudgets:
-    """How many bytes and rows may be kept for one owner, checked in the transaction that adds to them. 0 is no limit.
+    """Limits on the bytes and rows kept for one owner, checked in the transaction that adds to them. 0 is no limit.
 
     An owner without a settled job has a small allowance (the first two), one that has earned it a large one. What a
     settle stores counts, but is never refused: it frees a client's money. Nor are the files that batches yield."""

@@ -34,10 +34,9 @@ async def test_position_of_a_moment_ago_serves_without_a_question() -> None:
 
 
 async def test_nothing_of_a_moment_ago_serves_once_a_caller_was_told_of_a_change() -> None:
-    position = Standing(AT_6, known=AT_5)
-    cache = BlockCache(position)
+    cache = BlockCache(Standing(AT_6, known=AT_5))
     cache.put(b"/x?", kept(b"/x?"))
-    position.forget()
+    cache.wrote()
     assert await cache.get(b"/x?") is None
 
 
