@@ -12,88 +12,41 @@ from functools import partial
 from typing import Final
 
 import anyio
-import attrs
 import structlog
 from anyio.abc import TaskGroup
-from starlette.types import ASGIApp
 
-from common.domains import Domains
 from common.native.library import LIBRARY
-from common.secp256k1 import Wallet
-from coordinatord.application import Endpoints, build_application
+from coordinatord.application import compose
 from coordinatord.base import metrics
 from coordinatord.base.clock import system_clock
 from coordinatord.base.concurrency import Patience
 from coordinatord.base.systemd import Systemd
-from coordinatord.batches.batches import BatchService
 from coordinatord.batches.expansion import Expansion, LineAllowances
 from coordinatord.batches.lines import LineContainers
-from coordinatord.batches.plan import Plans
-from coordinatord.batches.routes import BatchRoutes
 from coordinatord.batches.worker import BatchWorker, Finalising
-from coordinatord.book.polls import Funding, Polls, no_custody
-from coordinatord.book.reads import IndexReads, PostedJobs
-from coordinatord.book.routes import Book, Models, Providers
-from coordinatord.chain.boot import check_chain
 from coordinatord.chain.logs import Decoder
-from coordinatord.chain.registries import AskRegistry, JobRegistry, PaymentToken, ProviderRegistry
-from coordinatord.chain.rpc import Rpc, open_rpc
+from coordinatord.chain.registries import JobRegistry, PaymentToken, ProviderRegistry
 from coordinatord.config import Config
-from coordinatord.database.connections import Database, open_database
-from coordinatord.database.migrate import migrate
-from coordinatord.database.notices import Notices
-from coordinatord.escrow.hosting import Escrow, EscrowDependencies, open_escrow
-from coordinatord.escrow.release import Claims, Releases
-from coordinatord.escrow.routes import EscrowRoutes, Hosted
-from coordinatord.escrow.sql import read_custody
-from coordinatord.files.files import FileStore, Uploads
-from coordinatord.files.routes import FileRoutes
+from coordinatord.database.connections import Database
+from coordinatord.dependencies import Dependencies, containers_of, files_of, open_dependencies, prepare
+from coordinatord.escrow.hosting import EscrowDependencies, open_escrow
 from coordinatord.http.middleware import Origins
 from coordinatord.indexer.fetch import Source
 from coordinatord.indexer.follow import IndexerSettings, Wake, run_indexer
 from coordinatord.janitor import Janitor
-from coordinatord.operations.asks import Asks
-from coordinatord.operations.ops import Ops
 from coordinatord.operations.reclaimer import ReclaimWorker
-from coordinatord.operations.routes import Operations
-from coordinatord.orders.cancel import Cancels, Endings
-from coordinatord.orders.routes import Jobs
-from coordinatord.orders.submission import Matchmaker, Submissions
-from coordinatord.pins.containers import Containers, StorageBudgets
-from coordinatord.pins.store import PinStore, open_pin_store
+from coordinatord.pins.containers import Containers
 from coordinatord.relayer.budgets import GasBudgets, GasPolicy, Promises
 from coordinatord.relayer.relaying import Relaying
 from coordinatord.relayer.settings import RelayerSettings
 from coordinatord.relayer.worker import run_relayer
 from coordinatord.server.connections import Room
 from coordinatord.server.serving import listening_socket, serve_metrics, serve_until
-from coordinatord.sessions.routes import Handshake
-from coordinatord.sessions.sessions import SessionCache, SessionService
-from coordinatord.system.readiness import DeploymentReads, ReadinessCheck
-from coordinatord.system.routes import Stopping, System
+from coordinatord.system.routes import Stopping
 
 log = structlog.get_logger(__name__)
 
-_CONNECTIONS_FOR_CALLERS: Final = 32  # to the node
 _UNREADY_PAUSE: Final = 0.5  # seconds in which balancers may see that this node is not ready, before it stops listening
-
-
-@attrs.frozen(slots=True)
-class Ground:
-    """What everything stands on.
-
-    `rpc_for_callers` is the same node through connections of its own: what callers ask must not wait in the way of
-    the relayer, the indexer and the readiness of all.
-    """
-
-    config: Config
-    domains: Domains
-    relayer: Wallet
-    database: Database
-    rpc: Rpc
-    rpc_for_callers: Rpc
-    pins: PinStore
-    notices: Notices
 
 
 async def run(config: Config) -> None:
@@ -103,25 +56,25 @@ async def run(config: Config) -> None:
     listening = listening_socket(config.port)
     async with AsyncExitStack() as stack:
         patience = Patience(config.boot_patience_s)
-        ground = await patience.until("the database", partial(open_ground, config, stack))
-        await prepare(ground, patience)
-        escrow = await stack.enter_async_context(open_escrow(config, escrow_ground(ground), system_clock))
+        dependencies = await patience.until("the database", partial(open_dependencies, config, stack))
+        await prepare(dependencies, patience)
+        escrow = await stack.enter_async_context(open_escrow(config, escrow_dependencies(dependencies), system_clock))
         if escrow is not None:
             await escrow.custody.begin()
-        relaying = relaying_of(ground)
-        containers = containers_of(ground)
+        relaying = relaying_of(dependencies)
+        containers = containers_of(dependencies)
         async with anyio.create_task_group() as background:
             background.start_soon(systemd.keep_alive)
-            start_background(background, ground, relaying)
+            start_background(background, dependencies, relaying)
             if escrow is not None:
                 background.start_soon(escrow.custody.run)
-            background.start_soon(janitor_of(ground, containers).run)
+            background.start_soon(janitor_of(dependencies, containers).run)
             if config.metrics_port:
-                refresh = _pool_metrics(ground.database)
+                refresh = _pool_metrics(dependencies.database)
                 await background.start(serve_metrics, config.metrics_host, config.metrics_port, refresh)
             stop = anyio.Event()
             background.start_soon(_stop_when_told, stop)
-            app = compose(ground, relaying, containers, escrow, stopping)
+            app = compose(dependencies, relaying, containers, escrow, stopping)
 
             async def stopped() -> None:
                 await stop.wait()
@@ -144,215 +97,63 @@ async def run(config: Config) -> None:
     log.info("stopped")
 
 
-async def open_ground(config: Config, stack: AsyncExitStack) -> Ground:
-    """Connections, closed with `stack` in the opposite order. `Retryable`, with nothing opened, when the database does
-    not answer."""
-    database = await stack.enter_async_context(
-        open_database(
-            config.database_url.reveal(),
-            smallest=config.database_pool_min,
-            largest=config.database_pool_max,
-            statement_timeout=config.database_statement_timeout_s,
-        )
-    )
-    pins = await stack.enter_async_context(
-        open_pin_store(
-            config.pin_store_endpoint,
-            config.pin_store_bucket,
-            config.pin_store_key,
-            config.pin_store_secret,
-            config.pin_store_region,
-        )
-    )
-    node = config.rpc_url.reveal()
-    rpc = await stack.enter_async_context(open_rpc(node))
-    rpc_for_callers = await stack.enter_async_context(open_rpc(node, connections=_CONNECTIONS_FOR_CALLERS))
-    return Ground(
-        config=config,
-        domains=Domains.of(config.addresses),
-        relayer=Wallet(bytes.fromhex(config.relayer_key.reveal())),
-        database=database,
-        rpc=rpc,
-        rpc_for_callers=rpc_for_callers,
-        pins=pins,
-        notices=Notices(),
-    )
+def escrow_dependencies(dependencies: Dependencies) -> EscrowDependencies:
+    providers = ProviderRegistry(dependencies.rpc, dependencies.config.addresses.provider_registry)
+    return EscrowDependencies(dependencies.domains, dependencies.database, dependencies.rpc, providers)
 
 
-async def prepare(ground: Ground, patience: Patience) -> None:
-    """Migrations under their lock, and the chain held against the address book."""
-
-    async def migrated() -> list[str]:
-        async with ground.database.unhurried() as connection:
-            return await migrate(connection)
-
-    if applied := await patience.until("the database", migrated):
-        log.info("migrated", applied=applied)
-    config = ground.config
-    await patience.until("the node", partial(check_chain, ground.rpc, config.addresses, ground.domains))
-
-
-def escrow_ground(ground: Ground) -> EscrowDependencies:
-    providers = ProviderRegistry(ground.rpc, ground.config.addresses.provider_registry)
-    return EscrowDependencies(ground.domains, ground.database, ground.rpc, providers)
-
-
-def relaying_of(ground: Ground) -> Relaying:
-    config = ground.config
+def relaying_of(dependencies: Dependencies) -> Relaying:
+    config = dependencies.config
     return Relaying(
-        ground.database,
-        ground.notices,
-        budgets=GasBudgets(ground.database, GasPolicy.of(config)),
+        dependencies.database,
+        dependencies.notices,
+        budgets=GasBudgets(dependencies.database, GasPolicy.of(config)),
         max_depth=config.relay_max_depth,
         queue_timeout_ms=config.relay_queue_timeout_ms,
     )
 
 
-def containers_of(ground: Ground) -> Containers:
-    config = ground.config
-    return Containers(ground.database, ground.pins, config.file_retention_seconds, StorageBudgets.of(config))
-
-
-def files_of(ground: Ground) -> FileStore:
-    config = ground.config
-    return FileStore(ground.database, ground.pins, config.file_retention_seconds, StorageBudgets.of(config))
-
-
-def janitor_of(ground: Ground, containers: Containers) -> Janitor:
-    config = ground.config
+def janitor_of(dependencies: Dependencies, containers: Containers) -> Janitor:
+    config = dependencies.config
     return Janitor(
-        ground.database,
+        dependencies.database,
         containers,
-        files_of(ground),
+        files_of(dependencies),
         config.file_retention_seconds,
         config.unsettled_retention_seconds,
         config.failed_batch_retention_seconds,
     )
 
 
-def start_background(tasks: TaskGroup, ground: Ground, relaying: Relaying) -> None:
+def start_background(tasks: TaskGroup, dependencies: Dependencies, relaying: Relaying) -> None:
     """What moves relays to the chain and the chain into the index."""
-    tasks.start_soon(ground.notices.listen, ground.database)
+    tasks.start_soon(dependencies.notices.listen, dependencies.database)
     tasks.start_soon(relaying.run)
-    tasks.start_soon(index, ground)
-    tasks.start_soon(relay, ground)
-    registry, depth = ground.config.addresses.job_registry, ground.config.relay_max_depth
-    tasks.start_soon(ReclaimWorker(ground.database, ground.notices, registry, max_depth=depth).run)
-    tasks.start_soon(batch_worker_of(ground).run)
+    tasks.start_soon(index, dependencies)
+    tasks.start_soon(relay, dependencies)
+    registry, depth = dependencies.config.addresses.job_registry, dependencies.config.relay_max_depth
+    tasks.start_soon(ReclaimWorker(dependencies.database, dependencies.notices, registry, max_depth=depth).run)
+    tasks.start_soon(batch_worker_of(dependencies).run)
 
 
-def compose(
-    ground: Ground, relaying: Relaying, containers: Containers, escrow: Escrow | None, stopping: Stopping
-) -> ASGIApp:
-    """Services, and the routes over them."""
-    config, database, domains = ground.config, ground.database, ground.domains
-    book = config.addresses
-    asked = ground.rpc_for_callers
-    jobs = JobRegistry(asked, book.job_registry)
-    providers = ProviderRegistry(asked, book.provider_registry)
-    reads = IndexReads.over(database)
-    posted = PostedJobs.over(
-        database, jobs, Decoder(book), first_block=book.deploy_block, widest_range=config.getlogs_cap
-    )
-    readiness = ReadinessCheck(
-        database, ground.rpc, block_time_ms=config.block_time_ms, ready_lag_blocks=config.ready_lag_blocks
-    )
-    sessions = SessionService(domains, database, providers, SessionCache(database))
-    uploads = Uploads(database, config.file_retention_seconds)
-    budgets = relaying.budgets
-    submissions = Submissions(
-        domains=domains,
-        registry=jobs,
-        promises=Promises(PaymentToken(asked, book.paytoken)),
-        budgets=budgets,
-        relayer=ground.relayer.address,
-        market=Matchmaker(database, config.match_liveness_ms, config.match_candidates),
-        containers=containers,
-        uploads=uploads,
-        relaying=relaying,
-        clock=system_clock,
-    )
-    ops = Ops(
-        domains=domains,
-        jobs=jobs,
-        providers=providers,
-        posted=posted,
-        relayer=ground.relayer.address,
-        database=database,
-        budgets=budgets,
-        containers=containers,
-        uploads=uploads,
-        relaying=relaying,
-        clock=system_clock,
-    )
-    asks = Asks(domains, AskRegistry(asked, book.ask_registry), providers, budgets, relaying, system_clock)
-    polls = Polls(
-        database,
-        Funding(PaymentToken(ground.rpc, book.paytoken), database),
-        reads.position,
-        lease_ms=config.match_lease_ms,
-        liveness_ms=config.match_liveness_ms,
-        # Only keys that live in memory can be lost.
-        custody=read_custody if config.escrow_mode == "mock" else no_custody,
-    )
-    endings = Endings(database, jobs, config.getlogs_cap)
-    cancels = Cancels(domains, jobs, posted, budgets, endings, relaying, system_clock)
-    endpoints = Endpoints(
-        system=System(readiness, DeploymentReads(book, jobs, config.block_time_ms), stopping),
-        handshake=Handshake(sessions, book.chain_id),
-        models=Models(database, reads),
-        jobs=Jobs(book, submissions, cancels, reads),
-        files=FileRoutes(files_of(ground)),
-        book=Book(database, reads, polls),
-        operations=Operations(ops, asks, jobs, posted),
-        providers=Providers(database, reads),
-        escrow=EscrowRoutes(hosted_escrow(ground, escrow, posted, providers)),
-        batches=BatchRoutes(
-            BatchService(database, config.file_retention_seconds, StorageBudgets.of(config)),
-            Plans(database, config.match_liveness_ms),
-        ),
-    )
-    return build_application(config, endpoints, readiness, sessions, reads)
-
-
-def hosted_escrow(
-    ground: Ground, escrow: Escrow | None, posted: PostedJobs, providers: ProviderRegistry
-) -> Hosted | None:
-    if escrow is None:
-        return None
-    book = ground.config.addresses
-    releases = Releases(
-        domains=ground.domains,
-        chain_id=book.chain_id,
-        registry=book.job_registry,
-        custody=escrow.custody,
-        claims=Claims(posted.registry, providers, ground.config.confirmations),
-        posted=posted,
-        clock=system_clock,
-    )
-    return Hosted(escrow, releases, system_clock)
-
-
-def batch_worker_of(ground: Ground) -> BatchWorker:
-    database, retention = ground.database, ground.config.file_retention_seconds
+def batch_worker_of(dependencies: Dependencies) -> BatchWorker:
+    config, database, rpc = dependencies.config, dependencies.database, dependencies.rpc
     expansion = Expansion(
-        domains=ground.domains,
-        registry=JobRegistry(ground.rpc, ground.config.addresses.job_registry),
-        allowances=LineAllowances(
-            Promises(PaymentToken(ground.rpc, ground.config.addresses.paytoken)), GasPolicy.of(ground.config)
-        ),
-        pins=ground.pins,
-        containers=LineContainers(database, ground.pins),
-        retention_seconds=retention,
+        domains=dependencies.domains,
+        registry=JobRegistry(rpc, config.addresses.job_registry),
+        allowances=LineAllowances(Promises(PaymentToken(rpc, config.addresses.paytoken)), GasPolicy.of(config)),
+        pins=dependencies.pins,
+        containers=LineContainers(database, dependencies.pins),
+        retention_seconds=config.file_retention_seconds,
         clock=system_clock,
-        failed_seconds=ground.config.failed_batch_retention_seconds,
+        failed_seconds=config.failed_batch_retention_seconds,
     )
-    finalising = Finalising(files_of(ground), ground.config.failed_batch_retention_seconds)
-    return BatchWorker(database, ground.notices, expansion, finalising)
+    finalising = Finalising(files_of(dependencies), config.failed_batch_retention_seconds)
+    return BatchWorker(database, dependencies.notices, expansion, finalising)
 
 
-async def index(ground: Ground) -> None:
-    config, book = ground.config, ground.config.addresses
+async def index(dependencies: Dependencies) -> None:
+    config, book = dependencies.config, dependencies.config.addresses
     settings = IndexerSettings(
         chain_id=book.chain_id,
         deploy_block=book.deploy_block,
@@ -362,17 +163,17 @@ async def index(ground: Ground) -> None:
         journal_blocks=config.journal_blocks,
     )
     decoder = Decoder(book)
-    await run_indexer(ground.database, Source(ground.rpc, decoder), settings, ground.notices, Wake())
+    await run_indexer(dependencies.database, Source(dependencies.rpc, decoder), settings, dependencies.notices, Wake())
 
 
-async def relay(ground: Ground) -> None:
+async def relay(dependencies: Dependencies) -> None:
     await run_relayer(
-        ground.database,
-        ground.notices,
-        ground.rpc,
-        ground.relayer,
-        chain_id=ground.config.addresses.chain_id,
-        settings=RelayerSettings.of(ground.config),
+        dependencies.database,
+        dependencies.notices,
+        dependencies.rpc,
+        dependencies.relayer,
+        chain_id=dependencies.config.addresses.chain_id,
+        settings=RelayerSettings.of(dependencies.config),
     )
 
 

@@ -3,11 +3,22 @@
 import attrs
 from starlette.types import ASGIApp
 
+from coordinatord.base.clock import system_clock
+from coordinatord.batches.batches import BatchService
+from coordinatord.batches.plan import Plans
 from coordinatord.batches.routes import BatchRoutes
-from coordinatord.book.reads import IndexReads
+from coordinatord.book.polls import Funding, Polls, no_custody
+from coordinatord.book.reads import IndexReads, PostedJobs
 from coordinatord.book.routes import Book, Models, Providers
+from coordinatord.chain.logs import Decoder
+from coordinatord.chain.registries import AskRegistry, JobRegistry, PaymentToken, ProviderRegistry
 from coordinatord.config import Config
-from coordinatord.escrow.routes import EscrowRoutes
+from coordinatord.dependencies import Dependencies, files_of
+from coordinatord.escrow.hosting import Escrow
+from coordinatord.escrow.release import Claims, Releases
+from coordinatord.escrow.routes import EscrowRoutes, Hosted
+from coordinatord.escrow.sql import read_custody
+from coordinatord.files.files import Uploads
 from coordinatord.files.routes import FileRoutes
 from coordinatord.http.bodies import BodyBudget, BodyReader
 from coordinatord.http.dispatch import Dispatcher, Gates
@@ -16,12 +27,19 @@ from coordinatord.http.openapi import openapi_route
 from coordinatord.http.response_cache import BlockCache
 from coordinatord.http.routing import Route
 from coordinatord.http.uploads import HELD_BYTES, UploadReader, UploadsAtOnce
+from coordinatord.operations.asks import Asks
+from coordinatord.operations.ops import Ops
 from coordinatord.operations.routes import Operations
+from coordinatord.orders.cancel import Cancels, Endings
 from coordinatord.orders.routes import Jobs
+from coordinatord.orders.submission import Matchmaker, Submissions
+from coordinatord.pins.containers import Containers, StorageBudgets
+from coordinatord.relayer.budgets import Promises
+from coordinatord.relayer.relaying import Relaying
 from coordinatord.sessions.routes import Handshake
-from coordinatord.sessions.sessions import SessionService
-from coordinatord.system.readiness import ReadinessCheck
-from coordinatord.system.routes import System
+from coordinatord.sessions.sessions import SessionCache, SessionService
+from coordinatord.system.readiness import DeploymentReads, ReadinessCheck
+from coordinatord.system.routes import Stopping, System
 
 
 @attrs.frozen(slots=True)
@@ -82,3 +100,95 @@ def build_application(
     if config.cors_origins:
         app = Cors(app, origins)
     return Frame(app, origins)
+
+
+def compose(
+    dependencies: Dependencies, relaying: Relaying, containers: Containers, escrow: Escrow | None, stopping: Stopping
+) -> ASGIApp:
+    """Services, and the routes over them."""
+    config, database, domains = dependencies.config, dependencies.database, dependencies.domains
+    book = config.addresses
+    asked = dependencies.rpc_for_callers
+    jobs = JobRegistry(asked, book.job_registry)
+    providers = ProviderRegistry(asked, book.provider_registry)
+    reads = IndexReads.over(database)
+    posted = PostedJobs.over(
+        database, jobs, Decoder(book), first_block=book.deploy_block, widest_range=config.getlogs_cap
+    )
+    readiness = ReadinessCheck(
+        database, dependencies.rpc, block_time_ms=config.block_time_ms, ready_lag_blocks=config.ready_lag_blocks
+    )
+    sessions = SessionService(domains, database, providers, SessionCache(database))
+    uploads = Uploads(database, config.file_retention_seconds)
+    budgets = relaying.budgets
+    submissions = Submissions(
+        domains=domains,
+        registry=jobs,
+        promises=Promises(PaymentToken(asked, book.paytoken)),
+        budgets=budgets,
+        relayer=dependencies.relayer.address,
+        market=Matchmaker(database, config.match_liveness_ms, config.match_candidates),
+        containers=containers,
+        uploads=uploads,
+        relaying=relaying,
+        clock=system_clock,
+    )
+    ops = Ops(
+        domains=domains,
+        jobs=jobs,
+        providers=providers,
+        posted=posted,
+        relayer=dependencies.relayer.address,
+        database=database,
+        budgets=budgets,
+        containers=containers,
+        uploads=uploads,
+        relaying=relaying,
+        clock=system_clock,
+    )
+    asks = Asks(domains, AskRegistry(asked, book.ask_registry), providers, budgets, relaying, system_clock)
+    polls = Polls(
+        database,
+        Funding(PaymentToken(dependencies.rpc, book.paytoken), database),
+        reads.position,
+        lease_ms=config.match_lease_ms,
+        liveness_ms=config.match_liveness_ms,
+        # Only keys that live in memory can be lost.
+        custody=read_custody if config.escrow_mode == "mock" else no_custody,
+    )
+    endings = Endings(database, jobs, config.getlogs_cap)
+    cancels = Cancels(domains, jobs, posted, budgets, endings, relaying, system_clock)
+    endpoints = Endpoints(
+        system=System(readiness, DeploymentReads(book, jobs, config.block_time_ms), stopping),
+        handshake=Handshake(sessions, book.chain_id),
+        models=Models(database, reads),
+        jobs=Jobs(book, submissions, cancels, reads),
+        files=FileRoutes(files_of(dependencies)),
+        book=Book(database, reads, polls),
+        operations=Operations(ops, asks, jobs, posted),
+        providers=Providers(database, reads),
+        escrow=EscrowRoutes(hosted_escrow(dependencies, escrow, posted, providers)),
+        batches=BatchRoutes(
+            BatchService(database, config.file_retention_seconds, StorageBudgets.of(config)),
+            Plans(database, config.match_liveness_ms),
+        ),
+    )
+    return build_application(config, endpoints, readiness, sessions, reads)
+
+
+def hosted_escrow(
+    dependencies: Dependencies, escrow: Escrow | None, posted: PostedJobs, providers: ProviderRegistry
+) -> Hosted | None:
+    if escrow is None:
+        return None
+    book = dependencies.config.addresses
+    releases = Releases(
+        domains=dependencies.domains,
+        chain_id=book.chain_id,
+        registry=book.job_registry,
+        custody=escrow.custody,
+        claims=Claims(posted.registry, providers, dependencies.config.confirmations),
+        posted=posted,
+        clock=system_clock,
+    )
+    return Hosted(escrow, releases, system_clock)

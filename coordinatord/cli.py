@@ -18,6 +18,7 @@ from coordinatord.chain.boot import check_chain
 from coordinatord.config import Config, read_config, variables
 from coordinatord.database.connections import open_database
 from coordinatord.database.migrate import migrate
+from coordinatord.dependencies import open_dependencies
 from coordinatord.relayer.budgets_sql import ALL_NEWCOMERS, TopSpender, top_spenders
 
 # The table of `coordinatord budgets`: whose ops used most gas in the last day.
@@ -47,8 +48,8 @@ _SPENDERS: Final = 40  # lines of the table
 
 async def _migrate(config: Config) -> None:
     async with AsyncExitStack() as stack:
-        ground = await app.open_ground(config, stack)
-        async with ground.database.unhurried() as connection:
+        dependencies = await open_dependencies(config, stack)
+        async with dependencies.database.unhurried() as connection:
             applied = await migrate(connection)
     print("\n".join(applied) if applied else "nothing to apply")
 
@@ -56,8 +57,8 @@ async def _migrate(config: Config) -> None:
 async def _check(config: Config) -> None:
     """The configuration, the database and the chain, without serving."""
     async with AsyncExitStack() as stack:
-        ground = await app.open_ground(config, stack)
-        await check_chain(ground.rpc, config.addresses, ground.domains)
+        dependencies = await open_dependencies(config, stack)
+        await check_chain(dependencies.rpc, config.addresses, dependencies.domains)
     print("the configuration holds: the database answers, and the chain is the address book's")
 
 

@@ -1,111 +1,33 @@
-"""Every setting of the coordinator: read once, at the root, into one frozen value.
+"""Settings of the coordinator: read once, at the root, into one frozen value; nothing else reads the environment."""
 
-Each field declares its variable, its default, its range and a sentence for the operator; nothing else reads the
-environment. A variable whose value is wrong stops the boot by name. A secret may come from a systemd credential of
-the variable's name in lower case instead.
-"""
-
-import ipaddress
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 import attrs
 
 from common.address_book import AddressBook
 from common.refusal import Refused
-from common.secp256k1 import Wallet
 from coordinatord.base.errors import Fatal
 from coordinatord.base.secret import Secret
+from coordinatord.environment import (
+    boolean,
+    choice,
+    integer,
+    ip_addresses,
+    origins,
+    private_key,
+    private_keys,
+    read_fields,
+    secret,
+    secret_url,
+    set_variables,
+    text,
+    url,
+    variable,
+)
 
-T = TypeVar("T")
 EscrowMode = Literal["off", "static", "mock"]
-
-_REQUIRED: Final = object()
-_ORIGIN: Final = re.compile(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?", re.ASCII)
-_KEY: Final = re.compile(r"(0x)?[0-9a-fA-F]{64}", re.ASCII)
-
-
-def _variable(
-    name: str, read: Callable[[str], T], about: str, default: object = _REQUIRED, secret: bool = False
-) -> Any:
-    return attrs.field(metadata={"variable": name, "read": read, "about": about, "default": default, "secret": secret})
-
-
-def _integer(low: int, high: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if not re.fullmatch(r"0|-?[1-9][0-9]*", text, re.ASCII) or not low <= int(text) <= high:
-            raise ValueError(f"must be an integer in {low}..{high}")
-        return int(text)
-
-    read.__doc__ = f"{low}–{high}"
-    return read
-
-
-def _choice(*choices: str) -> Callable[[str], str]:
-    def read(text: str) -> str:
-        if text not in choices:
-            raise ValueError("must be one of " + ", ".join(choices))
-        return text
-
-    read.__doc__ = ", ".join(choices)
-    return read
-
-
-def _text(text: str) -> str:
-    return text
-
-
-def _url(text: str) -> str:
-    if not re.fullmatch(r"https?://[^\s/]+(/\S*)?", text):
-        raise ValueError("must be an http:// or https:// address")
-    return text.rstrip("/")
-
-
-def _boolean(text: str) -> bool:
-    if text not in ("1", "0", "true", "false"):
-        raise ValueError("must be 1, 0, true or false")
-    return text in ("1", "true")
-
-
-def _origins(text: str) -> tuple[str, ...]:
-    origins = tuple(part.strip() for part in text.split(","))
-    for origin in origins:
-        if not _ORIGIN.fullmatch(origin):
-            raise ValueError(f"must be exact origins (scheme://host[:port]), comma-separated; not {origin!r}")
-    return origins
-
-
-def _ip_addresses(text: str) -> tuple[str, ...]:
-    """Networks are refused: callers are told apart by single addresses, and none would ever be found."""
-    try:
-        return tuple(str(ipaddress.ip_address(part.strip())) for part in text.split(","))
-    except ValueError:
-        raise ValueError("must be IP addresses, comma-separated (no networks, no names)") from None
-
-
-def _private_key(text: str) -> Secret:
-    if not _KEY.fullmatch(text):
-        raise ValueError("must be a private key of 32 bytes in hex")
-    digits = text.removeprefix("0x").lower()
-    try:
-        Wallet(bytes.fromhex(digits))
-    except Refused as wrong:
-        raise ValueError(f"is no key: {wrong}") from None
-    return Secret(digits)
-
-
-def _private_keys(text: str) -> tuple[Secret, ...]:
-    return tuple(_private_key(part.strip()) for part in text.split(","))
-
-
-def _secret(text: str) -> Secret:
-    return Secret(text)
-
-
-def _secret_url(text: str) -> Secret:
-    return Secret(_url(text))
 
 
 @attrs.frozen(slots=True, kw_only=True)
@@ -114,267 +36,267 @@ class Config:
 
     addresses: AddressBook
 
-    database_url: Secret = _variable("DATABASE_URL", _secret, "PostgreSQL connection string", secret=True)
-    relayer_key: Secret = _variable(
-        "RELAYER_KEY", _private_key, "private key of the account that signs and pays relayed transactions", secret=True
+    database_url: Secret = variable("DATABASE_URL", secret, "PostgreSQL connection string", secret=True)
+    relayer_key: Secret = variable(
+        "RELAYER_KEY", private_key, "private key of the account that signs and pays relayed transactions", secret=True
     )
-    rpc_url: Secret = _variable(
+    rpc_url: Secret = variable(
         "RPC_URL",
-        _secret_url,
+        secret_url,
         "JSON-RPC endpoint, with the key in it that a hosted one wants (default http://localhost:8545)",
         Secret("http://localhost:8545"),
         secret=True,
     )
-    port: int = _variable("PORT", _integer(1, 65535), "HTTP port; binds 0.0.0.0", 8402)
-    cors_origins: tuple[str, ...] = _variable(
-        "CORS_ORIGINS", _origins, "comma-separated exact origins; unset sends no CORS headers", ()
+    port: int = variable("PORT", integer(1, 65535), "HTTP port; binds 0.0.0.0", 8402)
+    cors_origins: tuple[str, ...] = variable(
+        "CORS_ORIGINS", origins, "comma-separated exact origins; unset sends no CORS headers", ()
     )
-    getlogs_cap: int = _variable("GETLOGS_CAP", _integer(1, 1_000_000), "widest block range per log query", 5000)
-    block_time_ms: int = _variable(
-        "BLOCK_TIME_MS", _integer(1, 3_600_000), "indexer poll interval and readiness cache time", 2000
+    getlogs_cap: int = variable("GETLOGS_CAP", integer(1, 1_000_000), "widest block range per log query", 5000)
+    block_time_ms: int = variable(
+        "BLOCK_TIME_MS", integer(1, 3_600_000), "indexer poll interval and readiness cache time", 2000
     )
-    ready_lag_blocks: int = _variable(
-        "READY_LAG_BLOCKS", _integer(0, 1_000_000), "index lag that still counts as ready", 7
+    ready_lag_blocks: int = variable(
+        "READY_LAG_BLOCKS", integer(0, 1_000_000), "index lag that still counts as ready", 7
     )
-    relay_max_depth: int = _variable(
-        "RELAY_MAX_DEPTH", _integer(1, 4096), "relays waiting to be broadcast; beyond it 503 relay_queue_full", 32
+    relay_max_depth: int = variable(
+        "RELAY_MAX_DEPTH", integer(1, 4096), "relays waiting to be broadcast; beyond it 503 relay_queue_full", 32
     )
-    relay_queue_timeout_ms: int = _variable(
+    relay_queue_timeout_ms: int = variable(
         "RELAY_QUEUE_TIMEOUT_MS",
-        _integer(1, 600_000),
+        integer(1, 600_000),
         "longest wait in that queue; beyond it relay_queue_timeout",
         10000,
     )
-    pin_store_endpoint: str = _variable("PIN_STORE_ENDPOINT", _url, "object store that pins to IPFS")
-    pin_store_key: Secret = _variable("PIN_STORE_KEY", _secret, "access key", secret=True)
-    pin_store_secret: Secret = _variable("PIN_STORE_SECRET", _secret, "secret key", secret=True)
-    pin_store_bucket: str = _variable("PIN_STORE_BUCKET", _text, "bucket")
-    pin_store_region: str = _variable("PIN_STORE_REGION", _text, "signing region", "us-east-1")
-    max_blob_bytes: int = _variable("MAX_BLOB_BYTES", _integer(1024, 1_073_741_824), "largest file upload", 209_715_200)
-    file_retention_seconds: int = _variable(
+    pin_store_endpoint: str = variable("PIN_STORE_ENDPOINT", url, "object store that pins to IPFS")
+    pin_store_key: Secret = variable("PIN_STORE_KEY", secret, "access key", secret=True)
+    pin_store_secret: Secret = variable("PIN_STORE_SECRET", secret, "secret key", secret=True)
+    pin_store_bucket: str = variable("PIN_STORE_BUCKET", text, "bucket")
+    pin_store_region: str = variable("PIN_STORE_REGION", text, "signing region", "us-east-1")
+    max_blob_bytes: int = variable("MAX_BLOB_BYTES", integer(1024, 1_073_741_824), "largest file upload", 209_715_200)
+    file_retention_seconds: int = variable(
         "FILE_RETENTION_SECONDS",
-        _integer(259_200, 31_536_000),
+        integer(259_200, 31_536_000),
         "lifetime of attached files and stored objects",
         2_592_000,
     )
-    match_lease_ms: int = _variable(
-        "MATCH_LEASE_MS", _integer(1000, 600_000), "how long a provider poll holds a job", 20000
+    match_lease_ms: int = variable(
+        "MATCH_LEASE_MS", integer(1000, 600_000), "how long a provider poll holds a job", 20000
     )
-    match_liveness_ms: int = _variable(
+    match_liveness_ms: int = variable(
         "MATCH_LIVENESS_MS",
-        _integer(1000, 600_000),
+        integer(1000, 600_000),
         "how recently a provider must have polled to be a candidate",
         15000,
     )
-    match_candidates: int = _variable("MATCH_CANDIDATES", _integer(1, 100), "candidates named on a 402 quote", 3)
-    escrow_mode: EscrowMode = _variable("ESCROW_MODE", _choice("off", "static", "mock"), "escrow custody", "off")
-    operator_keys: tuple[Secret, ...] = _variable(
-        "OPERATOR_KEY", _private_keys, "escrow keys, comma-separated; the first is announced, all open", (), secret=True
+    match_candidates: int = variable("MATCH_CANDIDATES", integer(1, 100), "candidates named on a 402 quote", 3)
+    escrow_mode: EscrowMode = variable("ESCROW_MODE", choice("off", "static", "mock"), "escrow custody", "off")
+    operator_keys: tuple[Secret, ...] = variable(
+        "OPERATOR_KEY", private_keys, "escrow keys, comma-separated; the first is announced, all open", (), secret=True
     )
-    release_ordinal: int = _variable("RELEASE_ORDINAL", _integer(0, 65535), "reported as evidence.release", 1)
-    escrow_rotate_interval_ms: int = _variable(
-        "ESCROW_ROTATE_INTERVAL_MS", _integer(3_600_000, 604_800_000), "mock only: new key generation", 86_400_000
+    release_ordinal: int = variable("RELEASE_ORDINAL", integer(0, 65535), "reported as evidence.release", 1)
+    escrow_rotate_interval_ms: int = variable(
+        "ESCROW_ROTATE_INTERVAL_MS", integer(3_600_000, 604_800_000), "mock only: new key generation", 86_400_000
     )
-    escrow_sweep_interval_ms: int = _variable(
-        "ESCROW_SWEEP_INTERVAL_MS", _integer(1000, 3_600_000), "mock only: erases retired generations", 300_000
+    escrow_sweep_interval_ms: int = variable(
+        "ESCROW_SWEEP_INTERVAL_MS", integer(1000, 3_600_000), "mock only: erases retired generations", 300_000
     )
-    peer_url: str | None = _variable("PEER_URL", _url, "mock only: instance to pull keys from", None)
-    peer_required: bool = _variable(
-        "PEER_REQUIRED", _boolean, "mock only: the first pull must succeed before listening", False
+    peer_url: str | None = variable("PEER_URL", url, "mock only: instance to pull keys from", None)
+    peer_required: bool = variable(
+        "PEER_REQUIRED", boolean, "mock only: the first pull must succeed before listening", False
     )
-    peer_sync_s: int = _variable("PEER_SYNC_S", _integer(5, 86400), "mock only: standing pull interval", 300)
-    escrow_clock_offset_ms: int = _variable(
-        "ESCROW_CLOCK_OFFSET_MS", _integer(0, 31_536_000_000), "mock only: runs the retention clock ahead", 0
+    peer_sync_s: int = variable("PEER_SYNC_S", integer(5, 86400), "mock only: standing pull interval", 300)
+    escrow_clock_offset_ms: int = variable(
+        "ESCROW_CLOCK_OFFSET_MS", integer(0, 31_536_000_000), "mock only: runs the retention clock ahead", 0
     )
-    sentry_dsn: Secret | None = _variable(
-        "SENTRY_DSN", _secret, "error reporting endpoint; needs the extra `sentry`", None, secret=True
+    sentry_dsn: Secret | None = variable(
+        "SENTRY_DSN", secret, "error reporting endpoint; needs the extra `sentry`", None, secret=True
     )
-    sentry_environment: str | None = _variable("SENTRY_ENVIRONMENT", _text, "error reporting: environment tag", None)
-    sentry_release: str | None = _variable("SENTRY_RELEASE", _text, "error reporting: release tag", None)
+    sentry_environment: str | None = variable("SENTRY_ENVIRONMENT", text, "error reporting: environment tag", None)
+    sentry_release: str | None = variable("SENTRY_RELEASE", text, "error reporting: release tag", None)
 
-    metrics_host: str = _variable("METRICS_HOST", _text, "address that metrics are served on", "127.0.0.1")
-    metrics_port: int = _variable("METRICS_PORT", _integer(0, 65535), "port of /metrics; 0 serves none", 9402)
-    relay_coalesce_max: int = _variable(
-        "RELAY_COALESCE_MAX", _integer(1, 500), "ops in one relay(bytes[]) transaction at most", 64
+    metrics_host: str = variable("METRICS_HOST", text, "address that metrics are served on", "127.0.0.1")
+    metrics_port: int = variable("METRICS_PORT", integer(0, 65535), "port of /metrics; 0 serves none", 9402)
+    relay_coalesce_max: int = variable(
+        "RELAY_COALESCE_MAX", integer(1, 500), "ops in one relay(bytes[]) transaction at most", 64
     )
-    relay_max_tx_gas: int = _variable(
+    relay_max_tx_gas: int = variable(
         "RELAY_MAX_TX_GAS",
-        _integer(2_000_000, 16_777_216),
+        integer(2_000_000, 16_777_216),
         "gas of one transaction at most; never above half a block",
         16_777_216,
     )
-    relay_reserve_gas: int = _variable(
+    relay_reserve_gas: int = variable(
         "RELAY_RESERVE_GAS",
-        _integer(0, 10**12),
+        integer(0, 10**12),
         "with native funds for less gas than this, only settles, fails, reclaims and cancels are relayed",
         30_000_000,
     )
-    relay_cancel_reserve_gas: int = _variable(
+    relay_cancel_reserve_gas: int = variable(
         "RELAY_CANCEL_RESERVE_GAS",
-        _integer(0, 10**12),
+        integer(0, 10**12),
         "with native funds for less gas than this, cancels stop, too; not above RELAY_RESERVE_GAS",
         10_000_000,
     )
-    relay_max_fee_gwei: int | None = _variable(
+    relay_max_fee_gwei: int | None = variable(
         "RELAY_MAX_FEE_GWEI",
-        _integer(1, 1_000_000_000),
+        integer(1, 1_000_000_000),
         "most offered per gas; unset, what suits the chain id, and no limit on an unknown chain",
         None,
     )
-    relay_max_tip_gwei: int | None = _variable(
+    relay_max_tip_gwei: int | None = variable(
         "RELAY_MAX_TIP_GWEI",
-        _integer(1, 1_000_000_000),
+        integer(1, 1_000_000_000),
         "most of it offered to the block's producer; a first offer gives half; unset, as above",
         None,
     )
-    budget_posts_gas: int = _variable(
+    budget_posts_gas: int = variable(
         "BUDGET_POSTS_GAS",
-        _integer(0, 10**15),
+        integer(0, 10**15),
         "gas a day for one wallet's posts, and half as much again for its cancels; 0 is no limit",
         20_000_000,
     )
-    budget_work_gas: int = _variable(
+    budget_work_gas: int = variable(
         "BUDGET_WORK_GAS",
-        _integer(0, 10**15),
+        integer(0, 10**15),
         "gas a day for one provider's claims, settles and fails; only claims are refused; 0 is no limit",
         60_000_000,
     )
-    budget_upkeep_gas: int = _variable(
+    budget_upkeep_gas: int = variable(
         "BUDGET_UPKEEP_GAS",
-        _integer(0, 10**15),
+        integer(0, 10**15),
         "gas a day for a listed provider's identity, capacity and asks; 0 is no limit",
         50_000_000,
     )
-    budget_unlisted_upkeep_gas: int = _variable(
+    budget_unlisted_upkeep_gas: int = variable(
         "BUDGET_UNLISTED_UPKEEP_GAS",
-        _integer(0, 10**15),
+        integer(0, 10**15),
         "the same for a provider that is not listed; 0 is no limit",
         2_000_000,
     )
-    budget_newcomers_gas: int = _variable(
+    budget_newcomers_gas: int = variable(
         "BUDGET_NEWCOMERS_GAS",
-        _integer(0, 10**15),
+        integer(0, 10**15),
         "gas a day for all wallets together that have no settled job and are no listed provider; 0 is no limit",
         2_000_000_000,
     )
-    budget_gas_per_settled: int = _variable(
+    budget_gas_per_settled: int = variable(
         "BUDGET_GAS_PER_SETTLED",
-        _integer(0, 10**12),
+        integer(0, 10**12),
         "gas a day added to the posts or the work of a wallet for each of its jobs of the last 7 days that settled",
         500_000,
     )
-    budget_hourly_percent: int = _variable(
-        "BUDGET_HOURLY_PERCENT", _integer(1, 100), "percent of a day's gas that may go in one hour of the clock", 50
+    budget_hourly_percent: int = variable(
+        "BUDGET_HOURLY_PERCENT", integer(1, 100), "percent of a day's gas that may go in one hour of the clock", 50
     )
-    storage_new_bytes: int = _variable(
+    storage_new_bytes: int = variable(
         "STORAGE_NEW_BYTES",
-        _integer(0, 10**15),
+        integer(0, 10**15),
         "bytes kept for a wallet that has no settled job and is no listed provider; 0 is no limit",
         268_435_456,
     )
-    storage_new_rows: int = _variable(
+    storage_new_rows: int = variable(
         "STORAGE_NEW_ROWS",
-        _integer(0, 10**12),
+        integer(0, 10**12),
         "files, containers, batches and their lines kept for such a wallet; 0 is no limit",
         100_000,
     )
-    storage_bytes: int = _variable(
-        "STORAGE_BYTES", _integer(0, 10**15), "bytes kept for any other wallet; 0 is no limit", 107_374_182_400
+    storage_bytes: int = variable(
+        "STORAGE_BYTES", integer(0, 10**15), "bytes kept for any other wallet; 0 is no limit", 107_374_182_400
     )
-    storage_rows: int = _variable(
+    storage_rows: int = variable(
         "STORAGE_ROWS",
-        _integer(0, 10**12),
+        integer(0, 10**12),
         "files, containers, batches and their lines kept for any other wallet; 0 is no limit",
         5_000_000,
     )
-    unsettled_retention_seconds: int = _variable(
+    unsettled_retention_seconds: int = variable(
         "UNSETTLED_RETENTION_SECONDS",
-        _integer(1, 31_536_000),
+        integer(1, 31_536_000),
         "time that content is kept for after its job was cancelled, failed, expired or never posted",
         172_800,
     )
-    failed_batch_retention_seconds: int = _variable(
+    failed_batch_retention_seconds: int = variable(
         "FAILED_BATCH_RETENTION_SECONDS",
-        _integer(1, 31_536_000),
+        integer(1, 31_536_000),
         "time that a batch without a result is kept for after its end, with its files",
         259_200,
     )
-    confirmations: int = _variable(
-        "CONFIRMATIONS", _integer(0, 10_000), "blocks below the head that the index follows; 0 is the latest block", 0
+    confirmations: int = variable(
+        "CONFIRMATIONS", integer(0, 10_000), "blocks below the head that the index follows; 0 is the latest block", 0
     )
-    journal_blocks: int = _variable(
-        "JOURNAL_BLOCKS", _integer(64, 100_000), "blocks whose changes can be undone after a reorg", 256
+    journal_blocks: int = variable(
+        "JOURNAL_BLOCKS", integer(64, 100_000), "blocks whose changes can be undone after a reorg", 256
     )
-    database_pool_min: int = _variable("DATABASE_POOL_MIN", _integer(1, 500), "connections kept open", 2)
-    database_pool_max: int = _variable("DATABASE_POOL_MAX", _integer(2, 500), "connections at most", 16)
-    body_memory_bytes: int = _variable(
+    database_pool_min: int = variable("DATABASE_POOL_MIN", integer(1, 500), "connections kept open", 2)
+    database_pool_max: int = variable("DATABASE_POOL_MAX", integer(2, 500), "connections at most", 16)
+    body_memory_bytes: int = variable(
         "BODY_MEMORY_BYTES",
-        _integer(33_554_432, 68_719_476_736),
+        integer(33_554_432, 68_719_476_736),
         "request bodies held in memory at once; one caller gets half",
         268_435_456,
     )
-    database_statement_timeout_s: int = _variable(
+    database_statement_timeout_s: int = variable(
         "DATABASE_STATEMENT_TIMEOUT_S",
-        _integer(1, 3600),
+        integer(1, 3600),
         "longest time of one pooled statement; roles get ten times as long, migrations any",
         10,
     )
-    connections_max: int = _variable(
+    connections_max: int = variable(
         "CONNECTIONS_MAX",
-        _integer(16, 1_000_000),
+        integer(16, 1_000_000),
         "connections of callers at once; the one idle for longest makes room for a new one",
         8192,
     )
-    connections_per_caller: int = _variable(
+    connections_per_caller: int = variable(
         "CONNECTIONS_PER_CALLER",
-        _integer(1, 1_000_000),
+        integer(1, 1_000_000),
         "connections of one caller at once, in the same way; proxies that are trusted have no such limit",
         512,
     )
-    requests_per_second: int = _variable(
-        "REQUESTS_PER_SECOND", _integer(1, 1_000_000), "sustained requests of one caller; beyond it 429 busy", 200
+    requests_per_second: int = variable(
+        "REQUESTS_PER_SECOND", integer(1, 1_000_000), "sustained requests of one caller; beyond it 429 busy", 200
     )
-    requests_burst: int = _variable(
-        "REQUESTS_BURST", _integer(1, 1_000_000), "requests of one caller at once above that rate", 400
+    requests_burst: int = variable(
+        "REQUESTS_BURST", integer(1, 1_000_000), "requests of one caller at once above that rate", 400
     )
-    trusted_proxies: tuple[str, ...] = _variable(
+    trusted_proxies: tuple[str, ...] = variable(
         "TRUSTED_PROXIES",
-        _ip_addresses,
+        ip_addresses,
         "addresses whose x-forwarded-for names the caller, comma-separated",
         (),
     )
-    body_deadline_s: int = _variable("BODY_DEADLINE_S", _integer(1, 3600), "longest time for one request body", 60)
-    body_least_rate: int = _variable(
-        "BODY_LEAST_RATE", _integer(1, 1_073_741_824), "bytes per second a request body must average", 4096
+    body_deadline_s: int = variable("BODY_DEADLINE_S", integer(1, 3600), "longest time for one request body", 60)
+    body_least_rate: int = variable(
+        "BODY_LEAST_RATE", integer(1, 1_073_741_824), "bytes per second a request body must average", 4096
     )
-    body_silence_s: int = _variable(
-        "BODY_SILENCE_S", _integer(1, 3600), "longest wait for the next byte of a request body or an upload", 10
+    body_silence_s: int = variable(
+        "BODY_SILENCE_S", integer(1, 3600), "longest wait for the next byte of a request body or an upload", 10
     )
-    upload_memory_bytes: int = _variable(
+    upload_memory_bytes: int = variable(
         "UPLOAD_MEMORY_BYTES",
-        _integer(16_777_216, 68_719_476_736),
+        integer(16_777_216, 68_719_476_736),
         "memory that uploads pass through, at once; each takes what came of it up to 16 MiB, and one caller gets half",
         268_435_456,
     )
-    uploads_per_caller: int = _variable(
-        "UPLOADS_PER_CALLER", _integer(1, 10_000), "uploads of one caller at a time; beyond it 429 busy", 4
+    uploads_per_caller: int = variable(
+        "UPLOADS_PER_CALLER", integer(1, 10_000), "uploads of one caller at a time; beyond it 429 busy", 4
     )
-    uploads_per_wallet: int = _variable(
+    uploads_per_wallet: int = variable(
         "UPLOADS_PER_WALLET",
-        _integer(1, 10_000),
+        integer(1, 10_000),
         "uploads at a time with sessions of one wallet; beyond it 429 busy",
         4,
     )
-    upload_least_rate: int = _variable(
-        "UPLOAD_LEAST_RATE", _integer(1, 1_073_741_824), "bytes per second an upload must average", 16384
+    upload_least_rate: int = variable(
+        "UPLOAD_LEAST_RATE", integer(1, 1_073_741_824), "bytes per second an upload must average", 16384
     )
-    boot_patience_s: int = _variable(
-        "BOOT_PATIENCE_S", _integer(0, 3600), "time that a start waits for the database and the node", 60
+    boot_patience_s: int = variable(
+        "BOOT_PATIENCE_S", integer(0, 3600), "time that a start waits for the database and the node", 60
     )
-    shutdown_grace_s: int = _variable(
-        "SHUTDOWN_GRACE_S", _integer(1, 600), "time that requests in flight get after SIGTERM", 30
+    shutdown_grace_s: int = variable(
+        "SHUTDOWN_GRACE_S", integer(1, 600), "time that requests in flight get after SIGTERM", 30
     )
-    log_level: str = _variable("LOG_LEVEL", _choice("debug", "info", "warning", "error"), "least level logged", "info")
+    log_level: str = variable("LOG_LEVEL", choice("debug", "info", "warning", "error"), "least level logged", "info")
 
 
 _MOCK_ONLY: Final = (
@@ -389,24 +311,8 @@ _MOCK_ONLY: Final = (
 
 def read_config(environ: Mapping[str, str]) -> Config:
     """The configuration, or Fatal naming the variable at fault. An empty value counts as unset."""
-    present = {name: value for name, value in environ.items() if value != ""}
-    credentials = Path(present["CREDENTIALS_DIRECTORY"]) if "CREDENTIALS_DIRECTORY" in present else None
-    values: dict[str, object] = {"addresses": _read_addresses(present)}
-    for field in variables():
-        name, about = field.metadata["variable"], field.metadata
-        text = present.get(name)
-        if text is None and about["secret"] and credentials is not None:
-            text = _credential(credentials / name.lower())
-        if text is not None:
-            try:
-                values[field.name] = about["read"](text)
-            except ValueError as wrong:
-                raise Fatal(f"{name} {wrong}") from None
-        elif about["default"] is _REQUIRED:
-            raise Fatal(f"{name} is required ({about['about']})")
-        else:
-            values[field.name] = about["default"]
-    config = Config(**values)  # type: ignore[arg-type] # each value was read by its own field's reader
+    present = set_variables(environ)
+    config = Config(addresses=_read_addresses(present), **read_fields(variables(), present))  # type: ignore[arg-type] # each value was read by its own field's reader
     _check_together(config, present)
     return config
 
@@ -445,14 +351,3 @@ def _read_addresses(present: Mapping[str, str]) -> AddressBook:
         raise Fatal(f"{name}: {path}: {missing.strerror}") from None
     except Refused as wrong:
         raise Fatal(f"{name}: {wrong}") from None
-
-
-def _credential(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8").strip() or None
-    except FileNotFoundError:
-        return None
-    except OSError as broken:
-        raise Fatal(f"the credential {path.name} cannot be read: {broken.strerror}") from None
-    except UnicodeDecodeError:
-        raise Fatal(f"the credential {path.name} is no text") from None

@@ -274,6 +274,7 @@ def _settings(base_url: str | None, options: ClientOptions) -> Settings:
             max_amount=options.get("max_amount"),
             max_batch_amount=options.get("max_batch_amount"),
             insecure_http=options.get("insecure_http"),
+            profile=options.get("profile"),
             environment=options.get("environment"),
         )
     except Refused as refusal:

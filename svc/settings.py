@@ -12,8 +12,9 @@ SVC_MAX_AMOUNT          the most that one order, or line of a batch, may come to
 SVC_MAX_BATCH_AMOUNT    the most that a batch may come to in all, in base units (default: ten tokens)
 SVC_INSECURE_HTTP       1: take http:// to other machines, where whoever is on the way reads and changes everything
 
-An explicit value wins over the environment, and that over the default. Profiles, once there are some, stand between
-the last two: `Settings.resolve` is their place.
+SVC_CONFIG, SVC_PROFILE the file of profiles, and the one to use, see svc.profiles
+
+An explicit value wins over the environment, that over the profile, and that over the default.
 """
 
 import os
@@ -33,6 +34,7 @@ from common.scalars import read_decimal
 from common.secp256k1 import Wallet
 from svc.core.clock import RetryPolicy
 from svc.known_markets import KnownMarkets
+from svc.profiles import NAME_VARIABLE, with_profile
 from svc.signers import Signer
 
 DEFAULT_BASE_URL: Final = "http://127.0.0.1:8402"
@@ -75,9 +77,10 @@ class Settings:
         max_amount: int | None = None,
         max_batch_amount: int | None = None,
         insecure_http: bool | None = None,
+        profile: str | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> Self:
-        """Explicit values win; the rest comes from `environment` (the process's own unless given).
+        """Explicit values win; the rest comes from `environment` (the process's own unless given) and the profile.
 
         Raises Refused, naming the variable or argument at fault and never showing a key.
 
@@ -86,6 +89,7 @@ class Settings:
         ('http://127.0.0.1:8402', ('https://a.example', 'https://b.example'), 3600)
         """
         known = os.environ if environment is None else environment
+        known = with_profile({**known, NAME_VARIABLE: profile} if profile else known)
         wallet: str | bytes | Wallet | None = wallet_key or known.get("SVC_WALLET_KEY") or None
         cipher: str | bytes | SecretKey | None = cipher_key or known.get("SVC_CIPHER_KEY") or None
         margin = known.get("SVC_SETTLEMENT_MARGIN")
@@ -120,7 +124,7 @@ def node_urls(
     given: str | Sequence[str] | None, insecure: bool | None = None, environment: Mapping[str, str] | None = None
 ) -> tuple[str, ...]:
     """The nodes of the chain that are named, by SVC_RPC_URL where none are given. Raises Refused."""
-    known = os.environ if environment is None else environment
+    known = with_profile(os.environ) if environment is None else environment
     named = known.get("SVC_RPC_URL", "") if given is None else given
     each = named.split(",") if isinstance(named, str) else named
     allowed = _flag(known, "SVC_INSECURE_HTTP") if insecure is None else insecure
@@ -223,6 +227,7 @@ class ClientOptions(TypedDict, total=False):
     max_amount: int | None  # the most that one order, or line of a batch, may come to, in base units
     max_batch_amount: int | None  # the most that a batch may come to in all
     insecure_http: bool | None  # take http:// to other machines
+    profile: str | None  # of the file of profiles, see svc.profiles
     escrow_keys: Collection[str]  # pins the escrow's key: another is refused
     allow_mock_escrow: bool  # for tests: a development escrow
     allow_debug_escrow: bool  # for tests: a debug build

@@ -1,40 +1,141 @@
-"""Kept connections to a server that is asked often, by aiohttp, whose parser is written in C: how long they are kept,
-how long an answer may take and be, and how they are closed. What becomes of a question is an answer or `NoAnswer`."""
+"""HTTP client, by aiohttp, whose parser is written in C: kept connections, limits of time and length, streamed bodies.
 
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
-from typing import Any, Final
+    async with open_http(connections=4, patience=30) as http:
+        async with http("GET", url, headers) as response:
+            body = await response.read(longest=1 << 20)
+
+A request ends with a response or with NoAnswer.
+"""
+
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from typing import Any, Final, Protocol
 
 import aiohttp
 import anyio
+import attrs
+from aiohttp.abc import AbstractStreamWriter
+from yarl import URL
 
 from common.plain_answers import IDENTITY, require_plain, require_short
 from common.refusal import Refused
 
 _KEPT_SECONDS: Final = 4.0  # common servers close an idle connection after five or more: be first, or a request is lost
+_JOINED_BYTES: Final = 1 << 16  # a smaller body leaves in one write with its head; a larger one is sent without a copy
+_NOT_OURS: Final = ("user-agent", "accept", "content-type")
 
 
 class NoAnswer(Exception):
-    """There was none, or not a whole one; whether the server acted on the request is not known."""
+    """No answer, or only a part of one; whether the server acted on the request is not known."""
 
 
 class UnfitAnswer(NoAnswer):
-    """It was encoded, or longer than it may be, and was not read."""
+    """An answer that was encoded or longer than its limit, and was not read."""
+
+
+@attrs.frozen(slots=True)
+class HttpResponse:
+    """Head of an answer. The body is unread: take `pieces`, as they come, or `read` it whole. Both raise NoAnswer."""
+
+    status: int
+    headers: Mapping[str, str]
+    pieces: AsyncIterator[bytes]
+
+    def require_plain(self) -> None:
+        """Raises UnfitAnswer for an encoded body: its length says nothing of the content's."""
+        try:
+            require_plain(self.headers)
+        except Refused as error:
+            raise UnfitAnswer(error.message) from None
+
+    async def read(self, longest: int) -> bytes:
+        """Whole body, up to `longest` bytes."""
+        self.require_plain()
+        pieces: list[bytes] = []
+        length = 0
+        async for piece in self.pieces:
+            length += len(piece)
+            try:
+                require_short(length, longest)
+            except Refused as error:
+                raise UnfitAnswer(error.message) from None
+            pieces.append(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+class Http(Protocol):
+    """Sends one request; the response is closed when its block ends. `url` is quoted already. Redirections are not
+    followed."""
+
+    def __call__(
+        self, method: str, url: str, headers: Mapping[str, str], content: Sequence[bytes] = ()
+    ) -> AbstractAsyncContextManager[HttpResponse]: ...
 
 
 @asynccontextmanager
-async def open_connections(
-    most: int, *, connecting: float, patience: float, headers: Mapping[str, str] | None = None, **reading: Any
+async def open_http(
+    *, connections: int, patience: float, connecting: float | None = None, **settings: Any
+) -> AsyncIterator[Http]:
+    """`patience`: seconds for each piece of the content to leave, and between any two reads of the answer;
+    `connecting`: seconds to get a connection, `patience` unless given; `settings`: more of aiohttp's."""
+    limits = aiohttp.ClientTimeout(total=None, connect=connecting or patience, sock_read=patience)
+    async with _session(connections, limits, settings) as session:
+
+        @asynccontextmanager
+        async def http(
+            method: str, url: str, headers: Mapping[str, str], content: Sequence[bytes] = ()
+        ) -> AsyncIterator[HttpResponse]:
+            with _answering(within=3 * patience) as until_answered:
+                data: bytes | _Content | None
+                if sum(len(piece) for piece in content) <= _JOINED_BYTES:
+                    data = b"".join(content) or None
+                else:
+                    data = _Content(content, until_answered, patience)
+                opened = await session.request(
+                    method, URL(url, encoded=True), headers=headers, data=data, allow_redirects=False
+                )
+            async with opened:
+                yield HttpResponse(opened.status, opened.headers, _read_pieces(opened))
+
+        yield http
+
+
+class _Content(aiohttp.Payload):
+    """Pieces of a request's body. aiohttp may send them a second time, when a kept connection turns out to be closed:
+    they start from the first then. The deadline moves with each piece."""
+
+    def __init__(self, pieces: Sequence[bytes], deadline: anyio.CancelScope, patience: float) -> None:
+        super().__init__(pieces)
+        self._size = sum(len(piece) for piece in pieces)
+        self._pieces = pieces
+        self._deadline = deadline
+        self._patience = patience
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        for piece in self._pieces:
+            self._deadline.deadline = anyio.current_time() + self._patience
+            await writer.write(piece)
+        self._deadline.deadline = anyio.current_time() + 3 * self._patience
+
+    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
+        await self.write(writer)
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        raise TypeError("content of any size is not text")
+
+
+@asynccontextmanager
+async def _session(
+    connections: int, limits: aiohttp.ClientTimeout, settings: Mapping[str, Any]
 ) -> AsyncIterator[aiohttp.ClientSession]:
-    """Seconds to get a connection, and between any two reads of an answer. `headers`: of every request. `reading`: more
-    of aiohttp's settings."""
     session = aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=most, keepalive_timeout=_KEPT_SECONDS),
+        connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=_KEPT_SECONDS),
         cookie_jar=aiohttp.DummyCookieJar(),
-        timeout=aiohttp.ClientTimeout(total=None, connect=connecting, sock_read=patience),
+        timeout=limits,
         auto_decompress=False,
-        headers={**(headers or {}), **IDENTITY},
-        **reading,
+        headers=IDENTITY,
+        skip_auto_headers=_NOT_OURS,
+        **settings,
     )
     try:
         yield session
@@ -43,31 +144,26 @@ async def open_connections(
             await session.close()
 
 
-async def read_answer(answer: aiohttp.ClientResponse, longest: int) -> bytes:
-    """All of its body. read() would join the pieces twice, and a page of logs is megabytes.
+async def _read_pieces(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """Body of an answer as it comes. Raises NoAnswer when it breaks off.
 
     The end is asked for, not read: all empty bodies share one stream in aiohttp, whose iter_chunks() ends once only.
     """
     try:
-        require_plain(answer.headers)
-        pieces: list[bytes] = []
-        length = 0
         while not answer.content.at_eof():
             piece, _ = await answer.content.readchunk()
-            length += len(piece)
-            require_short(length, longest)
-            pieces.append(piece)
-    except Refused as unfit:
-        raise UnfitAnswer(unfit.message) from None
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            if piece:
+                yield piece
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise NoAnswer(type(error).__name__) from error
 
 
 @contextmanager
-def answering(within: float) -> Iterator[anyio.CancelScope]:
-    """Around one question. aiohttp times the connection and the reads, but would send for ever to a server that takes
-    nothing: hence a time for all of it, which may be lifted when the answer begins."""
+def _answering(within: float) -> Iterator[anyio.CancelScope]:
+    """Deadline of one request. aiohttp times the connection and the reads, but would send for ever to a server that
+    takes nothing: hence a time for all of it, which may be lifted when the answer begins."""
     try:
         with anyio.fail_after(within) as scope:
             yield scope
-    except (aiohttp.ClientError, TimeoutError) as trouble:
-        raise NoAnswer(type(trouble).__name__) from trouble
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise NoAnswer(type(error).__name__) from error

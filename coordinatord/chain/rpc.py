@@ -4,7 +4,6 @@ Two ways to fail, kept apart: `Retryable` when no answer came (nothing is known 
 the node answered with an error. Each call names the code that a caller of ours would see if it gets no answer.
 """
 
-import io
 import itertools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -16,38 +15,32 @@ import attrs
 import msgspec
 
 from coordinatord.base.errors import Retryable
-from coordinatord.base.http_client import NoAnswer, answering, open_connections, read_answer
+from coordinatord.base.http_client import NoAnswer, open_http
 from coordinatord.base.metrics import rpc_requests
 from coordinatord.chain.rpc_errors import Meaning, RpcError, read_error
-
-# One POST to a JSON-RPC endpoint and the answer's bytes, on a few kept connections.
-#
-# aiohttp and not httpx: a backfill reads a page of logs of megabytes per range, and aiohttp's parser, written in C,
-# takes
-# a third of the time for it.
 
 # A request's body to the HTTP status and the answer's body. Raises NoAnswer, and nothing else.
 Transport = Callable[[bytes], Awaitable[tuple[int, bytes]]]
 
 _READ_AHEAD: Final = 1 << 20  # bytes; a page of logs is larger than the default by far, and would be read haltingly
 _HEADERS: Final = {"content-type": "application/json"}
-_LONGEST_ANSWER: Final = (
-    128 << 20
-)  # a page of logs is megabytes, and the indexer asks for some thousand events at a time
+# A page of logs is megabytes, and the indexer asks for some thousand events at a time.
+_LONGEST_ANSWER: Final = 128 << 20
 
 
 @asynccontextmanager
-async def open_transport(url: str, *, connections: int, patience: float) -> AsyncIterator[Transport]:
-    """`patience`: seconds to get a connection, to send a request, and between any two reads of an answer."""
-    async with open_connections(
-        connections, connecting=patience, patience=patience, headers=_HEADERS, read_bufsize=_READ_AHEAD
-    ) as session:
+async def open_transport(
+    url: str, *, connections: int, patience: float, trust_env: bool = False
+) -> AsyncIterator[Transport]:
+    """JSON-RPC endpoint over a few kept connections. `patience`: seconds to get a connection, to send a request, and
+    between any two reads of an answer. `trust_env`: use the proxy that the environment names."""
+    async with open_http(
+        connections=connections, patience=patience, read_bufsize=_READ_AHEAD, trust_env=trust_env
+    ) as http:
 
         async def post(body: bytes) -> tuple[int, bytes]:
-            with answering(within=3 * patience) as until_answered:
-                async with session.post(url, data=io.BytesIO(body), allow_redirects=False) as response:
-                    until_answered.deadline = float("inf")
-                    return response.status, await read_answer(response, _LONGEST_ANSWER)
+            async with http("POST", url, _HEADERS, (body,)) as response:
+                return response.status, await response.read(_LONGEST_ANSWER)
 
         yield post
 

@@ -6,23 +6,24 @@ request, by an operator that this instance knows.
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from typing import Final
 
 import attrs
-import httpx
 import msgspec
 
 from common.escrow import Handover
 from common.messages.escrow import HandoverAuth, HandoverKeys
-from common.plain_answers import IDENTITY, require_plain, require_short
 from common.refusal import Refused
 from common.scalars import hex_of, read_base64
 from coordinatord.base.clock import Clock
+from coordinatord.base.http_client import Http, HttpResponse, NoAnswer, UnfitAnswer, open_http
 from coordinatord.escrow.custody import mock_evidence
 from coordinatord.escrow.handover import Operators
 from coordinatord.escrow.keys import Generation, KeyPair, wipe
 
 _PATIENCE: Final = 10.0  # seconds for one pull
+_HEADERS: Final = {"content-type": "application/json"}
 _LONGEST_ANSWER: Final = 4 << 20  # above the largest message in base64
 
 
@@ -51,7 +52,7 @@ class NoKeys:
 
 @attrs.frozen(slots=True)
 class Peer:
-    http: httpx.AsyncClient
+    http: Http
     url: str
     operators: Operators
     release: int
@@ -62,16 +63,16 @@ class Peer:
         channel = KeyPair.generate()
         issued_at = int(self.clock())
         try:
-            request = self._request(channel, issued_at)
-            async with self.http.stream("POST", f"{self.url}/handover", json=request, headers=dict(IDENTITY)) as reply:
-                body = await _read(reply)
-            if reply.status_code != httpx.codes.OK:
+            request = msgspec.json.encode(self._request(channel, issued_at))
+            async with self.http("POST", f"{self.url}/handover", _HEADERS, (request,)) as reply:
+                body = await reply.read(_LONGEST_ANSWER)
+            if reply.status != HTTPStatus.OK:
                 return _refused(reply, body)
             return self._opened(channel, issued_at, msgspec.json.decode(body, type=_PeerResponse))
-        except httpx.HTTPError as trouble:
-            return NoKeys(f"the peer does not answer: {type(trouble).__name__}", final=False)
-        except (msgspec.DecodeError, Refused) as broken:
-            return NoKeys(f"the peer's answer is no handover: {broken}", final=False)
+        except (msgspec.DecodeError, Refused, UnfitAnswer) as error:
+            return NoKeys(f"the peer's answer is no handover: {error}", final=False)
+        except NoAnswer as error:
+            return NoKeys(f"the peer does not answer: {error}", final=False)
         finally:
             channel.erase()
 
@@ -114,23 +115,14 @@ class Peer:
 
 @asynccontextmanager
 async def open_peer(url: str, operators: Operators, release: int, clock: Clock) -> AsyncIterator[Peer]:
-    async with httpx.AsyncClient(timeout=_PATIENCE, trust_env=False) as http:
+    async with open_http(connections=1, patience=_PATIENCE) as http:
         yield Peer(http, url, operators, release, clock)
 
 
-async def _read(reply: httpx.Response) -> bytes:
-    require_plain(reply.headers)
-    body = bytearray()
-    async for piece in reply.aiter_raw():
-        require_short(len(body) + len(piece), _LONGEST_ANSWER)
-        body += piece
-    return bytes(body)
-
-
-def _refused(reply: httpx.Response, body: bytes) -> NoKeys:
+def _refused(reply: HttpResponse, body: bytes) -> NoKeys:
     final = reply.headers.get("x-svc-retryable") == "false"
     try:
         error = msgspec.json.decode(body, type=_Refusal).error
     except msgspec.DecodeError:
-        return NoKeys(f"the peer answers {reply.status_code}", final)
-    return NoKeys(f"the peer answers {reply.status_code} {error.code or error.message}", final)
+        return NoKeys(f"the peer answers {reply.status}", final)
+    return NoKeys(f"the peer answers {reply.status} {error.code or error.message}", final)

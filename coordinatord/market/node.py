@@ -1,15 +1,21 @@
-"""The node's JSON-RPC, as a tool for people needs it: one request at a time, asked again when the node stumbles."""
+"""JSON-RPC for a tool that people use: one request at a time, sent again when the node stumbles."""
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, NoReturn, Self
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import Any, Final, NoReturn
 from urllib.parse import urlsplit
 
 import attrs
-import httpx
+import msgspec
+from anyio.from_thread import start_blocking_portal
 
 from common.scalars import hex_of
 from coordinatord.base.errors import Fatal, Retryable
+from coordinatord.base.http_client import NoAnswer
+from coordinatord.chain.rpc import open_transport
 from coordinatord.chain.rpc_errors import Meaning, RpcError, read_error
 from coordinatord.market.contracts import Contract, Event, read_event, topic
 
@@ -23,15 +29,9 @@ _ASK_AGAIN: Final = (429, 500, 502, 503, 504)
 class Node:
     """Every method raises Retryable when the node does not answer, RpcError when it answers with an error."""
 
-    _client: httpx.Client
+    _post: Callable[[bytes], tuple[int, bytes]]  # raises NoAnswer
     _url: str = attrs.field(repr=False)  # it may hold a key
     _sleep: Callable[[float], None] = time.sleep
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._client.close()
 
     def request(self, method: str, *params: object) -> Any:
         for attempt in range(_ATTEMPTS):
@@ -44,15 +44,16 @@ class Node:
 
     def _once(self, method: str, params: tuple[object, ...], last: bool) -> Any:
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        status = 0
         try:
-            response = self._client.post(self._url, json=body)
-            answer = response.json()
-        except httpx.HTTPError as error:
-            self._stumble(last, type(error).__name__)
+            status, raw = self._post(msgspec.json.encode(body))
+            answer = json.loads(raw)
+        except NoAnswer as error:
+            self._stumble(last, str(error))
         except ValueError:
-            self._stumble(last or response.status_code not in _ASK_AGAIN, f"HTTP {response.status_code}, no JSON")
+            self._stumble(last or status not in _ASK_AGAIN, f"HTTP {status}, no JSON")
         if not isinstance(answer, Mapping) or ("error" not in answer and "result" not in answer):
-            self._stumble(last or response.status_code not in _ASK_AGAIN, f"HTTP {response.status_code}")
+            self._stumble(last or status not in _ASK_AGAIN, f"HTTP {status}")
         if answer.get("error") is None:
             return answer.get("result")
         refused = read_error(answer["error"] if isinstance(answer["error"], Mapping) else {"message": answer["error"]})
@@ -132,13 +133,20 @@ class _Stumbled(Exception):
     """Asked once more."""
 
 
-def connect(rpc_url: str) -> Node:
+def connect(rpc_url: str) -> AbstractContextManager[Node]:
+    """Node to be asked within a block. Raises Fatal for an address that is not HTTP's."""
     if urlsplit(rpc_url).scheme not in ("http", "https") or not urlsplit(rpc_url).hostname:
         raise Fatal("the RPC endpoint must be an http:// or https:// address")
-    return Node(httpx.Client(timeout=_TIMEOUT_SECONDS), rpc_url)
+    return _connected(rpc_url)
 
 
-# The events of admins, read from a deployment's first block to the head: mappings can only be listed by them.
+@contextmanager
+def _connected(rpc_url: str) -> Iterator[Node]:
+    """Over the daemon's own HTTP client, in an event loop beside this thread."""
+    transport = open_transport(rpc_url, connections=1, patience=_TIMEOUT_SECONDS, trust_env=True)
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(transport) as post:
+        yield Node(partial(portal.call, post), rpc_url)
+
 
 # By contract; a contract's log with another topic is none of an admin's.
 _EVENTS: Final = {
@@ -150,7 +158,10 @@ _TOO_MUCH: Final = (Meaning.RANGE_TOO_WIDE, Meaning.INTERNAL)
 
 
 def admin_events(node: Node, registries: Mapping[str, Contract], first: int, last: int, span: int) -> Iterator[Event]:
-    """In the order of the chain. `span`: the widest range of blocks asked for; halved where a node refuses it."""
+    """Events of admins from `first` to `last`, in the order of the chain: mappings can only be listed by them.
+
+    `span`: the widest range of blocks asked for; halved where a node refuses it.
+    """
     names = {contract.address.lower(): name for name, contract in registries.items()}
     known = {(name, topic(name, event)): event for name, events in _EVENTS.items() for event in events}
     topics = sorted({hashed for _, hashed in known})

@@ -7,77 +7,46 @@ import hashlib
 import hmac
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from http import HTTPStatus
 from typing import Final, TypeVar
 from urllib.parse import quote, urlsplit
 
 import anyio
 import attrs
-import httpx
 from anyio import to_thread
-from yarl import URL
 
-from common.plain_answers import IDENTITY, require_plain
-from common.refusal import Refused
 from coordinatord.base.concurrency import Beside
 from coordinatord.base.errors import Retryable
-from coordinatord.base.http_client import NoAnswer, UnfitAnswer, answering, open_connections, read_answer
+from coordinatord.base.http_client import Http, HttpResponse, NoAnswer, UnfitAnswer
 from coordinatord.base.metrics import store_requests
 from coordinatord.base.secret import Secret
 
-# Small requests to the store, whole ones for whole answers.
-#
-# aiohttp and not httpx: a batch stores a container for every line, and httpx takes 2 ms of the event loop for each,
-# seven
-# times as much.
-
-SMALL: Final = 1 << 16  # larger content is sent in pieces, which httpx takes without a copy
-_NOT_OURS: Final = ("user-agent", "accept", "content-type")
-_LONGEST_CONTENT_ANSWER: Final = (
-    32 << 20
-)  # a container that a request carried has up to 15 MiB; large objects are streamed
+_LONGEST_CONTENT: Final = 32 << 20  # that is read whole: a container that a request carried has up to 15 MiB
+_LONGEST_ANSWER: Final = 1 << 20  # to content that was put
+_WHOLE_WITHIN: Final = 90.0  # seconds in which an answer that is read whole must come
 
 
 @attrs.frozen(slots=True)
 class Answered:
+    """Answer of the store, read whole."""
+
     status: int
     headers: Mapping[str, str]
     content: bytes
 
 
-# Method, URL (quoted already), headers, content. Raises NoAnswer, and nothing else.
-Exchange = Callable[[str, str, Mapping[str, str], bytes], Awaitable[Answered]]
-
-
-@asynccontextmanager
-async def open_exchange(*, connections: int, patience: float) -> AsyncIterator[Exchange]:
-    """`patience`: seconds between any two bytes; connecting gets a third of it."""
-    async with open_connections(
-        connections, connecting=patience / 3, patience=patience, skip_auto_headers=_NOT_OURS
-    ) as session:
-
-        async def exchange(method: str, url: str, headers: Mapping[str, str], content: bytes) -> Answered:
-            with answering(within=3 * patience):
-                async with session.request(
-                    method, URL(url, encoded=True), headers=headers, data=content or None, allow_redirects=False
-                ) as answer:
-                    return Answered(answer.status, answer.headers, await read_answer(answer, _LONGEST_CONTENT_ANSWER))
-
-        yield exchange
-
-
-# What one request to the store carries: pieces as they came, never copied together, and the sha256 of them all.
-#
-# The signature of a request needs the hash before the first byte is sent. It is taken piece by piece as they come,
-# large
-# pieces in a thread.
-
 _LARGE: Final = 1 << 16  # hashing more than this would keep the event loop from others
 
 
 class Payload:
+    """Content of one request: pieces as they came, never copied together, and the sha256 of them all.
+
+    The signature of a request needs the hash before the first byte is sent. It is taken piece by piece as they come,
+    large pieces in a thread.
+    """
+
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
         self.size = 0
@@ -98,11 +67,6 @@ class Payload:
     def sha256(self) -> bytes:
         return self._digest.digest()
 
-    async def stream(self) -> AsyncIterator[bytes]:
-        """From the start, as often as a request is tried."""
-        for piece in self.pieces:
-            yield piece
-
 
 async def payload_of(*pieces: bytes) -> Payload:
     payload = Payload()
@@ -111,21 +75,21 @@ async def payload_of(*pieces: bytes) -> Payload:
     return payload
 
 
-# SigV4 signatures of S3 requests.
-#
-#   > signature       = HMAC-SHA256(key, "AWS4-HMAC-SHA256" ⏎ time ⏎ scope ⏎ hex(sha256(request)))
-#   > scope           = date / region / s3 / aws4_request
-#   > key             : the secret, and then each part of the scope, by HMAC one after another: the same for a day
-#   > request         = method ⏎ path ⏎ query, in order of names ⏎ signed headers ⏎ ⏎ their names ⏎
-#   >     hex(sha256(content))
-#
-# A batch signs a request for every line: botocore's signer takes ten times as long, and is the oracle of the tests.
-
 _SIGNED: Final = "host;x-amz-content-sha256;x-amz-date"
 _OWN_PORTS: Final = {"http": ":80", "https": ":443"}  # clients leave them out of the header
 
 
-class Signer:
+class RequestSigner:
+    """SigV4 signatures of S3 requests.
+
+        signature  HMAC-SHA256(key, "AWS4-HMAC-SHA256" ⏎ time ⏎ scope ⏎ hex(sha256(request)))
+        scope      date / region / s3 / aws4_request
+        key        the secret, and then each part of the scope, by HMAC one after another: the same for a day
+        request    method ⏎ path ⏎ query, in order of names ⏎ signed headers ⏎ ⏎ their names ⏎ hex(sha256(content))
+
+    A batch signs a request for every line: botocore's signer takes ten times as long, and is the oracle of the tests.
+    """
+
     def __init__(
         self, access_key: Secret, secret_key: Secret, region: str, clock: Callable[[], float] = time.time
     ) -> None:
@@ -170,24 +134,20 @@ T = TypeVar("T")
 _NOTHING: Final = hashlib.sha256().digest()
 _FIRST_WAIT: Final = 0.1  # seconds, at most; the next are twice as long
 _LONGEST_WAIT: Final = 2.0
-_LONGEST_ANSWER: Final = 1 << 20  # to content that was put
-_LONGEST_CONTENT: Final = 32 << 20  # that is read whole: a container that a request carried has up to 15 MiB
 
 
 class StoreRequests:
-    """One bucket, addressed by path."""
+    """Requests to one bucket, addressed by path.
+
+    `streams`: connections for objects that are read piece by piece, as slowly as callers take them: an order must not
+    wait for one of those.
+    """
 
     def __init__(
-        self,
-        client: httpx.AsyncClient,
-        bucket_url: str,
-        signer: Signer,
-        attempts: int = 3,
-        exchange: Exchange | None = None,
+        self, http: Http, bucket_url: str, signer: RequestSigner, attempts: int = 3, streams: Http | None = None
     ) -> None:
-        """With `exchange`, small requests go through that instead of the client."""
-        self._client = client
-        self._exchange = exchange
+        self._http = http
+        self._streams = streams if streams is not None else http
         self._root = bucket_url
         self._signer = signer
         self._attempts = attempts
@@ -203,70 +163,38 @@ class StoreRequests:
     async def _once(self, operation: str, method: str, url: str, payload: Payload) -> Answered:
         # The length is said ahead, so that pieces are not sent in chunks of their own, which S3 does not take.
         headers = {**self._signer.headers(method, url, payload.sha256), "content-length": str(payload.size)}
-        started = time.perf_counter()
-        outcome = "unavailable"
-        try:
-            answered = await self._answer(method, url, headers, payload)
-            trouble = _trouble(answered.status, method, url)
-            outcome = "ok" if trouble is None else str(trouble.code)
-        except UnfitAnswer as unfit:
-            outcome = "store_rejected"
-            raise rejected(str(unfit)) from unfit
-        except (httpx.HTTPError, NoAnswer) as cause:
-            raise unavailable(type(cause).__name__) from cause
-        finally:
-            store_requests.labels(operation, outcome).observe(time.perf_counter() - started)
-        if trouble is not None:
-            raise trouble
-        return answered
-
-    async def _answer(self, method: str, url: str, headers: Mapping[str, str], payload: Payload) -> Answered:
-        if self._exchange is not None and payload.size <= SMALL:
-            return await self._exchange(method, url, headers, b"".join(payload.pieces))
-        asked = {**headers, **IDENTITY}
         longest = _LONGEST_CONTENT if method == "GET" else _LONGEST_ANSWER
-        async with self._client.stream(method, url, headers=asked, content=payload.stream()) as response:
-            _require_plain(response)
-            body = bytearray()
-            async for piece in response.aiter_raw():
-                body += piece
-                if len(body) > longest:
-                    raise rejected(f"its answer is longer than {longest} bytes")
-            return Answered(response.status_code, response.headers, bytes(body))
+        with _observed(operation):
+            async with self._http(method, url, headers, payload.pieces) as response:
+                with anyio.fail_after(_WHOLE_WITHIN):
+                    answered = Answered(response.status, response.headers, await response.read(longest))
+            _require_success(answered.status, method, url)
+        return answered
 
     @asynccontextmanager
     async def stream(
         self, operation: str, key: str, *, first: int = 0, last: int | None = None
-    ) -> AsyncIterator[httpx.Response]:
+    ) -> AsyncIterator[HttpResponse]:
         """The object, or its bytes from `first` to `last` inclusive, unread. Retried until the answer's head is
-        there; what breaks while it is read is told as the same trouble."""
+        there; a failure while it is read is the same Retryable."""
         url = f"{self._root}/{quote(key, safe='/')}"
         wanted = {} if first == 0 and last is None else {"range": f"bytes={first}-{'' if last is None else last}"}
         async with AsyncExitStack() as stack:
             response = await self._insist(lambda: self._opened(operation, url, wanted, stack))
             try:
                 yield response
-            except httpx.HTTPError as cause:
-                raise unavailable(type(cause).__name__) from cause
+            except NoAnswer as error:
+                raise unavailable(str(error)) from error
 
-    async def _opened(
-        self, operation: str, url: str, wanted: Mapping[str, str], stack: AsyncExitStack
-    ) -> httpx.Response:
-        headers = {**self._signer.headers("GET", url, _NOTHING), **wanted, **IDENTITY}
-        started = time.perf_counter()
-        outcome = "unavailable"
-        try:
-            response = await stack.enter_async_context(self._client.stream("GET", url, headers=headers))
-            trouble = _trouble(response.status_code, "GET", url)
-            outcome = "ok" if trouble is None else str(trouble.code)
-        except httpx.HTTPError as cause:
-            raise unavailable(type(cause).__name__) from cause
-        finally:
-            store_requests.labels(operation, outcome).observe(time.perf_counter() - started)
-        if trouble is not None:
-            await response.aclose()
-            raise trouble
-        _require_plain(response)
+    async def _opened(self, operation: str, url: str, wanted: Mapping[str, str], stack: AsyncExitStack) -> HttpResponse:
+        """Closed with `stack`, once it is one to be read."""
+        headers = {**self._signer.headers("GET", url, _NOTHING), **wanted}
+        with _observed(operation):
+            async with AsyncExitStack() as opening:
+                response = await opening.enter_async_context(self._streams("GET", url, headers))
+                _require_success(response.status, "GET", url)
+                response.require_plain()
+                await stack.enter_async_context(opening.pop_all())
         return response
 
     async def _insist(self, once: Callable[[], Awaitable[T]]) -> T:
@@ -274,11 +202,31 @@ class StoreRequests:
         for attempt in range(self._attempts - 1):
             try:
                 return await once()
-            except Retryable as trouble:
-                if not _may_help(trouble):
+            except Retryable as error:
+                if error.code != "store_unavailable":
                     raise
             await anyio.sleep(random.uniform(0, min(_FIRST_WAIT * 2**attempt, _LONGEST_WAIT)))  # noqa: S311 - keeps no secret
         return await once()
+
+
+@contextmanager
+def _observed(operation: str) -> Iterator[None]:
+    """Times one request, and turns its failures into Retryable."""
+    started = time.perf_counter()
+    outcome = "unavailable"
+    try:
+        yield
+        outcome = "ok"
+    except Retryable as error:
+        outcome = str(error.code)
+        raise
+    except UnfitAnswer as error:
+        outcome = "store_rejected"
+        raise rejected(str(error)) from error
+    except (NoAnswer, TimeoutError) as error:
+        raise unavailable(str(error) or type(error).__name__) from error
+    finally:
+        store_requests.labels(operation, outcome).observe(time.perf_counter() - started)
 
 
 def unavailable(why: str) -> Retryable:
@@ -293,27 +241,15 @@ def missing(key: str) -> Retryable:
     return Retryable("pinner_unavailable", f"the object store does not hold {key}", "object_missing")
 
 
-def _trouble(status: int, method: str, url: str) -> Retryable | None:
-    if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
-        return None
-    if status == HTTPStatus.NOT_FOUND and method in ("GET", "HEAD", "DELETE"):
-        return missing(urlsplit(url).path)
-    if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS:
-        return unavailable(f"HTTP {status}")
-    return rejected(f"HTTP {status}")
-
-
-def _require_plain(response: httpx.Response) -> None:
-    """Content that the store encodes is not what was put there, and httpx would unfold an answer of any size."""
-    try:
-        require_plain(response.headers)
-    except Refused as encoded:
-        raise rejected(encoded.message) from None
-
-
-def _may_help(trouble: Retryable) -> bool:
-    return trouble.code == "store_unavailable"
-
-
 def cid_header(headers: Mapping[str, str]) -> str | None:
     return headers.get("x-amz-meta-cid")
+
+
+def _require_success(status: int, method: str, url: str) -> None:
+    if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
+        return
+    if status == HTTPStatus.NOT_FOUND and method in ("GET", "HEAD", "DELETE"):
+        raise missing(urlsplit(url).path)
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS:
+        raise unavailable(f"HTTP {status}")
+    raise rejected(f"HTTP {status}")

@@ -14,30 +14,23 @@ from xml.sax.saxutils import escape
 
 import anyio
 import attrs
-import httpx
 import structlog
 
 from common.cid import Cid, parse_cid
 from common.refusal import Refused
 from coordinatord.base.concurrency import Beside, beside, running_ahead
 from coordinatord.base.errors import Retryable
+from coordinatord.base.http_client import open_http
 from coordinatord.base.secret import Secret
 from coordinatord.pins.requests import (
     Answered,
     Payload,
-    Signer,
+    RequestSigner,
     StoreRequests,
     cid_header,
-    open_exchange,
     payload_of,
     rejected,
 )
-
-# Content of any size on its way into the store, in parts.
-#
-# Two parts are in memory at most: one is sent while the next comes in. The store's own upload is aborted when the
-# content
-# does not come whole: its parts would be kept, and charged for, until somebody does.
 
 log = structlog.get_logger(__name__)
 
@@ -51,7 +44,11 @@ BeforePart: TypeAlias = Callable[[str], Awaitable[None]]
 async def put_in_parts(
     requests: StoreRequests, key: str, pieces: AsyncIterable[bytes], before_part: BeforePart
 ) -> Answered:
-    """Store all of `pieces`, more than one part, under `key`; the store's answer to the whole."""
+    """Store all of `pieces`, more than one part, under `key`; the store's answer to the whole.
+
+    Two parts are in memory at most: one is sent while the next comes in. The store's own upload is aborted when the
+    content does not come whole: its parts would be kept, and charged for, until somebody does.
+    """
     created = await requests.send("upload", "POST", key, query="uploads=")
     found = _UPLOAD_ID.search(created.content)
     if found is None:
@@ -77,11 +74,11 @@ async def put_in_parts(
 
 
 async def abort(requests: StoreRequests, key: str, upload: str) -> None:
-    """End an upload that will not be completed. One that ended already is no trouble."""
+    """End an upload that will not be completed. One that ended already is no error."""
     try:
         await requests.send("abort", "DELETE", key, query=_named(upload))
-    except Retryable as trouble:
-        if trouble.code != "object_missing":
+    except Retryable as error:
+        if error.code != "object_missing":
             raise
 
 
@@ -93,9 +90,9 @@ async def _aborted_unless_done(requests: StoreRequests, key: str, upload: str) -
         with anyio.move_on_after(5, shield=True):
             try:
                 await abort(requests, key, upload)
-            except Retryable as trouble:
+            except Retryable as error:
                 # What went wrong first is what the caller is told.
-                log.warning("upload not aborted", key=key, reason=trouble.message)
+                log.warning("upload not aborted", key=key, reason=error.message)
         raise
 
 
@@ -116,8 +113,8 @@ def _named(upload: str) -> str:
     return f"uploadId={quote(upload, safe='')}"
 
 
+_CONNECTIONS: Final = 32
 SINGLE_BYTES: Final = 8 << 20  # up to this, content goes in one request
-_READ_BYTES: Final = 1 << 16
 _PIECE_BYTES: Final = 1 << 20
 _RAW_LEAF_BYTES: Final = 1 << 18  # no store imports so little as more than one block
 
@@ -194,8 +191,8 @@ class PinStore:
     async def holds(self, key: str) -> bool:
         try:
             await self.cid_of(key)
-        except Retryable as trouble:
-            if trouble.code == "object_missing":
+        except Retryable as error:
+            if error.code == "object_missing":
                 return False
             raise
         return True
@@ -207,14 +204,14 @@ class PinStore:
     async def read(self, key: str, *, first: int = 0, last: int | None = None) -> AsyncIterator[AsyncIterator[bytes]]:
         """The object piece by piece, or its bytes from `first` to `last` inclusive."""
         async with self._requests.stream("read", key, first=first, last=last) as response:
-            yield response.aiter_raw(_READ_BYTES)
+            yield response.pieces
 
     async def delete(self, key: str) -> None:
         """Remove the object; removing what is not there succeeds."""
         try:
             await self._requests.send("delete", "DELETE", key)
-        except Retryable as trouble:
-            if trouble.code != "object_missing":  # most stores answer as if it had been there
+        except Retryable as error:
+            if error.code != "object_missing":  # most stores answer as if it had been there
                 raise
 
     async def _cid(self, response: Answered, key: str) -> Cid:
@@ -241,11 +238,9 @@ async def open_pin_store(
     endpoint: str, bucket: str, access_key: Secret, secret_key: Secret, region: str, *, patience: float = 30.0
 ) -> AsyncIterator[PinStore]:
     """`patience`: seconds between any two bytes; connecting gets a third of it."""
-    limits = httpx.Limits(max_connections=32, max_keepalive_connections=16)
-    timeout = httpx.Timeout(patience, connect=patience / 3)
-    signer = Signer(access_key, secret_key, region)
+    signer = RequestSigner(access_key, secret_key, region)
     async with (
-        httpx.AsyncClient(limits=limits, timeout=timeout, trust_env=False) as client,
-        open_exchange(connections=32, patience=patience) as exchange,
+        open_http(connections=_CONNECTIONS, patience=patience, connecting=patience / 3) as http,
+        open_http(connections=_CONNECTIONS, patience=patience, connecting=patience / 3) as streams,
     ):
-        yield PinStore(StoreRequests(client, bucket_url(endpoint, bucket), signer, exchange=exchange))
+        yield PinStore(StoreRequests(http, bucket_url(endpoint, bucket), signer, streams=streams))

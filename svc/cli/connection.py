@@ -21,6 +21,7 @@ from svc.cli.failures import Exit
 from svc.cli.output import Gauge, Output, one_line
 from svc.client import Client
 from svc.errors import OrderRefused, OverCeiling, SvcError
+from svc.profiles import NAME_VARIABLE, with_profile
 from svc.signers import read_wallet
 
 # Where the wallet's key comes from: a named file, the environment, or a file that the environment names.
@@ -35,7 +36,7 @@ def wallet_of(key_file: Path | None, environment: Mapping[str, str] | None = Non
     A file that is named on the command line wins over the environment. Two keys in the environment are refused: which
     of two accounts pays is nothing to guess.
     """
-    known = os.environ if environment is None else environment
+    known = with_profile(os.environ if environment is None else environment)
     if key_file is not None:
         return _read(key_file)
     key, named = known.get(KEY), known.get(KEY_FILE)
@@ -65,7 +66,7 @@ def _parsed(key: str) -> Wallet:
 Body = Callable[..., Awaitable[Exit | None]]
 
 _WHERE: Final = (
-    *("base_url", "gateways", "key_file", "addresses", "rpc_url"),
+    *("profile", "base_url", "gateways", "key_file", "addresses", "rpc_url"),
     *("escrow_keys", "allow_mock_escrow", "insecure_http"),
 )
 _NO_KEY: Final = "this needs a wallet: set SVC_WALLET_KEY or SVC_WALLET_KEY_FILE, or name a file with --key-file"
@@ -75,6 +76,7 @@ _NO_KEY: Final = "this needs a wallet: set SVC_WALLET_KEY or SVC_WALLET_KEY_FILE
 class Connection:
     """Where the coordinator is, who we are there, and where words go."""
 
+    profile: str | None
     base_url: str | None
     gateways: str | None
     key_file: Path | None
@@ -89,7 +91,8 @@ class Connection:
     async def client(self, *, wallet: bool = False) -> AsyncIterator[Client]:
         """`wallet`: the command needs one, so that the lack of it is found before anything is asked."""
         try:
-            key = wallet_of(self.key_file)
+            environment = {**os.environ, NAME_VARIABLE: self.profile} if self.profile else os.environ
+            key = wallet_of(self.key_file, environment)
             if wallet and key is None:
                 raise Refused(_NO_KEY, KEY)
             made = Client(
@@ -102,6 +105,7 @@ class Connection:
                 escrow_keys=self.escrow_keys,
                 allow_mock_escrow=self.allow_mock_escrow,
                 insecure_http=self.insecure_http or None,
+                environment=environment,
             )
         except Refused as refusal:
             raise OrderRefused.because(refusal) from None
@@ -112,6 +116,7 @@ class Connection:
 def connected(body: Body) -> Callable[..., Exit]:
     """Makes a command's function of an asynchronous one that takes a connection first."""
 
+    @click.option("--profile", metavar="NAME", help="Of the file of profiles.  [env: SVC_PROFILE]")
     @click.option("--coordinator", "base_url", metavar="URL", help="The coordinator.  [env: SVC_BASE_URL]")
     @click.option("--gateway", "gateways", metavar="URLS", help="Where results are read.  [env: SVC_PIN_GATEWAY]")
     @click.option(

@@ -66,6 +66,8 @@ _ENVIRONMENT: Final = (
     ("SVC_MAX_AMOUNT", "the most that an order or a line may come to, in base units (default: one token)"),
     ("SVC_MAX_BATCH_AMOUNT", "the most that a batch may come to in all, in base units (default: ten tokens)"),
     ("SVC_INSECURE_HTTP", "1: take http:// to other machines than this"),
+    ("SVC_CONFIG", "the file of profiles (default: svc/config.toml in your configuration folder)"),
+    ("SVC_PROFILE", "the profile to use (default: `default`, where there is one)"),
 )
 
 

@@ -1,9 +1,12 @@
 """Answers without a network that are read as those of one: their bodies come in a stream, which httpx's own stand-in
 hands over as if it had been read."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 
 import httpx
+
+from coordinatord.base.http_client import Http, HttpResponse, NoAnswer
 
 
 class StreamedTransport(httpx.MockTransport):
@@ -25,3 +28,31 @@ class _Body(httpx.AsyncByteStream):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         if self._content:
             yield self._content
+
+
+def http_over(client: httpx.AsyncClient) -> Http:
+    """The coordinator's HTTP client, over one of httpx with a transport that stands in for a network."""
+
+    @asynccontextmanager
+    async def http(
+        method: str, url: str, headers: Mapping[str, str], content: Sequence[bytes] = ()
+    ) -> AsyncIterator[HttpResponse]:
+        try:
+            request = client.build_request(method, url, headers=dict(headers), content=b"".join(content))
+            response = await client.send(request, stream=True)
+        except httpx.HTTPError as error:
+            raise NoAnswer(type(error).__name__) from error
+        try:
+            yield HttpResponse(response.status_code, response.headers, _pieces(response))
+        finally:
+            await response.aclose()
+
+    return http
+
+
+async def _pieces(response: httpx.Response) -> AsyncIterator[bytes]:
+    try:
+        async for piece in response.aiter_raw():
+            yield piece
+    except httpx.HTTPError as error:
+        raise NoAnswer(type(error).__name__) from error

@@ -11,6 +11,7 @@ import attrs
 
 from coordinatord import app
 from coordinatord.config import read_config
+from coordinatord.dependencies import open_dependencies
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["coordinatord.app"])
@@ -35,6 +36,6 @@ def _run(environment: dict[str, str], most_lines: int) -> None:
 
 async def _work(environment: dict[str, str], most_lines: int) -> None:
     async with AsyncExitStack() as stack:
-        ground = await app.open_ground(read_config(environment), stack)
+        ground = await open_dependencies(read_config(environment), stack)
         worker = app.batch_worker_of(ground)
         await attrs.evolve(worker, expansion=attrs.evolve(worker.expansion, most_lines=most_lines)).run()

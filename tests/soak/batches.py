@@ -23,10 +23,10 @@ import httpx
 from common.address_book import AddressBook
 from common.domains import Domains
 from common.scalars import hex_of
-from coordinatord import app
 from coordinatord.chain.registries import JobRegistry
 from coordinatord.chain.rpc import open_rpc
 from coordinatord.config import read_config
+from coordinatord.dependencies import open_dependencies
 from devnet import accounts
 from devnet.anvil import running_anvil
 from devnet.app import deployed_market
@@ -146,7 +146,7 @@ async def _begin(http: httpx.AsyncClient, owner: Party, submitter: Submitter, li
 
 async def _broken(scene: Scene) -> list[str]:
     async with AsyncExitStack() as stack:
-        ground = await app.open_ground(read_config(scene.settings), stack)
+        ground = await open_dependencies(read_config(scene.settings), stack)
         found = await broken_batches(ground.database, ground.pins)
         rows = await ground.database.pool.fetch("select job_id from batch_lines where relay_id is not null")
     promised = {row["job_id"] for row in rows}

@@ -2,18 +2,17 @@
 
 from collections.abc import Iterator
 
-import httpx
 import pytest
 
 from common.address_book import AddressBook
 from common.domains import Domains
 from coordinatord.base.errors import Retryable
+from coordinatord.base.http_client import open_http
 from coordinatord.base.secret import Secret
 from coordinatord.chain import rpc as transport
 from coordinatord.chain.rpc import open_rpc
 from coordinatord.escrow.handover import Operators
 from coordinatord.escrow.peer import NoKeys, Peer
-from coordinatord.pins.requests import SMALL
 from coordinatord.pins.store import open_pin_store
 from tests.faults.bomb_server import BombServer, bomb_server, flat_memory
 from tests.unit.coordinatord.environment import ENVIRONMENT
@@ -50,7 +49,7 @@ async def test_nodes_answer_is_read_up_to_its_limit_and_no_further(
 
 async def test_stores_encoded_answer_is_a_refusal_and_is_left_unread(server: BombServer) -> None:
     async with open_pin_store(server.url, "bucket", SECRET, SECRET, "us-east-1") as pins:
-        for content in (b"small", bytes(SMALL + 1)):
+        for content in (b"small", bytes(1 << 20)):
             with flat_memory(), pytest.raises(Retryable, match=NAMED) as refused:
                 await pins.put("key", content)
             assert refused.value.code == "store_rejected"
@@ -76,7 +75,7 @@ async def test_peers_encoded_answer_brings_no_keys_and_is_left_unread(status: in
     domains = Domains.of(AddressBook.parse(ENVIRONMENT["ADDRESSES_JSON"].encode()))
     operators = Operators.of(domains, (Secret("0a" * 32),))
     with bomb_server(status) as server:
-        async with httpx.AsyncClient() as http:
+        async with open_http(connections=1, patience=10) as http:
             with flat_memory():
                 pulled = await Peer(http, server.url, operators, 3, lambda: 1_800_000_000).pull()
         assert isinstance(pulled, NoKeys)

@@ -1,10 +1,7 @@
 """A market of running processes in which honest jobs go on while every attack is run at once, and what came of both."""
 
-import secrets
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from itertools import cycle
 from pathlib import Path
 from typing import Final
 
@@ -14,13 +11,11 @@ import attrs
 import httpx
 
 from coordinatord.config import Config, read_config
-from devnet.accounts import Wallet
 from devnet.catalogue import MODELS
 from devnet.ports import pick_free
 from devnet.world import World
-from svc.client import Client
-from svc.wire.transport import REQUEST_SECONDS
 from tests.abuse.hoarding import JunkFiles
+from tests.abuse.honest import HonestProcess, Times, Wish, honest_process
 from tests.abuse.pictures import Pictures
 from tests.abuse.sockets import IdleConnections, OddMessages, SilentBodies
 from tests.abuse.spending import PostsAndCancels, PostsOnOneBalance, UnwantedOrders, Upkeep, UploadedBatch
@@ -32,7 +27,6 @@ from tests.integration.coordinatord.scene.running import Coordinator, running
 from tests.integration.coordinatord.scene.stage import environment
 from tests.soak.answering import answers_ok
 from tests.soak.daemon import Daemon
-from tests.soak.plain_http import plain_http
 from tests.soak.programs import ORIGIN, RATE_IN, RATE_OUT, SLA_SECONDS, provider_program
 from tests.soak.timeline import Timeline
 
@@ -49,73 +43,8 @@ _EVERY_ORDER_IS_WANTED: Final = (
     "create or replace function meets_ask(provider bigint, model bigint, window_secs bigint, in_rate numeric,"
     " out_rate numeric) returns boolean language sql stable as 'select true'"
 )
-_READ: Final = ("/v1/models", "/evm/jobs?state=Open&limit=50", "/evm/providers?limit=50", "/evm/jobs?limit=50")
 _PAUSE: Final = 0.05
 Done = Callable[[], Awaitable[bool]]
-_PATIENCE: Final = 30.0  # seconds for an honest job: its window is a minute
-
-
-@attrs.define
-class Times:
-    """Seconds that each post, job (from the wish to its mined result) and read took those who are honest."""
-
-    posts: list[float] = attrs.field(factory=list)
-    jobs: list[float] = attrs.field(factory=list)
-    reads: list[float] = attrs.field(factory=list)
-
-
-@attrs.define
-class Honest:
-    """Who buys one job after the other and opens its result, and looks around meanwhile."""
-
-    base_url: str
-    world: World
-    wallet: Wallet
-    gateways: tuple[str, ...]
-    bought: set[bytes] = attrs.field(factory=set)
-
-    async def go_on_until(self, enough: anyio.Event, times: Times) -> None:
-        """At least one job, however long it takes."""
-        async with (
-            plain_http(self.base_url, timeout=REQUEST_SECONDS) as pool,
-            Client(
-                self.base_url,
-                http=pool,
-                wallet_key=self.wallet.private_key,
-                gateways=self.gateways,
-                addresses=address_book(self.world),
-                environment={},
-            ) as client,
-            anyio.create_task_group() as reading,
-        ):
-            reading.start_soon(self._read, pool, times)
-            await self._buy(client, times)
-            while not enough.is_set():
-                await self._buy(client, times)
-            reading.cancel_scope.cancel()
-
-    async def _buy(self, client: Client, times: Times) -> None:
-        question = f"What is {secrets.token_hex(16)}?"
-        began = time.monotonic()
-        prepared = await client.prepare(
-            MODELS[0].name, question, window=f"{SLA_SECONDS}s", rate_in=RATE_IN, rate_out=RATE_OUT
-        )
-        submitted = await client.submit(prepared)
-        assert submitted.mined
-        times.posts.append(time.monotonic() - began)
-        self.bought.add(bytes.fromhex(prepared.id[2:]))
-        job = await client.wait(prepared.id, timeout=_PATIENCE)
-        assert job.status == "completed", f"{prepared.id} is {job.status}"
-        times.jobs.append(time.monotonic() - began)
-        assert question in str((await client.open(prepared.id)).output)
-
-    async def _read(self, pool: httpx.AsyncClient, times: Times) -> None:
-        for path in cycle(_READ):
-            began = time.monotonic()
-            answer = await pool.get(path)
-            times.reads.append(time.monotonic() - began)
-            assert answer.status_code == 200, f"{path} was answered {answer.status_code}"
-            await anyio.sleep(_PAUSE)
 
 
 @attrs.define
@@ -183,7 +112,7 @@ class Campaign:
     attacks: Attacks
     connection: "asyncpg.Connection[asyncpg.Record]"
     bombs: BombServer
-    buyers: list[Honest]
+    honest: HonestProcess
     alone: Times = attrs.field(factory=Times)
     beside: Times = attrs.field(factory=Times)
     _before: int = 0  # the coordinator's memory when it was first attacked
@@ -205,9 +134,8 @@ class Campaign:
         until: Done | None = None,
     ) -> None:
         enough = anyio.Event()
+        await self.honest.go()
         async with anyio.create_task_group() as tasks:
-            for buyer in self.buyers:
-                tasks.start_soon(buyer.go_on_until, enough, times)
             if attacks is not None:
                 tasks.start_soon(attacks.run_until, enough)
             await anyio.sleep(seconds)
@@ -215,11 +143,12 @@ class Campaign:
                 with anyio.move_on_after((at_most or seconds) - seconds):
                     while not await until():  # noqa: ASYNC110 - the event is in other processes
                         await anyio.sleep(_PAUSE)
+            await self.honest.stop(times)
             enough.set()
 
     @property
     def bought(self) -> set[bytes]:
-        return {job for buyer in self.buyers for job in buyer.bought}
+        return self.honest.bought
 
     @property
     def timeline(self) -> Timeline:
@@ -290,6 +219,11 @@ async def campaign(
         patron = world.cast.with_role("client")[3].address
         target = Target([coordinator.base_url], world.anvil, address_book(world), patron, Timeline())
         provider_id = world.market.provider_ids[world.cast.demo_provider.address]
+        keys = [wallet.private_key for wallet in world.cast.with_role("client")[:buying]]
+        wish = Wish(MODELS[0].name, f"{SLA_SECONDS}s", RATE_IN, RATE_OUT)
+        honest = await stack.enter_async_context(
+            honest_process(coordinator.base_url, gateways, world.market.address_book, keys, wish)
+        )
         yield Campaign(
             world,
             coordinator,
@@ -298,8 +232,5 @@ async def campaign(
             Attacks.on(target, provider_id),
             connection,
             bombs,
-            [
-                Honest(coordinator.base_url, world, wallet, gateways)
-                for wallet in world.cast.with_role("client")[:buying]
-            ],
+            honest,
         )

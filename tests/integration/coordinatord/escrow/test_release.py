@@ -12,7 +12,7 @@ from common.derivation import escrow_key
 from common.escrow import report_data
 from common.refusal import Refused
 from common.scalars import base64_of
-from coordinatord import app
+from coordinatord.application import compose
 from coordinatord.pins.containers import Containers
 from tests.integration.coordinatord.scene.escrows import RESPONSE, claimed, code, opened, released, released_key
 from tests.integration.coordinatord.scene.faults import status, unreachable
@@ -177,7 +177,7 @@ async def test_claim_that_is_not_as_deep_as_the_operator_wants_is_retryable(
     job = await claimed(client, provider, container)
     ground = attrs.evolve(stage.ground, config=attrs.evolve(stage.ground.config, confirmations=2))
     containers = Containers(ground.database, ground.pins, ground.config.file_retention_seconds)
-    careful = app.compose(ground, stage.relaying, containers, stage.escrow, stage.stopping)
+    careful = compose(ground, stage.relaying, containers, stage.escrow, stage.stopping)
     request = provider.release(job, container, RESPONSE.public)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(careful), base_url="http://careful") as http:
         for _ in range(2):

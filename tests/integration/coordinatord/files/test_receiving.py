@@ -17,9 +17,10 @@ from coordinatord.files.sql import FileRow, new_id
 from coordinatord.http.uploads import HELD_BYTES
 from coordinatord.janitor import Janitor
 from coordinatord.pins.containers import Containers
-from coordinatord.pins.requests import Signer, StoreRequests
+from coordinatord.pins.requests import RequestSigner, StoreRequests
 from coordinatord.pins.store import PinStore, bucket_url, open_pin_store
 from devnet.pins import PinStore as DevnetPins
+from tests.fakes.streamed import http_over
 from tests.faults.upload_process import upload_process
 from tests.integration.coordinatord.scene.faults import Faults
 
@@ -46,8 +47,8 @@ def faults() -> Faults:
 @pytest.fixture
 async def requests(faults: Faults, pin_store: DevnetPins) -> AsyncIterator[StoreRequests]:
     async with httpx.AsyncClient(transport=faults, timeout=5) as client:
-        signer = Signer(Secret(pin_store.key), Secret(pin_store.secret), "us-east-1")
-        yield StoreRequests(client, bucket_url(pin_store.endpoint, pin_store.bucket), signer, attempts=1)
+        signer = RequestSigner(Secret(pin_store.key), Secret(pin_store.secret), "us-east-1")
+        yield StoreRequests(http_over(client), bucket_url(pin_store.endpoint, pin_store.bucket), signer, attempts=1)
 
 
 @pytest.fixture

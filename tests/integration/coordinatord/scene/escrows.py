@@ -13,13 +13,14 @@ from common.box import PublicKey, SecretKey, open_sealed
 from common.container import open_with_dek
 from common.escrow import mock_measurement
 from coordinatord import app
-from coordinatord.app import Ground
+from coordinatord.dependencies import Dependencies
 from coordinatord.escrow.development import MockCustody, MockSettings
 from coordinatord.escrow.handover import HandoverService, Operators
 from coordinatord.escrow.hosting import Escrow
 from coordinatord.escrow.peer import Peer
 from devnet.market import at, connected
 from devnet.world import World
+from tests.fakes.streamed import http_over
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.stage import Stage
 
@@ -42,18 +43,18 @@ class Clock:
 
 def mock_escrow(
     clock: Clock, peer: ASGIApp | None = None, clock_offset_ms: int = 0
-) -> Callable[[Ground], AbstractAsyncContextManager[Escrow]]:
+) -> Callable[[Dependencies], AbstractAsyncContextManager[Escrow]]:
     """An escrow that rotates each hour, with another application of this process as its peer."""
 
     @asynccontextmanager
-    async def made(ground: Ground) -> AsyncIterator[Escrow]:
+    async def made(ground: Dependencies) -> AsyncIterator[Escrow]:
         operators = Operators.of(ground.domains, ground.config.operator_keys)
         transport = httpx.ASGITransport(peer) if peer is not None else httpx.AsyncHTTPTransport()
         async with httpx.AsyncClient(transport=transport) as http:
-            source = Peer(http, "http://peer", operators, RELEASE, time.time) if peer is not None else None
+            source = Peer(http_over(http), "http://peer", operators, RELEASE, time.time) if peer is not None else None
             settings = MockSettings(RELEASE, 3_600_000, 300_000, 300, peer is not None, clock_offset_ms)
             custody = MockCustody(settings, ground.database, ground.rpc, source, clock)
-            providers = app.escrow_ground(ground).providers
+            providers = app.escrow_dependencies(ground).providers
             yield Escrow(custody, HandoverService(operators, providers, custody.held, RELEASE, time.time))
             custody.end()
 

@@ -13,20 +13,22 @@ from starlette.types import ASGIApp
 from common.domains import Domains
 from common.secp256k1 import Wallet
 from coordinatord import app
-from coordinatord.app import Ground
+from coordinatord.application import compose
 from coordinatord.base.clock import system_clock
 from coordinatord.chain.rpc import Rpc
 from coordinatord.config import Config, read_config
 from coordinatord.database.connections import open_database
 from coordinatord.database.migrate import migrate
 from coordinatord.database.notices import Notices
+from coordinatord.dependencies import Dependencies, containers_of
 from coordinatord.escrow.hosting import Escrow, open_escrow
 from coordinatord.janitor import Janitor
-from coordinatord.pins.requests import Signer, StoreRequests
+from coordinatord.pins.requests import RequestSigner, StoreRequests
 from coordinatord.pins.store import PinStore, bucket_url
 from coordinatord.relayer.relaying import Relaying
 from coordinatord.system.routes import Stopping
 from devnet.world import World
+from tests.fakes.streamed import http_over
 from tests.integration.coordinatord.scene.faults import Faults, node_transport
 
 
@@ -63,7 +65,7 @@ class Seen:
 @attrs.define
 class Stage:
     http: httpx.AsyncClient
-    ground: Ground
+    ground: Dependencies
     world: World
     node: Faults
     store: Faults
@@ -99,7 +101,7 @@ async def staged(
     *,
     relayer: bool = True,
     connection_wait: float = 5,
-    make_escrow: Callable[[Ground], AbstractAsyncContextManager[Escrow | None]] | None = None,
+    make_escrow: Callable[[Dependencies], AbstractAsyncContextManager[Escrow | None]] | None = None,
 ) -> AsyncIterator[Stage]:
     """`relayer=False`: what is queued stays queued. `connection_wait`: seconds for a connection of the pool. The escrow
     is the configured one unless one is made; what it does beside requests is left to the test."""
@@ -110,29 +112,29 @@ async def staged(
         open_database(config.database_url.reveal(), smallest=1, largest=8, acquire_timeout=connection_wait) as database,
         AsyncExitStack() as stack,
     ):
-        signer = Signer(config.pin_store_key, config.pin_store_secret, config.pin_store_region)
+        signer = RequestSigner(config.pin_store_key, config.pin_store_secret, config.pin_store_region)
         url = bucket_url(config.pin_store_endpoint, config.pin_store_bucket)
         rpc = Rpc(node_transport(node_client, config.rpc_url.reveal()))
-        ground = Ground(
+        ground = Dependencies(
             config=config,
             domains=Domains.of(config.addresses),
             relayer=Wallet(bytes.fromhex(config.relayer_key.reveal())),
             database=database,
             rpc=rpc,
             rpc_for_callers=rpc,
-            pins=PinStore(StoreRequests(store_client, url, signer, attempts=1)),
+            pins=PinStore(StoreRequests(http_over(store_client), url, signer, attempts=1)),
             notices=Notices(),
         )
         async with database.connection() as connection:
             await migrate(connection)
         relaying = app.relaying_of(ground)
-        containers = app.containers_of(ground)
+        containers = containers_of(ground)
         janitor = app.janitor_of(ground, containers)
         stopping = Stopping()
         escrow = await stack.enter_async_context((make_escrow or configured_escrow)(ground))
         if escrow is not None:
             await escrow.custody.begin()
-        application = app.compose(ground, relaying, containers, escrow, stopping)
+        application = compose(ground, relaying, containers, escrow, stopping)
 
         async def note(response: httpx.Response) -> None:
             await response.aread()
@@ -158,8 +160,8 @@ async def staged(
             tasks.cancel_scope.cancel()
 
 
-def configured_escrow(ground: Ground) -> AbstractAsyncContextManager[Escrow | None]:
-    return open_escrow(ground.config, app.escrow_ground(ground), system_clock)
+def configured_escrow(ground: Dependencies) -> AbstractAsyncContextManager[Escrow | None]:
+    return open_escrow(ground.config, app.escrow_dependencies(ground), system_clock)
 
 
 async def until(ask: Callable[[], Awaitable[httpx.Response]], status: int) -> httpx.Response:

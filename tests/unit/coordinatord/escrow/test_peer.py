@@ -16,7 +16,7 @@ from coordinatord.base.secret import Secret
 from coordinatord.escrow.handover import Operators
 from coordinatord.escrow.keys import Generation, KeyPair, seal_secret
 from coordinatord.escrow.peer import NoKeys, Peer
-from tests.fakes.streamed import StreamedTransport
+from tests.fakes.streamed import StreamedTransport, http_over
 from tests.unit.coordinatord.environment import ENVIRONMENT
 
 pytestmark = pytest.mark.anyio
@@ -52,7 +52,7 @@ async def pull(answer: Answer) -> list[Generation] | NoKeys:
         return answer(json.loads(request.content))
 
     async with httpx.AsyncClient(transport=StreamedTransport(respond)) as http:
-        return await Peer(http, "http://peer", OPERATORS, 3, lambda: NOW).pull()
+        return await Peer(http_over(http), "http://peer", OPERATORS, 3, lambda: NOW).pull()
 
 
 async def test_pull_brings_the_keys_that_the_holder_signed() -> None:

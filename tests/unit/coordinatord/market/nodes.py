@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 
+from coordinatord.base.http_client import NoAnswer
 from coordinatord.market.node import Node
 
 URL = "https://user:word@node.example/v1/key-of-mine"
@@ -15,11 +16,15 @@ Answer = Callable[[str, list[Any]], httpx.Response]
 def node_that(answer: Answer) -> Node:
     """Whose sleeps take no time."""
 
-    def respond(request: httpx.Request) -> httpx.Response:
-        body = json.loads(request.content)
-        return answer(body["method"], body["params"])
+    def post(request: bytes) -> tuple[int, bytes]:
+        body = json.loads(request)
+        try:
+            response = answer(body["method"], body["params"])
+        except httpx.HTTPError as error:
+            raise NoAnswer(type(error).__name__) from error
+        return response.status_code, response.content
 
-    return Node(httpx.Client(transport=httpx.MockTransport(respond)), URL, lambda _: None)
+    return Node(post, URL, lambda _: None)
 
 
 def result(value: object) -> httpx.Response:

@@ -9,7 +9,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from coordinatord.base.secret import Secret
-from coordinatord.pins.requests import Signer
+from coordinatord.pins.requests import RequestSigner
 
 CONTENT = b"content"
 SHA256 = hashlib.sha256(CONTENT).digest()
@@ -35,17 +35,17 @@ def botocores(method: str, url: str) -> dict[str, str]:
 def test_request_is_signed_as_botocore_signs_it(method: str, url: str) -> None:
     theirs = botocores(method, url)
     at = datetime.datetime.strptime(theirs["x-amz-date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=datetime.UTC)
-    signer = Signer(Secret("access"), Secret("secret"), "eu-west-3", clock=at.timestamp)
+    signer = RequestSigner(Secret("access"), Secret("secret"), "eu-west-3", clock=at.timestamp)
     ours = signer.headers(method, url, SHA256)
     assert {name: theirs[name] for name in ours} == ours
 
 
 def test_signature_of_the_next_day_has_the_next_days_key() -> None:
     now = [1_700_000_000.0]
-    signer = Signer(Secret("access"), Secret("secret"), "eu-west-3", clock=lambda: now[0])
+    signer = RequestSigner(Secret("access"), Secret("secret"), "eu-west-3", clock=lambda: now[0])
     url = "http://store.example/bucket/a"
     first = signer.headers("GET", url, SHA256)
     assert signer.headers("GET", url, SHA256) == first
     now[0] += 86_400
-    fresh = Signer(Secret("access"), Secret("secret"), "eu-west-3", clock=lambda: now[0])
+    fresh = RequestSigner(Secret("access"), Secret("secret"), "eu-west-3", clock=lambda: now[0])
     assert signer.headers("GET", url, SHA256) == fresh.headers("GET", url, SHA256) != first

@@ -1,0 +1,140 @@
+"""Environment variables read into typed fields: kinds of values, their ranges, and secrets from systemd credentials.
+
+A field declares its variable, its default, its range and a sentence for the operator. A wrong value stops the boot with
+the variable's name. A secret may come from a systemd credential named like the variable, in lower case.
+"""
+
+import ipaddress
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import attrs
+
+from common.refusal import Refused
+from common.secp256k1 import Wallet
+from coordinatord.base.errors import Fatal
+from coordinatord.base.secret import Secret
+
+T = TypeVar("T")
+
+_REQUIRED: Final = object()
+_ORIGIN: Final = re.compile(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?", re.ASCII)
+_KEY: Final = re.compile(r"(0x)?[0-9a-fA-F]{64}", re.ASCII)
+
+
+def variable(name: str, read: Callable[[str], T], about: str, default: object = _REQUIRED, secret: bool = False) -> Any:
+    return attrs.field(metadata={"variable": name, "read": read, "about": about, "default": default, "secret": secret})
+
+
+def integer(low: int, high: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not re.fullmatch(r"0|-?[1-9][0-9]*", text, re.ASCII) or not low <= int(text) <= high:
+            raise ValueError(f"must be an integer in {low}..{high}")
+        return int(text)
+
+    read.__doc__ = f"{low}–{high}"
+    return read
+
+
+def choice(*choices: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in choices:
+            raise ValueError("must be one of " + ", ".join(choices))
+        return text
+
+    read.__doc__ = ", ".join(choices)
+    return read
+
+
+def text(text: str) -> str:
+    return text
+
+
+def url(text: str) -> str:
+    if not re.fullmatch(r"https?://[^\s/]+(/\S*)?", text):
+        raise ValueError("must be an http:// or https:// address")
+    return text.rstrip("/")
+
+
+def boolean(text: str) -> bool:
+    if text not in ("1", "0", "true", "false"):
+        raise ValueError("must be 1, 0, true or false")
+    return text in ("1", "true")
+
+
+def origins(text: str) -> tuple[str, ...]:
+    origins = tuple(part.strip() for part in text.split(","))
+    for origin in origins:
+        if not _ORIGIN.fullmatch(origin):
+            raise ValueError(f"must be exact origins (scheme://host[:port]), comma-separated; not {origin!r}")
+    return origins
+
+
+def ip_addresses(text: str) -> tuple[str, ...]:
+    """Networks are refused: callers are told apart by single addresses, and none would ever be found."""
+    try:
+        return tuple(str(ipaddress.ip_address(part.strip())) for part in text.split(","))
+    except ValueError:
+        raise ValueError("must be IP addresses, comma-separated (no networks, no names)") from None
+
+
+def private_key(text: str) -> Secret:
+    if not _KEY.fullmatch(text):
+        raise ValueError("must be a private key of 32 bytes in hex")
+    digits = text.removeprefix("0x").lower()
+    try:
+        Wallet(bytes.fromhex(digits))
+    except Refused as wrong:
+        raise ValueError(f"is no key: {wrong}") from None
+    return Secret(digits)
+
+
+def private_keys(text: str) -> tuple[Secret, ...]:
+    return tuple(private_key(part.strip()) for part in text.split(","))
+
+
+def secret(text: str) -> Secret:
+    return Secret(text)
+
+
+def secret_url(text: str) -> Secret:
+    return Secret(url(text))
+
+
+def set_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables that are set: an empty value counts as unset."""
+    return {name: value for name, value in environ.items() if value != ""}
+
+
+def read_fields(fields: Sequence["attrs.Attribute[Any]"], present: Mapping[str, str]) -> dict[str, object]:
+    """Values of the fields by name. Raises Fatal, naming the variable at fault."""
+    credentials = Path(present["CREDENTIALS_DIRECTORY"]) if "CREDENTIALS_DIRECTORY" in present else None
+    values: dict[str, object] = {}
+    for field in fields:
+        name, about = field.metadata["variable"], field.metadata
+        value = present.get(name)
+        if value is None and about["secret"] and credentials is not None:
+            value = _credential(credentials / name.lower())
+        if value is not None:
+            try:
+                values[field.name] = about["read"](value)
+            except ValueError as error:
+                raise Fatal(f"{name} {error}") from None
+        elif about["default"] is _REQUIRED:
+            raise Fatal(f"{name} is required ({about['about']})")
+        else:
+            values[field.name] = about["default"]
+    return values
+
+
+def _credential(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8").strip() or None
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise Fatal(f"the credential {path.name} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise Fatal(f"the credential {path.name} must be UTF-8 text") from None

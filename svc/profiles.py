@@ -1,0 +1,123 @@
+"""Profiles: settings by name in one file, for what is neither given explicitly nor in the environment.
+
+    <folder>/svc/config.toml             of the user's configuration folder, or the file that SVC_CONFIG names
+
+    [profile.default]
+    base_url = "https://coordinator.example"
+    wallet_key_file = "/home/me/.config/svc/wallet.key"
+    max_amount = 250_000
+
+A key is the name of a variable without its `SVC_`, in small letters; SVC_PROFILE chooses another profile than
+`default`. The file says who is paid and how much at most, so it must be the user's own and writable by nobody else. It
+holds no keys: `wallet_key_file` names the file of one, for the command line.
+"""
+
+import os
+import stat
+import sys
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from common.refusal import Refused
+
+FILE_VARIABLE: Final = "SVC_CONFIG"
+NAME_VARIABLE: Final = "SVC_PROFILE"
+DEFAULT: Final = "default"
+KEYS: Final = (
+    *("base_url", "wallet_key_file", "pin_gateway", "settlement_margin", "addresses_file", "known_markets", "rpc_url"),
+    *("max_amount", "max_batch_amount", "insecure_http"),
+)
+_LONGEST: Final = 1 << 16
+_OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+
+
+def with_profile(environment: Mapping[str, str]) -> Mapping[str, str]:
+    """The environment with the chosen profile beneath it: a variable that is set, even to nothing, wins.
+
+    Raises Refused for a file that must not be believed or cannot be read as profiles, and for a profile that is chosen
+    and not there; a missing file holds no profiles.
+    """
+    path = place_of(environment)
+    chosen = environment.get(NAME_VARIABLE)
+    profiles = {} if path is None else _read(path, named=FILE_VARIABLE in environment)
+    name = chosen or DEFAULT
+    if name not in profiles:
+        if chosen:
+            there = ", ".join(sorted(profiles)) or "none"
+            raise Refused(f"there is no profile {chosen!r} in {path} (there: {there})", NAME_VARIABLE)
+        return environment
+    values = _as_variables(profiles[name], f"{path}: [profile.{name}]")
+    # Two ways to name a key would leave it to chance which account pays.
+    if "SVC_WALLET_KEY" in environment:
+        values.pop("SVC_WALLET_KEY_FILE", None)
+    return {**values, **environment}
+
+
+def place_of(environment: Mapping[str, str]) -> Path | None:
+    """The place of the file; None where SVC_CONFIG is set to nothing, or where there is no configuration folder."""
+    named = environment.get(FILE_VARIABLE)
+    if named is not None:
+        return Path(named) if named else None
+    if sys.platform == "win32":
+        folder = environment.get("APPDATA")
+        return Path(folder, "svc", "config.toml") if folder else None
+    folder, home = environment.get("XDG_CONFIG_HOME"), environment.get("HOME")
+    if folder and Path(folder).is_absolute():
+        return Path(folder, "svc", "config.toml")
+    return Path(home, ".config", "svc", "config.toml") if home else None
+
+
+def _read(path: Path, *, named: bool) -> dict[str, dict[str, Any]]:
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            _require_own(status, path)
+            raw = file.read(_LONGEST + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        if named:
+            raise Refused(f"{FILE_VARIABLE} names {path}, and there is no such file", FILE_VARIABLE) from None
+        return {}
+    except OSError as error:
+        raise Refused(f"{path} cannot be read: {error.strerror}", FILE_VARIABLE) from None
+    if len(raw) > _LONGEST:
+        raise Refused(f"{path} must be at most {_LONGEST >> 10} KiB", FILE_VARIABLE)
+    try:
+        held = tomllib.loads(raw.decode("utf-8"))
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise Refused(f"{path} is not TOML: {error}", FILE_VARIABLE) from None
+    profiles = held.pop("profile", {})
+    if held or not isinstance(profiles, dict) or not all(isinstance(table, dict) for table in profiles.values()):
+        raise Refused(f"{path} must hold tables named [profile.NAME] and nothing else", FILE_VARIABLE)
+    return profiles
+
+
+def _as_variables(table: Mapping[str, Any], where: str) -> dict[str, str]:
+    values = {}
+    for key, value in table.items():
+        if key not in KEYS:
+            raise Refused(f"{where} has an unknown key {key!r} (known: {', '.join(KEYS)})", FILE_VARIABLE)
+        values[f"SVC_{key.upper()}"] = _as_text(value, f"{where} {key}")
+    return values
+
+
+def _as_text(value: object, where: str) -> str:
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    if isinstance(value, int | str):
+        return str(value)
+    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+        return ",".join(value)
+    raise Refused(f"{where} must be a text, a whole number, true or false, or a list of texts", FILE_VARIABLE)
+
+
+def _require_own(status: os.stat_result, path: Path) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise Refused(f"{path} must be a file", FILE_VARIABLE)
+    if sys.platform == "win32":
+        return
+    if status.st_uid not in (os.geteuid(), 0):
+        raise Refused(f"{path} must belong to you: it says who is paid", FILE_VARIABLE)
+    if status.st_mode & _OTHERS_WRITE:
+        raise Refused(f"{path} must be writable by you alone (chmod go-w {path}): it says who is paid", FILE_VARIABLE)

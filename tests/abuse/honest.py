@@ -1,0 +1,183 @@
+"""Honest buyers in a process of their own, so that what they wait for is the market and not the strangers' own work.
+
+    python -m tests.abuse.honest
+
+Reads one line of JSON from standard input: the coordinator, its gateways, its address book, the buyers' keys, and what
+to order. After a line `go` every buyer buys one job after the other and looks around meanwhile; after `stop` each ends
+the job that it is at, and one line of JSON tells the times and jobs of that stretch. Ends with standard input; exits
+with 1, and says why on standard error, when anything that it was promised fails.
+"""
+
+import json
+import secrets
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import cycle
+from typing import Any, Final
+
+import anyio
+import attrs
+import httpx
+from anyio.abc import Process
+from anyio.streams.text import TextReceiveStream, TextSendStream
+
+from common.address_book import AddressBook
+from svc.client import Client
+from svc.wire.transport import REQUEST_SECONDS
+from tests.soak.plain_http import plain_http
+
+_READ: Final = ("/v1/models", "/evm/jobs?state=Open&limit=50", "/evm/providers?limit=50", "/evm/jobs?limit=50")
+_PAUSE: Final = 0.05
+_PATIENCE: Final = 30.0  # seconds for an honest job: its window is a minute
+
+
+@attrs.define
+class Times:
+    """Seconds that each post, job (from the wish to its mined result) and read took those who are honest."""
+
+    posts: list[float] = attrs.field(factory=list)
+    jobs: list[float] = attrs.field(factory=list)
+    reads: list[float] = attrs.field(factory=list)
+
+
+@attrs.frozen
+class Wish:
+    """What every buyer orders."""
+
+    model: str
+    window: str
+    rate_in: int
+    rate_out: int
+
+
+@attrs.define
+class Honest:
+    """Who buys one job after the other and opens its result, and looks around meanwhile."""
+
+    client: Client
+    pool: httpx.AsyncClient
+    wish: Wish
+    times: Times
+    bought: list[str]
+
+    async def go_on_until(self, enough: anyio.Event) -> None:
+        """At least one job, however long it takes."""
+        async with anyio.create_task_group() as reading:
+            reading.start_soon(self._read)
+            await self._buy()
+            while not enough.is_set():
+                await self._buy()
+            reading.cancel_scope.cancel()
+
+    async def _buy(self) -> None:
+        question = f"What is {secrets.token_hex(16)}?"
+        began = time.monotonic()
+        wish = self.wish
+        prepared = await self.client.prepare(
+            wish.model, question, window=wish.window, rate_in=wish.rate_in, rate_out=wish.rate_out
+        )
+        submitted = await self.client.submit(prepared)
+        assert submitted.mined
+        self.times.posts.append(time.monotonic() - began)
+        self.bought.append(prepared.id)
+        job = await self.client.wait(prepared.id, timeout=_PATIENCE)
+        assert job.status == "completed", f"{prepared.id} is {job.status}"
+        self.times.jobs.append(time.monotonic() - began)
+        assert question in str((await self.client.open(prepared.id)).output)
+
+    async def _read(self) -> None:
+        for path in cycle(_READ):
+            began = time.monotonic()
+            answer = await self.pool.get(path)
+            self.times.reads.append(time.monotonic() - began)
+            assert answer.status_code == 200, f"{path} was answered {answer.status_code}"
+            await anyio.sleep(_PAUSE)
+
+
+@attrs.define
+class HonestProcess:
+    """The process, seen from the test."""
+
+    _process: Process
+    _to: TextSendStream
+    _lines: AsyncIterator[str]
+    bought: set[bytes] = attrs.field(factory=set)
+
+    async def go(self) -> None:
+        await self._to.send("go\n")
+
+    async def stop(self, times: Times) -> None:
+        """Adds to `times` what the stretch since `go` took."""
+        await self._to.send("stop\n")
+        line = await anext(self._lines, None)
+        assert line is not None, "an honest buyer was not served: standard error says how"
+        told: dict[str, Any] = json.loads(line)
+        self.bought |= {bytes.fromhex(job[2:]) for job in told.pop("bought")}
+        for what, seconds in told.items():
+            getattr(times, what).extend(seconds)
+
+
+@asynccontextmanager
+async def honest_process(
+    base_url: str, gateways: tuple[str, ...], book: dict[str, Any], keys: list[str], wish: Wish
+) -> AsyncIterator[HonestProcess]:
+    """Buyers with these wallets, up and waiting for `go`."""
+    told = {"base_url": base_url, "gateways": gateways, "book": book, "keys": keys, "wish": attrs.asdict(wish)}
+    async with await anyio.open_process([sys.executable, "-m", "tests.abuse.honest"], stderr=None) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        to = TextSendStream(process.stdin)
+        await to.send(json.dumps(told) + "\n")
+        try:
+            yield HonestProcess(process, to, _lines(TextReceiveStream(process.stdout)))
+        finally:
+            process.terminate()
+
+
+async def _lines(stream: TextReceiveStream) -> AsyncIterator[str]:
+    held = ""
+    async for text in stream:
+        *whole, held = (held + text).split("\n")
+        for line in whole:
+            yield line
+
+
+async def _main() -> None:
+    commands = anyio.wrap_file(sys.stdin)
+    told = json.loads(await commands.readline())
+    book = AddressBook.parse(json.dumps(told["book"]).encode())
+    wish = Wish(**told["wish"])
+    async with plain_http(told["base_url"], timeout=REQUEST_SECONDS) as pool, _clients(told, book, pool) as clients:
+        while await commands.readline() == "go\n":
+            times, bought, enough = Times(), list[str](), anyio.Event()
+            async with anyio.create_task_group() as buying:
+                for client in clients:
+                    buying.start_soon(Honest(client, pool, wish, times, bought).go_on_until, enough)
+                await commands.readline()
+                enough.set()
+            sys.stdout.write(json.dumps({**attrs.asdict(times), "bought": bought}) + "\n")
+            sys.stdout.flush()
+
+
+@asynccontextmanager
+async def _clients(told: dict[str, Any], book: AddressBook, pool: httpx.AsyncClient) -> AsyncIterator[list[Client]]:
+    async with AsyncExitStack() as stack:
+        yield [
+            await stack.enter_async_context(
+                Client(
+                    told["base_url"],
+                    http=pool,
+                    wallet_key=key,
+                    gateways=told["gateways"],
+                    addresses=book,
+                    environment={},
+                )
+            )
+            for key in told["keys"]
+        ]
+
+
+if __name__ == "__main__":
+    anyio.run(_main)

@@ -1,0 +1,82 @@
+"""Large requests over kept connections, to servers that are slow, stuck, or gone."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from coordinatord.base.http_client import NoAnswer, open_http
+
+pytestmark = pytest.mark.anyio
+
+MIB = 1 << 20
+CONTENT = [bytes([n]) * MIB for n in range(32)]
+SIZE = len(CONTENT) * MIB
+HEADERS = {"content-length": str(SIZE)}
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def server(serve: Serve) -> AsyncIterator[str]:
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await serve(reader, writer)
+        finally:
+            writer.close()
+
+    listening = await asyncio.start_server(connected, "127.0.0.1", 0, limit=MIB)
+    async with listening:
+        yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/"
+
+
+async def body_of(reader: asyncio.StreamReader, pause: float = 0.0) -> bytes:
+    await reader.readuntil(b"\r\n\r\n")
+    body = bytearray()
+    while len(body) < SIZE:
+        body += await reader.readexactly(MIB)
+        await asyncio.sleep(pause)
+    return bytes(body)
+
+
+async def test_body_may_take_any_time_as_long_as_it_moves() -> None:
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert await body_of(reader, pause=0.05) == b"".join(CONTENT)
+        writer.write(OK)
+
+    async with server(slow) as url, open_http(connections=1, patience=0.4) as http:
+        with anyio.fail_after(20):
+            async with http("PUT", url, HEADERS, CONTENT) as response:
+                assert (response.status, await response.read(2)) == (200, b"ok")
+
+
+async def test_server_that_takes_nothing_is_given_up() -> None:
+    released = asyncio.Event()
+
+    async def stuck(_: asyncio.StreamReader, __: asyncio.StreamWriter) -> None:
+        await released.wait()
+
+    async with server(stuck) as url, open_http(connections=1, patience=0.1) as http:
+        with anyio.fail_after(10), pytest.raises(NoAnswer):
+            async with http("PUT", url, HEADERS, CONTENT):
+                pass
+        released.set()
+
+
+async def test_request_on_a_connection_that_the_server_closed_is_sent_again_whole() -> None:
+    bodies: list[bytes] = []
+
+    async def once_each(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        bodies.append(await body_of(reader))
+        writer.write(OK)
+        await writer.drain()
+        await reader.read(1)  # the next request begins, and the connection ends
+
+    async with server(once_each) as url, open_http(connections=1, patience=5) as http:
+        for _ in range(2):
+            async with http("PUT", url, HEADERS, CONTENT) as response:
+                assert await response.read(2) == b"ok"
+    assert bodies == [b"".join(CONTENT)] * 2

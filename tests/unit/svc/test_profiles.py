@@ -1,0 +1,104 @@
+"""Profiles: which value wins, and which files are not believed."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from common.refusal import Refused
+from svc.cli.connection import wallet_of
+from svc.profiles import KEYS, place_of, with_profile
+from svc.settings import Settings
+
+TWO = """
+[profile.default]
+base_url = "https://a.example"
+max_amount = 250_000
+pin_gateway = ["https://g.example", "https://h.example"]
+
+[profile.test]
+base_url = "http://b.example"
+insecure_http = true
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "config.toml"
+    path.write_text(TWO)
+    path.chmod(0o600)
+    return path
+
+
+def test_profile_stands_between_the_environment_and_the_default(file: Path) -> None:
+    settings = Settings.resolve(environment={"SVC_CONFIG": str(file)})
+    assert (settings.base_url, settings.max_amount) == ("https://a.example", 250_000)
+    assert settings.gateways == ("https://g.example", "https://h.example")
+    assert settings.settlement_margin == 3600
+    set_ = {"SVC_CONFIG": str(file), "SVC_MAX_AMOUNT": "7", "SVC_PIN_GATEWAY": ""}
+    settings = Settings.resolve(environment=set_)
+    assert (settings.max_amount, settings.gateways) == (7, ())
+    assert Settings.resolve(max_amount=9, environment=set_).max_amount == 9
+
+
+def test_another_profile_is_chosen_by_name_and_must_be_there(file: Path) -> None:
+    known = {"SVC_CONFIG": str(file), "SVC_PROFILE": "test"}
+    assert Settings.resolve(environment=known).base_url == "http://b.example"
+    with pytest.raises(Refused, match=r"no profile 'tset' in .*config\.toml \(there: default, test\)") as caught:
+        with_profile(known | {"SVC_PROFILE": "tset"})
+    assert caught.value.param == "SVC_PROFILE"
+    assert Settings.resolve(profile="test", environment={"SVC_CONFIG": str(file)}).base_url == "http://b.example"
+
+
+def test_wallet_is_the_profiles_where_the_environment_has_none(tmp_path: Path, file: Path) -> None:
+    key = tmp_path / "wallet.key"
+    key.write_text("11" * 32)
+    key.chmod(0o600)
+    file.write_text(f'[profile.default]\nwallet_key_file = "{key}"\n')
+    known = {"SVC_CONFIG": str(file)}
+    ours = wallet_of(None, known)
+    other = wallet_of(None, known | {"SVC_WALLET_KEY": "22" * 32})
+    assert ours is not None
+    assert other is not None
+    assert ours.address != other.address
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[profile.default]\nmax_amout = 1\n", "unknown key 'max_amout'"),
+        ("[profile.default]\nwallet_key = '11'\n", "unknown key 'wallet_key'"),
+        ("[profile.default]\nmax_amount = 1.5\n", "max_amount must be a text, a whole number"),
+        ("[profile.default\n", "is not TOML"),
+        ("base_url = 'https://a.example'\n", "must hold tables named"),
+        ("profile = 1\n", "must hold tables named"),
+        ("#" * 70_000, "at most 64 KiB"),
+    ],
+)
+def test_file_that_is_no_profiles_is_refused(file: Path, text: str, said: str) -> None:
+    file.write_text(text)
+    with pytest.raises(Refused, match=said) as caught:
+        with_profile({"SVC_CONFIG": str(file)})
+    assert caught.value.param == "SVC_CONFIG"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="modes are POSIX's")
+def test_file_that_others_may_write_is_refused(file: Path) -> None:
+    file.chmod(0o620)
+    with pytest.raises(Refused, match="writable by you alone"):
+        with_profile({"SVC_CONFIG": str(file)})
+
+
+def test_file_is_looked_for_in_the_configuration_folder(tmp_path: Path) -> None:
+    assert place_of({"HOME": "/home/me"}) == Path("/home/me/.config/svc/config.toml")
+    assert place_of({"HOME": "/home/me", "XDG_CONFIG_HOME": "/x"}) == Path("/x/svc/config.toml")
+    assert place_of({"SVC_CONFIG": ""}) is None
+    assert with_profile({"HOME": str(tmp_path)}) == {"HOME": str(tmp_path)}
+    with pytest.raises(Refused, match="no such file"):
+        with_profile({"SVC_CONFIG": str(tmp_path / "none.toml")})
+
+
+def test_every_key_is_a_setting_that_the_package_reads() -> None:
+    package = Path(__file__).parents[3] / "svc"
+    source = "".join(path.read_text() for path in package.rglob("*.py") if path.name != "profiles.py")
+    assert all(f"SVC_{key.upper()}" in source for key in KEYS)

@@ -1,0 +1,75 @@
+"""The order of the house beyond import-linter: where SQL stands, who knows HTTP, and the counts of `make house`."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.house.__main__ import Count, counts
+
+COORDINATOR = Path(__file__).parents[2] / "coordinatord"
+CAPABILITIES = ("system", "batches", "operations", "orders", "files", "escrow", "book", "sessions")
+MODULES = sorted(path for path in COORDINATOR.rglob("*.py") if path.name != "__init__.py")
+OF_CAPABILITIES = [path for path in MODULES if path.relative_to(COORDINATOR).parts[0] in CAPABILITIES]
+STATEMENT = re.compile(
+    r"\s*(select|insert into|update \w+ (\w+ )?set|delete from|with \w+ as|listen |notify )", re.IGNORECASE
+)
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(COORDINATOR))
+
+
+def imports(path: Path) -> set[str]:
+    """The modules that it imports, whole or names of theirs."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            parts = node.module.split(".")
+            modules = {
+                alias.name for alias in node.names if COORDINATOR.parent.joinpath(*parts, f"{alias.name}.py").exists()
+            }
+            found |= {f"{node.module}.{name}" for name in modules} or {node.module}
+    return found
+
+
+def texts(path: Path) -> Iterator[str]:
+    """The string constants that are no docstrings."""
+    tree = ast.parse(path.read_text())
+    holders = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, holders) and node.body and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield node.value
+
+
+@pytest.mark.parametrize("path", OF_CAPABILITIES, ids=named)
+def test_routes_over_rules_over_sql(path: Path) -> None:
+    known = {name for name in imports(path) if name.startswith("coordinatord.")}
+    if path.name == "routes.py":
+        return
+    assert not any(name.startswith("coordinatord.http") or name.endswith(".routes") for name in known)
+    if path.name.endswith("sql.py"):
+        of_capabilities = {name for name in known if name.split(".")[1] in CAPABILITIES}
+        assert all(name.endswith("sql") for name in of_capabilities)
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if not path.name.endswith("sql.py")], ids=named)
+def test_sql_stands_in_sql_modules_and_the_database(path: Path) -> None:
+    if path.relative_to(COORDINATOR).parts[0] != "database":
+        assert [text for text in texts(path) if STATEMENT.match(text)] == []
+
+
+def test_every_capability_has_its_routes() -> None:
+    assert {path.parent.name for path in OF_CAPABILITIES if path.name == "routes.py"} == set(CAPABILITIES)
+
+
+@pytest.mark.parametrize("count", counts(), ids=lambda count: count.what.replace(" ", "-"))
+def test_counts_are_within_their_limits(count: Count) -> None:
+    assert count.holds, count.where
