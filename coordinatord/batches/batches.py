@@ -19,12 +19,11 @@ from coordinatord.database.snapshot import Snapshot
 from coordinatord.files import sql as files
 from coordinatord.pins.containers import UNLIMITED, StorageBudgets
 
-# Status of a batch: from the marks on its row, and from its members where the row does not say yet.
-
 Status = Literal["validating", "in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled"]
 
 
 def status_of(batch: BatchRow) -> Status:
+    """Status of a batch: from the marks on its row, and from its members where the row does not say yet."""
     for status, at in (
         ("failed", batch.failed_at),
         ("completed", batch.completed_at),

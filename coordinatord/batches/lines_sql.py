@@ -156,10 +156,9 @@ async def drop_finished(connection: Connection, older_than_seconds: int, failed_
     return len(dropped)
 
 
-# Posts of batches in the outbox: many at once, behind those that somebody waits for, in a queue bounded on its own.
-
-# Enough that the relayer has something to do while a worker prepares the next stretch, few enough that none waits for
-# its turn until it is dropped.
+# Posts of batches in the outbox stand behind those that somebody waits for, in a queue bounded on its own: enough that
+# the relayer has something to do while a worker prepares the next lines, few enough that none waits until it is
+# dropped.
 MOST_WAITING: Final = 1024
 
 _WITHDRAWN: Final = "relay_queue_timeout"  # what a request that joined such a post hears: it may try again

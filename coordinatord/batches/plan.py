@@ -81,7 +81,7 @@ _MOST_MODELS: Final = 16
 
 
 @attrs.frozen(slots=True)
-class PlannedModel:
+class ModelLines:
     """The lines of one model; the units are totals over them."""
 
     model_id: int = wire(UINT32)
@@ -93,7 +93,7 @@ class PlannedModel:
 @attrs.frozen(slots=True)
 class PlanBody:
     completion_window: str = wire(Text(16), "1h or 24h")
-    models: tuple[PlannedModel, ...] = wire(Several(Nested(PlannedModel), _MOST_MODELS), "1 to 16")
+    models: tuple[ModelLines, ...] = wire(Several(Nested(ModelLines), _MOST_MODELS), "1 to 16")
 
 
 @attrs.frozen(slots=True)
@@ -153,5 +153,5 @@ class Plans:
         ]
 
 
-def _cost(taker: Taker, model: PlannedModel) -> int:
+def _cost(taker: Taker, model: ModelLines) -> int:
     return int(taker.rate_in) * model.units_in + int(taker.rate_out) * model.units_out

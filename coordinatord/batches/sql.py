@@ -260,12 +260,10 @@ async def finish(connection: Connection, batch_id: str, output_file_id: str | No
     await connection.execute("delete from batch_work where batch_id = $1", batch_id)
 
 
-# The workers' side of batches: which one is due, and how far it is. A row stays locked while a worker moves it.
-
-
 @attrs.frozen(slots=True)
 class BatchWork:
-    """A batch to be moved, with what that takes. `ends_as` is set once every line's end is written down."""
+    """A batch that is due, with what moving it takes; its row stays locked while a worker moves it. `ends_as` is set
+    once every line's end is written down."""
 
     batch_id: str
     owner: bytes

@@ -26,10 +26,6 @@ from coordinatord.database.notices import BATCH_DUE, Notices
 from coordinatord.files import sql as files
 from coordinatord.files.files import FileStore
 
-# The lines of a batch's output and error files, and the ids of those files.
-#
-# An id follows from the batch's: a finaliser that was killed writes the same files again, not others beside them.
-
 _WINDOW_ENDED: Final = "the batch's window ended before this line did"
 _MESSAGES: Final = {
     "cancelled": "the owner cancelled the job",
@@ -79,13 +75,15 @@ def _line(batch_id: str, number: int, **members: Any) -> bytes:
     return json.dumps(line, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
 
 
-# The files of a batch whose lines have all ended: streamed from their records to the store, then the batch is done.
-
 log = structlog.get_logger(__name__)
 
 
 @attrs.frozen(slots=True)
 class Finalising:
+    """Writes the files of a batch whose lines have all ended: streamed from their records to the store. Then the batch
+    is done. A file's id follows from the batch's: a finaliser that was killed writes the same files again, not others
+    beside them."""
+
     files: FileStore
     failed_seconds: int = 259_200  # that the files of a batch without a result are kept
 
@@ -148,8 +146,8 @@ class BatchWorker:
             while True:
                 try:
                     moved = await self.turn()
-                except Retryable as trouble:
-                    log.warning("no batch moved", reason=trouble.message)
+                except Retryable as error:
+                    log.warning("no batch moved", reason=error.message)
                     moved = False
                 if not moved:
                     await due.wait(await self._pause())
@@ -171,10 +169,10 @@ class BatchWorker:
                 work = await sql.take(connection)
                 if work is not None:
                     await self._step(connection, work)
-        except Retryable as trouble:
+        except Retryable as error:
             if work is None:
                 raise
-            log.warning("batch put off", batch=work.batch_id, reason=trouble.message)
+            log.warning("batch put off", batch=work.batch_id, reason=error.message)
             await self._put_off(work)
         except Exception:
             if work is None:

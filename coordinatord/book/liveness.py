@@ -65,8 +65,8 @@ class Liveness:
         seen = [Seen(poller.provider_id, poller.model_id, free, at) for poller, (free, at) in polls.items()]
         try:
             await asyncio.gather(*(self._writes.get(one) for one in seen))
-        except Retryable as trouble:
-            log.warning("polls not written down", reason=str(trouble))
+        except Retryable as error:
+            log.warning("polls not written down", reason=str(error))
             return
         self._written |= {poller: last for poller, last in polls.items() if poller in self._written}
 

@@ -79,8 +79,8 @@ class Funding:
         try:
             with anyio.fail_after(_PATIENCE):
                 return await self.token.funds(owners, jobs)
-        except (TimeoutError, Retryable) as trouble:
-            log.warning("leasing without a look at payments", reason=str(trouble) or type(trouble).__name__)
+        except (TimeoutError, Retryable) as error:
+            log.warning("leasing without a look at payments", reason=str(error) or type(error).__name__)
             self._asleep_until = anyio.current_time() + _PAUSE
             return None
 

@@ -188,17 +188,17 @@ class MockCustody:
 
     async def _first_pull(self) -> None:
         deadline = anyio.current_time() + _BOOT_PATIENCE
-        while (trouble := await self.pull()) is not None:
-            if trouble.final or anyio.current_time() > deadline:
-                raise Fatal(f"PEER_REQUIRED: {trouble.reason}")
+        while (failure := await self.pull()) is not None:
+            if failure.final or anyio.current_time() > deadline:
+                raise Fatal(f"PEER_REQUIRED: {failure.reason}")
             await anyio.sleep(_JOINING)
 
     async def _keep_pulling(self) -> None:
         while True:
             try:
                 await self.pull()
-            except Retryable as trouble:
-                log.warning("escrow keys not pulled", reason=trouble.message)
+            except Retryable as error:
+                log.warning("escrow keys not pulled", reason=error.message)
             await anyio.sleep(self._settings.sync_every_s if self._generations else _JOINING)
 
     async def _pull_if_worth_it(self) -> bool:
@@ -212,8 +212,8 @@ async def _every(seconds: float, act: Callable[[], Awaitable[None]]) -> None:
     while True:
         try:
             await act()
-        except Retryable as trouble:
-            log.warning("escrow upkeep put off", reason=trouble.message)
+        except Retryable as error:
+            log.warning("escrow upkeep put off", reason=error.message)
         await anyio.sleep(seconds)
 
 

@@ -87,10 +87,7 @@ def wipe(secret: bytearray) -> None:
     lib.sodium_memzero(ffi.from_buffer(secret), len(secret))
 
 
-# Generations of escrow keys: which one is announced when, when the next is minted, and how long the old ones are
-# kept.
-#
-# Pure bookkeeping in Unix milliseconds, without a clock of its own.
+# Generations of escrow keys, in Unix milliseconds:
 #
 #     minted          announced_from            the next one's announced_from        + RETENTION
 #       │── lead ──────│── announced ────────────│── retired, opens still ────────────│ erased

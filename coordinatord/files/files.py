@@ -150,9 +150,9 @@ class FileStore:
                 doomed = await sql.give_up(connection, file_id)
             if doomed is not None:
                 await self.remove(doomed)
-        except Retryable as trouble:
+        except Retryable as error:
             # The row stands: the janitor comes to it. What went wrong first is what the caller is told.
-            log.warning("upload left to the janitor", file=file_id, reason=trouble.message)
+            log.warning("upload left to the janitor", file=file_id, reason=error.message)
 
 
 @attrs.frozen(slots=True)

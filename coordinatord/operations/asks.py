@@ -23,7 +23,7 @@ MOST_QUOTES: Final = 64
 
 
 @attrs.frozen(slots=True)
-class QuoteBody:
+class QuotedAsk:
     """Both rates 0 withdraw the ask."""
 
     model_id: int = wire(UINT32)
@@ -36,7 +36,7 @@ class QuoteBody:
 class SnapshotBody:
     provider_id: int = wire(UINT32)
     signed_at: int = wire(UINT64, "newer than the provider's latest, at most an hour ahead")
-    quotes: tuple[QuoteBody, ...] = wire(Several(Nested(QuoteBody), MOST_QUOTES))
+    quotes: tuple[QuotedAsk, ...] = wire(Several(Nested(QuotedAsk), MOST_QUOTES))
 
 
 @attrs.frozen(slots=True)

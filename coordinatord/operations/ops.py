@@ -31,8 +31,6 @@ from coordinatord.relayer.budgets import GasBudgets, gas_estimate
 from coordinatord.relayer.outbox_sql import NewRelay, Priority, RelayKind
 from coordinatord.relayer.relaying import Busy, Mined, NoReceipt, RefusedByChain, Relaying
 
-# The five provider ops as POST /evm/ops carries them, read strictly.
-
 LONGEST_EVIDENCE: Final = 32_768
 _SIGNED = "the provider wallet's signature over the op"
 
