@@ -3,15 +3,16 @@
 import secrets
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Final, Literal
+from typing import Final
 
 import asyncpg
 import attrs
 
 from common.quotes import job_id as job_id_of
+from common.wire import files
 from coordinatord.database.connections import Connection
 
-Purpose = Literal["input", "result", "batch", "batch_output"]
+Purpose = files.Purpose
 Named = tuple[bytes, str]  # an upload's owner and content id
 
 UNATTACHED: Final = timedelta(seconds=300)  # what an upload lives until a job or a batch refers to it

@@ -17,6 +17,7 @@ from common.messages.jobs import Order
 from common.quotes import Quote, Terms
 from common.refusal import Refused
 from common.scalars import hex_of
+from common.wire import limits
 from common.wire.fields import (
     ADDRESS,
     BYTES32,
@@ -37,9 +38,9 @@ from coordinatord.chain.registries import JobRegistry, PaymentToken, read_balanc
 from coordinatord.chain.rpc import Call
 from coordinatord.files.sql import FileRow, Named
 
-INLINE_BYTES: Final = 15_679_488  # largest container or result inside a JSON body, decoded
+INLINE_BYTES: Final = limits.INLINE_BYTES  # largest container or result inside a JSON body, decoded
 CID_CHARACTERS: Final = 128
-LONGEST_SLA: Final = 86_400
+LONGEST_SLA: Final = limits.LONGEST_SLA
 
 
 @attrs.frozen(slots=True)

@@ -6,6 +6,7 @@ import attrs
 import structlog
 import trio
 
+from common.wire.states import JobState
 from svcd import metrics
 from svcd.coordinator.client import Coordinator
 from svcd.coordinator.outcomes import ChainRefused, CoordinatorRefusal, Mined, OpOutcome, describe
@@ -13,7 +14,7 @@ from svcd.coordinator.sessions import Signer, SignInRefused
 from svcd.deadline_channel import DeadlineChannel
 from svcd.errors import Unavailable
 from svcd.job.held import Held
-from svcd.job.row import Job, JobState
+from svcd.job.row import Job
 from svcd.job.slots import Slot
 from svcd.stages.pipeline import Pipeline
 from svcd.timings import Clock, Timings

@@ -12,11 +12,12 @@ import structlog
 import trio
 
 from common.refusal import Refused
+from common.wire.states import JobState
 from svcd import metrics
 from svcd.coordinator.client import Coordinator
 from svcd.errors import JobFailed, Unavailable
 from svcd.job.held import CLAIM_DEAD_AFTER, Held, Sealed
-from svcd.job.row import Job, JobState
+from svcd.job.row import Job
 from svcd.job.slots import Slots
 from svcd.journal.entries import Entry
 from svcd.stages.pipeline import Pipeline
