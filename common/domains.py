@@ -1,5 +1,6 @@
 """The seven signing domains of one deployment."""
 
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Final, Generic, Protocol, Self, TypeVar
 
@@ -9,10 +10,10 @@ from common.address_book import AddressBook
 from common.keccak import keccak256
 from common.messages.escrow import HandoverAuth, HandoverKeys, Release
 from common.messages.jobs import Cancel, Claim, Fail, Order, Settle
-from common.messages.payments import ReceiveWithAuthorization
+from common.messages.payments import ReceiveWithAuthorization, packed_job_payment
 from common.messages.providers import AskSnapshot, RequestCapacity, SetIdentity
 from common.messages.sessions import ResultKey, SvcSession
-from common.secp256k1 import signed
+from common.secp256k1 import signed, signers
 
 # EIP-712: domains and digests. The structs themselves are packed in `messages/`.
 #
@@ -83,6 +84,10 @@ class SigningDomain(Generic[M_contra]):
         """What a wallet signs: the struct in its domain."""
         return keccak256(self._prefix + keccak256(message.packed()))
 
+    def signers(self, messages: Iterable[tuple[M_contra, bytes]]) -> list[bytes | None]:
+        """The addresses that signed these messages with these signatures, recovered in one call."""
+        return signers([self.signed(message, signature) for message, signature in messages])
+
     def signed(self, message: M_contra, signature: bytes) -> bytes:
         """The question who did, one of many that `signatures.signers` answers."""
         return signed(self._prefix, message.packed(), signature)
@@ -101,6 +106,16 @@ class Domains:
     escrow: SigningDomain[Release | HandoverAuth | HandoverKeys]
     session: SigningDomain[SvcSession]
     results: SigningDomain[ResultKey]
+
+    def payers(self, registry: bytes, payments: Iterable[tuple[bytes, int, int, bytes, bytes]]) -> list[bytes | None]:
+        """The addresses that signed payments for jobs, recovered in one call. Of each payment: the order's owner, the
+        amount, the order's expiry, the job id, the signature."""
+        return signers(
+            [
+                self.token.signed_struct(packed_job_payment(owner, registry, amount, expires_at, job_id), signature)
+                for owner, amount, expires_at, job_id, signature in payments
+            ]
+        )
 
     @classmethod
     def of(cls, book: AddressBook) -> Self:

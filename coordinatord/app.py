@@ -29,13 +29,13 @@ from coordinatord.chain.registries import JobRegistry, PaymentToken, ProviderReg
 from coordinatord.config import Config
 from coordinatord.database.connections import Database
 from coordinatord.dependencies import Dependencies, containers_of, files_of, open_dependencies, prepare
-from coordinatord.escrow.hosting import EscrowGround, open_escrow
+from coordinatord.escrow.hosting import EscrowDependencies, open_escrow
 from coordinatord.http.middleware import Origins
 from coordinatord.indexer.fetch import Source
 from coordinatord.indexer.follow import IndexerSettings, run_indexer
 from coordinatord.janitor import Janitor
 from coordinatord.operations.reclaimer import ReclaimWorker
-from coordinatord.orders.containers import Containers
+from coordinatord.pins.containers import Containers
 from coordinatord.relayer.budgets import GasBudgets, GasPolicy, Promises
 from coordinatord.relayer.relaying import Relaying
 from coordinatord.relayer.settings import RelayerSettings
@@ -99,9 +99,9 @@ async def run(config: Config) -> None:
     log.info("stopped")
 
 
-def escrow_dependencies(dependencies: Dependencies) -> EscrowGround:
+def escrow_dependencies(dependencies: Dependencies) -> EscrowDependencies:
     providers = ProviderRegistry(dependencies.rpc, dependencies.config.addresses.provider_registry)
-    return EscrowGround(dependencies.domains, dependencies.database, dependencies.rpc, providers)
+    return EscrowDependencies(dependencies.domains, dependencies.database, dependencies.rpc, providers)
 
 
 def relaying_of(dependencies: Dependencies) -> Relaying:

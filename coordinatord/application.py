@@ -4,7 +4,7 @@ import attrs
 from starlette.types import ASGIApp
 
 from coordinatord.base.clock import system_clock
-from coordinatord.batches.batches import Batches
+from coordinatord.batches.batches import BatchService
 from coordinatord.batches.plan import Plans
 from coordinatord.batches.routes import BatchRoutes
 from coordinatord.book.polls import Funding, Polls, no_custody
@@ -18,9 +18,8 @@ from coordinatord.escrow.hosting import Escrow
 from coordinatord.escrow.release import Claims, Releases
 from coordinatord.escrow.routes import EscrowRoutes, Hosted
 from coordinatord.escrow.sql import read_custody
-from coordinatord.files.files import StoredUploads
+from coordinatord.files.files import Uploads
 from coordinatord.files.routes import FileRoutes
-from coordinatord.files.storage_budgets import StorageBudgets
 from coordinatord.http.bodies import BodyBudget, BodyReader
 from coordinatord.http.dispatch import Dispatcher, Gates
 from coordinatord.http.middleware import CallerLimits, Cors, Frame, Origins, TokenBuckets
@@ -32,15 +31,14 @@ from coordinatord.operations.asks import Asks
 from coordinatord.operations.ops import Ops
 from coordinatord.operations.routes import Operations
 from coordinatord.orders.cancel import Cancels, Endings
-from coordinatord.orders.candidates import Market
-from coordinatord.orders.containers import Containers
 from coordinatord.orders.routes import Jobs
-from coordinatord.orders.submission import Submissions
+from coordinatord.orders.submission import Matchmaker, Submissions
+from coordinatord.pins.containers import Containers, StorageBudgets
 from coordinatord.relayer.budgets import Promises
 from coordinatord.relayer.relaying import Relaying
 from coordinatord.sessions.routes import Handshake
-from coordinatord.sessions.sessions import LiveSessions, Sessions
-from coordinatord.system.readiness import Deployment, Readiness
+from coordinatord.sessions.sessions import SessionCache, SessionService
+from coordinatord.system.readiness import DeploymentReads, ReadinessCheck
 from coordinatord.system.routes import Stopping, System
 
 
@@ -77,7 +75,7 @@ class Endpoints:
 
 
 def build_application(
-    config: Config, endpoints: Endpoints, readiness: Readiness, sessions: Sessions, reads: IndexReads
+    config: Config, endpoints: Endpoints, readiness: ReadinessCheck, sessions: SessionService, reads: IndexReads
 ) -> ASGIApp:
     routes = endpoints.routes()
     longest_body = max(route.body.limit for route in routes if route.body is not None)
@@ -117,11 +115,11 @@ def compose(
     posted = PostedJobs.over(
         database, jobs, Decoder(book), first_block=book.deploy_block, widest_range=config.getlogs_cap
     )
-    readiness = Readiness(
+    readiness = ReadinessCheck(
         database, dependencies.rpc, block_time_ms=config.block_time_ms, ready_lag_blocks=config.ready_lag_blocks
     )
-    sessions = Sessions(domains, database, providers, LiveSessions(database))
-    uploads = StoredUploads(database, config.file_retention_seconds)
+    sessions = SessionService(domains, database, providers, SessionCache(database))
+    uploads = Uploads(database, config.file_retention_seconds)
     budgets = relaying.budgets
     submissions = Submissions(
         domains=domains,
@@ -129,7 +127,7 @@ def compose(
         promises=Promises(PaymentToken(asked, book.paytoken)),
         budgets=budgets,
         relayer=dependencies.relayer.address,
-        market=Market(database, config.match_liveness_ms, config.match_candidates),
+        market=Matchmaker(database, config.match_liveness_ms, config.match_candidates),
         containers=containers,
         uploads=uploads,
         relaying=relaying,
@@ -161,7 +159,7 @@ def compose(
     endings = Endings(database, jobs, config.getlogs_cap)
     cancels = Cancels(domains, jobs, posted, budgets, endings, relaying, system_clock)
     endpoints = Endpoints(
-        system=System(readiness, Deployment(book, jobs, config.block_time_ms), stopping),
+        system=System(readiness, DeploymentReads(book, jobs, config.block_time_ms), stopping),
         handshake=Handshake(sessions, book.chain_id),
         models=Models(database, reads),
         jobs=Jobs(book, submissions, cancels, reads),
@@ -171,7 +169,7 @@ def compose(
         providers=Providers(database, reads),
         escrow=EscrowRoutes(hosted_escrow(dependencies, escrow, posted, providers)),
         batches=BatchRoutes(
-            Batches(database, config.file_retention_seconds, StorageBudgets.of(config)),
+            BatchService(database, config.file_retention_seconds, StorageBudgets.of(config)),
             Plans(database, config.match_liveness_ms),
         ),
     )

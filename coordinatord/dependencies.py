@@ -21,9 +21,8 @@ from coordinatord.config import Config
 from coordinatord.database.connections import Database, open_database
 from coordinatord.database.migrate import migrate
 from coordinatord.database.notices import Notices
-from coordinatord.files.files import Files
-from coordinatord.files.storage_budgets import StorageBudgets
-from coordinatord.orders.containers import Containers
+from coordinatord.files.files import FileStore
+from coordinatord.pins.containers import Containers, StorageBudgets
 from coordinatord.pins.store import PinStore, open_pin_store
 
 # What must be true of the chain before anything is signed or verified for it.
@@ -134,10 +133,10 @@ async def prepare(dependencies: Dependencies, patience: StartupPatience) -> None
     )
 
 
-def files_of(dependencies: Dependencies) -> Files:
+def files_of(dependencies: Dependencies) -> FileStore:
     config = dependencies.config
     budgets = StorageBudgets.of(config)
-    return Files(dependencies.database, dependencies.pins, config.file_retention_seconds, budgets)
+    return FileStore(dependencies.database, dependencies.pins, config.file_retention_seconds, budgets)
 
 
 def containers_of(dependencies: Dependencies) -> Containers:

@@ -1,5 +1,5 @@
-"""Janitor: removes lapsed nonces, sessions and leases, ended relays, lines of old batches, objects that no job names,
-files past their time and uploads that died on the way.
+"""Janitor of what nobody needs any more: lapsed nonces, sessions and leases, ended relays, old batches' lines, objects
+that no job names, files past their time and uploads that died on the way.
 
 A role, so that one process at a time does it. A sweep may be cut anywhere: the next one does the rest.
 """
@@ -18,11 +18,10 @@ from coordinatord.batches import lines_sql
 from coordinatord.book import leases_sql
 from coordinatord.database.connections import Database
 from coordinatord.database.locks import hold_role
-from coordinatord.files import objects_sql
 from coordinatord.files import sql as files
-from coordinatord.files import sql as stored
-from coordinatord.files.files import Files
-from coordinatord.orders.containers import Containers
+from coordinatord.files.files import FileStore
+from coordinatord.pins import objects_sql
+from coordinatord.pins.containers import Containers
 from coordinatord.relayer import budgets_sql, results_sql
 from coordinatord.sessions import sql as sessions
 
@@ -38,7 +37,7 @@ _BATCHES_AT_ONCE: Final = 20
 class Janitor:
     database: Database
     containers: Containers
-    files: Files
+    files: FileStore
     retention_seconds: int
     unsettled_seconds: int = 172_800
     failed_batch_seconds: int = 259_200
@@ -74,8 +73,8 @@ class Janitor:
         while doomed := await files.lease_expired(connection, _AT_ONCE):
             for file in doomed:
                 await _removing(file.id, self.files.remove(file))
-        await stored.drop_empty(connection)
-        for kind, size in (await stored.bytes_by_kind(connection)).items():
+        await objects_sql.drop_empty(connection)
+        for kind, size in (await objects_sql.bytes_by_kind(connection)).items():
             metrics.stored_bytes.labels(kind).set(size)
 
 

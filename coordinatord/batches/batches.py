@@ -18,14 +18,13 @@ from coordinatord.batches.sql import BatchRow, NewBatch
 from coordinatord.database.batched_reads import Snapshot
 from coordinatord.database.connections import Connection, Database
 from coordinatord.files import sql as files
-from coordinatord.files.storage_budgets import UNLIMITED, StorageBudgets
-
-# What a batch's status is: from the marks on its row, and from its members where the row does not say yet.
+from coordinatord.pins.containers import UNLIMITED, StorageBudgets
 
 Status = states.BatchStatus
 
 
 def status_of(batch: BatchRow) -> Status:
+    """Status of a batch: from the marks on its row, and from its members where the row does not say yet."""
     for status, at in (
         ("failed", batch.failed_at),
         ("completed", batch.completed_at),
@@ -64,7 +63,7 @@ class BatchBody:
 
 
 @attrs.frozen(slots=True)
-class Found:
+class FoundBatch:
     snapshot: Snapshot
     batch: BatchRow
 
@@ -83,7 +82,7 @@ class NotCancellable:
     """It has ended, or every line of it has."""
 
 
-CancelOutcome: TypeAlias = Found | NotCancellable | None
+BatchCancelOutcome: TypeAlias = FoundBatch | NotCancellable | None
 
 
 def read_batch(values: Mapping[str, object]) -> BatchBody | PlanBody:
@@ -92,7 +91,7 @@ def read_batch(values: Mapping[str, object]) -> BatchBody | PlanBody:
 
 
 @attrs.frozen(slots=True)
-class Batches:
+class BatchService:
     database: Database
     retention_seconds: int
     budgets: StorageBudgets = UNLIMITED
@@ -140,10 +139,10 @@ class Batches:
             return None
         return await batches.find_by_key(connection, new.owner, new.idempotency_key)
 
-    async def find(self, owner: bytes, batch_id: str) -> Found | None:
+    async def find(self, owner: bytes, batch_id: str) -> FoundBatch | None:
         async with self.database.connection() as connection:
             snapshot, batch = await batches.read(connection, batch_id, owner)
-        return Found(snapshot, batch) if batch is not None else None
+        return FoundBatch(snapshot, batch) if batch is not None else None
 
     async def page(self, owner: bytes, after: str | None, limit: int) -> Page:
         async with self.database.connection() as connection:
@@ -155,7 +154,7 @@ class Batches:
             snapshot, found = await batches.read_page(connection, owner, place, limit + 1)
         return Page(snapshot, found[:limit], has_more=len(found) > limit)
 
-    async def cancel(self, owner: bytes, batch_id: str) -> CancelOutcome:
+    async def cancel(self, owner: bytes, batch_id: str) -> BatchCancelOutcome:
         """None when there is no such batch. Lines not yet posted are not posted from now on; jobs stay as they are."""
         found = await self.find(owner, batch_id)
         if found is None:

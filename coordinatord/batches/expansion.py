@@ -1,8 +1,8 @@
-"""From the lines of an input file to records and posts, a stretch at a time.
+"""Expansion of a batch: from the lines of its input file to records and posts, a few hundred lines at a time.
 
-A stretch is read, checked and stored first; then one transaction queues its posts, records its lines and moves the
-cursor. A death before that commit leaves nothing but stored containers, which the next attempt finds; after it, the
-stretch is done. So no line is posted twice, and none is left out.
+Lines are read, checked and stored first; then one transaction queues their posts, records them and moves the cursor. A
+death before that commit leaves nothing but stored containers, which the next attempt finds; after it, the lines are
+done. So no line is posted twice, and none is left out.
 """
 
 import json
@@ -15,7 +15,6 @@ import structlog
 from anyio import to_thread
 
 from common.domains import Domains
-from common.scalars import hex_of
 from coordinatord.base.clock import Clock
 from coordinatord.base.errors import Retryable
 from coordinatord.batches import lines_sql
@@ -26,39 +25,30 @@ from coordinatord.batches.lines import (
     Checked,
     Cursor,
     Good,
-    Line,
+    InputLine,
+    LineBatch,
     LineChecks,
     LineContainers,
     LineReader,
     Skipped,
-    Stretch,
+    judged,
 )
 from coordinatord.batches.lines_sql import Allowance, LineRecord, Post
-from coordinatord.batches.sql import Work
-from coordinatord.chain.contract_calls import View, is_true, read_many
+from coordinatord.batches.sql import BatchWork
+from coordinatord.chain.contract_calls import read_many
 from coordinatord.chain.registries import JobRegistry, read_balance
-from coordinatord.chain.rpc import RpcCall
 from coordinatord.database.connections import Connection
 from coordinatord.database.locks import kept_open
-from coordinatord.files import batch_objects_sql
 from coordinatord.files import sql as files
-from coordinatord.files.batch_objects_sql import Named
-from coordinatord.files.sql import FileRow
-from coordinatord.orders.checks import post_calldata, same_post
-from coordinatord.orders.containers import container_key
+from coordinatord.files.sql import Named
+from coordinatord.orders.judgement import UNKNOWN_UPLOAD, ask_chain, judge, upload_check
+from coordinatord.pins import objects_sql
+from coordinatord.pins.containers import container_key
 from coordinatord.pins.store import PinStore
 from coordinatord.relayer import budgets_sql
 from coordinatord.relayer.budgets import GasPolicy, Promises, gas_estimate, insufficient
 from coordinatord.relayer.budgets_sql import Budget, Spender, Spending, Standing
 from coordinatord.relayer.outbox_sql import RelayKind
-
-# Allowances of a batch's lines: what their owners' gas budgets and balances have room for.
-#
-# A line over its owner's gas budget waits, with all lines behind it, until there is room or the batch's window ends:
-# the
-# budget grows as the lines before it settle. A line beyond its owner's balance fails, as it would alone. A post that
-# was
-# dropped before it was signed takes both again when it comes back, and waits for either: it was promised once.
 
 
 @attrs.frozen(slots=True)
@@ -72,11 +62,18 @@ class Allowed:
 
 @attrs.frozen(slots=True)
 class LineAllowances:
+    """Room that owners' gas budgets and balances have for lines.
+
+    A line over its owner's gas budget waits, with all lines behind it, until there is room or the batch's window ends:
+    the budget grows as the lines before it settle. A line beyond its owner's balance fails, as it would alone. A post
+    that was dropped before it was signed takes both again when it comes back, and waits for either: it was promised
+    once."""
+
     promises: Promises
     policy: GasPolicy
 
     async def room(self, connection: Connection, owner: bytes, most: int) -> int:
-        """How many posts of this owner its gas budget has room for."""
+        """Number of posts that this owner's gas budget has room for."""
         standing = await self._standings(connection, [owner])
         return await budgets_sql.room(connection, self._spending(owner, standing[owner]), most)
 
@@ -188,7 +185,7 @@ class Expansion:
     failed_seconds: int = 259_200  # that the files of a batch without a result are kept
     most_lines: int = MOST_LINES  # of one stretch
 
-    async def step(self, connection: Connection, work: Work) -> None:
+    async def step(self, connection: Connection, work: BatchWork) -> None:
         """Record the next stretch, as much of it as its owners' budgets allow, within the transaction that locks
         `work`."""
         start = Cursor(work.bytes_done, work.lines_done)
@@ -200,8 +197,8 @@ class Expansion:
         try:
             async with kept_open(connection):
                 stretch = await self._read(work, start, most)
-        except Retryable as trouble:
-            if trouble.code != "object_missing" or work.attempts < _GIVEN_UP_AFTER:
+        except Retryable as error:
+            if error.code != "object_missing" or work.attempts < _GIVEN_UP_AFTER:
                 raise
             await self._give_up(connection, work)
             return
@@ -222,7 +219,7 @@ class Expansion:
         await batch_work.move(connection, work.batch_id, stretch.end.offset, stretch.end.lines, expanded=expanded)
         await batches.mark_in_progress(connection, work.batch_id)
 
-    async def _read(self, work: Work, start: Cursor, most_lines: int) -> Stretch:
+    async def _read(self, work: BatchWork, start: Cursor, most_lines: int) -> LineBatch:
         if work.input_bytes is None:
             raise Retryable("pinner_unavailable", "the input file is gone", "object_missing")
         key = files.object_key(work.input_file_id)
@@ -230,9 +227,9 @@ class Expansion:
         def read(first: int, last: int) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
             return self.pins.read(key, first=first, last=last)
 
-        return await LineReader(read, work.input_bytes, most_lines=most_lines).stretch(start)
+        return await LineReader(read, work.input_bytes, most_lines=most_lines).read_lines(start)
 
-    async def _give_up(self, connection: Connection, work: Work) -> None:
+    async def _give_up(self, connection: Connection, work: BatchWork) -> None:
         """The store lost the input file. With nothing recorded the batch fails as a whole; otherwise the lines that
         are left end as errors, and what was posted is followed to its end."""
         message = "the object store no longer holds the input file"
@@ -253,13 +250,13 @@ class Expansion:
 
     # --- a stretch that is to be posted --------------------------------------------------------------------
 
-    async def _post(self, connection: Connection, work: Work, lines: Sequence[Line]) -> list[LineRecord]:
+    async def _post(self, connection: Connection, work: BatchWork, lines: Sequence[InputLine]) -> list[LineRecord]:
         """Records of these lines, or of the first of them when an owner's gas budget has no room for the next."""
         async with kept_open(connection):
             checked, balances = await self._on_chain(await self._alone(work.endpoint, lines))
         goods = [one for one in checked if isinstance(one, Good)]
-        uploads = await batch_objects_sql.find(connection, _named(goods))
-        checked = [_with_upload(one, uploads) if isinstance(one, Good) else one for one in checked]
+        uploads = await files.find_inputs(connection, _named(goods))
+        checked = judged(checked, judge([good.paid for good in goods], [upload_check(uploads)]))
         checked = await _without_duplicates(connection, work.batch_id, checked)
         allowed = await self.allowances.allow(connection, checked, balances)
         checked = allowed.lines
@@ -269,7 +266,7 @@ class Expansion:
         async with kept_open(connection):
             cids = await self.containers.store(inline)
         # From here on nothing but this transaction.
-        attached = await batch_objects_sql.attach(connection, uploads, self.retention_seconds)
+        attached = await files.attach_inputs(connection, uploads, self.retention_seconds)
         skipped = [_record_of(one) for one in checked if isinstance(one, Skipped)]
         ready: list[_Ready] = []
         for good in goods:
@@ -280,51 +277,30 @@ class Expansion:
             elif named in attached:
                 ready.append(_Ready(good, uploads[named].cid))
             else:
-                skipped.append(_record_of(_unknown(good)))
+                skipped.append(_record_of(good.skipped(UNKNOWN_UPLOAD)))
         posts = await to_thread.run_sync(_posts_of, ready)
         relay_ids = await lines_sql.insert(connection, self.registry.address, posts, allowed.allowances)
         if relay_ids is None:
             raise Retryable("busy", "the owner's budget was taken up by another request")
-        await batch_objects_sql.release(connection, [container_key(job_id) for job_id in cids])
+        await objects_sql.release_many(connection, [container_key(job_id) for job_id in cids])
         posted = [
             LineRecord(one.good.line, one.job_id, relay_id, None, None)
             for one, relay_id in zip(ready, relay_ids, strict=True)
         ]
         return skipped + posted
 
-    async def _alone(self, endpoint: str, lines: Sequence[Line]) -> list[Checked]:
-        """What each line decides by itself. In one thread: the interpreter is held for a third of the time, so a
+    async def _alone(self, endpoint: str, lines: Sequence[InputLine]) -> list[Checked]:
+        """Check each line by itself. In one thread: the interpreter is held for a third of the time, so a
         second one would add less than half; other cores are for other processes."""
         checks = LineChecks(self.domains, self.registry.address, endpoint, await self.registry.fees(), self.clock())
         return await to_thread.run_sync(checks.check, lines)
 
-    async def _on_chain(self, checked: Sequence[Checked]) -> tuple[list[Checked], dict[bytes, int]]:
+    async def _on_chain(self, checked: Sequence[Checked]) -> tuple[list[Checked], Mapping[bytes, int]]:
         """Models and payers as the chain has them, each asked for once, and the payers' balances. Everything else that
         the chain decides is found by the relayer, which tries every post before it sends it."""
-        bodies = [one.paid.body for one in checked if isinstance(one, Good)]
-        models = sorted({body.model_id for body in bodies})
-        owners = sorted({body.owner for body in bodies})
-        views: list[View | RpcCall] = [self.registry.model_enabled_view(model_id) for model_id in models]
-        views += [RpcCall("eth_getCode", (hex_of(owner), "latest")) for owner in owners]
-        views += [self.allowances.promises.token.balance_view(owner) for owner in owners]
-        answers = iter(await read_many(self.registry.rpc, views, "payer_code_read"))
-        enabled = {model for model in models if is_true(next(answers))}
-        plain = {owner for owner in owners if next(answers) == b""}
-        told = {owner: read_balance(next(answers)) for owner in owners}
-        balances = {owner: balance for owner, balance in told.items() if balance is not None}
-
-        def judged(one: Checked) -> Checked:
-            if isinstance(one, Skipped):
-                return one
-            body = one.paid.body
-            if body.model_id not in enabled:
-                return Skipped(one.line, body.job_id, "invalid_model", "model_id is not an enabled model")
-            if body.owner not in plain:
-                message = "owner has contract code; pay from an account without code"
-                return Skipped(one.line, body.job_id, "payer_has_code", message)
-            return one
-
-        return [judged(one) for one in checked], balances
+        paid = [one.paid for one in checked if isinstance(one, Good)]
+        facts = await ask_chain(self.registry, self.allowances.promises.token, paid)
+        return judged(checked, judge(paid, [facts.check])), facts.balances
 
 
 async def _without_duplicates(connection: Connection, batch_id: str, checked: Sequence[Checked]) -> list[Checked]:
@@ -349,24 +325,6 @@ def _named(goods: Sequence[Good]) -> list[Named]:
     return sorted({(body.owner, body.container_cid) for body in bodies if body.container_cid is not None})
 
 
-def _with_upload(good: Good, uploads: dict[Named, FileRow]) -> Checked:
-    body = good.paid.body
-    if body.container_cid is None:
-        return good
-    upload = uploads.get((body.owner, body.container_cid))
-    if upload is None:
-        return _unknown(good)
-    if upload.commitment != body.c:
-        return Skipped(good.line, body.job_id, "commitment_mismatch", "the upload does not reproduce c")
-    return good
-
-
-def _unknown(good: Good) -> Skipped:
-    return Skipped(
-        good.line, good.paid.body.job_id, "unknown_container", "container_cid names no live upload of the owner"
-    )
-
-
 def _record_of(one: Skipped) -> LineRecord:
     return LineRecord(one.line, one.job_id, None, one.code, one.message)
 
@@ -375,8 +333,8 @@ def _posts_of(ready: Sequence[_Ready]) -> list[Post]:
     return [
         Post(
             one.job_id,
-            same_post(one.good.paid, one.task_cid),
-            post_calldata(one.good.paid, one.task_cid),
+            one.good.paid.dedupe(one.task_cid),
+            one.good.paid.calldata(one.task_cid),
             one.good.paid.body.owner,
             one.good.paid.amount,
         )

@@ -1,7 +1,7 @@
-"""An input file, read a stretch of lines at a time from where the last stretch ended.
+"""Lines of an input file: read some hundreds at a time, checked, and their containers stored.
 
-What is held at once is one window, or one line when that is longer than a window. A line beyond any submission's size
-is passed over without being held.
+One window is held at once, or one line when that is longer than a window. A line beyond any submission's size is passed
+over without being held.
 """
 
 import hashlib
@@ -19,21 +19,21 @@ from common.refusal import Refused
 from common.wire.fields import parse_sent
 from coordinatord.base.errors import Retryable
 from coordinatord.database.connections import Database
-from coordinatord.files import batch_objects_sql
-from coordinatord.files.batch_objects_sql import NewObject
 from coordinatord.files.inspection import BLANK
-from coordinatord.orders.checks import (
+from coordinatord.orders.judgement import (
+    Fault,
     OrderBody,
     Paid,
-    amount_of,
     check_inline,
-    check_order_signer,
-    check_payer,
+    judge,
+    order_checks,
+    payment_checks,
     read_submission,
-    signers_of,
-    wrong_terms,
+    submission_of,
 )
-from coordinatord.orders.containers import container_key
+from coordinatord.pins import objects_sql
+from coordinatord.pins.containers import container_key
+from coordinatord.pins.objects_sql import NewObject
 from coordinatord.pins.store import PinStore
 
 WINDOW: Final = 1 << 20
@@ -45,7 +45,7 @@ ReadRange = Callable[[int, int], AbstractAsyncContextManager[AsyncIterator[bytes
 
 
 @attrs.frozen(slots=True)
-class Line:
+class InputLine:
     """`number` counts from 1, blank lines too. `text` is None when the line is too long to be a submission."""
 
     number: int
@@ -61,10 +61,10 @@ class Cursor:
 
 
 @attrs.frozen(slots=True)
-class Stretch:
-    """Lines that are not blank, and where the next stretch begins."""
+class LineBatch:
+    """Lines that are not blank, and the cursor from which the next ones are read."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[InputLine, ...]
     end: Cursor
 
 
@@ -76,7 +76,7 @@ class LineReader:
     most_lines: int = MOST_LINES
     longest_line: int = LONGEST_LINE
 
-    async def stretch(self, start: Cursor) -> Stretch:
+    async def read_lines(self, start: Cursor) -> LineBatch:
         """The next lines, at least one while there are any left. Raises Retryable when the store does not give
         what it holds."""
         held = bytearray()
@@ -87,7 +87,7 @@ class LineReader:
                 return self._split(bytes(held), start, at_end=at_end)
             if len(held) > self.longest_line:
                 return await self._pass_over(start, len(held))
-        return Stretch((), start)
+        return LineBatch((), start)
 
     async def _add_window(self, held: bytearray, offset: int) -> None:
         first = offset + len(held)
@@ -100,9 +100,9 @@ class LineReader:
         if len(held) - before != last + 1 - first:
             raise Retryable("pinner_unavailable", "the object store cut the input file short", "store_unavailable")
 
-    def _split(self, held: bytes, start: Cursor, *, at_end: bool) -> Stretch:
+    def _split(self, held: bytes, start: Cursor, *, at_end: bool) -> LineBatch:
         """Whole lines only; the last one of the file may lack its newline."""
-        lines: list[Line] = []
+        lines: list[InputLine] = []
         offset, number = 0, start.lines
         while offset < len(held) and len(lines) < self.most_lines:
             newline = held.find(b"\n", offset)
@@ -112,10 +112,10 @@ class LineReader:
             offset = len(held) if newline < 0 else newline + 1
             number += 1
             if text.strip(BLANK):
-                lines.append(Line(number, text if len(text) <= self.longest_line else None))
-        return Stretch(tuple(lines), Cursor(start.offset + offset, number))
+                lines.append(InputLine(number, text if len(text) <= self.longest_line else None))
+        return LineBatch(tuple(lines), Cursor(start.offset + offset, number))
 
-    async def _pass_over(self, start: Cursor, known: int) -> Stretch:
+    async def _pass_over(self, start: Cursor, known: int) -> LineBatch:
         """To the end of a line of which `known` bytes hold no newline."""
         offset = start.offset + known
         while offset < self.size:
@@ -125,10 +125,7 @@ class LineReader:
             offset += len(ahead) if newline < 0 else newline + 1
             if newline >= 0:
                 break
-        return Stretch((Line(start.lines + 1, None),), Cursor(offset, start.lines + 1))
-
-
-# What a line of a batch decides by itself, checked in a thread: recovering signatures costs most.
+        return LineBatch((InputLine(start.lines + 1, None),), Cursor(offset, start.lines + 1))
 
 
 @attrs.frozen(slots=True)
@@ -137,6 +134,9 @@ class Good:
 
     line: int
     paid: Paid
+
+    def skipped(self, fault: Fault) -> "Skipped":
+        return Skipped(self.line, self.paid.body.job_id, fault.line_code, fault.message)
 
 
 @attrs.frozen(slots=True)
@@ -152,7 +152,8 @@ Checked: TypeAlias = Good | Skipped
 
 @attrs.frozen(slots=True)
 class LineChecks:
-    """`registry` is the job registry's address; `terms` and `now` are those of the moment of processing."""
+    """Checks of lines by themselves, made in a thread: recovering signatures costs most. `registry` is the job
+    registry's address; `terms` and `now` are those of the moment of processing."""
 
     domains: Domains
     registry: bytes
@@ -160,14 +161,14 @@ class LineChecks:
     terms: Terms
     now: float
 
-    def check(self, lines: Sequence[Line]) -> list[Checked]:
+    def check(self, lines: Sequence[InputLine]) -> list[Checked]:
         read = [self._read(line) for line in lines]
         whole = [one.paid for one in read if isinstance(one, Good)]
-        signers = iter(signers_of(self.domains, self.registry, whole))
-        return [self._judged(one, *next(signers)) if isinstance(one, Good) else one for one in read]
+        payment = payment_checks(self.domains, self.registry, self.terms)
+        return judged(read, judge(whole, [*order_checks(self.domains, self.now), *payment, check_inline]))
 
-    def _read(self, line: Line) -> Checked:
-        """Good: a whole submission whose terms are right, with signatures to be checked."""
+    def _read(self, line: InputLine) -> Checked:
+        """Good: a whole submission, to be judged."""
         if line.text is None:
             return Skipped(line.number, None, "invalid_line", "the line is longer than any submission")
         try:
@@ -183,40 +184,31 @@ class LineChecks:
             body = read_submission(values)
         except Refused as wrong:
             return Skipped(line.number, None, wrong.code or "invalid_line", wrong.message)
-        if not isinstance(body, OrderBody) or body.auth_sig is None or body.amount is None:
-            job_id = body.job_id if isinstance(body, OrderBody) else None
-            message = "a line of a batch is a whole submission, with payment and container"
-            return Skipped(line.number, job_id, "container_required", message)
-        try:
-            wrong_term = wrong_terms(body, self.now)
-        except Refused as wrong:
-            return Skipped(line.number, body.job_id, wrong.code or "invalid_line", wrong.message)
-        if wrong_term is not None:
-            return Skipped(line.number, body.job_id, wrong_term.line_code, wrong_term.message)
-        return Good(line.number, Paid(body, body.auth_sig, body.amount))
-
-    def _judged(self, one: Good, signer: bytes | None, payer: bytes | None) -> Checked:
-        paid, body = one.paid, one.paid.body
-        try:
-            check_order_signer(body, signer)
-            if paid.amount != amount_of(body, self.terms):
-                message = "amount is not cap + fee + gas_fee as they are now"
-                return Skipped(one.line, body.job_id, "insufficient_payment", message)
-            check_payer(body, payer)
-            if body.container is not None:
-                check_inline(body.container, body.c)
-        except Refused as wrong:
-            return Skipped(one.line, body.job_id, wrong.code or "invalid_line", wrong.message)
-        return one
+        order = submission_of(body) if isinstance(body, OrderBody) else None
+        if not isinstance(order, Paid):
+            message = "a line of a batch must be a whole submission, with payment and container"
+            return Skipped(line.number, order.body.job_id if order else None, "container_required", message)
+        return Good(line.number, order)
 
 
-# Containers that lines bring along, stored many at a time before their posts are queued.
+def judged(checked: Sequence[Checked], verdicts: Sequence[Fault | None]) -> list[Checked]:
+    """The lines with those skipped that failed a check. `verdicts`: of the good ones."""
+    left = iter(verdicts)
+
+    def after(one: Good) -> Checked:
+        fault = next(left)
+        return one if fault is None else one.skipped(fault)
+
+    return [after(one) if isinstance(one, Good) else one for one in checked]
+
 
 _AT_ONCE: Final = 16  # requests to the store: half of what a process keeps open
 
 
 @attrs.frozen(slots=True)
 class LineContainers:
+    """Containers that lines bring along, stored many at a time before their posts are queued."""
+
     database: Database
     pins: PinStore
 
@@ -228,17 +220,17 @@ class LineContainers:
             return {}
         new = await to_thread.run_sync(_objects_of, contents)
         async with self.database.connection() as connection:
-            known = await batch_objects_sql.hold(connection, new)
+            known = await objects_sql.hold_many(connection, new)
         stored: dict[str, str] = {}
-        troubles: list[Retryable] = []
+        errors: list[Retryable] = []
         left = zip(new, contents, strict=True)
 
         async def put_some() -> None:
             for one, (_, content, _) in left:
                 try:
                     stored[one.key] = await self._stored(one.key, content, known)
-                except Retryable as trouble:
-                    troubles.append(trouble)
+                except Retryable as error:
+                    errors.append(error)
 
         try:
             async with anyio.create_task_group() as tasks:
@@ -248,9 +240,9 @@ class LineContainers:
             if stored:  # what was stored need not be stored again
                 with anyio.move_on_after(10, shield=True):
                     async with self.database.connection() as connection:
-                        await batch_objects_sql.set_cids(connection, stored)
-        if troubles:
-            raise troubles[0]
+                        await objects_sql.set_cids(connection, stored)
+        if errors:
+            raise errors[0]
         return {job_id: stored[container_key(job_id)] for job_id, _, _ in contents}
 
     async def _stored(self, key: str, content: bytes, known: dict[str, str | None]) -> str:

@@ -42,8 +42,8 @@ class LineRecord:
 
 
 async def posted_among(connection: Connection, batch_id: str, job_ids: Sequence[bytes]) -> set[bytes]:
-    """Which of these jobs earlier lines of the batch are. Looked up one by one: asked for as a set, all lines of the
-    batch are read as long as statistics say that there are few, and each is compared with the whole set."""
+    """Those of these jobs that earlier lines of the batch are. Looked up one by one: asked for as a set, all lines of
+    the batch are read as long as statistics say that there are few, and each is compared with the whole set."""
     rows = await connection.fetch(
         "select j.job_id from unnest($2::bytea[]) as j(job_id) cross join lateral (select from batch_lines l"
         " where l.batch_id = $1 and l.job_id = j.job_id and l.relay_id is not null limit 1) l",
@@ -89,7 +89,7 @@ async def all_ended(connection: Connection, batch_id: str) -> bool:
 
 
 async def any_queued(connection: Connection, batch_id: str) -> bool:
-    """Whether a post of it may still be signed."""
+    """True when a post of it may still be signed."""
     queued: bool = await connection.fetchval(
         "select exists (select from batch_lines l join relays r on r.id = l.relay_id"
         " where l.batch_id = $1 and r.state = 'queued')",
@@ -156,10 +156,9 @@ async def drop_finished(connection: Connection, older_than_seconds: int, failed_
     return len(dropped)
 
 
-# Posts of batches in the outbox: many at once, behind those that somebody waits for, in a queue bounded on its own.
-
-# Enough that the relayer has something to do while a worker prepares the next stretch, few enough that none waits for
-# its turn until it is dropped.
+# Posts of batches in the outbox stand behind those that somebody waits for, in a queue bounded on its own: enough that
+# the relayer has something to do while a worker prepares the next lines, few enough that none waits until it is
+# dropped.
 MOST_WAITING: Final = 1024
 
 _WITHDRAWN: Final = "relay_queue_timeout"  # what a request that joined such a post hears: it may try again
@@ -178,7 +177,7 @@ class Post:
 
 @attrs.frozen(slots=True)
 class Allowance:
-    """What the posts of one owner are held against. `spending`: each by itself; `headroom` and `position` as of a
+    """Limits on the posts of one owner. `spending`: each by itself; `headroom` and `position` as of a
     `Promise`."""
 
     spending: Spending
@@ -187,7 +186,7 @@ class Allowance:
 
 
 async def room(connection: Connection) -> int:
-    """How many posts may be added now."""
+    """Number of posts that may be added now."""
     waiting: int = await connection.fetchval(
         "select count(*) from relays where state = 'queued' and priority = $1", Priority.BATCH_POST
     )

@@ -17,7 +17,7 @@ from coordinatord.book import candidates_sql
 from coordinatord.book.candidates_sql import Taker
 from coordinatord.database.connections import Database
 
-# Who takes how many lines of a batch: cheapest first, equal prices in turns, nobody above the room it has.
+# Allocation of lines to providers: cheapest first, equal prices in turns, nobody above the room it has.
 
 
 @attrs.frozen(slots=True)
@@ -29,14 +29,14 @@ class Bidder:
 
 
 @attrs.frozen(slots=True)
-class Wanted:
+class LineDemand:
     """Lines of one model, and who would take them, in the order in which equals take turns."""
 
     lines: int
     bidders: Sequence[Bidder]
 
 
-def allocate(wanted: Sequence[Wanted], room: Mapping[int, int]) -> list[dict[int, int]]:
+def allocate(wanted: Sequence[LineDemand], room: Mapping[int, int]) -> list[dict[int, int]]:
     """For each model, lines by provider; in order of price, without those that get none.
 
     `room` is how many jobs each provider can take, over all models: what an earlier model takes, a later one lacks.
@@ -45,7 +45,7 @@ def allocate(wanted: Sequence[Wanted], room: Mapping[int, int]) -> list[dict[int
     return [_fill(one, left) for one in wanted]
 
 
-def _fill(wanted: Wanted, left: dict[int, int]) -> dict[int, int]:
+def _fill(wanted: LineDemand, left: dict[int, int]) -> dict[int, int]:
     taken: dict[int, int] = {}
     lines = wanted.lines
     for _, equals in groupby(sorted(wanted.bidders, key=lambda bidder: bidder.cost), key=lambda bidder: bidder.cost):
@@ -58,7 +58,7 @@ def _fill(wanted: Wanted, left: dict[int, int]) -> dict[int, int]:
 
 
 def take_turns(lines: int, room: Mapping[int, int]) -> dict[int, int]:
-    """What each gets when all take one line in turn, in order, until there are no lines or no room.
+    """Lines of each when all take one line in turn, in order, until there are no lines or no room.
 
     Counted by rounds instead of lines: whoever has the least room is full after as many whole rounds.
     """
@@ -82,7 +82,7 @@ _MOST_MODELS: Final = limits.PLAN_MODELS
 
 
 @attrs.frozen(slots=True)
-class PlannedModel:
+class ModelLines:
     """The lines of one model; the units are totals over them."""
 
     model_id: int = wire(UINT32)
@@ -94,11 +94,11 @@ class PlannedModel:
 @attrs.frozen(slots=True)
 class PlanBody:
     completion_window: str = wire(Text(16), "1h or 24h")
-    models: tuple[PlannedModel, ...] = wire(Several(Nested(PlannedModel), _MOST_MODELS), "1 to 16")
+    models: tuple[ModelLines, ...] = wire(Several(Nested(ModelLines), _MOST_MODELS), "1 to 16")
 
 
 @attrs.frozen(slots=True)
-class Share:
+class LineShare:
     """Lines that one provider could take, at its ask."""
 
     taker: Taker
@@ -106,12 +106,12 @@ class Share:
 
 
 @attrs.frozen(slots=True)
-class ModelPlan:
+class ModelAllocation:
     """`allocation` sums to fewer than `lines` when the network cannot take them all."""
 
     model_id: int
     lines: int
-    allocation: list[Share]
+    allocation: list[LineShare]
 
 
 def read_plan(body: Mapping[str, object]) -> PlanBody:
@@ -129,7 +129,7 @@ class Plans:
     database: Database
     liveness_ms: int
 
-    async def plan(self, body: PlanBody) -> list[ModelPlan]:
+    async def plan(self, body: PlanBody) -> list[ModelAllocation]:
         """One plan for each model of the body, in its order; they share the providers' capacity."""
         sla = WINDOWS[body.completion_window]
         takers = await candidates_sql.read_takers(
@@ -140,19 +140,19 @@ class Plans:
             for m in body.models
         }
         wanted = [
-            Wanted(model.lines, [Bidder(t.provider_id, _cost(t, model)) for t in by_model[model.model_id].values()])
+            LineDemand(model.lines, [Bidder(t.provider_id, _cost(t, model)) for t in by_model[model.model_id].values()])
             for model in body.models
         ]
         shares = allocate(wanted, {taker.provider_id: taker.room for taker in takers})
         return [
-            ModelPlan(
+            ModelAllocation(
                 model.model_id,
                 model.lines,
-                [Share(by_model[model.model_id][provider_id], lines) for provider_id, lines in taken.items()],
+                [LineShare(by_model[model.model_id][provider_id], lines) for provider_id, lines in taken.items()],
             )
             for model, taken in zip(body.models, shares, strict=True)
         ]
 
 
-def _cost(taker: Taker, model: PlannedModel) -> int:
+def _cost(taker: Taker, model: ModelLines) -> int:
     return int(taker.rate_in) * model.units_in + int(taker.rate_out) * model.units_out

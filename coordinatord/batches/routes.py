@@ -23,8 +23,8 @@ from common.wire.fields import Decimal, Text, Visible
 from common.wire.shapes import Digits
 from coordinatord.base.outcomes import NoSuchObject
 from coordinatord.batches import batches
-from coordinatord.batches.batches import BatchBody, Batches, read_batch, status_of
-from coordinatord.batches.plan import ModelPlan, PlanBody, Plans
+from coordinatord.batches.batches import BatchBody, BatchService, read_batch, status_of
+from coordinatord.batches.plan import ModelAllocation, PlanBody, Plans
 from coordinatord.batches.sql import BatchRow
 from coordinatord.http import responses
 from coordinatord.http.responses import Answer
@@ -74,11 +74,11 @@ def batch_list(rows: list[BatchRow], block_number: int, *, has_more: bool) -> Ba
     )
 
 
-def plan(models: list[ModelPlan]) -> Plan[Digits]:
+def plan(models: list[ModelAllocation]) -> Plan[Digits]:
     return Plan(tuple(_planned_model(model) for model in models))
 
 
-def _planned_model(model: ModelPlan) -> PlannedModel[Digits]:
+def _planned_model(model: ModelAllocation) -> PlannedModel[Digits]:
     return PlannedModel(
         model_id=str(model.model_id),
         lines=str(model.lines),
@@ -98,14 +98,14 @@ def _planned_model(model: ModelPlan) -> PlannedModel[Digits]:
 # Statuses and bodies of the outcomes of batches.
 
 
-def planned(plans: list[ModelPlan]) -> Answer:
+def planned(plans: list[ModelAllocation]) -> Answer:
     """What a batch would meet: not an error, and nothing that a repetition would change."""
     return responses.final(402, plan(plans))
 
 
-def batch_cancelled(outcome: batches.CancelOutcome) -> Answer:
+def batch_cancelled(outcome: batches.BatchCancelOutcome) -> Answer:
     match outcome:
-        case batches.Found():
+        case batches.FoundBatch():
             return responses.ok(batch_as_of(outcome.batch, outcome.snapshot.block_number))
         case batches.NotCancellable():
             message = "the batch has ended, or every line of it has"
@@ -122,7 +122,7 @@ _KEY: Final = "idempotency-key"
 
 @attrs.frozen(slots=True)
 class BatchRoutes:
-    batches: Batches
+    batches: BatchService
     plans: Plans
 
     def routes(self) -> list[Route]:

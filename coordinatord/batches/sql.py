@@ -260,12 +260,10 @@ async def finish(connection: Connection, batch_id: str, output_file_id: str | No
     await connection.execute("delete from batch_work where batch_id = $1", batch_id)
 
 
-# The workers' side of batches: which one is due, and how far it is. A row stays locked while a worker moves it.
-
-
 @attrs.frozen(slots=True)
-class Work:
-    """A batch to be moved, with what that takes. `ends_as` is set once every line's end is written down."""
+class BatchWork:
+    """A batch that is due, with what moving it takes; its row stays locked while a worker moves it. `ends_as` is set
+    once every line's end is written down."""
 
     batch_id: str
     owner: bytes
@@ -282,7 +280,7 @@ class Work:
     input_lines: int | None
 
 
-async def take(connection: Connection) -> Work | None:
+async def take(connection: Connection) -> BatchWork | None:
     """The batch that has waited longest, locked until the transaction ends; those that others hold are passed by."""
     batch_id = await connection.fetchval(
         "select batch_id from batch_work where due_at <= clock_timestamp() order by due_at limit 1"
@@ -298,7 +296,7 @@ async def take(connection: Connection) -> Work | None:
         " where w.batch_id = $1",
         batch_id,
     )
-    return Work(*row)
+    return BatchWork(*row)
 
 
 async def seconds_to_next(connection: Connection) -> float | None:

@@ -20,15 +20,11 @@ from coordinatord.batches import lines_sql, sql
 from coordinatord.batches import sql as batches
 from coordinatord.batches.expansion import NOT_POSTED, Expansion
 from coordinatord.batches.lines_sql import EndedLine
-from coordinatord.batches.sql import Work
+from coordinatord.batches.sql import BatchWork
 from coordinatord.database.connections import Connection, Database
 from coordinatord.database.notices import BATCH_DUE, Notices
 from coordinatord.files import sql as files
-from coordinatord.files.files import Files
-
-# The lines of a batch's output and error files, and the ids of those files.
-#
-# An id follows from the batch's: a finaliser that was killed writes the same files again, not others beside them.
+from coordinatord.files.files import FileStore
 
 _WINDOW_ENDED: Final = "the batch's window ended before this line did"
 _MESSAGES: Final = {
@@ -79,17 +75,19 @@ def _line(batch_id: str, number: int, **members: Any) -> bytes:
     return json.dumps(line, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
 
 
-# The files of a batch whose lines have all ended: streamed from their records to the store, then the batch is done.
-
 log = structlog.get_logger(__name__)
 
 
 @attrs.frozen(slots=True)
 class Finalising:
-    files: Files
+    """Writes the files of a batch whose lines have all ended: streamed from their records to the store. Then the batch
+    is done. A file's id follows from the batch's: a finaliser that was killed writes the same files again, not others
+    beside them."""
+
+    files: FileStore
     failed_seconds: int = 259_200  # that the files of a batch without a result are kept
 
-    async def step(self, connection: Connection, work: Work) -> None:
+    async def step(self, connection: Connection, work: BatchWork) -> None:
         """Within the transaction that locks `work`. A file that an earlier attempt stored is stored again under the
         same id: what it says was written down before the first."""
         completed, failed = await batches.settled_counts(connection, work.batch_id)
@@ -104,7 +102,7 @@ class Finalising:
     async def _file(
         self,
         connection: Connection,
-        work: Work,
+        work: BatchWork,
         which: Literal["output", "error"],
         lines: int,
         write: Callable[[str, EndedLine], bytes],
@@ -148,8 +146,8 @@ class BatchWorker:
             while True:
                 try:
                     moved = await self.turn()
-                except Retryable as trouble:
-                    log.warning("no batch moved", reason=trouble.message)
+                except Retryable as error:
+                    log.warning("no batch moved", reason=error.message)
                     moved = False
                 if not moved:
                     await due.wait(await self._pause())
@@ -165,16 +163,16 @@ class BatchWorker:
 
     async def turn(self) -> bool:
         """Move one batch by one step; False when none was due."""
-        work: Work | None = None
+        work: BatchWork | None = None
         try:
             async with self.database.connection() as connection, connection.transaction():
                 work = await sql.take(connection)
                 if work is not None:
                     await self._step(connection, work)
-        except Retryable as trouble:
+        except Retryable as error:
             if work is None:
                 raise
-            log.warning("batch put off", batch=work.batch_id, reason=trouble.message)
+            log.warning("batch put off", batch=work.batch_id, reason=error.message)
             await self._put_off(work)
         except Exception:
             if work is None:
@@ -184,12 +182,12 @@ class BatchWorker:
             await self._put_off(work)
         return work is not None
 
-    async def _put_off(self, work: Work) -> None:
+    async def _put_off(self, work: BatchWork) -> None:
         pause = min(0.25 * 2**work.attempts, _LONGEST_BACK_OFF)
         async with self.database.connection() as connection:
             await sql.pause(connection, work.batch_id, pause, attempts=work.attempts + 1)
 
-    async def _step(self, connection: Connection, work: Work) -> None:
+    async def _step(self, connection: Connection, work: BatchWork) -> None:
         if work.ends_as is not None:
             await self.finalising.step(connection, work)
             return
@@ -209,7 +207,7 @@ class BatchWorker:
             room = max(await lines_sql.room(connection), 0)
             await lines_sql.revive(connection, batch_id, room, allowances)
 
-    async def _look(self, connection: Connection, work: Work) -> None:
+    async def _look(self, connection: Connection, work: BatchWork) -> None:
         """At what was posted: queue again what was dropped, take back what must not be posted, and settle the end."""
         started = time.monotonic()
         if work.cancelling or work.expired:

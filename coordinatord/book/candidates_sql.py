@@ -1,4 +1,4 @@
-"""Who is there to take an order: live asks, ranked; and the polls that keep them live.
+"""Candidates for an order: live asks, ranked; and the polls that keep them live.
 
 A provider is live for a model while its last poll is recent. Cost at ask decides; among equal costs, whoever was
 picked least recently.
@@ -15,7 +15,7 @@ from coordinatord.database.connections import Database, PreparedConnection
 
 @attrs.frozen(slots=True)
 class Demand:
-    """What is asked of the market. With rates, only asks that they clear; with `designated`, only that provider."""
+    """A question to the market. With rates, only asks that they clear; with `designated`, only that provider."""
 
     model_id: int
     sla_secs: int
@@ -27,7 +27,7 @@ class Demand:
 
 
 @attrs.frozen(slots=True)
-class Candidate:
+class LiveAsk:
     provider_id: int
     box_key: bytes
     rate_in: str
@@ -57,7 +57,7 @@ _LIVE: Final = (
 _MOST: Final = 1000  # of one market probe; more live asks for one model and window than this are not listed
 
 
-async def read_candidates(database: Database, demand: Demand, liveness_ms: int, most: int | None) -> list[Candidate]:
+async def read_candidates(database: Database, demand: Demand, liveness_ms: int, most: int | None) -> list[LiveAsk]:
     """The cheapest first; all of them when `most` is None."""
     async with database.connection() as connection:
         rows = await connection.fetch(
@@ -77,7 +77,7 @@ async def read_candidates(database: Database, demand: Demand, liveness_ms: int, 
             demand.rate_out,
             most if most is not None else _MOST,
         )
-    return [Candidate(*row) for row in rows]
+    return [LiveAsk(*row) for row in rows]
 
 
 async def read_takers(database: Database, models: Collection[int], sla_secs: int, liveness_ms: int) -> list[Taker]:

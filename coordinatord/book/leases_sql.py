@@ -25,16 +25,18 @@ _OPEN: Final = "j.state = 0"
 _BID: Final = f"j.model_id = m.model_id and j.designated = 0 and {_OPEN}"
 
 
-class Poller(NamedTuple):
+class PollKey(NamedTuple):
+    """A provider's poll for a model."""
+
     provider_id: int
     model_id: int
 
 
 @attrs.frozen(slots=True)
 class Peek:
-    """What a poll would meet: whether there is such a model, a bid of it that nobody holds, and anything that the
-    provider holds or might lease. `any_open`: a job that the provider might be leased some time, should nobody else
-    hold it then; while there is none, it cannot hold one either, and there is nothing."""
+    """Look ahead for a poll: is there such a model, a bid of it that nobody holds, anything that the provider holds or
+    might lease? `any_open`: a job that it could lease once nobody else holds it; while there is none, it cannot hold
+    one either, and the poll has nothing to find."""
 
     known_model: bool
     any_bid: bool
@@ -43,23 +45,23 @@ class Peek:
 
 
 @attrs.frozen(slots=True)
-class Place:
+class JobPlace:
     """A job's place in the order of posting."""
 
     block: int
     log: int
 
 
-START: Final = Place(-1, -1)
+START: Final = JobPlace(-1, -1)
 
 
 @attrs.frozen(slots=True)
-class Ask:
-    """`after`: the place in the order of bids where to look first."""
+class LeaseRequest:
+    """A poll that wants leases. `after`: the place in the order of bids from which to look first."""
 
-    poller: Poller
+    poller: PollKey
     free: int
-    after: Place = START
+    after: JobPlace = START
 
 
 @attrs.frozen(slots=True)
@@ -69,12 +71,12 @@ class HeldJob:
     row: JobRow
     is_new: bool
     amount: int
-    place: Place
+    place: JobPlace
 
 
 async def peek(
-    line: PreparedConnection, pollers: Sequence[Poller], bare: Mapping[int, bytes]
-) -> tuple[Snapshot, dict[Poller, Peek]]:
+    line: PreparedConnection, pollers: Sequence[PollKey], bare: Mapping[int, bytes]
+) -> tuple[Snapshot, dict[PollKey, Peek]]:
     """For all of them at once. It looks past no filter: what it calls anything may turn out to be nothing.
 
     `bare`: models that had no bid to lease a moment ago, and the hash of the block that this was at: no look is taken
@@ -100,7 +102,7 @@ async def peek(
         [bare.get(poller.model_id) for poller in pollers],
     )
     peeks = {
-        Poller(row["provider_id"], row["model_id"]): Peek(
+        PollKey(row["provider_id"], row["model_id"]): Peek(
             known_model=row["known"], any_bid=row["some"], any_open=row["any_open"], anything=row["anything"]
         )
         for row in rows
@@ -109,8 +111,8 @@ async def peek(
 
 
 async def poll(
-    connection: Connection, asks: Sequence[Ask], wanted: JobFilter, *, lease_ms: int, custody: int | None
-) -> tuple[Snapshot, dict[Poller, list[HeldJob]]]:
+    connection: Connection, asks: Sequence[LeaseRequest], wanted: JobFilter, *, lease_ms: int, custody: int | None
+) -> tuple[Snapshot, dict[PollKey, list[HeldJob]]]:
     """Lease each the oldest matching jobs that nobody holds, until it holds as many as it asks for (earlier leases
     count); all that each then holds, oldest first. One ask of each poller, and one place for all asks of a model.
 
@@ -137,15 +139,15 @@ async def poll(
         wanted.owner,
         wanted.posted_before,
     )
-    held: dict[Poller, list[HeldJob]] = {ask.poller: [] for ask in asks}
+    held: dict[PollKey, list[HeldJob]] = {ask.poller: [] for ask in asks}
     for row in rows:
         if row["job_id"] is not None:
-            held[Poller(row["poller"], row["model_id"])].append(_held(row))
+            held[PollKey(row["poller"], row["model_id"])].append(_held(row))
     return snapshot_of(rows), held
 
 
 def _held(row: asyncpg.Record) -> HeldJob:
-    return HeldJob(job_row(row), row["is_new"], int(row["amount"]), Place(row["posted_block"], row["posted_log"]))
+    return HeldJob(job_row(row), row["is_new"], int(row["amount"]), JobPlace(row["posted_block"], row["posted_log"]))
 
 
 async def hold_back(connection: Connection, job_ids: Sequence[bytes]) -> None:

@@ -1,8 +1,8 @@
-"""Who polls for what, written down: providers are candidates while their last poll is recent.
+"""Liveness of providers: their polls, written down in time, because they are candidates while the last one is recent.
 
-A poll that says what the one before said, and comes soon after, is not written at once: the last of them is, with its
-own time, long before the written one counts as old. So ten thousand pollers cost a few writes a second, and nobody is
-taken for gone too early, or for there too long.
+A poll that says the same as the one before, soon after it, is not written at once. The last of such polls is written
+with its own time, long before the written one counts as old. So ten thousand pollers cost a few writes a second, and a
+provider counts as live neither too long nor too short.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import structlog
 from coordinatord.base.errors import Retryable
 from coordinatord.book import candidates_sql, leases_sql
 from coordinatord.book.candidates_sql import Seen
-from coordinatord.book.leases_sql import START, HeldJob, Peek, Place, Poller
+from coordinatord.book.leases_sql import START, HeldJob, JobPlace, Peek, PollKey
 from coordinatord.database.batched_reads import BatchedReads, FreshValue, IndexRead, Snapshot, with_snapshot
 from coordinatord.database.connections import Database, PreparedConnection
 
@@ -26,19 +26,19 @@ _WRITTEN_EACH: Final = 1 / 4  # of the time that a poll counts for
 _MOST_REMEMBERED: Final = 100_000
 
 
-class Attendance:
-    """`note` from any task of the event loop, which must be asyncio's."""
+class Liveness:
+    """Writer of polls. `note` may be called from any task of the event loop, which must be asyncio's."""
 
     def __init__(self, database: Database, liveness_ms: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._writes = BatchedReads[Seen, None](database.prepared_connection(), self._write)
         self._counts_for = liveness_ms / 1000 * _WRITTEN_EACH
         self._clock = clock
-        self._written: dict[Poller, tuple[int, float]] = {}
-        self._unwritten: dict[Poller, tuple[int, float]] = {}  # the last polls since then: free slots, and when
+        self._written: dict[PollKey, tuple[int, float]] = {}
+        self._unwritten: dict[PollKey, tuple[int, float]] = {}  # the last polls since then: free slots, and when
         self._writer: asyncio.Task[None] | None = None
 
-    async def note(self, poller: Poller, free: int) -> None:
-        """Returns when the poll is written down, or is about to be while the one before counts."""
+    async def note(self, poller: PollKey, free: int) -> None:
+        """Write the poll down, now or later: returns when it is written, or will be while the one before counts."""
         now = self._clock()
         last_free, at = self._written.get(poller, (-1, 0.0))
         if last_free == free and now - at < self._counts_for:
@@ -53,19 +53,19 @@ class Attendance:
         self._written[poller] = (free, now)
 
     async def _write_later(self) -> None:
-        """Lives as long as a poll is not written down."""
+        """Write what is left, until every poll is written down."""
         while self._unwritten:
             await asyncio.sleep(self._counts_for)
             await self.write()
 
     async def write(self) -> None:
-        """Write down what is not yet, each poll with its own time."""
+        """Write down every poll that is not yet written, with its own time."""
         polls, self._unwritten = self._unwritten, {}
         seen = [Seen(poller.provider_id, poller.model_id, free, at) for poller, (free, at) in polls.items()]
         try:
             await asyncio.gather(*(self._writes.get(one) for one in seen))
-        except Retryable as trouble:
-            log.warning("polls not written down", reason=str(trouble))
+        except Retryable as error:
+            log.warning("polls not written down", reason=str(error))
             return
         self._written |= {poller: last for poller, last in polls.items() if poller in self._written}
 
@@ -75,14 +75,6 @@ class Attendance:
         return dict.fromkeys(polls)
 
 
-# What the polls of a moment tell those after them: where in the order of bids to look, and where there is nothing.
-#
-# Both are remembered for a fraction of a second. A lease that lapses meanwhile is found that much later, or at once
-# by a
-# poll that would otherwise go short; a new job is never missed, because it comes with a block. So where no job is
-# open
-# for a provider at all, whoever holds it, that is remembered until the index moves: no lease is of any matter there.
-
 _REMEMBERED: Final = 0.2  # seconds
 _NOTICED: Final = 0.05  # seconds until polls that would find nothing learn of a block
 _MOST_IDLE: Final = 100_000  # pollers
@@ -91,25 +83,31 @@ _MANY: Final = 32  # leases of a model in that time: fewer are passed over at no
 
 @attrs.frozen(slots=True)
 class _Head:
-    place: Place
+    place: JobPlace
     until: float
     leased: int
 
 
-class Lookout:
+class PollHints:
+    """Hints that recent polls leave to the next ones: where in the order of bids to look, and where there is nothing.
+
+    Both are remembered for a fraction of a second. A lease that lapses meanwhile is found that much later, or at once
+    by a poll that would otherwise go short. A new job is never missed, because it comes with a block: where no job is
+    open for a provider, leased or not, that is remembered until the index moves."""
+
     def __init__(
         self, database: Database, position: FreshValue[Snapshot], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._peeks = BatchedReads[Poller, IndexRead[Peek]](database.prepared_connection(), with_snapshot(self._read))
+        self._peeks = BatchedReads[PollKey, IndexRead[Peek]](database.prepared_connection(), with_snapshot(self._read))
         self._position = position
         self._clock = clock
         self._heads: dict[int, _Head] = {}  # by model
         self._bare: dict[int, tuple[bytes, float]] = {}  # by model: without a bid at this block, until when
-        self._idle: dict[Poller, Peek] = {}  # for whom nothing was open
+        self._idle: dict[PollKey, Peek] = {}  # for whom nothing was open
         self._idle_at = b""  # at this block
 
-    async def peek(self, poller: Poller) -> IndexRead[Peek]:
-        """What the poll would meet; shared with all that ask at the same time."""
+    async def peek(self, poller: PollKey) -> IndexRead[Peek]:
+        """Look for anything the poll could be given, in one read shared with all polls of the moment."""
         idle, idle_at = self._idle.get(poller), self._idle_at
         if idle is not None:
             position = await self._position.lately(_NOTICED)
@@ -117,13 +115,13 @@ class Lookout:
                 return IndexRead(position, idle)
         return await self._peeks.get(poller)
 
-    def head(self, model_id: int) -> Place:
-        """Before it, no bid of the model was to be had a moment ago."""
+    def head(self, model_id: int) -> JobPlace:
+        """Position before which every bid of the model was leased recently; polls may start here."""
         head = self._heads.get(model_id)
         return START if head is None or head.leased < _MANY or head.until < self._clock() else head.place
 
     def leased(self, model_id: int, held: list[HeldJob]) -> None:
-        """What polls without filters found, looking from the head."""
+        """Remember the leases that polls without filters were given, looking from the head."""
         places = [job.place for job in held if job.is_new and not job.row.designated]
         if not places:
             return
@@ -134,7 +132,7 @@ class Lookout:
         else:  # the time counts from the last look at all: what lapsed since then is behind the head
             self._heads[model_id] = _Head(newest, head.until, head.leased + len(places))
 
-    async def _read(self, line: PreparedConnection, pollers: list[Poller]) -> tuple[Snapshot, dict[Poller, Peek]]:
+    async def _read(self, line: PreparedConnection, pollers: list[PollKey]) -> tuple[Snapshot, dict[PollKey, Peek]]:
         now = self._clock()
         self._bare = {model_id: known for model_id, known in self._bare.items() if now < known[1]}
         snapshot, peeks = await leases_sql.peek(

@@ -1,4 +1,4 @@
-"""GET /evm/jobs with `free`: a provider says that it is there, and is handed jobs that nobody else is handed.
+"""Polls (GET /evm/jobs with `free`): a provider shows that it is live, and leases jobs that nobody else holds.
 
 Most polls find nothing: those are answered by one look that all polls of the moment share.
 """
@@ -15,20 +15,12 @@ from common.refusal import Refused
 from coordinatord.base.errors import Retryable
 from coordinatord.base.outcomes import NotSigned, SessionRow
 from coordinatord.book import leases_sql
-from coordinatord.book.leases_sql import START, Ask, HeldJob, Poller
-from coordinatord.book.liveness import Attendance, Lookout
+from coordinatord.book.leases_sql import START, HeldJob, LeaseRequest, PollKey
+from coordinatord.book.liveness import Liveness, PollHints
 from coordinatord.book.sql import JobFilter, JobRow
 from coordinatord.chain.registries import Funds, PaymentToken
 from coordinatord.database.batched_reads import BatchedReads, FreshValue, Snapshot
 from coordinatord.database.connections import Connection, Database
-
-# Whether jobs that are about to be leased can still be paid: owners move their funds, and cancel authorisations.
-#
-# The chain is asked when jobs are leased, in one request for all jobs of a poll, and what it said counts as long as
-# the
-# index stands where it stood. A node that is slow or gone holds no poll up: then the jobs count as paid, and a claim
-# that
-# the token refuses is what tells.
 
 log = structlog.get_logger(__name__)
 
@@ -38,6 +30,12 @@ _PAUSE: Final = 5.0  # seconds in which a node that kept a poll waiting is not a
 
 @attrs.define(slots=True)
 class Funding:
+    """Check that jobs about to be leased can still be paid: owners move their funds, and cancel authorisations.
+
+    The chain is asked when jobs are leased, in one request for all jobs of a poll, and its answer counts as long as the
+    index stands where it stood. A slow or silent node delays no poll: then the jobs count as paid, and the token
+    refuses the claim of one that is not."""
+
     token: PaymentToken
     database: Database
     _at: bytes = attrs.field(default=b"", init=False)  # the block that what is known is of
@@ -46,8 +44,8 @@ class Funding:
     _asleep_until: float = attrs.field(default=0.0, init=False)
 
     async def hold_back_unpaid(self, jobs: list[HeldJob], snapshot: Snapshot) -> bool:
-        """Take from everybody's leases what cannot be paid of `jobs`, and what else the same owners cannot pay.
-        Whether there was any."""
+        """Take the jobs that cannot be paid from everybody's leases, with others that the same owners cannot pay. True
+        when there were any."""
         if self._at != snapshot.block_hash:
             self._at, self._balances, self._unspent = snapshot.block_hash, {}, set()
         funds = await self._ask(jobs)
@@ -80,14 +78,11 @@ class Funding:
         try:
             with anyio.fail_after(_PATIENCE):
                 return await self.token.funds(owners, jobs)
-        except (TimeoutError, Retryable) as trouble:
-            log.warning("leasing without a look at payments", reason=str(trouble) or type(trouble).__name__)
+        except (TimeoutError, Retryable) as error:
+            log.warning("leasing without a look at payments", reason=str(error) or type(error).__name__)
             self._asleep_until = anyio.current_time() + _PAUSE
             return None
 
-
-# Leases for polls, taken together: what a poll costs the database is its statements, and those that wait at the same
-# time share theirs.
 
 Held: TypeAlias = tuple[Snapshot, list[HeldJob]]
 Custody: TypeAlias = Callable[[Connection], Awaitable[int | None]]
@@ -100,17 +95,19 @@ _PLAIN: Final = JobFilter()
 
 
 class Wish(NamedTuple):
-    """`filters`: what is asked of the jobs beyond being open and of the model."""
+    """A poll that waits for leases. `filters`: of jobs beyond being open and of the model."""
 
-    poller: Poller
+    poller: PollKey
     free: int
     filters: JobFilter
 
 
 class Leasing:
-    def __init__(self, database: Database, lookout: Lookout, lease_ms: int, custody: Custody) -> None:
+    """Batches concurrent polls into one lease statement, because the round trip dominates the cost of a poll."""
+
+    def __init__(self, database: Database, hints: PollHints, lease_ms: int, custody: Custody) -> None:
         self._database = database
-        self._lookout = lookout
+        self._hints = hints
         self._lease_ms = lease_ms
         self._custody = custody
         self._plain = BatchedReads[Wish, Held](database, self._take, at_once=_AT_ONCE, most=_MOST_TOGETHER)
@@ -123,13 +120,13 @@ class Leasing:
 
     async def _take(self, database: Database, wishes: list[Wish]) -> dict[Wish, Held]:
         filters = wishes[0].filters
-        free: dict[Poller, int] = defaultdict(int)
+        free: dict[PollKey, int] = defaultdict(int)
         for wish in wishes:  # of two polls of one provider, whatever the order, the one that asks for more decides
             free[wish.poller] = max(free[wish.poller], wish.free)
         heads = {poller.model_id: self._head(poller.model_id, filters) for poller in free}
-        asks = [Ask(poller, slots, heads[poller.model_id]) for poller, slots in free.items()]
+        asks = [LeaseRequest(poller, slots, heads[poller.model_id]) for poller, slots in free.items()]
 
-        async def body(connection: Connection) -> tuple[Snapshot, dict[Poller, list[HeldJob]]]:
+        async def body(connection: Connection) -> tuple[Snapshot, dict[PollKey, list[HeldJob]]]:
             custody = await self._custody(connection)
             return await leases_sql.poll(connection, asks, filters, lease_ms=self._lease_ms, custody=custody)
 
@@ -137,11 +134,11 @@ class Leasing:
         if filters == _PLAIN:
             for model_id in heads:
                 taken = [job for poller, jobs in held.items() if poller.model_id == model_id for job in jobs]
-                self._lookout.leased(model_id, taken)
+                self._hints.leased(model_id, taken)
         return {wish: (snapshot, held[wish.poller]) for wish in wishes}
 
-    def _head(self, model_id: int, filters: JobFilter) -> leases_sql.Place:
-        return self._lookout.head(model_id) if filters == _PLAIN else START
+    def _head(self, model_id: int, filters: JobFilter) -> leases_sql.JobPlace:
+        return self._hints.head(model_id) if filters == _PLAIN else START
 
 
 Leased: TypeAlias = tuple[Snapshot, list[JobRow]]
@@ -167,9 +164,9 @@ class Polls:
     ) -> None:
         """`custody` tells the block up to which open bids are sealed to keys that an escrow has lost."""
         self._funding = funding
-        self._attendance = Attendance(database, liveness_ms)
-        self._lookout = Lookout(database, position)
-        self._leasing = Leasing(database, self._lookout, lease_ms, custody)
+        self._attendance = Liveness(database, liveness_ms)
+        self._hints = PollHints(database, position)
+        self._leasing = Leasing(database, self._hints, lease_ms, custody)
 
     async def poll(
         self, session: SessionRow, wanted: JobFilter, free: int, limit: int, offset: int
@@ -181,7 +178,7 @@ class Polls:
             raise Refused("free needs state=Open", "state")
         if wanted.model_id is None:
             raise Refused("free needs model", "model")
-        poller = Poller(session.provider_id, wanted.model_id)
+        poller = PollKey(session.provider_id, wanted.model_id)
         nothing = await self._nothing_for(poller)
         await self._attendance.note(poller, free)
         if nothing is not None:
@@ -196,11 +193,11 @@ class Polls:
         snapshot, held = await self._lease(Wish(poller, 0 if wanted.provider_id else free, filters))
         return snapshot, [job.row for job in held[offset : offset + limit]]
 
-    async def _nothing_for(self, poller: Poller) -> Snapshot | None:
-        """When the index holds nothing for it: of which moment that is."""
-        if self._lookout.head(poller.model_id) is not START:
+    async def _nothing_for(self, poller: PollKey) -> Snapshot | None:
+        """Snapshot at which the index holds nothing for the poll; None when it holds something."""
+        if self._hints.head(poller.model_id) is not START:
             return None  # bids of the model were leased a moment ago, and there are likely to be more
-        found = await self._lookout.peek(poller)
+        found = await self._hints.peek(poller)
         if found.value is None or not found.value.known_model:
             raise Refused("model is not in the catalogue", "model")
         return None if found.value.anything else found.snapshot

@@ -48,16 +48,6 @@ class IndexReads:
         )
 
 
-# What a job was posted on: from the index, else from the chain's own logs.
-#
-# The registry keeps a hash of a job's terms, so whoever acts on a job has to give them again. Mostly the index has
-# them.
-# What it has not reached yet, or is about to read again after a rebuild, is looked for in the logs, newest blocks
-# first:
-# an exit must not wait for the index. Nothing here has to be believed: terms that are not the job's are refused by
-# the
-# registry, and an owner is held against the job's id, which is a hash over it.
-
 log = structlog.get_logger(__name__)
 
 _POSTED: Final = hex_of(
@@ -72,6 +62,13 @@ _MOST_RANGES: Final = 24
 
 @attrs.frozen(slots=True)
 class PostedJobs:
+    """Terms that a job was posted on: from the index, else from the chain's own logs.
+
+    The registry keeps a hash of a job's terms, so every later call about the job carries them again. A job that the
+    index has not reached yet, or is about to read again after a rebuild, is looked for in the logs, newest blocks
+    first: an exit must not wait for the index. Nothing here has to be believed: the registry refuses terms that are not
+    the job's, and the owner is checked against the job's id, which is a hash over it."""
+
     registry: JobRegistry
     decoder: Decoder
     first_block: int

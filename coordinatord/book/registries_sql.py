@@ -63,9 +63,6 @@ async def read_floors(
     return snapshot_of(rows), [FloorRow(*row[:4]) for row in rows if row["model_id"] is not None]
 
 
-# Providers as the index holds them, with the capacity that their reputation leaves them.
-
-
 @attrs.frozen(slots=True)
 class ProviderRow:
     provider_id: int
@@ -112,9 +109,6 @@ def _provider(row: asyncpg.Record) -> ProviderRow:
     return ProviderRow(*row[:10])
 
 
-# The models of the catalogue.
-
-
 @attrs.frozen(slots=True)
 class ModelRow:
     model_id: int
@@ -152,9 +146,6 @@ async def read_by_names(line: PreparedConnection, names: Sequence[str]) -> tuple
 
 def _model(row: asyncpg.Record) -> ModelRow:
     return ModelRow(*row[:5])
-
-
-# The escrow allowlist of the provider registry.
 
 
 @attrs.frozen(slots=True)

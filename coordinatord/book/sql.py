@@ -117,14 +117,11 @@ async def read_posted_block(connection: Connection, job_id: bytes) -> int | None
 
 # Pages of the job book, in the order of posting.
 #
-# A list is read from the index that holds it in that order, and a page far inside is found: `job_counts` says how
-# many
-# jobs of a list are in each chunk of 4096 ordinals, and in 64 of those together, so a page starts in the chunk that
-# its
-# offset falls into, and passes over less than a chunk. That goes for the lists of all jobs, of one model, of one
-# owner
-# and of one provider, each with or without a state and `posted_before`, in both orders. A list by two of those, or by
-# rates, walks one of the lists that it is part of, and is given up after `_PATIENCE`.
+# A list is read from the index that holds it in that order. `job_counts` says how many jobs of a list are in each chunk
+# of 4096 ordinals, and in 64 of those together: a page far inside starts in the chunk that its offset falls into, and
+# passes over less than a chunk. That goes for the lists of all jobs, of one model, of one owner and of one provider,
+# each with or without a state and `posted_before`, in both orders. A list by two of those, or by rates, walks one of
+# the lists that it is part of, and is given up after `_PATIENCE`.
 
 _STATES: Final = {"Open": 0, "Claimed": 1, "Settled": 2, "Cancelled": 3}
 _CHUNK_BITS: Final = 12  # as the migration has it: chunks of 2^12 ordinals,
@@ -162,7 +159,7 @@ async def read_page(database: Database, wanted: JobFilter, limit: int, offset: i
 
 
 def page_statement(wanted: JobFilter, limit: int, offset: int) -> Statement:
-    """What a row shows is made of the page's rows alone, not of all that an offset passes over."""
+    """Statement for a page: rows are completed from the page alone, not of all that an offset passes over."""
     listing = _Listing.of(wanted)
     found = offset > _WALKED and listing.is_counted
     if found:
@@ -274,7 +271,7 @@ class _Listing:
         return f"select chunk, sum(jobs) as jobs, {before} as before {self._counts(bits, *conditions)} group by chunk"
 
     def _beyond(self) -> str:
-        """How many of the list's jobs were posted after the bound: by large chunks, small ones, and one by one."""
+        """Count of the list's jobs that were posted after the bound: by large chunks, small ones, and one by one."""
         bound, small = "(select ordinal from bound)", f"(select ordinal >> {_CHUNK_BITS} from bound)"
         large = f"({small} >> {_STEP_BITS})"
         sums = [
@@ -307,7 +304,7 @@ class _Listing:
         return [f"from jobs j where {' and '.join([state, *conditions])}" for state in states]
 
 
-# What jobs were posted on, from the index: every call of the registry about a job carries it.
+# Terms that jobs were posted on, from the index: every call of the registry about a job carries them.
 
 POSTED_COLUMNS: Final = (
     "j.job_id, j.c, j.model_id, j.sla_secs, j.rate_in::text as rate_in, j.rate_out::text as rate_out, j.units_in,"

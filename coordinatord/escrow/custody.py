@@ -1,4 +1,4 @@
-"""What every kind of escrow can do with the keys that it holds."""
+"""Custody of escrow keys: announce one, open wraps with any, give evidence of them."""
 
 from typing import Protocol
 
@@ -10,13 +10,13 @@ from common.escrow import mock_measurement, report_data
 from common.scalars import base64_of
 from coordinatord.base.clock import Clock
 from coordinatord.base.errors import Retryable
-from coordinatord.escrow.keys import EscrowKey, open_with_any
-
-# The evidence that an escrow gives for a key, as a value.
+from coordinatord.escrow.keys import KeyPair, open_with_any
 
 
 @attrs.frozen(slots=True)
-class Evidence:
+class KeyEvidence:
+    """Evidence that an escrow gives for a key."""
+
     type: str
     report_data: bytes
     debug: bool
@@ -24,8 +24,8 @@ class Evidence:
 
 
 @attrs.frozen(slots=True)
-class MockEvidence(Evidence):
-    """What a development instance says of itself in addition; the real thing would be signed by its hardware."""
+class DevelopmentEvidence(KeyEvidence):
+    """Evidence of a development instance; that of a real one would be signed by its hardware."""
 
     measurement: bytes
     tcb: str
@@ -34,21 +34,21 @@ class MockEvidence(Evidence):
 
 @attrs.frozen(slots=True)
 class AnnouncedKey:
-    """What GET /key tells."""
+    """Answer of GET /key."""
 
     public: PublicKey
-    evidence: Evidence
+    evidence: KeyEvidence
     issued_at: int
 
 
-def static_evidence(public: PublicKey, release: int) -> Evidence:
-    return Evidence(escrow.STATIC, report_data(public), debug=False, release=release)
+def static_evidence(public: PublicKey, release: int) -> KeyEvidence:
+    return KeyEvidence(escrow.STATIC, report_data(public), debug=False, release=release)
 
 
-def mock_evidence(public: PublicKey, release: int) -> MockEvidence:
+def mock_evidence(public: PublicKey, release: int) -> DevelopmentEvidence:
     """The quote repeats measurement and report_data: a stand-in that nobody should take for a proof."""
     measurement, bound = mock_measurement(release), report_data(public)
-    return MockEvidence(
+    return DevelopmentEvidence(
         escrow.MOCK,
         bound,
         debug=False,
@@ -59,10 +59,8 @@ def mock_evidence(public: PublicKey, release: int) -> MockEvidence:
     )
 
 
-# The answer of an instance that joins and was not handed a key yet.
-
-
 def unminted() -> Retryable:
+    """Error of an instance that joins and was not handed a key yet."""
     return Retryable("not_ready", "this escrow waits for its keys", "escrow_key_unminted", retry_after=1)
 
 
@@ -70,20 +68,20 @@ class Custody(Protocol):
     def announced(self) -> PublicKey | None:
         """The key that new orders are sealed to; None while there is none yet."""
 
-    def evidence(self, public: PublicKey) -> Evidence:
-        """What is said about a key of this escrow."""
+    def evidence(self, public: PublicKey) -> KeyEvidence:
+        """Evidence for a key of this escrow."""
 
     async def open(self, seed_wrap: bytes) -> bytearray | None:
         """The seed under a wrap, or None when no key that is held opens it. Whoever gets it wipes it."""
 
     async def has_lost_keys(self) -> bool:
-        """Whether a wrap that does not open may have been sealed to a key of ours that nobody holds any more."""
+        """True when a wrap that does not open may have been sealed to a key of ours that nobody holds any more."""
 
     async def begin(self) -> None:
-        """What must be before anything is served. Raises Fatal or Retryable when it cannot be."""
+        """Acquire the first key; called once before serving. Raises Fatal or Retryable when it cannot."""
 
     async def run(self) -> None:
-        """What goes on beside the requests, until cancelled."""
+        """Rotate, pull and erase keys in the background, until cancelled."""
 
     def end(self) -> None:
         """Wipes every key."""
@@ -92,14 +90,14 @@ class Custody(Protocol):
 class StaticCustody:
     """Keys that the operator gave: the first is announced, all of them open, none is lost by a restart."""
 
-    def __init__(self, keys: tuple[EscrowKey, ...], release: int) -> None:
+    def __init__(self, keys: tuple[KeyPair, ...], release: int) -> None:
         self._keys = keys
         self._release = release
 
     def announced(self) -> PublicKey | None:
         return self._keys[0].public
 
-    def evidence(self, public: PublicKey) -> Evidence:
+    def evidence(self, public: PublicKey) -> KeyEvidence:
         return static_evidence(public, self._release)
 
     async def open(self, seed_wrap: bytes) -> bytearray | None:
@@ -120,7 +118,7 @@ class StaticCustody:
 
 
 def announced_key(custody: Custody, clock: Clock) -> AnnouncedKey:
-    """What GET /key tells. Raises Retryable while there is no key."""
+    """Answer of GET /key. Raises Retryable while there is no key."""
     public = custody.announced()
     if public is None:
         raise unminted()

@@ -22,7 +22,7 @@ from coordinatord.chain.rpc import Rpc, quantity
 from coordinatord.chain.rpc_errors import RpcError
 from coordinatord.database.connections import Connection, Database
 from coordinatord.escrow import sql as rows
-from coordinatord.escrow.custody import Evidence, mock_evidence
+from coordinatord.escrow.custody import KeyEvidence, mock_evidence
 from coordinatord.escrow.keys import Generation, Generations, open_with_any
 from coordinatord.escrow.peer import NoKeys, Peer
 from coordinatord.escrow.sql import GenerationRow
@@ -46,7 +46,7 @@ class MockSettings:
 
     @property
     def lead_ms(self) -> int:
-        """How long before its time a generation is minted: peers pull twice within it."""
+        """Milliseconds by which a generation is minted before it is announced: peers pull twice within them."""
         return min(2000 * self.sync_every_s, self.rotate_every_ms // 2)
 
 
@@ -71,7 +71,7 @@ class MockCustody:
     def held(self) -> tuple[Generation, ...]:
         return self._generations.held()
 
-    def evidence(self, public: PublicKey) -> Evidence:
+    def evidence(self, public: PublicKey) -> KeyEvidence:
         return mock_evidence(public, self._settings.release)
 
     async def open(self, seed_wrap: bytes) -> bytearray | None:
@@ -188,17 +188,17 @@ class MockCustody:
 
     async def _first_pull(self) -> None:
         deadline = anyio.current_time() + _BOOT_PATIENCE
-        while (trouble := await self.pull()) is not None:
-            if trouble.final or anyio.current_time() > deadline:
-                raise Fatal(f"PEER_REQUIRED: {trouble.reason}")
+        while (failure := await self.pull()) is not None:
+            if failure.final or anyio.current_time() > deadline:
+                raise Fatal(f"PEER_REQUIRED: {failure.reason}")
             await anyio.sleep(_JOINING)
 
     async def _keep_pulling(self) -> None:
         while True:
             try:
                 await self.pull()
-            except Retryable as trouble:
-                log.warning("escrow keys not pulled", reason=trouble.message)
+            except Retryable as error:
+                log.warning("escrow keys not pulled", reason=error.message)
             await anyio.sleep(self._settings.sync_every_s if self._generations else _JOINING)
 
     async def _pull_if_worth_it(self) -> bool:
@@ -212,8 +212,8 @@ async def _every(seconds: float, act: Callable[[], Awaitable[None]]) -> None:
     while True:
         try:
             await act()
-        except Retryable as trouble:
-            log.warning("escrow upkeep put off", reason=trouble.message)
+        except Retryable as error:
+            log.warning("escrow upkeep put off", reason=error.message)
         await anyio.sleep(seconds)
 
 

@@ -1,4 +1,4 @@
-"""POST /handover, as the holder of keys answers it.
+"""Handover of escrow keys to a peer: POST /handover, as the holder answers it.
 
 Checked in the specification's order, which is also that of cost: everything that is in the request itself, then the
 operator's signature, and the chain's allowlist last.
@@ -23,8 +23,6 @@ from coordinatord.base.clock import ISSUED_WITHIN, Clock, is_fresh
 from coordinatord.chain.registries import NOT_LISTED, TOMBSTONED, ProviderRegistry
 from coordinatord.escrow.custody import unminted
 from coordinatord.escrow.keys import Generation, seal_secret, wipe
-
-# Fields of the escrow's request bodies that read as nothing elsewhere does.
 
 
 @attrs.frozen(slots=True)
@@ -55,11 +53,10 @@ class AnySignature:
         return {"type": "string"}
 
 
-# The operators that an instance knows: it signs as the first of them, and trusts what any of them signed.
-
-
 @attrs.frozen(slots=True)
 class Operators:
+    """Operator keys of an instance: it signs as the first of them, and trusts what any of them signed."""
+
     domains: Domains
     first: Wallet
     addresses: frozenset[bytes]
@@ -73,7 +70,7 @@ class Operators:
         return self.first.sign(self.domains.escrow.digest(message))
 
     def signer(self, message: HandoverAuth | HandoverKeys, signature: bytes) -> bytes | None:
-        """Whose signature it is, known or not; None when it is no signature."""
+        """Address that signed, known or not; None for a malformed signature."""
         return recover(self.domains.escrow.digest(message), signature)
 
 
@@ -109,7 +106,7 @@ Reason = Literal[
 
 
 @attrs.frozen(slots=True)
-class HandedOver:
+class GrantedHandover:
     keys_sealed: bytes
     key_count: int
     holder_release: int
@@ -121,18 +118,18 @@ class NotHandedOver:
     message: str
 
 
-Outcome: TypeAlias = HandedOver | NotHandedOver
+HandoverOutcome: TypeAlias = GrantedHandover | NotHandedOver
 
 
 @attrs.frozen(slots=True)
-class Handing:
+class HandoverService:
     operators: Operators
     providers: ProviderRegistry
     held: Callable[[], tuple[Generation, ...]]
     release: int
     clock: Clock
 
-    async def hand_over(self, body: HandoverBody) -> Outcome:
+    async def hand_over(self, body: HandoverBody) -> HandoverOutcome:
         """Raises Retryable while the allowlist cannot be read, and while there is nothing to hand over."""
         refusal = self._refusal(body)
         if refusal is not None:
@@ -148,7 +145,7 @@ class Handing:
         return self._sealed(body, generations)
 
     def _refusal(self, body: HandoverBody) -> NotHandedOver | None:
-        """What can be told without the chain."""
+        """Refusal that needs no chain, or None."""
         if not is_fresh(body.issued_at, self.clock()):
             return NotHandedOver("stale_issued_at", f"issued_at is not within ±{ISSUED_WITHIN} seconds of now")
         if body.evidence.report_data != report_data(body.channel_pubkey):
@@ -165,7 +162,7 @@ class Handing:
             return NotHandedOver("operator_not_authorized", "the signer is no operator of this escrow")
         return None
 
-    def _sealed(self, body: HandoverBody, generations: tuple[Generation, ...]) -> HandedOver:
+    def _sealed(self, body: HandoverBody, generations: tuple[Generation, ...]) -> GrantedHandover:
         keys = [HandedKey(one.key.copy_secret(), one.announced_from) for one in generations]
         signed = content(self.release, keys)
         message = bytearray(len(signed) + 65)
@@ -173,7 +170,7 @@ class Handing:
             message[: len(signed)] = signed
             answers_for = HandoverKeys(body.channel_pubkey.raw, body.issued_at, signed)
             message[len(signed) :] = self.operators.sign(answers_for)
-            return HandedOver(seal_secret(body.channel_pubkey, message), len(keys), self.release)
+            return GrantedHandover(seal_secret(body.channel_pubkey, message), len(keys), self.release)
         finally:
             for secret in (signed, message, *(key.secret for key in keys)):
                 wipe(secret)

@@ -1,4 +1,4 @@
-"""The escrow that the configuration asks for, put together; its keys are wiped when it ends."""
+"""Escrow of the configured kind; its keys are wiped when it ends."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -13,8 +13,8 @@ from coordinatord.config import Config
 from coordinatord.database.connections import Database
 from coordinatord.escrow.custody import Custody, StaticCustody
 from coordinatord.escrow.development import MockCustody, MockSettings
-from coordinatord.escrow.handover import Handing, Operators
-from coordinatord.escrow.keys import EscrowKey
+from coordinatord.escrow.handover import HandoverService, Operators
+from coordinatord.escrow.keys import KeyPair
 from coordinatord.escrow.peer import open_peer
 
 
@@ -23,12 +23,12 @@ class Escrow:
     """An escrow that is hosted here. `handing` is None where keys are not handed over."""
 
     custody: Custody
-    handing: Handing | None
+    handing: HandoverService | None
 
 
 @attrs.frozen(slots=True)
-class EscrowGround:
-    """What a development escrow stands on."""
+class EscrowDependencies:
+    """Dependencies of a development escrow."""
 
     domains: Domains
     database: Database
@@ -37,7 +37,7 @@ class EscrowGround:
 
 
 @asynccontextmanager
-async def open_escrow(config: Config, ground: EscrowGround, clock: Clock) -> AsyncIterator[Escrow | None]:
+async def open_escrow(config: Config, ground: EscrowDependencies, clock: Clock) -> AsyncIterator[Escrow | None]:
     """None with ESCROW_MODE=off. Nothing is minted or pulled before `custody.begin()`."""
     if config.escrow_mode == "off":
         yield None
@@ -49,11 +49,11 @@ async def open_escrow(config: Config, ground: EscrowGround, clock: Clock) -> Asy
 
 
 def _static(config: Config) -> Escrow:
-    keys = tuple(EscrowKey.of_operator(bytes.fromhex(key.reveal())) for key in config.operator_keys)
+    keys = tuple(KeyPair.of_operator(bytes.fromhex(key.reveal())) for key in config.operator_keys)
     return Escrow(StaticCustody(keys, config.release_ordinal), None)
 
 
-async def _mock(config: Config, ground: EscrowGround, clock: Clock, stack: AsyncExitStack) -> Escrow:
+async def _mock(config: Config, ground: EscrowDependencies, clock: Clock, stack: AsyncExitStack) -> Escrow:
     release = config.release_ordinal
     operators = Operators.of(ground.domains, config.operator_keys)
     peer = None
@@ -68,4 +68,4 @@ async def _mock(config: Config, ground: EscrowGround, clock: Clock, stack: Async
         clock_offset_ms=config.escrow_clock_offset_ms,
     )
     custody = MockCustody(settings, ground.database, ground.rpc, peer, clock)
-    return Escrow(custody, Handing(operators, ground.providers, custody.held, release, clock))
+    return Escrow(custody, HandoverService(operators, ground.providers, custody.held, release, clock))

@@ -21,7 +21,7 @@ sodium_init()
 _FAILED: Final = -1
 
 
-class EscrowKey:
+class KeyPair:
     """A key pair. Prints as its public half."""
 
     __slots__ = ("_secret", "public")
@@ -46,7 +46,7 @@ class EscrowKey:
         return cls(bytearray(escrow_key(operator_key).raw))
 
     def open(self, sealed: bytes) -> bytearray | None:
-        """What was sealed to this key, or None where it does not open. Whoever gets it wipes it."""
+        """Open what was sealed to this key; None where it does not open. The caller wipes it."""
         if len(sealed) < SEAL_OVERHEAD:
             return None
         opened = bytearray(len(sealed) - SEAL_OVERHEAD)
@@ -67,7 +67,7 @@ class EscrowKey:
         return f"<escrow key {self.public.raw.hex()}>"
 
 
-def open_with_any(keys: Iterable[EscrowKey], sealed: bytes) -> bytearray | None:
+def open_with_any(keys: Iterable[KeyPair], sealed: bytes) -> bytearray | None:
     """A sealed box does not tell whom it is for: the keys are tried in their order."""
     for key in keys:
         opened = key.open(sealed)
@@ -87,10 +87,7 @@ def wipe(secret: bytearray) -> None:
     lib.sodium_memzero(ffi.from_buffer(secret), len(secret))
 
 
-# Generations of escrow keys: which one is announced when, when the next is minted, and how long the old ones are
-# kept.
-#
-# Pure bookkeeping in Unix milliseconds, without a clock of its own.
+# Generations of escrow keys, in Unix milliseconds:
 #
 #     minted          announced_from            the next one's announced_from        + RETENTION
 #       │── lead ──────│── announced ────────────│── retired, opens still ────────────│ erased
@@ -106,7 +103,7 @@ RETENTION: Final = _DAY + _DAY + _MARGIN
 
 @attrs.frozen(slots=True)
 class Generation:
-    key: EscrowKey
+    key: KeyPair
     announced_from: int
 
     @property
@@ -129,7 +126,7 @@ class Generations:
         """Oldest first."""
         return tuple(self._held)
 
-    def newest_first(self) -> Iterable[EscrowKey]:
+    def newest_first(self) -> Iterable[KeyPair]:
         """In the order in which a wrap is most likely to open."""
         return (generation.key for generation in reversed(self._held))
 
@@ -153,17 +150,17 @@ class Generations:
         return begun[-1] if begun else next(iter(self._held), None)
 
     def is_due(self, now: int) -> bool:
-        """Whether it is time to mint the next one."""
+        """True when it is time to mint the next one."""
         return not self._held or self._held[-1].announced_from + self._rotate_every - self._lead <= now
 
     def is_overdue(self, now: int) -> bool:
-        """Whether the newest one's time is over without a next one."""
+        """True when the newest one's time is over without a next one."""
         return not self._held or self._held[-1].announced_from + self._rotate_every <= now
 
     def mint(self, now: int) -> Generation:
         """A new one that is not held yet: it is `add`ed once it is recorded."""
         begin = self._held[-1].announced_from + self._rotate_every if self._held else now
-        return Generation(EscrowKey.generate(), max(now, begin))
+        return Generation(KeyPair.generate(), max(now, begin))
 
     def past_retention(self, now: int) -> list[Generation]:
         """Those whose successor has been announced for so long that nothing sealed to them can be claimed any more."""

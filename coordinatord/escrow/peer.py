@@ -20,14 +20,14 @@ from coordinatord.base.clock import Clock
 from coordinatord.base.http_client import Http, HttpResponse, NoResponse, UnfitResponse, open_http
 from coordinatord.escrow.custody import mock_evidence
 from coordinatord.escrow.handover import Operators
-from coordinatord.escrow.keys import EscrowKey, Generation, wipe
+from coordinatord.escrow.keys import Generation, KeyPair, wipe
 
 _PATIENCE: Final = 10.0  # seconds for one pull
 _HEADERS: Final = {"content-type": "application/json"}
 _LONGEST_ANSWER: Final = 4 << 20  # above the largest message in base64
 
 
-class _Answer(msgspec.Struct):
+class _PeerResponse(msgspec.Struct):
     keys_sealed: str
     key_count: int
     holder_release: int
@@ -60,7 +60,7 @@ class Peer:
 
     async def pull(self) -> list[Generation] | NoKeys:
         """All that the peer holds. The keys are the caller's to keep or to erase."""
-        channel = EscrowKey.generate()
+        channel = KeyPair.generate()
         issued_at = int(self.clock())
         try:
             request = msgspec.json.encode(self._request(channel, issued_at))
@@ -68,7 +68,7 @@ class Peer:
                 body = await reply.read(_LONGEST_ANSWER)
             if reply.status != HTTPStatus.OK:
                 return _refused(reply, body)
-            return self._opened(channel, issued_at, msgspec.json.decode(body, type=_Answer))
+            return self._opened(channel, issued_at, msgspec.json.decode(body, type=_PeerResponse))
         except (msgspec.DecodeError, Refused, UnfitResponse) as error:
             return NoKeys(f"the peer's answer is no handover: {error}", final=False)
         except NoResponse as error:
@@ -76,7 +76,7 @@ class Peer:
         finally:
             channel.erase()
 
-    def _request(self, channel: EscrowKey, issued_at: int) -> dict[str, object]:
+    def _request(self, channel: KeyPair, issued_at: int) -> dict[str, object]:
         evidence = mock_evidence(channel.public, self.release)
         return {
             "evidence": {
@@ -93,7 +93,7 @@ class Peer:
             "operator_signature": hex_of(self.operators.sign(HandoverAuth(channel.public.raw, issued_at))),
         }
 
-    def _opened(self, channel: EscrowKey, issued_at: int, answer: _Answer) -> list[Generation] | NoKeys:
+    def _opened(self, channel: KeyPair, issued_at: int, answer: _PeerResponse) -> list[Generation] | NoKeys:
         """Raises Refused for bytes that are none."""
         message = channel.open(read_base64(answer.keys_sealed, _LONGEST_ANSWER, "keys_sealed"))
         if message is None:
@@ -110,7 +110,7 @@ class Peer:
             for key in handover.keys:
                 wipe(key.secret)
             return NoKeys("the peer's keys are not signed by an operator of this escrow", final=False)
-        return [Generation(EscrowKey(key.secret), key.announced_from) for key in handover.keys]
+        return [Generation(KeyPair(key.secret), key.announced_from) for key in handover.keys]
 
 
 @asynccontextmanager

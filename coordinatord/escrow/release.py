@@ -33,18 +33,13 @@ from coordinatord.escrow.custody import Custody, unminted
 from coordinatord.escrow.handover import AnySignature, SealingKey
 from coordinatord.escrow.keys import wipe
 
-# Who holds the claim of a job, read from the chain; reads that wait for one another go to the node as one request.
-#
-# The chain and not the index decides: a release cannot be taken back, and the index may trail. With confirmations the
-# claim is looked up a second time, that many blocks below the head.
-
 T = TypeVar("T")
 
 _AT_ONCE: Final = 100  # calls in one request: nodes refuse larger ones
 
 
 @attrs.frozen(slots=True)
-class Claim:
+class ClaimHolder:
     """The claim of a job by the provider that this wallet operates."""
 
     job_id: bytes
@@ -53,7 +48,10 @@ class Claim:
 
 
 class Claims:
-    """Reads for any number of requests at once."""
+    """Claim holders of jobs, read from the chain; reads that wait for one another go to the node as one request.
+
+    The chain decides, not the index: a release cannot be taken back, and the index may trail. With confirmations the
+    claim is looked up a second time, that many blocks below the head."""
 
     def __init__(self, jobs: JobRegistry, providers: ProviderRegistry, confirmations: int) -> None:
         self._jobs = jobs
@@ -61,7 +59,7 @@ class Claims:
         self._confirmations = confirmations
         self._job_reads: BatchedReads[bytes, ChainJob | None] = BatchedReads(jobs, _read_jobs)
         self._wallet_reads: BatchedReads[bytes, int | None] = BatchedReads(providers, _read_wallets)
-        self._deep_reads: BatchedReads[Claim, bool] = BatchedReads(jobs.rpc, self._read_depth)
+        self._deep_reads: BatchedReads[ClaimHolder, bool] = BatchedReads(jobs.rpc, self._read_depth)
 
     async def job(self, job_id: bytes) -> ChainJob | None:
         """The job as it is now; Retryable with `job_read` when the node answers with an error."""
@@ -71,11 +69,11 @@ class Claims:
         """The provider that the wallet is registered for; Retryable with `provider_id_read`."""
         return await self._wallet_reads.get(wallet)
 
-    async def is_deep(self, claim: Claim) -> bool:
-        """Whether the claim stands as many blocks below the head as the operator wants to see."""
+    async def is_deep(self, claim: ClaimHolder) -> bool:
+        """True when the claim stands as many blocks below the head as the operator wants to see."""
         return self._confirmations == 0 or await self._deep_reads.get(claim)
 
-    async def _read_depth(self, rpc: Rpc, claims: list[Claim]) -> dict[Claim, bool]:
+    async def _read_depth(self, rpc: Rpc, claims: list[ClaimHolder]) -> dict[ClaimHolder, bool]:
         block = await _head(rpc) - self._confirmations
         if block < 0:
             return dict.fromkeys(claims, False)
@@ -128,7 +126,7 @@ class ReleaseBody:
 
 
 @attrs.frozen(slots=True)
-class Released:
+class ReleasedKey:
     dek_sealed: bytes
 
 
@@ -149,7 +147,7 @@ class NotReleased:
     message: str
 
 
-Outcome: TypeAlias = Released | NotReleased
+ReleaseOutcome: TypeAlias = ReleasedKey | NotReleased
 
 _FAIL_SOON: Final = "fail the job within 300 seconds of its claim"
 _WRONG_WALLET: Final = NotReleased("wrong_wallet", "the signature is not of the wallet that claimed the job")
@@ -165,14 +163,14 @@ class Releases:
     posted: PostedJobs
     clock: Clock
 
-    async def release(self, body: ReleaseBody) -> Outcome:
+    async def release(self, body: ReleaseBody) -> ReleaseOutcome:
         """Raises Retryable while the chain cannot be read, while the claim is not deep enough, and while there is no
         key."""
         outcome = await self._decide(body)
-        metrics.escrow_releases.labels("released" if isinstance(outcome, Released) else outcome.reason).inc()
+        metrics.escrow_releases.labels("released" if isinstance(outcome, ReleasedKey) else outcome.reason).inc()
         return outcome
 
-    async def _decide(self, body: ReleaseBody) -> Outcome:
+    async def _decide(self, body: ReleaseBody) -> ReleaseOutcome:
         if not is_fresh(body.issued_at, self.clock()):
             return NotReleased("stale_issued_at", f"issued_at is not within ±{ISSUED_WITHIN} seconds of now")
         c = commitment(body.seed_wrap, body.ct_hash)
@@ -191,12 +189,12 @@ class Releases:
             return NotReleased("wrap_mismatch", "seed_wrap and ct_hash do not reproduce the job's commitment")
         if await self.claims.provider_of(wallet) != job.provider_id:
             return _WRONG_WALLET
-        if not await self.claims.is_deep(Claim(body.job_id, wallet, job.provider_id)):
+        if not await self.claims.is_deep(ClaimHolder(body.job_id, wallet, job.provider_id)):
             # A reorganisation could still give the job to another, and what was released stays released.
             raise Retryable("relay_unavailable", "the claim is not confirmed yet", "job_read", retry_after=1)
         return await self._sealed(body, found.posted.owner)
 
-    async def _sealed(self, body: ReleaseBody, owner: bytes) -> Outcome:
+    async def _sealed(self, body: ReleaseBody, owner: bytes) -> ReleaseOutcome:
         if self.custody.announced() is None:
             raise unminted()
         seed = await self.custody.open(body.seed_wrap)
@@ -208,4 +206,4 @@ class Releases:
             dek = data_key(seed, self.chain_id, self.registry, owner)
         finally:
             wipe(seed)
-        return Released(box.seal(body.response_pubkey, dek))
+        return ReleasedKey(box.seal(body.response_pubkey, dek))

@@ -12,7 +12,7 @@ from common.wire.escrow import HandedOver, Key, MockEvidence, PublishedEvidence,
 from coordinatord.base.clock import Clock
 from coordinatord.escrow import custody as evidence_values
 from coordinatord.escrow import handover, release
-from coordinatord.escrow.custody import AnnouncedKey, Evidence, announced_key
+from coordinatord.escrow.custody import AnnouncedKey, KeyEvidence, announced_key
 from coordinatord.escrow.handover import HandoverBody
 from coordinatord.escrow.hosting import Escrow
 from coordinatord.escrow.release import ReleaseBody, Releases
@@ -25,9 +25,9 @@ def key(announced: AnnouncedKey) -> Key[PublishedEvidence]:
     return Key(announced.public.raw.hex(), _evidence(announced.evidence), announced.issued_at)
 
 
-def _evidence(evidence: Evidence) -> PublishedEvidence:
+def _evidence(evidence: KeyEvidence) -> PublishedEvidence:
     bound = evidence.report_data.hex()
-    if isinstance(evidence, evidence_values.MockEvidence):
+    if isinstance(evidence, evidence_values.DevelopmentEvidence):
         return MockEvidence(
             bound, evidence.debug, evidence.release, evidence.measurement.hex(), evidence.tcb, evidence.quote
         )
@@ -57,9 +57,9 @@ _NOT_RELEASED: Final[Mapping[release.Reason, tuple[int, ErrorType]]] = {
 }
 
 
-def released(outcome: release.Outcome) -> Answer:
+def released(outcome: release.ReleaseOutcome) -> Answer:
     match outcome:
-        case release.Released():
+        case release.ReleasedKey():
             return responses.ok_private(Released(base64_of(outcome.dek_sealed)))
         case release.NotReleased():
             status, kind = _NOT_RELEASED[outcome.reason]
@@ -80,9 +80,9 @@ _NOT_HANDED_OVER: Final[Mapping[handover.Reason, tuple[int, ErrorType]]] = {
 }
 
 
-def handed_over(outcome: handover.Outcome) -> Answer:
+def handed_over(outcome: handover.HandoverOutcome) -> Answer:
     match outcome:
-        case handover.HandedOver():
+        case handover.GrantedHandover():
             body = HandedOver(base64_of(outcome.keys_sealed), outcome.key_count, outcome.holder_release)
             return responses.ok_private(body)
         case handover.NotHandedOver():

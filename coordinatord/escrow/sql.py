@@ -28,7 +28,7 @@ async def record(connection: Connection, held: Sequence[GenerationRow]) -> None:
 
 
 async def mark_lost(connection: Connection, held: Sequence[bytes], now_ms: int) -> list[bytes]:
-    """What was announced before and is not among `held`: the keys that are lost now."""
+    """Mark as lost the keys that were announced before and are not among `held`; those that are newly lost."""
     await connection.execute(
         "delete from escrow_generations where announced_from > $1 and public_key <> all($2)", now_ms, held
     )

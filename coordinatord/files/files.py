@@ -7,7 +7,7 @@ of them, and holds a few pieces and two parts at a time, whatever its size.
 
 from collections.abc import AsyncIterable, AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Final, Protocol
+from typing import Final
 
 import anyio
 import attrs
@@ -19,7 +19,7 @@ from coordinatord.database.connections import Connection, Database
 from coordinatord.files import sql
 from coordinatord.files.inspection import Inspected, Inspection, inspection_of
 from coordinatord.files.sql import Begun, Doomed, FileRow, Purpose
-from coordinatord.files.storage_budgets import UNLIMITED, StorageBudgets
+from coordinatord.pins.containers import UNLIMITED, StorageBudgets
 from coordinatord.pins.store import Pinned, PinStore
 
 log = structlog.get_logger(__name__)
@@ -29,7 +29,7 @@ _PIECE_BYTES: Final = 1 << 18
 
 
 @attrs.frozen(slots=True)
-class Files:
+class FileStore:
     database: Database
     pins: PinStore
     retention_seconds: int
@@ -150,9 +150,9 @@ class Files:
                 doomed = await sql.give_up(connection, file_id)
             if doomed is not None:
                 await self.remove(doomed)
-        except Retryable as trouble:
+        except Retryable as error:
             # The row stands: the janitor comes to it. What went wrong first is what the caller is told.
-            log.warning("upload left to the janitor", file=file_id, reason=trouble.message)
+            log.warning("upload left to the janitor", file=file_id, reason=error.message)
 
 
 @attrs.frozen(slots=True)
@@ -186,55 +186,28 @@ async def _gathered(pieces: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
         yield b"".join(waiting)
 
 
-# Uploads that submissions and settles may refer to by content id.
-
-
 @attrs.frozen(slots=True)
-class Upload:
-    """A stored upload; `commitment` is a container's `c`, computed while it came in."""
+class Uploads:
+    """Live uploads that submissions and settles name by their content ids."""
 
-    file_id: str
-    cid: str
-    commitment: bytes | None
-
-
-class Uploads(Protocol):
-    """Finds an upload that is still live, by its owner and content id."""
-
-    async def find_input(self, owner: bytes, cid: str) -> Upload | None: ...
-    async def find_result(self, owner: bytes, cid: str) -> Upload | None: ...
-
-    async def hold(self, upload: Upload, job_id: bytes) -> bool:
-        """Before an op that names it goes to the chain: it is not removed while that is undecided. False when it is
-        gone meanwhile."""
-        ...
-
-    async def attach(self, upload: Upload) -> None:
-        """The op took effect: it is kept for the retention period."""
-        ...
-
-
-@attrs.frozen(slots=True)
-class StoredUploads:
     database: Database
     retention_seconds: int
 
-    async def find_input(self, owner: bytes, cid: str) -> Upload | None:
+    async def find_input(self, owner: bytes, cid: str) -> FileRow | None:
         async with self.database.connection() as connection:
-            return _upload(await sql.find_by_cid(connection, owner, cid, "input"))
+            return await sql.find_by_cid(connection, owner, cid, "input")
 
-    async def find_result(self, owner: bytes, cid: str) -> Upload | None:
+    async def find_result(self, owner: bytes, cid: str) -> FileRow | None:
         async with self.database.connection() as connection:
-            return _upload(await sql.find_by_cid(connection, owner, cid, "result"))
+            return await sql.find_by_cid(connection, owner, cid, "result")
 
-    async def hold(self, upload: Upload, job_id: bytes) -> bool:
+    async def hold(self, upload: FileRow, job_id: bytes) -> bool:
+        """Before an op that names it goes to the chain: it is not removed while that is undecided. False when it is
+        gone meanwhile."""
         async with self.database.connection() as connection:
-            return await sql.hold(connection, upload.file_id, job_id)
+            return await sql.hold(connection, upload.id, job_id)
 
-    async def attach(self, upload: Upload) -> None:
+    async def attach(self, upload: FileRow) -> None:
+        """The op took effect: it is kept for the retention period."""
         async with self.database.connection() as connection:
-            await sql.attach(connection, upload.file_id, self.retention_seconds)
-
-
-def _upload(row: FileRow | None) -> Upload | None:
-    return None if row is None else Upload(row.id, row.cid, row.commitment)
+            await sql.attach(connection, upload.id, self.retention_seconds)

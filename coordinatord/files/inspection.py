@@ -1,4 +1,4 @@
-"""What is checked of an upload while it passes: by its purpose, in constant memory."""
+"""Inspection of uploads while they pass: by their purpose, in constant memory."""
 
 from typing import Final, Protocol
 
@@ -17,7 +17,7 @@ _AT_ONCE: Final = 1 << 16  # bytes that are split into lines at a time: their ob
 
 @attrs.frozen(slots=True)
 class Inspected:
-    """What is known of a whole upload."""
+    """Facts about a whole upload."""
 
     lines: int = 0
     commitment: bytes | None = None

@@ -10,7 +10,7 @@ from common.refusal import Refused
 from common.wire.fields import Text
 from common.wire.files import File, FileDetails, Purpose
 from coordinatord.base.outcomes import NoSuchObject
-from coordinatord.files.files import Files
+from coordinatord.files.files import FileStore
 from coordinatord.files.sql import FileRow
 from coordinatord.http import responses
 from coordinatord.http.responses import Answer
@@ -27,7 +27,7 @@ _JSONL: Final = "application/jsonl"
 
 @attrs.frozen(slots=True)
 class FileRoutes:
-    files: Files
+    files: FileStore
 
     def routes(self) -> list[Route]:
         return [

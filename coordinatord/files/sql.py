@@ -1,17 +1,19 @@
 """Rows of uploaded files and of what batches yielded."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
 import asyncpg
 import attrs
 
+from common.quotes import job_id as job_id_of
 from common.wire import files
 from coordinatord.database.connections import Connection
 
 Purpose = files.Purpose
+Named = tuple[bytes, str]  # an upload's owner and content id
 
 UNATTACHED: Final = timedelta(seconds=300)  # what an upload lives until a job or a batch refers to it
 UPLOADING: Final = timedelta(hours=1)  # beyond the time of one part; a row without a cid after that was left by a crash
@@ -233,35 +235,21 @@ def _file_row(row: asyncpg.Record) -> FileRow:
     return FileRow(*row)
 
 
-# Sums of what is stored for each owner, which triggers keep as rows of files, objects and batches change.
-
-KINDS: Final = ("containers", "results", "inputs", "batch_files", "batches")
-
-
-@attrs.frozen(slots=True)
-class StoredFor:
-    """`earned`: the owner has a settled job, or is a listed provider."""
-
-    bytes: int
-    rows: int
-    earned: bool
+async def find_inputs(connection: Connection, named: Sequence[Named]) -> dict[Named, FileRow]:
+    """The live input uploads among those that lines of a batch name."""
+    found: dict[Named, FileRow] = {}
+    for owner, cid in named:
+        row = await find_by_cid(connection, owner, cid, "input")
+        if row is not None:
+            found[owner, cid] = row
+    return found
 
 
-async def stored_for(connection: Connection, owner: bytes) -> StoredFor:
-    """In a transaction that has just added to them: others that add to the same owner's wait for its end."""
-    row = await connection.fetchrow(
-        "select coalesce(sum(bytes), 0)::bigint, coalesce(sum(rows), 0)::bigint, has_earned($1) from stored"
-        " where owner = $1",
-        owner,
-    )
-    return StoredFor(*row)
-
-
-async def bytes_by_kind(connection: Connection) -> dict[str, int]:
-    """Of every kind, also of those that nothing is kept of."""
-    rows = await connection.fetch("select kind, sum(bytes)::bigint as bytes from stored group by kind")
-    return dict.fromkeys(KINDS, 0) | {row["kind"]: row["bytes"] for row in rows}
-
-
-async def drop_empty(connection: Connection) -> None:
-    await connection.execute("delete from stored where bytes = 0 and rows = 0")
+async def attach_inputs(connection: Connection, uploads: Mapping[Named, FileRow], retention_seconds: int) -> set[Named]:
+    """Keep them for the retention period, within the transaction that records their lines: an upload lives a few
+    minutes, a batch may take longer. Which of them were still there."""
+    return {
+        (owner, cid)
+        for (owner, cid), row in uploads.items()
+        if await attach(connection, row.id, retention_seconds, job_id_of(owner, row.commitment or b""))
+    }

@@ -68,6 +68,8 @@ class BlockCache:
 
     def __init__(self, position: Position, most_bytes: int = MOST_BYTES) -> None:
         self._position = position
+        # A caller was told that something changed: no answer from before that serves any more.
+        self.wrote = position.forget
         self._most = most_bytes
         self._held = 0
         self._entries: OrderedDict[bytes, Kept] = OrderedDict()
@@ -82,10 +84,6 @@ class BlockCache:
         if target in self._entries:  # another request may have dropped it meanwhile
             self._entries.move_to_end(target)
         return kept
-
-    def wrote(self) -> None:
-        """A caller was told that something changed: no answer from before that serves any more."""
-        self._position.forget()
 
     def put(self, target: bytes, kept: Kept) -> None:
         if len(kept.answer.body) > LARGEST_ENTRY:

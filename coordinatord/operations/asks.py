@@ -24,7 +24,7 @@ MOST_QUOTES: Final = limits.SNAPSHOT_QUOTES
 
 
 @attrs.frozen(slots=True)
-class QuoteBody:
+class QuotedAsk:
     """Both rates 0 withdraw the ask."""
 
     model_id: int = wire(UINT32)
@@ -37,7 +37,7 @@ class QuoteBody:
 class SnapshotBody:
     provider_id: int = wire(UINT32)
     signed_at: int = wire(UINT64, "newer than the provider's latest, at most an hour ahead")
-    quotes: tuple[QuoteBody, ...] = wire(Several(Nested(QuoteBody), MOST_QUOTES))
+    quotes: tuple[QuotedAsk, ...] = wire(Several(Nested(QuotedAsk), MOST_QUOTES))
 
 
 @attrs.frozen(slots=True)
@@ -47,7 +47,7 @@ class AsksBody:
 
 
 @attrs.frozen(slots=True)
-class Published:
+class PublishedSnapshot:
     provider_id: int
     signed_at: int
     tx_hash: bytes
@@ -60,7 +60,7 @@ class StaleSnapshot:
     superseded: bool
 
 
-Outcome: TypeAlias = Published | NotSigned | StaleSnapshot | RefusedByChain | RelayBusy | NoReceipt
+PublishOutcome: TypeAlias = PublishedSnapshot | NotSigned | StaleSnapshot | RefusedByChain | RelayBusy | NoReceipt
 
 
 @attrs.frozen(slots=True)
@@ -72,7 +72,7 @@ class Asks:
     relaying: Relaying
     clock: Clock
 
-    async def publish(self, body: AsksBody) -> Outcome:
+    async def publish(self, body: AsksBody) -> PublishOutcome:
         snapshot = _snapshot(body.snapshot)
         if is_too_far_ahead(snapshot.signed_at, self.clock()):
             raise Refused(f"signed_at is more than {AHEAD_AT_MOST} seconds ahead", "snapshot.signed_at")
@@ -116,10 +116,10 @@ class Asks:
             return NotSigned("authentication_error", "provider_mismatch", "the signer operates another provider")
         return signer
 
-    async def _published(self, snapshot: AskSnapshot, tx_hash: bytes) -> Outcome:
+    async def _published(self, snapshot: AskSnapshot, tx_hash: bytes) -> PublishOutcome:
         """A mined transaction passes over a stale snapshot in silence: only the event proves the publication."""
         if await self.registry.published_in(tx_hash, snapshot.provider_id, snapshot.signed_at):
-            return Published(snapshot.provider_id, snapshot.signed_at, tx_hash)
+            return PublishedSnapshot(snapshot.provider_id, snapshot.signed_at, tx_hash)
         if await self.registry.latest_signed_at(snapshot.provider_id) >= snapshot.signed_at:
             return StaleSnapshot(superseded=True)
         raise Retryable("relay_unavailable", "the transaction published nothing; send it again", "publication_skipped")

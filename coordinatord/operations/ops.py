@@ -24,14 +24,13 @@ from coordinatord.chain import registries
 from coordinatord.chain.contract_calls import Reverted, read_many
 from coordinatord.chain.registries import JobRegistry, PostedOrder, ProviderRegistry
 from coordinatord.database.connections import Database
-from coordinatord.files.files import Upload, Uploads
-from coordinatord.orders.checks import CID_CHARACTERS, INLINE_BYTES
-from coordinatord.orders.containers import Containers, result_key
+from coordinatord.files.files import Uploads
+from coordinatord.files.sql import FileRow
+from coordinatord.orders.judgement import CID_CHARACTERS, INLINE_BYTES
+from coordinatord.pins.containers import Containers, result_key
 from coordinatord.relayer.budgets import GasBudgets, gas_estimate
 from coordinatord.relayer.outbox_sql import NewRelay, Priority, RelayKind
 from coordinatord.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, Relaying, RelayMined
-
-# The five provider ops as POST /evm/ops carries them, read strictly.
 
 LONGEST_EVIDENCE: Final = limits.EVIDENCE_BYTES
 _SIGNED = "the provider wallet's signature over the op"
@@ -122,21 +121,21 @@ _ANY_CID = str(Cid("raw", hashlib.sha256(b"").digest()))
 
 
 @attrs.frozen(slots=True)
-class OpDone:
+class OpTookEffect:
     mined: RelayMined
     result_cid: str | None = None
 
 
 @attrs.frozen(slots=True)
-class StillPending:
+class OpPending:
     """No receipt yet; `poll` names the route that will tell."""
 
     tx_hash: bytes
     poll: str
 
 
-Ended: TypeAlias = OpDone | RefusedByChain | RelayBusy | StillPending
-Outcome: TypeAlias = Ended | NotSigned | WouldRefuse
+Ended: TypeAlias = OpTookEffect | RefusedByChain | RelayBusy | OpPending
+OpOutcome: TypeAlias = Ended | NotSigned | WouldRefuse
 
 
 @attrs.frozen(slots=True)
@@ -153,7 +152,7 @@ class Ops:
     relaying: Relaying
     clock: Clock
 
-    async def run(self, op: ProviderOp, session_address: bytes) -> Outcome:
+    async def run(self, op: ProviderOp, session_address: bytes) -> OpOutcome:
         """`session_address` decides on `result_cid` alone; the op's signature decides on the op."""
         digest, hash_of_struct = self._signed(op)
         signer = recover(digest, op.signature)
@@ -202,7 +201,7 @@ class Ops:
 
     async def _run_job_op(
         self, op: ClaimOp | SettleOp | FailOp, signer: bytes, session_address: bytes, same: bytes
-    ) -> Outcome:
+    ) -> OpOutcome:
         if isinstance(op, ClaimOp):
             return await self._claim(op, signer, same)
         upload = await self._upload(op, session_address) if isinstance(op, SettleOp) else None
@@ -220,7 +219,7 @@ class Ops:
             case _:
                 assert_never(op)
 
-    async def _claim(self, op: ClaimOp, signer: bytes, same: bytes) -> Outcome:
+    async def _claim(self, op: ClaimOp, signer: bytes, same: bytes) -> OpOutcome:
         admitted = await self.budgets.admit(RelayKind.CLAIM, signer, op.job_id)
         job = await self.posted.find(op.job_id, "claim_simulate_read")
         if job is None:
@@ -243,7 +242,7 @@ class Ops:
                 await leases_sql.hold_back(connection, [op.job_id])
         return outcome
 
-    async def _upload(self, op: SettleOp, session_address: bytes) -> Upload | None:
+    async def _upload(self, op: SettleOp, session_address: bytes) -> FileRow | None:
         """The result that the op names; None for one that it brings along."""
         if op.result_cid is None:
             return None
@@ -253,16 +252,16 @@ class Ops:
         return upload
 
     async def _settle_uploaded(
-        self, op: SettleOp, posted: PostedOrder, upload: Upload, signer: bytes, same: bytes
-    ) -> Outcome:
+        self, op: SettleOp, posted: PostedOrder, upload: FileRow, signer: bytes, same: bytes
+    ) -> OpOutcome:
         if not await self.uploads.hold(upload, op.job_id):
             raise _unknown_result()
         outcome = await self._relay_settle(op, posted, upload.cid, signer, same)
-        if isinstance(outcome, OpDone):
+        if isinstance(outcome, OpTookEffect):
             await self.uploads.attach(upload)
         return outcome
 
-    async def _settle(self, op: SettleOp, posted: PostedOrder, signer: bytes, same: bytes) -> Outcome:
+    async def _settle(self, op: SettleOp, posted: PostedOrder, signer: bytes, same: bytes) -> OpOutcome:
         """The chain is asked first: a result that it would refuse is not stored."""
         view = self.jobs.would_accept(_settle_calldata(op, posted, _ANY_CID), self.relayer)
         (answer,) = await read_many(self.jobs.rpc, [view], "rpc_internal")
@@ -272,7 +271,7 @@ class Ops:
         key = result_key(op.job_id, result)
         async with self.containers.holding(key, op.job_id, result, signer, bounded=False) as holding:
             outcome = await self._relay_settle(op, posted, holding.cid, signer, same)
-            if isinstance(outcome, OpDone):
+            if isinstance(outcome, OpTookEffect):
                 holding.took_effect()
             elif isinstance(outcome, RefusedByChain):
                 holding.was_refused()
@@ -293,7 +292,7 @@ class Ops:
             gas_estimate=gas_estimate(RelayKind.SETTLE),
         )
         outcome = _ended(await self.relaying.relay(relay), _poll(op.job_id))
-        return attrs.evolve(outcome, result_cid=cid) if isinstance(outcome, OpDone) else outcome
+        return attrs.evolve(outcome, result_cid=cid) if isinstance(outcome, OpTookEffect) else outcome
 
     async def _relay_exit(self, kind: RelayKind, job_id: bytes, calldata: bytes, signer: bytes, same: bytes) -> Ended:
         """No budget refuses it: it frees a client's money, and there are no more exits than claims."""
@@ -347,9 +346,9 @@ def _settle_calldata(op: SettleOp, posted: PostedOrder, cid: str) -> bytes:
 def _ended(outcome: RelayMined | RefusedByChain | RelayBusy | NoReceipt, poll: str) -> Ended:
     match outcome:
         case RelayMined():
-            return OpDone(outcome)
+            return OpTookEffect(outcome)
         case NoReceipt():
-            return StillPending(outcome.tx_hash, poll)
+            return OpPending(outcome.tx_hash, poll)
         case RefusedByChain() | RelayBusy():
             return outcome
         case _:

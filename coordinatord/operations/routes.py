@@ -1,4 +1,4 @@
-"""What providers sign: ops, the simulation of a claim, and asks."""
+"""Routes of what providers sign: ops, the simulation of a claim, and asks."""
 
 from typing import assert_never
 
@@ -24,9 +24,9 @@ from coordinatord.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy
 # Statuses and bodies of the outcomes of ops and asks.
 
 
-def op_ended(outcome: ops.Outcome) -> Answer:
+def op_ended(outcome: ops.OpOutcome) -> Answer:
     match outcome:
-        case ops.OpDone():
+        case ops.OpTookEffect():
             mined, cid = outcome.mined, outcome.result_cid if outcome.result_cid is not None else OMITTED
             body = shapes.OpDone(hex_of(mined.tx_hash), "success", str(mined.block_number), cid)
             return responses.ok(body, status=201)
@@ -38,7 +38,7 @@ def op_ended(outcome: ops.Outcome) -> Answer:
             return responses.not_signed(outcome)
         case RelayBusy():
             return responses.busy()
-        case ops.StillPending():
+        case ops.OpPending():
             return responses.receipt_timeout(outcome.tx_hash, outcome.poll)
         case _:
             assert_never(outcome)
@@ -49,9 +49,9 @@ def _op_refused(name: str | None, raw: bytes) -> Answer:
     return responses.final(409, body)
 
 
-def asks_published(outcome: asks.Outcome) -> Answer:
+def asks_published(outcome: asks.PublishOutcome) -> Answer:
     match outcome:
-        case asks.Published():
+        case asks.PublishedSnapshot():
             body = shapes.Published(str(outcome.provider_id), str(outcome.signed_at), True, hex_of(outcome.tx_hash))
             return responses.ok(body)
         case asks.StaleSnapshot(superseded=True):

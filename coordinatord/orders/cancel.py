@@ -1,4 +1,4 @@
-"""An owner takes an open job back."""
+"""Cancel of an open job by its owner."""
 
 import hashlib
 from typing import Final, TypeAlias
@@ -22,18 +22,16 @@ from coordinatord.relayer.budgets import GasBudgets
 from coordinatord.relayer.outbox_sql import NewRelay, Priority, RelayKind
 from coordinatord.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, Relaying, RelayMined
 
-# The transaction that ended a job, for who asks about a job that has ended.
-#
-# The outbox knows it when this deployment relayed it. An owner or provider may have sent it alone, and another
-# coordinator may have relayed it: then the chain's logs are searched, from the block of the post on, once for each
-# job.
-
 _MOST_RANGES: Final = 400  # a job lives for two days at most
 
 
 @attrs.frozen(slots=True)
 class Endings:
-    """`widest`: blocks of one search."""
+    """Transactions that ended jobs.
+
+    The outbox knows one that this deployment relayed. An owner or provider may have sent it alone, or another
+    coordinator relayed it: then the chain's logs are searched, from the block of the post on, once for each job.
+    `widest`: blocks of one search."""
 
     database: Database
     registry: JobRegistry
@@ -84,7 +82,7 @@ class HasEnded:
     tx_hash: bytes
 
 
-Outcome: TypeAlias = RelayMined | HasEnded | WouldRefuse | RefusedByChain | RelayBusy | NoReceipt
+CancelOutcome: TypeAlias = RelayMined | HasEnded | WouldRefuse | RefusedByChain | RelayBusy | NoReceipt
 
 
 @attrs.frozen(slots=True)
@@ -97,7 +95,7 @@ class Cancels:
     relaying: Relaying
     clock: Clock
 
-    async def cancel(self, job_id: bytes, body: CancelBody) -> Outcome:
+    async def cancel(self, job_id: bytes, body: CancelBody) -> CancelOutcome:
         """A job that has ended stays as it is, and that is success; what ended it is the answer, and costs nothing.
 
         No transaction ends a job by expiry. One that expired is cancelled once, which changes nothing, and that

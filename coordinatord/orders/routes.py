@@ -11,7 +11,7 @@ from common.wire.fields import BYTES32
 from common.wire.shapes import Digits
 from common.wire.states import job_status
 from coordinatord.base.outcomes import NoSuchObject, WouldRefuse
-from coordinatord.book.candidates_sql import Candidate
+from coordinatord.book.candidates_sql import LiveAsk
 from coordinatord.book.reads import IndexReads
 from coordinatord.book.sql import JobRow
 from coordinatord.database.batched_reads import Snapshot
@@ -20,8 +20,8 @@ from coordinatord.http.responses import Answer
 from coordinatord.http.routing import INDEX, RELAY, STORE, Body, Reply, Request, Route, malformed
 from coordinatord.orders import cancel, submission
 from coordinatord.orders.cancel import CancelBody, Cancels
-from coordinatord.orders.checks import MarketProbe, OrderBody, read_submission
-from coordinatord.orders.submission import Quoted, Submissions
+from coordinatord.orders.judgement import MarketProbe, OrderBody, read_submission
+from coordinatord.orders.submission import QuotedOrder, Submissions
 from coordinatord.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, RelayMined
 
 # Jobs, candidates and quotes as the shapes that are sent.
@@ -57,11 +57,11 @@ def client_job(row: JobRow, block: int) -> jobs.ClientJob:
     )
 
 
-def candidate(row: Candidate) -> market.ListedCandidate[Digits]:
+def candidate(row: LiveAsk) -> market.ListedCandidate[Digits]:
     return market.ListedCandidate(str(row.provider_id), hex_of(row.box_key), row.rate_in, row.rate_out)
 
 
-def quote_body(book: AddressBook, quoted: Quoted) -> market.QuoteBody:
+def quote_body(book: AddressBook, quoted: QuotedOrder) -> market.QuoteBody:
     order, quote = quoted.order, quoted.quote
     return market.QuoteBody(
         quote=market.Quote(
@@ -92,15 +92,15 @@ def quote_body(book: AddressBook, quoted: Quoted) -> market.QuoteBody:
 # Statuses and bodies of the outcomes of submissions and cancels.
 
 
-def submitted(outcome: submission.Outcome, book: AddressBook, poll: str) -> Answer:
+def submitted(outcome: submission.SubmitOutcome, book: AddressBook, poll: str) -> Answer:
     match outcome:
-        case submission.Posted():
+        case submission.PostedOrder():
             body = jobs.Posted(hex_of(outcome.job_id), outcome.task_cid, hex_of(outcome.tx_hash))
             return responses.ok(body, status=201)
         case submission.Probed():
             listed = market.Candidates[Digits](tuple(candidate(row) for row in outcome.candidates))
             return responses.final(402, listed)
-        case submission.Quoted():
+        case submission.QuotedOrder():
             # A quote asks for payment; one that answers an outdated amount is a conflict.
             quote = quote_body(book, outcome)
             return responses.final(409 if outcome.changed else 402, quote)
@@ -110,7 +110,7 @@ def submitted(outcome: submission.Outcome, book: AddressBook, poll: str) -> Answ
             assert_never(outcome)
 
 
-def cancelled(job_id: bytes, outcome: cancel.Outcome) -> Answer:
+def cancelled(job_id: bytes, outcome: cancel.CancelOutcome) -> Answer:
     if isinstance(outcome, RelayMined | cancel.HasEnded):
         return responses.ok(jobs.Cancelled(hex_of(job_id), hex_of(outcome.tx_hash)))
     return responses.relayed(outcome, f"GET /v1/jobs/{hex_of(job_id)}")

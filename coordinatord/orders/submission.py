@@ -12,32 +12,30 @@ from anyio import to_thread
 from common.artifacts import decode_error
 from common.domains import Domains
 from common.quotes import Quote, Terms
-from common.refusal import Refused
-from common.scalars import hex_of
 from coordinatord.base.clock import Clock
 from coordinatord.base.outcomes import WouldRefuse
-from coordinatord.book.candidates_sql import Candidate
-from coordinatord.chain.contract_calls import Reverted, View, is_true, read_many
-from coordinatord.chain.registries import JobRegistry, read_balance
-from coordinatord.chain.rpc import RpcCall
-from coordinatord.files.files import Upload, Uploads
-from coordinatord.orders.candidates import Market
-from coordinatord.orders.checks import (
+from coordinatord.book import candidates_sql
+from coordinatord.book.candidates_sql import Demand, LiveAsk
+from coordinatord.chain.registries import JobRegistry
+from coordinatord.database.connections import Database
+from coordinatord.files.files import Uploads
+from coordinatord.files.sql import FileRow
+from coordinatord.orders.judgement import (
+    UNKNOWN_UPLOAD,
+    WRONG_AMOUNT,
     MarketProbe,
     OrderBody,
     Paid,
-    amount_of,
+    ask_chain,
     check_inline,
-    check_order_signer,
-    check_payer,
-    order_signer,
-    post_calldata,
-    quote_of,
-    same_post,
-    signers_of,
-    wrong_terms,
+    judge,
+    order_checks,
+    payment_checks,
+    require,
+    submission_of,
+    upload_check,
 )
-from coordinatord.orders.containers import Containers, Holding, container_key
+from coordinatord.pins.containers import Containers, Holding, container_key
 from coordinatord.relayer.budgets import Admitted, GasBudgets, Promises, insufficient
 from coordinatord.relayer.outbox_sql import NewRelay, Priority, Promise, RelayKind
 from coordinatord.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, Relaying, RelayMined
@@ -48,29 +46,61 @@ _ANY_CID: Final = "bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku"
 
 
 @attrs.frozen(slots=True)
-class Probed:
-    candidates: list[Candidate]
+class Matchmaker:
+    """Live providers for an order, cheapest first, and the note of who was picked."""
+
+    database: Database
+    liveness_ms: int
+    candidates: int
+
+    async def probe(self, probe: MarketProbe) -> list[LiveAsk]:
+        """Every live ask for the model and window, ranked."""
+        demand = Demand(probe.model_id, probe.sla_secs, probe.units_in, probe.units_out, probe.designated)
+        return await candidates_sql.read_candidates(self.database, demand, self.liveness_ms, None)
+
+    async def matching(self, order: OrderBody) -> list[LiveAsk]:
+        """The cheapest live providers whose ask the order clears."""
+        demand = Demand(
+            order.model_id,
+            order.sla_secs,
+            order.units_in,
+            order.units_out,
+            order.designated,
+            order.rate_in,
+            order.rate_out,
+        )
+        return await candidates_sql.read_candidates(self.database, demand, self.liveness_ms, self.candidates)
+
+    async def picked(self, order: OrderBody) -> None:
+        """Note that an order was posted: its designated provider goes behind others of the same price."""
+        if order.designated:
+            await candidates_sql.mark_picked(self.database, order.designated, order.model_id)
 
 
 @attrs.frozen(slots=True)
-class Quoted:
+class Probed:
+    candidates: list[LiveAsk]
+
+
+@attrs.frozen(slots=True)
+class QuotedOrder:
     """A quote; `changed` when it answers a submission whose amount is not the current one."""
 
     order: OrderBody
     quote: Quote
     fee_bps: int
-    candidates: list[Candidate]
+    candidates: list[LiveAsk]
     changed: bool
 
 
 @attrs.frozen(slots=True)
-class Posted:
+class PostedOrder:
     job_id: bytes
     task_cid: str
     tx_hash: bytes
 
 
-Outcome: TypeAlias = Probed | Quoted | Posted | RefusedByChain | WouldRefuse | RelayBusy | NoReceipt
+SubmitOutcome: TypeAlias = Probed | QuotedOrder | PostedOrder | RefusedByChain | WouldRefuse | RelayBusy | NoReceipt
 
 
 @attrs.frozen(slots=True)
@@ -80,40 +110,41 @@ class Submissions:
     promises: Promises
     budgets: GasBudgets
     relayer: bytes
-    market: Market
+    market: Matchmaker
     containers: Containers
     uploads: Uploads
     relaying: Relaying
     clock: Clock
 
-    async def submit(self, body: MarketProbe | OrderBody) -> Outcome:
-        """Raises Refused for what the specification answers with 400, Retryable for trouble outside."""
+    async def submit(self, body: MarketProbe | OrderBody) -> SubmitOutcome:
+        """Raises Refused for what the specification answers with 400, Retryable for errors outside."""
         if isinstance(body, MarketProbe):
             return Probed(await self.market.probe(body))
-        wrong = wrong_terms(body, self.clock())
-        if wrong is not None:
-            raise Refused(wrong.message, wrong.param)
-        if body.auth_sig is None or body.amount is None:
-            check_order_signer(body, order_signer(self.domains, body))
-            return await self._quoted(body, await self.registry.fees(), changed=False)
-        return await self._submit(Paid(body, body.auth_sig, body.amount))
-
-    async def _quoted(self, body: OrderBody, terms: Terms, *, changed: bool) -> Quoted:
-        return Quoted(body, quote_of(body, terms), terms.fee_bps, await self.market.matching(body), changed)
-
-    async def _submit(self, paid: Paid) -> Outcome:
-        body = paid.body
-        [(signer, payer)] = signers_of(self.domains, self.registry.address, [paid])
-        check_order_signer(body, signer)
+        order = submission_of(body)
+        require(order, *order_checks(self.domains, self.clock()))
         terms = await self.registry.fees()
-        if paid.amount != amount_of(body, terms):
+        if not isinstance(order, Paid):
+            return await self._quoted(body, terms, changed=False)
+        [fault] = judge([order], payment_checks(self.domains, self.registry.address, terms))
+        if fault is WRONG_AMOUNT:
             return await self._quoted(body, terms, changed=True)
-        check_payer(body, payer)
+        if fault is not None:
+            raise fault.refused()
+        return await self._submit(order)
+
+    async def _quoted(self, body: OrderBody, terms: Terms, *, changed: bool) -> QuotedOrder:
+        return QuotedOrder(body, body.quote(terms), terms.fee_bps, await self.market.matching(body), changed)
+
+    async def _submit(self, paid: Paid) -> SubmitOutcome:
+        body, token = paid.body, self.promises.token
         admitted = await self.budgets.admit(RelayKind.POST, body.owner, body.job_id)
-        upload = await self._check_container(body)
-        balance = await self._check_chain(paid)
-        if isinstance(balance, RefusedByChain):
-            return balance
+        upload = await self._check_container(paid)
+        trial = self.registry.would_accept(paid.calldata(_ANY_CID), self.relayer)
+        facts = await ask_chain(self.registry, token, [paid], trial=trial)
+        require(paid, facts.check)
+        if facts.refusal is not None:
+            return RefusedByChain(decode_error(facts.refusal.data), facts.refusal.data)
+        balance = facts.balances.get(body.owner)
         promise = await self.promises.promise(admitted.standing, body.owner, paid.amount, balance)
         if promise is None and not await self.budgets.is_under_way(body.job_id):
             return insufficient()
@@ -122,51 +153,28 @@ class Submissions:
             return await self._quoted(body, await self.registry.fees(), changed=True)  # changed since we read it
         return outcome
 
-    async def _check_container(self, body: OrderBody) -> Upload | None:
+    async def _check_container(self, paid: Paid) -> FileRow | None:
         """The upload that the submission names, or None when the container is inline."""
+        body = paid.body
         if body.container_cid is not None:
             upload = await self.uploads.find_input(body.owner, body.container_cid)
-            if upload is None:
-                raise _unknown_container()
-            if upload.commitment != body.c:
-                raise Refused("the upload does not reproduce c", "container_cid", "commitment_mismatch")
+            require(paid, upload_check({(body.owner, body.container_cid): upload} if upload is not None else {}))
             return upload
-        container = body.container if body.container is not None else b""
-        if len(container) > _LARGE:
-            await to_thread.run_sync(check_inline, container, body.c)
+        if body.container is not None and len(body.container) > _LARGE:
+            await to_thread.run_sync(require, paid, check_inline)
         else:
-            check_inline(container, body.c)
+            require(paid, check_inline)
         return None
 
-    async def _check_chain(self, paid: Paid) -> RefusedByChain | int | None:
-        """Model, SLA and payer as the chain has them, and whether it would take the post: one request. The owner's
-        balance when it would, as far as the token tells it."""
-        body, registry = paid.body, self.registry
-        views: list[View | RpcCall] = [
-            registry.model_enabled_view(body.model_id),
-            registry.sla_allowed_view(body.sla_secs),
-            RpcCall("eth_getCode", (hex_of(body.owner), "latest")),
-            registry.would_accept(post_calldata(paid, _ANY_CID), self.relayer),
-            self.promises.token.balance_view(body.owner),
-        ]
-        model, sla, code, post, balance = await read_many(registry.rpc, views, "payer_code_read")
-        if not is_true(model):
-            raise Refused("model_id is not an enabled model", "model_id")
-        if not is_true(sla):
-            raise Refused("sla_secs is not an SLA that the chain allows", "sla_secs")
-        if code != b"":
-            raise Refused("owner has contract code; pay from an account without code", "owner", "payer_has_code")
-        if isinstance(post, Reverted):
-            return RefusedByChain(decode_error(post.data), post.data)
-        return read_balance(balance)
-
-    async def _post(self, paid: Paid, upload: Upload | None, admitted: Admitted, promise: Promise | None) -> Outcome:
+    async def _post(
+        self, paid: Paid, upload: FileRow | None, admitted: Admitted, promise: Promise | None
+    ) -> SubmitOutcome:
         body = paid.body
         if upload is not None:
             if not await self.uploads.hold(upload, body.job_id):
-                raise _unknown_container()
+                raise UNKNOWN_UPLOAD.refused()
             outcome = await self._relay(paid, upload.cid, admitted, promise)
-            if isinstance(outcome, Posted):
+            if isinstance(outcome, PostedOrder):
                 await self.uploads.attach(upload)
         else:
             content = body.container if body.container is not None else b""
@@ -175,21 +183,21 @@ class Submissions:
             ) as holding:
                 outcome = await self._relay(paid, holding.cid, admitted, promise)
                 _tell(holding, outcome)
-        if isinstance(outcome, Posted):
+        if isinstance(outcome, PostedOrder):
             await self.market.picked(body)
         return outcome
 
     async def _relay(
         self, paid: Paid, task_cid: str, admitted: Admitted, promise: Promise | None
-    ) -> Posted | RefusedByChain | RelayBusy | NoReceipt:
+    ) -> PostedOrder | RefusedByChain | RelayBusy | NoReceipt:
         body = paid.body
         outcome = await self.relaying.relay(
             NewRelay(
                 kind=RelayKind.POST,
                 subject=body.job_id,
-                dedupe=same_post(paid, task_cid),
+                dedupe=paid.dedupe(task_cid),
                 target=self.registry.address,
-                calldata=post_calldata(paid, task_cid),
+                calldata=paid.calldata(task_cid),
                 priority=Priority.POST,
                 signer=body.owner,
                 gas_estimate=admitted.spending.estimate,
@@ -197,15 +205,11 @@ class Submissions:
                 promise=promise,
             )
         )
-        return Posted(body.job_id, task_cid, outcome.tx_hash) if isinstance(outcome, RelayMined) else outcome
+        return PostedOrder(body.job_id, task_cid, outcome.tx_hash) if isinstance(outcome, RelayMined) else outcome
 
 
-def _unknown_container() -> Refused:
-    return Refused("container_cid names no live upload of the owner", "container_cid", "unknown_container")
-
-
-def _tell(holding: Holding, outcome: Outcome) -> None:
-    if isinstance(outcome, Posted):
+def _tell(holding: Holding, outcome: SubmitOutcome) -> None:
+    if isinstance(outcome, PostedOrder):
         holding.took_effect()
     elif isinstance(outcome, RefusedByChain):
         holding.was_refused()

@@ -94,8 +94,8 @@ class RequestSigner:
     def __init__(
         self, access_key: Secret, secret_key: Secret, region: str, clock: Callable[[], float] = time.time
     ) -> None:
-        self._access_key = access_key
-        self._secret_key = secret_key
+        self._access_key = access_key.reveal()
+        self._secret_key = secret_key.reveal()
         self._region = region
         self._clock = clock
         self._date, self._key = "", b""
@@ -112,7 +112,7 @@ class RequestSigner:
         scope = f"{at[:8]}/{self._region}/s3/aws4_request"
         text = f"AWS4-HMAC-SHA256\n{at}\n{scope}\n{hashlib.sha256(request.encode()).hexdigest()}"
         signature = _hmac(self._key_of(at[:8]), text).hex()
-        credential = f"Credential={self._access_key.reveal()}/{scope}"
+        credential = f"Credential={self._access_key}/{scope}"
         return {
             "x-amz-date": at,
             "x-amz-content-sha256": content,
@@ -121,7 +121,7 @@ class RequestSigner:
 
     def _key_of(self, date: str) -> bytes:
         if self._date != date:
-            key = _hmac(b"AWS4" + self._secret_key.reveal().encode(), date)
+            key = _hmac(b"AWS4" + self._secret_key.encode(), date)
             self._date, self._key = date, _hmac(_hmac(_hmac(key, self._region), "s3"), "aws4_request")
         return self._key
 

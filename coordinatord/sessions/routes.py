@@ -12,12 +12,12 @@ from coordinatord.http import responses
 from coordinatord.http.responses import Answer
 from coordinatord.http.routing import CHAIN, Body, Parameter, Reply, Request, Route, malformed
 from coordinatord.sessions import sessions
-from coordinatord.sessions.sessions import SessionBody, Sessions
+from coordinatord.sessions.sessions import SessionBody, SessionService
 
 # Statuses and bodies of the outcomes of sign-ins.
 
 
-def session_opened(outcome: sessions.Outcome) -> Answer:
+def session_opened(outcome: sessions.SignInOutcome) -> Answer:
     match outcome:
         case sessions.OpenedSession():
             provider_id = outcome.provider_id if outcome.provider_id is not None else OMITTED
@@ -32,7 +32,7 @@ def session_opened(outcome: sessions.Outcome) -> Answer:
 
 @attrs.frozen(slots=True)
 class Handshake:
-    sessions: Sessions
+    sessions: SessionService
     chain_id: int
 
     def routes(self) -> list[Route]:

@@ -22,12 +22,6 @@ from coordinatord.database.connections import Database, PreparedConnection
 from coordinatord.sessions import sql
 from coordinatord.sessions import sql as rows
 
-# Whose token it is: sessions that were read stay known, until they end or any session is taken back.
-#
-# The database counts how often sessions were taken back (evicted, dropped, changed by hand), so that what one process
-# knows is right whichever process or person did it; that count is what is asked for, and once for all requests of a
-# moment.
-
 _NOTICED: Final = 0.05  # seconds until what another process takes back is known here
 _MOST: Final = 65_536
 # The database's clock decides when a session ends, and that clock may be set: it is asked again before long.
@@ -41,7 +35,12 @@ class _Known:
     until: float
 
 
-class LiveSessions:
+class SessionCache:
+    """Session cache, invalidated when any session is revoked.
+
+    The database counts revocations (evicted, dropped, changed by hand), whichever process or person makes them. That
+    count is read once for all requests of a moment; while it stands, sessions that were read stay known."""
+
     def __init__(self, database: Database, clock: Callable[[], float] = time.monotonic) -> None:
         self._reads = BatchedReads[bytes, SessionRow | None](database.prepared_connection(), self._read)
         self._taken_back = FreshValue(database.prepared_connection(), sql.read_taken_back, clock)
@@ -99,22 +98,22 @@ class OpenedSession:
     provider_id: int | None
 
 
-Outcome: TypeAlias = OpenedSession | NotSigned
+SignInOutcome: TypeAlias = OpenedSession | NotSigned
 
 
 @attrs.frozen(slots=True)
-class Sessions:
+class SessionService:
     domains: Domains
     database: Database
     providers: ProviderRegistry
-    live: LiveSessions
+    live: SessionCache
 
     async def issue_nonce(self, address: bytes, caller: str) -> IssuedNonce:
         nonce = secrets.token_hex(16)
         expires_at = await self.database.transact(lambda c: rows.add_nonce(c, nonce, address, caller))
         return IssuedNonce(nonce, expires_at)
 
-    async def open(self, body: SessionBody) -> Outcome:
+    async def open(self, body: SessionBody) -> SignInOutcome:
         """The nonce is used up with the session's birth and by nothing before: a 503 on the way can be retried."""
         async with self.database.connection() as connection:
             issued_to = await rows.nonce_address(connection, body.nonce) if _NONCE.fullmatch(body.nonce) else None
@@ -126,7 +125,7 @@ class Sessions:
         if body.role == "provider":
             provider_id = await self.providers.provider_id_of(body.address)
             if provider_id is None:
-                return NotSigned("authentication_error", "not_registered", "the wallet is no registered provider")
+                return NotSigned("authentication_error", "not_registered", "the wallet must be a registered provider's")
         return await self._open(body, provider_id)
 
     async def find(self, token: str) -> SessionRow | None:
@@ -152,7 +151,7 @@ class Sessions:
 
 
 def hash_token(token: str) -> bytes:
-    """What is stored in a token's place. The token is random, so a plain hash cannot be guessed back."""
+    """Hash that is stored in a token's place. The token is random, so a plain hash cannot be guessed back."""
     return hashlib.sha256(token.encode()).digest()
 
 

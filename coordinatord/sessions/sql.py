@@ -96,7 +96,7 @@ _LIVE: Final = (
 
 
 async def read_sessions(line: PreparedConnection, token_hashes: list[bytes]) -> tuple[int, dict[bytes, LiveSession]]:
-    """How often sessions had been taken back, and those of the tokens that are live."""
+    """The count of revocations, and the live sessions among these tokens."""
     rows = await line.fetch(_LIVE, token_hashes)
     return rows[0]["times"], {
         row["token_hash"]: LiveSession(SessionRow(row["address"], row["provider_id"]), row["seconds_left"])

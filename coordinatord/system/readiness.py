@@ -1,4 +1,4 @@
-"""Whether the index may be read: the same answer in every process, from the position row and the node's head."""
+"""Readiness of the index: the same answer in every process, from the position row and the node's head."""
 
 import time
 from collections.abc import Callable
@@ -31,7 +31,7 @@ class ReadinessReport:
     lag: int | None
 
 
-class Readiness:
+class ReadinessCheck:
     """Asks at most once per `block_time_ms`; meanwhile, and while it asks, everyone gets the last answer."""
 
     def __init__(
@@ -111,9 +111,6 @@ def judge(position: IndexPosition | None, head: int | None, ready_lag: int) -> R
     return ReadinessReport(True, "ready", position.block_number, head, lag)
 
 
-# GET /evm/chain: the deployment, with what the node says of it now.
-
-
 @attrs.frozen(slots=True)
 class ChainNow:
     gas_price: int
@@ -122,7 +119,7 @@ class ChainNow:
 
 
 @attrs.frozen(slots=True)
-class Deployment:
+class DeploymentReads:
     book: AddressBook
     registry: JobRegistry
     block_time_ms: int

@@ -9,7 +9,7 @@ from common.wire.shapes import Digits
 from coordinatord.http import responses
 from coordinatord.http.responses import Answer
 from coordinatord.http.routing import CHAIN, Reply, Request, Route
-from coordinatord.system.readiness import ChainNow, Deployment, Readiness, ReadinessReport
+from coordinatord.system.readiness import ChainNow, DeploymentReads, ReadinessCheck, ReadinessReport
 
 # The status and body of readiness.
 
@@ -61,8 +61,8 @@ class Stopping:
 
 @attrs.frozen(slots=True)
 class System:
-    readiness: Readiness
-    deployment: Deployment
+    readiness: ReadinessCheck
+    deployment: DeploymentReads
     stopping: Stopping
 
     def routes(self) -> list[Route]:

@@ -30,11 +30,11 @@ from common.domains import Domains
 from common.messages.payments import job_payment
 from common.wire.fields import read_object
 from coordinatord.batches import lines_sql
-from coordinatord.batches.lines import MOST_LINES, Good, Line, LineChecks
+from coordinatord.batches.lines import MOST_LINES, Good, InputLine, LineChecks
 from coordinatord.batches.lines_sql import Allowance, Post
 from coordinatord.chain.registries import JobRegistry
 from coordinatord.chain.rpc import open_rpc
-from coordinatord.orders.checks import OrderBody, Paid, post_calldata, same_post
+from coordinatord.orders.judgement import OrderBody, Paid, post_calldata, same_post
 from coordinatord.relayer.budgets import gas_estimate
 from coordinatord.relayer.budgets_sql import Budget, GasLimits, Spending
 from coordinatord.relayer.outbox_sql import RelayKind
@@ -117,7 +117,7 @@ async def _owner(anvil: Anvil, market: DevnetMarket, http: httpx.AsyncClient) ->
 def checking(submitter: Submitter) -> tuple[float, float]:
     """(lines, pairs of bare recoveries of their signatures) per second, in one thread, as a worker has it."""
     texts = [json.dumps(line).encode() for line in submitter.lines(CHECKED, PAYLOAD)]
-    lines = [Line(number, text) for number, text in enumerate(texts, 1)]
+    lines = [InputLine(number, text) for number, text in enumerate(texts, 1)]
     checks = LineChecks(submitter.domains, submitter.registry, "/v1/responses", submitter.terms, time.time())
     signed = [pair for one in checks.check(lines) if isinstance(one, Good) for pair in _signed(submitter, one.paid)]
 

@@ -17,7 +17,7 @@ from typing import Final
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from coordinatord.book import leases_sql
-from coordinatord.book.leases_sql import Ask, Poller
+from coordinatord.book.leases_sql import LeaseRequest, PollKey
 from coordinatord.book.sql import JobFilter, read_by_ids, read_page, read_summary
 from coordinatord.database.connections import Connection, Database, PreparedConnection, open_database
 from coordinatord.database.migrate import migrate
@@ -63,11 +63,11 @@ async def one_job(database: Database, line: PreparedConnection) -> object:
 
 async def poll(database: Database, line: PreparedConnection) -> object:
     """Four bids, held for a moment so short that the next poll may have them again."""
-    poller = Poller(1, 1)
+    poller = PollKey(1, 1)
     await leases_sql.peek(line, [poller], {})
 
     async def body(connection: Connection) -> object:
-        return await leases_sql.poll(connection, [Ask(poller, 4)], JobFilter(), lease_ms=1, custody=None)
+        return await leases_sql.poll(connection, [LeaseRequest(poller, 4)], JobFilter(), lease_ms=1, custody=None)
 
     return await database.transact(body)
 

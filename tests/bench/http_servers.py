@@ -19,7 +19,7 @@ from coordinatord.book.reads import IndexReads
 from coordinatord.book.routes import Book
 from coordinatord.database.batched_reads import Snapshot
 from coordinatord.database.connections import open_database
-from coordinatord.files.files import Files
+from coordinatord.files.files import FileStore
 from coordinatord.files.routes import FileRoutes
 from coordinatord.http.bodies import BodyBudget, BodyReader
 from coordinatord.http.dispatch import Dispatcher, Gates
@@ -31,7 +31,7 @@ from coordinatord.http.uploads import UploadReader, UploadsAtOnce
 from coordinatord.orders.routes import Jobs
 from coordinatord.pins.store import open_pin_store
 from coordinatord.server.serving import listening_socket, serve_until
-from coordinatord.sessions.sessions import LiveSessions, hash_token
+from coordinatord.sessions.sessions import SessionCache, hash_token
 from tests.fakes.index_position import Standing
 
 HELLO = b'{"hello":"world"}'
@@ -94,7 +94,7 @@ async def _serve(name: str, port: int) -> None:
             polls = Polls(database, cast(Funding, None), reads.position, lease_ms=20_000, liveness_ms=15_000)
             routes = Book(database, reads, polls).routes()
 
-            sessions = LiveSessions(database)
+            sessions = SessionCache(database)
 
             async def find_session(token: str) -> SessionRow | None:
                 return await sessions.find(hash_token(token))
@@ -111,7 +111,7 @@ async def _serve(name: str, port: int) -> None:
             open_pin_store(os.environ["STORE"], "bench", nothing, nothing, "us-east-1") as pins,
         ):
             reads = IndexReads.over(database)
-            routes = FileRoutes(Files(database, pins, 2_592_000)).routes()
+            routes = FileRoutes(FileStore(database, pins, 2_592_000)).routes()
             await serve(our_stack(routes, reads.position, anybody))
     else:
         await serve({"starlette": starlette_hello, "stack": stack_hello}[name]())

@@ -13,7 +13,7 @@ import anyio.abc
 
 from common.daemon.secret import Secret
 from coordinatord.database.connections import open_database
-from coordinatord.files.files import Files
+from coordinatord.files.files import FileStore
 from coordinatord.pins.store import open_pin_store
 from devnet.pins import PinStoreService
 
@@ -45,7 +45,7 @@ async def _main() -> None:
         open_database(os.environ["DATABASE_URL"], smallest=1, largest=2) as database,
         open_pin_store(endpoint, bucket, Secret(key), Secret(secret), "us-east-1") as pins,
     ):
-        await Files(database, pins, 2_592_000).upload(b"\x01" * 20, "result", "endless", _endless())
+        await FileStore(database, pins, 2_592_000).upload(b"\x01" * 20, "result", "endless", _endless())
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import pytest
 from coordinatord.book import leases_sql
 from coordinatord.book.candidates_sql import Demand, mark_seen, read_candidates
 from coordinatord.book.candidates_sql import Seen as SeenPoll
-from coordinatord.book.leases_sql import Ask, Poller
+from coordinatord.book.leases_sql import LeaseRequest, PollKey
 from coordinatord.book.registries_sql import read_asks, read_floors, read_providers
 from coordinatord.book.sql import JobFilter
 from coordinatord.database.connections import Database, open_database
@@ -64,9 +64,9 @@ async def test_poll_looks_at_no_job_that_ended_or_expired(database: Database) ->
     async def poll() -> None:
         async with database.connection() as connection:
             _, held = await leases_sql.poll(
-                connection, [Ask(Poller(1, 1), 4)], JobFilter(), lease_ms=60_000, custody=None
+                connection, [LeaseRequest(PollKey(1, 1), 4)], JobFilter(), lease_ms=60_000, custody=None
             )
-        assert len(held[Poller(1, 1)]) == 4
+        assert len(held[PollKey(1, 1)]) == 4
 
     assert 0 < await rows_read(database, ["jobs"], poll) < 100
 

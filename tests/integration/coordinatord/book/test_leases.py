@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from coordinatord.book import leases_sql
-from coordinatord.book.leases_sql import Ask, HeldJob, Place, Poller
+from coordinatord.book.leases_sql import HeldJob, JobPlace, LeaseRequest, PollKey
 from coordinatord.book.sql import JobFilter
 from coordinatord.database.connections import Connection, Database, open_database
 from coordinatord.database.migrate import migrate
@@ -38,14 +38,18 @@ async def databases(database_url: str) -> AsyncIterator[list[Database]]:
 async def poll(database: Database, provider: int, free: int, wanted: JobFilter | None = None) -> list[HeldJob]:
     async def body(connection: Connection) -> list[HeldJob]:
         _, held = await leases_sql.poll(
-            connection, [Ask(Poller(provider, 1), free)], wanted or JobFilter(), lease_ms=60_000, custody=None
+            connection,
+            [LeaseRequest(PollKey(provider, 1), free)],
+            wanted or JobFilter(),
+            lease_ms=60_000,
+            custody=None,
         )
-        return held[Poller(provider, 1)]
+        return held[PollKey(provider, 1)]
 
     return await database.transact(body)
 
 
-async def poll_together(database: Database, *asks: Ask) -> list[list[int]]:
+async def poll_together(database: Database, *asks: LeaseRequest) -> list[list[int]]:
     """The blocks of what each then holds."""
     async with database.connection() as connection:
         _, held = await leases_sql.poll(connection, asks, JobFilter(), lease_ms=60_000, custody=None)
@@ -86,9 +90,18 @@ async def test_polls_leased_together_get_what_each_asks_for_and_count_what_it_ho
         await add_models(connection, 1, first=2)
         await add_jobs(connection, 20, models=2)  # of model 2 those of odd blocks, of model 1 those of even ones
         await connection.execute("update jobs set designated = 5 where posted_block in (8, 10)")
-    asks = Ask(Poller(5, 1), 4), Ask(Poller(6, 1), 2), Ask(Poller(5, 2), 2), Ask(Poller(7, 2), 0)
+    asks = (
+        LeaseRequest(PollKey(5, 1), 4),
+        LeaseRequest(PollKey(6, 1), 2),
+        LeaseRequest(PollKey(5, 2), 2),
+        LeaseRequest(PollKey(7, 2), 0),
+    )
     assert await poll_together(databases[0], *asks) == [[2, 4, 6, 8], [14, 16], [1, 3], []]
-    more = Ask(Poller(6, 1), 4), Ask(Poller(5, 1), 9), Ask(Poller(7, 1), 3)
+    more = (
+        LeaseRequest(PollKey(6, 1), 4),
+        LeaseRequest(PollKey(5, 1), 9),
+        LeaseRequest(PollKey(7, 1), 3),
+    )
     assert await poll_together(databases[0], *more) == [[12, 14, 16, 18], [2, 4, 6, 8, 10, 20], []]
 
 
@@ -113,8 +126,8 @@ async def test_open_and_reserved_jobs_are_leased_in_one_order_and_filters_hold(d
 
 
 async def test_peek_tells_of_each_poller_whether_there_is_anything_for_it(databases: list[Database]) -> None:
-    line = databases[0].prepared_connection()
-    pollers = [Poller(1, 1), Poller(2, 1), Poller(1, 2)]
+    line = databases[0].line()
+    pollers = [PollKey(1, 1), PollKey(2, 1), PollKey(1, 2)]
 
     async def anything() -> list[bool]:
         _, peeks = await leases_sql.peek(line, pollers, {})
@@ -138,8 +151,8 @@ async def test_peek_takes_no_look_at_bids_of_a_model_that_was_bare_at_this_block
     line = databases[0].prepared_connection()
 
     async def any_bid(bare: dict[int, bytes]) -> bool:
-        _, peeks = await leases_sql.peek(line, [Poller(1, 1)], bare)
-        return peeks[Poller(1, 1)].any_bid
+        _, peeks = await leases_sql.peek(line, [PollKey(1, 1)], bare)
+        return peeks[PollKey(1, 1)].any_bid
 
     assert not await any_bid({1: b"\x01"})
     assert await any_bid({1: b"\x02"})  # at another block
@@ -153,7 +166,7 @@ async def test_poll_that_begins_beyond_the_oldest_comes_back_to_them_when_it_wou
         await add_jobs(connection, 6, models=1)
 
     async def blocks(after: int, free: int) -> list[int]:
-        (held,) = await poll_together(databases[0], Ask(Poller(1, 1), free, Place(after, 0)))
+        (held,) = await poll_together(databases[0], LeaseRequest(PollKey(1, 1), free, JobPlace(after, 0)))
         await databases[0].pool.execute("delete from leases")
         return held
 

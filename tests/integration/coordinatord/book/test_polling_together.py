@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from coordinatord.base.outcomes import NotSigned, SessionRow
-from coordinatord.book.leases_sql import HeldJob, Poller
-from coordinatord.book.liveness import Attendance
+from coordinatord.book.leases_sql import HeldJob, PollKey
+from coordinatord.book.liveness import Liveness
 from coordinatord.book.polls import Funding, Polls
 from coordinatord.book.sql import JobFilter
 from coordinatord.database.batched_reads import FreshValue, Snapshot, read_snapshot
@@ -117,7 +117,7 @@ async def test_provider_counts_as_there_from_its_last_poll_however_few_are_writt
     async with open_database(database_url, smallest=1, largest=2) as pool:
         async with pool.connection() as connection:
             await migrate(connection)
-        attendance = Attendance(pool, 12_000, lambda: now)
+        attendance = Liveness(pool, 12_000, lambda: now)
 
         async def seconds_since_seen() -> float:
             async with pool.connection() as connection:
@@ -126,9 +126,9 @@ async def test_provider_counts_as_there_from_its_last_poll_however_few_are_writt
                 )
                 return age
 
-        await attendance.note(Poller(1, 1), 4)
+        await attendance.note(PollKey(1, 1), 4)
         now += 2.9
-        await attendance.note(Poller(1, 1), 4)  # so soon that it is not written at once
+        await attendance.note(PollKey(1, 1), 4)  # so soon that it is not written at once
         now += 1.0
         async with pool.connection() as connection:
             await connection.execute("update liveness set seen_at = seen_at - interval '3.9 seconds'")

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from coordinatord import app
-from coordinatord.batches.lines import Checked, Line, LineChecks
+from coordinatord.batches.lines import Checked, InputLine, LineChecks
 from coordinatord.batches.worker import BatchWorker
 from coordinatord.database.connections import open_database
 from coordinatord.files.sql import object_key
@@ -136,7 +136,7 @@ async def test_batch_that_brings_out_a_fault_is_put_off_and_the_others_are_moved
     first, second = await batching.create(b'"poison"'), await batching.create(b"no json")
     check = LineChecks.check
 
-    def faulty(checks: LineChecks, lines: Sequence[Line]) -> list[Checked]:
+    def faulty(checks: LineChecks, lines: Sequence[InputLine]) -> list[Checked]:
         if lines[0].text == b'"poison"':
             raise RuntimeError("a fault")
         return check(checks, lines)

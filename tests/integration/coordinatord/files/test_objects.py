@@ -1,8 +1,8 @@
 import anyio
 import pytest
 
-from coordinatord.files import objects_sql
-from coordinatord.orders.containers import container_key
+from coordinatord.pins import objects_sql
+from coordinatord.pins.containers import container_key
 from tests.integration.coordinatord.scene import relay_ends
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.stage import Stage

@@ -12,11 +12,11 @@ from common.refusal import Refused
 from coordinatord.base.errors import Retryable
 from coordinatord.database.connections import Database, open_database
 from coordinatord.database.migrate import migrate
-from coordinatord.files.files import Files
+from coordinatord.files.files import FileStore
 from coordinatord.files.sql import FileRow, new_id
 from coordinatord.http.uploads import HELD_BYTES
 from coordinatord.janitor import Janitor
-from coordinatord.orders.containers import Containers
+from coordinatord.pins.containers import Containers
 from coordinatord.pins.requests import RequestSigner, StoreRequests
 from coordinatord.pins.store import PinStore, bucket_url, open_pin_store
 from devnet.pins import PinStoreService as DevnetPins
@@ -52,8 +52,8 @@ async def requests(faults: Faults, pin_store: DevnetPins) -> AsyncIterator[Store
 
 
 @pytest.fixture
-def files(database: Database, requests: StoreRequests) -> Files:
-    return Files(database, PinStore(requests), RETENTION)
+def files(database: Database, requests: StoreRequests) -> FileStore:
+    return FileStore(database, PinStore(requests), RETENTION)
 
 
 async def pieces(*contents: bytes) -> AsyncIterator[bytes]:
@@ -61,17 +61,17 @@ async def pieces(*contents: bytes) -> AsyncIterator[bytes]:
         yield content
 
 
-async def read(files: Files, row: FileRow, first: int = 0, last: int | None = None) -> bytes:
+async def read(files: FileStore, row: FileRow, first: int = 0, last: int | None = None) -> bytes:
     async with files.open(row, first, last) as coming:
         return b"".join([piece async for piece in coming])
 
 
-async def fetchval(files: Files, query: str) -> object:
+async def fetchval(files: FileStore, query: str) -> object:
     async with files.database.connection() as connection:
         return await connection.fetchval(query)
 
 
-async def sweep(files: Files) -> None:
+async def sweep(files: FileStore) -> None:
     janitor = Janitor(files.database, Containers(files.database, files.pins, RETENTION), files, RETENTION)
     async with files.database.connection() as connection:
         await janitor.sweep(connection)  # type: ignore[arg-type] # a pooled connection does as well here
@@ -99,7 +99,7 @@ async def are_gone(requests: StoreRequests, uploads: StoreUploads) -> bool:
     return True
 
 
-async def test_upload_is_stored_whole_with_what_was_learnt_on_the_way(files: Files) -> None:
+async def test_upload_is_stored_whole_with_what_was_learnt_on_the_way(files: FileStore) -> None:
     row = await files.upload(OWNER, "batch", "a.jsonl", pieces(b'{"a":1}\n\n', b' \n{"b"', b":2}"))
     assert (row.bytes, row.lines, row.commitment, row.attached) == (18, 2, None, False)
     assert (row.expires_at - row.created_at).total_seconds() == 300
@@ -111,7 +111,7 @@ async def test_upload_is_stored_whole_with_what_was_learnt_on_the_way(files: Fil
 
 @pytest.mark.parametrize(("size", "in_parts"), [(8 * MIB, False), (8 * MIB + 1, True), (19 * MIB, True)])
 async def test_content_above_8_mib_goes_in_parts_and_comes_back_as_it_was(
-    files: Files, faults: Faults, requests: StoreRequests, size: int, *, in_parts: bool
+    files: FileStore, faults: Faults, requests: StoreRequests, size: int, *, in_parts: bool
 ) -> None:
     content = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
     uploads = StoreUploads()
@@ -136,7 +136,7 @@ def failing_completion(request: httpx.Request) -> httpx.Response | None:
     ("rule", "code"), [(failing_part, "store_unavailable"), (failing_completion, "store_rejected")]
 )
 async def test_store_that_fails_midway_leaves_no_row_no_object_and_no_parts(
-    files: Files,
+    files: FileStore,
     faults: Faults,
     requests: StoreRequests,
     rule: Callable[[httpx.Request], httpx.Response | None],
@@ -151,7 +151,7 @@ async def test_store_that_fails_midway_leaves_no_row_no_object_and_no_parts(
 
 
 async def test_upload_that_is_refused_at_its_last_byte_leaves_nothing(
-    files: Files, faults: Faults, requests: StoreRequests
+    files: FileStore, faults: Faults, requests: StoreRequests
 ) -> None:
     uploads = StoreUploads()
     line = b"{}" + b" " * 400 + b"\n"
@@ -163,7 +163,7 @@ async def test_upload_that_is_refused_at_its_last_byte_leaves_nothing(
 
 
 async def test_store_that_is_gone_for_the_clean_up_too_leaves_it_to_the_janitor(
-    files: Files, faults: Faults, requests: StoreRequests
+    files: FileStore, faults: Faults, requests: StoreRequests
 ) -> None:
     uploads = StoreUploads()
 
@@ -181,7 +181,7 @@ async def test_store_that_is_gone_for_the_clean_up_too_leaves_it_to_the_janitor(
 
 
 async def test_killed_upload_is_cleaned_by_the_janitor_and_nothing_else_is(
-    files: Files, requests: StoreRequests, database_url: str, pin_store: DevnetPins
+    files: FileStore, requests: StoreRequests, database_url: str, pin_store: DevnetPins
 ) -> None:
     kept = await files.upload(OWNER, "result", "a", pieces(b"kept"))
     async with await upload_process(database_url, pin_store) as process:
@@ -205,7 +205,7 @@ async def test_killed_upload_is_cleaned_by_the_janitor_and_nothing_else_is(
     assert await read(files, kept) == b"kept"
 
 
-async def test_output_stored_again_replaces_what_it_was(files: Files) -> None:
+async def test_output_stored_again_replaces_what_it_was(files: FileStore) -> None:
     file_id = new_id()
     await files.put_output(OWNER, "out.jsonl", 1, pieces(b"first\n"), file_id)
     row = await files.put_output(OWNER, "out.jsonl", 2, pieces(b"second\n", b"line\n"), file_id)
@@ -215,7 +215,7 @@ async def test_output_stored_again_replaces_what_it_was(files: Files) -> None:
     assert await fetchval(files, "select count(*) from files") == 1
 
 
-async def test_output_that_fails_the_second_time_keeps_the_first(files: Files, faults: Faults) -> None:
+async def test_output_that_fails_the_second_time_keeps_the_first(files: FileStore, faults: Faults) -> None:
     row = await files.put_output(OWNER, "out.jsonl", 1, pieces(b"first\n"), new_id())
     with faults.answering(lambda r: httpx.Response(500) if r.method == "PUT" else None), pytest.raises(Retryable):
         await files.put_output(OWNER, "out.jsonl", 1, pieces(b"second\n"), row.id)
@@ -234,7 +234,7 @@ async def test_memory_of_an_upload_is_bounded_whatever_its_size(database: Databa
         tracemalloc.start()
         try:
             before, _ = tracemalloc.get_traced_memory()
-            row = await Files(database, pins, RETENTION).upload(OWNER, "result", "a", coming())
+            row = await FileStore(database, pins, RETENTION).upload(OWNER, "result", "a", coming())
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()

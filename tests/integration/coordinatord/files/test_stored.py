@@ -6,7 +6,8 @@ import pytest
 
 from coordinatord.database.connections import Connection, open_database
 from coordinatord.database.migrate import migrate
-from coordinatord.files import objects_sql, sql
+from coordinatord.files import sql
+from coordinatord.pins import objects_sql
 from tests.integration.coordinatord.book.market_rows import add_jobs, add_providers, begin_index
 
 pytestmark = pytest.mark.anyio
@@ -60,25 +61,25 @@ async def test_sums_follow_rows_as_they_come_change_and_go(connection: Connectio
     await objects_sql.hold(connection, "containers/b", b"\1", 30, b"\1" * 32, owner=OWNER)
     await objects_sql.hold(connection, "results/b/c", b"\1", 5, b"\1" * 32, owner=OWNER)
     assert await sums(connection) == {"inputs": (70, 1), "containers": (40, 2), "results": (5, 1)}
-    held = await sql.stored_for(connection, OWNER)
+    held = await objects_sql.stored_for(connection, OWNER)
     assert (held.bytes, held.rows, held.earned) == (115, 4, False)
     await connection.execute("delete from objects")
     await connection.execute("delete from files")
     assert await sums(connection) == {}
-    await sql.drop_empty(connection)
+    await objects_sql.drop_empty(connection)
     assert await connection.fetchval("select count(*) from stored") == 0
 
 
 async def test_settled_job_or_a_listing_earns_the_larger_allowance(connection: Connection) -> None:
     await add_providers(connection, 2)
     operator: bytes = await connection.fetchval("select operator from providers where provider_id = 1")
-    assert (await sql.stored_for(connection, operator)).earned
+    assert (await objects_sql.stored_for(connection, operator)).earned
     await connection.execute("update providers set listed = false")
-    assert not (await sql.stored_for(connection, operator)).earned
+    assert not (await objects_sql.stored_for(connection, operator)).earned
     await add_jobs(connection, 1, models=1)
     await connection.execute("update jobs set owner = $1, state = 2, provider_id = 1", OWNER)
-    assert (await sql.stored_for(connection, operator)).earned
-    assert (await sql.stored_for(connection, OWNER)).earned
+    assert (await objects_sql.stored_for(connection, operator)).earned
+    assert (await objects_sql.stored_for(connection, OWNER)).earned
 
 
 @pytest.mark.parametrize(

@@ -143,9 +143,13 @@ async def test_more_jobs_than_one_transaction_marks_read_as_expired_at_once_and_
         assert {(row.state, row.ended_because) for row in rows} == {EXPIRED}
     assert (
         await leases_sql.poll(
-            connection, [leases_sql.Ask(leases_sql.Poller(1, 1), 9)], JobFilter(), lease_ms=9, custody=None
+            connection,
+            [leases_sql.LeaseRequest(leases_sql.PollKey(1, 1), 9)],
+            JobFilter(),
+            lease_ms=9,
+            custody=None,
         )
-    )[1] == {leases_sql.Poller(1, 1): []}
+    )[1] == {leases_sql.PollKey(1, 1): []}
     chain.mine()
     await indexer.catch_up(connection)
     assert await connection.fetchval(unmarked) == 0

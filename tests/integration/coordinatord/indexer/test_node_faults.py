@@ -16,8 +16,8 @@ from coordinatord.chain.logs import Decoder
 from coordinatord.chain.rpc import open_rpc
 from coordinatord.database.connections import Connection, Database
 from coordinatord.indexer.fetch import Source
-from coordinatord.indexer.follow import IndexFollower
-from coordinatord.system.readiness import Readiness
+from coordinatord.indexer.follow import Follower
+from coordinatord.system.readiness import ReadinessCheck
 from devnet.world import World
 from tests.faults.rpc_proxy import (
     ErrorAnswer,
@@ -46,15 +46,15 @@ class Behind:
 
     proxy: RpcProxy
     source: Source
-    follower: IndexFollower
-    readiness: Readiness
+    follower: Follower
+    readiness: ReadinessCheck
 
 
 @pytest.fixture
 async def behind(scene: Scene, world: World, database: Database) -> AsyncIterator[Behind]:
     async with rpc_proxy(world.anvil.rpc_url) as proxy, open_rpc(proxy.url, patience=2) as rpc:
         source = Source(rpc, Decoder(address_book(world)))
-        readiness = Readiness(database, rpc, block_time_ms=0, ready_lag_blocks=2)
+        readiness = ReadinessCheck(database, rpc, block_time_ms=0, ready_lag_blocks=2)
         yield Behind(proxy, source, follower_of(source, world, JOURNAL_BLOCKS), readiness)
 
 
@@ -63,7 +63,7 @@ async def test_database_that_hangs_makes_unready_until_it_answers(
 ) -> None:
     await behind.follower.catch_up(connection)
     async with open_rpc(world.anvil.rpc_url) as rpc:
-        readiness = Readiness(database, rpc, block_time_ms=0, ready_lag_blocks=2, patience=1)
+        readiness = ReadinessCheck(database, rpc, block_time_ms=0, ready_lag_blocks=2, patience=1)
         assert (await readiness.report()).ready
         async with connection.transaction():
             await connection.execute("lock table index_position")

@@ -9,7 +9,7 @@ import attrs
 import httpx
 
 from coordinatord.chain.registries import JobRegistry
-from coordinatord.files.files import Files
+from coordinatord.files.files import FileStore
 from tests.fakes.submissions import Submitter, jsonl
 from tests.integration.coordinatord.scene.party import Body, Party
 from tests.integration.coordinatord.scene.stage import Stage
@@ -40,9 +40,9 @@ class Batching:
         return cls(stage, owner, submitter)
 
     @property
-    def files(self) -> Files:
+    def files(self) -> FileStore:
         ground = self.stage.ground
-        return Files(ground.database, ground.pins, ground.config.file_retention_seconds)
+        return FileStore(ground.database, ground.pins, ground.config.file_retention_seconds)
 
     async def upload(self, *lines: Body | bytes) -> str:
         content = _pieces(jsonl(lines))

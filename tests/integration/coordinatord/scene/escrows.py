@@ -15,7 +15,7 @@ from common.escrow import mock_measurement
 from coordinatord import app
 from coordinatord.dependencies import Dependencies
 from coordinatord.escrow.development import MockCustody, MockSettings
-from coordinatord.escrow.handover import Handing, Operators
+from coordinatord.escrow.handover import HandoverService, Operators
 from coordinatord.escrow.hosting import Escrow
 from coordinatord.escrow.peer import Peer
 from devnet.market import at, connected
@@ -55,7 +55,7 @@ def mock_escrow(
             settings = MockSettings(RELEASE, 3_600_000, 300_000, 300, peer is not None, clock_offset_ms)
             custody = MockCustody(settings, ground.database, ground.rpc, source, clock)
             providers = app.escrow_dependencies(ground).providers
-            yield Escrow(custody, Handing(operators, providers, custody.held, RELEASE, time.time))
+            yield Escrow(custody, HandoverService(operators, providers, custody.held, RELEASE, time.time))
             custody.end()
 
     return made

@@ -8,7 +8,7 @@ import pytest
 from coordinatord.base.outcomes import SessionRow
 from coordinatord.database.connections import Connection, Database, open_database
 from coordinatord.database.migrate import migrate
-from coordinatord.sessions.sessions import LiveSessions
+from coordinatord.sessions.sessions import SessionCache
 from coordinatord.sessions.sql import MOST_SESSIONS, add_nonce, drop_expired, open_session
 
 pytestmark = pytest.mark.anyio
@@ -45,7 +45,7 @@ async def opened(database: Database, number: int, address: bytes = ADDRESS) -> b
 
 async def test_session_that_another_process_evicts_is_not_found_a_moment_later(database: Database) -> None:
     clock = Clock()
-    here = LiveSessions(database, clock)
+    here = SessionCache(database, clock)
     first, other = await opened(database, 1), await opened(database, 99, b"\x02" * 20)
     assert await here.find(first) == SessionRow(ADDRESS, None)
     for number in range(2, MOST_SESSIONS + 2):
@@ -56,7 +56,7 @@ async def test_session_that_another_process_evicts_is_not_found_a_moment_later(d
 
 
 async def test_session_that_is_evicted_here_is_not_found_any_more(database: Database) -> None:
-    here = LiveSessions(database, Clock())
+    here = SessionCache(database, Clock())
     first = await opened(database, 1)
     assert await here.find(first) is not None
     assert await here.find(first) is not None
@@ -68,7 +68,7 @@ async def test_session_that_is_evicted_here_is_not_found_any_more(database: Data
 
 async def test_session_is_not_found_past_its_end(database: Database) -> None:
     clock = Clock()
-    here = LiveSessions(database, clock)
+    here = SessionCache(database, clock)
     token_hash = await opened(database, 1)
     await database.pool.execute("update sessions set expires_at = clock_timestamp() + interval '0.4 seconds'")
     assert await here.find(token_hash) is not None

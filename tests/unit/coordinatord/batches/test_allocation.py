@@ -1,23 +1,23 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinatord.batches.plan import Bidder, Wanted, allocate, take_turns
+from coordinatord.batches.plan import Bidder, LineDemand, allocate, take_turns
 
 rooms = st.dictionaries(st.integers(1, 6), st.integers(0, 40), max_size=6)
 
 
 @st.composite
-def markets(draw: st.DrawFn) -> tuple[list[Wanted], dict[int, int]]:
+def markets(draw: st.DrawFn) -> tuple[list[LineDemand], dict[int, int]]:
     room = draw(rooms)
     ids = st.permutations(sorted(room)).map(lambda order: order[: len(order)])
     wanted = [
-        Wanted(draw(st.integers(0, 120)), [Bidder(provider, draw(st.integers(0, 3))) for provider in draw(ids)])
+        LineDemand(draw(st.integers(0, 120)), [Bidder(provider, draw(st.integers(0, 3))) for provider in draw(ids)])
         for _ in range(draw(st.integers(1, 3)))
     ]
     return wanted, room
 
 
-def one_by_one(wanted: list[Wanted], room: dict[int, int]) -> list[dict[int, int]]:
+def one_by_one(wanted: list[LineDemand], room: dict[int, int]) -> list[dict[int, int]]:
     """The rule as it reads: line after line to the cheapest that has room; among equals, to who got fewest."""
     left, plans = dict(room), []
     for model in wanted:
@@ -34,13 +34,13 @@ def one_by_one(wanted: list[Wanted], room: dict[int, int]) -> list[dict[int, int
 
 
 @given(markets())
-def test_allocation_is_what_handing_out_line_by_line_gives(market: tuple[list[Wanted], dict[int, int]]) -> None:
+def test_allocation_is_what_handing_out_line_by_line_gives(market: tuple[list[LineDemand], dict[int, int]]) -> None:
     assert allocate(*market) == one_by_one(*market)
 
 
 @given(markets())
 def test_nobody_gets_more_than_its_room_over_all_models_and_no_model_more_than_its_lines(
-    market: tuple[list[Wanted], dict[int, int]],
+    market: tuple[list[LineDemand], dict[int, int]],
 ) -> None:
     wanted, room = market
     plans = allocate(wanted, room)

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from common.scalars import base64_of, hex_of
-from coordinatord.batches.lines import Good, Line, LineChecks, Skipped
+from coordinatord.batches.lines import Good, InputLine, LineChecks, Skipped
 from tests.fakes.submissions import Body, Submitter
 
 ENDPOINT = "/v1/responses"
@@ -21,7 +21,7 @@ def check(submitter: Submitter) -> Callable[[Body | bytes | None], Good | Skippe
 
     def one(line: Body | bytes | None) -> Good | Skipped:
         text = json.dumps(line).encode() if isinstance(line, dict) else line
-        (checked,) = checks.check([Line(7, text)])
+        (checked,) = checks.check([InputLine(7, text)])
         assert checked.line == 7
         return checked
 

@@ -34,7 +34,7 @@ async def all_lines(held: Held, **settings: int) -> tuple[list[tuple[int, bytes 
     lines: list[tuple[int, bytes | None]] = []
     cursor = Cursor(0, 0)
     while cursor.offset < len(held.content):
-        stretch = await reader.stretch(cursor)
+        stretch = await reader.read_lines(cursor)
         assert stretch.end.offset > cursor.offset
         lines += [(line.number, line.text) for line in stretch.lines]
         cursor = stretch.end
@@ -70,5 +70,5 @@ async def test_line_longer_than_a_window_is_whole() -> None:
 async def test_store_that_gives_less_than_it_holds_is_trouble() -> None:
     held = Held(b"one\ntwo\nthree\n", gives=5)
     with pytest.raises(Retryable) as trouble:
-        await LineReader(held.read, len(held.content)).stretch(Cursor(0, 0))
+        await LineReader(held.read, len(held.content)).read_lines(Cursor(0, 0))
     assert trouble.value.code == "store_unavailable"

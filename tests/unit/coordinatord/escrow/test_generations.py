@@ -1,6 +1,6 @@
 import pytest
 
-from coordinatord.escrow.keys import RETENTION, EscrowKey, Generation, Generations
+from coordinatord.escrow.keys import RETENTION, Generation, Generations, KeyPair
 
 EVERY, LEAD = 1000, 100
 
@@ -63,7 +63,7 @@ def test_retention_covers_an_order_and_the_window_after_its_claim() -> None:
 
 
 def test_instances_that_hold_the_same_generations_announce_the_same_one(generations: Generations) -> None:
-    held = [Generation(EscrowKey.generate(), 0) for _ in range(3)]
+    held = [Generation(KeyPair.generate(), 0) for _ in range(3)]
     other = Generations(EVERY, LEAD)
     generations.add(held)
     other.add(reversed(held))
@@ -74,7 +74,7 @@ def test_instances_that_hold_the_same_generations_announce_the_same_one(generati
 def test_second_copy_of_a_held_key_is_wiped(generations: Generations) -> None:
     first = minted(generations, 0)
     secret = first.key.copy_secret()
-    copy = Generation(EscrowKey(secret), 0)
+    copy = Generation(KeyPair(secret), 0)
     assert generations.add([copy]) == []
     assert secret == bytes(32)
     assert len(generations) == 1

@@ -4,17 +4,17 @@ import pytest
 
 from common import box
 from common.derivation import escrow_key
-from coordinatord.escrow.keys import EscrowKey, Generation, open_with_any, seal_secret, wipe
+from coordinatord.escrow.keys import Generation, KeyPair, open_with_any, seal_secret, wipe
 
 SECRET = bytes(range(32))
 
 
 def test_key_of_an_operator_is_the_derived_one() -> None:
-    assert EscrowKey.of_operator(SECRET).public == escrow_key(SECRET).public
+    assert KeyPair.of_operator(SECRET).public == escrow_key(SECRET).public
 
 
 def test_wrap_opens_with_whichever_key_it_was_sealed_to_and_with_no_other() -> None:
-    one, two, other = EscrowKey.generate(), EscrowKey.generate(), EscrowKey.generate()
+    one, two, other = KeyPair.generate(), KeyPair.generate(), KeyPair.generate()
     assert open_with_any((one, two), box.seal(two.public, SECRET)) == SECRET
     assert open_with_any((one, two), box.seal(other.public, SECRET)) is None
     assert one.open(b"shorter than any sealed box") is None
@@ -22,7 +22,7 @@ def test_wrap_opens_with_whichever_key_it_was_sealed_to_and_with_no_other() -> N
 
 def test_erased_key_opens_nothing_any_more() -> None:
     secret = bytearray(SECRET)
-    key = EscrowKey(secret)
+    key = KeyPair(secret)
     sealed = box.seal(key.public, b"seed")
     key.erase()
     assert secret == bytes(32)
@@ -30,17 +30,17 @@ def test_erased_key_opens_nothing_any_more() -> None:
 
 
 def test_box_of_a_secret_message_opens_for_its_recipient() -> None:
-    key, message = EscrowKey.generate(), bytearray(b"keys")
+    key, message = KeyPair.generate(), bytearray(b"keys")
     assert key.open(seal_secret(key.public, message)) == b"keys"
     wipe(message)
     assert message == bytes(4)
 
 
 def test_secret_shows_in_no_repr_and_in_no_traceback() -> None:
-    key = EscrowKey(bytearray(SECRET))
+    key = KeyPair(bytearray(SECRET))
     generation = Generation(key, 1)
     with pytest.raises(ValueError, match="secret key has") as wrong:
-        EscrowKey(bytearray(SECRET + SECRET))
+        KeyPair(bytearray(SECRET + SECRET))
     shown = repr(key) + repr(generation) + repr([key]) + "".join(traceback.format_exception(wrong.value))
     assert SECRET.hex() not in shown
     assert repr(bytes(SECRET))[2:-1] not in shown
@@ -49,4 +49,4 @@ def test_secret_shows_in_no_repr_and_in_no_traceback() -> None:
 
 def test_key_of_another_length_is_refused() -> None:
     with pytest.raises(ValueError, match="32 bytes"):
-        EscrowKey(bytearray(31))
+        KeyPair(bytearray(31))

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from common.daemon.logs import set_up_logging
-from coordinatord.escrow.keys import EscrowKey
+from coordinatord.base.logs import set_up_logging
+from coordinatord.escrow.keys import KeyPair
 
 SECRET = bytes(range(100, 132))
 
@@ -28,11 +28,11 @@ def test_failure_while_a_secret_is_at_hand_is_logged_without_it(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     set_up_logging("debug")
 
-    def fail(secret: bytearray, key: EscrowKey) -> None:
+    def fail(secret: bytearray, key: KeyPair) -> None:
         raise RuntimeError(f"{key} does not work")
 
     try:
-        fail(bytearray(SECRET), EscrowKey(bytearray(SECRET)))
+        fail(bytearray(SECRET), KeyPair(bytearray(SECRET)))
     except RuntimeError:
         structlog.get_logger("test").exception("request failed")
     logged = capsys.readouterr().err

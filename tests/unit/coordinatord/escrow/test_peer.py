@@ -14,7 +14,7 @@ from common.escrow import HandedKey, content, mock_measurement, report_data
 from common.messages.escrow import HandoverAuth, HandoverKeys
 from common.scalars import base64_of
 from coordinatord.escrow.handover import Operators
-from coordinatord.escrow.keys import EscrowKey, Generation, seal_secret
+from coordinatord.escrow.keys import Generation, KeyPair, seal_secret
 from coordinatord.escrow.peer import NoKeys, Peer
 from tests.fakes.streamed import StreamedTransport, http_over
 from tests.unit.coordinatord.environment import ENVIRONMENT
@@ -58,7 +58,7 @@ async def pull(answer: Answer) -> list[Generation] | NoKeys:
 async def test_pull_brings_the_keys_that_the_holder_signed() -> None:
     pulled = await pull(handed)
     assert isinstance(pulled, list)
-    assert [(one.public_key, one.announced_from) for one in pulled] == [(EscrowKey(bytearray(SECRET)).public.raw, 7)]
+    assert [(one.public_key, one.announced_from) for one in pulled] == [(KeyPair(bytearray(SECRET)).public.raw, 7)]
 
 
 async def test_request_is_bound_to_its_channel_and_signed_by_the_first_operator() -> None:
@@ -88,12 +88,13 @@ async def test_request_is_bound_to_its_channel_and_signed_by_the_first_operator(
         pytest.param(lambda request: handed(request, STRANGER), id="keys put in by a stranger"),
         pytest.param(lambda request: handed(request, asked_at=NOW - 60), id="an answer of an earlier time"),
         pytest.param(
-            lambda request: handed(request, channel=EscrowKey.generate().public), id="an answer to another channel"
+            lambda request: handed(request, channel=KeyPair.generate().public), id="an answer to another channel"
         ),
         pytest.param(lambda request: handed(request, key_count=2), id="another count"),
         pytest.param(lambda request: handed(request, holder_release=4), id="another release"),
         pytest.param(
-            lambda request: handed({"channel_pubkey": EscrowKey.generate().public.raw.hex()}), id="sealed to another"
+            lambda request: handed({"channel_pubkey": KeyPair.generate().public.raw.hex()}),
+            id="sealed to another",
         ),
         pytest.param(
             lambda request: handed(

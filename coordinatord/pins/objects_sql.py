@@ -1,5 +1,7 @@
-"""Rows of what this deployment holds in the pin store: held for an op, attached to a job, leased for removal."""
+"""Rows of containers and results in the pin store: held for an op, attached to a job, leased for removal; and the sums
+of what is stored for each owner."""
 
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
@@ -119,9 +121,54 @@ async def lease_expired(connection: Connection, limit: int) -> list[str]:
     return [row["key"] for row in rows]
 
 
-# Content whose job has ended: kept for the retention period where the job settled, for a short while otherwise.
-#
-# A reorganisation may give a job its life back: what was about to go is then kept as before.
+@attrs.frozen(slots=True)
+class NewObject:
+    """A container that a line of a batch brought along."""
+
+    key: str
+    subject: bytes
+    size: int
+    sha256: bytes
+    owner: bytes
+
+
+async def hold_many(connection: Connection, new: Sequence[NewObject]) -> dict[str, str | None]:
+    """Before the uploads: key → the content id that the store holds already, if any. A key that is missing in the
+    answer is being removed just now."""
+    rows = await connection.fetch(
+        "insert into objects as o (key, subject, bytes, sha256, expires_at, owner)"
+        " select n.key, n.subject, n.bytes, n.sha256, clock_timestamp() + $5, n.owner"
+        " from unnest($1::text[], $2::bytea[], $3::bigint[], $4::bytea[], $6::bytea[])"
+        " as n(key, subject, bytes, sha256, owner)"
+        " on conflict (key) do update set removing_until = null,"
+        " holders = case when o.removing_until is null then o.holders + 1 else 1 end,"
+        " expires_at = greatest(o.expires_at, excluded.expires_at),"
+        " cid = case when o.sha256 = excluded.sha256 and o.removing_until is null then o.cid end,"
+        " bytes = excluded.bytes, sha256 = excluded.sha256"
+        " where o.removing_until is null or o.removing_until < clock_timestamp()"
+        " returning key, cid",
+        [one.key for one in new],
+        [one.subject for one in new],
+        [one.size for one in new],
+        [one.sha256 for one in new],
+        HOLD,
+        [one.owner for one in new],
+    )
+    return {row["key"]: row["cid"] for row in rows}
+
+
+async def set_cids(connection: Connection, cids: Mapping[str, str]) -> None:
+    await connection.execute(
+        "update objects set cid = n.cid from unnest($1::text[], $2::text[]) as n(key, cid) where objects.key = n.key",
+        list(cids),
+        list(cids.values()),
+    )
+
+
+async def release_many(connection: Connection, keys: Sequence[str]) -> None:
+    """Their posts are in the outbox, which keeps them from now on."""
+    await connection.execute("update objects set holders = holders - 1 where key = any($1::text[])", keys)
+
 
 _TABLES: Final = (("objects", "subject"), ("files", "held_for"))
 _ALIVE: Final = "(j.state = 1 or (j.state = 0 and j.expires_at >= p.block_time))"
@@ -135,7 +182,7 @@ _COMING: Final = (
 
 async def decide(connection: Connection, *, retention_seconds: int, unsettled_seconds: int) -> None:
     """Shorten the life of attached content whose job ended without a result, or was never posted; nothing while the
-    index is being rebuilt."""
+    index is being rebuilt. After a reorganisation that gives a job its life back, its content is kept as before."""
     for table, job in _TABLES:
         await connection.execute(
             f"update {table} t set decided = false, expires_at = t.created_at + $1 * interval '1 second'"
@@ -154,3 +201,36 @@ async def decide(connection: Connection, *, retention_seconds: int, unsettled_se
             " where t.ctid = e.place",
             unsettled_seconds,
         )
+
+
+KINDS: Final = ("containers", "results", "inputs", "batch_files", "batches")
+
+
+@attrs.frozen(slots=True)
+class StoredFor:
+    """Sums for one owner, which triggers keep as rows of files, objects and batches change. `earned`: the owner has a
+    settled job, or is a listed provider."""
+
+    bytes: int
+    rows: int
+    earned: bool
+
+
+async def stored_for(connection: Connection, owner: bytes) -> StoredFor:
+    """In a transaction that has just added to them: others that add to the same owner's wait for its end."""
+    row = await connection.fetchrow(
+        "select coalesce(sum(bytes), 0)::bigint, coalesce(sum(rows), 0)::bigint, has_earned($1) from stored"
+        " where owner = $1",
+        owner,
+    )
+    return StoredFor(*row)
+
+
+async def bytes_by_kind(connection: Connection) -> dict[str, int]:
+    """Of every kind, also of those that nothing is kept of."""
+    rows = await connection.fetch("select kind, sum(bytes)::bigint as bytes from stored group by kind")
+    return dict.fromkeys(KINDS, 0) | {row["kind"]: row["bytes"] for row in rows}
+
+
+async def drop_empty(connection: Connection) -> None:
+    await connection.execute("delete from stored where bytes = 0 and rows = 0")

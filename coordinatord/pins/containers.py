@@ -1,25 +1,71 @@
 """Containers and results on their way to the chain: stored first, then kept or removed as their op ends.
 
 `holding` is the whole life of one attempt. Inside it the content is in the store under a row that says so; the caller
-tells how the op ended, and when it tells nothing (trouble, a crash) the janitor decides later: the same request is
+tells how the op ended, and when it tells nothing (an error, a crash) the janitor decides later: the same request is
 likely to come again soon, and then finds its content stored.
 """
 
 import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, Self
 
 import anyio
 import attrs
 import structlog
 from anyio import to_thread
 
+from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
+from coordinatord.config import Config
 from coordinatord.database.connections import Connection, Database
-from coordinatord.files import objects_sql
-from coordinatord.files.storage_budgets import UNLIMITED, StorageBudgets
+from coordinatord.pins import objects_sql
+from coordinatord.pins.objects_sql import stored_for
 from coordinatord.pins.store import PinStore
+
+_RETRY_AFTER: Final = 300  # seconds: an upload that nothing came of lives as long
+
+
+@attrs.frozen(slots=True, kw_only=True)
+class StorageBudgets:
+    """Limits on the bytes and rows kept for one owner, checked in the transaction that adds to them. 0 is no limit.
+
+    An owner without a settled job has a small allowance (the first two), one that has earned it a large one. What a
+    settle stores counts, but is never refused: it frees a client's money. Nor are the files that batches yield."""
+
+    new_bytes: int
+    new_rows: int
+    most_bytes: int
+    most_rows: int
+
+    @classmethod
+    def of(cls, config: Config) -> Self:
+        return cls(
+            new_bytes=config.storage_new_bytes,
+            new_rows=config.storage_new_rows,
+            most_bytes=config.storage_bytes,
+            most_rows=config.storage_rows,
+        )
+
+    async def check(self, connection: Connection, owner: bytes) -> None:
+        """After a row of the owner's was added, before that is committed. Raises Retryable `busy` when all of its
+        content together is beyond its allowance."""
+        held = await stored_for(connection, owner)
+        most_bytes, most_rows = (self.most_bytes, self.most_rows) if held.earned else (self.new_bytes, self.new_rows)
+        more = "" if held.earned else ", or grows with your first settled job"
+        if most_bytes and held.bytes > most_bytes:
+            raise _full(f"at most {most_bytes} bytes are kept for one wallet; room comes as files expire{more}")
+        if most_rows and held.rows > most_rows:
+            raise _full(f"at most {most_rows} files and lines are kept for one wallet; room comes as they expire{more}")
+
+
+UNLIMITED: Final = StorageBudgets(new_bytes=0, new_rows=0, most_bytes=0, most_rows=0)
+
+
+def _full(message: str) -> Retryable:
+    metrics.budget_refusals.labels("storage").inc()
+    return Retryable("busy", message, retry_after=_RETRY_AFTER)
+
 
 log = structlog.get_logger(__name__)
 
@@ -42,6 +88,8 @@ class Holding:
 
 
 class Containers:
+    """Stored containers and results, each held while its op is under way."""
+
     def __init__(
         self, database: Database, pins: PinStore, retention_seconds: int, budgets: StorageBudgets = UNLIMITED
     ) -> None:
@@ -107,9 +155,9 @@ class Containers:
                 unneeded = await objects_sql.lease_removal(connection, holding.key)
             if unneeded:
                 await self.remove(holding.key)
-        except Retryable as trouble:
+        except Retryable as error:
             # The row stands with its deadline: the janitor comes to it.
-            log.warning("object left to the janitor", key=holding.key, reason=trouble.message)
+            log.warning("object left to the janitor", key=holding.key, reason=error.message)
 
     async def remove(self, key: str) -> None:
         """Remove an object whose removal was leased."""
