@@ -23,19 +23,19 @@ _VARINT, _BYTES = 0, 2  # the two kinds of fields that these messages have
 
 
 @attrs.frozen(slots=True)
-class Block:
+class DagBlock:
     """`content` is of this node alone, `links` name what follows it in the file."""
 
     content: bytes
     links: tuple[Cid, ...]
 
 
-def read_block(cid: Cid, raw: bytes) -> Block:
+def read_block(cid: Cid, raw: bytes) -> DagBlock:
     """Refused where the bytes are not those of the id, or are no part of a file."""
     if hashlib.sha256(raw).digest() != cid.digest:
         raise Refused(f"these are not the bytes of block {cid}")
     if cid.codec == "raw":
-        return Block(raw, ())
+        return DagBlock(raw, ())
     links, data = [], b""
     for number, value in _fields(raw):
         if number == _LINKS and isinstance(value, bytes):
@@ -50,7 +50,7 @@ def read_block(cid: Cid, raw: bytes) -> Block:
             content = value
     if kind not in _FILES:
         raise Refused(f"block {cid} is no part of a file: UnixFS type {kind!r}")
-    return Block(content, tuple(links))
+    return DagBlock(content, tuple(links))
 
 
 def _linked(link: bytes) -> Cid:

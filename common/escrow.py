@@ -80,17 +80,15 @@ def _bad(why: str) -> Refused:
     return Refused(f"the handover is malformed: {why}", code="bad_handover")
 
 
-# What an escrow says about a key, and how the saying is tied to it.
+# Evidence of an escrow about its key, and how it is tied to the key.
 #
 #     report_data      = sha256(public key (32) ‖ "svc-coordinator-escrow-v1")
 #     mock measurement = sha256("svc-mock-measurement-v1" ‖ release (2))
 #
 # A client that seals to an escrow's key computes report_data again: evidence that was made for another key does not
-# fit.
-# So does the holder of keys that are asked for, with the key that they will be sealed to.
+# fit. So does the holder of keys that are asked for, with the key that they will be sealed to.
 #
-# The measurement names what runs, and is the key of its entry in the allowlist on the chain. A mock's names its
-# release
+# The measurement names what runs, and is the key of its entry in the allowlist on the chain. A mock's names its release
 # and nothing else, and proves nothing.
 
 STATIC: Final = "static-coordinator-v1"

@@ -1,4 +1,4 @@
-"""What a job costs, and how the payment is shared out when it ends.
+"""Cost of a job, and how the payment is shared out when it ends.
 
 Rates are prices per 10^6 units. All of it is exact integer arithmetic, the same as the job registry's:
 

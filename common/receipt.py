@@ -84,7 +84,7 @@ class Block:
 
 
 @attrs.frozen(slots=True)
-class Verified:
+class VerifiedReceipt:
     """What a file proves, once somebody knows that `blocks` are the chain's."""
 
     job_id: bytes
@@ -149,7 +149,7 @@ def order_signature_in(call_data: bytes, market: ReceiptMarket, posted: Mapping[
     return None
 
 
-def verified(raw: bytes) -> Verified:
+def verified(raw: bytes) -> VerifiedReceipt:
     """Refused, naming the field at fault, for a file that does not prove what it says."""
     if len(raw) > LONGEST:
         raise Refused(f"a receipt has at most {LONGEST} bytes")
@@ -164,7 +164,7 @@ def verified(raw: bytes) -> Verified:
     _compare(said | {"steps": None}, claims_of(market, events, signature) | {"steps": None}, "")
     _check_signatures(market, events, signature)
     _check_money(market, events, steps)
-    return Verified(
+    return VerifiedReceipt(
         job_id=events.posted["jobId"],
         market=market,
         facts=_facts(market, events, steps),

@@ -1,4 +1,4 @@
-"""What a container and a sealed result have in common: a fresh seed sealed to a recipient, then a stream.
+"""Sealed stream under containers and results: a fresh seed sealed to a recipient, then a stream.
 
     0x01 ‖ seed_wrap (80) ‖ ciphertext
 

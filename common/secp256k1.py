@@ -117,10 +117,9 @@ class Wallet:
         return compact_bytes[:], parity[0]
 
 
-# Who signed these structs? Many signatures over typed data, answered in one call.
+# Recovery of the signers of many typed structs in one call.
 #
-# The work is done by `native/signatures.c` where it could be compiled when the package was built, and else by the
-# loop
+# The work is done by `native/signatures.c` where it could be compiled when the package was built, and else by the loop
 # below, which answers the same at a little more cost. What the compiled one adds is that it holds the interpreter's
 # lock for none of it, so that threads which check signatures leave each other and the event loop alone.
 

@@ -7,9 +7,9 @@ from typing import Any, Final, Literal
 import attrs
 
 from common.address_book import AddressBook
+from common.daemon.secret import Secret
 from common.refusal import Refused
 from coordinatord.base.errors import Fatal
-from coordinatord.base.secret import Secret
 from coordinatord.environment import (
     boolean,
     choice,

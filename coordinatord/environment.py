@@ -12,10 +12,10 @@ from typing import Any, Final, TypeVar
 
 import attrs
 
+from common.daemon.secret import Secret
 from common.refusal import Refused
 from common.secp256k1 import Wallet
 from coordinatord.base.errors import Fatal
-from coordinatord.base.secret import Secret
 
 T = TypeVar("T")
 

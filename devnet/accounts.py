@@ -1,4 +1,4 @@
-"""Who takes part in the local world: the same wallets in every run, derived from anvil's phrase.
+"""Accounts of the local world: the same wallets in every run, derived from anvil's phrase.
 
 Their keys are public knowledge. Nothing of value may ever be sent to them on another chain.
 """
@@ -22,7 +22,7 @@ _ROLES: Final = (
 
 
 @attrs.frozen
-class Wallet:
+class DevWallet:
     role: str
     address: str
     private_key: str = attrs.field(repr=False)
@@ -41,26 +41,26 @@ class Wallet:
 class Cast:
     """All wallets, in the order of their derivation."""
 
-    wallets: tuple[Wallet, ...]
+    wallets: tuple[DevWallet, ...]
 
-    def with_role(self, role: str) -> list[Wallet]:
+    def with_role(self, role: str) -> list[DevWallet]:
         return [wallet for wallet in self.wallets if wallet.role == role]
 
     @property
-    def admin(self) -> Wallet:
+    def admin(self) -> DevWallet:
         return self.with_role("admin")[0]
 
     @property
-    def demo_provider(self) -> Wallet:
+    def demo_provider(self) -> DevWallet:
         """The one that the world's own svcd runs as; the other providers are free for whoever attaches."""
         return self.with_role("provider")[0]
 
     @property
-    def treasury(self) -> Wallet:
+    def treasury(self) -> DevWallet:
         return self.with_role("treasury")[0]
 
     @property
-    def operator(self) -> Wallet:
+    def operator(self) -> DevWallet:
         return self.with_role("operator")[0]
 
 
@@ -70,6 +70,6 @@ def derive() -> Cast:
     return Cast(tuple(_derived(index, role) for index, role in enumerate(_ROLES)))
 
 
-def _derived(index: int, role: str) -> Wallet:
+def _derived(index: int, role: str) -> DevWallet:
     account = Account.from_mnemonic(MNEMONIC, account_path=f"m/44'/60'/0'/0/{index}")
-    return Wallet(role, account.address, "0x" + bytes(account.key).hex())
+    return DevWallet(role, account.address, "0x" + bytes(account.key).hex())

@@ -13,7 +13,7 @@ import attrs
 import httpx
 
 from devnet.child import Child, Program, running
-from devnet.errors import Trouble
+from devnet.errors import DevnetError
 from devnet.ports import LOOPBACK
 
 CHAIN_ID: Final = 31337
@@ -55,7 +55,7 @@ def binary(contracts: Path = _CONTRACTS) -> Path:
     package = contracts / "node_modules" / "@foundry-rs" / f"anvil-{sys.platform}-{architecture}"
     program = package / "bin" / "anvil"
     if not program.is_file():
-        raise Trouble(f"anvil is not installed ({program} is missing): run `make setup`")
+        raise DevnetError(f"anvil is not installed ({program} is missing): run `make setup`")
     return program
 
 

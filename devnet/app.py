@@ -9,19 +9,19 @@ from devnet import accounts, manifest, ports, settings, state_dir
 from devnet.accounts import Cast
 from devnet.anvil import Anvil, running_anvil
 from devnet.coordinator import running_coordinator
-from devnet.market import Market, connected, deploy_all, open_market
+from devnet.market import DevnetMarket, connected, deploy_all, open_market
 from devnet.pins import running_pin_store
 from devnet.postgres import running_postgres
 from devnet.provider import running_provider
-from devnet.settings import Settings
+from devnet.settings import DevnetSettings
 from devnet.world import Devnet, World
 
 Say = Callable[[str], None]
 
 
 @asynccontextmanager
-async def local_world(chosen: Settings, say: Say) -> AsyncIterator[Devnet]:
-    """Everything up and described in devnet.json; ended when left, and with `Trouble` when a part ends."""
+async def local_world(chosen: DevnetSettings, say: Say) -> AsyncIterator[Devnet]:
+    """Everything up and described in devnet.json; ended when left, and with `DevnetError` when a part ends."""
     with state_dir.claimed(chosen.state_dir) as state, ports.held(chosen.listening) as listening:
         if state.left_by_dead_run:
             say(f"cleared what a run that was killed left in {state.path}")
@@ -75,7 +75,7 @@ async def local_world(chosen: Settings, say: Say) -> AsyncIterator[Devnet]:
                         watches.cancel_scope.cancel()
 
 
-async def deployed_market(anvil: Anvil, cast: Cast) -> Market:
+async def deployed_market(anvil: Anvil, cast: Cast) -> DevnetMarket:
     """To be called while the chain still mines each transaction: a hundred times faster than by the clock."""
     async with connected(anvil.rpc_url) as chain:
         return await open_market(await deploy_all(chain, cast), cast)

@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import attrs
 
-from coordinatord.market.terms import Model as TradedModel
-from coordinatord.market.terms import Terms
+from coordinatord.market.terms import MarketTerms
+from coordinatord.market.terms import ModelTerms as TradedModel
 from devnet.accounts import Cast
 from devnet.anvil import CHAIN_ID
 
@@ -21,7 +21,7 @@ SLA_SECONDS: Final = (60, 300, 600, 3_600, 86_400)
 
 
 @attrs.frozen
-class Model:
+class CatalogueModel:
     model_id: int
     name: str
     endpoint: str
@@ -69,15 +69,15 @@ _IMAGE: Final = {
 }
 
 MODELS: Final = (
-    Model(1, "demo/text-small", "/v1/responses", "demo", _TEXT),
-    Model(2, "demo/embed-small", "/v1/embeddings", "demo", _EMBEDDINGS),
-    Model(3, "demo/image-small", "/v1/images/generations", "demo", _IMAGE),
+    CatalogueModel(1, "demo/text-small", "/v1/responses", "demo", _TEXT),
+    CatalogueModel(2, "demo/embed-small", "/v1/embeddings", "demo", _EMBEDDINGS),
+    CatalogueModel(3, "demo/image-small", "/v1/images/generations", "demo", _IMAGE),
 )
 
 
-def terms_of_trade(cast: Cast, token: str) -> Terms:
+def terms_of_trade(cast: Cast, token: str) -> MarketTerms:
     """What the admin deploys, and goes on to own."""
-    return Terms(
+    return MarketTerms(
         chain_id=CHAIN_ID,
         token=token,
         decimals=TOKEN_DECIMALS,

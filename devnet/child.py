@@ -14,8 +14,8 @@ import anyio
 import anyio.abc
 import attrs
 
-from devnet import tether
-from devnet.errors import Trouble
+from devnet import parent_watch
+from devnet.errors import DevnetError
 
 # Causes of a service's failure, read from its exit status and its last lines, each with its remedy.
 #
@@ -129,7 +129,7 @@ class Program:
     command: tuple[str, ...]
     log: Path
     environment: Mapping[str, str] = attrs.field(factory=dict, repr=False)  # atop ours; may hold secrets
-    run_as: str = "-"  # see devnet.tether
+    run_as: str = "-"  # see devnet.parent_watch
     stop_signal: signal.Signals = signal.SIGTERM
     death_signal: signal.Signals = signal.SIGKILL  # sent by the kernel when this process dies
     stop_seconds: float = 10  # from the stop signal until it is killed
@@ -145,17 +145,17 @@ class Child:
         return self.process.pid
 
     async def fail_when_it_ends(self) -> NoReturn:
-        """For a supervisor's task: raises `Trouble` if the process ends, for whatever reason."""
+        """For a supervisor's task: raises `DevnetError` if the process ends, for whatever reason."""
         await self.process.wait()
         raise self._ended("ended by itself")
 
     async def succeed(self) -> None:
-        """Wait for a program that is meant to end, and raise `Trouble` if it failed."""
+        """Wait for a program that is meant to end, and raise `DevnetError` if it failed."""
         if await self.process.wait() != 0:
             raise self._ended("failed")
 
     async def wait_until(self, ready: Callable[[], Awaitable[bool]], seconds: float = 30) -> None:
-        """Returns once `ready` answers true; `Trouble` when the process ends first or takes too long."""
+        """Returns once `ready` answers true; `DevnetError` when the process ends first or takes too long."""
         with anyio.move_on_after(seconds):
             while True:
                 if self.process.returncode is not None:
@@ -165,7 +165,7 @@ class Child:
                 await anyio.sleep(_POLL_SECONDS)
         line = telling_line(self.said())
         last = line and f"; it said last: {line}"
-        raise Trouble(
+        raise DevnetError(
             f"{self.program.name} was not ready in {seconds:g} s{last}. The machine may be too busy, or short "
             f"of memory ({available_memory()}): try again, and see {self.program.log}"
         )
@@ -190,25 +190,25 @@ class Child:
         """All of its log."""
         return self.program.log.read_text(errors="replace")
 
-    def _ended(self, how: str) -> Trouble:
+    def _ended(self, how: str) -> DevnetError:
         status, said = self.process.returncode, self.said()
         line, cause = telling_line(said), cause_of(status, said, self.program.log.parent.parent)
         because = "" if cause is None else f". The cause: {cause}"
-        return Trouble(
+        return DevnetError(
             f"{self.program.name} {how} (status {status}){line and f': {line}'}{because} (log: {self.program.log})"
         )
 
 
 async def start(program: Program) -> Child:
-    """Start `program`. The caller stops it; if this process dies first, the tether does.
+    """Start `program`. The caller stops it; if this process dies first, parent_watch.py stops it.
 
-    To be called in a thread that outlives the child: see devnet.tether.
+    To be called in a thread that outlives the child: see devnet.parent_watch.
     """
     tethered = (
         sys.executable,
         "-I",
         "-S",
-        tether.__file__,
+        parent_watch.__file__,
         str(os.getpid()),
         str(int(program.death_signal)),
         program.run_as,

@@ -14,14 +14,14 @@ from anyio.abc import TaskStatus
 from devnet import demo, manifest, stop
 from devnet.app import local_world
 from devnet.catalogue import MODELS
-from devnet.errors import Trouble
-from devnet.settings import DEFAULTS, Settings
+from devnet.errors import DevnetError
+from devnet.settings import DEFAULTS, DevnetSettings
 from devnet.world import Devnet
 
-# What a person wants to see of a world that is up: where everything is.
+# Table of a world that is up: the address of everything in it.
 
 
-def overview(up: Devnet, settings: Settings) -> str:
+def overview(up: Devnet, settings: DevnetSettings) -> str:
     world = up.world
     market = world.market
     rows = [
@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
         return _env(options.state_dir)
     if options.command == "down":
         return stop.main([str(options.state_dir)])
-    settings = Settings(
+    settings = DevnetSettings(
         state_dir=options.state_dir,
         block_time=None if options.automine else options.block_time,
         rpc_port=options.rpc_port,
@@ -64,11 +64,11 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         anyio.run(_until_signalled, command, settings)
     except BaseExceptionGroup as group:
-        troubles, bugs = group.split(Trouble)
+        troubles, bugs = group.split(DevnetError)
         if bugs is not None:
             raise
-        for trouble in _leaves(troubles):
-            print(f"devnet: {trouble}", file=sys.stderr)
+        for error in _leaves(troubles):
+            print(f"devnet: {error}", file=sys.stderr)
         return 1
     return 0
 
@@ -76,13 +76,13 @@ def main(arguments: list[str] | None = None) -> int:
 def _env(state_dir: Path) -> int:
     try:
         print(manifest.exports(state_dir))
-    except Trouble as trouble:
-        print(f"devnet: {trouble}", file=sys.stderr)
+    except DevnetError as error:
+        print(f"devnet: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-async def _up(settings: Settings) -> None:
+async def _up(settings: DevnetSettings) -> None:
     async with local_world(settings, _say) as up:
         _say(overview(up, settings))
         shell = f'eval "$(devnet env{_at(settings)})"'
@@ -91,7 +91,7 @@ async def _up(settings: Settings) -> None:
         await anyio.sleep_forever()
 
 
-async def _demo(settings: Settings) -> None:
+async def _demo(settings: DevnetSettings) -> None:
     async with local_world(settings, _say) as up:
         _say(overview(up, settings))
         await demo.prove(up, _say)
@@ -102,13 +102,13 @@ async def _demo(settings: Settings) -> None:
     )
 
 
-def _at(settings: Settings) -> str:
+def _at(settings: DevnetSettings) -> str:
     """The flag that names a state directory other than the usual one."""
     usual = settings.state_dir == DEFAULTS.state_dir
     return "" if usual else f" --state-dir {shlex.quote(str(settings.state_dir.absolute()))}"
 
 
-async def _until_signalled(command: Callable[[Settings], Awaitable[None]], settings: Settings) -> None:
+async def _until_signalled(command: Callable[[DevnetSettings], Awaitable[None]], settings: DevnetSettings) -> None:
     """Run `command`; the first signal to end cancels it, further ones do not disturb the orderly end."""
     async with create_task_group() as tasks:
         with CancelScope() as running:

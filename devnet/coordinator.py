@@ -11,7 +11,7 @@ import attrs
 import httpx
 
 from devnet.child import Child, Program, running
-from devnet.pins import PinStore
+from devnet.pins import PinStoreService
 from devnet.ports import LOOPBACK
 
 _STOP_SECONDS: Final = 45  # above the daemon's own grace
@@ -19,7 +19,7 @@ _BLOCK_TIME_MS: Final = 500
 
 
 @attrs.frozen
-class Coordinator:
+class CoordinatorService:
     base_url: str
     metrics_url: str
     child: Child
@@ -32,12 +32,12 @@ async def running_coordinator(
     metrics_port: int,
     rpc_url: str,
     database_url: str,
-    pins: PinStore,
+    pins: PinStoreService,
     address_book: dict[str, Any],
     relayer_key: str,
     operator_key: str,
     logs: Path,
-) -> AsyncIterator[Coordinator]:
+) -> AsyncIterator[CoordinatorService]:
     """Up when it is ready: its index has caught up with the chain."""
     program = Program(
         "coordinator",
@@ -71,4 +71,4 @@ async def running_coordinator(
                 return False
 
         await child.wait_until(ready, seconds=60)
-        yield Coordinator(base_url, f"http://{LOOPBACK}:{metrics_port}/metrics", child)
+        yield CoordinatorService(base_url, f"http://{LOOPBACK}:{metrics_port}/metrics", child)

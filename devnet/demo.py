@@ -20,9 +20,9 @@ from common.cid import cid_of
 from common.quotes import Terms
 from devnet.anvil import Anvil
 from devnet.catalogue import MODELS
-from devnet.errors import Trouble
+from devnet.errors import DevnetError
 from devnet.market import at, connected
-from devnet.pins import PinStore
+from devnet.pins import PinStoreService
 from devnet.postgres import Postgres
 from devnet.world import Devnet, World
 from svc.batches.results import BatchResult
@@ -46,7 +46,7 @@ Input = dict[str, Any]
 
 
 async def buy(up: Devnet, say: Say) -> None:
-    """Says each step and what it cost; raises `Trouble` when a job ends otherwise than it should."""
+    """Says each step and what it cost; raises `DevnetError` when a job ends otherwise than it should."""
     began = anyio.current_time()
     try:
         with anyio.fail_after(_SECONDS):
@@ -56,9 +56,9 @@ async def buy(up: Devnet, say: Say) -> None:
                 await shop.designated_job(_input("a designated job: for one provider's eyes"))
                 await shop.batch([_input(f"line {number} of a batch") for number in range(1, _LINES + 1)], terms)
     except SvcError as error:
-        raise Trouble(f"the client was refused: {error}") from error
+        raise DevnetError(f"the client was refused: {error}") from error
     except TimeoutError:
-        raise Trouble(f"what the client bought had not all come after {_SECONDS:g} s") from None
+        raise DevnetError(f"what the client bought had not all come after {_SECONDS:g} s") from None
     say(f"client: {_LINES + 2} jobs were bought and opened in {anyio.current_time() - began:.1f} s")
 
 
@@ -105,7 +105,7 @@ class Shop:
             self.say(f"batch: {result.custom_id} came back as {line.output['input']!r}; cost {self._money(cost)}")
             total, opened = total + cost, opened + 1
         if opened != len(inputs):
-            raise Trouble(f"the batch ended as {ended.status} with {opened} results")
+            raise DevnetError(f"the batch ended as {ended.status} with {opened} results")
         self.say(f"batch: {ended.status}; {opened} lines cost {self._money(total)}")
 
     async def _one(self, what: str, model_input: Input, terms: dict[str, Any]) -> Terms:
@@ -133,7 +133,7 @@ class Shop:
 
     def _require(self, job: Job, output: object, expected: Input) -> None:
         if output != expected:
-            raise Trouble(f"job {job.id} came back with {output!r} instead of {expected!r}")
+            raise DevnetError(f"job {job.id} came back with {output!r} instead of {expected!r}")
 
 
 @asynccontextmanager
@@ -158,7 +158,7 @@ def _charges(quote: Quote) -> Terms:
 
 def _settled(line: BatchResult) -> Result:
     if line.result is None:
-        raise Trouble(f"{line.custom_id or line.id} of the batch ended without a result: {line.error}")
+        raise DevnetError(f"{line.custom_id or line.id} of the batch ended without a result: {line.error}")
     return line.result
 
 
@@ -168,7 +168,7 @@ _CONTENT: Final = json.dumps({"written": datetime.now(UTC).isoformat()}).encode(
 
 
 async def prove(up: Devnet, say: Callable[[str], None]) -> None:
-    """Says what each part answered; raises `Trouble` when one answers wrongly."""
+    """Says what each part answered; raises `DevnetError` when one answers wrongly."""
     world = up.world
     say(await _chain(world.anvil))
     say(await _market(world))
@@ -198,7 +198,7 @@ async def _market(world: World) -> str:
         client = world.cast.with_role("client")[0].address
         balance = await token.balanceOf(client).call() / 10**world.market.token_decimals
     if listed != len(world.market.provider_ids) or not balance:
-        raise Trouble(f"the market is not as it was set up: {listed} providers listed, {balance} with {client}")
+        raise DevnetError(f"the market is not as it was set up: {listed} providers listed, {balance} with {client}")
     return f"market: {listed} providers are listed; a client holds {balance:,.0f} {world.market.token_name}"
 
 
@@ -213,21 +213,21 @@ async def _database(postgres: Postgres) -> str:
     finally:
         await connection.close()
     if rows != 1:
-        raise Trouble(f"the database holds {rows} rows where one was written")
+        raise DevnetError(f"the database holds {rows} rows where one was written")
     return f"database: PostgreSQL {version} took a row and gave it back"
 
 
-async def _pin_store(pins: PinStore) -> str:
+async def _pin_store(pins: PinStoreService) -> str:
     cid = str(cid_of(_CONTENT))
     async with httpx.AsyncClient(trust_env=False) as client:
         stored = await client.send(_signed_put(pins, "demo.json", _CONTENT))
         fetched = await client.get(f"{pins.gateway}/ipfs/{cid}")
     if stored.headers.get("x-amz-meta-cid") != cid or fetched.content != _CONTENT:
-        raise Trouble(f"the pin store answered {stored.status_code} to the PUT, {fetched.status_code} to the GET")
+        raise DevnetError(f"the pin store answered {stored.status_code} to the PUT, {fetched.status_code} to the GET")
     return f"pin store: {len(_CONTENT)} bytes were put, and read back at {fetched.url}"
 
 
-def _signed_put(pins: PinStore, key: str, content: bytes) -> httpx.Request:
+def _signed_put(pins: PinStoreService, key: str, content: bytes) -> httpx.Request:
     url = f"{pins.endpoint}/{pins.bucket}/{key}"
     request = AWSRequest("PUT", url, {"host": urlsplit(url).netloc}, content)
     S3SigV4Auth(Credentials(pins.key, pins.secret), "s3", pins.region).add_auth(request)

@@ -1,5 +1,5 @@
-"""What keeps the local world from starting or from staying up."""
+"""Error of the local world: it cannot start, or cannot stay up."""
 
 
-class Trouble(Exception):
+class DevnetError(Exception):
     """One line for the person at the terminal: what is wrong, and what to do about it."""

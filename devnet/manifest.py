@@ -12,9 +12,9 @@ import shlex
 from pathlib import Path
 from typing import Any, Final
 
-from devnet.accounts import Wallet
+from devnet.accounts import DevWallet
 from devnet.catalogue import MODELS
-from devnet.errors import Trouble
+from devnet.errors import DevnetError
 from devnet.world import Devnet, World
 
 ADDRESSES: Final = "addresses.json"
@@ -65,7 +65,7 @@ def describe(up: Devnet) -> dict[str, Any]:
     }
 
 
-def _account(world: World, wallet: Wallet) -> dict[str, Any]:
+def _account(world: World, wallet: DevWallet) -> dict[str, Any]:
     account: dict[str, Any] = {
         "role": wallet.role,
         "address": wallet.address,
@@ -78,19 +78,18 @@ def _account(world: World, wallet: Wallet) -> dict[str, Any]:
     return account
 
 
-# What a client of the market that is up has in its environment: the coordinator, the gateway, a wallet with money.
+# Environment of a client of the market that is up: the coordinator, the gateway, a wallet with money.
 #
 # The address book and what a client comes to know of this market stay in its state directory: a devnet is a market of
-# its
-# own, and its clients leave nothing among those that the user knows.
+# its own, and its clients leave nothing among those that the user knows.
 
 
 def exports(state_dir: Path) -> str:
-    """Lines for a shell to evaluate. Raises `Trouble` when no market is up there."""
+    """Lines for a shell to evaluate. Raises `DevnetError` when no market is up there."""
     try:
         described = json.loads((state_dir / "devnet.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise Trouble(f"no devnet is up in {state_dir.absolute()}: make devnet starts one") from None
+        raise DevnetError(f"no devnet is up in {state_dir.absolute()}: make devnet starts one") from None
     client = next(account for account in described["accounts"] if account["role"] == "client")
     values = {
         "SVC_BASE_URL": described["base_url"],

@@ -13,13 +13,13 @@ from web3.types import TxReceipt
 
 from common import artifacts
 from common.address_book import AddressBook
-from coordinatord.market.deploy import Deployment
-from coordinatord.market.journal import Journal
+from coordinatord.market.deploy import MarketDeployment
+from coordinatord.market.journal import DeploymentJournal
 from coordinatord.market.node import connect
 from coordinatord.market.preflight import check_chain_and_token
 from coordinatord.market.sending import SendOptions
 from coordinatord.market.signers import LocalKey
-from devnet.accounts import Cast, Wallet
+from devnet.accounts import Cast, DevWallet
 from devnet.anvil import CHAIN_ID
 from devnet.catalogue import terms_of_trade
 
@@ -29,10 +29,10 @@ _RECEIPT_POLL_SECONDS: Final = 0.01
 
 
 @attrs.frozen
-class Contracts:
+class MarketContracts:
     """The deployed contracts, and their address book."""
 
-    chain: "Chain"
+    chain: "MarketChain"
     book: AddressBook
     token: AsyncContract
     providers: AsyncContract
@@ -41,7 +41,7 @@ class Contracts:
 
 
 @attrs.frozen
-class Chain:
+class MarketChain:
     """A node that holds the keys of its accounts, and mines soon enough to wait for every receipt."""
 
     web3: AsyncWeb3[AsyncHTTPProvider]
@@ -67,27 +67,27 @@ class Chain:
 
 
 @asynccontextmanager
-async def connected(rpc_url: str) -> AsyncIterator[Chain]:
+async def connected(rpc_url: str) -> AsyncIterator[MarketChain]:
     web3 = AsyncWeb3(AsyncHTTPProvider(rpc_url))
     try:
-        yield Chain(web3)
+        yield MarketChain(web3)
     finally:
         await web3.provider.disconnect()
 
 
-def at(chain: Chain, name: str, address: str) -> AsyncContract:
+def at(chain: MarketChain, name: str, address: str) -> AsyncContract:
     """The contract `name` that was deployed at `address`."""
     return chain.web3.eth.contract(to_checksum_address(address), abi=artifacts.load(name).abi)
 
 
-async def deploy_all(chain: Chain, wallets: Cast, *, issued: bool = False) -> Contracts:
+async def deploy_all(chain: MarketChain, wallets: Cast, *, issued: bool = False) -> MarketContracts:
     """A token, and a market of it: the registries wired, with its terms set and its relayers appointed. `issued`: with
     the token that behaves as the large ones do, behind its proxy."""
     admin = wallets.admin.address
     token, _ = await (deploy_issued(chain, wallets) if issued else chain.deploy("DevToken", admin, admin))
     rpc_url = str(chain.web3.provider.endpoint_uri)
     book = await to_thread.run_sync(_deploy_market, rpc_url, wallets, str(token.address))
-    return Contracts(
+    return MarketContracts(
         chain,
         book,
         token,
@@ -97,7 +97,7 @@ async def deploy_all(chain: Chain, wallets: Cast, *, issued: bool = False) -> Co
     )
 
 
-async def deploy_issued(chain: Chain, wallets: Cast) -> tuple[AsyncContract, int]:
+async def deploy_issued(chain: MarketChain, wallets: Cast) -> tuple[AsyncContract, int]:
     """An IssuedToken at its proxy's address; the treasury upgrades it, the admin issues."""
     admin = wallets.admin.address
     implementation, block = await chain.deploy("IssuedToken", admin)
@@ -113,7 +113,7 @@ def _deploy_market(rpc_url: str, wallets: Cast, token: str) -> AddressBook:
     with connect(rpc_url) as node:
         facts, _ = check_chain_and_token(node, terms)
         admin = LocalKey.of(bytes.fromhex(wallets.admin.private_key[2:]))
-        return Deployment(node, admin, terms, options, _unheard).carry_out(facts, Journal(None, {}))
+        return MarketDeployment(node, admin, terms, options, _unheard).carry_out(facts, DeploymentJournal(None, {}))
 
 
 def _unheard(line: str) -> None:
@@ -126,7 +126,7 @@ _CEILING: Final = 128
 
 
 @attrs.frozen
-class Market:
+class DevnetMarket:
     """Where the market is on the chain."""
 
     deploy_block: int
@@ -154,14 +154,14 @@ class Market:
         }
 
 
-async def open_market(contracts: Contracts, cast: Cast) -> Market:
+async def open_market(contracts: MarketContracts, cast: Cast) -> DevnetMarket:
     book = contracts.book
     for client in cast.with_role("client"):
         await contracts.chain.send(contracts.token, cast.admin.address, "mint", client.address, CLIENT_FUNDS)
     provider_ids = {
         provider.address: await _admit(contracts, cast, provider) for provider in cast.with_role("provider")
     }
-    return Market(
+    return DevnetMarket(
         book.deploy_block,
         contracts.token.address,
         book.token_domain.name,
@@ -174,7 +174,7 @@ async def open_market(contracts: Contracts, cast: Cast) -> Market:
     )
 
 
-async def _admit(contracts: Contracts, cast: Cast, provider: Wallet) -> int:
+async def _admit(contracts: MarketContracts, cast: Cast, provider: DevWallet) -> int:
     """Registered and equipped by itself, then listed by the admin for every model. Returns its id."""
     chain, providers, admin = contracts.chain, contracts.providers, cast.admin.address
     await chain.send(providers, provider.address, "register")

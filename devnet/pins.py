@@ -18,7 +18,7 @@ REGION: Final = "us-east-1"
 
 
 @attrs.frozen
-class PinStore:
+class PinStoreService:
     """How to reach the store: the coordinator's PIN_STORE_* settings, and the gateway."""
 
     endpoint: str
@@ -34,7 +34,7 @@ class PinStore:
 
 
 @asynccontextmanager
-async def running_pin_store(port: int, data: Path, logs: Path) -> AsyncIterator[PinStore]:
+async def running_pin_store(port: int, data: Path, logs: Path) -> AsyncIterator[PinStoreService]:
     key, secret = f"DEVNET{secrets.token_hex(7).upper()}", secrets.token_urlsafe(30)
     program = Program(
         "pin store",
@@ -48,7 +48,7 @@ async def running_pin_store(port: int, data: Path, logs: Path) -> AsyncIterator[
         },
     )
     async with running(program) as child, httpx.AsyncClient(trust_env=False) as client:
-        store = PinStore(f"http://{LOOPBACK}:{port}", key, secret, BUCKET, REGION, child)
+        store = PinStoreService(f"http://{LOOPBACK}:{port}", key, secret, BUCKET, REGION, child)
 
         async def answers() -> bool:
             try:

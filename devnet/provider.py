@@ -11,8 +11,8 @@ from typing import Any, Final
 import attrs
 import httpx
 
-from devnet.accounts import Wallet
-from devnet.catalogue import MODELS, SLA_SECONDS, Model
+from devnet.accounts import DevWallet
+from devnet.catalogue import MODELS, SLA_SECONDS, CatalogueModel
 from devnet.child import Child, Program, running
 from devnet.ports import LOOPBACK
 
@@ -32,7 +32,7 @@ _BOX_VARIABLE: Final = "SVCD_BOX_KEY"
 
 
 @attrs.frozen
-class Provider:
+class ProviderService:
     metrics_url: str
     config: Path
     child: Child
@@ -41,7 +41,7 @@ class Provider:
 @asynccontextmanager
 async def running_provider(
     *,
-    account: Wallet,
+    account: DevWallet,
     coordinator_url: str,
     rpc_url: str,
     gateway: str,
@@ -49,7 +49,7 @@ async def running_provider(
     metrics_port: int,
     directory: Path,
     logs: Path,
-) -> AsyncIterator[Provider]:
+) -> AsyncIterator[ProviderService]:
     """Up when its asks are on the book and its polls are answered: an order finds it as a candidate."""
     config = write_config(
         directory,
@@ -78,7 +78,7 @@ async def running_provider(
             return f"svcd_asks_published {asks:.1f}\n" in text and all_polled(text)
 
         await child.wait_until(ready, seconds=60)
-        yield Provider(f"{base}/metrics", config, child)
+        yield ProviderService(f"{base}/metrics", config, child)
 
 
 def write_config(
@@ -115,11 +115,11 @@ def write_config(
     return path
 
 
-def key_variables(account: Wallet) -> dict[str, str]:
+def key_variables(account: DevWallet) -> dict[str, str]:
     return {_WALLET_VARIABLE: account.private_key, _BOX_VARIABLE: "0x" + account.box_secret.hex()}
 
 
-def _model(model: Model) -> list[str]:
+def _model(model: CatalogueModel) -> list[str]:
     lines = [
         "[[model]]",
         f"name = {json.dumps(model.name)}",

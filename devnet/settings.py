@@ -1,15 +1,15 @@
-"""What a person may choose about the local world."""
+"""Settings of the local world that a person may choose."""
 
 from pathlib import Path
 from typing import Final
 
 import attrs
 
-from devnet.ports import ANY_ADDRESS, Wanted
+from devnet.ports import ANY_ADDRESS, WantedPort
 
 
 @attrs.frozen
-class Settings:
+class DevnetSettings:
     """A port that is None is the service's usual one or, where that is taken, a free one."""
 
     state_dir: Path = Path(".devnet")
@@ -22,15 +22,15 @@ class Settings:
     provider_metrics_port: int | None = None
 
     @property
-    def listening(self) -> tuple[Wanted, ...]:
+    def listening(self) -> tuple[WantedPort, ...]:
         """The ports that this world opens itself."""
         return (
-            Wanted("chain", RPC, 8545, self.rpc_port),
-            Wanted("database", DATABASE, 5440, self.database_port),  # beside a PostgreSQL of the system
-            Wanted("pin store", PIN_STORE, 8480, self.pin_store_port),
-            Wanted("coordinator", API, 8402, self.api_port, ANY_ADDRESS),
-            Wanted("coordinator's metrics", METRICS, 9402, self.metrics_port),
-            Wanted("provider's metrics", PROVIDER_METRICS, 9403, self.provider_metrics_port),
+            WantedPort("chain", RPC, 8545, self.rpc_port),
+            WantedPort("database", DATABASE, 5440, self.database_port),  # beside a PostgreSQL of the system
+            WantedPort("pin store", PIN_STORE, 8480, self.pin_store_port),
+            WantedPort("coordinator", API, 8402, self.api_port, ANY_ADDRESS),
+            WantedPort("coordinator's metrics", METRICS, 9402, self.metrics_port),
+            WantedPort("provider's metrics", PROVIDER_METRICS, 9403, self.provider_metrics_port),
         )
 
 
@@ -41,4 +41,4 @@ API: Final = "--api-port"
 METRICS: Final = "--metrics-port"
 PROVIDER_METRICS: Final = "--provider-metrics-port"
 
-DEFAULTS: Final = Settings()
+DEFAULTS: Final = DevnetSettings()

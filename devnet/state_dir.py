@@ -22,7 +22,7 @@ from typing import Final, TextIO
 
 import attrs
 
-from devnet.errors import Trouble
+from devnet.errors import DevnetError
 
 _LOCK: Final = "lock"
 _MANIFEST: Final = "devnet.json"
@@ -81,7 +81,7 @@ def claimed(path: Path) -> Iterator[StateDir]:
             for directory in (state.logs, state.anvil, state.postgres, state.pins, state.provider):
                 directory.mkdir()
         except OSError as error:
-            raise Trouble(
+            raise DevnetError(
                 f"cannot use {path} as state directory ({error.filename or path}: {error.strerror}; it may be another "
                 "user's): choose one with --state-dir"
             ) from None
@@ -96,12 +96,12 @@ def _take(lock: TextIO, path: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         holder = lock.read().strip() or "unknown"
-        raise Trouble(
+        raise DevnetError(
             f"another devnet (process {holder}) runs in {path}: "
             "stop it (devnet down), or choose another directory with --state-dir"
         ) from None
     except OSError as error:
-        raise Trouble(
+        raise DevnetError(
             f"{path} lies on a file system without locks ({error.strerror}): "
             "choose a directory on another with --state-dir"
         ) from None
@@ -115,12 +115,14 @@ def _require_ours(path: Path) -> None:
     path.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(path).free
     if free < _NEEDED_BYTES:
-        raise Trouble(
+        raise DevnetError(
             f"{free // _MIB} MiB are left on the disk of {path}, and {_NEEDED_BYTES // _MIB} MiB are needed: "
             "free some, or choose a directory on another disk with --state-dir"
         )
     if not (path / _LOCK).exists() and any(path.iterdir()):
-        raise Trouble(f"{path} holds files that are not a devnet's: choose a new or empty directory with --state-dir")
+        raise DevnetError(
+            f"{path} holds files that are not a devnet's: choose a new or empty directory with --state-dir"
+        )
 
 
 def _clear(path: Path) -> bool:

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from devnet.errors import Trouble
+from devnet.errors import DevnetError
 
 _SECONDS: Final = 120.0  # the daemons have up to 45 s each to finish what they are at
 _LOOK_SECONDS: Final = 0.1
@@ -26,18 +26,18 @@ def stop(state_dir: Path) -> int | None:
     if not lock.exists() or (process := _holder(lock)) is None:
         return None
     if not _holds(process, lock):
-        raise Trouble(f"{state_dir.absolute()} is held by a process that cannot be seen from here: stop it by hand")
+        raise DevnetError(f"{state_dir.absolute()} is held by a process that cannot be seen from here: stop it by hand")
     try:
         os.kill(process, signal.SIGTERM)
     except ProcessLookupError:
         return None
     except PermissionError:
         where = state_dir.absolute()
-        raise Trouble(f"process {process} runs a devnet in {where} as another user: stop it as that user") from None
+        raise DevnetError(f"process {process} runs a devnet in {where} as another user: stop it as that user") from None
     deadline = time.monotonic() + _SECONDS
     while _holder(lock) == process:
         if time.monotonic() > deadline:
-            raise Trouble(f"process {process} has not ended in {_SECONDS:g} s: see {state_dir.absolute() / 'logs'}")
+            raise DevnetError(f"process {process} has not ended in {_SECONDS:g} s: see {state_dir.absolute() / 'logs'}")
         time.sleep(_LOOK_SECONDS)
     return process
 
@@ -47,7 +47,7 @@ def _holder(lock: Path) -> int | None:
     try:
         file = lock.open(encoding="ascii")
     except PermissionError:
-        raise Trouble(f"{lock.absolute()} is another user's: only that user can stop what runs there") from None
+        raise DevnetError(f"{lock.absolute()} is another user's: only that user can stop what runs there") from None
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -74,8 +74,8 @@ def main(arguments: list[str]) -> int:
     (state_dir,) = map(Path, arguments)
     try:
         process = stop(state_dir)
-    except Trouble as trouble:
-        sys.stderr.write(f"devnet: {trouble}\n")
+    except DevnetError as error:
+        sys.stderr.write(f"devnet: {error}\n")
         return 1
     if process is not None:
         sys.stdout.write(f"stopped the devnet in {state_dir.absolute()} (process {process})\n")

@@ -5,20 +5,20 @@ import attrs
 from devnet.accounts import Cast
 from devnet.anvil import Anvil
 from devnet.child import Child
-from devnet.coordinator import Coordinator
-from devnet.market import Market
-from devnet.pins import PinStore
+from devnet.coordinator import CoordinatorService
+from devnet.market import DevnetMarket
+from devnet.pins import PinStoreService
 from devnet.postgres import Postgres
-from devnet.provider import Provider
+from devnet.provider import ProviderService
 
 
 @attrs.frozen
 class World:
     anvil: Anvil
-    pins: PinStore
+    pins: PinStoreService
     postgres: Postgres
     cast: Cast
-    market: Market
+    market: DevnetMarket
 
     @property
     def children(self) -> tuple[Child, ...]:
@@ -30,8 +30,8 @@ class Devnet:
     """The ground with the daemons."""
 
     world: World
-    coordinator: Coordinator
-    provider: Provider
+    coordinator: CoordinatorService
+    provider: ProviderService
 
     @property
     def children(self) -> tuple[Child, ...]:

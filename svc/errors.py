@@ -1,4 +1,4 @@
-"""What can go wrong, as one family: every error says `type`, `code`, `param`, `request_id` and `retryable`.
+"""Errors of the client, one family: every error says `type`, `code`, `param`, `request_id` and `retryable`.
 
     SvcError
     ├── ApiError                the coordinator answered with an error: one class per type, see below

@@ -128,10 +128,10 @@ def _read(folder: int, path: Path) -> dict[str, KnownMarket]:
         file = os.open(path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except FileNotFoundError:
         return {}
-    except OSError as trouble:
+    except OSError as error:
         if path.is_symlink():
             raise _unsafe(path, "must be a file and not a link") from None
-        raise trouble
+        raise error
     with os.fdopen(file, "rb") as opened:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode) or status.st_size > _LONGEST:

@@ -257,7 +257,7 @@ def _outcome(response: httpx.Response, prepared: PreparedOrder, amount: int) -> 
     return None
 
 
-# What can be bought, and from whom: models, asks, floors, providers, the escrow's allowlist.
+# The market: models, asks, floors, providers, the escrow's allowlist.
 
 MOST: int = 100
 

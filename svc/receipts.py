@@ -10,7 +10,7 @@ from common.artifacts import event_topic, load
 from common.contract_events import event_values
 from common.inclusion.contents import Contents
 from common.inclusion.node_json import objects, octets, texts
-from common.receipt import ENDS, Events, ReceiptMarket, Verified, claims_of, order_signature_in, verified
+from common.receipt import ENDS, Events, ReceiptMarket, VerifiedReceipt, claims_of, order_signature_in, verified
 from common.receipt_steps import step_of
 from common.refusal import Refused
 from common.scalars import hex_of
@@ -107,7 +107,7 @@ def _found(log: Mapping[str, Any]) -> _Found | None:
     return None if name is None else _Found(name, event_values(_JOBS, name, log["topics"], log["data"]), log)
 
 
-async def check_blocks(chain: Chain, proved: Verified) -> None:
+async def check_blocks(chain: Chain, proved: VerifiedReceipt) -> None:
     """That the chain which the nodes follow has a receipt's blocks. Raises ResultUnreadable, `receipt_off_chain`."""
     if (chain_id := await chain.chain_id()) != proved.market.chain_id:
         raise _off_chain(f"the receipt is of chain {proved.market.chain_id}, the node follows {chain_id}")
@@ -119,7 +119,7 @@ async def check_blocks(chain: Chain, proved: Verified) -> None:
             raise _off_chain(f"block {block.number} is {hex_of(block.hash)} in the receipt; {there}")
 
 
-def check_hashes(known: Sequence[bytes], proved: Verified) -> None:
+def check_hashes(known: Sequence[bytes], proved: VerifiedReceipt) -> None:
     """That a receipt's blocks are among those that the reader knows. Raises ResultUnreadable, `receipt_off_chain`."""
     for block in proved.blocks:
         if block.hash not in known:

@@ -1,4 +1,4 @@
-"""What a client is told about its surroundings: explicitly, or through environment variables.
+"""Settings of a client: given explicitly, by environment variables, or by a profile.
 
 SVC_BASE_URL            the coordinator
 SVC_WALLET_KEY          the wallet's private key: 32 bytes of hex
@@ -137,9 +137,9 @@ def _book(given: AddressBook | Path | str | None) -> AddressBook | None:
     try:
         with Path(given).open("rb") as file:
             raw = file.read(_LONGEST_BOOK)
-    except OSError as trouble:
+    except OSError as error:
         message = (
-            f"the address book {given} cannot be read: {trouble.strerror}; --addresses or SVC_ADDRESSES_FILE names it"
+            f"the address book {given} cannot be read: {error.strerror}; --addresses or SVC_ADDRESSES_FILE names it"
         )
         raise Refused(message, "SVC_ADDRESSES_FILE") from None
     try:

@@ -1,4 +1,4 @@
-"""Who signs: a private key in this process, or any wallet that can be asked.
+"""Signers: a private key in this process, or any wallet that can be asked.
 
 A signer has an address and signs what it is asked to. What a remote or hardware wallet returns is checked before it is
 used: it must be a signature by that address over exactly what was asked.

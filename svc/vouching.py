@@ -213,8 +213,8 @@ class Vouching:
             return await to_thread.run_sync(self.known.get, self.url)
         except Refused as refusal:
             raise OrderRefused.because(refusal) from None
-        except OSError as trouble:
-            self._forgetful(trouble)
+        except OSError as error:
+            self._forgetful(error)
             return self.known.get(self.url)
 
     async def _change(self, change: Callable[[KnownMarket], KnownMarket]) -> None:
@@ -226,8 +226,8 @@ class Vouching:
             return await to_thread.run_sync(self.known.change, self.url, change)
         except Refused as refusal:
             raise OrderRefused.because(refusal) from None
-        except OSError as trouble:
-            self._forgetful(trouble)
+        except OSError as error:
+            self._forgetful(error)
             return self.known.change(self.url, change)
 
     def _told_once(self, what: str) -> None:
@@ -235,8 +235,8 @@ class Vouching:
         if self.known.path is not None:
             self.tell(what)
 
-    def _forgetful(self, trouble: OSError) -> None:
+    def _forgetful(self, error: OSError) -> None:
         """Keeps nothing from now on: each process takes the coordinator at its word once, and says so."""
-        where, why = self.known.path, trouble.strerror
+        where, why = self.known.path, error.strerror
         self.tell(f"what is told cannot be remembered in {where}: {why}; {VARIABLE} names another file")
         self.known = KnownMarkets()

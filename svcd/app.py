@@ -16,24 +16,22 @@ import attrs
 import structlog
 import trio
 
+from common.daemon.systemd import Systemd
 from common.messages.providers import Ask
 from svcd import metrics
-from svcd.breaker import watch
-from svcd.configuration.config import Config
-from svcd.daemon import Systemd, serve_metrics
-from svcd.deadline_channel import DeadlineChannel
-from svcd.dependencies import Equipment, Ground, prepare
-from svcd.health import Health
+from svcd.backends.backend import watch
+from svcd.configuration.config import DaemonConfig
+from svcd.dependencies import DaemonDependencies, Equipment, prepare
+from svcd.health import DaemonHealth, serve_metrics
 from svcd.journal.journal import open_journal
 from svcd.stages.asks import AskPublisher, Capacity, Catalogue
 from svcd.stages.claimer import Claimer, Lookup, Offer
-from svcd.stages.drain import Drain
-from svcd.stages.exclusions import Exclusions
+from svcd.stages.offers import DeadlineChannel, Exclusions
 from svcd.stages.opener import PayloadOpener
-from svcd.stages.pipeline import Pipeline
+from svcd.stages.pipeline import Drain, Pipeline
 from svcd.stages.poller import Poller
 from svcd.stages.reconciler import Reconciler
-from svcd.stages.runner import Runner, Sealer, Uploader
+from svcd.stages.runner import Runner, SealStage, Uploader
 from svcd.stages.settler import Failer, Settler
 from svcd.timings import Clock, Timings
 
@@ -44,14 +42,14 @@ _MOST_WORKERS: Final = 64  # of a stage that waits for the network
 _LAST_SECONDS: Final = 15.0  # of the shutdown's grace: for failing what could not be finished
 
 
-async def run(config: Config) -> None:
+async def run(config: DaemonConfig) -> None:
     """The daemon, until SIGTERM or SIGINT; a second one ends the process at once."""
     systemd, drain, clock = Systemd(), Drain(), Clock()
     metrics.start_at_zero(config.slots)
     async with AsyncExitStack() as stack:
         journal = await stack.enter_async_context(open_journal(config.state_directory, clock.wall))
         async with trio.open_nursery() as background:
-            health = Health(journal)
+            health = DaemonHealth(journal)
             await background.start(_watch_signals, drain)
             if config.metrics_port:
                 await background.start(serve_metrics, config.metrics_host, config.metrics_port, health)
@@ -72,9 +70,9 @@ async def run(config: Config) -> None:
 class Daemon:
     """The stages over their ground."""
 
-    ground: Ground
+    ground: DaemonDependencies
     drain: Drain
-    health: Health
+    health: DaemonHealth
     timings: Timings = attrs.field(factory=Timings)
 
     async def work(self, stopping: Callable[[], None] = lambda: None) -> None:
@@ -118,7 +116,7 @@ class Daemon:
         lookup = Lookup(coordinator, ground.provider_id)
         claimer = Claimer(coordinator, signer, clock, ground.provider_id, pipeline, offers, timings)
         uploader = Uploader(coordinator, pipeline)
-        sealer = Sealer(ground.deployment, pipeline)
+        sealer = SealStage(ground.deployment, pipeline)
         settler = Settler(coordinator, signer, clock, lookup, timings, pipeline)
         failer = Failer(coordinator, signer, clock, lookup, pipeline)
         opener = self._opener(pipeline)

@@ -72,7 +72,7 @@ class Registered:
 
 
 @attrs.frozen(slots=True, eq=False)
-class Chain:
+class ChainReader:
     """`url` may carry a key: it is in no message and no log."""
 
     http: httpx.AsyncClient

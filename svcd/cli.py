@@ -10,14 +10,14 @@ from typing import TypeVar
 
 import trio
 
+from common.daemon.errors import Fatal
+from common.daemon.logs import set_up_logging
 from common.hidden_memory import hide_memory
 from common.scalars import hex_of
 from svcd import app
 from svcd.base.keys import BOX_FILE, WALLET_FILE, create_identity
-from svcd.configuration.config import Config, Whereabouts, read_config, read_whereabouts
-from svcd.daemon import set_up_logging
-from svcd.errors import Fatal
-from svcd.operator.check import Finding, examine, summary, table
+from svcd.configuration.config import DaemonConfig, Whereabouts, read_config, read_whereabouts
+from svcd.operator.check import Checked, examine, summary, table
 from svcd.operator.status import look, publish_identity
 
 T = TypeVar("T")
@@ -47,8 +47,8 @@ def _run(arguments: list[str]) -> int:
     except* BrokenPipeError:  # whoever read has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except* (Fatal, OSError) as group:
-        for trouble in _leaves(group):
-            print(f"svcd: {trouble}", file=sys.stderr)
+        for error in _leaves(group):
+            print(f"svcd: {error}", file=sys.stderr)
     return status
 
 
@@ -77,13 +77,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _serve(config: Config) -> int:
+def _serve(config: DaemonConfig) -> int:
     set_up_logging(config.log_level)
     trio.run(app.run, config)
     return 0
 
 
-def _check(config: Config) -> int:
+def _check(config: DaemonConfig) -> int:
     set_up_logging("warning")  # the table says what there is to say
     findings = trio.run(examine, config)
     status = _print(findings)
@@ -91,7 +91,7 @@ def _check(config: Config) -> int:
     return status
 
 
-def _identity(config: Config) -> int:
+def _identity(config: DaemonConfig) -> int:
     set_up_logging("warning")
     print(trio.run(publish_identity, config))
     return 0
@@ -101,7 +101,7 @@ def _status(daemon: Whereabouts) -> int:
     return _print(look(daemon))
 
 
-def _print(findings: list[Finding]) -> int:
+def _print(findings: list[Checked]) -> int:
     print(table(findings))
     return 1 if any(finding.right is False for finding in findings) else 0
 

@@ -1,4 +1,4 @@
-"""What everything in the daemon stands on: connections, the coordinator's deployment, our place in it, the backends."""
+"""Dependencies of the stages: connections, the coordinator's deployment, our provider id, the backends."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -10,23 +10,22 @@ import httpx
 import structlog
 import trio
 
+from common.daemon.errors import Fatal
 from common.refusal import Refused
 from common.scalars import hex_of
-from svcd.backends.backend import Backend
+from svcd.backends.backend import Backend, Breaker
 from svcd.backends.build import open_backend
-from svcd.breaker import Breaker
-from svcd.chain import Chain
-from svcd.configuration.config import Config, ModelConfig
+from svcd.chain import ChainReader
+from svcd.configuration.config import DaemonConfig, ModelConfig
 from svcd.coordinator.client import Coordinator, read_chain
-from svcd.coordinator.requests import Deployment, Requests, differences
-from svcd.coordinator.sessions import Session, Sessions, Signer
-from svcd.discount import Discount
-from svcd.errors import Fatal, Unavailable
-from svcd.job.slots import Slots
+from svcd.coordinator.requests import Requests, ServedDeployment, differences
+from svcd.coordinator.sessions import OpSigner, ProviderSession, ProviderSessions
+from svcd.errors import Unavailable
+from svcd.job.held import Slots
 from svcd.journal.entries import Home
 from svcd.journal.journal import Journal
-from svcd.payload.gateway import Gateways
-from svcd.probes.reading import Load, open_load
+from svcd.load import Discount, Load, open_load
+from svcd.payload.gateway import PayloadGateways
 from svcd.timings import Clock
 
 log = structlog.get_logger(__name__)
@@ -47,21 +46,21 @@ class Equipment:
 
 
 @attrs.frozen(slots=True, eq=False)
-class Ground:
+class DaemonDependencies:
     """`model_ids`: of the models that the coordinator's catalogue has, by name; it grows when models come into it."""
 
-    config: Config
+    config: DaemonConfig
     clock: Clock
     journal: Journal
     coordinator: Coordinator
-    signer: Signer
-    deployment: Deployment
+    signer: OpSigner
+    deployment: ServedDeployment
     provider_id: int
     model_ids: dict[str, int]
-    gateways: Gateways
+    gateways: PayloadGateways
     slots: Slots
     equipment: dict[str, Equipment]
-    chain: Chain | None  # None: what the coordinator says of claims is believed
+    chain: ChainReader | None  # None: what the coordinator says of claims is believed
 
     @property
     def offered(self) -> dict[str, Equipment]:
@@ -69,24 +68,24 @@ class Ground:
 
 
 async def prepare(
-    config: Config,
+    config: DaemonConfig,
     stack: AsyncExitStack,
     journal: Journal,
     clock: Clock,
     transport: httpx.AsyncBaseTransport | None = None,
-) -> Ground:
+) -> DaemonDependencies:
     """Waits for a coordinator that is not there yet. Fatal when it is another than configured, or does not know us."""
     http = await stack.enter_async_context(_client(transport))
     requests = Requests(http, config.coordinator_url)
     deployment = await _deployment(config, requests)
-    signer = Signer(config.wallet, deployment.domains)
-    coordinator = Coordinator(requests, Sessions(requests, signer, clock))
+    signer = OpSigner(config.wallet, deployment.domains)
+    coordinator = Coordinator(requests, ProviderSessions(requests, signer, clock))
     session = await _session(coordinator)
     book = deployment.book
     await journal.belongs_to(Home(book.chain_id, hex_of(book.job_registry), signer.address))
     model_ids = await _model_ids(config, coordinator)
     slots = Slots(config.slots)
-    return Ground(
+    return DaemonDependencies(
         config=config,
         clock=clock,
         journal=journal,
@@ -95,7 +94,7 @@ async def prepare(
         deployment=deployment,
         provider_id=session.provider_id,
         model_ids=model_ids,
-        gateways=Gateways(http, config.gateways, config.gateway_attempts, config.gateway_pause_seconds),
+        gateways=PayloadGateways(http, config.gateways, config.gateway_attempts, config.gateway_pause_seconds),
         slots=slots,
         chain=await _chain(config, http, deployment, session.provider_id),
         equipment={
@@ -115,13 +114,13 @@ def _client(transport: httpx.AsyncBaseTransport | None) -> httpx.AsyncClient:
     )
 
 
-async def _deployment(config: Config, requests: Requests) -> Deployment:
+async def _deployment(config: DaemonConfig, requests: Requests) -> ServedDeployment:
     while True:
         try:
             deployment = await read_chain(requests)
             break
-        except Unavailable as trouble:
-            log.warning("waiting for the coordinator", reason=str(trouble))
+        except Unavailable as error:
+            log.warning("waiting for the coordinator", reason=str(error))
             await trio.sleep(_RETRY)
         except Refused as malformed:
             raise Fatal(f"{config.coordinator_url} is no coordinator: {malformed}") from None
@@ -132,25 +131,27 @@ async def _deployment(config: Config, requests: Requests) -> Deployment:
     return deployment
 
 
-async def _chain(config: Config, http: httpx.AsyncClient, deployment: Deployment, provider_id: int) -> Chain | None:
+async def _chain(
+    config: DaemonConfig, http: httpx.AsyncClient, deployment: ServedDeployment, provider_id: int
+) -> ChainReader | None:
     """A node that is away is waited for where a job needs it; one of another chain is a mistake."""
     if config.rpc_url is None:
         return None
-    chain = Chain(http, config.rpc_url, deployment.book, provider_id)
+    chain = ChainReader(http, config.rpc_url, deployment.book, provider_id)
     try:
         found = await chain.chain_id()
-    except Unavailable as trouble:
-        log.warning("the node does not answer: jobs that are claimed wait for it", reason=str(trouble))
+    except Unavailable as error:
+        log.warning("the node does not answer: jobs that are claimed wait for it", reason=str(error))
         return chain
     if found != deployment.book.chain_id:
         raise Fatal(f"rpc_url is a node of chain {found}, the market is on {deployment.book.chain_id}")
     return chain
 
 
-async def _session(coordinator: Coordinator) -> Session:
+async def _session(coordinator: Coordinator) -> ProviderSession:
     while True:
         session = await coordinator.sessions.current()
-        if isinstance(session, Session):
+        if isinstance(session, ProviderSession):
             return session
         if session.status is not None and session.status < 500:
             raise Fatal(f"the coordinator does not sign {coordinator.sessions.signer.address} in: {session.advice}")
@@ -158,13 +159,13 @@ async def _session(coordinator: Coordinator) -> Session:
         await trio.sleep(_RETRY)
 
 
-async def _model_ids(config: Config, coordinator: Coordinator) -> dict[str, int]:
+async def _model_ids(config: DaemonConfig, coordinator: Coordinator) -> dict[str, int]:
     while True:
         try:
             known = await coordinator.models()
             break
-        except (Unavailable, Refused) as trouble:
-            log.warning("waiting for the catalogue", reason=str(trouble))
+        except (Unavailable, Refused) as error:
+            log.warning("waiting for the catalogue", reason=str(error))
             await trio.sleep(_RETRY)
     for name in sorted(config.slots.keys() - known.keys()):
         log.warning("this model is not in the catalogue, and is not offered until it is", model=name)
@@ -177,5 +178,5 @@ async def _equipped(model: ModelConfig, slots: Slots, private: Sequence[Path]) -
         open_backend(model.backend, private) as backend,
         open_load(model.load, model=model.name, slots=model.slots, in_flight=lambda: slots.held_of(model.name)) as load,
     ):
-        discount = Discount(model.name, model.discount_percent, model.discount_seconds)
+        discount = Discount(model.name, model.discount.most_percent, model.discount.ramp_seconds)
         yield Equipment(model, backend, load, Breaker(), discount)

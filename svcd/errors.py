@@ -1,4 +1,4 @@
-"""What can go wrong outside this daemon. Answers to expect (a refused claim, an unknown job) are values instead."""
+"""Errors outside this daemon. Answers to expect (a refused claim, an unknown job) are values instead."""
 
 from typing import Final
 
@@ -16,21 +16,10 @@ class Unavailable(Exception):
         return self.what
 
 
-@attrs.frozen(slots=True)
-class Fatal(Exception):
-    """The daemon cannot run: a wrong configuration, a wallet that is no provider's, a coordinator of another chain."""
-
-    message: str
-
-    def __str__(self) -> str:
-        return self.message
-
-
-# Why a job ended without a settle: the reasons that /metrics counts and the log names.
+# Reasons for which a job ended without a settle: the reasons that /metrics counts and the log names.
 #
-# A stage ends a job by raising `JobFailed`. Its reason decides whether a signed `fail` refunds the client at once,
-# and it
-# says whether the backend's circuit breaker counts it.
+# A stage ends a job by raising `WorkFailed`. Its reason decides whether a signed `fail` refunds the client at once, and
+# it says whether the backend's circuit breaker counts it.
 
 # Reasons under which no `fail` is sent: the job is left to be reclaimed.
 _WITHOUT_FAIL: Final = frozenset({"sla_abandon", "internal_error"})
@@ -66,7 +55,7 @@ KNOWN_REASONS: Final = (
 
 
 @attrs.frozen(slots=True)
-class JobFailed(Exception):
+class WorkFailed(Exception):
     """This job will not be settled by us. `reason` is one of the specification's, `detail` is for the log."""
 
     reason: str

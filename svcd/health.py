@@ -1,21 +1,26 @@
-"""Whether this daemon does its work: what /healthz answers."""
+"""Health of the daemon, and the server of /healthz and /metrics."""
 
 from typing import Final, NoReturn
 
+import anyio
 import attrs
 import structlog
 import trio
+from anyio.abc import TaskStatus
+from prometheus_client import generate_latest
 
+from common.daemon.metrics_server import serve_pages
 from svcd.journal.journal import Journal
+from svcd.metrics import REGISTRY
 
 log = structlog.get_logger(__name__)
 
 _LOOKED_EVERY: Final = 5.0
-_SILENCE: Final = 60.0  # seconds without an answered poll that are no trouble yet; more where polls are rarer
+_SILENCE: Final = 60.0  # seconds without an answered poll that are no problem yet; more where polls are rarer
 
 
 @attrs.define(slots=True, eq=False)
-class Health:
+class DaemonHealth:
     journal: Journal
     _heard: dict[str, float] = attrs.field(factory=dict)
     _pauses: dict[str, float] = attrs.field(factory=dict)
@@ -30,18 +35,18 @@ class Health:
 
     async def watch(self) -> NoReturn:
         """Tells the log when it turns, either way: /healthz says no reasons."""
-        told = self.trouble
+        told = self.problem
         while True:
             await trio.sleep(_LOOKED_EVERY)
-            trouble = self.trouble
-            if trouble is not None and trouble != told:
-                log.warning("unhealthy", reason=trouble)
-            elif trouble != told:
+            problem = self.problem
+            if problem is not None and problem != told:
+                log.warning("unhealthy", reason=problem)
+            elif problem != told:
                 log.info("healthy")
-            told = trouble
+            told = problem
 
     @property
-    def trouble(self) -> str | None:
+    def problem(self) -> str | None:
         """None when all is well."""
         if not self.journal.works:
             return "the journal cannot be written"
@@ -50,3 +55,22 @@ class Health:
         if silent or not self._heard:
             return f"no poll was answered lately: {', '.join(silent) or 'none yet'}"
         return None
+
+
+async def serve_metrics(
+    host: str, port: int, health: DaemonHealth, *, task_status: TaskStatus[int] = anyio.TASK_STATUS_IGNORED
+) -> None:
+    """Serve /metrics and /healthz until cancelled; the port that was bound is the start's value."""
+
+    def page(method: bytes, path: bytes) -> tuple[bytes, bytes]:
+        if method not in (b"GET", b"HEAD"):
+            return b"405 Method Not Allowed", b"only GET\n"
+        match path:
+            case b"/metrics":
+                return b"200 OK", generate_latest(REGISTRY)
+            case b"/healthz":
+                return (b"200 OK", b"ok\n") if health.problem is None else (b"503 Service Unavailable", b"unhealthy\n")
+            case _:
+                return b"404 Not Found", b"only /metrics and /healthz\n"
+
+    await serve_pages(host, port, page, "metrics.host, metrics.port", task_status=task_status)

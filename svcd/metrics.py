@@ -1,4 +1,4 @@
-"""What /metrics serves: the specification's series, all there from the start (`start_at_zero`)."""
+"""Metrics of /metrics: the specification's series, all there from the start (`start_at_zero`)."""
 
 from collections.abc import Iterable
 from typing import Final

@@ -1,4 +1,4 @@
-"""How long things took lately: what deadlines are computed from.
+"""Recent durations of claims, runs and relays, from which deadlines are computed.
 
 Before anything was measured the configured figures stand alone; measured ones only ever make us more careful.
 """

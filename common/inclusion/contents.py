@@ -1,4 +1,4 @@
-"""What a block holds, as its roots commit to it: transactions and their receipts, of types 0 to 4.
+"""Contents of a block as its roots commit to them: transactions and their receipts, of types 0 to 4.
 
 0                   rlp([nonce, gas price, gas, to, value, data, v, r, s])
 1 (access list)     0x01 ‖ rlp([chain id, nonce, gas price, gas, to, value, data, access list, y, r, s])

@@ -1,4 +1,4 @@
-"""What is signed to the escrow (domain `SVC Escrow`, which names no contract)."""
+"""Structs that are signed to the escrow (domain `SVC Escrow`, which names no contract)."""
 
 from struct import Struct
 from typing import ClassVar, Final

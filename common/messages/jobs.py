@@ -1,4 +1,4 @@
-"""What owners and providers sign for the job registry (domain `SVC Jobs`).
+"""Structs that owners and providers sign for the job registry (domain `SVC Jobs`).
 
 Structs are packed by one `struct` call each: an integer of n bytes is its big-endian bytes behind 32 − n zero
 bytes, and a uint128 is two words of 64 bits.

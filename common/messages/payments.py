@@ -1,4 +1,4 @@
-"""What an owner signs for the payment token (EIP-3009)."""
+"""Struct that an owner signs for the payment token (EIP-3009)."""
 
 from struct import Struct
 from typing import ClassVar, Final

@@ -1,4 +1,4 @@
-"""What providers sign about themselves and their prices (domains `SVC Providers` and `SVC Asks`)."""
+"""Structs that providers sign about themselves and their prices (domains `SVC Providers` and `SVC Asks`)."""
 
 from struct import Struct
 from typing import ClassVar, Final

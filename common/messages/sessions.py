@@ -1,4 +1,4 @@
-"""What a wallet signs to prove itself (`SVC Session`) and to derive its result key (`SVC Results`)."""
+"""Structs that a wallet signs to prove itself (`SVC Session`) and to derive its result key (`SVC Results`)."""
 
 from struct import Struct
 from typing import ClassVar, Final

@@ -39,9 +39,9 @@ def compile_library(target: Path = LIBRARY, *more_flags: str) -> str | None:
 class CompileSignatures(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         del version
-        trouble = compile_library()
-        if trouble is not None:
-            self.app.display_warning(f"signatures are checked without the compiled library: {trouble}")
+        error = compile_library()
+        if error is not None:
+            self.app.display_warning(f"signatures are checked without the compiled library: {error}")
             return
         build_data["artifacts"].append(f"common/native/{LIBRARY.name}")
         build_data["pure_python"] = False

@@ -1,4 +1,4 @@
-"""What `signatures.c` offers, where it could be compiled when the package was built."""
+"""Binding to `signatures.c`, where it could be compiled when the package was built."""
 
 import threading
 from collections.abc import Sequence

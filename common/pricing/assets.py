@@ -29,7 +29,7 @@ def read_count(value: object, param: str, *, least: int = 0) -> int:
     return number
 
 
-# What kind of request an input is, told from the parameters that it names.
+# Modality of an input, told from the parameters that it names.
 #
 #     text      names max_output_tokens, max_tokens or max_completion_tokens
 #     video     else names duration or duration_secs

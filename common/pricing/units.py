@@ -1,4 +1,4 @@
-"""How many units an order pays for: what goes in and, at most, what comes out.
+"""Units that an order pays for: input units, and at most so many output units.
 
     units_in    text, embeddings    one for every four bytes, begun or whole, of the input's canonical JSON, at least 1
                 image, video        Σ width × height × max(1, seconds) over the reference assets, as declared
@@ -22,7 +22,7 @@ from common.refusal import Refused
 from common.scalars import MAX_SAFE_INTEGER
 from common.strict_json import canonical
 
-# How many seconds of video a request is priced at.
+# Duration: the seconds of video that a request is priced at.
 
 AUTO_SECONDS: Final = 15
 DEFAULT_SECONDS: Final = 5
@@ -53,7 +53,7 @@ def _seconds(value: object, param: str) -> int:
     raise Refused(f"{param} must be a number of seconds, digits or auto", param)
 
 
-# How many pixels a frame of an image or video request is priced at.
+# Frame: the pixels that a frame of an image or video request is priced at.
 #
 #     explicit width × height, a missing one counting 1024
 #     else a resolution tier at an aspect ratio

@@ -11,6 +11,7 @@ import attrs
 
 from common import box, escrow
 from common.box import PublicKey
+from common.daemon.secret import Secret
 from common.domains import Domains
 from common.escrow import HandedKey, content, report_data
 from common.messages.escrow import HandoverAuth, HandoverKeys
@@ -19,7 +20,6 @@ from common.scalars import read_hex
 from common.secp256k1 import SIGNATURE_LENGTH, Wallet, recover
 from common.wire.fields import UINT64, BareHex, Boolean, Choice, Nested, Schema, Text, Uint, wire
 from coordinatord.base.clock import ISSUED_WITHIN, Clock, is_fresh
-from coordinatord.base.secret import Secret
 from coordinatord.chain.registries import NOT_LISTED, TOMBSTONED, ProviderRegistry
 from coordinatord.escrow.custody import unminted
 from coordinatord.escrow.keys import Generation, seal_secret, wipe

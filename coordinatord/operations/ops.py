@@ -22,7 +22,7 @@ from coordinatord.book import leases_sql
 from coordinatord.book.reads import PostedJobs
 from coordinatord.chain import registries
 from coordinatord.chain.contract_calls import Reverted, read_many
-from coordinatord.chain.registries import JobRegistry, Posted, ProviderRegistry
+from coordinatord.chain.registries import JobRegistry, PostedOrder, ProviderRegistry
 from coordinatord.database.connections import Database
 from coordinatord.files.files import Uploads
 from coordinatord.files.sql import FileRow
@@ -30,7 +30,7 @@ from coordinatord.orders.judgement import CID_CHARACTERS, INLINE_BYTES
 from coordinatord.pins.containers import Containers, result_key
 from coordinatord.relayer.budgets import GasBudgets, gas_estimate
 from coordinatord.relayer.outbox_sql import NewRelay, Priority, RelayKind
-from coordinatord.relayer.relaying import Busy, Mined, NoReceipt, RefusedByChain, Relaying
+from coordinatord.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, Relaying, RelayMined
 
 LONGEST_EVIDENCE: Final = limits.EVIDENCE_BYTES
 _SIGNED = "the provider wallet's signature over the op"
@@ -122,7 +122,7 @@ _ANY_CID = str(Cid("raw", hashlib.sha256(b"").digest()))
 
 @attrs.frozen(slots=True)
 class OpTookEffect:
-    mined: Mined
+    mined: RelayMined
     result_cid: str | None = None
 
 
@@ -134,7 +134,7 @@ class OpPending:
     poll: str
 
 
-Ended: TypeAlias = OpTookEffect | RefusedByChain | Busy | OpPending
+Ended: TypeAlias = OpTookEffect | RefusedByChain | RelayBusy | OpPending
 OpOutcome: TypeAlias = Ended | NotSigned | WouldRefuse
 
 
@@ -252,7 +252,7 @@ class Ops:
         return upload
 
     async def _settle_uploaded(
-        self, op: SettleOp, posted: Posted, upload: FileRow, signer: bytes, same: bytes
+        self, op: SettleOp, posted: PostedOrder, upload: FileRow, signer: bytes, same: bytes
     ) -> OpOutcome:
         if not await self.uploads.hold(upload, op.job_id):
             raise _unknown_result()
@@ -261,7 +261,7 @@ class Ops:
             await self.uploads.attach(upload)
         return outcome
 
-    async def _settle(self, op: SettleOp, posted: Posted, signer: bytes, same: bytes) -> OpOutcome:
+    async def _settle(self, op: SettleOp, posted: PostedOrder, signer: bytes, same: bytes) -> OpOutcome:
         """The chain is asked first: a result that it would refuse is not stored."""
         view = self.jobs.would_accept(_settle_calldata(op, posted, _ANY_CID), self.relayer)
         (answer,) = await read_many(self.jobs.rpc, [view], "rpc_internal")
@@ -277,7 +277,7 @@ class Ops:
                 holding.was_refused()
         return outcome
 
-    async def _relay_settle(self, op: SettleOp, posted: Posted, cid: str, signer: bytes, same: bytes) -> Ended:
+    async def _relay_settle(self, op: SettleOp, posted: PostedOrder, cid: str, signer: bytes, same: bytes) -> Ended:
         relay = NewRelay(
             kind=RelayKind.SETTLE,
             subject=op.job_id,
@@ -339,17 +339,17 @@ def _unknown_result() -> Refused:
     return Refused("result_cid names no live upload of this session", "result_cid", "unknown_result")
 
 
-def _settle_calldata(op: SettleOp, posted: Posted, cid: str) -> bytes:
+def _settle_calldata(op: SettleOp, posted: PostedOrder, cid: str) -> bytes:
     return registries.settle(posted, op.completion_tok, op.issued_at, cid, op.signature)
 
 
-def _ended(outcome: Mined | RefusedByChain | Busy | NoReceipt, poll: str) -> Ended:
+def _ended(outcome: RelayMined | RefusedByChain | RelayBusy | NoReceipt, poll: str) -> Ended:
     match outcome:
-        case Mined():
+        case RelayMined():
             return OpTookEffect(outcome)
         case NoReceipt():
             return OpPending(outcome.tx_hash, poll)
-        case RefusedByChain() | Busy():
+        case RefusedByChain() | RelayBusy():
             return outcome
         case _:
             assert_never(outcome)

@@ -20,7 +20,7 @@ from coordinatord.database.connections import Database
 from coordinatord.relayer import results_sql
 from coordinatord.relayer.budgets import GasBudgets
 from coordinatord.relayer.outbox_sql import NewRelay, Priority, RelayKind
-from coordinatord.relayer.relaying import Busy, Mined, NoReceipt, RefusedByChain, Relaying
+from coordinatord.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, Relaying, RelayMined
 
 _MOST_RANGES: Final = 400  # a job lives for two days at most
 
@@ -82,7 +82,7 @@ class HasEnded:
     tx_hash: bytes
 
 
-CancelOutcome: TypeAlias = Mined | HasEnded | WouldRefuse | RefusedByChain | Busy | NoReceipt
+CancelOutcome: TypeAlias = RelayMined | HasEnded | WouldRefuse | RefusedByChain | RelayBusy | NoReceipt
 
 
 @attrs.frozen(slots=True)

@@ -35,7 +35,7 @@ from coordinatord.base.clock import ORDER_LIFE
 from coordinatord.chain import registries
 from coordinatord.chain.contract_calls import Reverted, View, is_true, read_many
 from coordinatord.chain.registries import JobRegistry, PaymentToken, read_balance
-from coordinatord.chain.rpc import Call
+from coordinatord.chain.rpc import RpcCall
 from coordinatord.files.sql import FileRow, Named
 
 INLINE_BYTES: Final = limits.INLINE_BYTES  # largest container or result inside a JSON body, decoded
@@ -275,9 +275,9 @@ async def ask_chain(
     models = sorted({one.body.model_id for one in paid})
     slas = sorted({one.body.sla_secs for one in paid}) if trial is not None else []
     owners = sorted({one.body.owner for one in paid})
-    views: list[View | Call] = [registry.model_enabled_view(model_id) for model_id in models]
+    views: list[View | RpcCall] = [registry.model_enabled_view(model_id) for model_id in models]
     views += [registry.sla_allowed_view(sla) for sla in slas]
-    views += [Call("eth_getCode", (hex_of(owner), "latest")) for owner in owners]
+    views += [RpcCall("eth_getCode", (hex_of(owner), "latest")) for owner in owners]
     views += [trial] if trial is not None else []
     views += [token.balance_view(owner) for owner in owners]
     answers = iter(await read_many(registry.rpc, views, "payer_code_read"))

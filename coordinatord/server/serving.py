@@ -11,24 +11,24 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import anyio
-import structlog
-from anyio.abc import SocketStream, TaskStatus
+from anyio.abc import TaskStatus
 from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.asyncio.worker_context import WorkerContext
 from hypercorn.config import Config as HypercornConfig
 from prometheus_client import generate_latest
 from starlette.types import ASGIApp
 
+from common.daemon.metrics_server import serve_pages
 from coordinatord.base.errors import Fatal
 from coordinatord.base.metrics import REGISTRY
 from coordinatord.http.middleware import Origins
-from coordinatord.server.connection import PIECE, Connection, Pace
-from coordinatord.server.connections import Connections, Room
+from coordinatord.server.connection import PIECE_BYTES, ClientConnection, Timeouts
+from coordinatord.server.connections import ConnectionLimits, Connections
 
 _LONGEST_HEAD: Final = 16 * 1024
 _BACKLOG: Final = 4096  # after a restart all providers come back at once; beyond it connections are reset
-_PACE: Final = Pace()
-_ROOM: Final = Room()
+_PACE: Final = Timeouts()
+_ROOM: Final = ConnectionLimits()
 _NO_ORIGINS: Final = Origins()
 
 
@@ -38,8 +38,8 @@ async def serve_until(
     stop: Callable[[], Awaitable[None]],
     *,
     grace_seconds: float,
-    pace: Pace = _PACE,
-    room: Room = _ROOM,
+    pace: Timeouts = _PACE,
+    room: ConnectionLimits = _ROOM,
     origins: Origins = _NO_ORIGINS,
 ) -> None:
     """Returns when `stop` has returned and the requests then in flight are done, or the grace is over. `origins` may
@@ -52,18 +52,18 @@ async def serve_until(
     with anyio.CancelScope(shield=True):
         async with anyio.create_task_group() as tasks:
 
-            async def serve(connection: Connection) -> None:
+            async def serve(connection: ClientConnection) -> None:
                 with connections.holding(connection):
                     await connection.run(wrapped, config, context, origins)
 
             def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                connection = Connection(pace, reader, writer)
+                connection = ClientConnection(pace, reader, writer)
                 if connections.admit(connection):
                     tasks.start_soon(serve, connection)
                 else:
                     connection.abort()
 
-            server = await asyncio.start_server(connected, sock=listening, backlog=_BACKLOG, limit=PIECE)
+            server = await asyncio.start_server(connected, sock=listening, backlog=_BACKLOG, limit=PIECE_BYTES)
             await stop()
             server.close()
             await context.terminated.set()
@@ -80,72 +80,30 @@ def _hypercorn_config() -> HypercornConfig:
     return config
 
 
-# The socket that this process takes connections from.
-
-
 def listening_socket(port: int, host: str = "0.0.0.0") -> socket.socket:  # noqa: S104 - the specification says so
-    """Bound, so that a port that is taken (Fatal) is known before anything else starts. Several processes may share it
-    (SO_REUSEPORT); the kernel shares connections out among them."""
+    """Socket that this process takes connections from, bound: a port that is taken (Fatal) is known before anything
+    else starts. Several processes may share it (SO_REUSEPORT); the kernel shares connections out among them."""
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         listening.bind((host, port))
-    except OSError as trouble:
+    except OSError as error:
         listening.close()
-        raise Fatal(f"PORT: {port}: {trouble.strerror}") from None
+        raise Fatal(f"PORT: {port}: {error.strerror}") from None
     return listening
 
 
-# /metrics on a port of its own: it is for operators, not for callers.
-
-log = structlog.get_logger(__name__)
-
-_LONGEST_METRICS_HEAD = 8192
-_PATIENCE = 5.0
-
-
 async def serve_metrics(
-    host: str, port: int, refresh: Callable[[], None], *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    host: str, port: int, refresh: Callable[[], None], *, task_status: TaskStatus[int] = anyio.TASK_STATUS_IGNORED
 ) -> None:
-    """Until cancelled; started when the port is taken, Fatal when it cannot be. `refresh` sets what is only worth
-    knowing when somebody looks."""
+    """Serve /metrics until cancelled, on a port of its own: it is for operators, not for callers. Started when the port
+    is bound; Fatal when it cannot be. `refresh` sets the gauges that are only computed when somebody reads them."""
 
-    async def answer(stream: SocketStream) -> None:
-        async with stream:
-            with anyio.move_on_after(_PATIENCE):
-                try:
-                    await _answer(stream, refresh)
-                except (anyio.EndOfStream, anyio.BrokenResourceError):
-                    return
-
-    try:
-        listener = await anyio.create_tcp_listener(local_host=host, local_port=port)
-    except OSError as trouble:
-        raise Fatal(f"METRICS_HOST, METRICS_PORT: {host}:{port}: {trouble.strerror}") from None
-    log.info("metrics served", host=host, port=port)
-    task_status.started()
-    await listener.serve(answer)
-
-
-async def _answer(stream: SocketStream, refresh: Callable[[], None]) -> None:
-    head = b""
-    while b"\r\n\r\n" not in head:
-        head += await stream.receive(4096)
-        if len(head) > _LONGEST_METRICS_HEAD:
-            return
-    method, _, rest = head.partition(b" ")
-    path = rest.partition(b" ")[0].partition(b"?")[0]
-    if method in (b"GET", b"HEAD") and path == b"/metrics":
+    def page(method: bytes, path: bytes) -> tuple[bytes, bytes]:
+        if method not in (b"GET", b"HEAD") or path != b"/metrics":
+            return b"404 Not Found", b"only GET /metrics\n"
         refresh()
-        status, body = b"200 OK", generate_latest(REGISTRY)
-    else:
-        status, body = b"404 Not Found", b"only GET /metrics\n"
-    length = str(len(body)).encode()
-    lines = [
-        b"HTTP/1.1 " + status,
-        b"content-type: text/plain; version=0.0.4; charset=utf-8",
-        b"content-length: " + length,
-        b"connection: close",
-    ]
-    await stream.send(b"\r\n".join(lines) + b"\r\n\r\n" + (b"" if method == b"HEAD" else body))
+        return b"200 OK", generate_latest(REGISTRY)
+
+    await serve_pages(host, port, page, "METRICS_HOST, METRICS_PORT", task_status=task_status)

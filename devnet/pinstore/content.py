@@ -23,7 +23,7 @@ _ONE_RANGE: Final = re.compile(r"bytes=(\d{0,19})-(\d{0,19})", re.ASCII)
 
 
 @attrs.frozen
-class Stretch:
+class ByteRange:
     """Bytes `start` up to but without `stop`, of `size`."""
 
     start: int
@@ -43,22 +43,22 @@ class Stretch:
         return 206 if self.partial else 200
 
 
-def stretch_of(header: str | None, size: int) -> Stretch | None:
+def stretch_of(header: str | None, size: int) -> ByteRange | None:
     """The stretch to answer with, or None if the range lies outside of the content (416).
 
     A header that is not one byte range asks for nothing, and the whole content is the answer.
     """
     match = _ONE_RANGE.fullmatch(header or "")
     if match is None or match[0] == "bytes=-":
-        return Stretch(0, size, size, partial=False)
+        return ByteRange(0, size, size, partial=False)
     first, last = match[1], match[2]
     if not first:  # the last so many bytes
         start, stop = max(0, size - int(last)), size
     else:
         start, stop = int(first), min(size, int(last) + 1) if last else size
         if last and int(last) < int(first):
-            return Stretch(0, size, size, partial=False)
-    return Stretch(start, stop, size, partial=True) if start < stop else None
+            return ByteRange(0, size, size, partial=False)
+    return ByteRange(start, stop, size, partial=True) if start < stop else None
 
 
 # Large enough that the change of threads costs nothing beside the hashing of one piece.
@@ -78,7 +78,7 @@ class Received:
     crc32: bytes
 
 
-class Intake:
+class ContentIntake:
     """Writes one file and digests it in the same pass. Blocking: for worker threads, one at a time."""
 
     def __init__(self, path: Path) -> None:
@@ -124,7 +124,7 @@ class Intake:
 
 async def receive(request: Request, path: Path) -> Received:
     """The body of `request` into a new file at `path`; nothing is left there if it does not come whole."""
-    intake = await to_thread.run_sync(Intake, path)
+    intake = await to_thread.run_sync(ContentIntake, path)
     waiting = bytearray()
     try:
         async for piece in request.stream():
@@ -145,7 +145,7 @@ async def receive(request: Request, path: Path) -> Received:
 class Outgoing(Response):
     """A stretch of an open file, which is closed when it is sent."""
 
-    def __init__(self, file: IO[bytes], stretch: Stretch, headers: dict[str, str]) -> None:
+    def __init__(self, file: IO[bytes], stretch: ByteRange, headers: dict[str, str]) -> None:
         super().__init__(status_code=stretch.status, headers={**headers, **stretch.headers})
         self._file = file
         self._stretch = stretch

@@ -12,8 +12,8 @@ import attrs
 from anyio import to_thread
 from starlette.responses import Response
 
-from devnet.pinstore.content import Intake, Received
-from devnet.pinstore.objects import Objects, Part, StoredObject, Upload
+from devnet.pinstore.content import ContentIntake, Received
+from devnet.pinstore.objects import MultipartUpload, Objects, Part, StoredObject
 from devnet.pinstore.s3_errors import S3Error
 
 # The XML documents of multipart uploads.
@@ -32,7 +32,7 @@ class NamedPart:
     etag: str
 
 
-def initiated(bucket: str, upload: Upload) -> str:
+def initiated(bucket: str, upload: MultipartUpload) -> str:
     return _document("InitiateMultipartUploadResult", ("Bucket", bucket), ("Key", upload.key), ("UploadId", upload.id))
 
 
@@ -43,7 +43,7 @@ def completed(location: str, bucket: str, key: str, etag: str) -> str:
     )
 
 
-def parts_listed(bucket: str, upload: Upload, parts: Iterable[Part]) -> str:
+def parts_listed(bucket: str, upload: MultipartUpload, parts: Iterable[Part]) -> str:
     listed = "".join(
         f"<Part><PartNumber>{part.number}</PartNumber>"
         f"<LastModified>{datetime.fromtimestamp(part.modified, UTC):%Y-%m-%dT%H:%M:%S.000Z}</LastModified>"
@@ -111,11 +111,11 @@ _SMALLEST_PART: Final = 5 << 20  # but for the last one
 
 @attrs.frozen
 class TargetPart:
-    upload: Upload
+    upload: MultipartUpload
     number: int
 
 
-async def find(objects: Objects, key: str, query: Mapping[str, str]) -> Upload:
+async def find(objects: Objects, key: str, query: Mapping[str, str]) -> MultipartUpload:
     upload = await to_thread.run_sync(objects.upload, query["uploadId"], key)
     if upload is None:
         raise S3Error("NoSuchUpload", "There is no such upload: it was completed or aborted, or never begun.")
@@ -140,12 +140,12 @@ async def put_part(objects: Objects, target: TargetPart, received: Received) -> 
     return Response(headers={"etag": f'"{received.md5.hex()}"'})
 
 
-async def listing(objects: Objects, bucket: str, upload: Upload) -> Response:
+async def listing(objects: Objects, bucket: str, upload: MultipartUpload) -> Response:
     parts = await to_thread.run_sync(objects.parts, upload)
     return _xml(parts_listed(bucket, upload, parts))
 
 
-async def complete(objects: Objects, upload: Upload, body: Received) -> StoredObject:
+async def complete(objects: Objects, upload: MultipartUpload, body: Received) -> StoredObject:
     """Join the parts that `body` lists into the object."""
     return await to_thread.run_sync(_complete, objects, upload, body)
 
@@ -154,13 +154,13 @@ def completion(location: str, bucket: str, stored: StoredObject, headers: Mappin
     return _xml(completed(location, bucket, stored.key, stored.etag), headers)
 
 
-def _complete(objects: Objects, upload: Upload, body: Received) -> StoredObject:
+def _complete(objects: Objects, upload: MultipartUpload, body: Received) -> StoredObject:
     try:
         named = read_completion(body.path.read_bytes())
     finally:
         body.path.unlink()
     parts = _chosen(named, objects.parts(upload))
-    intake = Intake(objects.incoming())
+    intake = ContentIntake(objects.incoming())
     try:
         for part in parts:
             intake.copy_from(objects.part_content(part))

@@ -25,7 +25,7 @@ import attrs
 
 from devnet.pinstore.content import Received
 
-# What the store holds under which key: rows in SQLite beside the content.
+# Index of the store: keys as rows in SQLite beside the content.
 
 _DURABLE: Final = "pragma journal_mode=wal; pragma synchronous=full; pragma foreign_keys=on"
 _SCHEMA: Final = """
@@ -57,7 +57,7 @@ class StoredObject:
 
 
 @attrs.frozen
-class Upload:
+class MultipartUpload:
     id: str
     key: str
     content_type: str
@@ -105,13 +105,13 @@ class Index:
     def holds(self, cid: str) -> bool:
         return self._database.execute("select 1 from object where cid = ?", (cid,)).fetchone() is not None
 
-    def create_upload(self, upload: Upload) -> None:
+    def create_upload(self, upload: MultipartUpload) -> None:
         values = (upload.id, upload.key, upload.content_type, json.dumps(upload.metadata))
         self._database.execute("insert into upload values (?, ?, ?, ?)", values)
 
-    def upload(self, upload_id: str) -> Upload | None:
+    def upload(self, upload_id: str) -> MultipartUpload | None:
         row = self._database.execute("select * from upload where id = ?", (upload_id,)).fetchone()
-        return None if row is None else Upload(**{**row, "metadata": json.loads(row["metadata"])})
+        return None if row is None else MultipartUpload(**{**row, "metadata": json.loads(row["metadata"])})
 
     def delete_upload(self, upload_id: str) -> None:
         self._database.execute("delete from upload where id = ?", (upload_id,))
@@ -181,18 +181,18 @@ class Objects:
             self._index.delete(key)
             self._unpin(before)
 
-    def create_upload(self, key: str, content_type: str, metadata: dict[str, str]) -> Upload:
-        upload = Upload(secrets.token_urlsafe(24), key, content_type, metadata)
+    def create_upload(self, key: str, content_type: str, metadata: dict[str, str]) -> MultipartUpload:
+        upload = MultipartUpload(secrets.token_urlsafe(24), key, content_type, metadata)
         with self._lock:
             self._index.create_upload(upload)
         return upload
 
-    def upload(self, upload_id: str, key: str) -> Upload | None:
+    def upload(self, upload_id: str, key: str) -> MultipartUpload | None:
         with self._lock:
             upload = self._index.upload(upload_id)
         return upload if upload is not None and upload.key == key else None
 
-    def put_part(self, upload: Upload, number: int, received: Received) -> bool:
+    def put_part(self, upload: MultipartUpload, number: int, received: Received) -> bool:
         """Keeps the part, in place of one with the same number; False if the upload has ended meanwhile."""
         part = Part(number, received.size, received.md5, received.path.name, int(time.time()))
         with self._lock:
@@ -204,14 +204,14 @@ class Objects:
             self._drop_parts(replaced)
         return True
 
-    def parts(self, upload: Upload) -> list[Part]:
+    def parts(self, upload: MultipartUpload) -> list[Part]:
         with self._lock:
             return self._index.parts(upload.id)
 
     def part_content(self, part: Part) -> Path:
         return self._parts / part.file
 
-    def end_upload(self, upload: Upload) -> None:
+    def end_upload(self, upload: MultipartUpload) -> None:
         with self._lock:
             files = [part.file for part in self._index.parts(upload.id)]
             self._index.delete_upload(upload.id)

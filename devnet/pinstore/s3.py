@@ -18,7 +18,7 @@ from devnet.pinstore.objects import Objects, StoredObject
 from devnet.pinstore.s3_errors import S3Error
 from devnet.pinstore.sigv4 import UNSIGNED, Credential, SignedRequest, authenticate
 
-# Does a body have the digests that its headers promise?
+# Check of a body against the digests in its headers.
 
 _DIGESTS: Final[dict[str, Callable[[Received], bytes]]] = {
     "content-md5": lambda received: received.md5,
@@ -54,11 +54,11 @@ _LONGEST_KEY: Final = 1024
 _CID: Final = "x-amz-meta-cid"
 _METADATA: Final = "x-amz-meta-"
 
-Operation = Callable[["S3", "Call"], Awaitable[Response]]
+Operation = Callable[["S3", "S3Call"], Awaitable[Response]]
 
 
 @attrs.frozen
-class Call:
+class S3Call:
     """An authenticated request on one key."""
 
     request: Request
@@ -99,7 +99,7 @@ class S3:
             raise S3Error("KeyTooLongError", f"Keys have at most {_LONGEST_KEY} bytes.")
         if not key:
             return await self._bucket(request)
-        call = Call(request, key, signed_hash)
+        call = S3Call(request, key, signed_hash)
         return await _operation(request)(self, call)
 
     async def _bucket(self, request: Request) -> Response:
@@ -107,7 +107,7 @@ class S3:
             return Response(headers={"x-amz-bucket-region": self.credential.region})
         raise S3Error("NotImplemented", "Of a bucket, only its existence can be asked.")
 
-    async def receive(self, call: Call, largest: int = _LARGEST_PUT) -> Received:
+    async def receive(self, call: S3Call, largest: int = _LARGEST_PUT) -> Received:
         """The body, on disk and checked against all that its headers promise."""
         length = call.request.headers.get("content-length")
         if length is None:
@@ -123,7 +123,7 @@ class S3:
             raise
         return received
 
-    async def put(self, call: Call) -> Response:
+    async def put(self, call: S3Call) -> Response:
         if "x-amz-copy-source" in call.request.headers:
             raise S3Error("NotImplemented", "Copies are not supported.")
         received = await self.receive(call)
@@ -132,7 +132,7 @@ class S3:
         )
         return Response(headers={"etag": f'"{stored.etag}"', _CID: stored.cid})
 
-    async def get(self, call: Call) -> Response:
+    async def get(self, call: S3Call) -> Response:
         found = await to_thread.run_sync(self.objects.open, call.key)
         if found is None:
             raise S3Error("NoSuchKey", "There is no object under this key.")
@@ -152,31 +152,31 @@ class S3:
             raise
         return Outgoing(file, stretch, headers)
 
-    async def delete(self, call: Call) -> Response:
+    async def delete(self, call: S3Call) -> Response:
         await to_thread.run_sync(self.objects.delete, call.key)
         return Response(status_code=204)
 
-    async def create_upload(self, call: Call) -> Response:
+    async def create_upload(self, call: S3Call) -> Response:
         return await multipart.create(self.objects, self.bucket, call.key, call.content_type, call.metadata)
 
-    async def upload_part(self, call: Call) -> Response:
+    async def upload_part(self, call: S3Call) -> Response:
         target = await multipart.target_part(self.objects, call.key, call.request.query_params)
         received = await self.receive(call)
         return await multipart.put_part(self.objects, target, received)
 
-    async def complete_upload(self, call: Call) -> Response:
+    async def complete_upload(self, call: S3Call) -> Response:
         upload = await multipart.find(self.objects, call.key, call.request.query_params)
         received = await self.receive(call, multipart.LARGEST_COMPLETION)
         stored = await multipart.complete(self.objects, upload, received)
         location = str(call.request.url.replace(query=""))
         return multipart.completion(location, self.bucket, stored, {_CID: stored.cid})
 
-    async def abort_upload(self, call: Call) -> Response:
+    async def abort_upload(self, call: S3Call) -> Response:
         upload = await multipart.find(self.objects, call.key, call.request.query_params)
         await to_thread.run_sync(self.objects.end_upload, upload)
         return Response(status_code=204)
 
-    async def list_parts(self, call: Call) -> Response:
+    async def list_parts(self, call: S3Call) -> Response:
         upload = await multipart.find(self.objects, call.key, call.request.query_params)
         return await multipart.listing(self.objects, self.bucket, upload)
 

@@ -49,8 +49,7 @@ from svc.wire.transport import read
 # The lines of one batch made into work: what is offered for each, and who may read it.
 #
 # Lines that carry rates are work as soon as they are read. From the first one without on they wait, for the plan is
-# over
-# all of those; and what waits is checked, rates or not, before the plan is asked for.
+# over all of those; and what waits is checked, rates or not, before the plan is asked for.
 
 
 @attrs.define

@@ -1,4 +1,4 @@
-"""A process that makes lines of a batch: `python -m svc.batch_worker`, started by `batch_pool`.
+"""A process that makes lines of a batch: `python -m svc.batches.worker`, started by `svc.batches.pool`.
 
     message = length (8, big-endian) ‖ pickle
 

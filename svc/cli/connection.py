@@ -1,4 +1,4 @@
-"""What every command that talks to a coordinator takes, opens, and turns its failures into."""
+"""Connection of a command to a coordinator: its options, its client, and its failures as exit codes."""
 
 import functools
 import os
@@ -50,8 +50,8 @@ def wallet_of(key_file: Path | None, environment: Mapping[str, str] | None = Non
 def _read(path: Path) -> Wallet:
     try:
         return read_wallet(path)
-    except OSError as trouble:
-        raise Refused(f"{path}: {trouble.strerror}", KEY_FILE) from None
+    except OSError as error:
+        raise Refused(f"{path}: {error.strerror}", KEY_FILE) from None
     except Refused as wrong:
         raise Refused(wrong.message, KEY_FILE) from None
 

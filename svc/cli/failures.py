@@ -1,4 +1,4 @@
-"""How a failure ends the command: its exit code, and what may be done about it."""
+"""Failures of a command: the exit code of each, and a hint about what to do."""
 
 from enum import IntEnum
 from typing import Any, Final

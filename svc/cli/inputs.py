@@ -1,4 +1,4 @@
-"""What a model is to work on: from an argument, a file or standard input."""
+"""Input of an order: from an argument, a file or standard input."""
 
 import functools
 import sys
@@ -37,8 +37,8 @@ def read_bytes(file: str, stdin: BinaryIO) -> bytes:
     """Without the mark that some editors put before UTF-8: behind it JSON would be taken, and bought, as a text."""
     try:
         return (stdin.read() if file == STDIN else Path(file).read_bytes()).removeprefix(BOM_UTF8)
-    except OSError as trouble:
-        raise click.UsageError(f"{file}: {trouble.strerror}") from None
+    except OSError as error:
+        raise click.UsageError(f"{file}: {error.strerror}") from None
 
 
 def _given(text: str | None, file: str | None, stdin: BinaryIO) -> Input:

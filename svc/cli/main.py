@@ -10,8 +10,8 @@ from typing import Any, Final
 import click
 from click.shell_completion import get_completion_class
 
+from svc.cli import doctor
 from svc.cli.commands import batches, jobs, known, market
-from svc.cli.doctor import ledger
 from svc.cli.failures import MEANINGS, Exit
 from svc.cli.output import one_line
 
@@ -51,7 +51,7 @@ _SECTIONS: Final[dict[str, tuple[click.Command, ...]]] = {
     ),
     "Many jobs": (batches.batch,),
     "The market": (market.models, market.asks, market.providers, market.escrow),
-    "Set-up": (known.keygen, known.address, ledger.doctor, known.market, completion),
+    "Set-up": (known.keygen, known.address, doctor.doctor, known.market, completion),
 }
 _ENVIRONMENT: Final = (
     ("SVC_BASE_URL", "the coordinator (default http://127.0.0.1:8402)"),
@@ -134,8 +134,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Whoever read has read enough. What is still buffered has nowhere to go, and Python would complain at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.DONE
-    except OSError as trouble:  # of a file or an output that takes no more
-        print(f"svc: {one_line(str(trouble))}", file=sys.stderr)
+    except OSError as error:  # of a file or an output that takes no more
+        print(f"svc: {one_line(str(error))}", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.UNREADABLE
     return int(ended or Exit.DONE)

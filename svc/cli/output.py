@@ -1,4 +1,4 @@
-"""Where a command's words go.
+"""Output of a command: results to standard output, remarks and progress to standard error.
 
 Results go to standard output, all else to standard error, so that a pipe carries results alone. On a terminal a
 table is drawn; in a pipe it is one line per row with tabs between its cells; with `--json` standard output is JSON.
@@ -226,13 +226,13 @@ def written(path: Path) -> Iterator[IO[bytes]]:
     with ExitStack() as opened:
         try:
             target = opened.enter_context(appearing(path))
-        except OSError as trouble:
-            raise not_writable(path, trouble) from None
+        except OSError as error:
+            raise not_writable(path, error) from None
         yield target
 
 
-def not_writable(path: Path, trouble: OSError) -> click.UsageError:
-    return click.UsageError(f"{path}: {trouble.strerror}")
+def not_writable(path: Path, error: OSError) -> click.UsageError:
+    return click.UsageError(f"{path}: {error.strerror}")
 
 
 # Records as `--json` gives them: plain values, and decimal strings for what JSON's readers would round.

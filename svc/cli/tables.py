@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from svc.cli.doctor.finding import Finding
+from svc.cli.doctor import Finding
 from svc.cli.output import Table
 from svc.core.money import in_token
 from svc.records import ENDED_BECAUSE, Ask, Batch, BookRow, Floor, Model, ModelPlan, Provider

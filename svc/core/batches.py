@@ -118,13 +118,7 @@ def _prepared(place: Place, wallet: Wallet, line: LineWork) -> PreparedLine | Re
     return PreparedLine(prepared.id, amount, line_of(prepared, amount, auth_sig), prepared.unlisted)
 
 
-# The lines that a batch is made from.
-#
-#   > {"custom_id": "page 7", "url": "/v1/responses", "body": {"model": "demo/text-small", "input": "…"}}
-#
-# `body.model` is required; `body.rate_in`, `body.rate_out` and `body.units_out` set order terms; the rest of `body`
-# is the model's input. `url` is `/v1/responses` unless given, and the same for the whole batch. A `custom_id` travels
-# sealed.
+# Lines of a batch, as its maker writes them.
 
 RESPONSES_ENDPOINT: Final = "/v1/responses"
 ENDPOINTS: Final = (RESPONSES_ENDPOINT, EMBEDDINGS_ENDPOINT)
@@ -147,6 +141,14 @@ def read_lines(texts: Iterable[bytes | str | Mapping[str, Any]], window: str) ->
     """Every line, as JSON or as an object, as it is asked for; blank ones are skipped.
 
     Raises OrderRefused that names the line.
+
+    A line looks like this:
+
+        {"custom_id": "page 7", "url": "/v1/responses", "body": {"model": "demo/text-small", "input": "…"}}
+
+    `body.model` is required; `body.rate_in`, `body.rate_out` and `body.units_out` set order terms; the rest of `body`
+    is the model's input. `url` is `/v1/responses` unless given, and the same for the whole batch. A `custom_id` travels
+    sealed.
     """
     first: BatchLine | None = None
     seen: set[str] = set()
@@ -203,7 +205,7 @@ def _line(number: int, value: object, window: str) -> BatchLine:
     return BatchLine(number, url, request, read_rates(request.rate_in, request.rate_out))
 
 
-# Who gets which line of a batch.
+# Providers of a batch's lines.
 #
 # neither rate         as the network's plan for the line's model has it: its providers, at their asks, in file order
 # a rate, providers    the given providers in turn

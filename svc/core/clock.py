@@ -46,7 +46,7 @@ class ServerClock:
         return int(self.local() + (self.skew if self.believed else 0.0))
 
 
-# When a request is made again, and after how long.
+# Retries: when a request is made again, and after how long.
 #
 # What decides is the coordinator's header, never type or status; submissions, uploads and batch creation are not made
 # again on any error status. An answer that did not come is another matter: reading again is harmless, and writing

@@ -89,7 +89,7 @@ def _ceiling(token: Token, given: int | None, configured: int | None, whole_toke
     return Ceiling(whole_tokens * 10**decimals, True, raised_by, token)
 
 
-# What an order offers, and to whom.
+# Bid of an order: its rates, and the provider that it names.
 #
 #     rates    provider    bid
 #     none     none        the market: the first ranked candidate's ask, pinned to that provider

@@ -128,7 +128,7 @@ def cancellation(market: Market, job: bytes, issued_at: int) -> SigningRequest:
     return request("cancellation", market.domains.jobs, Cancel(job, issued_at))
 
 
-# How long a job may take, and until when its order stands.
+# Completion window of a job, and the expiry of its order.
 #
 # tiers       async = 1h = 3600 s, batch = 24h = 86400 s
 # windows     <n>h, <n>m, <n>s as written; any other form is 3600 s
@@ -174,7 +174,7 @@ def completion_window(window: str) -> CompletionWindow:
     return _COMPLETION[window]
 
 
-# What a caller asks for, held against the model: its input, shape and units.
+# Order request checked against the model: its input, shape and units.
 
 
 @attrs.frozen(slots=True)
@@ -258,7 +258,7 @@ def probe_body(shaped: Shaped) -> dict[str, object]:
     return body if shaped.provider is None else body | {"designated": shaped.provider}
 
 
-# Whether a quote is what the order comes to. A payment is signed only for an amount that was computed here.
+# Check of a quote. A payment is signed only for an amount that was computed here.
 
 MOST_ATTEMPTS: Final = 3  # submissions of one order, each with a payment for a newer quote
 

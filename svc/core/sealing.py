@@ -110,7 +110,7 @@ def _unreadable(refusal: Refused) -> ResultUnreadable:
     return ResultUnreadable(f"the result does not open: {refusal}", code=refusal.code, param=refusal.param)
 
 
-# What is sealed: the model's own input.
+# Input that is sealed: the model's own.
 
 ModelInput = str | Mapping[str, object]
 

@@ -1,4 +1,4 @@
-"""What a wallet is asked to sign, in both forms that wallets take: a digest, or EIP-712 JSON.
+"""Signing requests, in both forms that wallets take: a digest, or EIP-712 JSON.
 
 The JSON is made from the message's own type string and fields, so the two forms cannot drift apart.
 """

@@ -9,16 +9,24 @@ import attrs
 import httpx
 import trio
 
+from common.daemon.errors import Fatal
 from common.pricing.units import text_units
 from common.strict_json import canonical
-from svcd.backends import exec
+from svcd.backends import confined
 from svcd.backends.backend import Backend
 from svcd.backends.exec import ExecBackend
 from svcd.backends.http import HttpBackend
 from svcd.backends.openai import OpenAIBackend
-from svcd.backends.settings import BackendSettings, EchoSettings, ExecSettings, HttpSettings, OpenAISettings, Patience
-from svcd.errors import Fatal, JobFailed
-from svcd.job.held import Output, Work
+from svcd.backends.settings import (
+    BackendSettings,
+    EchoSettings,
+    ExecSettings,
+    HttpSettings,
+    OpenAISettings,
+    ServerSettings,
+)
+from svcd.errors import WorkFailed
+from svcd.job.held import ModelWork, WorkOutput
 
 # The demo's backend: answers with what it was given. It needs no server, and its answers can be checked.
 
@@ -27,18 +35,18 @@ from svcd.job.held import Output, Work
 class EchoBackend:
     settings: EchoSettings
 
-    async def run(self, work: Work) -> Output:
+    async def run(self, work: ModelWork) -> WorkOutput:
         if trio.current_time() + self.settings.delay_seconds >= work.deadline:
-            raise JobFailed("deadline_wait", "the delay would end past the deadline")
+            raise WorkFailed("deadline_wait", "the delay would end past the deadline")
         await trio.sleep(self.settings.delay_seconds)
         units = _units(work)
-        return Output(work.input, units, {"units": units})
+        return WorkOutput(work.input, units, {"units": units})
 
     async def is_up(self) -> bool:
         return True
 
 
-def _units(work: Work) -> int:
+def _units(work: ModelWork) -> int:
     match work.modality:
         case "text":
             return min(text_units(len(canonical(work.input))), work.units_out)
@@ -62,25 +70,25 @@ async def open_backend(settings: BackendSettings, private: Sequence[Path] = ()) 
     """
     match settings:
         case OpenAISettings():
-            async with _client(settings.headers, settings.patience) as client:
+            async with _client(settings) as client:
                 yield OpenAIBackend(settings, client)
         case HttpSettings():
-            async with _client(settings.headers, settings.patience) as client:
+            async with _client(settings) as client:
                 yield HttpBackend(settings, client)
         case ExecSettings():
-            if settings.confine and exec.version() == 0:
+            if settings.confine and confined.version() == 0:
                 raise Fatal(_NO_LANDLOCK)
             yield ExecBackend(settings, private)
         case EchoSettings():
             yield EchoBackend(settings)
 
 
-def _client(headers: dict[str, str], patience: Patience) -> httpx.AsyncClient:
+def _client(settings: ServerSettings) -> httpx.AsyncClient:
     # Slots are counted above, so that connections need no limit of their own. Proxies of the environment would carry
     # opened payloads elsewhere: none is taken without being configured.
     return httpx.AsyncClient(
-        headers=headers,
-        timeout=httpx.Timeout(patience.read_seconds, connect=patience.connect_seconds),
+        headers=settings.headers,
+        timeout=httpx.Timeout(settings.read_seconds, connect=settings.connect_seconds),
         limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
         trust_env=False,
     )

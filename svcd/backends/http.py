@@ -19,7 +19,7 @@ import httpx
 import structlog
 import trio
 
-from svcd.backends.attempts import Attempts, Signs, TryAgain
+from svcd.backends.backend import Attempts, Signs, TryAgain
 from svcd.backends.http_answers import (
     Downloads,
     address_in,
@@ -30,8 +30,8 @@ from svcd.backends.http_answers import (
     read_object,
 )
 from svcd.backends.settings import HttpSettings
-from svcd.errors import JobFailed
-from svcd.job.held import Output, Work
+from svcd.errors import WorkFailed
+from svcd.job.held import ModelWork, WorkOutput
 from svcd.payload.gateway import opened
 
 log = structlog.get_logger(__name__)
@@ -42,11 +42,11 @@ _LONGEST_STATUS: Final = 2**20
 
 
 @attrs.define(slots=True)
-class _Submission:
+class _HttpSubmission:
     """One job's way to the server. A submit whose answer was lost is repeated under its key; one whose job came into
     being and failed is not: a server that knows the key would answer with the failure for ever."""
 
-    work: Work
+    work: ModelWork
     body: bytes
     named: int = 0
 
@@ -62,28 +62,29 @@ class HttpBackend:
     settings: HttpSettings
     client: httpx.AsyncClient
 
-    async def run(self, work: Work) -> Output:
-        submission = _Submission(work, json.dumps(self._body(work)).encode())
-        patience = self.settings.patience
-        attempts = Attempts(patience.attempts, patience.backoff_seconds, patience.longest_backoff_seconds)
+    async def run(self, work: ModelWork) -> WorkOutput:
+        submission = _HttpSubmission(work, json.dumps(self._body(work)).encode())
+        settings = self.settings
+        attempts = Attempts(settings.attempts, settings.backoff_seconds, settings.longest_backoff_seconds)
         return await attempts.run(work, lambda signs: self._attempt(submission, signs))
 
     async def is_up(self) -> bool:
         try:
-            async with opened(self.client, "GET", self.settings.health_url, timeout=_LOOK_SECONDS) as response:
+            url = self.settings.health_url or self.settings.submit_url
+            async with opened(self.client, "GET", url, timeout=_LOOK_SECONDS) as response:
                 return response.is_success or response.status_code in (404, 405)  # there, and without such a route
         except httpx.RequestError:
             return False
 
-    def _body(self, work: Work) -> dict[str, object]:
+    def _body(self, work: ModelWork) -> dict[str, object]:
         settings = self.settings
-        body = {settings.input_key: work.input} if settings.input_key else dict(work.input)
+        body: dict[str, object] = {settings.input_key: work.input} if settings.input_key else dict(work.input)
         body |= settings.extra
         if settings.model_key:
             body[settings.model_key] = settings.models.get(work.model, work.model)
         return body
 
-    async def _attempt(self, submission: "_Submission", signs: Signs) -> Output:
+    async def _attempt(self, submission: "_HttpSubmission", signs: Signs) -> WorkOutput:
         headers = {"content-type": "application/json", "idempotency-key": submission.key}
         status = await self._ask("POST", self.settings.submit_url, content=submission.body, headers=headers)
         job = self._name(status)
@@ -96,7 +97,7 @@ class HttpBackend:
     def _name(self, status: dict[str, object]) -> str:
         job = self.settings.id_path.first(status)
         if not isinstance(job, str | int) or isinstance(job, bool) or job == "":
-            raise JobFailed("backend_error", "the submit's answer holds no id at id_path", True)
+            raise WorkFailed("backend_error", "the submit's answer holds no id at id_path", True)
         return str(job)
 
     def _poll_url(self, status: dict[str, object], job: str) -> str:
@@ -105,7 +106,7 @@ class HttpBackend:
             return _with_id(settings.poll_url, job)
         url = settings.poll_url_path.first(status) if settings.poll_url_path else None
         if not isinstance(url, str) or not url:
-            raise JobFailed("backend_error", "the submit's answer holds no address at poll_url_path", True)
+            raise WorkFailed("backend_error", "the submit's answer holds no address at poll_url_path", True)
         return str(address_in(settings.submit_url, url))
 
     async def _follow(self, status: dict[str, object], poll_url: str, ended: trio.Event) -> dict[str, object]:
@@ -125,7 +126,7 @@ class HttpBackend:
                 misses = 0
             except TryAgain as miss:
                 misses += 1
-                if misses == settings.patience.attempts:
+                if misses == settings.attempts:
                     raise
                 pause = max(pause, miss.after or 0)
 
@@ -133,20 +134,20 @@ class HttpBackend:
         code = error_code({"code": self.settings.error_path.first(status)}) or error_code(status)
         detail = f"the backend ended the job as {state} {code}".rstrip()
         if state in self.settings.rejected:
-            raise JobFailed("backend_error", detail)
+            raise WorkFailed("backend_error", detail)
         if state in self.settings.failed:
             raise TryAgain(detail)
 
-    async def _collect(self, status: dict[str, object], work: Work) -> Output:
+    async def _collect(self, status: dict[str, object], work: ModelWork) -> WorkOutput:
         found = self.settings.result_path.find(status)
         if not found:
-            raise JobFailed("backend_error", "the answer holds nothing at result_path", True)
+            raise WorkFailed("backend_error", "the answer holds nothing at result_path", True)
         output = found[0] if self.settings.result_path.is_single else found
         if self.settings.download:
             downloads = Downloads(self.client, self.settings.submit_url, self.settings.longest_answer_bytes)
             output = await downloads.carried(output)
         units = 0 if work.modality == "embeddings" else work.units_out
-        return Output(for_the_seal(output), units, {"units": units})
+        return WorkOutput(for_the_seal(output), units, {"units": units})
 
     async def _ask(self, method: str, url: str, **request: object) -> dict[str, object]:
         longest = self.settings.longest_answer_bytes if not self.settings.download else _LONGEST_STATUS
@@ -173,7 +174,7 @@ class HttpBackend:
             async with opened(self.client, self.settings.cancel_method, url) as response:
                 log.info("backend job cancelled", status=response.status_code)
         except httpx.RequestError as broken:
-            log.warning("backend job not cancelled", trouble=type(broken).__name__)
+            log.warning("backend job not cancelled", error=type(broken).__name__)
 
 
 def _with_id(template: str, job: str) -> str:

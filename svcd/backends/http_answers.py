@@ -17,8 +17,8 @@ import httpx
 from common.plain_answers import IDENTITY
 from common.refusal import Refused
 from common.scalars import base64_of
-from svcd.backends.attempts import TryAgain
-from svcd.errors import JobFailed
+from svcd.backends.backend import TryAgain
+from svcd.errors import WorkFailed
 from svcd.json_path import JsonPath
 from svcd.payload.gateway import EncodedAnswer, read_pieces
 from svcd.payload.opening import sealable
@@ -29,24 +29,24 @@ _MAY_PASS: Final = frozenset({408, 409, 421, 423, 425, 429})
 _NEVER_PASS: Final = frozenset({501, 505})
 
 _CODE: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}", re.ASCII)
-_CODE_PLACES: Final = tuple(JsonPath.parse(path, path) for path in ("error.code", "error.type", "code", "type"))
+_CODE_PLACES: Final = tuple(JsonPath.parse(path) for path in ("error.code", "error.type", "code", "type"))
 _LONGEST_ERROR: Final = 64 * 1024
 
 
-async def read_error(response: httpx.Response) -> JobFailed | TryAgain:
+async def read_error(response: httpx.Response) -> WorkFailed | TryAgain:
     """What to raise for an answer that is not a success."""
     try:
         body: object = json.loads(await read_body(response, _LONGEST_ERROR))
-    except (ValueError, RecursionError, JobFailed):
+    except (ValueError, RecursionError, WorkFailed):
         body = None
     return judge(response.status_code, response.headers, error_code(body))
 
 
-def judge(status: int, headers: Mapping[str, str], code: str) -> JobFailed | TryAgain:
+def judge(status: int, headers: Mapping[str, str], code: str) -> WorkFailed | TryAgain:
     detail = f"the backend answered {status} {code}".rstrip()
     if status in _MAY_PASS or (status >= 500 and status not in _NEVER_PASS):
         return TryAgain(detail, retry_after(headers))
-    return JobFailed("backend_error", detail, status not in _CLIENT_FAULTS)
+    return WorkFailed("backend_error", detail, status not in _CLIENT_FAULTS)
 
 
 def error_code(body: object) -> str:
@@ -85,14 +85,14 @@ def address_in(answer_to: str, named: str) -> httpx.URL:
     try:
         url = httpx.URL(answer_to).join(named)
     except httpx.InvalidURL:
-        raise JobFailed("backend_error", "the answer names an address that is none", True) from None
+        raise WorkFailed("backend_error", "the answer names an address that is none", True) from None
     if url.scheme not in ("http", "https"):
-        raise JobFailed("backend_error", "the answer names an address that is neither http nor https", True)
+        raise WorkFailed("backend_error", "the answer names an address that is neither http nor https", True)
     return url
 
 
 async def read_body(response: httpx.Response, longest: int) -> bytes:
-    """The whole body, `JobFailed` once it is longer than the provider allows for."""
+    """The whole body, `WorkFailed` once it is longer than the provider allows for."""
     body = bytearray()
 
     def take(piece: bytes) -> bool:
@@ -109,12 +109,12 @@ async def read_answer(response: httpx.Response, take: Callable[[bytes], bool]) -
     try:
         await read_pieces(response, take)
     except EncodedAnswer as encoded:
-        raise JobFailed("backend_error", str(encoded), True) from None
+        raise WorkFailed("backend_error", str(encoded), True) from None
 
 
 def check_length(length: int, longest: int) -> None:
     if length > longest:
-        raise JobFailed("backend_error", f"the answer is longer than {longest} bytes (longest_answer_bytes)", True)
+        raise WorkFailed("backend_error", f"the answer is longer than {longest} bytes (longest_answer_bytes)", True)
 
 
 def read_object(raw: bytes) -> dict[str, object]:
@@ -133,7 +133,7 @@ def for_the_seal(value: object) -> object:
     try:
         return sealable(value)
     except Refused as refusal:
-        raise JobFailed("backend_error", f"the answer cannot be sealed: {refusal}", True) from None
+        raise WorkFailed("backend_error", f"the answer cannot be sealed: {refusal}", True) from None
 
 
 # Files that a server names by address, fetched so that a sealed result holds them itself.
@@ -163,7 +163,7 @@ class Downloads:
             return kept | await self._fetch(output[_KEY])
         if isinstance(output, str):
             return await self._fetch(output)
-        raise JobFailed("backend_error", "result_path leads to no address of a file", True)
+        raise WorkFailed("backend_error", "result_path leads to no address of a file", True)
 
     async def _fetch(self, url: str) -> dict[str, object]:
         target, home = address_in(self.submit_url, url), httpx.URL(self.submit_url)

@@ -8,9 +8,9 @@ from typing import Final, Protocol
 
 import attrs
 
-from svcd.backends.attempts import TryAgain
+from svcd.backends.backend import TryAgain
 from svcd.backends.http_answers import error_code, judge
-from svcd.errors import JobFailed
+from svcd.errors import WorkFailed
 
 
 class Assembler(Protocol):
@@ -156,7 +156,7 @@ def _join_items(items: list[object], pieces: list[object]) -> None:
         _join(same[0], piece)
 
 
-def _stream_error(event: dict[str, object]) -> JobFailed | TryAgain:
+def _stream_error(event: dict[str, object]) -> WorkFailed | TryAgain:
     """A server that has sent its 200 already can only tell of an error in the stream, some with its status."""
     error = event.get("error")
     code = error.get("code") if isinstance(error, dict) else event.get("code")

@@ -1,262 +1,143 @@
-"""What a `[….backend]` table of the configuration says, read into one frozen value per kind."""
+"""Settings of a backend: the `[model.backend]` table of the configuration, one struct per kind."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Any, Final, Literal
 
-import attrs
+import msgspec
+from msgspec import Meta, field
 
 from common.refusal import Refused
-from svcd.base.toml import Table
-from svcd.json_path import JsonPath
+from svcd.base.keys import KeySource, read_secret
+from svcd.base.toml import Headers, HiddenTexts, Mistake, Text, Texts, TomlTable, Url, read_table
+from svcd.json_path import JsonPath, SinglePath
 
 # The largest result that a coordinator takes is 200 MiB by default: sealed, and with base64 inside of it.
 _LONGEST_ANSWER: Final = 150 * 2**20
-_DAY: Final = 86400.0
+
+AttemptCount = Annotated[int, Meta(ge=1, le=20)]
+AnswerBytes = Annotated[int, Meta(ge=1024, le=2**30)]
+Backoff = Annotated[float, Meta(ge=0, le=600)]
+PollSeconds = Annotated[float, Meta(ge=0.01, le=3600)]
 
 
-def _secret(_: object) -> str:
-    return "<SECRET>"
+class ServerSettings(TomlTable, frozen=True, kw_only=True):
+    """A server of the provider's, and the patience with it. The job's deadline ends every attempt in any case."""
+
+    models: dict[str, str] = field(default_factory=dict)
+    headers: Headers = Headers()  # with the API key, once the configuration is read
+    extra: dict[str, Any] = field(default_factory=dict)
+    api_key_file: Path | None = None
+    api_key_env: Text | None = None
+    api_key_credential: Text | None = None
+    connect_seconds: Annotated[float, Meta(ge=0.01, le=600)] = 5.0
+    read_seconds: Annotated[float, Meta(ge=0.01, le=86_400)] = 300.0  # between two pieces of an answer
+    attempts: AttemptCount = 4
+    backoff_seconds: Backoff = 0.5  # before the second attempt; doubled for each one after it
+    longest_backoff_seconds: Annotated[float, Meta(ge=0, le=3600)] = 30.0
+    longest_answer_bytes: AnswerBytes = _LONGEST_ANSWER
 
 
-@attrs.frozen(slots=True, kw_only=True)
-class Patience:
-    """How long one attempt may take and how many there are. The job's deadline ends all of it in any case."""
+class OpenAISettings(ServerSettings, frozen=True, kw_only=True, tag="openai", tag_field="kind"):
+    base_url: Url
+    api: Literal["responses", "chat", "embeddings", "images"]
+    stream: bool | None = None  # None: where the route can
+    cap_name: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    drop: Texts = ()
+    refuse: Texts | None = None
+    outside_references: bool = False
+    health_path: str = "/v1/models"
 
-    connect_seconds: float
-    read_seconds: float  # between two pieces of an answer, not for the whole of it
-    attempts: int
-    backoff_seconds: float  # before the second attempt; doubled for each one after it
-    longest_backoff_seconds: float
+    def __post_init__(self) -> None:
+        if self.stream and self.api not in ("responses", "chat"):
+            raise Refused(f"must be false: the {self.api} route does not stream", "stream")
+        if not self.health_path.startswith("/"):
+            raise Refused("must begin with /", "health_path")
 
+    @property
+    def root(self) -> str:
+        """The address before the routes, without a slash at its end."""
+        return self.base_url.rstrip("/")
 
-@attrs.frozen(slots=True, kw_only=True)
-class OpenAISettings:
-    base_url: str
-    api: str
-    models: dict[str, str]
-    headers: dict[str, str] = attrs.field(repr=_secret)
-    patience: Patience
-    stream: bool
-    cap_name: str
-    extra: dict[str, object]
-    drop: tuple[str, ...]
-    refuse: tuple[str, ...]
-    outside_references: bool
-    health_path: str
-    longest_answer_bytes: int
+    @property
+    def streams(self) -> bool:
+        return self.api in ("responses", "chat") if self.stream is None else self.stream
 
-
-@attrs.frozen(slots=True, kw_only=True)
-class HttpSettings:
-    submit_url: str
-    poll_url: str | None
-    poll_url_path: JsonPath | None
-    cancel_url: str | None
-    cancel_method: str
-    health_url: str
-    models: dict[str, str]
-    headers: dict[str, str] = attrs.field(repr=_secret)
-    input_key: str | None
-    model_key: str | None
-    extra: dict[str, object]
-    id_path: JsonPath
-    status_path: JsonPath
-    done: tuple[str, ...]
-    failed: tuple[str, ...]
-    rejected: tuple[str, ...]
-    error_path: JsonPath
-    result_path: JsonPath
-    download: bool
-    poll_seconds: float
-    longest_poll_seconds: float
-    patience: Patience
-    longest_answer_bytes: int
+    @property
+    def refused(self) -> Texts:
+        """Members of an input that are not taken. A stored prompt template is the provider's own; routes other than
+        `responses` mean the text itself by this name."""
+        if self.refuse is not None:
+            return self.refuse
+        return ("prompt",) if self.api == "responses" else ()
 
 
-@attrs.frozen(slots=True, kw_only=True)
-class ExecSettings:
-    command: tuple[str, ...]
-    directory: Path | None
-    environment: dict[str, str] = attrs.field(repr=_secret)
-    attempts: int
-    backoff_seconds: float
-    grace_seconds: float
-    longest_answer_bytes: int
-    confine: bool  # keep the program from svcd's keys and journal
+class HttpSettings(ServerSettings, frozen=True, kw_only=True, tag="http", tag_field="kind"):
+    submit_url: Url
+    poll_url: Url | None = None
+    poll_url_path: SinglePath | None = None
+    cancel_url: Url | None = None
+    cancel_method: Literal["POST", "DELETE", "PUT"] = "POST"
+    health_url: Url | None = None  # None: the submit_url
+    input_key: Text | None = None
+    model_key: Text | None = None
+    id_path: SinglePath = SinglePath.parse("id")
+    status_path: SinglePath = SinglePath.parse("status")
+    done: Texts = ("succeeded", "completed", "done")
+    failed: Texts = ("failed", "error", "canceled", "cancelled")
+    rejected: Texts = ("rejected",)
+    error_path: SinglePath = SinglePath.parse("error")
+    result_path: JsonPath = JsonPath.parse("output")
+    download: bool = False
+    poll_seconds: PollSeconds = 1.0
+    longest_poll_seconds: PollSeconds = 15.0
+
+    def __post_init__(self) -> None:
+        if (self.poll_url is None) is (self.poll_url_path is None):
+            raise Refused("exactly one of poll_url and poll_url_path must be set", "poll_url")
+        for name, url in (("poll_url", self.poll_url), ("cancel_url", self.cancel_url)):
+            if url is not None and "{id}" not in url:
+                raise Refused("must hold {id}, where the job's id goes", name)
 
 
-@attrs.frozen(slots=True, kw_only=True)
-class EchoSettings:
-    delay_seconds: float
+class ExecSettings(TomlTable, frozen=True, kw_only=True, tag="exec", tag_field="kind"):
+    command: Texts
+    directory: Path | None = None
+    environment: HiddenTexts = HiddenTexts()
+    attempts: AttemptCount = 2
+    backoff_seconds: Backoff = 1.0
+    grace_seconds: Backoff = 2.0
+    longest_answer_bytes: AnswerBytes = _LONGEST_ANSWER
+    confine: bool = True  # keep the program from svcd's keys and journal
+
+    def __post_init__(self) -> None:
+        if not self.command or not Path(self.command[0]).is_absolute():
+            raise Refused("must begin with the absolute path of a program", "command")
+
+
+class EchoSettings(TomlTable, frozen=True, kw_only=True, tag="echo", tag_field="kind"):
+    delay_seconds: Annotated[float, Meta(ge=0, le=86_400)] = 0.0
 
 
 BackendSettings = OpenAISettings | HttpSettings | ExecSettings | EchoSettings
 
 
 def read_backend(table: Mapping[str, object], environment: Mapping[str, str]) -> BackendSettings:
-    """`Refused.param` is the key at fault. What `*_env` names, and where systemd's credentials are, is looked up in
-    `environment`."""
-    entries = Table(table)
-    kind = entries.choice("kind", tuple(_KINDS))
-    settings = _KINDS[kind](entries, environment)
-    entries.done()
-    return settings
+    """Raises `Mistake`, whose `param` is the key at fault. What `*_env` names, and where systemd's credentials are, is
+    looked up in `environment`."""
+    return with_api_key(read_table(table, BackendSettings), environment)  # type: ignore[arg-type] # a union is a type
 
 
-def _openai(table: Table, environment: Mapping[str, str]) -> OpenAISettings:
-    api = table.choice("api", ("responses", "chat", "embeddings", "images"))
-    return OpenAISettings(
-        base_url=table.url("base_url").rstrip("/"),
-        api=api,
-        models=table.text_map("models"),
-        headers=_headers(table, environment),
-        patience=_patience(table),
-        stream=_stream(table, api),
-        cap_name=table.choice("cap_name", ("max_tokens", "max_completion_tokens"), "max_tokens"),
-        extra=table.object_map("extra"),
-        drop=table.texts("drop", ()),
-        # A stored prompt template is the provider's own; other routes mean the text itself by this name.
-        refuse=table.texts("refuse", ("prompt",) if api == "responses" else ()),
-        outside_references=table.boolean("outside_references", False),
-        health_path=_health_path(table),
-        longest_answer_bytes=_longest_answer(table),
-    )
-
-
-def _stream(table: Table, api: str) -> bool:
-    can = api in ("responses", "chat")
-    stream = table.boolean("stream", can)
-    if stream and not can:
-        raise Refused(f"the {api} route does not stream", "stream")
-    return stream
-
-
-def _health_path(table: Table) -> str:
-    path = table.text("health_path", "/v1/models")
-    if not path.startswith("/"):
-        raise Refused("health_path must begin with /", "health_path")
-    return path
-
-
-def _http(table: Table, environment: Mapping[str, str]) -> HttpSettings:
-    submit_url = table.url("submit_url")
-    poll_url = table.optional("poll_url", table.url)
-    poll_url_path = table.optional("poll_url_path", lambda key: _path(table, key))
-    if (poll_url is None) is (poll_url_path is None):
-        raise Refused("exactly one of poll_url and poll_url_path is needed", "poll_url")
-    return HttpSettings(
-        submit_url=submit_url,
-        poll_url=_template(poll_url, "poll_url"),
-        poll_url_path=poll_url_path,
-        cancel_url=_template(table.optional("cancel_url", table.url), "cancel_url"),
-        cancel_method=table.choice("cancel_method", ("POST", "DELETE", "PUT"), "POST"),
-        health_url=table.url("health_url", submit_url),
-        models=table.text_map("models"),
-        headers=_headers(table, environment),
-        input_key=table.optional("input_key", table.text),
-        model_key=table.optional("model_key", table.text),
-        extra=table.object_map("extra"),
-        id_path=_path(table, "id_path", "id"),
-        status_path=_path(table, "status_path", "status"),
-        done=table.texts("done", ("succeeded", "completed", "done")),
-        failed=table.texts("failed", ("failed", "error", "canceled", "cancelled")),
-        rejected=table.texts("rejected", ("rejected",)),
-        error_path=_path(table, "error_path", "error"),
-        result_path=_path(table, "result_path", "output", single=False),
-        download=table.boolean("download", False),
-        poll_seconds=table.number("poll_seconds", 0.01, 3600, 1),
-        longest_poll_seconds=table.number("longest_poll_seconds", 0.01, 3600, 15),
-        patience=_patience(table),
-        longest_answer_bytes=_longest_answer(table),
-    )
-
-
-def _exec(table: Table, _: Mapping[str, str]) -> ExecSettings:
-    command = table.texts("command")
-    if not command or not Path(command[0]).is_absolute():
-        raise Refused("command must begin with the absolute path of a program", "command")
-    return ExecSettings(
-        command=command,
-        directory=table.optional("directory", table.path),
-        environment=table.text_map("environment"),
-        attempts=table.integer("attempts", 1, 20, 2),
-        backoff_seconds=table.number("backoff_seconds", 0, 600, 1),
-        grace_seconds=table.number("grace_seconds", 0, 600, 2),
-        longest_answer_bytes=_longest_answer(table),
-        confine=table.boolean("confine", True),
-    )
-
-
-def _echo(table: Table, _: Mapping[str, str]) -> EchoSettings:
-    return EchoSettings(delay_seconds=table.number("delay_seconds", 0, _DAY, 0))
-
-
-_KINDS: Final[dict[str, Callable[[Table, Mapping[str, str]], BackendSettings]]] = {
-    "openai": _openai,
-    "http": _http,
-    "exec": _exec,
-    "echo": _echo,
-}
-
-
-def _patience(table: Table) -> Patience:
-    return Patience(
-        connect_seconds=table.number("connect_seconds", 0.01, 600, 5),
-        read_seconds=table.number("read_seconds", 0.01, _DAY, 300),
-        attempts=table.integer("attempts", 1, 20, 4),
-        backoff_seconds=table.number("backoff_seconds", 0, 600, 0.5),
-        longest_backoff_seconds=table.number("longest_backoff_seconds", 0, 3600, 30),
-    )
-
-
-def _longest_answer(table: Table) -> int:
-    return table.integer("longest_answer_bytes", 1024, 2**30, _LONGEST_ANSWER)
-
-
-def _headers(table: Table, environment: Mapping[str, str]) -> dict[str, str]:
-    headers = table.headers("headers")
-    key = _api_key(table, environment)
-    return headers if key is None else headers | {"authorization": f"Bearer {key}"}
-
-
-def _api_key(table: Table, environment: Mapping[str, str]) -> str | None:
-    """From a file, a variable or a systemd credential: a key does not stand in the configuration itself."""
-    sources = [name for name in ("api_key_file", "api_key_env", "api_key_credential") if table.has(name)]
-    if not sources:
-        return None
-    source = sources[0]
-    if len(sources) > 1:
-        raise Refused(f"{sources[1]} stands beside {source}; give one of them", sources[1])
-    if source == "api_key_env":
-        key = environment.get(table.text(source), "")
-    elif source == "api_key_file":
-        key = _content(table.path(source), source)
-    else:
-        directory = environment.get("CREDENTIALS_DIRECTORY")
-        if not directory:
-            raise Refused("there is no CREDENTIALS_DIRECTORY; systemd's LoadCredential= sets it", source)
-        key = _content(Path(directory) / table.text(source), source)
-    if not key.isascii() or not key.isprintable() or not key:
-        raise Refused(f"{source} leads to no key of printable characters", source)
-    return key
-
-
-def _content(path: Path, param: str) -> str:
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as broken:
-        raise Refused(f"{param}: {path} cannot be read ({broken})", param) from None
-
-
-def _path(table: Table, key: str, default: str | None = None, single: bool = True) -> JsonPath:
-    path = JsonPath.parse(table.text(key, default), key)
-    if single and not path.is_single:
-        raise Refused(f"{key} must name one place; it holds [*]", key)
-    return path
-
-
-def _template(url: str | None, param: str) -> str | None:
-    if url is not None and "{id}" not in url:
-        raise Refused(f"{param} must hold {{id}}, where the job's id goes", param)
-    return url
+def with_api_key(settings: BackendSettings, environment: Mapping[str, str]) -> BackendSettings:
+    """The settings with the API key among their headers. A key does not stand in the configuration itself."""
+    if not isinstance(settings, OpenAISettings | HttpSettings):
+        return settings
+    source = KeySource("api_key", settings.api_key_file, settings.api_key_env, settings.api_key_credential)
+    found = read_secret(source, environment)
+    if found is None:
+        return settings
+    key, text = found
+    if not text.isprintable():
+        raise Mistake.at((key,), f"{key} must lead to a key of printable ASCII characters")
+    headers = Headers(settings.headers | {"authorization": f"Bearer {text}"})
+    return msgspec.structs.replace(settings, headers=headers)

@@ -1,4 +1,4 @@
-"""Where a secret key comes from: a file, an environment variable, or a systemd credential. Never the configuration."""
+"""Secret keys: read from a file, an environment variable or a systemd credential, never from the configuration."""
 
 import os
 import re
@@ -12,61 +12,81 @@ import attrs
 from common.box import PublicKey, SecretKey
 from common.refusal import Refused
 from common.secp256k1 import Wallet
-from svcd.base.toml import Table
+from svcd.base.toml import Mistake
 
 T = TypeVar("T")
 
 _KEY: Final = re.compile(r"(0x)?[0-9a-fA-F]{64}", re.ASCII)
 
 
-def read_key(table: Table, environ: Mapping[str, str], name: str, make: Callable[[bytes], T]) -> T | None:
-    """From `<name>_file`, `<name>_env` or `<name>_credential`, whichever is given; None when none is."""
-    sources = {
-        f"{name}_file": lambda key: _content(table.path(key), key),
-        f"{name}_env": lambda key: _variable(environ, table.text(key), key),
-        f"{name}_credential": lambda key: _content(_credentials(environ, key) / table.text(key), key),
-    }
-    given = [key for key in sources if table.has(key)]
+@attrs.frozen(slots=True)
+class KeySource:
+    """The keys `<name>_file`, `<name>_env` and `<name>_credential` of a table, one of which names a secret's place."""
+
+    name: str
+    file: Path | None
+    variable: str | None
+    credential: str | None
+
+
+def read_secret(source: KeySource, environ: Mapping[str, str]) -> tuple[str, str] | None:
+    """The key that is given and the text that it leads to; None when none is given. Raises `Mistake`."""
+    places = (("file", source.file), ("env", source.variable), ("credential", source.credential))
+    given = [f"{source.name}_{kind}" for kind, place in places if place is not None]
     if not given:
         return None
     if len(given) > 1:
-        raise Refused(f"{given[1]} stands beside {given[0]}; give one of them", given[1])
+        raise _mistake(given[1], f"{given[1]} stands beside {given[0]}; give one of them")
     (key,) = given
-    text = sources[key](key)
+    if source.file is not None:
+        return key, _content(source.file, key)
+    if source.credential is not None:
+        return key, _content(_credentials(environ, key) / source.credential, key)
+    variable = source.variable or ""
+    if not environ.get(variable):
+        raise _mistake(key, f"the environment variable {variable} is not set")
+    return key, environ[variable]
+
+
+def read_key(source: KeySource, environ: Mapping[str, str], make: Callable[[bytes], T]) -> T | None:
+    """The key of 32 bytes that is given, if any. Raises `Mistake`."""
+    found = read_secret(source, environ)
+    if found is None:
+        return None
+    key, text = found
     if not _KEY.fullmatch(text):
-        raise Refused(f"{key} leads to no key of 32 bytes in hex", key)
+        raise _mistake(key, f"{key} must lead to a key of 32 bytes in hex")
     try:
         return make(bytes.fromhex(text.removeprefix("0x")))
     except Refused as weak:
-        raise Refused(f"{key}: {weak.message}", key) from None
+        raise _mistake(key, f"{key}: {weak.message}") from None
 
 
-def _variable(environ: Mapping[str, str], variable: str, key: str) -> str:
-    if not environ.get(variable):
-        raise Refused(f"the environment variable {variable} is not set", key)
-    return environ[variable]
+def _mistake(key: str, message: str) -> Mistake:
+    return Mistake.at((key,), message)
 
 
 def _content(path: Path, key: str) -> str:
     try:
-        return path.read_text(encoding="ascii").strip()
-    except OSError as broken:
-        raise Refused(f"{path} cannot be read ({broken.strerror})", key) from None
+        text = path.read_text(encoding="ascii").strip()
+    except OSError as error:
+        raise _mistake(key, f"{path} cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
-        raise Refused(f"{path} holds no key of 32 bytes in hex", key) from None
+        text = ""
+    if not text:
+        raise _mistake(key, f"{path} must hold a key in ASCII characters")
+    return text
 
 
 def _credentials(environ: Mapping[str, str], key: str) -> Path:
     directory = environ.get("CREDENTIALS_DIRECTORY")
     if not directory:
-        raise Refused("there is no CREDENTIALS_DIRECTORY: systemd sets it for the service (LoadCredential=)", key)
+        raise _mistake(key, "CREDENTIALS_DIRECTORY is not set: systemd sets it for the service (LoadCredential=)")
     return Path(directory)
 
 
-# The provider's key files: the wallet that signs its ops, and the X25519 key that orders are sealed to.
-
-WALLET_FILE = "wallet.key"
-BOX_FILE = "box.key"
+WALLET_FILE = "wallet.key"  # signs the provider's ops
+BOX_FILE = "box.key"  # the X25519 key that orders are sealed to
 
 
 @attrs.frozen(slots=True)

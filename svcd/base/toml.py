@@ -1,123 +1,269 @@
-"""Typed reading of one table of the configuration; a mistake is `Refused` and names its key in `param`."""
+"""TOML read into typed structs. A mistake names its key, what must stand there, and the line of the file."""
 
 import re
+import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Annotated, Final, Protocol, TypeVar, runtime_checkable
 
 import attrs
 import httpx
+import msgspec
+from msgspec import inspect
 
+from common.daemon.errors import Fatal
 from common.refusal import Refused
 
 T = TypeVar("T")
+KeyPath = tuple[str | int, ...]
 
 _URL: Final = re.compile(r"https?://[^\s/?#]+(/[^\s#]*)?")
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _HEADER_VALUE: Final = re.compile(r"[\x20-\x7e]*")
 
+Text = Annotated[str, msgspec.Meta(min_length=1)]
+Texts = tuple[Text, ...]
 
-@attrs.define(slots=True)
-class Table:
-    """Each key is taken once; `done` refuses what nobody took, so that a misspelt key is never silently ignored."""
 
-    entries: Mapping[str, object]
-    _taken: set[str] = attrs.field(factory=set)
+class TomlTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One table of the file. `__post_init__` may raise `Refused`, whose `param` is one of the table's keys."""
 
-    def has(self, key: str) -> bool:
-        return key in self.entries
 
-    def text(self, key: str, default: str | None = None) -> str:
-        value = self.take(key, default)
-        if not isinstance(value, str) or not value:
-            raise Refused(f"{key} must be a string that is not empty", key)
-        return value
+@runtime_checkable
+class _Readable(Protocol):
+    @classmethod
+    def from_toml(cls, value: object) -> object: ...
 
-    def url(self, key: str, default: str | None = None) -> str:
-        value = self.text(key, default)
-        if not _URL.fullmatch(value) or not _is_address(value):
-            raise Refused(f"{key} must be an http:// or https:// address", key)
-        return value
 
-    def choice(self, key: str, choices: tuple[str, ...], default: str | None = None) -> str:
-        value = self.text(key, default)
-        if value not in choices:
-            raise Refused(f"{key} must be one of {', '.join(choices)}", key)
-        return value
+class Url(str):
+    """An http:// or https:// address, as requests will read it: a mistake shows now, and not at the first request."""
 
-    def integer(self, key: str, low: int, high: int, default: int | None = None) -> int:
-        value = self.take(key, default)
-        if type(value) is not int or not low <= value <= high:
-            raise Refused(f"{key} must be an integer in {low}..{high}", key)
-        return value
+    __slots__ = ()
 
-    def number(self, key: str, low: float, high: float, default: float | None = None) -> float:
-        value = self.take(key, default)
-        # NaN is neither below nor above anything, and is refused by the comparison.
-        if type(value) not in (int, float) or not low <= float(str(value)) <= high:
-            raise Refused(f"{key} must be a number in {low:g}..{high:g}", key)
-        return float(str(value))
+    @classmethod
+    def from_toml(cls, value: object) -> "Url":
+        if not isinstance(value, str) or not _URL.fullmatch(value) or not _is_address(value):
+            raise Refused("must be an http:// or https:// address")
+        return cls(value)
 
-    def boolean(self, key: str, default: bool | None = None) -> bool:
-        value = self.take(key, default)
-        if not isinstance(value, bool):
-            raise Refused(f"{key} must be true or false", key)
-        return value
 
-    def texts(self, key: str, default: tuple[str, ...] | None = None) -> tuple[str, ...]:
-        value = self.take(key, default)
-        if not isinstance(value, list | tuple) or not all(isinstance(item, str) and item for item in value):
-            raise Refused(f"{key} must be a list of strings that are not empty", key)
-        return tuple(value)
+class HiddenTexts(dict[str, str]):
+    """A table of strings that may be secrets: it is never printed."""
 
-    def text_map(self, key: str) -> dict[str, str]:
-        """A table of strings; absent is empty."""
-        value = self.take(key, {})
+    @classmethod
+    def from_toml(cls, value: object) -> "HiddenTexts":
         if not isinstance(value, Mapping) or not all(isinstance(item, str) for item in value.values()):
-            raise Refused(f"{key} must be a table of strings", key)
-        return dict(value)
+            raise Refused("must be a table of strings")
+        return cls(value)
 
-    def object_map(self, key: str) -> dict[str, object]:
-        """A table of anything; absent is empty."""
-        value = self.take(key, {})
-        if not isinstance(value, Mapping):
-            raise Refused(f"{key} must be a table", key)
-        return dict(value)
+    def __repr__(self) -> str:
+        return "<SECRET>"
 
-    def headers(self, key: str) -> dict[str, str]:
-        headers = self.text_map(key)
-        for name, value in headers.items():
-            if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
-                raise Refused(f"{key}.{name} is not an HTTP header", f"{key}.{name}")
+
+class Headers(HiddenTexts):
+    """HTTP headers, which may carry keys."""
+
+    @classmethod
+    def from_toml(cls, value: object) -> "Headers":
+        headers = cls(super().from_toml(value))
+        for name, text in headers.items():
+            if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(text):
+                raise Refused("must be an HTTP header of printable ASCII characters", name)
         return headers
 
-    def path(self, key: str) -> Path:
-        path = Path(self.text(key))
-        if not path.is_absolute():
-            raise Refused(f"{key} must be an absolute path", key)
-        return path
 
-    def optional(self, key: str, read: Callable[[str], T]) -> T | None:
-        """What `read` makes of the key, or None where the table has no such key."""
-        return read(key) if self.has(key) else None
+@attrs.frozen(slots=True)
+class Mistake(Refused):
+    """A value that cannot stand at `path`, which `param` writes with dots."""
 
-    def done(self) -> None:
-        for key in sorted(self.entries.keys() - self._taken):
-            raise Refused(f"{key} is not a key of this table", key)
+    path: KeyPath = ()
 
-    def take(self, key: str, default: object = None) -> object:
-        """Whatever stands there, for a reader of its own."""
-        self._taken.add(key)
-        value = self.entries.get(key, default)
-        if value is None:
-            raise Refused(f"{key} is missing", key)
-        return value
+    @classmethod
+    def at(cls, path: KeyPath, message: str) -> "Mistake":
+        return cls(message, param=dotted(path), path=path)
+
+    def below(self, path: KeyPath) -> "Mistake":
+        """The same mistake, seen from a table further up."""
+        return Mistake.at((*path, *self.path), self.message)
+
+
+def dotted(path: KeyPath) -> str:
+    """A path as messages write it: `model[1].slots`."""
+    written = ""
+    for part in path:
+        written += f"[{part}]" if isinstance(part, int) else f".{part}" if written else part
+    return written
+
+
+def read_file(path: Path, read: Callable[[Mapping[str, object]], T]) -> T:
+    """`read` applied to the file's values. Fatal, as one line with file, line and key, when anything is wrong."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        values = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise Fatal(f"{path}: {error}") from None
+    except OSError as error:
+        raise Fatal(f"{path}: {error.strerror}") from None
+    try:
+        return read(values)
+    except Mistake as mistake:
+        line = line_of(text, mistake.path)
+        where = f"{path}:{line}" if line is not None else str(path)
+        raise Fatal(f"{where}: {mistake.param}: {mistake.message}") from None
+
+
+def read_table(values: Mapping[str, object], kind: type[T]) -> T:
+    """The values as `kind`; raises `Mistake`."""
+    try:
+        return msgspec.convert(values, kind, dec_hook=_read_custom)
+    except msgspec.ValidationError as error:
+        raise _mistake(error, values, kind) from None
+
+
+def _read_custom(kind: type, value: object) -> object:
+    if kind is Path:
+        if not isinstance(value, str) or not Path(value).is_absolute():
+            raise Refused("must be an absolute path")
+        return Path(value)
+    if not isinstance(kind, _Readable):
+        raise NotImplementedError(kind)
+    return kind.from_toml(value)
 
 
 def _is_address(value: str) -> bool:
-    """As requests will read it: a mistake is told now, and not by the first request."""
     try:
         url = httpx.URL(value)
     except httpx.InvalidURL:
         return False
     return bool(url.host) and (url.port is None or 0 < url.port < 65_536)
+
+
+_SAID: Final = re.compile(r"(.*?)(?: - at `\$(.*)`)?", re.DOTALL)
+_FIELD: Final = re.compile(r"Object (missing required|contains unknown) field `(.*)`")
+_STEP: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")  # the place inside a free table is `[...]`, and left out
+
+
+def _mistake(error: msgspec.ValidationError, values: Mapping[str, object], kind: type) -> Mistake:
+    said = _SAID.fullmatch(str(error))
+    message, place = (said[1], said[2] or "") if said else (str(error), "")
+    path: KeyPath = tuple(int(index) if index else name for name, index in _STEP.findall(place))
+    if isinstance(error.__cause__, Refused):
+        refused = error.__cause__
+        path = (*path, refused.param) if refused.param else path
+        bare = refused.message.startswith(("must ", "needs ", "does not "))
+        return Mistake.at(path, f"{_key_of(path)} {refused.message}" if bare else refused.message)
+    if field := _FIELD.fullmatch(message):
+        problem = "is missing" if field[1].startswith("missing") else "is not a key of this table"
+        return Mistake.at((*path, field[2]), f"{field[2]} {problem}")
+    return Mistake.at(path, f"{_key_of(path)} must be {_described(_type_at(path, values, kind))}")
+
+
+def _key_of(path: KeyPath) -> str:
+    return next((part for part in reversed(path) if isinstance(part, str)), "the file")
+
+
+def _type_at(path: KeyPath, value: object, kind: type) -> inspect.Type:
+    """The type that a struct declares for a place, following the values where it offers several structs."""
+    found: inspect.Type = inspect.type_info(kind)
+    for part in path:
+        found = _chosen(found, value)
+        if isinstance(part, int) and isinstance(found, inspect.CollectionType):
+            found, value = found.item_type, value[part] if isinstance(value, list) else None
+        elif isinstance(found, inspect.StructType):
+            field = next((field for field in found.fields if field.encode_name == part), None)
+            if field is None:
+                return found
+            found, value = field.type, value.get(part) if isinstance(value, Mapping) else None
+    return found
+
+
+def _chosen(found: inspect.Type, value: object) -> inspect.Type:
+    if not isinstance(found, inspect.UnionType):
+        return found
+    kinds = [kind for kind in found.types if not isinstance(kind, inspect.NoneType)]
+    for kind in kinds:
+        if isinstance(kind, inspect.StructType) and isinstance(value, Mapping) and value.get("kind") == kind.tag:
+            return kind
+    return kinds[0] if len(kinds) == 1 else found
+
+
+def _described(kind: inspect.Type) -> str:
+    match _chosen(kind, None):
+        case inspect.IntType(ge=low, le=high):
+            return f"an integer in {low}..{high}"
+        case inspect.FloatType(ge=low, le=high):
+            return f"a number in {low:g}..{high:g}"
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.LiteralType(values=values):
+            return f"one of {', '.join(map(str, values))}"
+        case inspect.UnionType(types=types):
+            return f"one of {', '.join(str(kind.tag) for kind in types if isinstance(kind, inspect.StructType))}"
+        case inspect.CollectionType(item_type=inspect.StructType()):
+            return "an array of tables, with at least one"
+        case inspect.CollectionType(item_type=inspect.LiteralType(values=values)):
+            return f"a list out of {', '.join(map(str, values))}"
+        case inspect.CollectionType(min_length=1):
+            return "a list of strings, with at least one"
+        case inspect.CollectionType():
+            return "a list of strings that are not empty"
+        case inspect.DictType(value_type=inspect.StrType()):
+            return "a table of strings"
+        case inspect.DictType() | inspect.StructType():
+            return "a table"
+        case _:
+            return "a string that is not empty"
+
+
+# `tomllib` gives values without positions. A scan of the lines for table headers and `key =` is enough to point at a
+# mistake, and never used to read a value.
+
+_HEADER: Final = re.compile(r"^\s*(\[\[?)\s*([^\[\]]+?)\s*\]")
+_KEY: Final = re.compile(
+    r"""^\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*="""
+)
+_PART: Final = re.compile(r"""[A-Za-z0-9_-]+|"[^"]*"|'[^']*'""")
+
+
+def line_of(text: str, path: KeyPath) -> int | None:
+    """The line (from 1) of a key, or of the nearest table round it; None when not even that is written out.
+
+    Elements of arrays of tables are counted from 0: `("model", 1, "slots")`.
+    """
+    places = _places(text)
+    return next((places[path[:end]] for end in range(len(path), 0, -1) if path[:end] in places), None)
+
+
+def _places(text: str) -> dict[KeyPath, int]:
+    places: dict[KeyPath, int] = {}
+    arrays: dict[KeyPath, int] = {}  # how many elements each array of tables has so far
+    table: KeyPath = ()
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := _HEADER.match(line):
+            table = _resolve(_parts(header[2]), arrays)
+            if header[1] == "[[":
+                index = arrays.get(table, 0)
+                arrays[table] = index + 1
+                places.setdefault(table, number)
+                table = (*table, index)
+            places.setdefault(table, number)
+        elif key := _KEY.match(line):
+            path = table
+            for part in _parts(key[1]):
+                path = (*path, part)
+                places.setdefault(path, number)
+    return places
+
+
+def _resolve(parts: list[str], arrays: dict[KeyPath, int]) -> KeyPath:
+    """A header below an array of tables belongs to the array's last element."""
+    path: KeyPath = ()
+    for n, part in enumerate(parts):
+        path = (*path, part)
+        if path in arrays and n < len(parts) - 1:
+            path = (*path, arrays[path] - 1)
+    return path
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip("\"'") for part in _PART.findall(text)]

@@ -1,16 +1,16 @@
 """The daemon's configuration: one TOML file, read once into one frozen value.
 
-Every table is read by its own function; a key that nobody reads is refused, and every mistake names key and line.
+The structs below are the file's tables; a key that none of them has is refused.
 """
 
 import os
-import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Annotated, Final, Literal, TypeVar
 
 import attrs
+import msgspec
+from msgspec import Meta
 
 from common.address_book import AddressBook
 from common.box import SecretKey
@@ -18,107 +18,124 @@ from common.pricing.assets import Modality
 from common.refusal import Refused
 from common.scalars import read_uint
 from common.secp256k1 import Wallet
-from svcd.backends.settings import BackendSettings, read_backend
-from svcd.base.keys import read_key
-from svcd.base.toml import Table
-from svcd.discount import Rates
-from svcd.errors import Fatal
-from svcd.probes.settings import ProbeSettings, SlotsSettings, read_probe
-
-# Where in a TOML text a key stands: `tomllib` gives values without positions, and a mistake is named by its line.
-#
-# A scan of the lines for table headers and `key =`: enough to point at a mistake, and never used to read a value.
-
-_HEADER: Final = re.compile(r"^\s*(\[\[?)\s*([^\[\]]+?)\s*\]")
-_KEY: Final = re.compile(
-    r"""^\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*="""
-)
-_PART: Final = re.compile(r"""[A-Za-z0-9_-]+|"[^"]*"|'[^']*'""")
-
-KeyPath = tuple[str | int, ...]
-
-
-def line_of(text: str, path: KeyPath) -> int | None:
-    """The line (from 1) of a key, or of the nearest table round it; None when not even that is written out.
-
-    Elements of arrays of tables are counted from 0: `("model", 1, "slots")`.
-    """
-    places = _places(text)
-    for end in range(len(path), 0, -1):
-        if path[:end] in places:
-            return places[path[:end]]
-    return None
-
-
-def dotted(path: KeyPath) -> str:
-    """As messages write it: `model[1].slots`."""
-    written = ""
-    for part in path:
-        written += f"[{part}]" if isinstance(part, int) else f".{part}" if written else part
-    return written
-
-
-def _places(text: str) -> dict[KeyPath, int]:
-    places: dict[KeyPath, int] = {}
-    arrays: dict[KeyPath, int] = {}  # how many elements each array of tables has so far
-    table: KeyPath = ()
-    for number, line in enumerate(text.splitlines(), 1):
-        if header := _HEADER.match(line):
-            table = _resolve(_parts(header[2]), arrays)
-            if header[1] == "[[":
-                index = arrays.get(table, 0)
-                arrays[table] = index + 1
-                places.setdefault(table, number)
-                table = (*table, index)
-            places.setdefault(table, number)
-        elif key := _KEY.match(line):
-            path = table
-            for part in _parts(key[1]):
-                path = (*path, part)
-                places.setdefault(path, number)
-    return places
-
-
-def _resolve(parts: list[str], arrays: dict[KeyPath, int]) -> KeyPath:
-    """A header below an array of tables belongs to the array's last element."""
-    path: KeyPath = ()
-    for n, part in enumerate(parts):
-        path = (*path, part)
-        if path in arrays and n < len(parts) - 1:
-            path = (*path, arrays[path] - 1)
-    return path
-
-
-def _parts(text: str) -> list[str]:
-    return [part.strip("\"'") for part in _PART.findall(text)]
-
+from svcd.backends.settings import BackendSettings, with_api_key
+from svcd.base.keys import KeySource, read_key
+from svcd.base.toml import KeyPath, Mistake, Text, TomlTable, Url, read_file, read_table
+from svcd.load import AskRates, ProbeSettings, SlotsSettings
 
 T = TypeVar("T")
+Port = Annotated[int, Meta(ge=0, le=65_535)]
 
-_MODALITIES: Final[tuple[Modality, ...]] = ("text", "embeddings", "image", "video")
-_LARGEST_CONTAINER: Final = 1_073_741_824  # the highest MAX_BLOB_BYTES of a coordinator
 _PUBLIC_FILES: Final = frozenset({"addresses_file", "evidence_file"})
 _MOST_QUOTES: Final = 64  # of one snapshot of asks
 
 
-@attrs.frozen(slots=True, kw_only=True)
-class ModelConfig:
-    """One model that is offered. `asks`: rates per SLA window in seconds; no other window is claimed."""
+class CoordinatorTable(TomlTable, frozen=True, kw_only=True):
+    url: Url
+    addresses_file: Path | None = None
+    rpc_url: Url | None = None
 
-    name: str
-    serves: frozenset[Modality]
-    slots: int
-    asks: Mapping[int, Rates]
-    margin_seconds: float
-    poll_seconds: float
-    discount_percent: int
-    discount_seconds: float
+    def __post_init__(self) -> None:
+        if self.rpc_url is not None and self.addresses_file is None:
+            raise Refused(
+                "needs addresses_file beside it: contracts that the coordinator names say what it wants", "rpc_url"
+            )
+
+
+class GatewayTable(TomlTable, frozen=True, kw_only=True):
+    urls: Annotated[tuple[Url, ...], Meta(min_length=1)]
+    attempts: Annotated[int, Meta(ge=1, le=100)] = 8
+    pause_seconds: Annotated[float, Meta(ge=0.1, le=60)] = 1.5
+
+
+class KeysTable(TomlTable, frozen=True, kw_only=True):
+    wallet_file: Path | None = None
+    wallet_env: Text | None = None
+    wallet_credential: Text | None = None
+    box_file: Path | None = None
+    box_env: Text | None = None
+    box_credential: Text | None = None
+    evidence_file: Path | None = None
+
+
+class MetricsTable(TomlTable, frozen=True, kw_only=True):
+    host: Text = "127.0.0.1"
+    port: Port = 9403
+
+
+class LimitsTable(TomlTable, frozen=True, kw_only=True):
+    shutdown_grace_seconds: Annotated[float, Meta(ge=0, le=86_400)] = 60.0
+    # At most the highest MAX_BLOB_BYTES of a coordinator.
+    max_container_bytes: Annotated[int, Meta(ge=1024, le=1_073_741_824)] = 209_715_200
+
+
+class DiscountTable(TomlTable, frozen=True, kw_only=True):
+    most_percent: Annotated[int, Meta(ge=0, le=100)] = 0
+    ramp_seconds: Annotated[float, Meta(ge=1, le=86_400)] = 600.0
+
+
+class Rate(int):
+    """Base units of the payment token per 10^6 units; in the file a string, because it may exceed 64 bits."""
+
+    @classmethod
+    def from_toml(cls, value: object) -> "Rate":
+        if not isinstance(value, str):
+            raise Refused("must be a decimal number in a string")
+        try:
+            return cls(read_uint(value, 128, "rate"))
+        except Refused as error:
+            raise Refused(error.message.removeprefix("rate ")) from None
+
+
+class AskTable(TomlTable, frozen=True, kw_only=True):
+    sla_seconds: Annotated[int, Meta(ge=1, le=86_400)]
+    rate_in: Rate
+    rate_out: Rate
+
+    def __post_init__(self) -> None:
+        if not self.rate_in and not self.rate_out:
+            raise Refused("both rates are 0, which withdraws an ask: leave it out instead")
+
+
+class ModelConfig(TomlTable, frozen=True, kw_only=True):
+    """One model that is offered. No other SLA window than those of its asks is claimed."""
+
+    name: Text
+    serves: Annotated[frozenset[Modality], Meta(min_length=1)] = frozenset({"text"})
+    slots: Annotated[int, Meta(ge=1, le=10_000)]
+    ask: Annotated[tuple[AskTable, ...], Meta(min_length=1)]
+    margin_seconds: Annotated[float, Meta(ge=0, le=86_400)] = 30.0
+    poll_seconds: Annotated[float, Meta(ge=0.05, le=600)] = 2.0
+    discount: DiscountTable = DiscountTable()
     backend: BackendSettings
-    load: ProbeSettings
+    load: ProbeSettings = SlotsSettings()
+
+    @property
+    def asks(self) -> dict[int, AskRates]:
+        """The rates per SLA window in seconds."""
+        return {ask.sla_seconds: AskRates(ask.rate_in, ask.rate_out) for ask in self.ask}
+
+
+class ConfigFile(TomlTable, frozen=True, kw_only=True):
+    state_directory: Path
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    coordinator: CoordinatorTable
+    gateway: GatewayTable
+    keys: KeysTable = KeysTable()
+    metrics: MetricsTable = MetricsTable()
+    limits: LimitsTable = LimitsTable()
+    model: Annotated[tuple[ModelConfig, ...], Meta(min_length=1)]
+
+
+class LocationFile(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of the file that `Whereabouts` needs."""
+
+    state_directory: Path
+    metrics: MetricsTable = MetricsTable()
 
 
 @attrs.frozen(slots=True, kw_only=True)
-class Config:
+class DaemonConfig:
     state_directory: Path
     shutdown_grace_seconds: float
     log_level: str
@@ -144,100 +161,103 @@ class Config:
 
 @attrs.frozen(slots=True, kw_only=True)
 class Whereabouts:
-    """Where a daemon is to be found: what can be read without its keys."""
+    """Places of a daemon that can be known without its keys: its journal and its port."""
 
     state_directory: Path
     metrics_host: str
     metrics_port: int
 
 
-def read_config(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
+def read_config(path: Path, environ: Mapping[str, str] = os.environ) -> DaemonConfig:
     """Fatal, as one line that names the file, the line and the key, when anything is wrong with it."""
-    return _read(path, lambda place: _root(place, environ))
+    return read_file(path, lambda values: _config(values, environ))
 
 
 def read_whereabouts(path: Path) -> Whereabouts:
-    """Fatal like `read_config`, but for what it reads alone."""
-
-    def read(place: _Place) -> Whereabouts:
-        metrics = place.below("metrics")
-        return Whereabouts(
-            state_directory=_state_directory(place), metrics_host=_host(metrics), metrics_port=_port(metrics)
-        )
-
-    return _read(path, read)
-
-
-def _read(path: Path, read: Callable[["_Place"], T]) -> T:
-    try:
-        text = path.read_text(encoding="utf-8")
-        values = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as wrong:
-        raise Fatal(f"{path}: {wrong}") from None
-    except OSError as broken:
-        raise Fatal(f"{path}: {broken.strerror}") from None
-    try:
-        return read(_Place((), Table(values)))
-    except _Mistake as mistake:
-        line = line_of(text, mistake.path)
-        where = f"{path}:{line}" if line is not None else str(path)
-        raise Fatal(f"{where}: {dotted(mistake.path)}: {mistake.message}") from None
-
-
-@attrs.frozen(slots=True)
-class _Mistake(Exception):
-    path: KeyPath
-    message: str
-
-
-@attrs.frozen(slots=True)
-class _Place:
-    """A table and where it stands. `at` gives what a reader makes of it, and a mistake its whole path."""
-
-    path: KeyPath
-    table: Table
-
-    def at(self, read: Callable[[Table], T]) -> T:
-        try:
-            return read(self.table)
-        except Refused as wrong:
-            key = tuple(wrong.param.split(".")) if wrong.param else ()
-            raise _Mistake((*self.path, *key), wrong.message) from None
-
-    def below(self, key: str) -> "_Place":
-        return _Place((*self.path, key), Table(self.at(lambda table: table.object_map(key))))
-
-    def done(self) -> None:
-        self.at(lambda table: table.done())
-
-
-def _root(place: _Place, environ: Mapping[str, str]) -> Config:
-    coordinator, gateway, keys = place.below("coordinator"), place.below("gateway"), place.below("keys")
-    metrics, limits = place.below("metrics"), place.below("limits")
-    config = Config(
-        state_directory=_state_directory(place),
-        log_level=place.at(lambda table: table.choice("log_level", ("debug", "info", "warning", "error"), "info")),
-        shutdown_grace_seconds=limits.at(lambda table: table.number("shutdown_grace_seconds", 0, 86_400, 60)),
-        max_container_bytes=limits.at(
-            lambda table: table.integer("max_container_bytes", 1024, _LARGEST_CONTAINER, 209_715_200)
-        ),
-        coordinator_url=coordinator.at(lambda table: table.url("url")).rstrip("/"),
-        addresses=coordinator.at(lambda table: table.optional("addresses_file", lambda key: _addresses(table, key))),
-        rpc_url=coordinator.at(_rpc_url),
-        gateways=tuple(url.rstrip("/") for url in gateway.at(_gateways)),
-        gateway_attempts=gateway.at(lambda table: table.integer("attempts", 1, 100, 8)),
-        gateway_pause_seconds=gateway.at(lambda table: table.number("pause_seconds", 0.1, 60, 1.5)),
-        wallet=keys.at(lambda table: _required_key(table, environ, "wallet", Wallet)),
-        box=keys.at(lambda table: read_key(table, environ, "box", SecretKey)),
-        evidence_file=keys.at(lambda table: table.optional("evidence_file", table.path)),
-        metrics_host=_host(metrics),
-        metrics_port=_port(metrics),
-        models=_models(place, environ),
-        private=_private(place.table.entries, environ),
+    """Fatal like `read_config`, but for the few keys that it reads."""
+    file = read_file(path, lambda values: read_table(values, LocationFile))
+    return Whereabouts(
+        state_directory=file.state_directory, metrics_host=file.metrics.host, metrics_port=file.metrics.port
     )
-    for read in (coordinator, gateway, keys, metrics, limits, place):
-        read.done()
-    return config
+
+
+def _config(values: Mapping[str, object], environ: Mapping[str, str]) -> DaemonConfig:
+    file = read_table(_with_default_probes(values), ConfigFile)
+    keys = file.keys
+    wallet_at = KeySource("wallet", keys.wallet_file, keys.wallet_env, keys.wallet_credential)
+    box_at = KeySource("box", keys.box_file, keys.box_env, keys.box_credential)
+    wallet = _at(("keys",), lambda: read_key(wallet_at, environ, Wallet))
+    if wallet is None:
+        raise Mistake.at(("keys", "wallet_file"), "wallet_file, wallet_env or wallet_credential is missing")
+    return DaemonConfig(
+        state_directory=file.state_directory,
+        log_level=file.log_level,
+        shutdown_grace_seconds=file.limits.shutdown_grace_seconds,
+        max_container_bytes=file.limits.max_container_bytes,
+        coordinator_url=file.coordinator.url.rstrip("/"),
+        addresses=_addresses(file.coordinator.addresses_file),
+        rpc_url=file.coordinator.rpc_url,
+        gateways=tuple(url.rstrip("/") for url in file.gateway.urls),
+        gateway_attempts=file.gateway.attempts,
+        gateway_pause_seconds=file.gateway.pause_seconds,
+        wallet=wallet,
+        box=_at(("keys",), lambda: read_key(box_at, environ, SecretKey)),
+        evidence_file=keys.evidence_file,
+        metrics_host=file.metrics.host,
+        metrics_port=file.metrics.port,
+        models=_models(file.model, environ),
+        private=_private(values, environ),
+    )
+
+
+def _with_default_probes(values: Mapping[str, object]) -> dict[str, object]:
+    """The values, with the kind of each `[model.load]` that names none."""
+    models = values.get("model")
+    if not isinstance(models, list):
+        return dict(values)
+    named = []
+    for model in models:
+        load = model.get("load") if isinstance(model, Mapping) else None
+        named.append({**model, "load": {"kind": "slots", **load}} if isinstance(load, Mapping) else model)
+    return {**values, "model": named}
+
+
+def _models(models: tuple[ModelConfig, ...], environ: Mapping[str, str]) -> tuple[ModelConfig, ...]:
+    for n, model in enumerate(models):
+        if model.name in {other.name for other in models[:n]}:
+            raise Mistake.at(("model", n, "name"), f"{model.name} stands here twice")
+        windows = [ask.sla_seconds for ask in model.ask]
+        for k, window in enumerate(windows):
+            if window in windows[:k]:
+                place = ("model", n, "ask", k, "sla_seconds")
+                raise Mistake.at(place, f"the window of {window} seconds stands here twice")
+    if sum(len(model.ask) for model in models) > _MOST_QUOTES:
+        raise Mistake.at(("model",), f"the asks of all models must be at most {_MOST_QUOTES}: a snapshot holds no more")
+    return tuple(_with_keys(model, ("model", n, "backend"), environ) for n, model in enumerate(models))
+
+
+def _with_keys(model: ModelConfig, path: KeyPath, environ: Mapping[str, str]) -> ModelConfig:
+    backend = _at(path, lambda: with_api_key(model.backend, environ))
+    return msgspec.structs.replace(model, backend=backend)
+
+
+def _at(path: KeyPath, read: Callable[[], T]) -> T:
+    try:
+        return read()
+    except Mistake as mistake:
+        raise mistake.below(path) from None
+
+
+def _addresses(path: Path | None) -> AddressBook | None:
+    if path is None:
+        return None
+    place = ("coordinator", "addresses_file")
+    try:
+        return AddressBook.parse(path.read_bytes())
+    except OSError as error:
+        raise Mistake.at(place, f"{path} cannot be read ({error.strerror})") from None
+    except Refused as error:
+        raise Mistake.at(place, f"{path}: {error.message}") from None
 
 
 def _private(values: Mapping[str, object], environ: Mapping[str, str]) -> tuple[Path, ...]:
@@ -257,120 +277,3 @@ def _key_files(value: object) -> Iterator[object]:
                 yield each
             else:
                 yield from _key_files(each)
-
-
-def _state_directory(place: _Place) -> Path:
-    return place.at(lambda table: table.path("state_directory"))
-
-
-def _host(metrics: _Place) -> str:
-    return metrics.at(lambda table: table.text("host", "127.0.0.1"))
-
-
-def _port(metrics: _Place) -> int:
-    return metrics.at(lambda table: table.integer("port", 0, 65_535, 9403))
-
-
-def _models(place: _Place, environ: Mapping[str, str]) -> tuple[ModelConfig, ...]:
-    tables = place.at(lambda table: _tables(table, "model"))
-    models = [_model(_Place(("model", n), Table(values)), environ) for n, values in enumerate(tables)]
-    for n, model in enumerate(models):
-        if model.name in {other.name for other in models[:n]}:
-            raise _Mistake(("model", n, "name"), f"{model.name} stands here twice")
-    if sum(len(model.asks) for model in models) > _MOST_QUOTES:
-        raise _Mistake(("model",), f"more than {_MOST_QUOTES} asks; a snapshot holds no more")
-    return tuple(models)
-
-
-def _model(place: _Place, environ: Mapping[str, str]) -> ModelConfig:
-    backend, load = place.below("backend"), place.below("load")
-    discount = place.below("discount")
-    model = ModelConfig(
-        name=place.at(lambda table: table.text("name")),
-        serves=place.at(_serves),
-        slots=place.at(lambda table: table.integer("slots", 1, 10_000)),
-        margin_seconds=place.at(lambda table: table.number("margin_seconds", 0, 86_400, 30)),
-        poll_seconds=place.at(lambda table: table.number("poll_seconds", 0.05, 600, 2)),
-        asks=_asks(place),
-        discount_percent=discount.at(lambda table: table.integer("most_percent", 0, 100, 0)),
-        discount_seconds=discount.at(lambda table: table.number("ramp_seconds", 1, 86_400, 600)),
-        backend=_below(backend, lambda values: read_backend(values, environ)),
-        load=_below(load, read_probe) if place.table.has("load") else SlotsSettings(),
-    )
-    for read in (discount, place):
-        read.done()
-    return model
-
-
-def _asks(place: _Place) -> dict[int, Rates]:
-    asks: dict[int, Rates] = {}
-    for n, values in enumerate(place.at(lambda table: _tables(table, "ask"))):
-        ask = _Place((*place.path, "ask", n), Table(values))
-        sla = ask.at(lambda table: table.integer("sla_seconds", 1, 86_400))
-        if sla in asks:
-            raise _Mistake((*ask.path, "sla_seconds"), f"the window of {sla} seconds stands here twice")
-        asks[sla] = Rates(ask.at(lambda table: _rate(table, "rate_in")), ask.at(lambda table: _rate(table, "rate_out")))
-        if asks[sla] == Rates(0, 0):
-            raise _Mistake(ask.path, "both rates are 0, which withdraws an ask: leave it out instead")
-        ask.done()
-    return asks
-
-
-def _rate(table: Table, key: str) -> int:
-    """Base units of the payment token per 10^6 units."""
-    return read_uint(table.text(key), 128, key)
-
-
-def _serves(table: Table) -> frozenset[Modality]:
-    named = table.texts("serves", ("text",))
-    served = frozenset(modality for modality in _MODALITIES if modality in named)
-    if not named or len(served) != len(set(named)):
-        raise Refused(f"serves must be a list out of {', '.join(_MODALITIES)}", "serves")
-    return served
-
-
-def _gateways(table: Table) -> tuple[str, ...]:
-    urls = table.texts("urls")
-    for url in urls:
-        Table({"urls": url}).url("urls")
-    if not urls:
-        raise Refused("urls must name at least one gateway", "urls")
-    return urls
-
-
-def _rpc_url(table: Table) -> str | None:
-    url = table.optional("rpc_url", table.url)
-    if url is not None and not table.has("addresses_file"):
-        raise Refused(
-            "rpc_url needs addresses_file beside it: contracts that the coordinator names say what it wants", "rpc_url"
-        )
-    return url
-
-
-def _addresses(table: Table, key: str) -> AddressBook:
-    path = table.path(key)
-    try:
-        return AddressBook.parse(path.read_bytes())
-    except OSError as broken:
-        raise Refused(f"{path} cannot be read ({broken.strerror})", key) from None
-    except Refused as wrong:
-        raise Refused(f"{path}: {wrong.message}", key) from None
-
-
-def _required_key(table: Table, environ: Mapping[str, str], name: str, make: Callable[[bytes], T]) -> T:
-    key = read_key(table, environ, name, make)
-    if key is None:
-        raise Refused(f"{name}_file, {name}_env or {name}_credential is missing", f"{name}_file")
-    return key
-
-
-def _tables(table: Table, key: str) -> list[Mapping[str, object]]:
-    """An array of tables, with at least one."""
-    value = table.take(key)
-    if not isinstance(value, list) or not value or not all(isinstance(item, Mapping) for item in value):
-        raise Refused(f"at least one [[{key}]] is needed", key)
-    return value
-
-
-def _below(place: _Place, read: Callable[[Mapping[str, object]], T]) -> T:
-    return place.at(lambda table: read(table.entries))

@@ -14,16 +14,16 @@ from common.wire import limits
 from svcd.coordinator.outcomes import (
     ChainRefused,
     CoordinatorRefusal,
-    Mined,
+    OpMined,
     OpOutcome,
-    Released,
+    OpPending,
+    ReleasedKey,
     ReleaseOutcome,
-    StillPending,
     Uploaded,
     UploadOutcome,
 )
-from svcd.coordinator.requests import Deployment, NoAnswer, Reply, Requests, read_deployment
-from svcd.coordinator.sessions import Body, Session, Sessions, SignInRefused
+from svcd.coordinator.requests import CoordinatorReply, Requests, ServedDeployment, Unanswered, read_deployment
+from svcd.coordinator.sessions import Body, ProviderSession, ProviderSessions, SignInRefused
 from svcd.errors import Unavailable
 from svcd.job.row import Job
 
@@ -31,7 +31,7 @@ _LONGEST_SEALED_KEY: Final = 256
 
 
 @attrs.frozen(slots=True)
-class Provider:
+class ProviderRecord:
     """This provider as the registry has it."""
 
     provider_id: int
@@ -50,7 +50,7 @@ class PostedAsk:
     rate_out: int
 
 
-async def read_chain(requests: Requests) -> Deployment:
+async def read_chain(requests: Requests) -> ServedDeployment:
     """Needed before there can be a session: its domain comes from here. Raises common's Refused when malformed."""
     return read_deployment(await _ok(requests, "/evm/chain"))
 
@@ -58,7 +58,7 @@ async def read_chain(requests: Requests) -> Deployment:
 @attrs.frozen(slots=True)
 class Coordinator:
     requests: Requests
-    sessions: Sessions
+    sessions: ProviderSessions
 
     # --- reads --------------------------------------------------------------------------------------------
 
@@ -71,10 +71,10 @@ class Coordinator:
                 found[str(row.get("id"))] = read_uint(details.get("model_id"), 32, "model_id")
         return found
 
-    async def provider(self, provider_id: int) -> Provider:
+    async def provider(self, provider_id: int) -> ProviderRecord:
         fields = (await _ok(self.requests, f"/evm/providers/{provider_id}")).fields
         box_key = fields.get("box_key")
-        return Provider(
+        return ProviderRecord(
             provider_id=read_uint(fields.get("provider_id"), 32, "provider_id"),
             operator=str(fields.get("operator")),
             box_key=str(box_key) if box_key is not None else None,
@@ -87,7 +87,7 @@ class Coordinator:
         """None when the coordinator knows no such job."""
         path = f"/evm/jobs/{hex_of(job_id)}"
         reply = await self.requests.ask("GET", path)
-        if isinstance(reply, Reply) and reply.status == 404:
+        if isinstance(reply, CoordinatorReply) and reply.status == 404:
             return None
         return Job.read(_checked(reply, path).fields)
 
@@ -118,7 +118,7 @@ class Coordinator:
         session = await self._session()
         # Not repeated: the next poll asks again anyway.
         reply = await self.requests.ask("GET", "/evm/jobs", params=query, headers=session.headers, attempts=1)
-        if isinstance(reply, Reply) and reply.status == 401:
+        if isinstance(reply, CoordinatorReply) and reply.status == 401:
             self.sessions.is_dead(session)
         rows = _checked(reply, "the poll").fields.get("jobs")
         if not isinstance(rows, list):
@@ -131,18 +131,18 @@ class Coordinator:
         """Sending an op again is safe: the same signed op is one transaction, however often it is sent. It may still
         have taken effect when this says `NoAnswer`."""
         reply = await self._with_session("POST", "/evm/ops", give_up_at, json=op, resend=resend)
-        if isinstance(reply, NoAnswer | SignInRefused):
+        if isinstance(reply, Unanswered | SignInRefused):
             return reply
         fields = reply.fields
         if reply.status == 201:
-            return Mined(str(fields.get("tx_hash")), fields.get("status") == "success")
+            return OpMined(str(fields.get("tx_hash")), fields.get("status") == "success")
         if reply.status == 409 and fields.get("ok") is False:
             return ChainRefused(str(fields.get("reason")))
         if reply.status == 504:
-            return StillPending(reply.code or "")
+            return OpPending(reply.code or "")
         return CoordinatorRefusal(reply.status, reply.code)
 
-    async def publish(self, body: Body, give_up_at: float) -> Reply | NoAnswer | SignInRefused:
+    async def publish(self, body: Body, give_up_at: float) -> CoordinatorReply | Unanswered | SignInRefused:
         return await self._with_session("PUT", "/evm/asks", give_up_at, json=body, resend=True)
 
     async def upload(self, sealed: bytes | BinaryIO, give_up_at: float) -> UploadOutcome:
@@ -150,7 +150,7 @@ class Coordinator:
         file that no settle names lapses."""
         parts = {"purpose": (None, "result"), "file": ("result", sealed, "application/octet-stream")}
         reply = await self._with_session("POST", "/v1/files", give_up_at, files=parts, resend=True)
-        if isinstance(reply, NoAnswer | SignInRefused):
+        if isinstance(reply, Unanswered | SignInRefused):
             return reply
         if reply.status != 200:
             return CoordinatorRefusal(reply.status, reply.code)
@@ -160,18 +160,18 @@ class Coordinator:
 
     async def release(self, body: Body, give_up_at: float) -> ReleaseOutcome:
         reply = await self.requests.ask("POST", "/release", json=body, give_up_at=give_up_at)
-        if isinstance(reply, NoAnswer):
+        if isinstance(reply, Unanswered):
             return reply
         if reply.status != 200:
             return CoordinatorRefusal(reply.status, reply.code)
         try:
-            return Released(read_base64(reply.fields.get("dek_sealed"), _LONGEST_SEALED_KEY, "dek_sealed"))
+            return ReleasedKey(read_base64(reply.fields.get("dek_sealed"), _LONGEST_SEALED_KEY, "dek_sealed"))
         except Malformed:
             return CoordinatorRefusal(reply.status, "malformed_release")
 
     # --- sessions -----------------------------------------------------------------------------------------
 
-    async def _session(self) -> Session:
+    async def _session(self) -> ProviderSession:
         session = await self.sessions.current()
         if isinstance(session, SignInRefused):
             raise Unavailable(f"no session: {session.detail}", session.status)
@@ -179,7 +179,7 @@ class Coordinator:
 
     async def _with_session(
         self, method: str, path: str, give_up_at: float, *, resend: bool, **request: Any
-    ) -> Reply | NoAnswer | SignInRefused:
+    ) -> CoordinatorReply | Unanswered | SignInRefused:
         """A session that the coordinator forgot is renewed once."""
         for renewed in (False, True):
             session = await self.sessions.current(give_up_at)
@@ -188,7 +188,7 @@ class Coordinator:
             reply = await self.requests.ask(
                 method, path, headers=session.headers, give_up_at=give_up_at, resend=resend, **request
             )
-            if isinstance(reply, NoAnswer) or reply.status != 401 or renewed:
+            if isinstance(reply, Unanswered) or reply.status != 401 or renewed:
                 return reply
             self.sessions.is_dead(session)
         raise AssertionError("the second answer is returned whatever it is")
@@ -210,12 +210,12 @@ class Coordinator:
                 raise Unavailable(f"{path} was answered without an end", 200)
 
 
-async def _ok(requests: Requests, path: str, query: Mapping[str, str] | None = None) -> Reply:
+async def _ok(requests: Requests, path: str, query: Mapping[str, str] | None = None) -> CoordinatorReply:
     return _checked(await requests.ask("GET", path, params=query), path)
 
 
-def _checked(reply: Reply | NoAnswer, what: str) -> Reply:
-    if isinstance(reply, NoAnswer):
+def _checked(reply: CoordinatorReply | Unanswered, what: str) -> CoordinatorReply:
+    if isinstance(reply, Unanswered):
         raise Unavailable(f"{what}: {reply.detail}")
     if reply.status != 200:
         raise Unavailable(f"{what}: answered {reply.status} {reply.code or ''}".rstrip(), reply.status)

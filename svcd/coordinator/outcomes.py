@@ -1,15 +1,15 @@
-"""How a signed op, an upload, a release or a publication ended, as far as the coordinator told."""
+"""Outcomes of a signed op, an upload, a release or a publication, as far as the coordinator told."""
 
 from typing import TypeAlias
 
 import attrs
 
-from svcd.coordinator.requests import NoAnswer
+from svcd.coordinator.requests import Unanswered
 from svcd.coordinator.sessions import SignInRefused
 
 
 @attrs.frozen(slots=True)
-class Mined:
+class OpMined:
     """`succeeded` is False for a transaction that is mined and reverted."""
 
     tx_hash: str
@@ -24,7 +24,7 @@ class ChainRefused:
 
 
 @attrs.frozen(slots=True)
-class StillPending:
+class OpPending:
     """Broadcast and not mined within the coordinator's patience: it may take effect yet."""
 
     tx_hash: str
@@ -46,15 +46,15 @@ class Uploaded:
 
 
 @attrs.frozen(slots=True)
-class Released:
+class ReleasedKey:
     """The payload key, sealed to the key that was asked for."""
 
     dek_sealed: bytes
 
 
-OpOutcome: TypeAlias = Mined | ChainRefused | StillPending | CoordinatorRefusal | NoAnswer | SignInRefused
-UploadOutcome: TypeAlias = Uploaded | CoordinatorRefusal | NoAnswer | SignInRefused
-ReleaseOutcome: TypeAlias = Released | CoordinatorRefusal | NoAnswer
+OpOutcome: TypeAlias = OpMined | ChainRefused | OpPending | CoordinatorRefusal | Unanswered | SignInRefused
+UploadOutcome: TypeAlias = Uploaded | CoordinatorRefusal | Unanswered | SignInRefused
+ReleaseOutcome: TypeAlias = ReleasedKey | CoordinatorRefusal | Unanswered
 
 
 def describe(outcome: OpOutcome | UploadOutcome | ReleaseOutcome) -> str:
@@ -65,11 +65,11 @@ def describe(outcome: OpOutcome | UploadOutcome | ReleaseOutcome) -> str:
         case CoordinatorRefusal() | SignInRefused():
             detail = outcome.code if isinstance(outcome, CoordinatorRefusal) else outcome.detail
             return f"answered {outcome.status}: {detail}"
-        case NoAnswer():
+        case Unanswered():
             return outcome.detail
-        case StillPending():
+        case OpPending():
             return f"pending in {outcome.tx_hash}"
-        case Mined(succeeded=False):
+        case OpMined(succeeded=False):
             return f"mined and reverted in {outcome.tx_hash}"
         case _:
             return "done"

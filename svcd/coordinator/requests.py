@@ -32,7 +32,7 @@ _OF_PROXIES: Final = frozenset({502, 503, 504})
 
 
 @attrs.frozen(slots=True)
-class Reply:
+class CoordinatorReply:
     """An answer of whatever status. `body` is None when it is no JSON."""
 
     status: int
@@ -56,7 +56,7 @@ class Reply:
 
 
 @attrs.frozen(slots=True)
-class NoAnswer:
+class Unanswered:
     """The connection failed, or the answer did not come in time: what was asked may have taken effect or not."""
 
     detail: str
@@ -81,12 +81,12 @@ class Requests:
         resend: bool = True,
         attempts: int = _ATTEMPTS,
         **more: Any,
-    ) -> Reply | NoAnswer:
+    ) -> CoordinatorReply | Unanswered:
         """With `give_up_at` (loop time) it goes on until then; without it, `attempts` times."""
         attempt = 0
         while True:
             answer = await self._once(method, path, give_up_at, params=params, json=json, headers=headers, **more)
-            again = resend if isinstance(answer, NoAnswer) else answer.retryable
+            again = resend if isinstance(answer, Unanswered) else answer.retryable
             pause = min(_LONGEST_PAUSE, 0.5 * 2 ** min(attempt, 8)) + random.uniform(0, 0.25)  # noqa: S311 - spreads load
             attempt += 1
             over = attempt >= attempts if give_up_at is None else trio.current_time() + pause >= give_up_at
@@ -94,31 +94,33 @@ class Requests:
                 return answer
             await trio.sleep(pause)
 
-    async def _once(self, method: str, path: str, give_up_at: float | None, **request: Any) -> Reply | NoAnswer:
+    async def _once(
+        self, method: str, path: str, give_up_at: float | None, **request: Any
+    ) -> CoordinatorReply | Unanswered:
         until = give_up_at if give_up_at is not None else trio.current_time() + _LONGEST_WAIT
         with trio.move_on_at(until) as scope:
             try:
                 async with opened(self.http, method, self.url + path, **request) as response:
                     return _answer(response, await read_whole(response, _LONGEST_ANSWER))
             except httpx.HTTPError as failure:  # connections, time-outs, answers that are no HTTP
-                return NoAnswer(f"{type(failure).__name__}: {failure}")
+                return Unanswered(f"{type(failure).__name__}: {failure}")
             except LongAnswer as long:
-                return NoAnswer(str(long))
+                return Unanswered(str(long))
         if not scope.cancelled_caught:
             raise AssertionError("a request ends with an answer or at its deadline")
-        return NoAnswer("no answer within the time that was left")
+        return Unanswered("no answer within the time that was left")
 
 
-def _answer(response: httpx.Response, content: bytes) -> Reply | NoAnswer:
+def _answer(response: httpx.Response, content: bytes) -> CoordinatorReply | Unanswered:
     said = response.headers.get(_RETRYABLE)
     if response.status_code in _OF_PROXIES and said is None and _REQUEST_ID not in response.headers:
-        return NoAnswer(f"a proxy answered {response.status_code}")
+        return Unanswered(f"a proxy answered {response.status_code}")
     try:
         body: object = parse(content)
     except Refused:
         body = None
     retryable = response.is_error and said == "true"
-    return Reply(response.status_code, body, retryable, _date(response.headers.get("date")))
+    return CoordinatorReply(response.status_code, body, retryable, _date(response.headers.get("date")))
 
 
 def _date(text: str | None) -> float | None:
@@ -128,11 +130,11 @@ def _date(text: str | None) -> float | None:
         return None
 
 
-# Which chain and contracts a coordinator serves: what our signatures are bound to.
+# Deployment that a coordinator serves: the chain and contracts that our signatures are bound to.
 
 
 @attrs.frozen(slots=True)
-class Deployment:
+class ServedDeployment:
     book: AddressBook
 
     @property
@@ -140,7 +142,7 @@ class Deployment:
         return Domains.of(self.book)
 
 
-def read_deployment(reply: Reply) -> Deployment:
+def read_deployment(reply: CoordinatorReply) -> ServedDeployment:
     """From the answer to GET /evm/chain; `Refused` where it is none."""
     fields = reply.fields
     contracts, token = fields.get("contracts"), fields.get("token_domain")
@@ -149,7 +151,7 @@ def read_deployment(reply: Reply) -> Deployment:
     name, version = token.get("name"), token.get("version")
     if not isinstance(name, str) or not isinstance(version, str):
         raise Refused("the deployment's token_domain is malformed")
-    return Deployment(
+    return ServedDeployment(
         AddressBook(
             chain_id=read_uint(fields.get("chain_id"), 53, "chain_id"),
             deploy_block=0,  # not told, and of no use to a provider

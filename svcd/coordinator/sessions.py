@@ -15,7 +15,7 @@ from common.messages.providers import Ask, AskSnapshot, RequestCapacity, SetIden
 from common.messages.sessions import SvcSession
 from common.scalars import base64_of, hex_of
 from common.secp256k1 import Wallet
-from svcd.coordinator.requests import NoAnswer, Reply, Requests
+from svcd.coordinator.requests import CoordinatorReply, Requests, Unanswered
 from svcd.timings import Clock
 
 # The bodies that this provider signs, as the coordinator's routes take them.
@@ -24,7 +24,7 @@ Body = dict[str, object]
 
 
 @attrs.frozen(slots=True)
-class Signer:
+class OpSigner:
     wallet: Wallet
     domains: Domains
 
@@ -107,7 +107,7 @@ _RENEWED_BEFORE_END: Final = 60
 
 
 @attrs.frozen(slots=True)
-class Session:
+class ProviderSession:
     token: str = attrs.field(repr=False)
     expires_at: int
     provider_id: int
@@ -133,14 +133,14 @@ class SignInRefused:
 
 
 @attrs.define(slots=True, eq=False)
-class Sessions:
+class ProviderSessions:
     requests: Requests
-    signer: Signer
+    signer: OpSigner
     clock: Clock
-    _current: Session | None = None
+    _current: ProviderSession | None = None
     _turn: trio.Lock = attrs.field(factory=trio.Lock)
 
-    async def current(self, give_up_at: float | None = None) -> Session | SignInRefused:
+    async def current(self, give_up_at: float | None = None) -> ProviderSession | SignInRefused:
         """Callers that need a new one share it. None waits past its own `give_up_at` (loop time) for another's."""
         with trio.move_on_at(give_up_at if give_up_at is not None else math.inf):
             async with self._turn:
@@ -148,20 +148,20 @@ class Sessions:
                 if session is not None and session.expires_at - _RENEWED_BEFORE_END > self.clock.wall():
                     return session
                 fresh = await self._sign_in(give_up_at)
-                self._current = fresh if isinstance(fresh, Session) else None
+                self._current = fresh if isinstance(fresh, ProviderSession) else None
                 return fresh
         return SignInRefused(None, "no session within the time that was left")
 
-    def is_dead(self, session: Session) -> None:
+    def is_dead(self, session: ProviderSession) -> None:
         """The coordinator answered 401 to it."""
         if self._current is session:
             self._current = None
 
-    async def _sign_in(self, give_up_at: float | None) -> Session | SignInRefused:
+    async def _sign_in(self, give_up_at: float | None) -> ProviderSession | SignInRefused:
         nonce = await self.requests.ask(
             "GET", "/auth/nonce", params={"address": self.signer.address}, give_up_at=give_up_at
         )
-        if isinstance(nonce, NoAnswer):
+        if isinstance(nonce, Unanswered):
             return SignInRefused(None, nonce.detail)
         text = nonce.fields.get("nonce")
         if nonce.status != 200 or not isinstance(text, str):
@@ -169,7 +169,7 @@ class Sessions:
         # A nonce is used once: the same body sent again would be refused.
         body = self.signer.session(text, "provider")
         answer = await self.requests.ask("POST", "/auth/session", json=body, give_up_at=give_up_at, resend=False)
-        if isinstance(answer, NoAnswer):
+        if isinstance(answer, Unanswered):
             return SignInRefused(None, answer.detail)
         token, ends = answer.fields.get("token"), answer.fields.get("expires_at")
         provider_id = answer.fields.get("provider_id")
@@ -181,8 +181,8 @@ class Sessions:
         ):
             return _refused(answer)
         log.info("signed in", provider_id=provider_id, expires_at=ends)
-        return Session(token, ends, provider_id)
+        return ProviderSession(token, ends, provider_id)
 
 
-def _refused(answer: Reply) -> SignInRefused:
+def _refused(answer: CoordinatorReply) -> SignInRefused:
     return SignInRefused(answer.status, answer.code or "an answer that is no session")

@@ -1,19 +1,107 @@
 """A job in hand, and what each stage adds to it on its way to the next."""
 
+from collections import Counter
+from collections.abc import Mapping
 from typing import Final
 
 import attrs
+import trio
 
 from common.box import PublicKey
 from common.pricing.assets import Modality
+from svcd import metrics
 from svcd.job.row import Job
-from svcd.job.slots import Slot
 
-# What a backend is given and what it gives back.
+# Slots: the jobs that are held, and how many more may be.
+#
+# A slot is taken before a job is claimed and given back when the job has ended, however it ended; a slot given back
+# twice counts once.
+
+
+@attrs.define(slots=True, eq=False)
+class Slot:
+    model: str
+    job_id: bytes
+    _slots: "Slots"
+    _given_back: bool = False
+
+    def give_back(self) -> None:
+        if not self._given_back:
+            self._given_back = True
+            self._slots.take_back(self)
+
+
+@attrs.define(slots=True, eq=False)
+class Slots:
+    """`by_model`: the configured slots. `granted` is what the network allows over all models, once it is known."""
+
+    by_model: Mapping[str, int]
+    granted: int | None = None
+    _held: dict[bytes, str] = attrs.field(factory=dict)
+    _per_model: Counter[str] = attrs.field(factory=Counter)
+    _emptied: trio.Event = attrs.field(factory=trio.Event)
+
+    @property
+    def capacity(self) -> int:
+        return sum(self.by_model.values())
+
+    @property
+    def held(self) -> int:
+        return len(self._held)
+
+    def free(self, model: str | None = None) -> int:
+        """How many more jobs may be claimed: of one model, or of all."""
+        limit = self.capacity if self.granted is None else min(self.capacity, self.granted)
+        overall = max(0, limit - self.held)
+        if model is None:
+            return overall
+        return max(0, min(overall, self.by_model.get(model, 0) - self._per_model[model]))
+
+    def holds(self, job_id: bytes) -> bool:
+        return job_id in self._held
+
+    def held_of(self, model: str) -> int:
+        return self._per_model[model]
+
+    def take(self, model: str, job_id: bytes) -> Slot | None:
+        """None when no slot is free, or when the job is held already."""
+        return self.take_anyway(model, job_id) if self.free(model) else None
+
+    def take_anyway(self, model: str, job_id: bytes) -> Slot | None:
+        """For a job that is held on the chain whatever we count. None when it is held here already."""
+        if job_id in self._held:
+            return None
+        self._held[job_id] = model
+        self._per_model[model] += 1
+        self.tell()
+        return Slot(model, job_id, self)
+
+    def take_back(self, slot: Slot) -> None:
+        del self._held[slot.job_id]
+        self._per_model[slot.model] -= 1
+        self.tell()
+        if not self._held:
+            self._emptied.set()
+            self._emptied = trio.Event()
+
+    def grant(self, capacity: int) -> None:
+        self.granted = capacity
+        metrics.capacity_granted.set(capacity)
+        self.tell()
+
+    def tell(self) -> None:
+        metrics.capacity_free.set(self.free())
+
+    async def until_empty(self) -> None:
+        while self._held:
+            await self._emptied.wait()
+
+
+# Work of a backend: its input and its output.
 
 
 @attrs.frozen(slots=True)
-class Work:
+class ModelWork:
     """One job, opened and checked. `deadline` is in the event loop's clock (`trio.current_time()`): the moment by which
     the output must be there so that it can still be sealed, uploaded and settled within the SLA."""
 
@@ -27,7 +115,7 @@ class Work:
 
 
 @attrs.frozen(slots=True)
-class Output:
+class WorkOutput:
     """`completion_tok` is what is charged: units produced, at most the order's `units_out`. `usage` is what the sealed
     result tells the client about it."""
 
@@ -41,7 +129,7 @@ CLAIM_DEAD_AFTER: Final = 660.0
 
 
 @attrs.frozen(slots=True, eq=False)
-class Held:
+class ClaimedJob:
     """`sla_ends` is in the loop's time: the last moment at which the chain takes a settle."""
 
     job: Job
@@ -51,7 +139,7 @@ class Held:
     recovered: bool = False  # found held at start, not claimed by this run
 
     @property
-    def held(self) -> "Held":
+    def held(self) -> "ClaimedJob":
         """As on what the later stages make of it."""
         return self
 
@@ -73,27 +161,27 @@ class Held:
 
 @attrs.frozen(slots=True, eq=False)
 class Opened:
-    held: Held
-    work: Work
+    held: ClaimedJob
+    work: ModelWork
     result_key: PublicKey
 
 
 @attrs.frozen(slots=True, eq=False)
 class Finished:
-    held: Held
-    output: Output
+    held: ClaimedJob
+    output: WorkOutput
     result_key: PublicKey
     started: float
 
 
 @attrs.frozen(slots=True, eq=False)
-class Sealed:
+class SealedJob:
     """The sealed bytes are in the journal; small ones are here too. `result_cid`: where large ones were uploaded.
 
     `started` is None for a job whose run belongs to an earlier process.
     """
 
-    held: Held
+    held: ClaimedJob
     completion_tok: int
     length: int
     result: bytes | None = attrs.field(default=None, repr=False)
@@ -105,5 +193,5 @@ class Sealed:
 class Failing:
     """To be failed on the chain; the journal has the reason."""
 
-    held: Held
+    held: ClaimedJob
     reason: str

@@ -1,4 +1,4 @@
-"""The journal's statements: one table of jobs, one of numbers that must only grow.
+"""Journal entries in SQLite: one table of jobs, one of numbers that must only grow.
 
 Synchronous, and used by one thread at a time: `svcd.journal.journal` sees to that.
 """
@@ -11,10 +11,10 @@ from typing import Final, Literal
 
 import attrs
 
-from svcd.errors import Fatal
+from common.daemon.errors import Fatal
 from svcd.job.row import Job
 
-# Where a job stands in the journal.
+# States of a job in the journal.
 #
 #     claiming ──► claimed ──► sealed ──► settled
 #         │           │           │
@@ -59,7 +59,7 @@ _READ_LIVE: Final = f"select {_COLUMNS} from jobs where state in ({_LIVE}) order
 
 
 @attrs.frozen(slots=True)
-class Entry:
+class JobEntry:
     """One job. `result` is None when it lies in a file of its own, or is not there (any more)."""
 
     job: Job
@@ -172,9 +172,9 @@ def at_home(home: Home) -> Statement:
 # --- reading ------------------------------------------------------------------------------------------------
 
 
-def read_live(connection: sqlite3.Connection) -> list[Entry]:
+def read_live(connection: sqlite3.Connection) -> list[JobEntry]:
     rows = connection.execute(_READ_LIVE)
-    return [Entry(Job.read(json.loads(row[0])), *row[1:]) for row in rows]
+    return [JobEntry(Job.read(json.loads(row[0])), *row[1:]) for row in rows]
 
 
 def read_state(connection: sqlite3.Connection, job_id: bytes) -> JournalState | None:

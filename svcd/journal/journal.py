@@ -1,4 +1,4 @@
-"""What this provider must not forget, written before it is acted on.
+"""Journal of the provider's commitments, written before they are acted on.
 
 A write returns when it is on the disk. Writers that come while a commit is under way share the next one, so that two
 hundred jobs at once do not wait for two hundred syncs. A disk that refuses is tried again for as long as the caller
@@ -18,10 +18,10 @@ import attrs
 import structlog
 import trio
 
-from svcd.errors import Fatal
+from common.daemon.errors import Fatal
 from svcd.job.row import Job
 from svcd.journal import entries
-from svcd.journal.entries import Entry, Home, JournalState, Statement
+from svcd.journal.entries import Home, JobEntry, JournalState, Statement
 
 # Sealed results that are too large to lie in the journal's database: a file each, durable before it is named there.
 
@@ -76,7 +76,7 @@ _FURTHEST: Final = 3540  # seconds ahead that a time is signed: the chain takes 
 
 
 @attrs.define(slots=True, eq=False)
-class _Pending:
+class _PendingWrite:
     statement: Statement
     done: bool = False
 
@@ -90,7 +90,7 @@ class Journal:
         self._wall = wall
         self._turn = trio.Lock()
         self._thread = trio.CapacityLimiter(1)  # one thread at a time: the connection is not to be shared
-        self._pending: list[_Pending] = []
+        self._pending: list[_PendingWrite] = []
         self.works = True  # the last commit went through
 
     # --- jobs ---------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ class Journal:
         await self._write(entries.ended(job_id, state, reason, self._wall()))
         await self._patiently(lambda: self._files.remove(job_id))
 
-    async def live(self) -> list[Entry]:
+    async def live(self) -> list[JobEntry]:
         return await self._read(entries.read_live)
 
     async def state(self, job_id: bytes) -> JournalState | None:
@@ -184,7 +184,7 @@ class Journal:
     # --- the thread ---------------------------------------------------------------------------------------
 
     async def _write(self, statement: Statement) -> None:
-        mine = _Pending(statement)
+        mine = _PendingWrite(statement)
         self._pending.append(mine)
         try:
             while not mine.done:

@@ -13,22 +13,21 @@ from common.refusal import Refused
 from common.scalars import hex_of
 from svcd.backends.build import open_backend
 from svcd.backends.settings import EchoSettings, ExecSettings, HttpSettings, OpenAISettings
-from svcd.chain import Chain, Registered
-from svcd.configuration.config import Config, ModelConfig
+from svcd.chain import ChainReader, Registered
+from svcd.configuration.config import DaemonConfig, ModelConfig
 from svcd.coordinator.client import Coordinator, read_chain
-from svcd.coordinator.requests import Deployment, NoAnswer, Requests, differences
-from svcd.coordinator.sessions import Session, Sessions, Signer
+from svcd.coordinator.requests import Requests, ServedDeployment, Unanswered, differences
+from svcd.coordinator.sessions import OpSigner, ProviderSession, ProviderSessions
 from svcd.errors import Unavailable
-from svcd.payload.gateway import Gateways
-from svcd.probes.reading import open_load
-from svcd.probes.settings import JsonSettings, PrometheusSettings
+from svcd.load import JsonSettings, PrometheusSettings, open_load
+from svcd.payload.gateway import PayloadGateways
 from svcd.timings import Clock
 
-# What a look at something found, and the table that shows it.
+# Findings of a check, and the table that shows them.
 
 
 @attrs.frozen(slots=True)
-class Finding:
+class Checked:
     """`right` is None for what is only told, and neither right nor wrong."""
 
     what: str
@@ -36,13 +35,13 @@ class Finding:
     detail: str
 
 
-def summary(findings: Iterable[Finding]) -> str:
+def summary(findings: Iterable[Checked]) -> str:
     """The table's last line."""
     wrong = [finding.what for finding in findings if finding.right is False]
     return f"{len(wrong)} wrong: {', '.join(wrong)}" if wrong else "nothing is wrong"
 
 
-def table(findings: Iterable[Finding]) -> str:
+def table(findings: Iterable[Checked]) -> str:
     marks = {True: "right", False: "WRONG", None: ""}
     rows = [(marks[finding.right], finding.what, finding.detail) for finding in findings]
     width = max((len(what) for _, what, _ in rows), default=0)
@@ -57,13 +56,13 @@ _BELIEVED: Final = (
 
 
 async def examine(
-    config: Config, transport: httpx.AsyncBaseTransport | None = None, clock: Clock | None = None
-) -> list[Finding]:
+    config: DaemonConfig, transport: httpx.AsyncBaseTransport | None = None, clock: Clock | None = None
+) -> list[Checked]:
     """In the order in which a run would need them."""
     async with httpx.AsyncClient(transport=transport, timeout=_PATIENCE, trust_env=False) as http:
         checkup = _Checkup(config, http, Requests(http, config.coordinator_url), clock or Clock())
         models, slots = (_counted(n, what) for n, what in ((len(config.models), "model"), (_slots(config), "slot")))
-        findings = [Finding("configuration", True, f"{models}, {slots}")]
+        findings = [Checked("configuration", True, f"{models}, {slots}")]
         for part in (checkup.state_directory, checkup.coordinator, checkup.node, checkup.gateways, checkup.backends):
             findings += [finding async for finding in part()]
         return findings
@@ -71,124 +70,124 @@ async def examine(
 
 @attrs.frozen(slots=True, eq=False)
 class _Checkup:
-    config: Config
+    config: DaemonConfig
     http: httpx.AsyncClient
     requests: Requests
     clock: Clock
 
-    async def state_directory(self) -> AsyncIterator[Finding]:
+    async def state_directory(self) -> AsyncIterator[Checked]:
         directory = self.config.state_directory
         yield await _tried("state directory", lambda: trio.to_thread.run_sync(_writable, directory))
 
-    async def coordinator(self) -> AsyncIterator[Finding]:
+    async def coordinator(self) -> AsyncIterator[Checked]:
         asked = self.clock.wall()
         ready = await self.requests.ask("GET", "/readyz", attempts=1)
-        if isinstance(ready, NoAnswer):
-            yield Finding("coordinator", False, f"{self.config.coordinator_url}: {ready.detail}")
+        if isinstance(ready, Unanswered):
+            yield Checked("coordinator", False, f"{self.config.coordinator_url}: {ready.detail}")
             return
-        yield Finding("coordinator", ready.status == 200, f"{ready.fields.get('reason', ready.status)}")
+        yield Checked("coordinator", ready.status == 200, f"{ready.fields.get('reason', ready.status)}")
         if ready.date is not None:
             # The header has whole seconds, cut off.
             ahead = (asked + self.clock.wall()) / 2 - (ready.date + 0.5)
-            yield Finding("clock", abs(ahead) <= _CLOCK_TOLERANCE, f"{ahead:+.1f} s against the coordinator's")
+            yield Checked("clock", abs(ahead) <= _CLOCK_TOLERANCE, f"{ahead:+.1f} s against the coordinator's")
         try:
             deployment = await read_chain(self.requests)
         except (Unavailable, Refused) as wrong:
-            yield Finding("deployment", False, str(wrong))
+            yield Checked("deployment", False, str(wrong))
             return
         yield self._deployment(deployment)
         async for finding in self._signed_in(deployment):
             yield finding
 
-    async def _signed_in(self, deployment: Deployment) -> AsyncIterator[Finding]:
-        signer = Signer(self.config.wallet, deployment.domains)
-        coordinator = Coordinator(self.requests, Sessions(self.requests, signer, self.clock))
+    async def _signed_in(self, deployment: ServedDeployment) -> AsyncIterator[Checked]:
+        signer = OpSigner(self.config.wallet, deployment.domains)
+        coordinator = Coordinator(self.requests, ProviderSessions(self.requests, signer, self.clock))
         session = await coordinator.sessions.current()
         try:
-            if isinstance(session, Session):
-                yield Finding("session", True, f"{signer.address} is provider {session.provider_id}")
+            if isinstance(session, ProviderSession):
+                yield Checked("session", True, f"{signer.address} is provider {session.provider_id}")
                 async for finding in self._provider(coordinator, session):
                     yield finding
             else:
-                yield Finding("session", False, f"{signer.address}: {session.advice}")
+                yield Checked("session", False, f"{signer.address}: {session.advice}")
             async for finding in self._models(coordinator):
                 yield finding
         except (Unavailable, Refused) as wrong:
-            yield Finding("registry", False, str(wrong))
+            yield Checked("registry", False, str(wrong))
 
-    def _deployment(self, deployment: Deployment) -> Finding:
+    def _deployment(self, deployment: ServedDeployment) -> Checked:
         chain = f"chain {deployment.book.chain_id}, job registry {hex_of(deployment.book.job_registry)}"
         if self.config.addresses is None:
-            return Finding("domains", None, f"{chain} (no addresses_file to compare with)")
+            return Checked("domains", None, f"{chain} (no addresses_file to compare with)")
         found = differences(self.config.addresses, deployment.book)
-        return Finding("domains", not found, "; ".join(found) or chain)
+        return Checked("domains", not found, "; ".join(found) or chain)
 
-    async def _provider(self, coordinator: Coordinator, session: Session) -> AsyncIterator[Finding]:
+    async def _provider(self, coordinator: Coordinator, session: ProviderSession) -> AsyncIterator[Checked]:
         provider = await coordinator.provider(session.provider_id)
-        yield Finding("listed", provider.listed, "on the book" if provider.listed else "ask the market's admin")
+        yield Checked("listed", provider.listed, "on the book" if provider.listed else "ask the market's admin")
         slots = _slots(self.config)
         enough = provider.capacity >= slots
         more = "" if enough else "; a run asks for more"
-        yield Finding("capacity", enough or None, f"{provider.capacity} granted for {slots} slots{more}")
+        yield Checked("capacity", enough or None, f"{provider.capacity} granted for {slots} slots{more}")
         if self.config.box is None:
-            yield Finding("box key", None, "none configured: designated jobs cannot be opened")
+            yield Checked("box key", None, "none configured: designated jobs cannot be opened")
         else:
             ours = hex_of(self.config.box.public.raw)
             same = provider.box_key == ours
             theirs = provider.box_key or "none"
-            yield Finding("box key", same, ours if same else f"ours is {ours}, the registry's {theirs}: svcd identity")
+            yield Checked("box key", same, ours if same else f"ours is {ours}, the registry's {theirs}: svcd identity")
 
-    async def _models(self, coordinator: Coordinator) -> AsyncIterator[Finding]:
+    async def _models(self, coordinator: Coordinator) -> AsyncIterator[Checked]:
         known = await coordinator.models()
         for name in self.config.slots:
             what = f"id {known[name]}" if name in known else "not in the coordinator's catalogue"
-            yield Finding(f"model {name}", name in known, what)
+            yield Checked(f"model {name}", name in known, what)
 
-    async def node(self) -> AsyncIterator[Finding]:
+    async def node(self) -> AsyncIterator[Checked]:
         """What the chain itself has of the market and of us, by the provider's own node."""
         url, book = self.config.rpc_url, self.config.addresses
         if url is None or book is None:
-            yield Finding("node", None, _BELIEVED)
+            yield Checked("node", None, _BELIEVED)
             return
-        chain = Chain(self.http, url, book, provider_id=0)
+        chain = ChainReader(self.http, url, book, provider_id=0)
         try:
             seen = await chain.chain_id()
             if seen != book.chain_id:
                 detail = f"it follows chain {seen}: rpc_url must name a node of chain {book.chain_id}"
-                yield Finding("node", False, detail)
+                yield Checked("node", False, detail)
                 return
-            yield Finding("node", True, f"chain {seen}")
+            yield Checked("node", True, f"chain {seen}")
             wrong = await chain.wrong_contracts()
             remedy = "; get the market's address book from its operator anew (addresses_file)"
             found = "code and signing domains as in the address book"
-            yield Finding("contracts", not wrong, "; ".join(wrong) + remedy if wrong else found)
+            yield Checked("contracts", not wrong, "; ".join(wrong) + remedy if wrong else found)
             if not wrong:
                 for finding in self._on_chain(await chain.registered(self.config.wallet.address)):
                     yield finding
         except Unavailable as away:
-            yield Finding("node", False, f"{away}; until it answers, or rpc_url names another, claimed jobs are failed")
+            yield Checked("node", False, f"{away}; until it answers, or rpc_url names another, claimed jobs are failed")
 
-    def _on_chain(self, registered: Registered | None) -> Iterator[Finding]:
+    def _on_chain(self, registered: Registered | None) -> Iterator[Checked]:
         address = hex_of(self.config.wallet.address)
         if registered is None:
-            yield Finding("on the chain", False, f"{address} is no provider: register it with the market's registry")
+            yield Checked("on the chain", False, f"{address} is no provider: register it with the market's registry")
             return
         name = f"provider {registered.provider_id}"
         more = "listed" if registered.listed else "not listed: ask the market's admin"
-        yield Finding("on the chain", registered.listed, f"{name} is {more}")
+        yield Checked("on the chain", registered.listed, f"{name} is {more}")
         if self.config.box is not None:
             ours, theirs = self.config.box.public.raw, registered.box_key
             has = hex_of(theirs) if any(theirs) else "none"
             detail = f"{name} has {has}, ours is {hex_of(ours)}: svcd identity publishes it"
-            yield Finding("key on the chain", ours == theirs, hex_of(ours) if ours == theirs else detail)
+            yield Checked("key on the chain", ours == theirs, hex_of(ours) if ours == theirs else detail)
 
-    async def gateways(self) -> AsyncIterator[Finding]:
-        gateways = Gateways(self.http, self.config.gateways)
+    async def gateways(self) -> AsyncIterator[Checked]:
+        gateways = PayloadGateways(self.http, self.config.gateways)
         for url in self.config.gateways:
-            trouble = await gateways.reachable(url)
-            yield Finding("gateway", trouble is None, url if trouble is None else f"{url}: {trouble}")
+            error = await gateways.reachable(url)
+            yield Checked("gateway", error is None, url if error is None else f"{url}: {error}")
 
-    async def backends(self) -> AsyncIterator[Finding]:
+    async def backends(self) -> AsyncIterator[Checked]:
         for model in self.config.models:
             yield await _tried(f"backend of {model.name}", lambda model=model: _up(model))  # type: ignore[misc]
             yield await _tried(f"load of {model.name}", lambda model=model: _load(model))  # type: ignore[misc]
@@ -220,7 +219,7 @@ def _whereabouts(model: ModelConfig) -> str:
             return "echo"
 
 
-def _slots(config: Config) -> int:
+def _slots(config: DaemonConfig) -> int:
     return sum(config.slots.values())
 
 
@@ -232,13 +231,13 @@ class _Wrong(Exception):
     """A look that came to nothing."""
 
 
-async def _tried(what: str, look: Callable[[], Awaitable[str]]) -> Finding:
+async def _tried(what: str, look: Callable[[], Awaitable[str]]) -> Checked:
     with trio.move_on_after(_PATIENCE):
         try:
-            return Finding(what, True, await look())
+            return Checked(what, True, await look())
         except (_Wrong, OSError) as wrong:
-            return Finding(what, False, str(wrong))
-    return Finding(what, False, f"no answer in {_PATIENCE:g} s")
+            return Checked(what, False, str(wrong))
+    return Checked(what, False, f"no answer in {_PATIENCE:g} s")
 
 
 def _writable(directory: Path) -> str:

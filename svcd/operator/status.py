@@ -9,18 +9,19 @@ import httpx
 import trio
 from prometheus_client.parser import text_string_to_metric_families
 
+from common.daemon.errors import Fatal
 from common.plain_answers import IDENTITY
 from common.refusal import Refused
 from common.scalars import hex_of
-from svcd.configuration.config import Config, Whereabouts
+from svcd.configuration.config import DaemonConfig, Whereabouts
 from svcd.coordinator.client import Coordinator, read_chain
-from svcd.coordinator.outcomes import Mined, describe
+from svcd.coordinator.outcomes import OpMined, describe
 from svcd.coordinator.requests import Requests
-from svcd.coordinator.sessions import Sessions, Signer, SignInRefused
-from svcd.errors import Fatal, Unavailable
+from svcd.coordinator.sessions import OpSigner, ProviderSessions, SignInRefused
+from svcd.errors import Unavailable
 from svcd.journal.entries import read_counts
 from svcd.journal.journal import JOURNAL_FILE
-from svcd.operator.check import Finding
+from svcd.operator.check import Checked
 from svcd.payload.gateway import require_unencoded
 from svcd.timings import Clock
 
@@ -38,28 +39,28 @@ _SHOWN: Final = {
 }
 
 
-def look(daemon: Whereabouts) -> list[Finding]:
+def look(daemon: Whereabouts) -> list[Checked]:
     return [*_daemon(daemon), *_journal(daemon)]
 
 
-def _daemon(daemon: Whereabouts) -> list[Finding]:
+def _daemon(daemon: Whereabouts) -> list[Checked]:
     if not daemon.metrics_port:
-        return [Finding("daemon", None, "serves no metrics (metrics.port is 0)")]
+        return [Checked("daemon", None, "serves no metrics (metrics.port is 0)")]
     host = f"[{daemon.metrics_host}]" if ":" in daemon.metrics_host else daemon.metrics_host
     base = f"http://{host}:{daemon.metrics_port}"
     try:
         with httpx.Client(base_url=base, timeout=_PATIENCE, trust_env=False) as http:
             (status, health), (_, text) = _get(http, "/healthz"), _get(http, "/metrics")
     except httpx.HTTPError as failure:
-        return [Finding("daemon", False, f"does not answer on {base} ({type(failure).__name__})")]
-    findings = [Finding("daemon", status == httpx.codes.OK, health.strip())]
+        return [Checked("daemon", False, f"does not answer on {base} ({type(failure).__name__})")]
+    findings = [Checked("daemon", status == httpx.codes.OK, health.strip())]
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             if sample.name == "svcd_jobs_failed_total" and sample.value:
-                findings.append(Finding(f"failed since start: {sample.labels['reason']}", None, f"{sample.value:g}"))
+                findings.append(Checked(f"failed since start: {sample.labels['reason']}", None, f"{sample.value:g}"))
             elif sample.name in _SHOWN:
                 labels = " ".join(sample.labels.values())
-                findings.append(Finding(f"{_SHOWN[sample.name]} {labels}".rstrip(), None, f"{sample.value:g}"))
+                findings.append(Checked(f"{_SHOWN[sample.name]} {labels}".rstrip(), None, f"{sample.value:g}"))
     return findings
 
 
@@ -75,19 +76,19 @@ def _get(http: httpx.Client, path: str) -> tuple[int, str]:
         return response.status_code, body.decode("utf-8", "replace")
 
 
-def _journal(daemon: Whereabouts) -> list[Finding]:
+def _journal(daemon: Whereabouts) -> list[Checked]:
     path = daemon.state_directory / JOURNAL_FILE
     try:
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
             counts = read_counts(connection)
     except sqlite3.OperationalError as absent:
-        return [Finding("journal", None, f"{path}: {absent}")]
+        return [Checked("journal", None, f"{path}: {absent}")]
     except sqlite3.DatabaseError as broken:
-        return [Finding("journal", False, f"{path}: {broken}")]
+        return [Checked("journal", False, f"{path}: {broken}")]
     return [
-        Finding(f"journal: {state}{f' ({reason})' if reason else ''}", None, str(count))
+        Checked(f"journal: {state}{f' ({reason})' if reason else ''}", None, str(count))
         for (state, reason), count in counts.items()
-    ] or [Finding("journal", None, "no jobs yet")]
+    ] or [Checked("journal", None, "no jobs yet")]
 
 
 # `svcd identity`: tells the registry which box key orders are sealed to, with whatever evidence the operator has.
@@ -96,7 +97,7 @@ LONGEST_EVIDENCE: Final = 32_768
 _IDENTITY_PATIENCE: Final = 120.0
 
 
-async def publish_identity(config: Config, transport: httpx.AsyncBaseTransport | None = None) -> str:
+async def publish_identity(config: DaemonConfig, transport: httpx.AsyncBaseTransport | None = None) -> str:
     """What was published; Fatal when it was not."""
     box = config.box
     if box is None:
@@ -108,18 +109,18 @@ async def publish_identity(config: Config, transport: httpx.AsyncBaseTransport |
             deployment = await read_chain(requests)
         except (Unavailable, Refused) as wrong:
             raise Fatal(str(wrong)) from None
-        signer = Signer(config.wallet, deployment.domains)
-        coordinator = Coordinator(requests, Sessions(requests, signer, Clock()))
+        signer = OpSigner(config.wallet, deployment.domains)
+        coordinator = Coordinator(requests, ProviderSessions(requests, signer, Clock()))
         op = signer.set_identity(box.public.raw, evidence, int(time.time()))
         outcome = await coordinator.run(op, trio.current_time() + _IDENTITY_PATIENCE)
     if isinstance(outcome, SignInRefused):
-        raise Fatal(f"the coordinator does not sign {signer.address} in: {outcome.advice}")
-    if not (isinstance(outcome, Mined) and outcome.succeeded):
+        raise Fatal(f"the coordinator rejected the sign-in of {signer.address}: {outcome.advice}")
+    if not (isinstance(outcome, OpMined) and outcome.succeeded):
         raise Fatal(f"the identity was not published: {describe(outcome)}")
     return f"{signer.address} published box key {hex_of(box.public.raw)} with {len(evidence)} bytes of evidence"
 
 
-def _evidence(config: Config) -> bytes:
+def _evidence(config: DaemonConfig) -> bytes:
     if config.evidence_file is None:
         return b""
     try:

@@ -5,9 +5,11 @@ Nothing is taken on a gateway's word: the caller says whether content is the rig
 """
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from typing import Any, Final, TypeVar
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import IO, Any, Final, TypeVar
 
 import attrs
 import httpx
@@ -16,14 +18,72 @@ import trio
 
 from common.plain_answers import IDENTITY, require_plain, require_short
 from common.refusal import Refused
-from svcd.errors import JobFailed
-from svcd.payload.spool import Spool
+from svcd.errors import WorkFailed
+
+# A payload on its way in: in memory while it is small, in a file that nobody else can open once it is not.
+
+_IN_MEMORY: Final = 2 * 2**20
+_PIECE: Final = 65_536  # what the streaming openers are fastest with
+
+
+class Spool:
+    """`limit`: more bytes than this are refused by `write`."""
+
+    def __init__(self, directory: Path, limit: int) -> None:
+        self._directory = directory
+        self._limit = limit
+        self._memory = bytearray()
+        self._file: IO[bytes] | None = None
+        self.length = 0
+
+    async def write(self, piece: bytes) -> bool:
+        """False when the payload has become longer than allowed."""
+        self.length += len(piece)
+        if self.length > self._limit:
+            return False
+        if self._file is None and len(self._memory) + len(piece) > _IN_MEMORY:
+            await trio.to_thread.run_sync(self._move_to_file)
+        if self._file is None:
+            self._memory += piece
+        else:
+            await trio.to_thread.run_sync(self._file.write, piece)
+        return True
+
+    def clear(self) -> None:
+        """For another attempt."""
+        self.length = 0
+        self._memory.clear()
+        if self._file is not None:
+            with suppress(OSError):  # a full disk: what it could not take is given up here
+                self._file.close()
+            self._file = None
+
+    @property
+    def is_small(self) -> bool:
+        """Small enough to be worked on without a thread."""
+        return self._file is None
+
+    def pieces(self) -> Iterator[bytes]:
+        """From the start; reads a file, so large ones are for a thread."""
+        if self._file is None:
+            for at in range(0, len(self._memory), _PIECE):
+                yield bytes(self._memory[at : at + _PIECE])
+            return
+        self._file.seek(0)
+        while piece := self._file.read(_PIECE):
+            yield piece
+
+    def _move_to_file(self) -> None:
+        # Unlinked from the start: a crash leaves nothing behind.
+        self._file = tempfile.TemporaryFile(dir=self._directory)  # noqa: SIM115 - lives as long as the spool
+        self._file.write(self._memory)
+        self._memory = bytearray()
+
 
 # Reading an HTTP answer piece by piece as it was sent, with a way to stop early that leaves nothing to the garbage
 # collector.
 #
-# httpx nests asynchronous generators that it does not close. Leaving its iteration by `break` or an exception
-# abandons
+# httpx nests asynchronous generators that it does not close. Leaving its iteration by `break` or an exception abandons
 # them half-way, and trio complains when they are collected. Cancelling the read instead ends them from the innermost
 # out.
 
@@ -117,19 +177,19 @@ async def read_pieces(response: httpx.Response, take: Callable[[bytes], bool]) -
 async def hand_pieces(response: httpx.Response, take: Callable[[bytes], Awaitable[bool]]) -> None:
     """As `read_pieces` does, to a `take` that takes its time."""
     require_unencoded(response)
-    trouble: Exception | None = None
+    error: Exception | None = None
     with trio.CancelScope() as reading:
         async for piece in response.aiter_raw():
-            if trouble is not None:
+            if error is not None:
                 continue  # the cancellation arrives with the next piece that has to be waited for
             try:
                 if await take(piece):
                     reading.deadline = min(reading.deadline, trio.current_time() + _LAST_WORDS_SECONDS)
             except Exception as raised:  # kept for below, whatever it is
-                trouble = raised
+                error = raised
                 reading.cancel()
-    if trouble is not None:
-        raise trouble
+    if error is not None:
+        raise error
 
 
 log = structlog.get_logger(__name__)
@@ -146,10 +206,10 @@ def is_content_id(cid: str) -> bool:
 
 
 @attrs.frozen(slots=True)
-class Gateways:
+class PayloadGateways:
     """Tried in turn. A 404 (not there yet) and a 5xx are worth another attempt, until there were `attempts` answers in
     all; any other status, and content that is not the right one, ends that gateway's part in it. No answer at all is
-    the network's trouble, and is not counted.
+    the network's fault, and is not counted.
     """
 
     http: httpx.AsyncClient
@@ -158,16 +218,16 @@ class Gateways:
     pause: float = 1.5
 
     async def fetch(self, cid: str, into: Spool, give_up_at: float, check: Callable[[], Awaitable[T]]) -> T:
-        """What `check` makes of `into`, once it holds the content; its `JobFailed` says that it is not the right one.
+        """What `check` makes of `into`, once it holds the content; its `WorkFailed` says that it is not the right one.
 
-        `JobFailed`: the first gateway's that had something else (`bad_container` when it was longer than allowed), when
-        no other gave the right one; `task_unresolved` when none gave anything.
+        `WorkFailed`: the first gateway's that had something else (`bad_container` when it was longer than allowed),
+        when no other gave the right one; `task_unresolved` when none gave anything.
         """
         if not is_content_id(cid):
-            raise JobFailed("task_unresolved", "the order names no content id")
+            raise WorkFailed("task_unresolved", "the order names no content id")
         left = list(self.urls)
-        trouble = JobFailed("task_unresolved", "no gateway")
-        wrong: JobFailed | None = None
+        error = WorkFailed("task_unresolved", "no gateway")
+        wrong: WorkFailed | None = None
         with trio.move_on_at(give_up_at):
             asked = answers = 0
             while left and answers < self.attempts:
@@ -179,19 +239,19 @@ class Gateways:
                     status = await self._once(url, cid, into)
                     if status is None:
                         return await check()
-                except JobFailed as other:
+                except WorkFailed as other:
                     log.warning("a gateway served other content", gateway=url, cid=cid, reason=other.reason)
                     wrong = wrong or other
                     left.remove(url)
                     continue
                 except OSError as full:  # ours: httpx has its own for the network's
-                    raise JobFailed("task_unresolved", f"it cannot be kept here: {full.strerror}") from None
-                trouble = JobFailed("task_unresolved", f"{url}: {status}")
+                    raise WorkFailed("task_unresolved", f"it cannot be kept here: {full.strerror}") from None
+                error = WorkFailed("task_unresolved", f"{url}: {status}")
                 if isinstance(status, int):
                     answers += 1
                     if status != httpx.codes.NOT_FOUND and status < _SERVER_ERROR:
                         left.remove(url)
-        raise wrong or trouble
+        raise wrong or error
 
     async def _once(self, url: str, cid: str, into: Spool) -> int | str | None:
         """None when it is all there; the status, or what went wrong."""
@@ -199,7 +259,7 @@ class Gateways:
 
         async def keep(piece: bytes) -> bool:
             if not await into.write(piece):
-                raise JobFailed("bad_container", "it is longer than max_container_bytes")
+                raise WorkFailed("bad_container", "it is longer than max_container_bytes")
             return False
 
         try:
@@ -209,7 +269,7 @@ class Gateways:
                 await hand_pieces(response, keep)
                 return None
         except (EncodedAnswer, ForeignRedirect) as odd:
-            raise JobFailed("task_unresolved", f"{url}: {odd}") from None
+            raise WorkFailed("task_unresolved", f"{url}: {odd}") from None
         except httpx.HTTPError as failure:
             return f"{type(failure).__name__}: {failure}"
 

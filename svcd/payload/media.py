@@ -13,14 +13,13 @@ import attrs
 
 from common.pricing.assets import Asset, read_assets
 from common.refusal import Refused
-from svcd.errors import JobFailed
+from svcd.errors import WorkFailed
 
 # The size of a picture as its file tells it, and whether there are several: read from bytes, and never decoded.
 #
 # A stranger made the file. Libraries walk all of its pieces before they tell a size, and thirteen megabytes hold a
-# million of them; so only what tells the size is looked at here, in a number of steps that does not grow with the
-# file. A
-# size must stand in the first MiB (of a TIFF, where that points to), or it counts as not told.
+# million of them; so only what tells the size is looked at here, in a number of steps that does not grow with the file.
+# A size must stand in the first MiB (of a TIFF, where that points to), or it counts as not told.
 #
 #     PNG     signature, IHDR (size), chunks …, acTL (an animation), IDAT
 #     JPEG    SOI, segments …, SOFn (size), segments …, SOS
@@ -259,14 +258,14 @@ def _too_many() -> Untold:
 
 
 def check_media(model_input: Mapping[str, object]) -> None:
-    """`JobFailed` (`media_input_refused`) for the first asset that is malformed, over a limit, or more than declared.
+    """`WorkFailed` (`media_input_refused`) for the first asset that is malformed, over a limit, or more than declared.
 
     It decodes base64 of megabytes: run it in a thread.
     """
     try:
         assets = read_assets(model_input)
     except Refused as refusal:
-        raise JobFailed("media_input_refused", str(refusal)) from None
+        raise WorkFailed("media_input_refused", str(refusal)) from None
     for asset in assets:
         if asset.kind == "still":
             _check(asset)
@@ -276,10 +275,10 @@ def _check(asset: Asset) -> None:
     try:
         picture = measure(asset.content)
     except Untold as untold:
-        raise JobFailed("media_input_refused", f"{asset.param} is no picture that can be measured: {untold}") from None
+        raise WorkFailed("media_input_refused", f"{asset.param} is no picture that can be measured: {untold}") from None
     if picture.several:
-        raise JobFailed("media_input_refused", f"{asset.param} holds several frames; a still is paid for")
+        raise WorkFailed("media_input_refused", f"{asset.param} holds several frames; a still is paid for")
     # By area: a picture that its metadata turns by 90° is declared as it is shown and measured as it is stored.
     if picture.width * picture.height > asset.pixels:
         really, declared = f"{picture.width}×{picture.height}", f"{asset.width}×{asset.height}"
-        raise JobFailed("media_input_refused", f"{asset.param} is {really} and was declared as {declared}")
+        raise WorkFailed("media_input_refused", f"{asset.param} is {really} and was declared as {declared}")

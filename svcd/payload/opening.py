@@ -14,19 +14,19 @@ from common.pricing.units import units_of
 from common.refusal import Refused
 from common.scalars import MAX_SAFE_INTEGER, hex_of
 from common.strict_json import MAX_DEPTH
-from svcd.errors import JobFailed
-from svcd.job.held import Held
+from svcd.errors import WorkFailed
+from svcd.job.held import ClaimedJob
+from svcd.payload.gateway import Spool
 from svcd.payload.media import check_media
-from svcd.payload.spool import Spool
 
-# What kind of work an opened input is, for a model that is known to serve certain kinds.
+# Modality of an opened input, for a model that is known to serve certain kinds.
 
 
 def modality_for(serves: Set[Modality], model_input: Mapping[str, object], units_out: int) -> Modality:
     """`serves` is what the model's configuration says. The input's shape decides between several; where it says only
     "text", which is also the shape of a bare prompt, a model of one kind takes it as that kind.
 
-    `JobFailed`: `modality_unknown` where nothing decides, `media_input_refused` where the input asks for an image or a
+    `WorkFailed`: `modality_unknown` where nothing decides, `media_input_refused` where the input asks for an image or a
     video of a model that makes none.
     """
     if len(serves) == 1 and "embeddings" in serves:
@@ -39,19 +39,19 @@ def modality_for(serves: Set[Modality], model_input: Mapping[str, object], units
     if shape == "text" and len(serves) == 1:
         return next(iter(serves))
     if shape == "text":
-        raise JobFailed("modality_unknown", f"a bare prompt for a model that serves {_listed(serves)}")
-    raise JobFailed("media_input_refused", f"the input asks for {shape}, the model serves {_listed(serves)}")
+        raise WorkFailed("modality_unknown", f"a bare prompt for a model that serves {_listed(serves)}")
+    raise WorkFailed("media_input_refused", f"the input asks for {shape}, the model serves {_listed(serves)}")
 
 
 def _listed(serves: Set[Modality]) -> str:
     return " and ".join(sorted(serves)) or "nothing"
 
 
-# Whether the order pays for what its payload turned out to be. The coordinator cannot know: it opens none.
+# Units of the opened payload, compared with what the order pays for. The coordinator opens none, and cannot know.
 
 
 def check_units(modality: Modality, model_input: Mapping[str, object], *, units_in: int, units_out: int) -> None:
-    """`JobFailed`: `units_in_short` for a text that is longer than declared; `media_input_refused` for a media request
+    """`WorkFailed`: `units_in_short` for a text that is longer than declared; `media_input_refused` for a media request
     whose references, frames or images come to more than the order pays for, or that is malformed."""
     if modality in ("image", "video"):
         _check_media(modality, model_input, units_in, units_out)
@@ -59,25 +59,25 @@ def check_units(modality: Modality, model_input: Mapping[str, object], *, units_
     try:
         needed = units_of(modality, model_input, units_out=units_out).units_in  # the backend holds its output to less
     except Refused as refusal:
-        raise JobFailed("units_in_short", str(refusal)) from None
+        raise WorkFailed("units_in_short", str(refusal)) from None
     if needed > units_in:
-        raise JobFailed("units_in_short", f"the input comes to {needed} units, the order pays for {units_in}")
+        raise WorkFailed("units_in_short", f"the input comes to {needed} units, the order pays for {units_in}")
 
 
 def _check_media(modality: Modality, model_input: Mapping[str, object], units_in: int, units_out: int) -> None:
     try:
         needed = units_of(modality, model_input)
     except Refused as refusal:
-        raise JobFailed("media_input_refused", str(refusal)) from None
+        raise WorkFailed("media_input_refused", str(refusal)) from None
     for name, has, pays in (("in", needed.units_in, units_in), ("out", needed.units_out, units_out)):
         if has > pays:
-            raise JobFailed(
+            raise WorkFailed(
                 "media_input_refused", f"the request comes to {has} units_{name}, the order pays for {pays}"
             )
 
 
 def committed(spool: Spool, c: bytes) -> Committed:
-    """`JobFailed` (`too_short`, `bad_version`, `bad_container`, `commitment_mismatch`) unless it is what `c` names."""
+    """`WorkFailed` (`too_short`, `bad_version`, `bad_container`, `commitment_mismatch`) unless it is what `c` names."""
     hasher = Commitment()
     try:
         for piece in spool.pieces():
@@ -86,12 +86,12 @@ def committed(spool: Spool, c: bytes) -> Committed:
     except Refused as refusal:
         raise _failed(refusal, "bad_container") from None
     if found.c != c:
-        raise JobFailed("commitment_mismatch", "the container is not the one that the order names")
+        raise WorkFailed("commitment_mismatch", "the container is not the one that the order names")
     return found
 
 
 def opened(spool: Spool, opener: Callable[[], Opener], owner: bytes) -> Envelope:
-    """`JobFailed`: `unseal_failed`, `undecryptable`, `malformed_envelope`, `owner_mismatch`."""
+    """`WorkFailed`: `unseal_failed`, `undecryptable`, `malformed_envelope`, `owner_mismatch`."""
     plaintext = bytearray()
     try:
         stream = opener()
@@ -102,7 +102,7 @@ def opened(spool: Spool, opener: Callable[[], Opener], owner: bytes) -> Envelope
     except Refused as refusal:
         raise _failed(refusal, "undecryptable") from None
     if envelope.owner != owner:
-        raise JobFailed("owner_mismatch", f"the envelope is {hex_of(envelope.owner)}'s")
+        raise WorkFailed("owner_mismatch", f"the envelope is {hex_of(envelope.owner)}'s")
     return envelope
 
 
@@ -114,10 +114,10 @@ class Ordered:
     input: dict[str, object]
 
 
-def ordered(held: Held, envelope: Envelope, serves: frozenset[Modality]) -> Ordered:
-    """`JobFailed`: `unservable`, `modality_unknown`, `units_in_short`, `media_input_refused`."""
+def ordered(held: ClaimedJob, envelope: Envelope, serves: frozenset[Modality]) -> Ordered:
+    """`WorkFailed`: `unservable`, `modality_unknown`, `units_in_short`, `media_input_refused`."""
     if envelope.model != held.model:
-        raise JobFailed("unservable", f"the payload is for {envelope.model!r}, the order for {held.model!r}")
+        raise WorkFailed("unservable", f"the payload is for {envelope.model!r}, the order for {held.model!r}")
     job = held.job
     modality = modality_for(serves, envelope.input, job.units_out)
     check_units(modality, envelope.input, units_in=job.units_in, units_out=job.units_out)
@@ -126,8 +126,8 @@ def ordered(held: Held, envelope: Envelope, serves: frozenset[Modality]) -> Orde
     return Ordered(modality, envelope.input)
 
 
-def _failed(refusal: Refused, otherwise: str) -> JobFailed:
-    return JobFailed(refusal.code or otherwise, refusal.message)
+def _failed(refusal: Refused, otherwise: str) -> WorkFailed:
+    return WorkFailed(refusal.code or otherwise, refusal.message)
 
 
 # Making a model server's JSON fit for a sealed result, whose canonical JSON knows less than such servers write.

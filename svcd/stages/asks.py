@@ -15,12 +15,12 @@ from common.messages.providers import Ask
 from common.refusal import Refused
 from common.wire import limits
 from svcd import metrics
-from svcd.coordinator.client import Coordinator, Provider
-from svcd.coordinator.outcomes import Mined, describe
-from svcd.coordinator.requests import NoAnswer, Reply
-from svcd.coordinator.sessions import Signer, SignInRefused
+from svcd.coordinator.client import Coordinator, ProviderRecord
+from svcd.coordinator.outcomes import OpMined, describe
+from svcd.coordinator.requests import CoordinatorReply, Unanswered
+from svcd.coordinator.sessions import OpSigner, SignInRefused
 from svcd.errors import Unavailable
-from svcd.job.slots import Slots
+from svcd.job.held import Slots
 from svcd.journal.journal import Journal
 
 log = structlog.get_logger(__name__)
@@ -35,7 +35,7 @@ _JUMP: Final = 60  # seconds by which signed_at is moved on when the chain has a
 @attrs.define(slots=True, eq=False)
 class AskPublisher:
     coordinator: Coordinator
-    signer: Signer
+    signer: OpSigner
     provider_id: int
     journal: Journal
     _wanted: frozenset[Ask] = frozenset()
@@ -51,8 +51,8 @@ class AskPublisher:
         while True:
             try:
                 done = await self.publish(self._wanted)
-            except (Unavailable, Refused) as trouble:
-                log.warning("asks not compared", reason=str(trouble))
+            except (Unavailable, Refused) as error:
+                log.warning("asks not compared", reason=str(error))
                 done = False
             await trio.sleep(_EVERY if done else _RETRY)
 
@@ -62,8 +62,8 @@ class AskPublisher:
             try:
                 if await self.publish(frozenset(), besides=self._unheard):
                     return
-            except (Unavailable, Refused) as trouble:
-                log.warning("asks not withdrawn", reason=str(trouble))
+            except (Unavailable, Refused) as error:
+                log.warning("asks not withdrawn", reason=str(error))
             await trio.sleep(1)
 
     async def publish(self, wanted: frozenset[Ask], besides: frozenset[Ask] = frozenset()) -> bool:
@@ -83,7 +83,7 @@ class AskPublisher:
         body = self.signer.asks(self.provider_id, signed_at, quotes)
         self._unheard |= frozenset(quote for quote in quotes if quote in wanted)
         answer = await self.coordinator.publish(body, trio.current_time() + _PATIENCE)
-        if isinstance(answer, Reply) and answer.status == 200:
+        if isinstance(answer, CoordinatorReply) and answer.status == 200:
             self._jump, self._unheard = 0, frozenset()
             log.info("asks published" if wanted else "asks withdrawn", signed_at=signed_at, quotes=len(quotes))
             posted = await self._posted()
@@ -101,13 +101,13 @@ class AskPublisher:
         rows = await self.coordinator.asks_of(self.provider_id)
         return frozenset(Ask(row.model_id, row.sla, row.rate_in, row.rate_out) for row in rows)
 
-    def _refused(self, answer: Reply | NoAnswer | SignInRefused) -> None:
+    def _refused(self, answer: CoordinatorReply | Unanswered | SignInRefused) -> None:
         match answer:
-            case Reply(status=409):
+            case CoordinatorReply(status=409):
                 # Another run of this provider signed a newer one, at most an hour ahead.
                 self._jump = min(3000, max(_JUMP, self._jump * 2))
                 log.warning("asks superseded", code=answer.code)
-            case Reply():
+            case CoordinatorReply():
                 log.warning("asks not published", status=answer.status, code=answer.code)
             case _:
                 log.warning("asks not published", reason=answer.detail)
@@ -143,8 +143,8 @@ class Catalogue:
             await trio.sleep(_EVERY)
             try:
                 known = await self.coordinator.models()
-            except (Unavailable, Refused) as trouble:
-                log.warning("catalogue not read", reason=str(trouble))
+            except (Unavailable, Refused) as error:
+                log.warning("catalogue not read", reason=str(error))
                 continue
             self.model_ids.update(known)
             for name in sorted(missing & known.keys()):
@@ -152,7 +152,7 @@ class Catalogue:
                 self.begin(name)
 
 
-# How many jobs the network lets this provider hold: read from the registry, and asked for where it is too few.
+# Capacity: the jobs that the network lets this provider hold, read from the registry and raised where it is too low.
 
 _ISSUED_AT: Final = "providers.issued_at"
 _REQUESTED: Final = "providers.requested"
@@ -163,7 +163,7 @@ _UINT32: Final = 2**32 - 1
 @attrs.frozen(slots=True, eq=False)
 class Capacity:
     coordinator: Coordinator
-    signer: Signer
+    signer: OpSigner
     provider_id: int
     slots: Slots
     journal: Journal
@@ -172,8 +172,8 @@ class Capacity:
         while True:
             try:
                 await self.look()
-            except (Unavailable, Refused) as trouble:
-                log.warning("granted capacity not read", reason=str(trouble))
+            except (Unavailable, Refused) as error:
+                log.warning("granted capacity not read", reason=str(error))
             await trio.sleep(_EVERY)
 
     async def look(self) -> None:
@@ -190,10 +190,10 @@ class Capacity:
         op = self.signer.request_capacity(n, await self.journal.next_time(_ISSUED_AT))
         outcome = await self.coordinator.run(op, trio.current_time() + _PATIENCE)
         log.info("capacity requested", n=n, outcome=describe(outcome))
-        if isinstance(outcome, Mined):
+        if isinstance(outcome, OpMined):
             await self.journal.note(_REQUESTED, n)
 
 
-def request_for(slots: int, provider: Provider) -> int:
+def request_for(slots: int, provider: ProviderRecord) -> int:
     """What must be requested so that, at this reputation, the grant is as large as the slots."""
     return min(_UINT32, -(-slots * _FULL_REPUTATION // max(1, provider.reputation)))

@@ -9,13 +9,12 @@ import trio
 from common.wire.states import JobState
 from svcd import metrics
 from svcd.coordinator.client import Coordinator
-from svcd.coordinator.outcomes import ChainRefused, CoordinatorRefusal, Mined, OpOutcome, describe
-from svcd.coordinator.sessions import Signer, SignInRefused
-from svcd.deadline_channel import DeadlineChannel
+from svcd.coordinator.outcomes import ChainRefused, CoordinatorRefusal, OpMined, OpOutcome, describe
+from svcd.coordinator.sessions import OpSigner, SignInRefused
 from svcd.errors import Unavailable
-from svcd.job.held import Held
+from svcd.job.held import ClaimedJob, Slot
 from svcd.job.row import Job
-from svcd.job.slots import Slot
+from svcd.stages.offers import DeadlineChannel
 from svcd.stages.pipeline import Pipeline
 from svcd.timings import Clock, Timings
 
@@ -39,7 +38,7 @@ class Offer:
 @attrs.frozen(slots=True, eq=False)
 class Claimer:
     coordinator: Coordinator
-    signer: Signer
+    signer: OpSigner
     clock: Clock
     provider_id: int
     pipeline: Pipeline
@@ -74,14 +73,14 @@ class Claimer:
             self.timings.relayed(trio.current_time() - sent)
             await self.pipeline.journal.claimed(job.job_id)
             metrics.jobs_claimed.inc()
-            held = Held(job, offer.model, offer.slot, sent + job.sla_secs)
+            held = ClaimedJob(job, offer.model, offer.slot, sent + job.sla_secs)
             log.info("job claimed", job=held.name, model=offer.model, sla_secs=job.sla_secs)
             await self.pipeline.to_open.send(held.sla_ends, held)
 
     async def _is_claimed(self, job: Job, outcome: OpOutcome, until: float) -> bool | None:
         """None when it could not be found out."""
         match outcome:
-            case Mined(succeeded=succeeded):
+            case OpMined(succeeded=succeeded):
                 return succeeded
             case ChainRefused(reason="NotOpen"):
                 pass  # perhaps by our own claim, whose first answer was lost
@@ -113,7 +112,7 @@ class Claimer:
         offer.slot.give_back()
 
 
-# What the chain made of an op whose answer was lost, or refused: asked for, never assumed.
+# Lookup of an op whose answer was lost or refused: the chain is asked, nothing is assumed.
 
 Standing = Literal["held", "settled", "ended", "unknown"]
 
@@ -125,7 +124,7 @@ class Lookup:
     coordinator: Coordinator
     provider_id: int
 
-    async def after(self, outcome: OpOutcome, held: Held) -> Standing:
+    async def after(self, outcome: OpOutcome, held: ClaimedJob) -> Standing:
         """Where the job stands after an op that was not confirmed. When the chain says that it is no longer claimed,
         an index that says it is, or nothing, is behind: it is waited for, so that a settle that came through is never
         taken for one that was refused."""
@@ -137,7 +136,7 @@ class Lookup:
                 return standing
             await trio.sleep(_LOOK_AGAIN)
 
-    async def standing(self, held: Held) -> Standing:
+    async def standing(self, held: ClaimedJob) -> Standing:
         """`unknown` when the coordinator does not say, or its index is not there yet."""
         try:
             job = await self.coordinator.job(held.job.job_id)

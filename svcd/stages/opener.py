@@ -10,19 +10,17 @@ import trio
 
 from common.box import SecretKey, open_sealed
 from common.container import Committed, Opener
-from svcd.chain import Chain, Claimed, Contradicted, NotClaimed
+from svcd.chain import ChainReader, Claimed, Contradicted, NotClaimed
 from svcd.configuration.config import ModelConfig
 from svcd.coordinator.client import Coordinator
-from svcd.coordinator.outcomes import CoordinatorRefusal, Released
-from svcd.coordinator.requests import Deployment
-from svcd.coordinator.sessions import Signer
-from svcd.errors import JobFailed, Unavailable
-from svcd.job.held import Held, Opened, Work
-from svcd.payload.gateway import Gateways
+from svcd.coordinator.outcomes import CoordinatorRefusal, ReleasedKey
+from svcd.coordinator.requests import ServedDeployment
+from svcd.coordinator.sessions import OpSigner
+from svcd.errors import Unavailable, WorkFailed
+from svcd.job.held import ClaimedJob, ModelWork, Opened
+from svcd.payload.gateway import PayloadGateways, Spool
 from svcd.payload.opening import committed, opened, ordered
-from svcd.payload.spool import Spool
-from svcd.stages.drain import Drain
-from svcd.stages.pipeline import Pipeline
+from svcd.stages.pipeline import Drain, Pipeline
 from svcd.timings import Clock, Timings
 
 T = TypeVar("T")
@@ -40,36 +38,36 @@ _PAUSE: Final = 2.0
 @attrs.frozen(slots=True, eq=False)
 class PayloadOpener:
     coordinator: Coordinator
-    signer: Signer
+    signer: OpSigner
     clock: Clock
-    deployment: Deployment
+    deployment: ServedDeployment
     provider_id: int
     box: SecretKey | None
-    gateways: Gateways
+    gateways: PayloadGateways
     models: Mapping[str, ModelConfig]
     spool_directory: Path
     max_container_bytes: int
     timings: Timings
     pipeline: Pipeline
     drain: Drain
-    chain: Chain | None = None
+    chain: ChainReader | None = None
 
-    async def step(self, held: Held) -> None:
+    async def step(self, held: ClaimedJob) -> None:
         model = self.models.get(held.model)
         if model is None:
-            raise JobFailed("unservable", f"{held.model!r} is no longer configured")
+            raise WorkFailed("unservable", f"{held.model!r} is no longer configured")
         if held.job.designated not in (0, self.provider_id):
-            raise JobFailed("not_our_bid", f"the job is designated to provider {held.job.designated}")
+            raise WorkFailed("not_our_bid", f"the job is designated to provider {held.job.designated}")
         deadline = held.sla_ends - self.timings.margin(model.margin_seconds)
         if trio.current_time() >= deadline:
-            raise JobFailed("claim_expired" if held.recovered else "deadline_wait", "no time is left to run it in")
+            raise WorkFailed("claim_expired" if held.recovered else "deadline_wait", "no time is left to run it in")
         with self.drain.work():
             if self.chain is not None:
                 await self._checked(self.chain, held, deadline)
             work = await self._work(held, model, deadline)
         await self.pipeline.to_run[held.model].send(held.sla_ends, work)
 
-    async def _checked(self, chain: Chain, held: Held, deadline: float) -> None:
+    async def _checked(self, chain: ChainReader, held: ClaimedJob, deadline: float) -> None:
         """Returns once the chain itself shows the claim, the payment and the terms that the coordinator told.
 
         A node that is away or behind is asked again, for as long as a failure can still be told in time.
@@ -79,24 +77,24 @@ class PayloadOpener:
             try:
                 standing = await chain.standing(held.job)
             except Unavailable as away:
-                failure = JobFailed("deadline_wait", str(away))
+                failure = WorkFailed("deadline_wait", str(away))
             else:
                 match standing:
                     case Claimed():
                         return
                     case Contradicted(why=why):
-                        raise JobFailed("unservable", f"the chain says otherwise than the coordinator: {why}")
+                        raise WorkFailed("unservable", f"the chain says otherwise than the coordinator: {why}")
                     case NotClaimed(why=why):
-                        failure = JobFailed("not_claimed", f"not on the chain: {why}")
+                        failure = WorkFailed("not_claimed", f"not on the chain: {why}")
             if trio.current_time() + _PAUSE >= until:
                 raise failure
             await trio.sleep(_PAUSE)
 
-    def _patience(self, held: Held, deadline: float) -> float:
+    def _patience(self, held: ClaimedJob, deadline: float) -> float:
         """Until when a job may wait to be opened, in the loop's time."""
         return min(deadline, max(held.claimed_at + _OPENED_WITHIN, trio.current_time() + _LEAST_PATIENCE))
 
-    async def _work(self, held: Held, model: ModelConfig, deadline: float) -> Opened:
+    async def _work(self, held: ClaimedJob, model: ModelConfig, deadline: float) -> Opened:
         job = held.job
         spool = Spool(self.spool_directory, self.max_container_bytes)
         try:
@@ -113,7 +111,7 @@ class PayloadOpener:
         what = await trio.to_thread.run_sync(ordered, held, envelope, model.serves)
         return Opened(
             held,
-            Work(
+            ModelWork(
                 job_id=job.job_id,
                 model=held.model,
                 modality=what.modality,
@@ -125,17 +123,17 @@ class PayloadOpener:
             envelope.result_key,
         )
 
-    async def _opener(self, held: Held, found: Committed, until: float) -> Callable[[], Opener]:
+    async def _opener(self, held: ClaimedJob, found: Committed, until: float) -> Callable[[], Opener]:
         book = self.deployment.book
         if held.job.designated == 0:
             dek = await self._released(held, found, until)
             return lambda: Opener.with_dek(dek)
         box = self.box
         if box is None:
-            raise JobFailed("no_cipher", "the job is sealed to our box key, and none is configured")
+            raise WorkFailed("no_cipher", "the job is sealed to our box key, and none is configured")
         return lambda: Opener.with_secret(box, book.chain_id, book.job_registry, held.job.owner)
 
-    async def _released(self, held: Held, found: Committed, until: float) -> bytes:
+    async def _released(self, held: ClaimedJob, found: Committed, until: float) -> bytes:
         """The payload key of an open bid, from the escrow."""
         answer_key = SecretKey.generate()  # for this job alone
         while True:
@@ -147,19 +145,19 @@ class PayloadOpener:
             if not passing or trio.current_time() + _PAUSE >= until:
                 break
             await trio.sleep(_PAUSE)
-        if isinstance(answer, Released):
+        if isinstance(answer, ReleasedKey):
             dek = open_sealed(answer_key, answer.dek_sealed)
             if dek is None or len(dek) != _DEK_BYTES:
-                raise JobFailed("undecryptable", "the escrow's answer is not sealed to the key that asked")
+                raise WorkFailed("undecryptable", "the escrow's answer is not sealed to the key that asked")
             return dek
         if (
             isinstance(answer, CoordinatorRefusal)
             and answer.status < 500
             and answer.status != httpx.codes.TOO_MANY_REQUESTS
         ):
-            raise JobFailed(answer.code or "escrow_unavailable", f"the escrow answered {answer.status}")
+            raise WorkFailed(answer.code or "escrow_unavailable", f"the escrow answered {answer.status}")
         detail = f"answered {answer.status} {answer.code}" if isinstance(answer, CoordinatorRefusal) else answer.detail
-        raise JobFailed("escrow_unreachable", detail)
+        raise WorkFailed("escrow_unreachable", detail)
 
 
 async def _off_loop(spool: Spool, act: Callable[[], T]) -> T:

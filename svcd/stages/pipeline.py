@@ -7,7 +7,8 @@
 Every way out passes through here, so that the slot is free and the count is right whatever happened.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, NoReturn, Protocol, TypeVar
 
 import attrs
@@ -15,11 +16,10 @@ import structlog
 import trio
 
 from svcd import metrics
-from svcd.deadline_channel import DeadlineChannel
-from svcd.errors import JobFailed
-from svcd.job.held import Failing, Finished, Held, Opened, Sealed
+from svcd.errors import WorkFailed
+from svcd.job.held import ClaimedJob, Failing, Finished, Opened, SealedJob
 from svcd.journal.journal import Journal
-from svcd.stages.exclusions import Exclusions
+from svcd.stages.offers import DeadlineChannel, Exclusions
 
 log = structlog.get_logger(__name__)
 
@@ -29,7 +29,7 @@ _ESCROW_AWAY: Final = frozenset({"escrow_unavailable", "escrow_unreachable"})
 
 class InHand(Protocol):
     @property
-    def held(self) -> Held: ...
+    def held(self) -> ClaimedJob: ...
 
 
 T = TypeVar("T", bound=InHand)
@@ -39,11 +39,11 @@ T = TypeVar("T", bound=InHand)
 class Pipeline:
     journal: Journal
     exclusions: Exclusions
-    to_open: DeadlineChannel[Held]
+    to_open: DeadlineChannel[ClaimedJob]
     to_run: dict[str, DeadlineChannel[Opened]]
     to_seal: DeadlineChannel[Finished]
-    to_upload: DeadlineChannel[Sealed]
-    to_settle: DeadlineChannel[Sealed]
+    to_upload: DeadlineChannel[SealedJob]
+    to_settle: DeadlineChannel[SealedJob]
     to_fail: DeadlineChannel[Failing]
 
     @classmethod
@@ -68,13 +68,13 @@ class Pipeline:
             item = await channel.receive()
             try:
                 await step(item)
-            except JobFailed as failure:
+            except WorkFailed as failure:
                 await self.give_up(item.held, failure)
             except Exception as bug:  # the specification's `internal_error`: counted and logged as our fault
                 log.exception("a stage met an unexpected failure", job=item.held.name)
-                await self.give_up(item.held, JobFailed("internal_error", type(bug).__name__))
+                await self.give_up(item.held, WorkFailed("internal_error", type(bug).__name__))
 
-    async def give_up(self, held: Held, failure: JobFailed) -> None:
+    async def give_up(self, held: ClaimedJob, failure: WorkFailed) -> None:
         if failure.reason in _ESCROW_AWAY:
             self.exclusions.escrow_is_away()
         log.warning("job given up", job=held.name, model=held.model, reason=failure.reason, detail=failure.detail)
@@ -84,17 +84,17 @@ class Pipeline:
         else:
             await self.left(held, failure.reason)
 
-    async def left(self, held: Held, reason: str) -> None:
+    async def left(self, held: ClaimedJob, reason: str) -> None:
         """No fail is sent, or none was taken: the job is left to be reclaimed."""
         await self.journal.ended(held.job.job_id, "given_up", reason)
         self._ended_without_settle(held, reason)
 
-    async def failed(self, held: Held, reason: str) -> None:
+    async def failed(self, held: ClaimedJob, reason: str) -> None:
         """The chain has taken our fail."""
         await self.journal.ended(held.job.job_id, "failed", reason)
         self._ended_without_settle(held, reason)
 
-    async def settled(self, held: Held, started: float | None) -> None:
+    async def settled(self, held: ClaimedJob, started: float | None) -> None:
         await self.journal.ended(held.job.job_id, "settled")
         metrics.jobs_settled.inc()
         if started is not None:
@@ -102,8 +102,45 @@ class Pipeline:
         held.slot.give_back()
         log.info("job settled", job=held.name, model=held.model)
 
-    def _ended_without_settle(self, held: Held, reason: str) -> None:
+    def _ended_without_settle(self, held: ClaimedJob, reason: str) -> None:
         metrics.jobs_failed.labels(reason).inc()
         self.exclusions.add(held.job.job_id, held.job.expires_at)
         held.slot.give_back()
         log.info("job ended without settle", job=held.name, model=held.model, reason=reason)
+
+
+# The two steps of stopping: no new jobs, and, when the grace is nearly over, no more work on those that are held.
+
+
+@attrs.define(slots=True, eq=False)
+class Drain:
+    begun: trio.Event = attrs.field(factory=trio.Event)
+    _cut: bool = False
+    _scopes: set[trio.CancelScope] = attrs.field(factory=set)
+
+    @property
+    def stopping(self) -> bool:
+        return self.begun.is_set()
+
+    def begin(self) -> None:
+        self.begun.set()
+
+    def cut(self) -> None:
+        """What is being worked on ends now, and is failed: its owner is refunded at once."""
+        self._cut = True
+        for scope in self._scopes:
+            scope.cancel()
+
+    @contextmanager
+    def work(self) -> Iterator[None]:
+        """Round work that may be cut: it then ends as `WorkFailed` (`unservable`)."""
+        with trio.CancelScope() as scope:
+            self._scopes.add(scope)
+            if self._cut:
+                scope.cancel()
+            try:
+                yield
+            finally:
+                self._scopes.discard(scope)
+        if scope.cancelled_caught:
+            raise WorkFailed("unservable", "the daemon is stopping")

@@ -8,19 +8,17 @@ import trio
 
 from common.refusal import Refused
 from svcd import metrics
-from svcd.breaker import Breaker
+from svcd.backends.backend import Breaker
 from svcd.configuration.config import ModelConfig
 from svcd.coordinator.client import Coordinator
-from svcd.deadline_channel import DeadlineChannel
-from svcd.discount import Discount, Rates
 from svcd.errors import Unavailable
-from svcd.health import Health
+from svcd.health import DaemonHealth
+from svcd.job.held import Slot, Slots
 from svcd.job.row import Job
-from svcd.job.slots import Slot, Slots
+from svcd.load import AskRates, Discount, Load
 from svcd.payload.gateway import is_content_id
-from svcd.probes.reading import Load
 from svcd.stages.claimer import Offer
-from svcd.stages.exclusions import Exclusions
+from svcd.stages.offers import DeadlineChannel, Exclusions
 from svcd.timings import Clock, Timings
 
 log = structlog.get_logger(__name__)
@@ -42,7 +40,7 @@ class Poller:
     exclusions: Exclusions
     timings: Timings
     offers: DeadlineChannel[Offer]
-    health: Health
+    health: DaemonHealth
     # Leased to us at the last poll and of no use to us. The coordinator counts them as it counts what we claim: a few
     # orders for a window that is not sold here would otherwise be all that we are ever handed.
     _unwanted: int = 0
@@ -53,9 +51,9 @@ class Poller:
             # Until it has had an answer, this stage says nothing twice: one line when it turns, either way.
             try:
                 await self.poll()
-            except (Unavailable, Refused) as trouble:
+            except (Unavailable, Refused) as error:
                 if not refused:
-                    log.warning("poll failed", model=self.model.name, reason=str(trouble))
+                    log.warning("poll failed", model=self.model.name, reason=str(error))
                 refused = True
             else:
                 if refused:
@@ -97,7 +95,7 @@ class Poller:
             return 0
         return min(self.slots.free(self.model.name), int((1 - load) * self.model.slots + 1e-9))
 
-    def _is_wanted(self, job: Job, floors: dict[int, Rates]) -> bool:
+    def _is_wanted(self, job: Job, floors: dict[int, AskRates]) -> bool:
         floor = floors.get(job.sla_secs)
         return (
             floor is not None

@@ -15,11 +15,10 @@ from common.refusal import Refused
 from common.wire.states import JobState
 from svcd import metrics
 from svcd.coordinator.client import Coordinator
-from svcd.errors import JobFailed, Unavailable
-from svcd.job.held import CLAIM_DEAD_AFTER, Held, Sealed
+from svcd.errors import Unavailable, WorkFailed
+from svcd.job.held import CLAIM_DEAD_AFTER, ClaimedJob, SealedJob, Slots
 from svcd.job.row import Job
-from svcd.job.slots import Slots
-from svcd.journal.entries import Entry
+from svcd.journal.entries import JobEntry
 from svcd.stages.pipeline import Pipeline
 from svcd.stages.runner import needs_upload
 from svcd.timings import Clock
@@ -32,7 +31,7 @@ _RETRY: Final = 2.0
 Verdict = Literal["wait", "not_claimed", "settled", "failed", "claim_expired", "fail", "settle", "work"]
 
 
-def verdict(entry: Entry, job: Job | None, provider_id: int, now: float) -> Verdict:
+def verdict(entry: JobEntry, job: Job | None, provider_id: int, now: float) -> Verdict:
     """What is to become of a job that the journal holds live. `job` is the chain's view of it."""
     if job is None or job.state == JobState.OPEN:
         if now - entry.claim_sent < CLAIM_DEAD_AFTER:
@@ -67,8 +66,8 @@ class Reconciler:
             try:
                 await self.once()
                 return
-            except (Unavailable, Refused) as trouble:
-                log.warning("held jobs not looked up yet", reason=str(trouble))
+            except (Unavailable, Refused) as error:
+                log.warning("held jobs not looked up yet", reason=str(error))
                 await trio.sleep(_RETRY)
 
     async def run(self) -> NoReturn:
@@ -76,8 +75,8 @@ class Reconciler:
             await trio.sleep(_EVERY)
             try:
                 await self.once()
-            except (Unavailable, Refused) as trouble:
-                log.warning("held jobs not looked up", reason=str(trouble))
+            except (Unavailable, Refused) as error:
+                log.warning("held jobs not looked up", reason=str(error))
 
     async def once(self) -> None:
         for entry in await self.pipeline.journal.live():
@@ -100,10 +99,10 @@ class Reconciler:
         model = names.get(job.model_id, f"model {job.model_id}")
         log.warning("a claimed job that the journal does not know is taken on", job="0x" + job.job_id.hex())
         await self.pipeline.journal.adopted(job, model)
-        entry = Entry(job, model, "claimed", float(job.claimed_at), None, None, None, None)
+        entry = JobEntry(job, model, "claimed", float(job.claimed_at), None, None, None, None)
         await self._resume(entry, job)
 
-    async def _resume(self, entry: Entry, job: Job | None) -> None:
+    async def _resume(self, entry: JobEntry, job: Job | None) -> None:
         journal, job_id = self.pipeline.journal, entry.job.job_id
         decided = verdict(entry, job, self.provider_id, self.clock.wall())
         if decided == "wait":
@@ -117,20 +116,22 @@ class Reconciler:
             return
         on_chain = job if job is not None else entry.job
         ends = self.clock.in_loop_time(on_chain.claimed_at + on_chain.sla_secs)
-        held = Held(on_chain, entry.model, slot, ends, recovered=True)
+        held = ClaimedJob(on_chain, entry.model, slot, ends, recovered=True)
         match decided:
             case "settled":
                 await self.pipeline.settled(held, None)
             case "failed":
                 await self.pipeline.failed(held, entry.reason or "internal_error")
             case "fail":
-                await self.pipeline.give_up(held, JobFailed(entry.reason or "unservable", "begun by an earlier run"))
+                await self.pipeline.give_up(held, WorkFailed(entry.reason or "unservable", "begun by an earlier run"))
             case "claim_expired" if on_chain.state == JobState.CLAIMED:
-                await self.pipeline.give_up(held, JobFailed("claim_expired", "the SLA is over"))
+                await self.pipeline.give_up(held, WorkFailed("claim_expired", "the SLA is over"))
             case "claim_expired":
                 await self.pipeline.left(held, "claim_expired")
             case "settle":
-                sealed = Sealed(held, entry.completion_tok or 0, entry.result_length or 0, result_cid=entry.result_cid)
+                sealed = SealedJob(
+                    held, entry.completion_tok or 0, entry.result_length or 0, result_cid=entry.result_cid
+                )
                 large = needs_upload(sealed.length) and sealed.result_cid is None
                 await (self.pipeline.to_upload if large else self.pipeline.to_settle).send(ends, sealed)
             case "work":

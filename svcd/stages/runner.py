@@ -10,18 +10,16 @@ from common.envelope import ResultBody
 from common.refusal import Refused
 from common.result import ResultSealer
 from svcd import metrics
-from svcd.backends.backend import Backend
-from svcd.breaker import Breaker
+from svcd.backends.backend import Backend, Breaker
 from svcd.coordinator.client import Coordinator
 from svcd.coordinator.outcomes import CoordinatorRefusal, Uploaded
-from svcd.coordinator.requests import Deployment
+from svcd.coordinator.requests import ServedDeployment
 from svcd.coordinator.sessions import SignInRefused
-from svcd.errors import JobFailed
-from svcd.job.held import Finished, Opened, Output, Sealed
+from svcd.errors import WorkFailed
+from svcd.job.held import Finished, Opened, SealedJob, WorkOutput
 from svcd.journal.journal import LONGEST_ROW
 from svcd.payload.opening import sealable
-from svcd.stages.drain import Drain
-from svcd.stages.pipeline import Pipeline
+from svcd.stages.pipeline import Drain, Pipeline
 from svcd.stages.settler import refused, sign_in_refused
 from svcd.timings import Timings
 
@@ -43,11 +41,11 @@ class Runner:
     async def step(self, opened: Opened) -> None:
         started = trio.current_time()
         if started >= opened.work.deadline:
-            raise JobFailed("deadline_wait", "no time is left to run it in")
+            raise WorkFailed("deadline_wait", "no time is left to run it in")
         try:
             with self.drain.work(), metrics.backend_latency.labels(self.model).time():
                 output = await self._run(opened)
-        except JobFailed as failure:
+        except WorkFailed as failure:
             self.breaker.failed(failure.backend_fault)
             raise
         except Exception:
@@ -59,13 +57,13 @@ class Runner:
             opened.held.sla_ends, Finished(opened.held, output, opened.result_key, started)
         )
 
-    async def _run(self, opened: Opened) -> Output:
+    async def _run(self, opened: Opened) -> WorkOutput:
         deadline = opened.work.deadline
         output = None
         with trio.move_on_at(deadline + _LENIENCE):
             output = await self.backend.run(opened.work)
         if output is None or trio.current_time() > deadline:
-            raise JobFailed("sla_abandon", "the backend was not done within the SLA's margin", backend_fault=True)
+            raise WorkFailed("sla_abandon", "the backend was not done within the SLA's margin", backend_fault=True)
         return output
 
 
@@ -83,7 +81,7 @@ class Uploader:
     coordinator: Coordinator
     pipeline: Pipeline
 
-    async def step(self, sealed: Sealed) -> None:
+    async def step(self, sealed: SealedJob) -> None:
         job_id = sealed.held.job.job_id
         content = await self.pipeline.journal.open_result(job_id)
         try:
@@ -94,7 +92,7 @@ class Uploader:
         match outcome:
             case Uploaded(cid=cid):
                 if cid is None:
-                    raise JobFailed("settle_upload_invalid", "the upload was answered without a content id")
+                    raise WorkFailed("settle_upload_invalid", "the upload was answered without a content id")
                 await self.pipeline.journal.uploaded(job_id, cid)
                 await self.pipeline.to_settle.send(sealed.held.sla_ends, attrs.evolve(sealed, result_cid=cid))
             case CoordinatorRefusal():
@@ -102,7 +100,7 @@ class Uploader:
             case SignInRefused():
                 raise sign_in_refused(outcome)
             case _:
-                raise JobFailed("settle_transport_error", outcome.detail)
+                raise WorkFailed("settle_transport_error", outcome.detail)
 
 
 # Sealing an output to its owner, and keeping it: from here on nothing is run a second time.
@@ -111,8 +109,8 @@ _PIECE: Final = 65_536  # what the sealer is fastest with
 
 
 @attrs.frozen(slots=True, eq=False)
-class Sealer:
-    deployment: Deployment
+class SealStage:
+    deployment: ServedDeployment
     pipeline: Pipeline
 
     async def step(self, finished: Finished) -> None:
@@ -123,14 +121,14 @@ class Sealer:
             try:
                 body = ResultBody(job.job_id, sealable(output.output), output.usage).encode()
             except Refused as refusal:
-                raise JobFailed("backend_error", f"the output is no JSON to be sealed: {refusal}") from None
+                raise WorkFailed("backend_error", f"the output is no JSON to be sealed: {refusal}") from None
             return sealed_result(finished.result_key, book.chain_id, book.job_registry, job.job_id, body)
 
         result = await trio.to_thread.run_sync(seal)
         completion_tok = min(output.completion_tok, job.units_out)
         await self.pipeline.journal.sealed(job.job_id, completion_tok, result)
         kept = result if len(result) <= LONGEST_ROW else None
-        sealed = Sealed(held, completion_tok, len(result), result=kept, started=finished.started)
+        sealed = SealedJob(held, completion_tok, len(result), result=kept, started=finished.started)
         channel = self.pipeline.to_upload if needs_upload(sealed.length) else self.pipeline.to_settle
         await channel.send(held.sla_ends, sealed)
 

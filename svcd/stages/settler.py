@@ -9,11 +9,11 @@ import trio
 
 from common.scalars import base64_of
 from svcd.coordinator.client import Coordinator
-from svcd.coordinator.outcomes import ChainRefused, CoordinatorRefusal, Mined, OpOutcome, StillPending, describe
-from svcd.coordinator.requests import NoAnswer
-from svcd.coordinator.sessions import Body, Signer, SignInRefused
-from svcd.errors import JobFailed
-from svcd.job.held import Failing, Held, Sealed
+from svcd.coordinator.outcomes import ChainRefused, CoordinatorRefusal, OpMined, OpOutcome, OpPending, describe
+from svcd.coordinator.requests import Unanswered
+from svcd.coordinator.sessions import Body, OpSigner, SignInRefused
+from svcd.errors import WorkFailed
+from svcd.job.held import ClaimedJob, Failing, SealedJob
 from svcd.stages.claimer import Lookup
 from svcd.stages.pipeline import Pipeline
 from svcd.timings import Clock, Timings
@@ -21,20 +21,20 @@ from svcd.timings import Clock, Timings
 # The specification's name for each way in which a result was not taken.
 
 
-def refused(outcome: CoordinatorRefusal) -> JobFailed:
+def refused(outcome: CoordinatorRefusal) -> WorkFailed:
     match outcome.status:
         case httpx.codes.FORBIDDEN:
-            return JobFailed("settle_rejected", outcome.code or "")
+            return WorkFailed("settle_rejected", outcome.code or "")
         case httpx.codes.REQUEST_ENTITY_TOO_LARGE:
-            return JobFailed("settle_result_too_large", outcome.code or "")
+            return WorkFailed("settle_result_too_large", outcome.code or "")
         case status:
-            return JobFailed(f"settle_http_{status}", outcome.code or "")
+            return WorkFailed(f"settle_http_{status}", outcome.code or "")
 
 
-def sign_in_refused(outcome: SignInRefused) -> JobFailed:
+def sign_in_refused(outcome: SignInRefused) -> WorkFailed:
     if outcome.status is None:
-        return JobFailed("settle_transport_error", f"no session: {outcome.detail}")
-    return JobFailed(f"session_http_{outcome.status}", outcome.detail)
+        return WorkFailed("settle_transport_error", f"no session: {outcome.detail}")
+    return WorkFailed(f"session_http_{outcome.status}", outcome.detail)
 
 
 log = structlog.get_logger(__name__)
@@ -49,20 +49,20 @@ _STALE: Final = ChainRefused("StaleOp")
 @attrs.frozen(slots=True, eq=False)
 class Settler:
     coordinator: Coordinator
-    signer: Signer
+    signer: OpSigner
     clock: Clock
     lookup: Lookup
     timings: Timings
     pipeline: Pipeline
 
-    async def step(self, sealed: Sealed) -> None:
+    async def step(self, sealed: SealedJob) -> None:
         held = sealed.held
         op, signed_at, pause = await self._op(sealed), trio.current_time(), _PAUSE
         while True:
             started = trio.current_time()
             outcome = await self.coordinator.run(op, held.sla_ends, resend=False)
             match outcome:
-                case Mined(succeeded=True):
+                case OpMined(succeeded=True):
                     self.timings.relayed(trio.current_time() - started)
                     return await self.pipeline.settled(held, sealed.started)
                 case CoordinatorRefusal(code="unknown_result") if sealed.result_cid is not None:
@@ -80,13 +80,13 @@ class Settler:
             if failure is not None and (over or final):
                 raise failure
             if over:
-                raise JobFailed("settle_http_504", describe(outcome))
+                raise WorkFailed("settle_http_504", describe(outcome))
             await trio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
             if outcome == _STALE or trio.current_time() - signed_at > _SIGNED_AGAIN_AFTER:
                 op, signed_at = await self._op(sealed), trio.current_time()
 
-    async def _op(self, sealed: Sealed) -> Body:
+    async def _op(self, sealed: SealedJob) -> Body:
         op = self.signer.settle(sealed.held.job.job_id, sealed.completion_tok, self.clock.now())
         if sealed.result_cid is not None:
             return op | {"result_cid": sealed.result_cid}
@@ -100,24 +100,24 @@ class Settler:
         return op | {"result": base64_of(result)}
 
 
-def _failure(outcome: OpOutcome) -> JobFailed | None:
+def _failure(outcome: OpOutcome) -> WorkFailed | None:
     """None for a settle that may be mined yet."""
     match outcome:
-        case Mined():
-            return JobFailed("settle_reverted", f"mined and reverted in {outcome.tx_hash}")
+        case OpMined():
+            return WorkFailed("settle_reverted", f"mined and reverted in {outcome.tx_hash}")
         case ChainRefused():
-            return JobFailed(f"settle_{outcome.reason}")
+            return WorkFailed(f"settle_{outcome.reason}")
         case CoordinatorRefusal():
             return refused(outcome)
         case SignInRefused():
             return sign_in_refused(outcome)
-        case NoAnswer():
-            return JobFailed("settle_transport_error", outcome.detail)
-        case StillPending():
+        case Unanswered():
+            return WorkFailed("settle_transport_error", outcome.detail)
+        case OpPending():
             return None
 
 
-def _may_pass(held: Held, outcome: OpOutcome) -> bool:
+def _may_pass(held: ClaimedJob, outcome: OpOutcome) -> bool:
     """Refusals that say nothing final. A wrong clock, ours or the coordinator's, is set right. And what a
     reorganisation took off the chain, the claim or the post as well, comes back: the coordinator sends their bytes
     again. Given up then, the job would be claimed by us again, and worked on by nobody until it is reclaimed."""
@@ -133,7 +133,7 @@ def _may_pass(held: Held, outcome: OpOutcome) -> bool:
 def _is_final(outcome: OpOutcome) -> bool:
     """Whether another attempt would meet the same. What the coordinator calls retryable it was asked again already."""
     match outcome:
-        case Mined() | ChainRefused():
+        case OpMined() | ChainRefused():
             return True
         case CoordinatorRefusal(status=int(status)) | SignInRefused(status=int(status)):
             return status <= _SERVER_ERROR
@@ -150,7 +150,7 @@ _LONGEST_FAIL_PAUSE: Final = 30.0
 @attrs.frozen(slots=True, eq=False)
 class Failer:
     coordinator: Coordinator
-    signer: Signer
+    signer: OpSigner
     clock: Clock
     lookup: Lookup
     pipeline: Pipeline
@@ -162,7 +162,7 @@ class Failer:
         while True:
             op = self.signer.fail(held.job.job_id, self.clock.now())
             outcome = await self.coordinator.run(op, min(until, trio.current_time() + _LEAST_PATIENCE))
-            if isinstance(outcome, Mined) and outcome.succeeded:
+            if isinstance(outcome, OpMined) and outcome.succeeded:
                 return await self.pipeline.failed(held, reason)
             log.warning("fail not confirmed", job=held.name, reason=reason, outcome=describe(outcome))
             match await self.lookup.after(outcome, held):

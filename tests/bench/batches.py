@@ -41,7 +41,7 @@ from coordinatord.relayer.outbox_sql import RelayKind
 from devnet import accounts
 from devnet.anvil import Anvil, running_anvil
 from devnet.app import deployed_market
-from devnet.market import Market
+from devnet.market import DevnetMarket
 from devnet.ports import pick_free
 from devnet.postgres import running_postgres
 from devnet.world import World
@@ -101,7 +101,7 @@ async def stand() -> AsyncIterator[Stand]:
                 yield Stand(coordinator, url, anvil, owner, submitter)
 
 
-async def _owner(anvil: Anvil, market: Market, http: httpx.AsyncClient) -> tuple[Party, Submitter]:
+async def _owner(anvil: Anvil, market: DevnetMarket, http: httpx.AsyncClient) -> tuple[Party, Submitter]:
     book = AddressBook.parse(json.dumps(market.address_book).encode())
     wallet = accounts.derive().with_role("client")[0]
     owner = Party(wallet_of(wallet), Domains.of(book), book.job_registry, http, wallet.box_key)

@@ -21,7 +21,7 @@ from common.scalars import hex_of
 from coordinatord.chain.rpc import open_rpc
 from devnet.anvil import CHAIN_ID
 from devnet.child import Program, running
-from devnet.errors import Trouble
+from devnet.errors import DevnetError
 from devnet.ports import LOOPBACK, pick_free
 from tests.bench.indexing import DENSE, Chain, filled, index_all, medians, timed
 from tests.bench.row import Row
@@ -52,12 +52,12 @@ def lift_rate_limit() -> None:
     """Replace the one line of the installed Ponder that limits it; `Trouble` when it is not there."""
     file = _PACKAGE / "rpc" / "index.js"
     if not file.is_file():
-        raise Trouble("Ponder is not installed: run `make bench-ponder`")
+        raise DevnetError("Ponder is not installed: run `make bench-ponder`")
     source = file.read_text(encoding="utf-8")
     if _LIFTED in source:
         return
     if source.count(_STOCK) != 1:
-        raise Trouble(f"this Ponder limits its rate elsewhere: no line {_STOCK!r} in {file}")
+        raise DevnetError(f"this Ponder limits its rate elsewhere: no line {_STOCK!r} in {file}")
     file.write_text(source.replace(_STOCK, _LIFTED), encoding="utf-8")
 
 
@@ -83,7 +83,7 @@ async def by_ponder(chain: Chain, folder: Path) -> float:
 def _program(chain: Chain, folder: Path, log: Path) -> Program:
     node = shutil.which("node")
     if node is None:
-        raise Trouble("node is not in PATH: run `make bench-ponder`")
+        raise DevnetError("node is not in PATH: run `make bench-ponder`")
     arguments = ("start", "--root", str(_PROJECT), "--schema", _SCHEMA, "--log-format", "json", "--log-level", "info")
     environment = {
         "DATABASE_URL": _database(chain),

@@ -12,13 +12,13 @@ from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp
 
+from common.daemon.secret import Secret
 from coordinatord.base.outcomes import SessionRow
-from coordinatord.base.secret import Secret
 from coordinatord.book.polls import Funding, Polls
 from coordinatord.book.reads import IndexReads
 from coordinatord.book.routes import Book
+from coordinatord.database.batched_reads import Snapshot
 from coordinatord.database.connections import open_database
-from coordinatord.database.snapshot import Snapshot
 from coordinatord.files.files import FileStore
 from coordinatord.files.routes import FileRoutes
 from coordinatord.http.bodies import BodyBudget, BodyReader

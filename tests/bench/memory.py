@@ -15,7 +15,7 @@ import asyncpg
 from coordinatord.chain.rpc import open_rpc
 from devnet.app import local_world
 from devnet.ports import pick_free
-from devnet.settings import Settings
+from devnet.settings import DevnetSettings
 from tests.bench.indexing import Chain, filled, index_all, timed
 from tests.bench.row import Row
 
@@ -58,7 +58,7 @@ def _index_row() -> Row:
     return Row(what, last, "MiB", against, last / first, 1.1, last / first <= 1.1)
 
 
-async def _idle(settings: Settings) -> float:
+async def _idle(settings: DevnetSettings) -> float:
     async with local_world(settings, lambda _: None) as up:
         return resident(up.coordinator.child.pid)
 
@@ -67,7 +67,7 @@ def _idle_row() -> Row:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         ports = {name: pick_free() for name in ("rpc_port", "pin_store_port", "database_port", "api_port")}
-        used = anyio.run(_idle, Settings(state_dir=place / "world", metrics_port=pick_free(), **ports))
+        used = anyio.run(_idle, DevnetSettings(state_dir=place / "world", metrics_port=pick_free(), **ports))
     what, against = "memory of an idle coordinator", f"{IDLE_LIMIT} MiB"
     return Row(what, used, "MiB", against, used / IDLE_LIMIT, 1, used <= IDLE_LIMIT)
 

@@ -17,7 +17,7 @@ import anyio
 
 from common.cid import Cid, Codec
 from devnet.child import Program, running
-from devnet.pins import BUCKET, REGION, PinStore
+from devnet.pins import BUCKET, REGION, PinStoreService
 from devnet.ports import LOOPBACK
 
 _ONE_BLOCK = 1 << 18
@@ -25,7 +25,7 @@ _RANGE = re.compile(rb"bytes=(\d+)-(\d*)")
 
 
 @asynccontextmanager
-async def quick_store(port: int, logs: Path) -> AsyncIterator[PinStore]:
+async def quick_store(port: int, logs: Path) -> AsyncIterator[PinStoreService]:
     command = (sys.executable, "-m", "tests.bench.quick_store", str(port))
     async with running(Program("quick store", command, logs / "store.log")) as child:
 
@@ -37,7 +37,7 @@ async def quick_store(port: int, logs: Path) -> AsyncIterator[PinStore]:
             return True
 
         await child.wait_until(answers)
-        yield PinStore(f"http://{LOOPBACK}:{port}", "key", "secret", BUCKET, REGION, child)
+        yield PinStoreService(f"http://{LOOPBACK}:{port}", "key", "secret", BUCKET, REGION, child)
 
 
 class _Connection(asyncio.Protocol):

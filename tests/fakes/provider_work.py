@@ -3,7 +3,7 @@
 import math
 
 from common.pricing.assets import Modality
-from svcd.job.held import Work
+from svcd.job.held import ModelWork
 
 
 def work_on(
@@ -14,8 +14,8 @@ def work_on(
     units_out: int = 100,
     deadline: float = math.inf,
     model: str = "market/model",
-) -> Work:
-    return Work(
+) -> ModelWork:
+    return ModelWork(
         job_id=bytes(range(32)),
         model=model,
         modality=modality,

@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 import anyio
 import anyio.abc
 
+from common.daemon.logs import set_up_logging
 from common.secp256k1 import Wallet
-from coordinatord.base.logs import set_up_logging
 from coordinatord.chain.rpc import open_rpc
 from coordinatord.database.connections import open_database
 from coordinatord.database.notices import Notices

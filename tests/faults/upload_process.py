@@ -11,14 +11,14 @@ from collections.abc import AsyncIterator
 import anyio
 import anyio.abc
 
-from coordinatord.base.secret import Secret
+from common.daemon.secret import Secret
 from coordinatord.database.connections import open_database
 from coordinatord.files.files import FileStore
 from coordinatord.pins.store import open_pin_store
-from devnet.pins import PinStore
+from devnet.pins import PinStoreService
 
 
-async def upload_process(database_url: str, pins: PinStore) -> anyio.abc.Process:
+async def upload_process(database_url: str, pins: PinStoreService) -> anyio.abc.Process:
     environment = {
         **os.environ,
         "DATABASE_URL": database_url,

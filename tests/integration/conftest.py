@@ -20,8 +20,8 @@ from devnet import accounts
 from devnet.accounts import Cast
 from devnet.anvil import Anvil, running_anvil
 from devnet.app import deployed_market
-from devnet.market import Market
-from devnet.pins import PinStore, running_pin_store
+from devnet.market import DevnetMarket
+from devnet.pins import PinStoreService, running_pin_store
 from devnet.ports import pick_free
 from devnet.postgres import Postgres, running_postgres
 from devnet.world import World
@@ -61,7 +61,7 @@ def postgres(services: Services) -> Iterator[Postgres]:
 
 
 @pytest.fixture(scope="session")
-def pin_store(services: Services) -> Iterator[PinStore]:
+def pin_store(services: Services) -> Iterator[PinStoreService]:
     """Shared by all tests: each uses keys of its own."""
     yield from services.run(running_pin_store(pick_free(), services.folder("pins"), services.folder("logs")))
 
@@ -72,7 +72,7 @@ def cast() -> Cast:
 
 
 @pytest.fixture(scope="session")
-def market(services: Services, shared_anvil: Anvil, cast: Cast) -> Market:
+def market(services: Services, shared_anvil: Anvil, cast: Cast) -> DevnetMarket:
     return services.portal.call(deployed_market, shared_anvil, cast)
 
 
@@ -119,6 +119,6 @@ def anvil(services: Services, shared_anvil: Anvil) -> Iterator[Anvil]:
 
 
 @pytest.fixture
-def world(market: Market, anvil: Anvil, pin_store: PinStore, postgres: Postgres, cast: Cast) -> World:
+def world(market: DevnetMarket, anvil: Anvil, pin_store: PinStoreService, postgres: Postgres, cast: Cast) -> World:
     """The open market on the chain, with wallets and services. For a database, use `database_url`."""
     return World(anvil, pin_store, postgres, cast, market)

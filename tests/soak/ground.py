@@ -13,11 +13,11 @@ import attrs
 from common.address_book import AddressBook
 from coordinatord.config import Config, read_config
 from devnet import accounts
-from devnet.accounts import Cast, Wallet
+from devnet.accounts import Cast, DevWallet
 from devnet.anvil import Anvil, running_anvil
 from devnet.app import deployed_market
-from devnet.market import Market
-from devnet.pins import PinStore, running_pin_store
+from devnet.market import DevnetMarket
+from devnet.pins import PinStoreService, running_pin_store
 from devnet.ports import LOOPBACK, pick_free
 from devnet.postgres import running_postgres
 from tests.faults.rpc_proxy import RpcProxy, rpc_proxy
@@ -37,9 +37,9 @@ class Ground:
     postgres: Daemon
     database_url: str  # past the proxy: for checks
     pins: Daemon
-    pin_store: PinStore
+    pin_store: PinStoreService
     cast: Cast
-    market: Market
+    market: DevnetMarket
     rpc: RpcProxy
     store: TcpProxy
     database: TcpProxy
@@ -63,7 +63,7 @@ class Ground:
         return [*self.coordinators, *self.providers]
 
     @property
-    def strangers(self) -> list[Wallet]:
+    def strangers(self) -> list[DevWallet]:
         """Providers that are registered and run no daemon."""
         return self.cast.with_role("provider")[len(self.providers) :]
 

@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from devnet.accounts import Wallet
+from devnet.accounts import DevWallet
 from devnet.catalogue import MODELS
 from devnet.child import Program
-from devnet.market import Market
-from devnet.pins import PinStore
+from devnet.market import DevnetMarket
+from devnet.pins import PinStoreService
 from tests.soak.shifted_clock import write_shift
 
 # Short enough for a run to see windows end, long enough for every fault.
@@ -41,8 +41,8 @@ def coordinator_program(
     metrics_port: int,
     rpc_url: str,
     database_url: str,
-    pins: PinStore,
-    market: Market,
+    pins: PinStoreService,
+    market: DevnetMarket,
     relayer_key: str,
     logs: Path,
     clock: Path,
@@ -75,7 +75,7 @@ def coordinator_program(
 
 def provider_program(
     name: str,
-    wallet: Wallet,
+    wallet: DevWallet,
     *,
     folder: Path,
     coordinator: str,

@@ -8,14 +8,14 @@ import asyncpg
 import attrs
 
 from common.address_book import AddressBook
-from coordinatord.base.secret import Secret
+from common.daemon.secret import Secret
 from coordinatord.chain.rpc import open_rpc, quantity
 from coordinatord.config import Config
 from coordinatord.database.connections import open_database
 from coordinatord.indexer.undo_sql import read_position
 from coordinatord.pins.store import open_pin_store
 from devnet.anvil import Anvil
-from devnet.pins import PinStore
+from devnet.pins import PinStoreService
 from tests.invariants.batches import broken_batches
 from tests.invariants.budgets import budget_violations
 from tests.invariants.exits import exit_violations
@@ -57,7 +57,7 @@ class Remains:
 
     anvil: Anvil
     database_url: str
-    pins: PinStore
+    pins: PinStoreService
     book: AddressBook
     config: Config  # what the coordinators were told, budgets among it
     emptied: Sequence[tuple[float, float]] = ()  # when relayers' accounts had nothing left

@@ -264,8 +264,8 @@ async def jobs(connection: Connection, state: Any, owner: str | None, limit: int
 async def _save(output: Output, client: Client, job: Job, path: Path) -> None:
     try:
         length = await client.save(job, path)
-    except OSError as trouble:
-        raise not_writable(path, trouble) from None
+    except OSError as error:
+        raise not_writable(path, error) from None
     output.say(f"{length} bytes written to {path}")
     if output.as_json:
         output.json({"job_id": job.id, "file": str(path), "bytes": length})

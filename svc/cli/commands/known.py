@@ -1,4 +1,4 @@
-"""Known markets: what is remembered of each, what the coordinator says now, and taking a change as it was announced."""
+"""Commands about this user: known markets and wallet keys."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -130,8 +130,8 @@ async def _stored(read: Callable[[], T]) -> T:
         return await to_thread.run_sync(read)
     except Refused as refusal:
         raise OrderRefused.because(refusal) from None
-    except OSError as trouble:
-        raise OrderRefused(f"the known markets: {trouble}", param="SVC_KNOWN_MARKETS") from None
+    except OSError as error:
+        raise OrderRefused(f"the known markets: {error}", param="SVC_KNOWN_MARKETS") from None
 
 
 def _summary(each: KnownMarket) -> str:
@@ -165,8 +165,8 @@ def keygen(out: Path) -> Exit:
         wallet = create_wallet(out)
     except FileExistsError:
         raise click.UsageError(f"{out} exists already; choose another file") from None
-    except OSError as trouble:
-        raise click.UsageError(f"{out}: {trouble.strerror}") from None
+    except OSError as error:
+        raise click.UsageError(f"{out}: {error.strerror}") from None
     click.echo(f"wallet key written to {out} (readable by you alone; back it up)", err=True)
     click.echo(hex_of(wallet.address))
     return Exit.DONE

@@ -1,4 +1,4 @@
-"""What is for sale, by whom and at what price; and the key that open orders are sealed to."""
+"""Commands about the market: models, prices, providers; and the key that open orders are sealed to."""
 
 from pathlib import Path
 from typing import Final

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
-from devnet.accounts import Wallet as DevnetWallet
+from devnet.accounts import DevWallet as DevnetWallet
 from devnet.world import World
 from tests.integration.coordinatord.scene.batching import Batching
 from tests.integration.coordinatord.scene.party import Party, wallet_of

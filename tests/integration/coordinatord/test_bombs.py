@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import pytest
 
 from common.address_book import AddressBook
+from common.daemon.secret import Secret
 from common.domains import Domains
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import open_http
-from coordinatord.base.secret import Secret
 from coordinatord.chain import rpc as transport
 from coordinatord.chain.rpc import open_rpc
 from coordinatord.escrow.handover import Operators

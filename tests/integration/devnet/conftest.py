@@ -5,10 +5,10 @@ import botocore.session
 import pytest
 from botocore.config import Config
 
-from devnet.pins import PinStore
+from devnet.pins import PinStoreService
 
 
-def client_of(store: PinStore, *, secret: str | None = None) -> Any:
+def client_of(store: PinStoreService, *, secret: str | None = None) -> Any:
     """botocore's own S3 client, as any user of the store would have it."""
     return botocore.session.Session().create_client(
         "s3",
@@ -21,7 +21,7 @@ def client_of(store: PinStore, *, secret: str | None = None) -> Any:
 
 
 @pytest.fixture
-def s3(pin_store: PinStore) -> Iterator[Any]:
+def s3(pin_store: PinStoreService) -> Iterator[Any]:
     client = client_of(pin_store)
     yield client
     client.close()

@@ -6,13 +6,13 @@ import httpx
 import pytest
 
 from common.cid import cid_of
-from devnet.pins import PinStore
+from devnet.pins import PinStoreService
 
 CONTENT = b"what the gateway serves"
 
 
 @pytest.fixture
-def url(s3: Any, pin_store: PinStore) -> str:
+def url(s3: Any, pin_store: PinStoreService) -> str:
     s3.put_object(Bucket=pin_store.bucket, Key="gateway", Body=CONTENT)
     return f"{pin_store.gateway}/ipfs/{cid_of(CONTENT)}"
 
@@ -50,10 +50,10 @@ def test_content_held_already_is_not_sent_again(url: str) -> None:
     assert (answer.status_code, answer.content) == (304, b"")
 
 
-def test_unknown_content_is_not_found(pin_store: PinStore) -> None:
+def test_unknown_content_is_not_found(pin_store: PinStoreService) -> None:
     assert request("GET", f"{pin_store.gateway}/ipfs/{cid_of(b'never stored')}").status_code == 404
 
 
 @pytest.mark.parametrize("name", ["x", "..%2Findex.sqlite", "BAFKREIA", "Qm" + "a" * 44])
-def test_name_that_is_no_content_id_is_refused(pin_store: PinStore, name: str) -> None:
+def test_name_that_is_no_content_id_is_refused(pin_store: PinStoreService, name: str) -> None:
     assert request("GET", f"{pin_store.gateway}/ipfs/{name}").status_code in (400, 403)

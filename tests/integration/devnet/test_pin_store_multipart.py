@@ -8,13 +8,13 @@ import pytest
 from botocore.exceptions import ClientError
 
 from common.cid import cid_of
-from devnet.pins import PinStore
+from devnet.pins import PinStoreService
 
 PART = os.urandom(5 << 20)
 LAST = b"the rest"
 
 
-def begin(s3: Any, store: PinStore, key: str) -> dict[str, str]:
+def begin(s3: Any, store: PinStoreService, key: str) -> dict[str, str]:
     upload = s3.create_multipart_upload(Bucket=store.bucket, Key=key, Metadata={"note": "mine"})
     return {"Bucket": store.bucket, "Key": key, "UploadId": upload["UploadId"]}
 
@@ -29,7 +29,7 @@ def code_of(operation: Any, **arguments: Any) -> str:
     return str(refused.value.response["Error"]["Code"])
 
 
-def test_parts_sent_in_any_order_become_one_object_with_its_content_id(s3: Any, pin_store: PinStore) -> None:
+def test_parts_sent_in_any_order_become_one_object_with_its_content_id(s3: Any, pin_store: PinStoreService) -> None:
     upload = begin(s3, pin_store, "joined")
     last, first = send(s3, upload, 2, LAST), send(s3, upload, 1, PART)
     assert [part["Size"] for part in s3.list_parts(**upload)["Parts"]] == [len(PART), len(LAST)]
@@ -45,7 +45,7 @@ def test_parts_sent_in_any_order_become_one_object_with_its_content_id(s3: Any, 
     assert code_of(s3.list_parts, **upload) == "NoSuchUpload"
 
 
-def test_part_sent_again_replaces_the_first_one(s3: Any, pin_store: PinStore) -> None:
+def test_part_sent_again_replaces_the_first_one(s3: Any, pin_store: PinStoreService) -> None:
     upload = begin(s3, pin_store, "sent again")
     stale, fresh = send(s3, upload, 1, b"stale"), send(s3, upload, 1, b"fresh")
     assert code_of(s3.complete_multipart_upload, **upload, MultipartUpload={"Parts": [stale]}) == "InvalidPart"
@@ -53,7 +53,7 @@ def test_part_sent_again_replaces_the_first_one(s3: Any, pin_store: PinStore) ->
     assert s3.get_object(Bucket=upload["Bucket"], Key=upload["Key"])["Body"].read() == b"fresh"
 
 
-def test_aborted_upload_takes_no_more_parts_and_cannot_be_completed(s3: Any, pin_store: PinStore) -> None:
+def test_aborted_upload_takes_no_more_parts_and_cannot_be_completed(s3: Any, pin_store: PinStoreService) -> None:
     upload = begin(s3, pin_store, "aborted")
     part = send(s3, upload, 1, LAST)
     s3.abort_multipart_upload(**upload)
@@ -63,12 +63,12 @@ def test_aborted_upload_takes_no_more_parts_and_cannot_be_completed(s3: Any, pin
     assert code_of(s3.head_object, Bucket=upload["Bucket"], Key=upload["Key"]) == "404"
 
 
-def test_upload_is_known_under_its_own_key_only(s3: Any, pin_store: PinStore) -> None:
+def test_upload_is_known_under_its_own_key_only(s3: Any, pin_store: PinStoreService) -> None:
     upload = begin(s3, pin_store, "own key")
     assert code_of(s3.upload_part, **{**upload, "Key": "other"}, PartNumber=1, Body=LAST) == "NoSuchUpload"
 
 
-def test_parts_out_of_order_missing_or_too_small_leave_the_upload_open(s3: Any, pin_store: PinStore) -> None:
+def test_parts_out_of_order_missing_or_too_small_leave_the_upload_open(s3: Any, pin_store: PinStoreService) -> None:
     upload = begin(s3, pin_store, "refused")
     small, last = send(s3, upload, 1, LAST), send(s3, upload, 2, LAST)
     for parts, code in (

@@ -9,8 +9,8 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from devnet import postgres, tether
-from devnet.errors import Trouble
+from devnet import parent_watch, postgres
+from devnet.errors import DevnetError
 from devnet.ports import pick_free
 from devnet.postgres import running_postgres
 
@@ -45,14 +45,14 @@ async def test_database_of_root_runs_in_a_folder_that_is_closed_to_others(
             assert await connection.fetchval("select 41 + 1") == 42
         finally:
             await connection.close()
-        owner = {"account": pwd.getpwnam(tether.UNPRIVILEGED).pw_uid, "namespace": 0}[way]
+        owner = {"account": pwd.getpwnam(parent_watch.UNPRIVILEGED).pw_uid, "namespace": 0}[way]
         assert os.stat(f"/proc/{server.child.pid}").st_uid == owner
 
 
 @as_root
 async def test_second_way_is_taken_where_the_first_is_not_open(closed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres, "WAYS_OF_ROOT", ("account", "namespace"))
-    monkeypatch.setattr(tether, "UNPRIVILEGED", "no-such-account")  # here; the tether itself finds nobody
+    monkeypatch.setattr(parent_watch, "UNPRIVILEGED", "no-such-account")  # here; the tether itself finds nobody
     async with running_postgres(pick_free(), closed / "pg", closed / "logs") as server:
         assert server.child.program.run_as == "namespace"
 
@@ -61,9 +61,9 @@ async def test_second_way_is_taken_where_the_first_is_not_open(closed: Path, mon
 async def test_refusal_of_every_way_names_the_closed_folder_and_what_to_do(
     closed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tether, "UNPRIVILEGED", "no-such-account")
+    monkeypatch.setattr(parent_watch, "UNPRIVILEGED", "no-such-account")
     monkeypatch.setattr(postgres, "WAYS_OF_ROOT", ("account",))
-    with pytest.raises(Trouble, match=r"run as root.*account: there is no such.*as another user.*chmod o\+x "):
+    with pytest.raises(DevnetError, match=r"run as root.*account: there is no such.*as another user.*chmod o\+x "):
         async with running_postgres(pick_free(), closed / "pg", closed / "logs"):
             pass
 
@@ -73,5 +73,5 @@ def test_account_that_postgresql_refuses_is_known_by_name_or_number(monkeypatch:
     assert postgres.refusal_of_our_account() == "user 54321, who has no account"
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert postgres.refusal_of_our_account() == "root"
-    monkeypatch.setattr(os, "geteuid", lambda: pwd.getpwnam(tether.UNPRIVILEGED).pw_uid)
+    monkeypatch.setattr(os, "geteuid", lambda: pwd.getpwnam(parent_watch.UNPRIVILEGED).pw_uid)
     assert postgres.refusal_of_our_account() is None

@@ -11,10 +11,10 @@ import pytest
 from common.address_book import AddressBook
 from common.domains import Domains
 from devnet.accounts import Cast
-from devnet.accounts import Wallet as DevnetWallet
+from devnet.accounts import DevWallet as DevnetWallet
 from devnet.anvil import Anvil
-from devnet.market import Market
-from devnet.pins import PinStore
+from devnet.market import DevnetMarket
+from devnet.pins import PinStoreService
 from devnet.ports import pick_free
 from devnet.postgres import Postgres
 from devnet.world import World
@@ -53,7 +53,12 @@ class Shop:
 
 @pytest.fixture(scope="module")
 def shop(  # noqa: PLR0917 - fixtures come as arguments
-    services: Services, market: Market, shared_anvil: Anvil, pin_store: PinStore, postgres: Postgres, cast: Cast
+    services: Services,
+    market: DevnetMarket,
+    shared_anvil: Anvil,
+    pin_store: PinStoreService,
+    postgres: Postgres,
+    cast: Cast,
 ) -> Iterator[Shop]:
     """One coordinator per module, since starting one takes longer than most tests. It has an escrow.
 

@@ -10,12 +10,11 @@ import trio
 from svcd.backends.build import open_backend
 from svcd.backends.settings import read_backend
 from svcd.configuration.config import Whereabouts
-from svcd.coordinator.requests import NoAnswer, Requests
-from svcd.errors import JobFailed
+from svcd.coordinator.requests import Requests, Unanswered
+from svcd.errors import WorkFailed
+from svcd.load import fetch
 from svcd.operator.status import look
-from svcd.payload.gateway import Gateways
-from svcd.payload.spool import Spool
-from svcd.probes.reading import fetch
+from svcd.payload.gateway import PayloadGateways, Spool
 from tests.fakes.provider_work import work_on
 from tests.faults.bomb_server import BombServer, bomb_server, flat_memory
 
@@ -34,7 +33,7 @@ async def test_coordinators_encoded_answer_is_none_and_is_left_unread(server: Bo
     async with httpx.AsyncClient() as http:
         with flat_memory():
             answer = await Requests(http, server.url).ask("GET", "/evm/chain", attempts=1)
-    assert isinstance(answer, NoAnswer)
+    assert isinstance(answer, Unanswered)
     assert "encoded (gzip, gzip)" in answer.detail
     assert server.asked_for_no_encoding()
 
@@ -46,7 +45,7 @@ async def _fetched(server: BombServer, directory: Path) -> int:
         return spool.length
 
     async with httpx.AsyncClient() as http:
-        return await Gateways(http, [server.url]).fetch("bafyx", spool, trio.current_time() + 20, length)
+        return await PayloadGateways(http, [server.url]).fetch("bafyx", spool, trio.current_time() + 20, length)
 
 
 @pytest.mark.parametrize("redirects", [0, 2])
@@ -54,7 +53,7 @@ async def test_gateways_encoded_content_fails_the_job_unread(
     server: BombServer, tmp_path: Path, redirects: int
 ) -> None:
     server.redirects = redirects
-    with flat_memory(), pytest.raises(JobFailed, match=NAMED) as failed:
+    with flat_memory(), pytest.raises(WorkFailed, match=NAMED) as failed:
         await _fetched(server, tmp_path)
     assert failed.value.reason == "task_unresolved"
     assert len(server.heads) == redirects + 1  # it would be no other the next time
@@ -70,7 +69,7 @@ async def test_gateways_redirects_are_followed_and_their_bodies_left_alone(serve
 async def test_look_at_a_gateway_reads_nothing_of_it(server: BombServer) -> None:
     async with httpx.AsyncClient() as http:
         with flat_memory():
-            assert await Gateways(http, [server.url]).reachable(server.url) is None
+            assert await PayloadGateways(http, [server.url]).reachable(server.url) is None
 
 
 BACKENDS: dict[str, dict[str, object]] = {
@@ -88,7 +87,7 @@ async def test_backends_encoded_answer_is_the_providers_fault_and_is_left_unread
     async with open_backend(read_backend({**entries, "attempts": 1}, {})) as backend:
         with flat_memory():
             assert await backend.is_up()
-            with pytest.raises(JobFailed, match=NAMED) as failed:
+            with pytest.raises(WorkFailed, match=NAMED) as failed:
                 await backend.run(work_on())
     assert (failed.value.reason, failed.value.backend_fault) == ("backend_error", True)
     assert server.asked_for_no_encoding()
@@ -100,7 +99,7 @@ async def test_results_file_that_comes_encoded_is_left_unread() -> None:
         table = {"kind": "http", "submit_url": f"{jobs.url}/jobs", "poll_url": f"{jobs.url}/jobs/{{id}}"}
         entries = {**table, "download": True, "result_path": "output", "attempts": 1}
         async with open_backend(read_backend(entries, {})) as backend:
-            with flat_memory(), pytest.raises(JobFailed, match=NAMED):
+            with flat_memory(), pytest.raises(WorkFailed, match=NAMED):
                 await backend.run(work_on({"prompt": "x"}, modality="image"))
         assert files.asked_for_no_encoding()
 

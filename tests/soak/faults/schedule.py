@@ -12,7 +12,7 @@ from typing import Final
 import anyio
 import attrs
 
-from devnet.errors import Trouble
+from devnet.errors import DevnetError
 from tests.soak.faults.kinds import KINDS
 from tests.soak.faults.processes import UncleanExit
 from tests.soak.ground import Ground
@@ -64,5 +64,5 @@ async def strike_until_cancelled(ground: Ground, lane: Lane, every: float, timel
         with anyio.CancelScope(shield=True), timeline.fault(strike.kind):
             try:
                 await KINDS[strike.kind].strike(ground, strike.random, strike.seconds)
-            except (UncleanExit, Trouble) as broken:
+            except (UncleanExit, DevnetError) as broken:
                 timeline.complain(str(broken))

@@ -7,7 +7,7 @@ from typing import Final
 
 import attrs
 
-from devnet.accounts import Wallet
+from devnet.accounts import DevWallet
 from svc.client import Client
 from svc.wire.transport import REQUEST_SECONDS
 from tests.soak.ground import Ground
@@ -19,7 +19,7 @@ _MOST: Final = 10**12  # base units: a soak's money is made for it
 @attrs.define
 class Buyer:
     ground: Ground
-    wallet: Wallet
+    wallet: DevWallet
     random: Random
     doing: str = ""  # for whoever wonders why it takes so long
 

@@ -11,7 +11,7 @@ import attrs
 import httpx
 
 from common.domains import Domains
-from devnet.accounts import Wallet
+from devnet.accounts import DevWallet
 from tests.integration.coordinatord.scene.party import Party, wallet_of
 from tests.soak.ground import Ground
 from tests.soak.plain_http import plain_http
@@ -27,7 +27,7 @@ _MODEL: Final = 1
 class Idler:
     ground: Ground
     timeline: Timeline
-    wallet: Wallet
+    wallet: DevWallet
     random: Random
     _token: str = ""
     _turns: "count[int]" = attrs.field(factory=count)

@@ -3,7 +3,7 @@ import hashlib
 import pytest
 
 from common.cid import Cid, cid_of
-from common.dag import Block, read_block
+from common.dag import DagBlock, read_block
 from common.refusal import Refused
 
 
@@ -23,7 +23,7 @@ def node(*links: Cid, content: bytes = b"", kind: int = 2, old: bool = False) ->
 
 
 def test_raw_block_is_its_content() -> None:
-    assert read_block(cid_of(b"there"), b"there") == Block(b"there", ())
+    assert read_block(cid_of(b"there"), b"there") == DagBlock(b"there", ())
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["CIDv1", "CIDv0"])
@@ -31,8 +31,8 @@ def test_node_tells_its_own_content_and_its_links_in_order(old: bool) -> None:
     leaf, raw_leaf = node(content=b"one", kind=0)
     other, _ = node(content=b"two")
     root, raw = node(leaf, other, leaf, content=b"zero", old=old)
-    assert read_block(root, raw) == Block(b"zero", (leaf, other, leaf))
-    assert read_block(leaf, raw_leaf) == Block(b"one", ())
+    assert read_block(root, raw) == DagBlock(b"zero", (leaf, other, leaf))
+    assert read_block(leaf, raw_leaf) == DagBlock(b"one", ())
 
 
 def test_bytes_of_another_block_are_refused() -> None:

@@ -4,8 +4,8 @@ from typing import Final
 
 import pytest
 
-from devnet.errors import Trouble
-from devnet.ports import ANY_ADDRESS, LOOPBACK, Wanted, held, is_free, pick_free
+from devnet.errors import DevnetError
+from devnet.ports import ANY_ADDRESS, LOOPBACK, WantedPort, held, is_free, pick_free
 
 CHAIN: Final = "--rpc-port"
 STORE: Final = "--pin-store-port"
@@ -19,19 +19,19 @@ def taken() -> Iterator[int]:
 
 def test_usual_port_is_had_while_it_is_free() -> None:
     usual = pick_free()
-    with held([Wanted("chain", CHAIN, usual)]) as numbers:
+    with held([WantedPort("chain", CHAIN, usual)]) as numbers:
         assert numbers == {CHAIN: usual}
 
 
 def test_usual_port_that_another_process_has_is_replaced_by_a_free_one(taken: int) -> None:
-    with held([Wanted("chain", CHAIN, taken)]) as numbers:
+    with held([WantedPort("chain", CHAIN, taken)]) as numbers:
         assert numbers[CHAIN] != taken
         assert is_free(numbers[CHAIN])
 
 
 def test_port_of_a_devnet_that_does_not_listen_yet_is_left_to_it() -> None:
     usual = pick_free()
-    wanted = [Wanted("chain", CHAIN, usual)]
+    wanted = [WantedPort("chain", CHAIN, usual)]
     with held(wanted) as first, held(wanted) as second:
         assert first[CHAIN] == usual
         assert second[CHAIN] != usual
@@ -41,8 +41,8 @@ def test_port_of_a_devnet_that_does_not_listen_yet_is_left_to_it() -> None:
 
 def test_chosen_port_that_is_taken_is_named_with_its_service_and_its_flag(taken: int) -> None:
     with (
-        pytest.raises(Trouble, match=rf"port {taken} for the chain is taken.*{CHAIN}"),
-        held([Wanted("chain", CHAIN, 1, taken)]),
+        pytest.raises(DevnetError, match=rf"port {taken} for the chain is taken.*{CHAIN}"),
+        held([WantedPort("chain", CHAIN, 1, taken)]),
     ):
         pass
 
@@ -50,19 +50,19 @@ def test_chosen_port_that_is_taken_is_named_with_its_service_and_its_flag(taken:
 def test_port_chosen_for_two_services_is_refused() -> None:
     number = pick_free()
     with (
-        pytest.raises(Trouble, match=rf"port {number} is wanted by the chain and the pin store"),
-        held([Wanted("chain", CHAIN, 1, number), Wanted("pin store", STORE, 2, number)]),
+        pytest.raises(DevnetError, match=rf"port {number} is wanted by the chain and the pin store"),
+        held([WantedPort("chain", CHAIN, 1, number), WantedPort("pin store", STORE, 2, number)]),
     ):
         pass
 
 
 def test_usual_port_gives_way_to_one_that_was_chosen_for_another_service() -> None:
     number = pick_free()
-    with held([Wanted("chain", CHAIN, number), Wanted("pin store", STORE, 2, number)]) as numbers:
+    with held([WantedPort("chain", CHAIN, number), WantedPort("pin store", STORE, 2, number)]) as numbers:
         assert numbers[STORE] == number
         assert numbers[CHAIN] != number
 
 
 def test_port_that_is_taken_on_any_address_is_taken_for_a_service_on_all(taken: int) -> None:
-    with held([Wanted("coordinator", CHAIN, taken, host=ANY_ADDRESS)]) as numbers:
+    with held([WantedPort("coordinator", CHAIN, taken, host=ANY_ADDRESS)]) as numbers:
         assert numbers[CHAIN] != taken

@@ -14,7 +14,7 @@ from common.domains import Domains
 from common.messages.payments import job_payment
 from common.secp256k1 import Wallet
 from common.wire.states import JobState
-from svcd.chain import Chain, Claimed, Contradicted, NotClaimed, Standing
+from svcd.chain import ChainReader, Claimed, Contradicted, NotClaimed, Standing
 from svcd.errors import Unavailable
 from svcd.job.row import Job
 from tests.fakes.market import BOOK
@@ -100,7 +100,7 @@ class FakeNode:
 
 async def standing(node: FakeNode, job: Job = JOB) -> Standing:
     async with httpx.AsyncClient(transport=StreamedTransport(node.reply)) as http:
-        return await Chain(http, "http://node.example/key", BOOK, PROVIDER).standing(job)
+        return await ChainReader(http, "http://node.example/key", BOOK, PROVIDER).standing(job)
 
 
 async def test_claim_that_the_chain_shows_on_the_terms_told_is_ours() -> None:

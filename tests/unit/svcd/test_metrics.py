@@ -52,7 +52,7 @@ def test_every_series_of_a_model_and_every_reason_is_there_before_anything_happe
 
 def test_no_stage_gives_a_reason_that_is_not_known() -> None:
     sources = "".join(path.read_text() for path in _PACKAGE.rglob("*.py"))
-    given = set(re.findall(r'JobFailed\(\s*"([a-z0-9_A-Z]+)"', sources))
+    given = set(re.findall(r'WorkFailed\(\s*"([a-z0-9_A-Z]+)"', sources))
     assert len(given) > 15
     assert given <= set(KNOWN_REASONS)
 

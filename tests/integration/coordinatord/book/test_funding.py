@@ -9,7 +9,7 @@ import pytest
 from common.domains import digest
 from common.keccak import keccak256
 from common.secp256k1 import Wallet
-from devnet.market import Chain, at, connected
+from devnet.market import MarketChain, at, connected
 from tests.integration.coordinatord.book.test_polls import poll
 from tests.integration.coordinatord.scene.faults import unreachable
 from tests.integration.coordinatord.scene.party import Party
@@ -23,12 +23,12 @@ _CANCEL_TYPE = keccak256(b"CancelAuthorization(address authorizer,bytes32 nonce)
 
 
 @pytest.fixture
-async def chain(stage: Stage) -> AsyncIterator[Chain]:
+async def chain(stage: Stage) -> AsyncIterator[MarketChain]:
     async with connected(stage.world.anvil.rpc_url) as chain:
         yield chain
 
 
-async def in_index(stage: Stage, chain: Chain) -> None:
+async def in_index(stage: Stage, chain: MarketChain) -> None:
     """The index has seen all that happened on the chain so far."""
     head = await chain.web3.eth.block_number
 
@@ -39,21 +39,21 @@ async def in_index(stage: Stage, chain: Chain) -> None:
     await until(ask, 200)
 
 
-async def transfer(stage: Stage, chain: Chain, sender: str, to: str, amount: int) -> None:
+async def transfer(stage: Stage, chain: MarketChain, sender: str, to: str, amount: int) -> None:
     addresses = {wallet.address.lower(): wallet.address for wallet in stage.world.cast.wallets}
     token = at(chain, "DevToken", stage.world.market.token)
     await chain.send(token, addresses[sender], "transfer", addresses[to], amount)
     await in_index(stage, chain)
 
 
-async def balance_of(stage: Stage, chain: Chain, address: str) -> int:
+async def balance_of(stage: Stage, chain: MarketChain, address: str) -> int:
     token = at(chain, "DevToken", stage.world.market.token)
     addresses = {wallet.address.lower(): wallet.address for wallet in stage.world.cast.wallets}
     balance: int = await token.functions.balanceOf(addresses[address]).call()
     return balance
 
 
-async def cancel_authorization(stage: Stage, chain: Chain, wallet: Wallet, job: str) -> None:
+async def cancel_authorization(stage: Stage, chain: MarketChain, wallet: Wallet, job: str) -> None:
     nonce = bytes.fromhex(job[2:])
     separator = stage.ground.domains.token.separator
     signature = wallet.sign(digest(separator, keccak256(_CANCEL_TYPE + bytes(12) + wallet.address + nonce)))
@@ -69,7 +69,7 @@ async def wait_is_over(stage: Stage) -> None:
 
 
 async def test_jobs_of_an_owner_whose_funds_are_gone_are_left_out_until_they_are_back(
-    client: Party, stranger: Party, provider: Party, stage: Stage, chain: Chain
+    client: Party, stranger: Party, provider: Party, stage: Stage, chain: MarketChain
 ) -> None:
     unfunded = [(await client.post())["job_id"] for _ in range(3)]
     small = (await client.post(units_in=1, units_out=1))["job_id"]
@@ -85,7 +85,7 @@ async def test_jobs_of_an_owner_whose_funds_are_gone_are_left_out_until_they_are
 
 
 async def test_job_whose_authorization_was_cancelled_is_leased_only_if_a_reorganisation_gives_it_back(
-    client: Party, provider: Party, stage: Stage, chain: Chain
+    client: Party, provider: Party, stage: Stage, chain: MarketChain
 ) -> None:
     job, other = (await client.post())["job_id"], (await client.post())["job_id"]
     await cancel_authorization(stage, chain, client.wallet, job)
@@ -102,7 +102,7 @@ async def test_job_whose_authorization_was_cancelled_is_leased_only_if_a_reorgan
 
 
 async def test_claim_refused_for_payment_holds_the_job_back_and_longer_each_time(
-    client: Party, provider: Party, stage: Stage, chain: Chain
+    client: Party, provider: Party, stage: Stage, chain: MarketChain
 ) -> None:
     job = (await client.post())["job_id"]
     assert await poll(provider, POLL) == [job]  # paid when it was leased

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from common.scalars import base64_of
-from devnet.accounts import Wallet as DevnetWallet
+from devnet.accounts import DevWallet as DevnetWallet
 from devnet.market import at, connected
 from devnet.world import World
 from tests.integration.coordinatord.scene.party import Party

@@ -5,7 +5,7 @@ import pytest
 
 from common.address_book import AddressBook
 from common.domains import Domains
-from devnet.accounts import Wallet as DevnetWallet
+from devnet.accounts import DevWallet as DevnetWallet
 from devnet.world import World
 from tests.integration.coordinatord.indexer.moves import address_book
 from tests.integration.coordinatord.scene.party import Party, wallet_of

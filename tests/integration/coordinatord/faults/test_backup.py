@@ -11,7 +11,7 @@ import pytest
 
 from common.address_book import AddressBook
 from coordinatord.chain.rpc import open_rpc
-from devnet.accounts import Wallet as DevnetWallet
+from devnet.accounts import DevWallet as DevnetWallet
 from devnet.postgres import Postgres, binaries
 from devnet.world import World
 from tests.integration.coordinatord.scene.party import Party

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from common.address_book import AddressBook
-from devnet.accounts import Wallet as DevnetWallet
+from devnet.accounts import DevWallet as DevnetWallet
 from devnet.ports import pick_free
 from devnet.postgres import Postgres
 from devnet.world import World

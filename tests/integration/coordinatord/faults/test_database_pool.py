@@ -10,7 +10,7 @@ import pytest
 from common.address_book import AddressBook
 from coordinatord.base.errors import Retryable
 from coordinatord.database.connections import open_database
-from devnet.accounts import Wallet as DevnetWallet
+from devnet.accounts import DevWallet as DevnetWallet
 from devnet.world import World
 from tests.integration.coordinatord.faults.invariants import all_violations
 from tests.integration.coordinatord.scene.party import Party

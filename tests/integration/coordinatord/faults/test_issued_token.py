@@ -12,7 +12,7 @@ from eth_utils.address import to_checksum_address
 from common.scalars import base64_of
 from devnet.accounts import Cast
 from devnet.anvil import CHAIN_ID, Anvil
-from devnet.market import Chain, at, connected, deploy_all, open_market
+from devnet.market import MarketChain, at, connected, deploy_all, open_market
 from devnet.world import World
 from tests.integration.coordinatord.faults.invariants import all_violations
 from tests.integration.coordinatord.scene.party import Party, wallet_of
@@ -106,7 +106,7 @@ async def test_payer_that_delegates_to_code_after_its_post_is_refused_until_it_t
     assert (await provider.run(provider.claim(job))).status_code == 201
 
 
-async def delegate(chain: Chain, world: World, client: Party, code: str) -> None:
+async def delegate(chain: MarketChain, world: World, client: Party, code: str) -> None:
     """A transaction of type 4, paid for by somebody else."""
     web3, sender = chain.web3, world.cast.admin
     owner = to_checksum_address(client.address)

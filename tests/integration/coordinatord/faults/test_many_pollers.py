@@ -21,7 +21,7 @@ import pytest
 
 from common.address_book import AddressBook
 from coordinatord.sessions.sessions import hash_token
-from devnet.accounts import Wallet as DevnetWallet
+from devnet.accounts import DevWallet as DevnetWallet
 from devnet.ports import LOOPBACK, pick_free
 from devnet.world import World
 from tests.faults.polling_crowd import token

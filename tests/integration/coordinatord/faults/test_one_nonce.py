@@ -6,7 +6,7 @@ import anyio
 import httpx
 import pytest
 
-from devnet.accounts import Wallet as DevnetWallet
+from devnet.accounts import DevWallet as DevnetWallet
 from devnet.world import World
 from tests.integration.coordinatord.scene.party import Body, Party
 from tests.integration.coordinatord.scene.stage import configured, staged

@@ -13,7 +13,7 @@ import pytest
 from common.address_book import AddressBook
 from coordinatord.base.errors import Retryable
 from devnet.child import running as running_child
-from devnet.pins import PinStore, running_pin_store
+from devnet.pins import PinStoreService, running_pin_store
 from devnet.ports import pick_free
 from devnet.world import World
 from tests.integration.coordinatord.faults.invariants import all_violations
@@ -46,7 +46,7 @@ async def told(stage: Stage, body: dict[str, object]) -> tuple[int, str, str, st
 
 
 @asynccontextmanager
-async def started_again(pins: PinStore) -> AsyncIterator[None]:
+async def started_again(pins: PinStoreService) -> AsyncIterator[None]:
     async def answers() -> bool:
         async with httpx.AsyncClient(trust_env=False) as http:
             try:

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from common.address_book import AddressBook
-from devnet.accounts import Wallet as DevnetWallet
+from devnet.accounts import DevWallet as DevnetWallet
 from devnet.child import running as running_child
 from devnet.ports import pick_free
 from devnet.postgres import Postgres, running_postgres

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from anyio.abc import SocketStream
 
-from devnet.accounts import Wallet as DevnetWallet
+from devnet.accounts import DevWallet as DevnetWallet
 from devnet.ports import LOOPBACK, pick_free
 from devnet.world import World
 from tests.integration.coordinatord.scene.party import Party

@@ -7,9 +7,9 @@ import anyio
 import httpx
 import pytest
 
+from common.daemon.secret import Secret
 from common.refusal import Refused
 from coordinatord.base.errors import Retryable
-from coordinatord.base.secret import Secret
 from coordinatord.database.connections import Database, open_database
 from coordinatord.database.migrate import migrate
 from coordinatord.files.files import FileStore
@@ -19,7 +19,7 @@ from coordinatord.janitor import Janitor
 from coordinatord.pins.containers import Containers
 from coordinatord.pins.requests import RequestSigner, StoreRequests
 from coordinatord.pins.store import PinStore, bucket_url, open_pin_store
-from devnet.pins import PinStore as DevnetPins
+from devnet.pins import PinStoreService as DevnetPins
 from tests.fakes.streamed import http_over
 from tests.faults.upload_process import upload_process
 from tests.integration.coordinatord.scene.faults import Faults

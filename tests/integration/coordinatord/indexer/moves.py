@@ -14,10 +14,10 @@ from common.messages.jobs import Order
 from common.messages.payments import ReceiveWithAuthorization
 from common.quotes import Terms, job_id, quote
 from common.secp256k1 import Wallet
-from devnet.accounts import Wallet as Account
+from devnet.accounts import DevWallet as Account
 from devnet.anvil import CHAIN_ID
 from devnet.catalogue import FEE_BPS, GAS_FEE
-from devnet.market import Chain, at
+from devnet.market import MarketChain, at
 from devnet.world import World
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ def address_book(world: World) -> AddressBook:
 class Moves:
     """What stands on the chain; `branch` before a fork, and go on with the copy after it."""
 
-    chain: Chain
+    chain: MarketChain
     world: World
     random: Random
     open: list[bytes] = attrs.field(factory=list)

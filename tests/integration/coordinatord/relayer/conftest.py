@@ -2,7 +2,7 @@ import pytest
 
 from common.secp256k1 import Wallet
 from devnet.accounts import Cast
-from devnet.market import Market
+from devnet.market import DevnetMarket
 from devnet.world import World
 from tests.integration.coordinatord.relayer.ops import Ops, signer
 
@@ -23,5 +23,5 @@ def client(cast: Cast) -> Wallet:
 
 
 @pytest.fixture
-def provider(cast: Cast, market: Market) -> Wallet:
+def provider(cast: Cast, market: DevnetMarket) -> Wallet:
     return signer(cast.with_role("provider")[0])

@@ -20,7 +20,7 @@ from common.messages.sessions import SvcSession
 from common.quotes import job_id
 from common.scalars import base64_of, hex_of
 from common.secp256k1 import Wallet
-from devnet.accounts import Wallet as DevnetWallet
+from devnet.accounts import DevWallet as DevnetWallet
 
 Body = dict[str, Any]
 

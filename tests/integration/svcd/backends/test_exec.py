@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import trio
 
-from svcd.backends import exec
+from common.daemon.errors import Fatal
+from svcd.backends import confined
 from svcd.backends.backend import Backend
 from svcd.backends.build import open_backend
 from svcd.backends.settings import read_backend
-from svcd.errors import Fatal, JobFailed
+from svcd.errors import WorkFailed
 from tests.fakes.provider_work import work_on
 
 pytestmark = pytest.mark.trio
@@ -106,14 +107,14 @@ async def test_of_svcds_own_environment_nothing_reaches_the_program(monkeypatch:
 )
 async def test_how_a_program_ends_says_whose_fault_it_is(text: str, reason: str, fault: bool) -> None:
     async with program(text, longest_answer_bytes=4096) as backend:
-        with pytest.raises(JobFailed) as failed:
+        with pytest.raises(WorkFailed) as failed:
             await backend.run(work_on())
     assert (failed.value.reason, failed.value.backend_fault) == (reason, fault)
 
 
 async def test_its_last_complaint_is_kept_and_no_more_of_it() -> None:
     async with program("import sys; sys.stderr.write('x' * 100000 + 'the end'); sys.exit(1)") as backend:
-        with pytest.raises(JobFailed) as failed:
+        with pytest.raises(WorkFailed) as failed:
             await backend.run(work_on())
     assert failed.value.detail.endswith("the end")
     assert len(failed.value.detail) < 3000
@@ -136,7 +137,7 @@ async def test_a_program_may_end_without_reading_what_it_is_told() -> None:
 
 async def test_a_program_that_is_not_there_is_the_providers_fault_and_not_up() -> None:
     async with open_backend(read_backend({"kind": "exec", "command": ["/nonexistent/model"]}, {})) as backend:
-        with pytest.raises(JobFailed) as failed:
+        with pytest.raises(WorkFailed) as failed:
             await backend.run(work_on())
         assert not await backend.is_up()
     assert (failed.value.reason, failed.value.backend_fault) == ("backend_error", True)
@@ -147,7 +148,7 @@ async def test_at_the_deadline_the_whole_group_is_ended(tmp_path: Path, stubborn
     ignoring = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" if stubborn else ""
     text = ignoring + WITH_CHILD + "time.sleep(600)"
     async with program(text, str(tmp_path / "pids")) as backend:
-        with pytest.raises(JobFailed) as failed:
+        with pytest.raises(WorkFailed) as failed:
             await backend.run(work_on(deadline=trio.current_time() + 1))
     assert failed.value.reason == "deadline_wait"
     await until_dead(await until_written(tmp_path / "pids"))
@@ -209,7 +210,7 @@ def secret(tmp_path: Path) -> Path:
     return folder / "wallet.key"
 
 
-needs_landlock = pytest.mark.skipif(exec.version() == 0, reason="this kernel has no Landlock")
+needs_landlock = pytest.mark.skipif(confined.version() == 0, reason="this kernel has no Landlock")
 
 
 @needs_landlock
@@ -243,7 +244,7 @@ async def test_without_confinement_a_program_reads_what_its_user_can(secret: Pat
 async def test_a_backend_that_cannot_keep_its_programs_from_the_keys_is_not_opened(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(exec, "version", lambda: 0)
+    monkeypatch.setattr(confined, "version", lambda: 0)
     with pytest.raises(Fatal, match="no Landlock"):
         async with program("print()"):
             raise AssertionError("it was opened")

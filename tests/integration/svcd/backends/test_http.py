@@ -8,7 +8,7 @@ import trio
 from svcd.backends.backend import Backend
 from svcd.backends.build import open_backend
 from svcd.backends.settings import read_backend
-from svcd.errors import JobFailed
+from svcd.errors import WorkFailed
 from tests.fakes.model_server import Asked, ModelServer, Reply, running_model_server
 from tests.fakes.provider_work import work_on
 
@@ -74,7 +74,7 @@ async def test_the_address_to_poll_may_come_with_the_answer() -> None:
 async def test_an_address_to_poll_that_is_none_is_the_providers_fault(address: str) -> None:
     started = Reply.of({"id": "j1", "status": "queued", "urls": {"get": address}})
     async with backend({SUBMIT: [started]}, poll_url=None, poll_url_path="urls.get") as (http, _):
-        with pytest.raises(JobFailed) as failed:
+        with pytest.raises(WorkFailed) as failed:
             await http.run(work_on(modality="image"))
     assert (failed.value.reason, failed.value.backend_fault) == ("backend_error", True)
 
@@ -95,7 +95,7 @@ async def test_files_are_fetched_and_carried_and_the_key_goes_only_to_its_own_se
 @pytest.mark.parametrize("output", [{"url": "file:///etc/passwd"}, "http://h:port/", 7, {"name": "x"}])
 async def test_a_result_that_is_no_address_of_a_file_is_the_providers_fault(output: object) -> None:
     async with backend({SUBMIT: [job("done", output=output)]}, download=True) as (http, _):
-        with pytest.raises(JobFailed) as failed:
+        with pytest.raises(WorkFailed) as failed:
             await http.run(work_on(modality="image"))
     assert (failed.value.reason, failed.value.backend_fault) == ("backend_error", True)
 
@@ -103,7 +103,7 @@ async def test_a_result_that_is_no_address_of_a_file_is_the_providers_fault(outp
 async def test_files_that_are_too_large_together_are_given_up() -> None:
     files: Script = {"GET /f": [Reply(200, (b"x" * 500,))], SUBMIT: [job("done", output=["/f", "/f"])]}
     async with backend(files, download=True, longest_answer_bytes=1024) as (http, _):
-        with pytest.raises(JobFailed) as failed:
+        with pytest.raises(WorkFailed) as failed:
             await http.run(work_on(modality="image"))
     assert (failed.value.reason, failed.value.backend_fault) == ("backend_error", True)
 
@@ -111,7 +111,7 @@ async def test_files_that_are_too_large_together_are_given_up() -> None:
 async def test_a_job_that_failed_is_submitted_again_under_another_key_and_then_exhausted() -> None:
     script: Script = {SUBMIT: [job("queued")], POLL: [job("failed", error="out_of_memory")]}
     async with backend(script) as (http, server):
-        with pytest.raises(JobFailed) as failed:
+        with pytest.raises(WorkFailed) as failed:
             await http.run(work_on(modality="image"))
     assert (failed.value.reason, failed.value.backend_fault) == ("backend_exhausted", True)
     assert "out_of_memory" in failed.value.detail
@@ -128,7 +128,7 @@ async def test_a_submit_whose_answer_was_lost_is_repeated_under_its_key() -> Non
 
 async def test_a_rejected_job_is_the_clients_fault() -> None:
     async with backend({SUBMIT: [job("rejected")]}) as (http, _):
-        with pytest.raises(JobFailed) as failed:
+        with pytest.raises(WorkFailed) as failed:
             await http.run(work_on(modality="image"))
     assert (failed.value.reason, failed.value.backend_fault) == ("backend_error", False)
 
@@ -144,7 +144,7 @@ async def test_a_rejected_job_is_the_clients_fault() -> None:
 )
 async def test_an_answer_that_does_not_fit_the_configuration_is_the_providers_fault(script: Script) -> None:
     async with backend(script) as (http, _):
-        with pytest.raises(JobFailed) as failed:
+        with pytest.raises(WorkFailed) as failed:
             await http.run(work_on(modality="image"))
     assert (failed.value.reason, failed.value.backend_fault) == ("backend_error", True)
 
@@ -152,7 +152,7 @@ async def test_an_answer_that_does_not_fit_the_configuration_is_the_providers_fa
 async def test_a_job_that_is_given_up_at_the_deadline_is_cancelled_at_the_server() -> None:
     script: Script = {SUBMIT: [job("queued")], POLL: [job("running")], CANCEL: [Reply.of({})]}
     async with backend(script) as (http, server):
-        with pytest.raises(JobFailed) as failed:
+        with pytest.raises(WorkFailed) as failed:
             await http.run(work_on(modality="image", deadline=trio.current_time() + 0.1))
     assert failed.value.reason == "deadline_wait"
     assert server.paths()[-1] == CANCEL
@@ -161,7 +161,7 @@ async def test_a_job_that_is_given_up_at_the_deadline_is_cancelled_at_the_server
 async def test_polls_that_fail_in_a_row_end_the_attempt_and_cancel_the_job() -> None:
     script: Script = {SUBMIT: [job("queued")], POLL: [Reply.of({}, 500)], CANCEL: [Reply.of({}, 500)]}
     async with backend(script) as (http, server):
-        with pytest.raises(JobFailed) as failed:
+        with pytest.raises(WorkFailed) as failed:
             await http.run(work_on(modality="image"))
     assert failed.value.reason == "backend_exhausted"
     assert server.paths() == [SUBMIT, POLL, POLL, CANCEL] * 2

@@ -8,7 +8,7 @@ import trio
 from svcd.backends.backend import Backend
 from svcd.backends.build import open_backend
 from svcd.backends.settings import read_backend
-from svcd.errors import JobFailed
+from svcd.errors import WorkFailed
 from tests.fakes.model_server import Asked, ModelServer, Reply, running_model_server
 from tests.fakes.provider_work import work_on
 
@@ -87,7 +87,7 @@ async def test_a_passing_trouble_is_followed_by_another_attempt(trouble: Reply |
 
 async def test_every_attempt_failed_is_exhaustion() -> None:
     async with backend(Reply.of({}, 500), attempts=2) as (openai, server):
-        with pytest.raises(JobFailed) as failed:
+        with pytest.raises(WorkFailed) as failed:
             await openai.run(work_on())
     assert (failed.value.reason, failed.value.backend_fault, len(server.asked)) == ("backend_exhausted", True, 2)
 
@@ -97,7 +97,7 @@ async def test_a_server_that_nobody_listens_at_is_exhausted_and_not_up() -> None
         gone = server.url
     table = {"kind": "openai", "api": "chat", "base_url": gone, "attempts": 2, "backoff_seconds": 0}
     async with open_backend(read_backend(table, {})) as openai:
-        with pytest.raises(JobFailed) as failed:
+        with pytest.raises(WorkFailed) as failed:
             await openai.run(work_on())
         assert not await openai.is_up()
     assert failed.value.reason == "backend_exhausted"
@@ -105,14 +105,14 @@ async def test_a_server_that_nobody_listens_at_is_exhausted_and_not_up() -> None
 
 async def test_a_wait_past_the_deadline_fails_the_job_while_it_can_still_be_refunded() -> None:
     async with backend(Reply.of({}, 429, retry_after="60")) as (openai, _):
-        with pytest.raises(JobFailed) as failed:
+        with pytest.raises(WorkFailed) as failed:
             await openai.run(work_on(deadline=trio.current_time() + 30))
     assert failed.value.reason == "deadline_wait"
 
 
 async def test_at_the_deadline_the_request_is_dropped_and_the_server_sees_it_go() -> None:
     async with backend(None) as (openai, server):
-        with pytest.raises(JobFailed) as failed:
+        with pytest.raises(WorkFailed) as failed:
             await openai.run(work_on(deadline=trio.current_time() + 0.1))
         with trio.fail_after(5):
             await server.left.wait()
@@ -122,7 +122,7 @@ async def test_at_the_deadline_the_request_is_dropped_and_the_server_sees_it_go(
 @pytest.mark.parametrize(("status", "fault"), [(400, False), (422, False), (401, True), (404, True), (302, True)])
 async def test_a_refusal_is_not_tried_again(status: int, fault: bool) -> None:
     async with backend(Reply.of({"error": {"code": "no"}}, status, location="/elsewhere")) as (openai, server):
-        with pytest.raises(JobFailed) as failed:
+        with pytest.raises(WorkFailed) as failed:
             await openai.run(work_on())
     assert (failed.value.reason, failed.value.backend_fault, len(server.asked)) == ("backend_error", fault, 1)
 
@@ -132,7 +132,7 @@ async def test_an_answer_without_end_is_given_up_at_its_limit(stream: bool) -> N
     long = "x" * 4000
     reply = Reply.events(chunk(long), "[DONE]") if stream else Reply.of(long)
     async with backend(reply, longest_answer_bytes=1024) as (openai, server):
-        with pytest.raises(JobFailed) as failed:
+        with pytest.raises(WorkFailed) as failed:
             await openai.run(work_on())
     assert (failed.value.reason, failed.value.backend_fault, len(server.asked)) == ("backend_error", True, 1)
 

@@ -8,11 +8,11 @@ import pytest
 
 from common.address_book import AddressBook
 from common.box import PublicKey
+from common.daemon.secret import Secret
 from common.domains import Domains
 from common.escrow import HandedKey, content, mock_measurement, report_data
 from common.messages.escrow import HandoverAuth, HandoverKeys
 from common.scalars import base64_of
-from coordinatord.base.secret import Secret
 from coordinatord.escrow.handover import Operators
 from coordinatord.escrow.keys import Generation, KeyPair, seal_secret
 from coordinatord.escrow.peer import NoKeys, Peer

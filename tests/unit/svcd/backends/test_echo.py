@@ -5,7 +5,7 @@ from trio.testing import MockClock
 from common.pricing.assets import Modality
 from svcd.backends.build import open_backend
 from svcd.backends.settings import EchoSettings
-from svcd.errors import JobFailed
+from svcd.errors import WorkFailed
 from tests.fakes.provider_work import work_on
 
 pytestmark = pytest.mark.trio
@@ -21,7 +21,7 @@ async def test_the_input_comes_back_and_is_charged_by_its_kind(modality: Modalit
 async def test_a_delay_that_does_not_fit_is_not_begun(autojump_clock: MockClock) -> None:
     async with open_backend(EchoSettings(delay_seconds=60)) as echo:
         began = trio.current_time()
-        with pytest.raises(JobFailed) as failed:
+        with pytest.raises(WorkFailed) as failed:
             await echo.run(work_on(deadline=began + 60))
         assert (failed.value.reason, trio.current_time()) == ("deadline_wait", began)
         await echo.run(work_on(deadline=began + 61))

@@ -5,9 +5,9 @@ from email.utils import format_datetime, formatdate
 import httpx
 import pytest
 
-from svcd.backends.attempts import TryAgain
+from svcd.backends.backend import TryAgain
 from svcd.backends.http_answers import judge, read_error, retry_after
-from svcd.errors import JobFailed
+from svcd.errors import WorkFailed
 from tests.fakes.streamed import StreamedTransport
 
 DATE = datetime(2026, 1, 1, tzinfo=UTC)
@@ -16,14 +16,14 @@ DATE = datetime(2026, 1, 1, tzinfo=UTC)
 @pytest.mark.parametrize("status", [400, 413, 415, 422])
 def test_a_refused_request_is_the_clients_fault(status: int) -> None:
     trouble = judge(status, {}, "")
-    assert isinstance(trouble, JobFailed)
+    assert isinstance(trouble, WorkFailed)
     assert (trouble.reason, trouble.backend_fault) == ("backend_error", False)
 
 
 @pytest.mark.parametrize("status", [301, 401, 402, 403, 404, 405, 501])
 def test_every_other_lasting_refusal_is_the_providers(status: int) -> None:
     trouble = judge(status, {}, "")
-    assert isinstance(trouble, JobFailed)
+    assert isinstance(trouble, WorkFailed)
     assert (trouble.reason, trouble.backend_fault) == ("backend_error", True)
 
 
@@ -75,5 +75,5 @@ async def test_of_an_errors_body_only_its_short_code_is_kept(body: bytes, named:
         http.stream("GET", "http://backend") as response,
     ):
         trouble = await read_error(response)
-    assert isinstance(trouble, JobFailed)
+    assert isinstance(trouble, WorkFailed)
     assert trouble.detail == f"the backend answered 400 {named}".strip()

@@ -1,9 +1,9 @@
 import pytest
 
 from common.pricing.assets import Modality
-from svcd.backends.openai_bodies import request_body
+from svcd.backends.openai import request_body
 from svcd.backends.settings import OpenAISettings, read_backend
-from svcd.errors import JobFailed
+from svcd.errors import WorkFailed
 from tests.fakes.provider_work import work_on
 
 
@@ -42,7 +42,7 @@ def test_several_answers_share_what_the_order_pays_for() -> None:
     ids=["more answers than units", "text for a number", "negative", "no messages", "nothing"],
 )
 def test_an_input_that_no_request_can_be_made_of_is_the_clients_fault(model_input: dict[str, object]) -> None:
-    with pytest.raises(JobFailed) as failed:
+    with pytest.raises(WorkFailed) as failed:
         request_body(settings("chat"), work_on(model_input))
     assert (failed.value.reason, failed.value.backend_fault) == ("backend_error", False)
 
@@ -86,7 +86,7 @@ def test_the_clients_transport_wishes_are_dropped_and_the_providers_own_paramete
     ],
 )
 def test_what_a_server_keeps_or_would_fetch_cannot_be_named(model_input: dict[str, object]) -> None:
-    with pytest.raises(JobFailed) as failed:
+    with pytest.raises(WorkFailed) as failed:
         request_body(settings("responses"), work_on(model_input))
     assert (failed.value.reason, failed.value.backend_fault) == ("backend_error", False)
 
@@ -150,6 +150,6 @@ def test_an_images_frame_and_number_are_said_in_the_routes_words(
 def test_work_that_has_no_place_at_the_route_is_refused(
     api: str, modality: Modality, model_input: dict[str, object], reason: str
 ) -> None:
-    with pytest.raises(JobFailed) as failed:
+    with pytest.raises(WorkFailed) as failed:
         request_body(settings(api), work_on(model_input, modality=modality))
     assert (failed.value.reason, failed.value.backend_fault) == (reason, False)

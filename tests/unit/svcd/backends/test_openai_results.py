@@ -1,8 +1,8 @@
 import pytest
 
 from svcd.backends.openai import output_of
-from svcd.errors import JobFailed
-from svcd.job.held import Output
+from svcd.errors import WorkFailed
+from svcd.job.held import WorkOutput
 from tests.fakes.provider_work import work_on
 
 CHAT = {"model": "/models/secret-path", "choices": [{"message": {"content": "x" * 40}}]}
@@ -35,7 +35,9 @@ def test_the_model_keeps_its_name_of_the_market() -> None:
 
 def test_embeddings_have_no_output_units() -> None:
     answer: dict[str, object] = {"data": [{"embedding": [0.5]}], "usage": {"prompt_tokens": 3}}
-    assert output_of("embeddings", work_on(modality="embeddings"), answer, 0) == Output(answer, 0, {"prompt_tokens": 3})
+    assert output_of("embeddings", work_on(modality="embeddings"), answer, 0) == WorkOutput(
+        answer, 0, {"prompt_tokens": 3}
+    )
 
 
 @pytest.mark.parametrize(("images", "charged"), [(1, 50), (2, 100), (3, 100)])
@@ -46,6 +48,6 @@ def test_images_are_charged_as_many_as_came(images: int, charged: int) -> None:
 
 
 def test_images_that_are_only_named_by_address_are_the_providers_fault() -> None:
-    with pytest.raises(JobFailed) as failed:
+    with pytest.raises(WorkFailed) as failed:
         output_of("images", work_on({"prompt": "x"}, modality="image"), {"data": [{"url": "http://inside/1.png"}]}, 0)
     assert failed.value.backend_fault

@@ -1,8 +1,8 @@
 import pytest
 
-from svcd.backends.attempts import TryAgain
+from svcd.backends.backend import TryAgain
 from svcd.backends.openai_streams import ChatAssembler, ResponsesAssembler
-from svcd.errors import JobFailed
+from svcd.errors import WorkFailed
 
 
 def chunk(delta: dict[str, object], index: int = 0, **rest: object) -> dict[str, object]:
@@ -83,6 +83,6 @@ def test_an_error_inside_of_a_stream_is_tried_again(event: dict[str, object]) ->
 
 @pytest.mark.parametrize("error", [{"code": 400}, {"code": "422"}, {"type": "BadRequestError"}])
 def test_an_error_inside_of_a_stream_that_blames_the_input_ends_the_job(error: dict[str, object]) -> None:
-    with pytest.raises(JobFailed) as failed:
+    with pytest.raises(WorkFailed) as failed:
         ChatAssembler().take({"error": error})
     assert failed.value.backend_fault is False

@@ -73,7 +73,7 @@ def test_text_routes_stream_unless_told_otherwise_and_a_slash_at_the_end_of_the_
     chat, embeddings = read_backend(OPENAI, {}), read_backend(OPENAI | {"api": "embeddings"}, {})
     assert isinstance(chat, OpenAISettings)
     assert isinstance(embeddings, OpenAISettings)
-    assert (chat.stream, embeddings.stream, chat.base_url) == (True, False, "http://127.0.0.1:8000")
+    assert (chat.streams, embeddings.streams, chat.root) == (True, False, "http://127.0.0.1:8000")
 
 
 def test_the_readmes_examples_are_read(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from trio.testing import MockClock
 from common.secp256k1 import Wallet
 from svcd.coordinator.client import Coordinator
 from svcd.coordinator.requests import Requests
-from svcd.coordinator.sessions import Sessions, Signer
+from svcd.coordinator.sessions import OpSigner, ProviderSessions
 from svcd.errors import Unavailable
 from svcd.timings import Clock
 from tests.fakes.market import Market
@@ -19,6 +19,6 @@ async def test_list_whose_pages_never_end_is_left(autojump_clock: MockClock) -> 
     same = httpx.Response(200, json={"data": ["no model"] * 200_000})
     async with httpx.AsyncClient(transport=StreamedTransport(lambda _: same)) as http:
         requests = Requests(http, "http://c")
-        signer = Signer(Wallet(b"\x11" * 32), Market(trio.current_time).domains)
+        signer = OpSigner(Wallet(b"\x11" * 32), Market(trio.current_time).domains)
         with pytest.raises(Unavailable, match="without an end"):
-            await Coordinator(requests, Sessions(requests, signer, Clock())).models()
+            await Coordinator(requests, ProviderSessions(requests, signer, Clock())).models()

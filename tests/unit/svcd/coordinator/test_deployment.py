@@ -3,7 +3,7 @@ import httpx
 import pytest
 
 from common.refusal import Refused
-from svcd.coordinator.requests import Reply, differences, read_deployment
+from svcd.coordinator.requests import CoordinatorReply, differences, read_deployment
 from tests.fakes.market import BOOK, Market
 
 
@@ -14,7 +14,7 @@ def _served() -> dict[str, object]:
 
 
 def test_deployment_is_what_signatures_are_bound_to() -> None:
-    assert read_deployment(Reply(200, _served(), retryable=False)).book == BOOK
+    assert read_deployment(CoordinatorReply(200, _served(), retryable=False)).book == BOOK
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ def test_deployment_is_what_signatures_are_bound_to() -> None:
 )
 def test_anything_else_is_refused(changed: dict[str, object]) -> None:
     with pytest.raises(Refused):
-        read_deployment(Reply(200, _served() | changed, retryable=False))
+        read_deployment(CoordinatorReply(200, _served() | changed, retryable=False))
 
 
 def test_every_difference_from_the_operators_book_is_named() -> None:

@@ -5,7 +5,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from svcd.coordinator.requests import NoAnswer, Reply, Requests
+from svcd.coordinator.requests import CoordinatorReply, Requests, Unanswered
 from tests.fakes.streamed import StreamedTransport
 
 pytestmark = pytest.mark.trio
@@ -37,7 +37,7 @@ def trouble(status: int, retryable: bool) -> httpx.Response:
     )
 
 
-async def ask(server: Server, **options: object) -> Reply | NoAnswer:
+async def ask(server: Server, **options: object) -> CoordinatorReply | Unanswered:
     async with httpx.AsyncClient(transport=StreamedTransport(server)) as http:
         return await Requests(http, "http://c").ask("POST", "/op", **options)  # type: ignore[arg-type]
 
@@ -50,28 +50,28 @@ async def test_error_is_repeated_by_its_header_and_not_by_its_status(
 ) -> None:
     server = Server(trouble(status, retryable))
     reply = await ask(server)
-    assert isinstance(reply, Reply)
+    assert isinstance(reply, CoordinatorReply)
     assert (reply.status, reply.code, server.asked) == (status, "busy", asked)
 
 
 async def test_request_without_an_answer_is_repeated_only_where_that_is_safe(autojump_clock: MockClock) -> None:
     careful, free = Server(httpx.ReadError("cut")), Server(httpx.ReadError("cut"), httpx.Response(200, json={}))
-    assert isinstance(await ask(careful, resend=False), NoAnswer)
+    assert isinstance(await ask(careful, resend=False), Unanswered)
     assert careful.asked == 1
-    assert isinstance(await ask(free), Reply)
+    assert isinstance(await ask(free), CoordinatorReply)
     assert free.asked == 2
 
 
 async def test_with_a_deadline_it_goes_on_until_then_and_not_longer(autojump_clock: MockClock) -> None:
     server = Server(trouble(503, True))
     reply = await ask(server, give_up_at=100.0)
-    assert isinstance(reply, Reply)
+    assert isinstance(reply, CoordinatorReply)
     assert server.asked > 8
     assert 85 < trio.current_time() < 100
 
 
 async def test_answer_that_takes_too_long_is_none(autojump_clock: MockClock) -> None:
-    assert isinstance(await ask(Server(1000.0), give_up_at=20.0), NoAnswer)
+    assert isinstance(await ask(Server(1000.0), give_up_at=20.0), Unanswered)
     assert trio.current_time() == 20
 
 
@@ -79,9 +79,9 @@ async def test_answer_that_takes_too_long_is_none(autojump_clock: MockClock) -> 
 async def test_answer_of_a_proxy_in_the_coordinators_place_is_none(status: int, autojump_clock: MockClock) -> None:
     restarting = httpx.Response(status, content=b"<html>Bad Gateway</html>")
     server = Server(restarting, restarting, httpx.Response(201, json={}))
-    assert isinstance(await ask(server), Reply)
+    assert isinstance(await ask(server), CoordinatorReply)
     assert server.asked == 3
-    assert isinstance(await ask(Server(restarting), resend=False), NoAnswer)  # it may have come through all the same
+    assert isinstance(await ask(Server(restarting), resend=False), Unanswered)  # it may have come through all the same
 
 
 async def test_answer_that_trickles_or_has_no_end_is_none(autojump_clock: MockClock) -> None:
@@ -99,18 +99,18 @@ async def test_answer_that_trickles_or_has_no_end_is_none(autojump_clock: MockCl
         async with httpx.AsyncClient(
             transport=StreamedTransport(lambda _, endless=endless: httpx.Response(200, content=endless()))
         ) as http:
-            assert isinstance(await Requests(http, "http://c").ask("GET", "/", attempts=1), NoAnswer)
+            assert isinstance(await Requests(http, "http://c").ask("GET", "/", attempts=1), Unanswered)
     assert trio.current_time() < 200
 
 
 async def test_date_beyond_any_calendar_is_none(autojump_clock: MockClock) -> None:
     reply = await ask(Server(httpx.Response(200, headers={"date": f"Mon, 01 Jan {10**20} 00:00:00 GMT"})))
-    assert isinstance(reply, Reply)
+    assert isinstance(reply, CoordinatorReply)
     assert reply.date is None
 
 
 async def test_answer_that_is_no_json_has_a_status_and_no_body(autojump_clock: MockClock) -> None:
     reply = await ask(Server(httpx.Response(500, content=b"<html>", headers={"date": "Thu, 01 Jan 1970 00:01:40 GMT"})))
-    assert reply == Reply(500, None, retryable=False, date=100.0)
-    assert isinstance(reply, Reply)
+    assert reply == CoordinatorReply(500, None, retryable=False, date=100.0)
+    assert isinstance(reply, CoordinatorReply)
     assert (reply.code, reply.fields) == (None, {})

@@ -4,7 +4,7 @@ import trio
 from trio.testing import MockClock
 
 from svcd.coordinator.requests import Requests
-from svcd.coordinator.sessions import Session, Sessions, Signer, SignInRefused
+from svcd.coordinator.sessions import OpSigner, ProviderSession, ProviderSessions, SignInRefused
 from svcd.timings import Clock
 from tests.fakes.market import START, URL, Market
 from tests.fakes.market_answers import Script, answer, error, instead, lost, unreached
@@ -18,13 +18,13 @@ def market(autojump_clock: MockClock) -> Market:
 
 
 @pytest.fixture
-def sessions(market: Market) -> Sessions:
+def sessions(market: Market) -> ProviderSessions:
     http = httpx.AsyncClient(transport=market.transport)
-    return Sessions(Requests(http, URL), Signer(market.provider, market.domains), Clock(market.now))
+    return ProviderSessions(Requests(http, URL), OpSigner(market.provider, market.domains), Clock(market.now))
 
 
 async def test_callers_share_one_session_until_a_minute_before_its_end(
-    autojump_clock: MockClock, market: Market, sessions: Sessions
+    autojump_clock: MockClock, market: Market, sessions: ProviderSessions
 ) -> None:
     async with trio.open_nursery() as nursery:
         for _ in range(5):
@@ -39,10 +39,10 @@ async def test_callers_share_one_session_until_a_minute_before_its_end(
 
 
 async def test_session_that_the_coordinator_disowns_is_replaced_once_whoever_tells_it(
-    autojump_clock: MockClock, market: Market, sessions: Sessions
+    autojump_clock: MockClock, market: Market, sessions: ProviderSessions
 ) -> None:
     first = await sessions.current()
-    assert isinstance(first, Session)
+    assert isinstance(first, ProviderSession)
     sessions.is_dead(first)
     second = await sessions.current()
     sessions.is_dead(first)  # told again, by a slower caller
@@ -61,18 +61,22 @@ async def test_session_that_the_coordinator_disowns_is_replaced_once_whoever_tel
     ],
 )
 async def test_sign_in_that_comes_to_nothing_says_how(
-    scripts: dict[str, Script], status: int | None, autojump_clock: MockClock, market: Market, sessions: Sessions
+    scripts: dict[str, Script],
+    status: int | None,
+    autojump_clock: MockClock,
+    market: Market,
+    sessions: ProviderSessions,
 ) -> None:
     market.always = scripts
     refused = await sessions.current()
     assert isinstance(refused, SignInRefused)
     assert refused.status == status
     market.always = {}
-    assert isinstance(await sessions.current(), Session)
+    assert isinstance(await sessions.current(), ProviderSession)
 
 
 async def test_caller_waits_no_longer_than_its_own_time_for_the_sign_in_of_another(
-    autojump_clock: MockClock, market: Market, sessions: Sessions
+    autojump_clock: MockClock, market: Market, sessions: ProviderSessions
 ) -> None:
     market.always["nonce"] = unreached()
     async with trio.open_nursery() as nursery:

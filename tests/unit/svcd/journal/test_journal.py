@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from svcd.errors import Fatal
+from common.daemon.errors import Fatal
 from svcd.job.row import Job
 from svcd.journal.entries import Home
 from svcd.journal.journal import LONGEST_ROW, Journal, open_journal

@@ -1,7 +1,7 @@
 """A whole daemon in this process, over a market in memory."""
 
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,14 @@ from common.pricing.assets import Modality
 from common.result import open_result
 from svcd.app import Daemon
 from svcd.backends.settings import EchoSettings
-from svcd.configuration.config import Config, ModelConfig
-from svcd.dependencies import Ground, prepare
-from svcd.discount import Rates
-from svcd.health import Health
-from svcd.job.held import Output, Work
+from svcd.configuration.config import AskTable, DaemonConfig, ModelConfig, Rate
+from svcd.dependencies import DaemonDependencies, prepare
+from svcd.health import DaemonHealth
+from svcd.job.held import ModelWork, WorkOutput
 from svcd.journal.journal import JOURNAL_FILE, open_journal
+from svcd.load import AskRates, SlotsSettings
 from svcd.metrics import REGISTRY
-from svcd.probes.settings import SlotsSettings
-from svcd.stages.drain import Drain
+from svcd.stages.pipeline import Drain
 from svcd.timings import Clock
 from tests.fakes.market import BOOK, GATEWAY, URL, Market
 
@@ -33,16 +32,16 @@ ENDED = ("settled", "failed", "given_up", "not_claimed")
 class Backend:
     """Answers with the input, unless the test says otherwise."""
 
-    act: Callable[[Work], Awaitable[Output]] | None = None
-    ran: list[Work] = attrs.field(factory=list)
+    act: Callable[[ModelWork], Awaitable[WorkOutput]] | None = None
+    ran: list[ModelWork] = attrs.field(factory=list)
     up: bool = True
 
-    async def run(self, work: Work) -> Output:
+    async def run(self, work: ModelWork) -> WorkOutput:
         self.ran.append(work)
         await trio.lowlevel.checkpoint()
         if self.act is not None:
             return await self.act(work)
-        return Output(work.input, 10, {"units": 10})
+        return WorkOutput(work.input, 10, {"units": 10})
 
     async def is_up(self) -> bool:
         return self.up
@@ -51,7 +50,7 @@ class Backend:
 @attrs.frozen
 class Running:
     market: Market
-    ground: Ground
+    ground: DaemonDependencies
     daemon: Daemon
     drain: Drain
     backend: Backend
@@ -87,7 +86,7 @@ class Running:
         return ResultBody.parse(open_result(self.market.result_key, BOOK.chain_id, BOOK.job_registry, raw, sealed))
 
 
-def config_for(market: Market, state: Path, **changed: Any) -> Config:
+def config_for(market: Market, state: Path, **changed: Any) -> DaemonConfig:
     fields: dict[str, Any] = {
         "state_directory": state,
         "shutdown_grace_seconds": 60.0,
@@ -105,7 +104,7 @@ def config_for(market: Market, state: Path, **changed: Any) -> Config:
         "metrics_port": 0,
         "models": (model_for("demo/text", {"text"}), model_for("demo/image", {"image"})),
     }
-    return Config(**{**fields, **changed})
+    return DaemonConfig(**{**fields, **changed})
 
 
 def model_for(name: str, serves: set[Modality], **changed: Any) -> ModelConfig:
@@ -113,15 +112,22 @@ def model_for(name: str, serves: set[Modality], **changed: Any) -> ModelConfig:
         "name": name,
         "serves": frozenset(serves),
         "slots": 4,
-        "asks": {600: Rates(100, 200)},
+        "ask": asks_of({600: AskRates(100, 200)}),
         "margin_seconds": 30.0,
         "poll_seconds": 2.0,
-        "discount_percent": 0,
-        "discount_seconds": 600.0,
         "backend": EchoSettings(delay_seconds=0),
         "load": SlotsSettings(),
     }
+    if "asks" in changed:
+        fields["ask"] = asks_of(changed.pop("asks"))
     return ModelConfig(**{**fields, **changed})
+
+
+def asks_of(rates: Mapping[int, AskRates]) -> tuple[AskTable, ...]:
+    return tuple(
+        AskTable(sla_seconds=sla, rate_in=Rate(each.rate_in), rate_out=Rate(each.rate_out))
+        for sla, each in rates.items()
+    )
 
 
 @asynccontextmanager
@@ -136,7 +142,7 @@ async def running(
         ground = await prepare(config, stack, journal, clock, market.transport)
         equipment = {name: attrs.evolve(one, backend=backend) for name, one in ground.equipment.items()}
         ground = attrs.evolve(ground, equipment=equipment)
-        daemon = Daemon(ground, drain, Health(journal))
+        daemon = Daemon(ground, drain, DaemonHealth(journal))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(daemon.work)
             yield Running(market, ground, daemon, drain, backend)

@@ -6,14 +6,14 @@ import trio
 from trio.testing import MockClock
 
 from common.messages.providers import Ask
-from svcd.discount import Rates
+from svcd.load import AskRates
 from svcd.stages.asks import differing
 from tests.fakes.market import START, Market
 from tests.fakes.market_answers import answer, error, instead, lost
 from tests.unit.svcd.stages.conftest import Start
 from tests.unit.svcd.stages.running import count, model_for
 
-MODEL = model_for("demo/text", {"text"}, asks={60: Rates(1, 2), 600: Rates(3, 4)})
+MODEL = model_for("demo/text", {"text"}, asks={60: AskRates(1, 2), 600: AskRates(3, 4)})
 
 
 def test_what_is_gone_is_withdrawn_first_and_what_stands_is_not_repeated() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from trio.testing import MockClock
 
-from svcd.chain import Chain, Claimed, Contradicted, NotClaimed, Standing
+from svcd.chain import ChainReader, Claimed, Contradicted, NotClaimed, Standing
 from svcd.errors import Unavailable
 from svcd.job.row import Job
 from tests.fakes.market import Market
@@ -29,15 +29,15 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Callable[[Says], list[Job]]:
     def says(say: Says) -> list[Job]:
         asked: list[Job] = []
 
-        async def standing(_: Chain, job: Job) -> Standing:
+        async def standing(_: ChainReader, job: Job) -> Standing:
             asked.append(job)
             return say(len(asked))
 
-        async def chain_id(chain: Chain) -> int:
+        async def chain_id(chain: ChainReader) -> int:
             return chain.book.chain_id
 
-        monkeypatch.setattr(Chain, "standing", standing)
-        monkeypatch.setattr(Chain, "chain_id", chain_id)
+        monkeypatch.setattr(ChainReader, "standing", standing)
+        monkeypatch.setattr(ChainReader, "chain_id", chain_id)
         return asked
 
     return says

@@ -14,8 +14,8 @@ from trio.testing import MockClock
 
 from common.box import SecretKey
 from common.strict_json import canonical
-from svcd.errors import JobFailed
-from svcd.job.held import Output, Work
+from svcd.errors import WorkFailed
+from svcd.job.held import ModelWork, WorkOutput
 from tests.fakes.market import CLAIMED, Market
 from tests.fakes.market_answers import answer, behind, error, instead, lost, unreached
 from tests.unit.svcd.stages.conftest import Start
@@ -30,7 +30,7 @@ class Case:
 
     reason: str
     prepare: Callable[[Market], str]
-    backend: Callable[[Work], Awaitable[Output]] | None = None
+    backend: Callable[[ModelWork], Awaitable[WorkOutput]] | None = None
     configured: dict[str, Any] = attrs.field(factory=dict)
     fails: bool = True  # a signed fail is sent, and refunds the client
 
@@ -53,31 +53,31 @@ def payload(plaintext: Callable[[Market], bytes]) -> Callable[[Market], str]:
     return lambda market: market.post(market.container(plaintext(market)))
 
 
-def raising(reason: str, *, backend_fault: bool = False) -> Callable[[Work], Awaitable[Output]]:
-    async def act(_: Work) -> Output:
-        raise JobFailed(reason, backend_fault=backend_fault)
+def raising(reason: str, *, backend_fault: bool = False) -> Callable[[ModelWork], Awaitable[WorkOutput]]:
+    async def act(_: ModelWork) -> WorkOutput:
+        raise WorkFailed(reason, backend_fault=backend_fault)
 
     return act
 
 
-async def never(_: Work) -> Output:
+async def never(_: ModelWork) -> WorkOutput:
     await trio.sleep_forever()
     raise AssertionError
 
 
-async def broken(_: Work) -> Output:
+async def broken(_: ModelWork) -> WorkOutput:
     raise ZeroDivisionError
 
 
-async def large(_: Work) -> Output:
-    return Output("x" * 16_000_000, 1)
+async def large(_: ModelWork) -> WorkOutput:
+    return WorkOutput("x" * 16_000_000, 1)
 
 
-async def unwritable(_: Work) -> Output:
+async def unwritable(_: ModelWork) -> WorkOutput:
     deep: object = "bottom"
     for _level in range(40):
         deep = [deep]
-    return Output(deep, 1)
+    return WorkOutput(deep, 1)
 
 
 def cut(market: Market) -> str:
@@ -272,10 +272,10 @@ async def test_job_ends_with_its_reason_and_its_slot_is_free(
 async def test_settle_whose_sign_in_is_refused_never_leaves(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
-    async def meanwhile(work: Work) -> Output:
+    async def meanwhile(work: ModelWork) -> WorkOutput:
         market.sessions.clear()
         market.always["session"] = instead(error(403, "not_registered"))
-        return Output(work.input, 1)
+        return WorkOutput(work.input, 1)
 
     job = market.post()
     async with start(backend=Backend(meanwhile)) as running:
@@ -320,9 +320,9 @@ async def test_job_whose_claim_a_reorganisation_takes_back_for_a_while_is_settle
         market.jobs[job] |= claimed
         return perform()
 
-    async def work(_: Work) -> Output:
+    async def work(_: ModelWork) -> WorkOutput:
         claimed.update({name: market.jobs[job][name] for name in ("state", "provider_id", "claimed_at")})
-        return Output("done", 1)
+        return WorkOutput("done", 1)
 
     claimed: dict[str, object] = {}
     job = market.post()

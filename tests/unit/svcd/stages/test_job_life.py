@@ -4,8 +4,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from svcd.discount import Rates
-from svcd.job.held import Output, Work
+from svcd.job.held import ModelWork, WorkOutput
+from svcd.load import AskRates
 from tests.fakes.market import Market
 from tests.fakes.market_answers import error, instead, lost, unreached
 from tests.unit.svcd.stages.conftest import Start
@@ -40,8 +40,8 @@ async def test_open_job_is_opened_with_the_key_that_the_escrow_releases(
 async def test_result_over_the_inline_limit_is_uploaded_and_named_in_the_settle(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
-    async def large(_: Work) -> Output:
-        return Output("x" * 16_000_000, 10)
+    async def large(_: ModelWork) -> WorkOutput:
+        return WorkOutput("x" * 16_000_000, 10)
 
     job = market.post()
     async with start(backend=Backend(large)) as running:
@@ -52,8 +52,8 @@ async def test_result_over_the_inline_limit_is_uploaded_and_named_in_the_settle(
 
 
 async def test_upload_without_an_answer_is_made_again(autojump_clock: MockClock, market: Market, start: Start) -> None:
-    async def large(_: Work) -> Output:
-        return Output("x" * 16_000_000, 10)
+    async def large(_: ModelWork) -> WorkOutput:
+        return WorkOutput("x" * 16_000_000, 10)
 
     job = market.post()
     market.scripts["files"] += [unreached(), lost()]
@@ -65,8 +65,8 @@ async def test_upload_without_an_answer_is_made_again(autojump_clock: MockClock,
 async def test_upload_that_lapsed_before_the_settle_is_made_again(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
-    async def large(_: Work) -> Output:
-        return Output("x" * 16_000_000, 10)
+    async def large(_: ModelWork) -> WorkOutput:
+        return WorkOutput("x" * 16_000_000, 10)
 
     job = market.post()
     market.scripts["settle"].append(instead(error(400, "unknown_result")))
@@ -78,8 +78,8 @@ async def test_upload_that_lapsed_before_the_settle_is_made_again(
 async def test_output_over_the_ordered_units_is_charged_as_ordered(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
-    async def talkative(work: Work) -> Output:
-        return Output("much", work.units_out + 1)
+    async def talkative(work: ModelWork) -> WorkOutput:
+        return WorkOutput("much", work.units_out + 1)
 
     job = market.post()
     async with start(backend=Backend(talkative)) as running:
@@ -103,11 +103,11 @@ async def test_no_more_jobs_are_held_than_there_are_slots_and_all_are_settled_in
 ) -> None:
     most = 0
 
-    async def slow(work: Work) -> Output:
+    async def slow(work: ModelWork) -> WorkOutput:
         nonlocal most
         most = max(most, running.ground.slots.held)
         await trio.sleep(5)
-        return Output(work.input, 1)
+        return WorkOutput(work.input, 1)
 
     jobs = [market.post(market.container(market.envelope({"input": str(n)}).encode())) for n in range(10)]
     async with start(backend=Backend(slow)) as running:
@@ -117,11 +117,11 @@ async def test_no_more_jobs_are_held_than_there_are_slots_and_all_are_settled_in
 
 
 async def test_what_is_due_first_is_run_first(autojump_clock: MockClock, market: Market, start: Start) -> None:
-    async def slow(work: Work) -> Output:
+    async def slow(work: ModelWork) -> WorkOutput:
         await trio.sleep(5)
-        return Output(work.input, 1)
+        return WorkOutput(work.input, 1)
 
-    one_slot = model_for("demo/text", {"text"}, slots=1, asks={600: Rates(0, 1), 300: Rates(0, 1)})
+    one_slot = model_for("demo/text", {"text"}, slots=1, asks={600: AskRates(0, 1), 300: AskRates(0, 1)})
     jobs = []
     for n, sla in enumerate(("600", "600", "300")):
         jobs.append(market.post(market.container(market.envelope({"input": str(n)}).encode()), sla_secs=sla))

@@ -8,10 +8,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from svcd.discount import Rates
-from svcd.errors import JobFailed
-from svcd.job.held import Output, Work
-from svcd.probes.reading import Load, SlotsProbe
+from svcd.configuration.config import DiscountTable
+from svcd.errors import WorkFailed
+from svcd.job.held import ModelWork, WorkOutput
+from svcd.load import AskRates, Load, SlotsProbe
 from tests.fakes.market import Market
 from tests.fakes.market_answers import Script, answer, error, instead
 from tests.unit.svcd.stages.conftest import Start
@@ -26,9 +26,9 @@ def asked(market: Market) -> list[int]:
     return [int(query["free"]) for query in market.polls]
 
 
-async def hold(_: Work) -> Output:
+async def hold(_: ModelWork) -> WorkOutput:
     await trio.sleep(300)
-    return Output("late", 1)
+    return WorkOutput("late", 1)
 
 
 def post_many(market: Market, n: int) -> list[str]:
@@ -128,8 +128,8 @@ async def test_busy_backend_lowers_free_whoever_keeps_it_busy(
 async def test_three_faults_in_a_row_open_the_circuit_until_the_backend_is_up_again(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
-    async def faulty(_: Work) -> Output:
-        raise JobFailed("backend_exhausted", backend_fault=True)
+    async def faulty(_: ModelWork) -> WorkOutput:
+        raise WorkFailed("backend_exhausted", backend_fault=True)
 
     backend = Backend(faulty, up=False)
     jobs = post_many(market, 3)
@@ -166,7 +166,7 @@ async def test_job_that_is_not_worth_it_is_left_alone(
 async def test_idle_provider_takes_less_than_its_ask_as_far_as_it_is_configured(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
-    generous = model_for("demo/text", {"text"}, discount_percent=20)
+    generous = model_for("demo/text", {"text"}, discount=DiscountTable(most_percent=20))
     async with start(models=(generous,)) as running:
         await trio.sleep(700)
         assert market.polls[-1]["min_rate_in"] == "80"
@@ -177,7 +177,7 @@ async def test_idle_provider_takes_less_than_its_ask_as_far_as_it_is_configured(
 async def test_window_that_relays_and_runs_have_lately_not_fitted_into_is_not_claimed(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
-    tight = model_for("demo/text", {"text"}, asks={60: Rates(0, 1)}, margin_seconds=5.0)
+    tight = model_for("demo/text", {"text"}, asks={60: AskRates(0, 1)}, margin_seconds=5.0)
     async with start(models=(tight,)) as running:
         running.daemon.timings.ran("demo/text", 40)
         running.daemon.timings.relayed(8)
@@ -233,7 +233,7 @@ async def test_rare_polls_are_no_silence(autojump_clock: MockClock, market: Mark
     async with start(models=(rare,)) as running:
         for _ in range(20):
             await trio.sleep(61)
-            assert running.daemon.health.trouble is None
+            assert running.daemon.health.problem is None
 
 
 async def test_poll_that_fails_is_no_end_and_silence_makes_unhealthy(
@@ -242,10 +242,10 @@ async def test_poll_that_fails_is_no_end_and_silence_makes_unhealthy(
     market.always["poll"] = instead(error(503, "not_ready", "not_ready", retryable=True))
     async with start(models=(MODEL,)) as running:
         await trio.sleep(30)
-        assert running.daemon.health.trouble is None
+        assert running.daemon.health.problem is None
         await trio.sleep(40)
-        assert running.daemon.health.trouble == "no poll was answered lately: demo/text"
+        assert running.daemon.health.problem == "no poll was answered lately: demo/text"
         del market.always["poll"]
         job = market.post()
         assert await running.end_of(job) == ("settled", None)
-        assert running.daemon.health.trouble is None
+        assert running.daemon.health.problem is None

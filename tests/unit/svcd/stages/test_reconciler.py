@@ -2,15 +2,15 @@ import pytest
 
 from svcd.job.held import CLAIM_DEAD_AFTER
 from svcd.job.row import Job
-from svcd.journal.entries import Entry, JournalState
+from svcd.journal.entries import JobEntry, JournalState
 from svcd.stages.reconciler import Verdict, verdict
 from tests.fakes.market import START, Market
 
 OURS = 7
 
 
-def _entry(state: JournalState, row: dict[str, object]) -> Entry:
-    return Entry(Job.read(row), "demo/text", state, float(START), 10, 100, None, None)
+def _entry(state: JournalState, row: dict[str, object]) -> JobEntry:
+    return JobEntry(Job.read(row), "demo/text", state, float(START), 10, 100, None, None)
 
 
 @pytest.mark.parametrize(

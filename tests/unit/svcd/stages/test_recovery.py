@@ -7,9 +7,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from common.daemon.errors import Fatal
 from common.strict_json import canonical
-from svcd.errors import Fatal
-from svcd.job.held import Output, Work
+from svcd.job.held import ModelWork, WorkOutput
 from tests.fakes.market import START, Market
 from tests.fakes.market_answers import Script, answer, instead, unreached
 from tests.unit.svcd.stages.conftest import Start
@@ -55,8 +55,8 @@ async def test_job_of_a_killed_daemon_is_settled_once_by_the_next(
 async def test_large_result_of_a_killed_daemon_is_uploaded_and_settled_by_the_next(
     before: bool, autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
-    async def large(_: Work) -> Output:
-        return Output("x" * 16_000_000, 1)
+    async def large(_: ModelWork) -> WorkOutput:
+        return WorkOutput("x" * 16_000_000, 1)
 
     reached = trio.Event()
     hang(market, "files", reached, before=before)
@@ -76,7 +76,7 @@ async def test_run_that_was_cut_by_a_kill_is_run_again_within_what_is_left_of_it
 ) -> None:
     reached = trio.Event()
 
-    async def endless(_: Work) -> Output:
+    async def endless(_: ModelWork) -> WorkOutput:
         reached.set()
         await trio.sleep_forever()
         raise AssertionError
@@ -100,8 +100,8 @@ async def test_network_that_is_lost_for_minutes_at_any_stage_costs_no_job(
         market.always = Nowhere()
         raise httpx.ReadError("as the test wants it")
 
-    async def act(work: Work) -> Output:
-        return Output("x" * 16_000_000 if stage == "files" else "y", 1)
+    async def act(work: ModelWork) -> WorkOutput:
+        return WorkOutput("x" * 16_000_000 if stage == "files" else "y", 1)
 
     market.always[stage] = lose
     plaintext = canonical({"v": 2}) if stage == "fail" else None
@@ -177,9 +177,9 @@ async def test_job_that_ends_while_another_is_looked_up_is_counted_once(
         await trio.sleep(20)
         return perform()
 
-    async def half_a_minute(work: Work) -> Output:
+    async def half_a_minute(work: ModelWork) -> WorkOutput:
         await trio.sleep(35)
-        return Output(work.input, 1)
+        return WorkOutput(work.input, 1)
 
     market.always["claim"] = unreached()
     unanswered = market.post(expires_at=str(START + 6))
@@ -208,7 +208,7 @@ async def test_ended_job_is_not_taken_on_again_by_what_an_index_says_that_is_beh
 async def test_job_given_up_by_an_earlier_run_is_not_claimed_again(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
-    async def broken(_: Work) -> Output:
+    async def broken(_: ModelWork) -> WorkOutput:
         raise ZeroDivisionError
 
     job = market.post()

@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from svcd.job.held import Output, Work
+from svcd.job.held import ModelWork, WorkOutput
 from tests.fakes.market import Market
 from tests.fakes.market_answers import unreached
 from tests.unit.svcd.stages.conftest import Start
@@ -17,9 +17,9 @@ pytestmark = pytest.mark.trio
 
 
 def lasting(seconds: float) -> Backend:
-    async def act(work: Work) -> Output:
+    async def act(work: ModelWork) -> WorkOutput:
         await trio.sleep(seconds)
-        return Output(work.input, 1)
+        return WorkOutput(work.input, 1)
 
     return Backend(act)
 

@@ -1,0 +1,68 @@
+import json
+import secrets
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import sentry_sdk
+from sentry_sdk.envelope import Envelope
+from sentry_sdk.transport import Transport
+
+from common.daemon.errors import Fatal
+from common.daemon.logs import error_reporting
+
+_DSN = "http://key@127.0.0.1:9/1"
+
+
+class Kept(Transport):
+    """Keeps what would be sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[dict[str, Any]] = []
+
+    def capture_envelope(self, envelope: Envelope) -> None:
+        event = envelope.get_event()
+        if event is not None:
+            self.events.append(dict(event))
+
+
+@pytest.fixture
+def kept() -> Iterator[Kept]:
+    yield Kept()
+    sentry_sdk.get_client().close()
+    sentry_sdk.get_global_scope().set_client(None)
+
+
+def test_failure_is_reported_with_its_tags_and_without_what_the_variables_held(kept: Kept) -> None:
+    report = error_reporting(_DSN, "staging", "1.2.3", kept)
+    body = secrets.token_hex(16)
+    try:
+        raise RuntimeError("unexpected")
+    except RuntimeError:
+        report(None, "exception", {"event": "request failed", "exc_info": True, "body": body})
+    (event,) = kept.events
+    assert (event["environment"], event["release"]) == ("staging", "1.2.3")
+    assert event["exception"]["values"][0]["value"] == "unexpected"
+    assert body not in json.dumps(event, default=str)
+    assert "request" not in event
+    assert "user" not in event
+
+
+def test_what_is_logged_without_an_exception_or_below_error_is_not_reported(kept: Kept) -> None:
+    report = error_reporting(_DSN, None, None, kept)
+    report(None, "info", {"event": "serving", "exc_info": True})
+    assert report(None, "error", {"event": "said"}) == {"event": "said"}
+    assert kept.events == []
+
+
+def test_missing_package_stops_the_boot_naming_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sentry_sdk", None)
+    with pytest.raises(Fatal, match=r"\[sentry\]"):
+        error_reporting(_DSN, None, None)
+
+
+def test_dsn_that_is_none_stops_the_boot() -> None:
+    with pytest.raises(Fatal, match="SENTRY_DSN"):
+        error_reporting("nowhere", None, None)

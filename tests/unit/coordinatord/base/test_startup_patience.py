@@ -1,0 +1,40 @@
+import pytest
+
+from coordinatord.base.concurrency import StartupPatience
+from coordinatord.base.errors import Fatal, Retryable
+
+pytestmark = pytest.mark.anyio
+
+AWAY = Retryable("not_ready", "not there yet")
+
+
+class Starting:
+    """There after so many attempts."""
+
+    def __init__(self, attempts: int, trouble: Exception = AWAY) -> None:
+        self.missing = attempts
+        self._trouble = trouble
+
+    async def __call__(self) -> str:
+        if self.missing == 0:
+            return "there"
+        self.missing -= 1
+        raise self._trouble
+
+
+async def test_what_is_still_starting_is_waited_for() -> None:
+    assert await StartupPatience(60, pause=0).retry_until_ready("it", Starting(3)) == "there"
+
+
+async def test_patience_that_is_over_tells_what_was_missing() -> None:
+    starting = Starting(2)
+    with pytest.raises(Retryable, match="not there yet"):
+        await StartupPatience(0, pause=0).retry_until_ready("it", starting)
+    assert starting.missing == 1
+
+
+async def test_what_will_never_be_there_is_not_waited_for() -> None:
+    starting = Starting(2, Fatal("another chain"))
+    with pytest.raises(Fatal):
+        await StartupPatience(60, pause=0).retry_until_ready("it", starting)
+    assert starting.missing == 1

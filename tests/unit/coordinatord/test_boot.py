@@ -1,0 +1,32 @@
+"""A node's trouble at the start: what is waited for, and what ends the boot."""
+
+import pytest
+
+from common.address_book import AddressBook
+from common.domains import Domains
+from coordinatord.base.errors import Fatal, Retryable
+from coordinatord.chain.rpc import Rpc
+from coordinatord.dependencies import check_chain
+
+pytestmark = pytest.mark.anyio
+
+BOOK = AddressBook.parse(
+    b'{"chainId":1,"deployBlock":0,"jobRegistry":"0x'
+    + b"1" * 40
+    + b'","providerRegistry":"0x'
+    + b"2" * 40
+    + b'","askRegistry":"0x'
+    + b"3" * 40
+    + b'","paytoken":"0x'
+    + b"4" * 40
+    + b'","paymentTokenDecimals":6,"tokenDomain":{"name":"T","version":"1"}}'
+)
+
+
+@pytest.mark.parametrize(("code", "raised"), [(-32005, Retryable), (-32603, Retryable), (-32601, Fatal)])
+async def test_chain_id_is_waited_for_unless_the_endpoint_does_not_serve_it(code: int, raised: type[Exception]) -> None:
+    async def refuse(_request: bytes) -> tuple[int, bytes]:
+        return 200, b'{"jsonrpc":"2.0","id":0,"error":{"code":%d,"message":"no"}}' % code
+
+    with pytest.raises(raised):
+        await check_chain(Rpc(refuse), BOOK, Domains.of(BOOK))

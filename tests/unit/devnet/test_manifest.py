@@ -1,0 +1,28 @@
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from devnet.errors import DevnetError
+from devnet.manifest import exports
+
+
+def test_exports_are_the_first_client_and_where_it_buys(tmp_path: Path) -> None:
+    accounts = [{"role": role, "private_key": f"0x{role}"} for role in ("admin", "client")]
+    described = {"base_url": "http://a", "gateway": "http://b", "rpc_url": "http://c d", "accounts": accounts}
+    (tmp_path / "devnet.json").write_text(json.dumps(described))
+    words = [shlex.split(line) for line in exports(tmp_path).splitlines()]
+    assert words == [
+        ["export", "SVC_BASE_URL=http://a"],
+        ["export", "SVC_PIN_GATEWAY=http://b"],
+        ["export", "SVC_RPC_URL=http://c d"],
+        ["export", "SVC_WALLET_KEY=0xclient"],
+        ["export", f"SVC_ADDRESSES_FILE={tmp_path}/addresses.json"],
+        ["export", f"SVC_KNOWN_MARKETS={tmp_path}/known/markets.json"],
+    ]
+
+
+def test_devnet_that_is_not_up_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(DevnetError, match="make devnet starts one"):
+        exports(tmp_path)

@@ -1,0 +1,119 @@
+from typing import Any
+
+import httpx
+import pytest
+
+from common.quotes import Terms
+from svc.cli.doctor import Finding, Health, gateways, ledger
+from svc.client import Client
+from tests.fakes.streamed import StreamedTransport
+from tests.unit.svc.fake_chain import NODE, OTHER_NODE, TOLD, FakeNode
+from tests.unit.svc.fake_coordinator import MODEL, Answer, FakeCoordinator, provider
+
+pytestmark = pytest.mark.anyio
+
+_WALLET = b"\x55" * 20
+
+
+async def _found(monkeypatch: pytest.MonkeyPatch, *nodes: FakeNode) -> dict[str, Finding]:
+    monkeypatch.setattr("svc.cli.doctor.time.time", lambda: 1_000_010.0)
+    coordinator = FakeCoordinator(
+        {
+            "GET /v1/models": [Answer(200, {"data": [MODEL]})],
+            "GET /evm/providers": [Answer(200, {"providers": [provider()]})],
+        }
+    )
+    urls = (NODE, OTHER_NODE)[: len(nodes)]
+    for url, node in zip(urls, nodes, strict=True):
+        coordinator.tell(f"POST {url}/", node)
+    client = coordinator.client(rpc_url=urls)
+    return {each.check: each for each in await ledger(client, client.vouching.chain, _WALLET)}
+
+
+async def test_chain_that_is_as_the_coordinator_says_vouches_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = await _found(monkeypatch, FakeNode(), FakeNode())
+    checks = ("chain", "domains", "fees", "models", "providers", "balance")
+    assert {name: each.health for name, each in found.items()} == dict.fromkeys(checks, Health.WELL)
+    assert "2 nodes agree" in found["chain"].seen
+    assert "5 Dev Dollar" in found["balance"].seen
+
+
+async def test_without_a_node_what_is_unchecked_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = await _found(monkeypatch)
+    assert {name: each.health for name, each in found.items()} == {"chain": Health.UNCHECKED}
+    assert "the coordinator's word" in found["chain"].seen
+
+
+async def test_node_of_another_chain_is_wrong_and_asked_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = await _found(monkeypatch, FakeNode(chain_id=1))
+    assert {name: each.health for name, each in found.items()} == {"chain": Health.WRONG}
+
+
+@pytest.mark.parametrize(
+    ("changed", "check", "seen"),
+    [
+        ({"separators": {TOLD.job_registry: bytes(32)}, "has_code": TOLD.job_registry}, "domains", "SVC Jobs"),
+        ({"token": b"\x66" * 20}, "domains", "payment token"),
+        ({"fees": Terms(1, 2)}, "fees", "250 basis points, the chain 1"),
+        ({"model": "demo/other"}, "models", "demo/text"),
+        ({"enabled": False}, "models", "demo/text"),
+        ({"provider": {"boxKey": b"\x66" * 32, "listed": True}}, "providers", "7"),
+        ({"balance": 0}, "balance", "no Dev Dollar"),
+        ({"has_code": _WALLET}, "payer", "has code"),
+    ],
+)
+async def test_what_the_chain_says_otherwise_is_wrong(
+    changed: dict[str, Any], check: str, seen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = (await _found(monkeypatch, FakeNode(**changed)))[check]
+    assert found.health is Health.WRONG
+    assert seen in found.seen
+
+
+async def test_model_names_are_unchecked_where_the_node_gives_no_old_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = await _found(monkeypatch, FakeNode(head=10**7, refused_logs=500))
+    assert found["models"].health is Health.UNCHECKED
+
+
+async def test_nodes_that_disagree_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = await _found(monkeypatch, FakeNode(), FakeNode(balance=4))
+    assert found["chain"].health is Health.WRONG
+    assert "disagree" in found["chain"].seen
+
+
+@pytest.mark.parametrize("at", [999_000, 1_001_000])
+async def test_head_that_is_far_from_this_clock_is_doubtful(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (await _found(monkeypatch, FakeNode(block_time=at)))["chain"].health is Health.DOUBTFUL
+
+
+@pytest.mark.parametrize(
+    ("newest", "status", "health"),
+    [
+        (("bafytask",), 200, Health.WELL),
+        (("bafytask",), 404, Health.WRONG),
+        ((), 404, Health.UNCHECKED),
+    ],
+)
+async def test_gateway_is_asked_for_what_is_stored(
+    newest: tuple[str, ...], status: int, health: Health, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class _Row:
+        task_cid = "bafytask"
+
+    async def book(*_: Any, **__: Any) -> list[_Row]:
+        return [_Row() for _ in newest]
+
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(str(request.url))
+        return httpx.Response(status)
+
+    monkeypatch.setattr("svc.jobs.Jobs.book", book)
+    async with (
+        httpx.AsyncClient(transport=StreamedTransport(answer)) as http,
+        Client(gateways="http://gateway", environment={}) as client,
+    ):
+        (finding,) = await gateways(client, http)
+    assert finding.health is health
+    assert asked == ["http://gateway/ipfs/bafytask" if newest else "http://gateway"]

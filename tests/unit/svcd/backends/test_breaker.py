@@ -1,0 +1,110 @@
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from svcd.backends.backend import FAULTS_TO_OPEN, Breaker, watch
+from svcd.job.held import ModelWork, WorkOutput
+
+
+@pytest.fixture
+def opened() -> Breaker:
+    breaker = Breaker()
+    for _ in range(FAULTS_TO_OPEN):
+        breaker.failed(backend_fault=True)
+    return breaker
+
+
+def test_the_third_fault_in_a_row_opens_it_and_no_earlier() -> None:
+    breaker = Breaker()
+    states = []
+    for _ in range(3):
+        breaker.failed(backend_fault=True)
+        states.append(breaker.is_open)
+    assert states == [False, False, True]
+
+
+def test_a_success_between_faults_begins_the_count_anew() -> None:
+    breaker = Breaker()
+    for fault in (True, True, None, True, True):
+        breaker.succeeded() if fault is None else breaker.failed(fault)
+    assert not breaker.is_open
+
+
+def test_a_clients_faults_neither_open_it_nor_begin_the_count_anew() -> None:
+    breaker = Breaker()
+    for fault in (False, False, False, True, True, False):
+        breaker.failed(fault)
+    assert not breaker.is_open
+    breaker.failed(backend_fault=True)
+    assert breaker.is_open
+
+
+def test_jobs_that_end_while_it_is_open_do_not_close_it(opened: Breaker) -> None:
+    opened.succeeded()
+    assert opened.is_open
+
+
+def test_after_a_good_look_one_fault_opens_it_again_with_a_longer_wait(opened: Breaker) -> None:
+    first = opened.backoff
+    opened.looked(up=True)
+    assert not opened.is_open
+    opened.failed(backend_fault=True)
+    assert opened.is_open
+    assert opened.backoff == 2 * first
+
+
+def test_a_success_after_a_good_look_forgets_the_waits(opened: Breaker) -> None:
+    first = opened.backoff
+    opened.looked(up=True)
+    opened.succeeded()
+    opened.failed(backend_fault=True)
+    assert not opened.is_open
+    assert opened.backoff == first
+
+
+class Looks:
+    """A backend that answers looks from a list; one that hangs answers None."""
+
+    def __init__(self, *answers: bool | None) -> None:
+        self.answers = list(answers)
+        self.at: list[float] = []
+
+    async def run(self, work: ModelWork) -> WorkOutput:
+        raise AssertionError("a look runs nothing")
+
+    async def is_up(self) -> bool:
+        self.at.append(trio.current_time())
+        answer = self.answers.pop(0)
+        if answer is None:
+            await trio.sleep_forever()
+        return bool(answer)
+
+
+@pytest.mark.trio
+async def test_it_is_looked_at_ever_more_rarely_until_it_is_up_and_then_left_alone(
+    autojump_clock: MockClock, opened: Breaker
+) -> None:
+    backend = Looks(False, None, True)
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch, opened, backend, "m")
+        await trio.sleep(3600)
+        nursery.cancel_scope.cancel()
+    assert [at - began for at in backend.at] == [5, 15, 50]  # the second look hung for 15 s
+    assert not opened.is_open
+
+
+@pytest.mark.trio
+async def test_each_opening_is_watched(autojump_clock: MockClock) -> None:
+    backend, breaker = Looks(True, True), Breaker()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch, breaker, backend, "m")
+        await wait_all_tasks_blocked()
+        for _ in range(2):
+            for _ in range(FAULTS_TO_OPEN):
+                breaker.failed(backend_fault=True)
+            await trio.sleep(60)
+            assert not breaker.is_open
+            breaker.succeeded()
+        nursery.cancel_scope.cancel()
+    assert len(backend.at) == 2

@@ -1,0 +1,62 @@
+import pytest
+
+from svcd.load import PrometheusSettings, load_in_exposition, read_probe
+
+
+def settings(**entries: object) -> PrometheusSettings:
+    read = read_probe({"kind": "prometheus", "url": "http://h/metrics", **entries})
+    assert isinstance(read, PrometheusSettings)
+    return read
+
+
+VLLM_OLD = """# HELP vllm:num_requests_running Number of requests currently running on GPU.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{model_name="a"} 3.0
+vllm:num_requests_waiting{model_name="a"} 1.0
+vllm:gpu_cache_usage_perc{model_name="a"} 0.25
+"""
+VLLM_NEW = """# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="a"} 1.0
+vllm:num_requests_running{engine="1",model_name="a"} 2.0
+# TYPE vllm:kv_cache_usage_perc gauge
+vllm:kv_cache_usage_perc{engine="0",model_name="a"} 0.1
+vllm:kv_cache_usage_perc{engine="1",model_name="a"} 0.9
+"""
+RAY = 'ray_vllm_num_requests_running{model_name="a"} 2\n'
+SGLANG = (
+    'sglang:num_running_reqs{model_name="a"} 2.0\nsglang:num_queue_reqs{model_name="a"} 6\nsglang:token_usage 0.28\n'
+)
+SGLANG_UNDERSCORES = "sglang_num_running_reqs 4\n"
+TGI = "# TYPE tgi_batch_current_size gauge\ntgi_batch_current_size 5\ntgi_queue_size 0\n"
+LLAMA_CPP = "llamacpp:requests_processing 1\nllamacpp:requests_deferred 46\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "load"),
+    [
+        (VLLM_OLD, 0.5),
+        (VLLM_NEW, 0.9),
+        (RAY, 0.25),
+        (SGLANG, 1.0),
+        (SGLANG_UNDERSCORES, 0.5),
+        (TGI, 0.625),
+        (LLAMA_CPP, 1.0),
+        ("vllm:num_requests_running 0\n", 0.0),
+    ],
+    ids=["vllm 0.4", "vllm 1, two engines", "ray", "sglang", "sglang, underscores", "tgi", "llama.cpp", "idle"],
+)
+def test_every_known_servers_names_are_understood(text: str, load: float) -> None:
+    assert load_in_exposition(text, settings(), slots=8) == pytest.approx(load)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "up 1\n", "vllm:num_requests_running{ 3", "vllm:num_requests_running NaN\n", "<html>"]
+)
+def test_without_a_known_series_there_is_no_reading(text: str) -> None:
+    assert load_in_exposition(text, settings(), slots=8) is None
+
+
+def test_a_configuration_may_name_series_labels_and_what_is_full() -> None:
+    text = 'busy{model="a"} 2\nbusy{model="b"} 20\nvllm:num_requests_running 99\n'
+    chosen = settings(running=["busy"], labels={"model": "a"}, full_at=4)
+    assert load_in_exposition(text, chosen, slots=8) == 0.5

@@ -1,0 +1,13 @@
+import pytest
+
+from svcd import metrics
+from svcd.load import open_load, read_probe
+
+pytestmark = pytest.mark.trio
+
+
+async def test_without_a_probe_the_load_is_that_of_the_own_slots() -> None:
+    async with open_load(read_probe({}), model="slotted", slots=4, in_flight=lambda: 3) as load:
+        assert await load.read() == 0.75
+    assert metrics.backend_load.labels("slotted")._value.get() == 0.75
+    assert metrics.load_probe_failures.labels("slotted")._value.get() == 0

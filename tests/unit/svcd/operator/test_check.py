@@ -1,0 +1,270 @@
+"""`svcd check`: each row right, and each wrong when what it looks at is."""
+
+import json
+import os
+from collections.abc import Callable
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any
+
+import attrs
+import httpx
+import msgspec
+import pytest
+import trio
+from trio.testing import MockClock
+
+from common import abi
+from common.artifacts import load, selector
+from common.box import SecretKey
+from common.domains import Domains
+from common.scalars import hex_of
+from svcd.backends.settings import read_backend
+from svcd.load import read_probe
+from svcd.operator.check import Checked, examine, summary, table
+from svcd.timings import Clock
+from tests.fakes.market import BOOK, START, Market
+from tests.fakes.market_answers import Script, answer, error, instead, unreached
+from tests.fakes.streamed import StreamedTransport
+from tests.unit.svcd.stages.running import config_for, model_for
+
+pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("inline_threads")]
+
+TEXT = model_for("demo/text", {"text"})
+PROVIDERS = load("ProviderRegistry")
+ABSENT = "http://127.0.0.1:1"  # nothing listens on this port
+
+
+async def examined(market: Market, state: Path, **configured: Any) -> list[Checked]:
+    config = config_for(market, state, **{"models": (TEXT,), "addresses": BOOK, **configured})
+    market.always.setdefault("readyz", dated(0))
+    return await examine(config, market.transport, Clock(lambda: START))
+
+
+def dated(behind: float) -> Script:
+    """The coordinator's clock stands in its answers' headers."""
+
+    async def script(perform: Callable[[], httpx.Response]) -> httpx.Response:
+        response = perform()
+        response.headers["date"] = formatdate(START - behind, usegmt=True)
+        return response
+
+    return script
+
+
+def backed(**backend: object) -> dict[str, Any]:
+    return {"models": (msgspec.structs.replace(TEXT, backend=read_backend(backend, {})),)}
+
+
+@attrs.frozen
+class Case:
+    """What is changed, and the row that shows it with these words."""
+
+    row: str
+    words: str
+    configured: dict[str, Any] = attrs.field(factory=dict)
+    market: dict[str, Any] = attrs.field(factory=dict)
+
+
+CASES = {
+    "coordinator is away": Case("coordinator", "ConnectError", market={"always": {"readyz": unreached()}}),
+    "coordinator is not ready": Case(
+        "coordinator", "trailing", market={"always": {"readyz": instead(answer(503, {"reason": "trailing"}))}}
+    ),
+    "clock is off": Case("clock", "+299.5 s", market={"always": {"readyz": dated(300)}}),
+    "it is no coordinator": Case(
+        "deployment", "does not describe", market={"always": {"chain": instead(answer(200, {"hello": 1}))}}
+    ),
+    "another deployment": Case(
+        "domains", "chain 31337 instead of 1", configured={"addresses": attrs.evolve(BOOK, chain_id=1)}
+    ),
+    "wallet is no provider's": Case(
+        "session", "not a registered provider", market={"always": {"session": instead(error(403, "not_registered"))}}
+    ),
+    "not listed": Case("listed", "ask the market's admin", market={"listed": False}),
+    "another box key is published": Case(
+        "box key", "svcd identity", configured={"box": SecretKey(b"\x77" * 32)}, market={"box": SecretKey(b"\x33" * 32)}
+    ),
+    "model is not in the catalogue": Case(
+        "model demo/other", "not in the coordinator's catalogue", {"models": (model_for("demo/other", {"text"}),)}
+    ),
+    "registry is not to be read": Case(
+        "registry", "answered 500", market={"always": {"providers": instead(error(500, None, "internal_error"))}}
+    ),
+    "gateway is away": Case("gateway", "ConnectError", market={"always": {"fetch": unreached()}}),
+    "gateway is broken": Case("gateway", "answered 502", market={"always": {"fetch": instead(answer(502))}}),
+    "model server is away": Case(
+        "backend of demo/text", f"{ABSENT} does not", backed(kind="openai", api="chat", base_url=ABSENT)
+    ),
+    "program is not there": Case(
+        "backend of demo/text", "/none/such does not", backed(kind="exec", command=["/none/such"])
+    ),
+    "load cannot be read": Case(
+        "load of demo/text",
+        f"{ABSENT} gives no reading",
+        {"models": (msgspec.structs.replace(TEXT, load=read_probe({"kind": "prometheus", "url": ABSENT})),)},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])
+async def test_what_is_wrong_has_a_row_that_says_so(case: Case, tmp_path: Path) -> None:
+    market = Market(lambda: START)
+    for name, value in case.market.items():
+        setattr(market, name, value)
+    findings = await examined(market, tmp_path, **case.configured)
+    wrong = {finding.what: finding.detail for finding in findings if finding.right is False}
+    assert list(wrong) == [case.row]
+    assert case.words in wrong[case.row]
+    assert f"WRONG  {case.row}" in table(findings)
+    assert summary(findings) == f"1 wrong: {case.row}"
+
+
+@attrs.frozen
+class Ledger:
+    """A node of the chain that has the market's contracts and its provider, but for what a test changes."""
+
+    market: Market
+    chain_id: int = BOOK.chain_id
+    provider_id: int = 7
+    listed: bool = True
+    box_key: bytes = SecretKey(b"\x33" * 32).public.raw
+    no_code: bytes = b""
+    separator: bytes | None = None
+    status: int = 200
+
+    def handle(self, request: httpx.Request) -> httpx.Response:
+        body = json.loads(request.read())
+        told = hex_of(self._call(*body["params"])) if body["method"] != "eth_chainId" else hex(self.chain_id)
+        return httpx.Response(self.status, json={"jsonrpc": "2.0", "id": 1, "result": told} if self._up else None)
+
+    @property
+    def _up(self) -> bool:
+        return self.status == 200
+
+    def _call(self, asked: Any, _: str) -> bytes:
+        if isinstance(asked, str):  # eth_getCode
+            return b"" if asked == hex_of(self.no_code) else b"\x60"
+        to, data = (bytes.fromhex(asked[name][2:]) for name in ("to", "data"))
+        domains = Domains.of(BOOK)
+        signed = (domains.jobs, domains.providers, domains.asks, domains.token)
+        known: dict[bytes, bytes] = {
+            abi.selector("DOMAIN_SEPARATOR()"): self.separator
+            or next(each.separator for each in signed if each.domain.verifying_contract == to),
+            selector(PROVIDERS, "providerIdOf"): bytes(abi.uint(self.provider_id)),
+            selector(PROVIDERS, "provider"): self._provider(),
+        }
+        if data[:4] == selector(PROVIDERS, "providerIdOf"):
+            assert data[4:] == bytes(abi.address(self.market.provider.address))
+        return known[data[:4]]
+
+    def _provider(self) -> bytes:
+        (entry,) = (each for each in PROVIDERS.abi if each["type"] == "function" and each["name"] == "provider")
+        has = {"boxKey": abi.bytes32(self.box_key), "listed": abi.boolean(self.listed)}
+        fields = [each["name"] for each in entry["outputs"][0]["components"]]
+        return b"".join(has.get(name, abi.uint(0)) for name in fields)
+
+
+async def seen_by(node: Ledger, state: Path, **configured: Any) -> list[Checked]:
+    """The rows that a node of the provider's own adds."""
+    market = node.market
+    market.always.setdefault("readyz", dated(0))
+    config = config_for(market, state, models=(TEXT,), addresses=BOOK, rpc_url="http://node/secret", **configured)
+    ways = {"node": StreamedTransport(node.handle)}
+
+    class Both(httpx.AsyncBaseTransport):
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            return await ways.get(request.url.host, market.transport).handle_async_request(request)
+
+    findings = await examine(config, Both(), Clock(lambda: START))
+    assert not any("secret" in finding.detail for finding in findings)  # a node's address often carries a key
+    return [each for each in findings if each.what in {"node", "contracts", "on the chain", "key on the chain"}]
+
+
+async def test_node_of_ones_own_vouches_for_contracts_listing_and_key(tmp_path: Path) -> None:
+    rows = await seen_by(Ledger(Market(lambda: START)), tmp_path)
+    assert [(row.what, row.right) for row in rows] == [
+        *(("node", True), ("contracts", True), ("on the chain", True), ("key on the chain", True)),
+    ]
+    assert "provider 7 is listed" in {row.detail for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("changed", "row", "words"),
+    [
+        ({"chain_id": 1}, "node", "follows chain 1: rpc_url must name a node of chain 31337"),
+        ({"status": 503}, "node", "eth_chainId: answered 503; until it answers, or rpc_url names another"),
+        ({"no_code": BOOK.ask_registry}, "contracts", f"SVC Asks at {hex_of(BOOK.ask_registry)} has no code"),
+        ({"separator": bytes(32)}, "contracts", "has another signing domain; get the market's address book"),
+        ({"provider_id": 0}, "on the chain", "is no provider: register it"),
+        ({"listed": False}, "on the chain", "not listed: ask the market's admin"),
+        ({"box_key": b"\x05" * 32}, "key on the chain", f"has 0x{'05' * 32}, ours is"),
+        ({"box_key": bytes(32)}, "key on the chain", "has none, ours is"),
+    ],
+)
+async def test_what_the_chain_has_otherwise_is_wrong_and_says_what_to_do(
+    changed: dict[str, Any], row: str, words: str, tmp_path: Path
+) -> None:
+    rows = await seen_by(Ledger(Market(lambda: START), **changed), tmp_path)
+    wrong = {each.what: each.detail for each in rows if each.right is False}
+    assert list(wrong) == [row]
+    assert words in wrong[row]
+
+
+async def test_without_a_node_the_check_says_what_is_believed(tmp_path: Path) -> None:
+    (row,) = [each for each in await examined(Market(lambda: START), tmp_path) if each.what == "node"]
+    assert row.right is None
+    assert "paid for and on which terms is the coordinator's word" in row.detail
+
+
+async def test_everything_right_has_a_row_each_and_nothing_is_left_in_the_state_directory(tmp_path: Path) -> None:
+    findings = await examined(Market(lambda: START), tmp_path / "state")
+    rows = {finding.what: finding.right for finding in findings if finding.what != "node"}
+    assert rows == dict.fromkeys(
+        [
+            "configuration",
+            "state directory",
+            "coordinator",
+            "clock",
+            "domains",
+            "session",
+            "listed",
+            "capacity",
+            "box key",
+            "model demo/text",
+            "gateway",
+            "backend of demo/text",
+            "load of demo/text",
+        ],
+        True,
+    )
+    assert summary(findings) == "nothing is wrong"
+    assert os.listdir(tmp_path) == []
+
+
+async def test_what_is_only_told_is_neither_right_nor_wrong(tmp_path: Path) -> None:
+    market = Market(lambda: START, capacity=1)
+    findings = await examined(market, tmp_path, box=None, addresses=None)
+    told = {finding.what for finding in findings if finding.right is None}
+    assert told == {"domains", "capacity", "box key", "node"}
+
+
+async def test_state_directory_that_cannot_be_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    findings = await examined(Market(lambda: START), tmp_path / "file" / "state")
+    assert [finding.what for finding in findings if finding.right is False] == ["state directory"]
+
+
+async def test_look_that_takes_too_long_is_wrong(
+    autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = backed(kind="echo")
+    monkeypatch.setattr("svcd.backends.build.EchoBackend.is_up", _never)
+    findings = await examined(Market(lambda: START), tmp_path, **slow)
+    (late,) = [finding for finding in findings if finding.right is False]
+    assert (late.what, late.detail) == ("backend of demo/text", "no answer in 15 s")
+
+
+async def _never(_: object) -> bool:
+    await trio.sleep_forever()
+    raise AssertionError

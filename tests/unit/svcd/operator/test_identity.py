@@ -1,0 +1,63 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.daemon.errors import Fatal
+from svcd.configuration.config import DaemonConfig
+from svcd.operator.status import LONGEST_EVIDENCE, publish_identity
+from tests.fakes.market import START, Market
+from tests.fakes.market_answers import Script, answer, error, instead, unreached
+from tests.unit.svcd.stages.running import config_for
+
+pytestmark = pytest.mark.trio
+
+
+def configured(market: Market, directory: Path, **changed: Any) -> DaemonConfig:
+    return config_for(market, directory, **changed)
+
+
+async def test_box_key_is_published_with_its_evidence(tmp_path: Path) -> None:
+    market, evidence = Market(lambda: START), tmp_path / "evidence.json"
+    evidence.write_bytes(b'{"made": "up"}')
+    said = await publish_identity(configured(market, tmp_path, evidence_file=evidence), market.transport)
+    assert market.identities == [(market.box.public.raw, b'{"made": "up"}')]
+    assert said.endswith("with 14 bytes of evidence")
+
+
+@pytest.mark.parametrize(
+    ("scripts", "message"),
+    [
+        ({"chain": unreached()}, "/evm/chain: ConnectError"),
+        ({"session": instead(error(403, "not_registered"))}, "not a registered provider"),
+        ({"set_identity": instead(answer(409, {"ok": False, "reason": "StaleOp"}))}, "not published: StaleOp"),
+    ],
+    ids=["no coordinator", "no provider", "refused"],
+)
+async def test_identity_that_is_not_published_is_fatal_and_says_why(
+    scripts: dict[str, Script], message: str, autojump_clock: object, tmp_path: Path
+) -> None:
+    market = Market(lambda: START, always=scripts)
+    with pytest.raises(Fatal, match=message):
+        await publish_identity(configured(market, tmp_path), market.transport)
+    assert market.identities == []
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [(None, "No such file"), (b"x" * (LONGEST_EVIDENCE + 1), "evidence has at most 32768")]
+)
+async def test_evidence_that_cannot_be_published_is_told_before_anything_is_signed(
+    content: bytes | None, message: str, tmp_path: Path
+) -> None:
+    market, evidence = Market(lambda: START), tmp_path / "evidence"
+    if content is not None:
+        evidence.write_bytes(content)
+    with pytest.raises(Fatal, match=message):
+        await publish_identity(configured(market, tmp_path, evidence_file=evidence), market.transport)
+    assert market.calls == []
+
+
+async def test_without_a_box_key_there_is_nothing_to_publish(tmp_path: Path) -> None:
+    market = Market(lambda: START)
+    with pytest.raises(Fatal, match="no box key is configured"):
+        await publish_identity(configured(market, tmp_path, box=None), market.transport)

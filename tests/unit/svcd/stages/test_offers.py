@@ -1,0 +1,39 @@
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from svcd.stages.offers import DeadlineChannel
+
+pytestmark = pytest.mark.trio
+
+
+async def test_what_is_due_first_comes_first_and_equals_keep_their_order() -> None:
+    channel = DeadlineChannel[str](4)
+    for deadline, item in ((3.0, "late"), (1.0, "first"), (1.0, "second"), (2.0, "third")):
+        await channel.send(deadline, item)
+    assert [await channel.receive() for _ in range(4)] == ["first", "second", "third", "late"]
+
+
+async def test_sender_waits_while_it_is_full_and_a_drain_makes_room() -> None:
+    channel, sent = DeadlineChannel[str](1), trio.Event()
+    await channel.send(1.0, "one")
+
+    async def send() -> None:
+        await channel.send(0.0, "two")
+        sent.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(send)
+        await wait_all_tasks_blocked()
+        assert not sent.is_set()
+        assert channel.drain() == ["one"]
+        await sent.wait()
+    assert await channel.receive() == "two"
+
+
+async def test_receiver_that_is_cancelled_takes_nothing_with_it() -> None:
+    channel = DeadlineChannel[str](1)
+    with trio.move_on_after(0):
+        await channel.receive()
+    await channel.send(1.0, "one")
+    assert await channel.receive() == "one"
