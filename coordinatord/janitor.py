@@ -1,5 +1,5 @@
-"""Janitor of what nobody needs any more: lapsed nonces, sessions and leases, ended relays, old batches' lines, objects
-that no job names, files past their time and uploads that died on the way.
+"""Janitor: removes lapsed nonces, sessions and leases, ended relays, lines of old batches, objects that no job names,
+files past their time and uploads that died on the way.
 
 A role, so that one process at a time does it. A sweep may be cut anywhere: the next one does the rest.
 """

@@ -94,7 +94,7 @@ def quote_body(book: AddressBook, quoted: QuotedOrder) -> market.QuoteBody:
 
 def submitted(outcome: submission.SubmitOutcome, book: AddressBook, poll: str) -> Answer:
     match outcome:
-        case submission.PostedOrder():
+        case submission.SubmittedOrder():
             body = jobs.Posted(hex_of(outcome.job_id), outcome.task_cid, hex_of(outcome.tx_hash))
             return responses.ok(body, status=201)
         case submission.Probed():

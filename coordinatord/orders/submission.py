@@ -94,13 +94,13 @@ class QuotedOrder:
 
 
 @attrs.frozen(slots=True)
-class PostedOrder:
+class SubmittedOrder:
     job_id: bytes
     task_cid: str
     tx_hash: bytes
 
 
-SubmitOutcome: TypeAlias = Probed | QuotedOrder | PostedOrder | RefusedByChain | WouldRefuse | RelayBusy | NoReceipt
+SubmitOutcome: TypeAlias = Probed | QuotedOrder | SubmittedOrder | RefusedByChain | WouldRefuse | RelayBusy | NoReceipt
 
 
 @attrs.frozen(slots=True)
@@ -174,7 +174,7 @@ class Submissions:
             if not await self.uploads.hold(upload, body.job_id):
                 raise UNKNOWN_UPLOAD.refused()
             outcome = await self._relay(paid, upload.cid, admitted, promise)
-            if isinstance(outcome, PostedOrder):
+            if isinstance(outcome, SubmittedOrder):
                 await self.uploads.attach(upload)
         else:
             content = body.container if body.container is not None else b""
@@ -183,13 +183,13 @@ class Submissions:
             ) as holding:
                 outcome = await self._relay(paid, holding.cid, admitted, promise)
                 _tell(holding, outcome)
-        if isinstance(outcome, PostedOrder):
+        if isinstance(outcome, SubmittedOrder):
             await self.market.picked(body)
         return outcome
 
     async def _relay(
         self, paid: Paid, task_cid: str, admitted: Admitted, promise: Promise | None
-    ) -> PostedOrder | RefusedByChain | RelayBusy | NoReceipt:
+    ) -> SubmittedOrder | RefusedByChain | RelayBusy | NoReceipt:
         body = paid.body
         outcome = await self.relaying.relay(
             NewRelay(
@@ -205,11 +205,11 @@ class Submissions:
                 promise=promise,
             )
         )
-        return PostedOrder(body.job_id, task_cid, outcome.tx_hash) if isinstance(outcome, RelayMined) else outcome
+        return SubmittedOrder(body.job_id, task_cid, outcome.tx_hash) if isinstance(outcome, RelayMined) else outcome
 
 
 def _tell(holding: Holding, outcome: SubmitOutcome) -> None:
-    if isinstance(outcome, PostedOrder):
+    if isinstance(outcome, SubmittedOrder):
         holding.took_effect()
     elif isinstance(outcome, RefusedByChain):
         holding.was_refused()

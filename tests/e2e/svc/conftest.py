@@ -20,7 +20,7 @@ _SECONDS = 60
 @attrs.frozen
 class Market:
     state: Path
-    manifest: dict[str, str]  # of a client of this market
+    environment: dict[str, str]  # of a client of this market
 
 
 @pytest.fixture(scope="session")

@@ -126,7 +126,7 @@ async def test_open_and_reserved_jobs_are_leased_in_one_order_and_filters_hold(d
 
 
 async def test_peek_tells_of_each_poller_whether_there_is_anything_for_it(databases: list[Database]) -> None:
-    line = databases[0].line()
+    line = databases[0].prepared_connection()
     pollers = [PollKey(1, 1), PollKey(2, 1), PollKey(1, 2)]
 
     async def anything() -> list[bool]:

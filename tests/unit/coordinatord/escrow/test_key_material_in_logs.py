@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from coordinatord.base.logs import set_up_logging
+from common.daemon.logs import set_up_logging
 from coordinatord.escrow.keys import KeyPair
 
 SECRET = bytes(range(100, 132))
