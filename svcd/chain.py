@@ -22,8 +22,9 @@ from common.messages.payments import job_payment
 from common.refusal import Refused
 from common.scalars import hex_of
 from common.secp256k1 import recover
+from common.wire.states import JobState
 from svcd.errors import Unavailable
-from svcd.job.row import Job, JobState
+from svcd.job.row import Job
 from svcd.payload.gateway import EncodedAnswer, LongAnswer, opened, read_whole
 
 _JOBS: Final = load("JobRegistry")

@@ -4,11 +4,13 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from common.wire import limits
+
 Clock = Callable[[], float]  # Unix seconds
 
-ISSUED_WITHIN: Final = 600
-AHEAD_AT_MOST: Final = 3600
-ORDER_LIFE: Final = 86_400
+ISSUED_WITHIN: Final = limits.ISSUED_WITHIN
+AHEAD_AT_MOST: Final = limits.AHEAD_AT_MOST
+ORDER_LIFE: Final = limits.ORDER_LIFE
 
 system_clock: Clock = time.time
 

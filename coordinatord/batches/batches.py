@@ -4,12 +4,13 @@ import hashlib
 import json
 import secrets
 from collections.abc import Mapping
-from typing import Final, Literal, TypeAlias
+from typing import Final, TypeAlias
 
 import attrs
 
 from common import strict_json
 from common.refusal import Refused
+from common.wire import limits, states
 from common.wire.fields import Choice, StringPairs, Text, read_object, wire
 from coordinatord.batches import sql as batches
 from coordinatord.batches.plan import WINDOWS, PlanBody, read_plan
@@ -21,7 +22,7 @@ from coordinatord.files.storage_budgets import UNLIMITED, StorageBudgets
 
 # What a batch's status is: from the marks on its row, and from its members where the row does not say yet.
 
-Status = Literal["validating", "in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled"]
+Status = states.BatchStatus
 
 
 def status_of(batch: BatchRow) -> Status:
@@ -49,7 +50,7 @@ def is_cancellable(batch: BatchRow) -> bool:
 
 ENDPOINTS: Final = ("/v1/responses", "/v1/embeddings")
 _ID_CHARACTERS: Final = 16_384  # whatever it is, it names a file or none
-_METADATA: Final = StringPairs(most=16, longest_key=64, longest_value=512)
+_METADATA: Final = StringPairs(limits.METADATA_PAIRS, limits.METADATA_KEY, limits.METADATA_VALUE)
 
 
 @attrs.frozen(slots=True)

@@ -11,6 +11,7 @@ from typing import Final
 import attrs
 
 from common.refusal import Refused
+from common.wire import limits
 from common.wire.fields import UINT32, UINT64, Nested, Several, Text, Uint, read_object, wire
 from coordinatord.book import candidates_sql
 from coordinatord.book.candidates_sql import Taker
@@ -75,9 +76,9 @@ def take_turns(lines: int, room: Mapping[int, int]) -> dict[int, int]:
     return taken
 
 
-WINDOWS: Final = {"1h": 3600, "24h": 86_400}
+WINDOWS: Final = limits.BATCH_WINDOWS
 """A batch's window by its label: the SLA that its lines are signed with."""
-_MOST_MODELS: Final = 16
+_MOST_MODELS: Final = limits.PLAN_MODELS
 
 
 @attrs.frozen(slots=True)

@@ -1,90 +1,40 @@
 """Batches: created, listed, read, cancelled. All of them are their owner's alone."""
 
 import json
-from typing import Final, Literal, assert_never
+from typing import Final, assert_never
 
 import attrs
 import msgspec
 
 from common.scalars import hex_of
+from common.wire import limits
+from common.wire.batches import (
+    Batch,
+    BatchAsOf,
+    BatchErrors,
+    BatchList,
+    BatchTerms,
+    Plan,
+    PlannedModel,
+    PlannedShare,
+    RequestCounts,
+)
 from common.wire.fields import Decimal, Text, Visible
-from common.wire.shapes import Bytes32, Digits
+from common.wire.shapes import Digits
 from coordinatord.base.outcomes import NotFound
 from coordinatord.batches import batches
-from coordinatord.batches.batches import BatchBody, Batches, Status, read_batch, status_of
+from coordinatord.batches.batches import BatchBody, Batches, read_batch, status_of
 from coordinatord.batches.plan import ModelPlan, PlanBody, Plans
 from coordinatord.batches.sql import BatchRow
 from coordinatord.http import responses
 from coordinatord.http.responses import Answer
 from coordinatord.http.routing import INDEX, Body, Parameter, Reply, Request, Route, malformed
 
-# The bodies of answers about batches.
-
-
-class BatchError(msgspec.Struct):
-    code: str
-    message: str
-    param: str | None
-    line: int | None
-
-
-class BatchErrors(msgspec.Struct):
-    object: Literal["list"]
-    data: list[BatchError]
-
-
-class RequestCounts(msgspec.Struct):
-    completed: int
-    failed: int
-    total: int
-
-
-class BatchTerms(msgspec.Struct):
-    sla: str
-
-
-class Batch(msgspec.Struct):
-    id: str
-    object: Literal["batch"]
-    endpoint: str
-    errors: BatchErrors | None
-    input_file_id: str
-    completion_window: str
-    status: Status
-    output_file_id: str | None
-    error_file_id: str | None
-    created_at: int
-    in_progress_at: int | None
-    expires_at: int
-    finalizing_at: int | None
-    completed_at: int | None
-    failed_at: int | None
-    expired_at: int | None
-    cancelling_at: int | None
-    cancelled_at: int | None
-    request_counts: RequestCounts
-    metadata: dict[str, str]
-    svc: BatchTerms
-
-
-class BatchAsOf(Batch):
-    as_of_block: Digits
-
-
-class BatchList(msgspec.Struct):
-    object: Literal["list"]
-    data: list[Batch]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
-    as_of_block: Digits
-
 
 def batch(row: BatchRow) -> Batch:
     counts = row.counts
     return Batch(
         id=row.id,
-        object="batch",
         endpoint=row.endpoint,
         errors=msgspec.json.decode(row.errors, type=BatchErrors) if row.errors is not None else None,
         input_file_id=row.input_file_id,
@@ -124,46 +74,24 @@ def batch_list(rows: list[BatchRow], block_number: int, *, has_more: bool) -> Ba
     )
 
 
-# The body of a batch's plan: POST /v1/batches without a file answers it, with 402.
+def plan(models: list[ModelPlan]) -> Plan[Digits]:
+    return Plan(tuple(_planned_model(model) for model in models))
 
 
-class PlannedShare(msgspec.Struct):
-    provider_id: Digits
-    box_key: Bytes32
-    rate_in: Digits
-    rate_out: Digits
-    lines: Digits
-
-
-class PlannedModel(msgspec.Struct):
-    model_id: Digits
-    lines: Digits
-    allocation: list[PlannedShare]
-
-
-class Plan(msgspec.Struct):
-    plan: list[PlannedModel]
-
-
-def plan(models: list[ModelPlan]) -> Plan:
-    return Plan(
-        [
-            PlannedModel(
-                model_id=str(model.model_id),
-                lines=str(model.lines),
-                allocation=[
-                    PlannedShare(
-                        provider_id=str(share.taker.provider_id),
-                        box_key=hex_of(share.taker.box_key),
-                        rate_in=share.taker.rate_in,
-                        rate_out=share.taker.rate_out,
-                        lines=str(share.lines),
-                    )
-                    for share in model.allocation
-                ],
+def _planned_model(model: ModelPlan) -> PlannedModel[Digits]:
+    return PlannedModel(
+        model_id=str(model.model_id),
+        lines=str(model.lines),
+        allocation=tuple(
+            PlannedShare(
+                provider_id=str(share.taker.provider_id),
+                box_key=hex_of(share.taker.box_key),
+                rate_in=share.taker.rate_in,
+                rate_out=share.taker.rate_out,
+                lines=str(share.lines),
             )
-            for model in models
-        ]
+            for share in model.allocation
+        ),
     )
 
 
@@ -189,7 +117,6 @@ def batch_cancelled(outcome: batches.CancelOutcome) -> Answer:
 
 
 _ID: Final = Text(16_384)  # whatever it is, it names a batch or none
-_DEFAULT_LIMIT: Final = 20
 _KEY: Final = "idempotency-key"
 
 
@@ -210,7 +137,7 @@ class BatchRoutes:
                 session=True,
                 replies=(
                     Reply(200, shape=Batch),
-                    Reply(402, shape=Plan),
+                    Reply(402, shape=Plan[Digits]),
                     *malformed(
                         "invalid_endpoint", "invalid_completion_window", "invalid_input_file", "idempotency_key_reused"
                     ),
@@ -223,7 +150,10 @@ class BatchRoutes:
                 about="This address's batches, newest first",
                 handler=self.page,
                 query={
-                    "limit": Parameter(Decimal(32, 1, 100), f"at most so many (default {_DEFAULT_LIMIT})"),
+                    "limit": Parameter(
+                        Decimal(32, 1, limits.LARGEST_BATCH_PAGE),
+                        f"at most so many (default {limits.DEFAULT_BATCH_PAGE})",
+                    ),
                     "after": Parameter(_ID, "those behind this batch"),
                 },
                 session=True,
@@ -277,7 +207,7 @@ class BatchRoutes:
 
     async def page(self, request: Request) -> Answer:
         query = request.query
-        page = await self.batches.page(request.owner, query.get("after"), query.get("limit", _DEFAULT_LIMIT))
+        page = await self.batches.page(request.owner, query.get("after"), query.get("limit", limits.DEFAULT_BATCH_PAGE))
         listed = batch_list(page.batches, page.snapshot.block_number, has_more=page.has_more)
         return responses.ok(listed)
 

@@ -3,14 +3,14 @@
 from typing import Any
 
 import attrs
-import msgspec
-from msgspec import UNSET
 
 from common import scalars, strict_json
 from common.refusal import Refused
 from common.scalars import hex_of
-from common.wire import shapes
+from common.wire import jobs, market
+from common.wire.errors import ModelNotFound
 from common.wire.fields import ADDRESS, BYTES32, Choice, Decimal, Text
+from common.wire.shapes import OMITTED, Digits
 from coordinatord.base.outcomes import NotFound, NotSigned
 from coordinatord.book.polls import Polls
 from coordinatord.book.reads import IndexReads
@@ -36,19 +36,17 @@ from coordinatord.http.routing import INDEX, PAGE, Handler, Parameter, Reply, Re
 # Rows of the index as the shapes that are sent.
 
 
-def model(row: ModelRow) -> shapes.Model:
-    return shapes.Model(row.name, "model", row.owned_by, _model_details(row))
+def model(row: ModelRow) -> market.Model:
+    return market.Model(row.name, row.owned_by, _model_details(row))
 
 
-def model_as_of(row: ModelRow, block: int) -> shapes.ModelAsOf:
-    return shapes.ModelAsOf(
-        id=row.name, object="model", owned_by=row.owned_by, svc=_model_details(row), as_of_block=str(block)
-    )
+def model_as_of(row: ModelRow, block: int) -> market.ModelAsOf:
+    return market.ModelAsOf(id=row.name, owned_by=row.owned_by, svc=_model_details(row), as_of_block=str(block))
 
 
-def _model_details(row: ModelRow) -> shapes.ModelDetails:
+def _model_details(row: ModelRow) -> market.ModelDetails[Digits]:
     schema = published_json(row.params_schema.encode())
-    return shapes.ModelDetails(str(row.model_id), row.enabled, schema if isinstance(schema, dict) else UNSET)
+    return market.ModelDetails(str(row.model_id), row.enabled, schema if isinstance(schema, dict) else OMITTED)
 
 
 def _job_fields(row: JobRow) -> dict[str, Any]:
@@ -75,26 +73,25 @@ def _job_fields(row: JobRow) -> dict[str, Any]:
     }
 
 
-def job(row: JobRow) -> shapes.Job:
-    return shapes.Job(**_job_fields(row))
+def job(row: JobRow) -> jobs.Job[Digits]:
+    return jobs.Job(**_job_fields(row))
 
 
-def job_as_of(row: JobRow, block: int) -> shapes.JobAsOf:
-    return shapes.JobAsOf(**_job_fields(row), as_of_block=str(block))
+def job_as_of(row: JobRow, block: int) -> jobs.JobAsOf:
+    return jobs.JobAsOf(**_job_fields(row), as_of_block=str(block))
 
 
-def summary(rows: list[OwnerSummary], block: int) -> shapes.Summary:
+def summary(rows: list[OwnerSummary], block: int) -> jobs.Summary:
     """`rows`: the total first."""
     total, *models = rows
-    return shapes.Summary(
+    return jobs.Summary(
         jobs=str(total.jobs),
         completed=str(total.completed),
         priced=str(total.priced),
         escrowed=total.escrowed,
-        by_model=[
-            shapes.ModelSummary(str(m.jobs), str(m.completed), str(m.priced), m.escrowed, str(m.model_id))
-            for m in models
-        ],
+        by_model=tuple(
+            jobs.ModelSummary(str(m.jobs), str(m.completed), str(m.priced), m.escrowed, str(m.model_id)) for m in models
+        ),
         as_of_block=str(block),
     )
 
@@ -108,18 +105,18 @@ def _provider_fields(row: ProviderRow) -> dict[str, Any]:
         "listed": row.listed,
         "reputation": str(row.reputation),
         "allow_all_models": row.allow_all_models,
-        "allowed_models": [str(model_id) for model_id in row.allowed_models],
+        "allowed_models": tuple(str(model_id) for model_id in row.allowed_models),
         "capacity": str(row.capacity),
         "active_jobs": str(row.active_jobs),
     }
 
 
-def provider(row: ProviderRow) -> shapes.Provider:
-    return shapes.Provider(**_provider_fields(row))
+def provider(row: ProviderRow) -> market.Provider[Digits]:
+    return market.Provider(**_provider_fields(row))
 
 
-def provider_as_of(row: ProviderRow, block: int) -> shapes.ProviderAsOf:
-    return shapes.ProviderAsOf(**_provider_fields(row), as_of_block=str(block))
+def provider_as_of(row: ProviderRow, block: int) -> market.ProviderAsOf:
+    return market.ProviderAsOf(**_provider_fields(row), as_of_block=str(block))
 
 
 def _evidence(raw: bytes | None) -> object:
@@ -132,17 +129,17 @@ def _evidence(raw: bytes | None) -> object:
         return hex_of(raw)
 
 
-def ask(row: AskRow) -> shapes.Ask:
-    return shapes.Ask(str(row.provider_id), str(row.model_id), str(row.sla), row.rate_in, row.rate_out)
+def ask(row: AskRow) -> market.Ask[Digits]:
+    return market.Ask(str(row.provider_id), str(row.model_id), str(row.sla), row.rate_in, row.rate_out)
 
 
-def floor(row: FloorRow) -> shapes.Floor:
-    return shapes.Floor(str(row.model_id), str(row.sla), row.rate_in, row.rate_out)
+def floor(row: FloorRow) -> market.Floor[Digits]:
+    return market.Floor(str(row.model_id), str(row.sla), row.rate_in, row.rate_out)
 
 
-def allowlist_entry(row: AllowlistRow) -> shapes.AllowlistEntry:
+def allowlist_entry(row: AllowlistRow) -> market.AllowlistEntry:
     entry = published_json(row.entry.encode())
-    return shapes.AllowlistEntry(scalars.hex_of(row.key), row.status, entry if isinstance(entry, dict) else {})
+    return market.AllowlistEntry(scalars.hex_of(row.key), row.status, entry if isinstance(entry, dict) else {})
 
 
 def published_json(raw: bytes) -> object:
@@ -166,11 +163,6 @@ _FILTERS = {
 }
 
 
-class JobList(msgspec.Struct):
-    jobs: list[shapes.Job]
-    as_of_block: shapes.Digits
-
-
 @attrs.frozen(slots=True)
 class Book:
     database: Database
@@ -186,7 +178,7 @@ class Book:
                 handler=self.list,
                 query={**_FILTERS, **PAGE},
                 replies=(
-                    Reply(200, shape=JobList),
+                    Reply(200, shape=jobs.JobList),
                     *malformed(),
                     Reply(401, "invalid_session"),
                     Reply(403, "not_registered"),
@@ -202,7 +194,7 @@ class Book:
                 about="An owner's jobs, summed up",
                 handler=self.summary,
                 query={"owner": Parameter(ADDRESS, required=True)},
-                replies=(Reply(200, shape=shapes.Summary), *malformed(), *INDEX),
+                replies=(Reply(200, shape=jobs.Summary), *malformed(), *INDEX),
                 index_backed=True,
             ),
             Route(
@@ -211,7 +203,7 @@ class Book:
                 about="One row of the book",
                 handler=self.one,
                 segments={"job_id": BYTES32},
-                replies=(Reply(200, shape=shapes.JobAsOf), *malformed(), Reply(404), *INDEX),
+                replies=(Reply(200, shape=jobs.JobAsOf), *malformed(), Reply(404), *INDEX),
                 index_backed=True,
             ),
         ]
@@ -256,26 +248,6 @@ def _job(row: JobRow, snapshot: Snapshot) -> Answer:
 _MODEL = {"model": Parameter(Decimal(32), "a model id")}
 
 
-class AskList(msgspec.Struct):
-    asks: list[shapes.Ask]
-    as_of_block: shapes.Digits
-
-
-class FloorList(msgspec.Struct):
-    floors: list[shapes.Floor]
-    as_of_block: shapes.Digits
-
-
-class ProviderList(msgspec.Struct):
-    providers: list[shapes.Provider]
-    as_of_block: shapes.Digits
-
-
-class Allowlist(msgspec.Struct):
-    entries: list[shapes.AllowlistEntry]
-    as_of_block: shapes.Digits
-
-
 @attrs.frozen(slots=True)
 class Providers:
     database: Database
@@ -294,19 +266,19 @@ class Providers:
                 paged=True,
             )
 
-        sla = {"sla": Parameter(Decimal(32), "seconds")}
+        floors = _MODEL | {"sla": Parameter(Decimal(32), "seconds")}
         return [
-            paged("/evm/asks", "Asks of listed providers", AskList, self.asks, _MODEL),
-            paged("/evm/asks/floors", "The lowest rates per model and window", FloorList, self.floors, _MODEL | sla),
-            paged("/evm/providers", "Providers by id", ProviderList, self.list, {}),
-            paged("/evm/allowlist", "The escrow allowlist", Allowlist, self.allowlist, {}),
+            paged("/evm/asks", "Asks of listed providers", market.AskList, self.asks, _MODEL),
+            paged("/evm/asks/floors", "The lowest rates per model and window", market.FloorList, self.floors, floors),
+            paged("/evm/providers", "Providers by id", market.ProviderList, self.list, {}),
+            paged("/evm/allowlist", "The escrow allowlist", market.Allowlist, self.allowlist, {}),
             Route(
                 method="GET",
                 path="/evm/providers/{id}",
                 about="One provider",
                 handler=self.one,
                 segments={"id": Decimal(32)},
-                replies=(Reply(200, shape=shapes.ProviderAsOf), *malformed(), Reply(404), *INDEX),
+                replies=(Reply(200, shape=market.ProviderAsOf), *malformed(), Reply(404), *INDEX),
                 index_backed=True,
             ),
         ]
@@ -342,12 +314,6 @@ def _provider(row: ProviderRow, snapshot: Snapshot) -> Answer:
 # The catalogue.
 
 
-class ModelList(msgspec.Struct):
-    object: str
-    data: list[shapes.Model]
-    as_of_block: shapes.Digits
-
-
 @attrs.frozen(slots=True)
 class Models:
     database: Database
@@ -362,7 +328,7 @@ class Models:
                     about="The models of the catalogue",
                     handler=self.list,
                     query=PAGE,
-                    replies=(Reply(200, shape=ModelList), *malformed(), *INDEX),
+                    replies=(Reply(200, shape=market.ModelList), *malformed(), *INDEX),
                     index_backed=True,
                     paged=True,
                 )
@@ -375,9 +341,9 @@ class Models:
                 handler=self.one,
                 segments={"name": Text(16384)},
                 replies=(
-                    Reply(200, shape=shapes.ModelAsOf),
+                    Reply(200, shape=market.ModelAsOf),
                     *malformed(),
-                    Reply(404, "model_not_found", shapes.ModelNotFound),
+                    Reply(404, "model_not_found", ModelNotFound),
                     *INDEX,
                 ),
                 index_backed=True,

@@ -10,6 +10,7 @@ from common.messages.jobs import Order
 from common.messages.providers import AskSnapshot
 from common.quotes import Terms, job_id
 from common.scalars import hex_of
+from common.wire.states import JobState
 from coordinatord.chain.blocks import Hash, Quantity
 from coordinatord.chain.contract_calls import Reverted, View, read_many, read_trouble, read_view
 from coordinatord.chain.rpc import Rpc, quantity
@@ -40,8 +41,8 @@ _ENDINGS: Final = [
     )
 ]
 
-OPEN: Final = 0
-CLAIMED: Final = 1
+OPEN: Final = JobState.OPEN
+CLAIMED: Final = JobState.CLAIMED
 
 
 class _EndingLog(msgspec.Struct):

@@ -1,15 +1,14 @@
 """The escrow's routes: its key, the release of a payload key, the handing over of keys to a peer."""
 
 from collections.abc import Mapping
-from typing import Annotated, Final, assert_never
+from typing import Final, assert_never
 
 import attrs
-import msgspec
-from msgspec import Meta
 
-from common import escrow as escrow_evidence
 from common.scalars import base64_of
-from common.wire.shapes import ErrorType
+from common.wire import limits
+from common.wire.errors import ErrorType
+from common.wire.escrow import HandedOver, Key, MockEvidence, PublishedEvidence, Released, StaticEvidence
 from coordinatord.base.clock import Clock
 from coordinatord.escrow import custody as evidence_values
 from coordinatord.escrow import handover, release
@@ -19,50 +18,14 @@ from coordinatord.escrow.hosting import Escrow
 from coordinatord.escrow.release import ReleaseBody, Releases
 from coordinatord.http import responses
 from coordinatord.http.responses import Answer
-from coordinatord.http.routing import CHAIN, KIB, Body, Reply, Request, Route, malformed
-
-# The bodies of the escrow's answers. Its keys and hashes are written without 0x, as the specification has them.
-
-BareBytes32 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
-Base64 = Annotated[str, Meta(extra_json_schema={"contentEncoding": "base64"})]
+from coordinatord.http.routing import CHAIN, Body, Reply, Request, Route, malformed
 
 
-class StaticEvidence(msgspec.Struct, tag_field="type", tag=escrow_evidence.STATIC):
-    report_data: BareBytes32
-    debug: bool
-    release: int
-
-
-class MockEvidence(msgspec.Struct, tag_field="type", tag=escrow_evidence.MOCK):
-    report_data: BareBytes32
-    debug: bool
-    release: int
-    measurement: BareBytes32
-    tcb: str
-    quote: Base64
-
-
-class Key(msgspec.Struct):
-    escrow_public_key: BareBytes32
-    evidence: StaticEvidence | MockEvidence
-    issued_at: int
-
-
-class Released(msgspec.Struct):
-    dek_sealed: Base64
-
-
-class HandedOver(msgspec.Struct):
-    keys_sealed: Base64
-    key_count: int
-    holder_release: int
-
-
-def key(announced: AnnouncedKey) -> Key:
+def key(announced: AnnouncedKey) -> Key[PublishedEvidence]:
     return Key(announced.public.raw.hex(), _evidence(announced.evidence), announced.issued_at)
 
 
-def _evidence(evidence: Evidence) -> StaticEvidence | MockEvidence:
+def _evidence(evidence: Evidence) -> PublishedEvidence:
     bound = evidence.report_data.hex()
     if isinstance(evidence, evidence_values.MockEvidence):
         return MockEvidence(
@@ -129,8 +92,6 @@ def handed_over(outcome: handover.Outcome) -> Answer:
             assert_never(outcome)
 
 
-_RELEASE_LIMIT = 2 * KIB
-_HANDOVER_LIMIT = 4 * KIB
 _NOT_HERE = Reply(403, "escrow_unavailable")
 
 
@@ -158,14 +119,14 @@ class EscrowRoutes:
                 path="/key",
                 about="The key that open orders are sealed to, with its evidence",
                 handler=self.key,
-                replies=(Reply(200, shape=Key), _NOT_HERE, Reply(503, "escrow_key_unminted")),
+                replies=(Reply(200, shape=Key[PublishedEvidence]), _NOT_HERE, Reply(503, "escrow_key_unminted")),
             ),
             Route(
                 method="POST",
                 path="/release",
                 about="A claimed job's payload key, for the provider that holds the claim",
                 handler=self.release,
-                body=_anything(_RELEASE_LIMIT) if hosted is None else Body.of(ReleaseBody, _RELEASE_LIMIT),
+                body=_anything(limits.RELEASE_BODY) if hosted is None else Body.of(ReleaseBody, limits.RELEASE_BODY),
                 replies=(
                     Reply(200, shape=Released),
                     *malformed("stale_issued_at", "bad_container", "wrap_mismatch", "unseal_failed"),
@@ -185,7 +146,7 @@ class EscrowRoutes:
                 path="/handover",
                 about="The held keys, for a peer instance",
                 handler=self.handover,
-                body=Body.of(HandoverBody, _HANDOVER_LIMIT) if hands_over else _anything(_HANDOVER_LIMIT),
+                body=Body.of(HandoverBody, limits.HANDOVER_BODY) if hands_over else _anything(limits.HANDOVER_BODY),
                 replies=(
                     Reply(200, shape=HandedOver),
                     *malformed("stale_issued_at", "bad_binding"),

@@ -6,9 +6,10 @@ import attrs
 
 from common.container import Commitment
 from common.refusal import Refused
+from common.wire import limits
 from coordinatord.files.sql import Purpose
 
-MOST_LINES: Final = 50_000
+MOST_LINES: Final = limits.BATCH_LINES
 BLANK: Final = b" \t\r"
 """A line of nothing else is blank. Other white space is none to JSON either: such a line is a malformed one."""
 _AT_ONCE: Final = 1 << 16  # bytes that are split into lines at a time: their objects weigh many times as much

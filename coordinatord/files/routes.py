@@ -1,17 +1,17 @@
 """Uploads, and what is told and given of them to their owner."""
 
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Final
 from urllib.parse import quote
 
 import attrs
-import msgspec
 
 from common.refusal import Refused
 from common.wire.fields import Text
+from common.wire.files import File, FileDetails, Purpose
 from coordinatord.base.outcomes import NotFound
 from coordinatord.files.files import Files
-from coordinatord.files.sql import FileRow, Purpose
+from coordinatord.files.sql import FileRow
 from coordinatord.http import responses
 from coordinatord.http.responses import Answer
 from coordinatord.http.routing import STORE, Form, Parameter, Reply, Request, Route, malformed
@@ -23,23 +23,6 @@ _TEXT: Final = Text(16_384)  # as long as a request's head may be
 _ID: Final = {"id": _TEXT}  # whatever it is, it names a file or none
 _OCTETS: Final = "application/octet-stream"
 _JSONL: Final = "application/jsonl"
-
-
-class FileDetails(msgspec.Struct):
-    cid: str
-    lines: int
-
-
-class File(msgspec.Struct):
-    id: str
-    object: Literal["file"]
-    bytes: int
-    created_at: int
-    expires_at: int
-    filename: str
-    purpose: Purpose
-    status: Literal["uploaded", "processed"]
-    svc: FileDetails
 
 
 @attrs.frozen(slots=True)
@@ -150,7 +133,6 @@ def _disposition(filename: str) -> bytes:
 def _file(row: FileRow) -> File:
     return File(
         id=row.id,
-        object="file",
         bytes=row.bytes,
         created_at=int(row.created_at.timestamp()),
         expires_at=int(row.expires_at.timestamp()),

@@ -3,14 +3,15 @@
 import secrets
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Final, Literal
+from typing import Final
 
 import asyncpg
 import attrs
 
+from common.wire import files
 from coordinatord.database.connections import Connection
 
-Purpose = Literal["input", "result", "batch", "batch_output"]
+Purpose = files.Purpose
 
 UNATTACHED: Final = timedelta(seconds=300)  # what an upload lives until a job or a batch refers to it
 UPLOADING: Final = timedelta(hours=1)  # beyond the time of one part; a row without a cid after that was left by a crash

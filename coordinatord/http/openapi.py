@@ -6,8 +6,9 @@ from typing import Any, Final
 
 import msgspec
 
-from common.wire import shapes
+from common.wire.errors import Error
 from common.wire.fields import Schema
+from common.wire.shapes import OMITTABLE
 from coordinatord.http.responses import Answer
 from coordinatord.http.routing import Reply, Request, Route
 
@@ -43,10 +44,8 @@ def openapi_route(routes: Sequence[Route]) -> Route:
 
 
 def describe(routes: Sequence[Route]) -> Schema:
-    answered = {reply.shape for route in routes for reply in route.replies if reply.shape is not None} | {shapes.Error}
-    ordered = sorted(answered, key=str)
-    schemas, components = msgspec.json.schema_components(ordered, ref_template=_REF)
-    by_shape = dict(zip(ordered, schemas, strict=True))
+    answered = {reply.shape for route in routes for reply in route.replies if reply.shape is not None} | {Error}
+    by_shape, components = _schemas(sorted(answered, key=_name_of))
     paths: Schema = defaultdict(dict)
     for route in routes:
         paths[route.path.replace("...", "")][route.method.lower()] = _operation(route, by_shape)
@@ -59,6 +58,41 @@ def describe(routes: Sequence[Route]) -> Schema:
             "securitySchemes": {"session": {"type": "http", "scheme": "bearer"}},
         },
     }
+
+
+def _schemas(shapes: Sequence[Any]) -> tuple[dict[Any, Schema], Schema]:
+    """Schemas of the shapes, and the components that they refer to, as the coordinator fills them in: with its number
+    type, so that a generic shape goes by its plain name; and every member sent, but for those that are `Omittable`."""
+    schemas, components = msgspec.json.schema_components(shapes, ref_template=_REF)
+    plain = {_REF.format(name=name): component["title"].partition("[")[0] for name, component in components.items()}
+
+    def as_sent(schema: Any) -> Any:
+        if isinstance(schema, list):
+            return [as_sent(each) for each in schema]
+        if not isinstance(schema, dict):
+            return schema
+        sent = {name: as_sent(each) for name, each in schema.items()}
+        if "$ref" in sent:
+            sent["$ref"] = _REF.format(name=plain[sent["$ref"]])
+        if sent.pop(OMITTABLE, False):
+            (sent,) = (variant for variant in sent["anyOf"] if variant != {"type": "null"})
+        return sent
+
+    def component(schema: Schema) -> Schema:
+        always = [name for name, member in schema["properties"].items() if OMITTABLE not in member]
+        sent: Schema = as_sent(schema)
+        for name in always:
+            sent["properties"][name].pop("default", None)
+        return {**sent, "title": sent["title"].partition("[")[0], "required": always}
+
+    named = {plain[_REF.format(name=name)]: component(schema) for name, schema in components.items()}
+    if len(named) != len(components):
+        raise AssertionError("two shapes of the API have the same name")
+    return dict(zip(shapes, map(as_sent, schemas), strict=True)), named
+
+
+def _name_of(shape: Any) -> str:
+    return str(getattr(shape, "__origin__", shape).__name__)
 
 
 def _operation(route: Route, by_shape: dict[Any, Schema]) -> Schema:
@@ -112,8 +146,8 @@ def _responses(route: Route, by_shape: dict[Any, Schema]) -> Schema:
         by_status[reply.status].append(reply)
     responses: Schema = {}
     for status, several in sorted(by_status.items()):
-        bodies = {reply.shape if reply.shape is not None else shapes.Error for reply in several}
-        variants = [by_shape[shape] for shape in sorted(bodies, key=str)]
+        bodies = {reply.shape if reply.shape is not None else Error for reply in several}
+        variants = [by_shape[shape] for shape in sorted(bodies, key=_name_of)]
         codes = sorted({reply.code for reply in several if reply.code is not None})
         responses[str(status)] = {
             "description": f"codes: {', '.join(codes)}" if codes else "see the schema",

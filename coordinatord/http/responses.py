@@ -11,8 +11,8 @@ from starlette.types import Send
 
 from common.refusal import Refused
 from common.scalars import hex_of
-from common.wire import shapes
-from common.wire.shapes import ErrorType
+from common.wire import errors
+from common.wire.errors import ErrorType
 from coordinatord.base.errors import Retryable
 from coordinatord.base.outcomes import NotFound, NotSigned, WouldRefuse
 from coordinatord.database.snapshot import Snapshot
@@ -64,7 +64,7 @@ def error(
     retryable: bool = False,
     headers: Headers = (),
 ) -> Answer:
-    envelope = shapes.Error(shapes.ErrorBody(message=message, type=kind, param=param, code=code))
+    envelope = errors.Error(errors.ErrorBody(message=message, type=kind, param=param, code=code))
     return Answer(status, _encode(envelope), (_JSON, _RETRYABLE if retryable else _FINAL, *headers))
 
 
@@ -95,8 +95,8 @@ def not_found(missing: NotFound) -> Answer:
 
 def model_not_found(name: str) -> Answer:
     """Specified apart from every other error: no `param`, and no retryable header."""
-    body = shapes.ModelNotFoundBody(f"there is no model {name!r}", "not_found", "model_not_found")
-    return Answer(404, _encode(shapes.ModelNotFound(body)))
+    body = errors.ModelNotFoundBody(f"there is no model {name!r}", "not_found", "model_not_found")
+    return Answer(404, _encode(errors.ModelNotFound(body)))
 
 
 def method_not_allowed(allowed: str) -> Answer:

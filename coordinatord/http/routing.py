@@ -9,6 +9,7 @@ import msgspec
 from starlette.datastructures import Headers
 
 from common.refusal import Refused
+from common.wire import limits
 from common.wire.fields import Decimal, Kind, Schema, object_schema, read_object
 from coordinatord.base.outcomes import SessionRow
 from coordinatord.database.snapshot import Snapshot
@@ -16,9 +17,6 @@ from coordinatord.http.responses import Answer
 from coordinatord.http.streaming import StreamedAnswer
 
 Method = Literal["GET", "POST", "PUT"]
-
-KIB: Final = 1024
-MIB: Final = 1024 * KIB
 
 
 @attrs.frozen(slots=True)
@@ -61,11 +59,13 @@ class Body:
     schema: Callable[[], Schema]
 
     @classmethod
-    def of(cls, shape: type[Any], limit: int = MIB) -> "Body":
+    def of(cls, shape: type[Any], limit: int = limits.PLAIN_BODY) -> "Body":
         return cls(limit, lambda values: read_object(shape, values), lambda: object_schema(shape))
 
     @classmethod
-    def any_of(cls, shapes: list[type[Any]], read: Callable[[Mapping[str, object]], Any], limit: int = MIB) -> "Body":
+    def any_of(
+        cls, shapes: list[type[Any]], read: Callable[[Mapping[str, object]], Any], limit: int = limits.PLAIN_BODY
+    ) -> "Body":
         return cls(limit, read, lambda: {"anyOf": [object_schema(shape) for shape in shapes]})
 
 
@@ -138,8 +138,8 @@ STORE: Final = (Reply(503, "store_unavailable"), Reply(503, "store_rejected"))
 
 
 PAGE: Final = {
-    "limit": Parameter(Decimal(32, 1, 1000), "at most so many (default 100)"),
-    "offset": Parameter(Decimal(32, 0, 1_000_000), "after so many (default 0)"),
+    "limit": Parameter(Decimal(32, 1, limits.LARGEST_PAGE), f"at most so many (default {limits.DEFAULT_PAGE})"),
+    "offset": Parameter(Decimal(32, 0, limits.LARGEST_OFFSET), "after so many (default 0)"),
 }
 """The parameters of every paged route."""
 
@@ -295,15 +295,13 @@ def _decode_query(part: bytes) -> str:
 
 T = TypeVar("T")
 
-LARGEST_PAGE: Final = 4 << 20
-DEFAULT_LIMIT: Final = 100
 _ENVELOPE: Final = 256  # what surrounds the rows
 _encode: Final = msgspec.json.Encoder().encode
 
 
 def page_of(request: Request) -> tuple[int, int]:
     """(limit, offset)."""
-    return request.query.get("limit", DEFAULT_LIMIT), request.query.get("offset", 0)
+    return request.query.get("limit", limits.DEFAULT_PAGE), request.query.get("offset", 0)
 
 
 def page(
@@ -320,7 +318,7 @@ def page(
     size, cut = _ENVELOPE, False
     for row in rows:
         item = _encode(view(row))
-        if encoded and size + len(item) + 1 > LARGEST_PAGE:
+        if encoded and size + len(item) + 1 > limits.PAGE_BYTES:
             cut = True
             break
         encoded.append(item)

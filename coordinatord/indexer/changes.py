@@ -7,11 +7,12 @@ new rows are whole, known ones are changed by patches that also say what must ha
 import attrs
 import msgspec
 
+from common.wire.states import EndedBecause, JobState
 from coordinatord.base.errors import Retryable
 
 # The registry's state codes, and its reasons for an ending.
-OPEN, CLAIMED, SETTLED, CANCELLED = 0, 1, 2, 3
-NOT_ENDED, BY_SETTLE, BY_OWNER, BY_FAIL, BY_RECLAIM, BY_EXPIRY = 0, 1, 2, 3, 4, 5
+OPEN, CLAIMED, SETTLED, CANCELLED = map(int, JobState)
+NOT_ENDED, BY_SETTLE, BY_OWNER, BY_FAIL, BY_RECLAIM, BY_EXPIRY = map(int, EndedBecause)
 
 
 class NewJob(msgspec.Struct, gc=False):

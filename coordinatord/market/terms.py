@@ -13,6 +13,7 @@ from common.address_book import MAX_DECIMALS
 from common.refusal import Refused
 from common.scalars import read_uint
 from common.strict_json import parse
+from common.wire import limits
 from coordinatord.base.errors import Fatal
 from coordinatord.chain.rpc_errors import RpcError
 from coordinatord.market.contracts import read_address
@@ -20,7 +21,7 @@ from coordinatord.market.node import Node
 
 # The contracts' own limits: what they would refuse is refused before anything is deployed.
 MAX_FEE_BPS: Final = 2000
-LONGEST_SLA: Final = 86_400
+LONGEST_SLA: Final = limits.LONGEST_SLA
 LONGEST_NAME: Final = 256
 LEAST_TOKEN_GAS: Final = 200_000
 MOST_TOKEN_GAS: Final = 2_000_000

@@ -9,6 +9,7 @@ from common.domains import Domains, struct_hash
 from common.messages.providers import Ask, AskSnapshot
 from common.refusal import Refused
 from common.secp256k1 import recover
+from common.wire import limits
 from common.wire.fields import SIGNATURE, UINT32, UINT64, UINT128, Nested, Several, wire
 from coordinatord.base.clock import AHEAD_AT_MOST, Clock, is_too_far_ahead
 from coordinatord.base.errors import Retryable
@@ -19,7 +20,7 @@ from coordinatord.relayer.budgets import GasBudgets
 from coordinatord.relayer.outbox_sql import NewRelay, Priority, RelayKind
 from coordinatord.relayer.relaying import Busy, Mined, NoReceipt, RefusedByChain, Relaying
 
-MOST_QUOTES: Final = 64
+MOST_QUOTES: Final = limits.SNAPSHOT_QUOTES
 
 
 @attrs.frozen(slots=True)

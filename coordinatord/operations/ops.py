@@ -14,6 +14,7 @@ from common.messages.jobs import Claim, Fail, Settle
 from common.messages.providers import RequestCapacity, SetIdentity
 from common.refusal import Refused
 from common.secp256k1 import recover
+from common.wire import limits
 from common.wire.fields import BYTES32, SIGNATURE, UINT32, UINT64, Base64, Choice, HexUpTo, Text, read_object, wire
 from coordinatord.base.clock import ISSUED_WITHIN, Clock, is_fresh
 from coordinatord.base.outcomes import NotSigned, WouldRefuse
@@ -32,7 +33,7 @@ from coordinatord.relayer.relaying import Busy, Mined, NoReceipt, RefusedByChain
 
 # The five provider ops as POST /evm/ops carries them, read strictly.
 
-LONGEST_EVIDENCE: Final = 32_768
+LONGEST_EVIDENCE: Final = limits.EVIDENCE_BYTES
 _SIGNED = "the provider wallet's signature over the op"
 
 

@@ -6,14 +6,16 @@ import attrs
 
 from common.artifacts import decode_error
 from common.scalars import hex_of
-from common.wire import shapes
+from common.wire import limits
+from common.wire import operations as shapes
 from common.wire.fields import ADDRESS, BYTES32, wire
+from common.wire.shapes import OMITTED
 from coordinatord.base.outcomes import NotSigned, SessionRow, WouldRefuse
 from coordinatord.book.reads import PostedJobs
 from coordinatord.chain.registries import JobRegistry
 from coordinatord.http import responses
 from coordinatord.http.responses import Answer
-from coordinatord.http.routing import CHAIN, KIB, MIB, RELAY, STORE, Body, Reply, Request, Route, malformed
+from coordinatord.http.routing import CHAIN, RELAY, STORE, Body, Reply, Request, Route, malformed
 from coordinatord.operations import asks, ops
 from coordinatord.operations.asks import Asks, AsksBody
 from coordinatord.operations.ops import OPS, Ops, read_op
@@ -25,9 +27,8 @@ from coordinatord.relayer.relaying import Busy, NoReceipt, RefusedByChain
 def op_ended(outcome: ops.Outcome) -> Answer:
     match outcome:
         case ops.OpDone():
-            body = shapes.OpDone(hex_of(outcome.mined.tx_hash), "success", str(outcome.mined.block_number))
-            if outcome.result_cid is not None:
-                body.result_cid = outcome.result_cid
+            mined, cid = outcome.mined, outcome.result_cid if outcome.result_cid is not None else OMITTED
+            body = shapes.OpDone(hex_of(mined.tx_hash), "success", str(mined.block_number), cid)
             return responses.ok(body, status=201)
         case RefusedByChain():
             return _op_refused(outcome.name, outcome.raw)
@@ -44,9 +45,7 @@ def op_ended(outcome: ops.Outcome) -> Answer:
 
 
 def _op_refused(name: str | None, raw: bytes) -> Answer:
-    body = shapes.OpRefused(ok=False, reason=name or "unknown")
-    if name is None:
-        body.raw = hex_of(raw)
+    body = shapes.OpRefused(ok=False, reason=name or "unknown", raw=OMITTED if name is not None else hex_of(raw))
     return responses.final(409, body)
 
 
@@ -92,7 +91,7 @@ class Operations:
                 path="/evm/ops",
                 about="Relay one signed op of a provider",
                 handler=self.run,
-                body=Body.any_of(list(OPS.values()), read_op, 20 * MIB),
+                body=Body.any_of(list(OPS.values()), read_op, limits.ORDER_BODY),
                 session=True,
                 replies=(
                     Reply(201, shape=shapes.OpDone),
@@ -128,7 +127,7 @@ class Operations:
                 path="/evm/asks",
                 about="Publish a provider's signed prices",
                 handler=self.publish,
-                body=Body.of(AsksBody, 32 * KIB),
+                body=Body.of(AsksBody, limits.ASKS_BODY),
                 session=True,
                 replies=(
                     Reply(200, shape=shapes.Published),

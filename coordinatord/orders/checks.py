@@ -17,6 +17,7 @@ from common.messages.payments import packed_job_payment
 from common.quotes import Quote, Terms
 from common.refusal import Refused
 from common.secp256k1 import recover, signers
+from common.wire import limits
 from common.wire.fields import (
     ADDRESS,
     BYTES32,
@@ -33,7 +34,7 @@ from common.wire.fields import (
 from coordinatord.base.clock import ORDER_LIFE
 from coordinatord.chain import registries
 
-INLINE_BYTES: Final = 15_679_488  # largest container or result inside a JSON body, decoded
+INLINE_BYTES: Final = limits.INLINE_BYTES  # largest container or result inside a JSON body, decoded
 CID_CHARACTERS: Final = 128
 
 
@@ -99,7 +100,7 @@ def _check_shape(body: OrderBody) -> None:
 #
 # POST /v1/jobs and the lines of batches ask the same questions, and name two of the answers differently.
 
-LONGEST_SLA: Final = 86_400
+LONGEST_SLA: Final = limits.LONGEST_SLA
 
 
 @attrs.frozen(slots=True)

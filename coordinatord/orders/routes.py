@@ -1,13 +1,15 @@
 """Jobs as clients see them: quote, post, read, cancel."""
 
-from typing import Any, assert_never
+from typing import assert_never
 
 import attrs
 
 from common.address_book import AddressBook
 from common.scalars import hex_of
-from common.wire import shapes
+from common.wire import jobs, limits, market
 from common.wire.fields import BYTES32
+from common.wire.shapes import Digits
+from common.wire.states import job_status
 from coordinatord.base.outcomes import NotFound, WouldRefuse
 from coordinatord.book.candidates_sql import Candidate
 from coordinatord.book.reads import IndexReads
@@ -15,7 +17,7 @@ from coordinatord.book.sql import JobRow
 from coordinatord.database.snapshot import Snapshot
 from coordinatord.http import responses
 from coordinatord.http.responses import Answer
-from coordinatord.http.routing import INDEX, KIB, MIB, RELAY, STORE, Body, Reply, Request, Route, malformed
+from coordinatord.http.routing import INDEX, RELAY, STORE, Body, Reply, Request, Route, malformed
 from coordinatord.orders import cancel, submission
 from coordinatord.orders.cancel import CancelBody, Cancels
 from coordinatord.orders.checks import MarketProbe, OrderBody, read_submission
@@ -24,24 +26,17 @@ from coordinatord.relayer.relaying import Busy, Mined, NoReceipt, RefusedByChain
 
 # Jobs, candidates and quotes as the shapes that are sent.
 
-# By state, and for ended jobs by why: failed by the provider or reclaimed is a failure, the rest a cancellation.
-_OPEN_STATUS: dict[int, Any] = {0: "queued", 1: "in_progress", 2: "completed"}
 
-
-_FAILURES = (3, 4)
-
-
-def client_job(row: JobRow, block: int) -> shapes.ClientJob:
+def client_job(row: JobRow, block: int) -> jobs.ClientJob:
     job_id = hex_of(row.job_id)
     # By position: this is the read that every client repeats, and names double the cost of building it.
-    return shapes.ClientJob(
+    return jobs.ClientJob(
         job_id,
-        "job",
         row.model,
-        _OPEN_STATUS.get(row.state) or ("failed" if row.ended_because in _FAILURES else "cancelled"),
+        job_status(row.state, row.ended_because),
         str(row.claimed_at) if row.claimed_at else None,
         row.result_cid,
-        shapes.ClientJobDetails(
+        jobs.ClientJobDetails(
             job_id,
             hex_of(row.owner),
             str(row.model_id),
@@ -62,21 +57,21 @@ def client_job(row: JobRow, block: int) -> shapes.ClientJob:
     )
 
 
-def candidate(row: Candidate) -> shapes.ListedCandidate:
-    return shapes.ListedCandidate(str(row.provider_id), hex_of(row.box_key), row.rate_in, row.rate_out)
+def candidate(row: Candidate) -> market.ListedCandidate[Digits]:
+    return market.ListedCandidate(str(row.provider_id), hex_of(row.box_key), row.rate_in, row.rate_out)
 
 
-def quote_body(book: AddressBook, quoted: Quoted) -> shapes.QuoteBody:
+def quote_body(book: AddressBook, quoted: Quoted) -> market.QuoteBody:
     order, quote = quoted.order, quoted.quote
-    return shapes.QuoteBody(
-        quote=shapes.Quote(
+    return market.QuoteBody(
+        quote=market.Quote(
             cap=str(quote.cap),
             fee_bps=quoted.fee_bps,
             fee=str(quote.fee),
             gas_fee=str(quote.gas_fee),
             amount=str(quote.amount),
-            authorization=shapes.Authorization(
-                domain=shapes.TokenDomain(
+            authorization=market.Authorization(
+                domain=market.TokenDomain(
                     name=book.token_domain.name,
                     version=book.token_domain.version,
                     chainId=book.chain_id,
@@ -89,8 +84,8 @@ def quote_body(book: AddressBook, quoted: Quoted) -> shapes.QuoteBody:
                 nonce=hex_of(order.job_id),
             ),
         ),
-        candidates=[candidate(row) for row in quoted.candidates],
-        accepts=[shapes.Accepts("eip3009", f"eip155:{book.chain_id}")],
+        candidates=tuple(candidate(row) for row in quoted.candidates),
+        accepts=[market.Accepts("eip3009", f"eip155:{book.chain_id}")],
     )
 
 
@@ -100,10 +95,10 @@ def quote_body(book: AddressBook, quoted: Quoted) -> shapes.QuoteBody:
 def submitted(outcome: submission.Outcome, book: AddressBook, poll: str) -> Answer:
     match outcome:
         case submission.Posted():
-            body = shapes.Posted(hex_of(outcome.job_id), outcome.task_cid, hex_of(outcome.tx_hash))
+            body = jobs.Posted(hex_of(outcome.job_id), outcome.task_cid, hex_of(outcome.tx_hash))
             return responses.ok(body, status=201)
         case submission.Probed():
-            listed = shapes.Candidates([candidate(row) for row in outcome.candidates])
+            listed = market.Candidates[Digits](tuple(candidate(row) for row in outcome.candidates))
             return responses.final(402, listed)
         case submission.Quoted():
             # A quote asks for payment; one that answers an outdated amount is a conflict.
@@ -117,7 +112,7 @@ def submitted(outcome: submission.Outcome, book: AddressBook, poll: str) -> Answ
 
 def cancelled(job_id: bytes, outcome: cancel.Outcome) -> Answer:
     if isinstance(outcome, Mined | cancel.HasEnded):
-        return responses.ok(shapes.Cancelled(hex_of(job_id), hex_of(outcome.tx_hash)))
+        return responses.ok(jobs.Cancelled(hex_of(job_id), hex_of(outcome.tx_hash)))
     return responses.relayed(outcome, f"GET /v1/jobs/{hex_of(job_id)}")
 
 
@@ -150,13 +145,13 @@ class Jobs:
                 path="/v1/jobs",
                 about="Ask the market (without rates), get a quote (with rates), or post a job (with auth_sig)",
                 handler=self.post,
-                body=Body.any_of([MarketProbe, OrderBody], read_submission, 20 * MIB),
+                body=Body.any_of([MarketProbe, OrderBody], read_submission, limits.ORDER_BODY),
                 replies=(
-                    Reply(201, shape=shapes.Posted),
-                    Reply(402, shape=shapes.Candidates),
-                    Reply(402, shape=shapes.QuoteBody),
+                    Reply(201, shape=jobs.Posted),
+                    Reply(402, shape=market.Candidates[Digits]),
+                    Reply(402, shape=market.QuoteBody),
                     *malformed(*_REFUSALS),
-                    Reply(409, shape=shapes.QuoteBody),
+                    Reply(409, shape=market.QuoteBody),
                     Reply(409, "contract error"),
                     *RELAY,
                     Reply(503, "payer_code_read"),
@@ -170,7 +165,7 @@ class Jobs:
                 about="One job",
                 handler=self.one,
                 segments={"id": BYTES32},
-                replies=(Reply(200, shape=shapes.ClientJob), *malformed(), Reply(404), *INDEX),
+                replies=(Reply(200, shape=jobs.ClientJob), *malformed(), Reply(404), *INDEX),
                 index_backed=True,
             ),
             Route(
@@ -179,9 +174,9 @@ class Jobs:
                 about="Take an open job back; one that has ended stays as it is",
                 handler=self.cancel,
                 segments={"id": BYTES32},
-                body=Body.of(CancelBody, 8 * KIB),
+                body=Body.of(CancelBody, limits.CANCEL_BODY),
                 replies=(
-                    Reply(200, shape=shapes.Cancelled),
+                    Reply(200, shape=jobs.Cancelled),
                     *malformed(),
                     Reply(409, "StaleOp"),
                     Reply(409, "NotCancellable"),

@@ -4,8 +4,9 @@ from typing import assert_never
 
 import attrs
 
-from common.wire import shapes
+from common.wire.chain import Nonce, Session
 from common.wire.fields import ADDRESS
+from common.wire.shapes import OMITTED
 from coordinatord.base.outcomes import NotSigned
 from coordinatord.http import responses
 from coordinatord.http.responses import Answer
@@ -19,10 +20,8 @@ from coordinatord.sessions.sessions import SessionBody, Sessions
 def session_opened(outcome: sessions.Outcome) -> Answer:
     match outcome:
         case sessions.OpenedSession():
-            body = shapes.Session(outcome.token, outcome.expires_at)
-            if outcome.provider_id is not None:
-                body.provider_id = outcome.provider_id
-            return responses.ok_private(body)
+            provider_id = outcome.provider_id if outcome.provider_id is not None else OMITTED
+            return responses.ok_private(Session(outcome.token, outcome.expires_at, provider_id))
         case NotSigned(code="not_registered"):
             return responses.not_signed(outcome)
         case NotSigned():
@@ -44,7 +43,7 @@ class Handshake:
                 about="A nonce for an address, to be signed within 300 seconds",
                 handler=self.nonce,
                 query={"address": Parameter(ADDRESS, required=True)},
-                replies=(Reply(200, shape=shapes.Nonce), *malformed()),
+                replies=(Reply(200, shape=Nonce), *malformed()),
             ),
             Route(
                 method="POST",
@@ -53,7 +52,7 @@ class Handshake:
                 handler=self.session,
                 body=Body.of(SessionBody),
                 replies=(
-                    Reply(200, shape=shapes.Session),
+                    Reply(200, shape=Session),
                     *malformed(),
                     Reply(401, "invalid_signature"),
                     Reply(403, "not_registered"),
@@ -65,7 +64,7 @@ class Handshake:
 
     async def nonce(self, request: Request) -> Answer:
         issued = await self.sessions.issue_nonce(request.query["address"], request.caller)
-        return responses.ok_private(shapes.Nonce(issued.nonce, issued.expires_at, self.chain_id))
+        return responses.ok_private(Nonce(issued.nonce, issued.expires_at, self.chain_id))
 
     async def session(self, request: Request) -> Answer:
         return session_opened(await self.sessions.open(request.body))

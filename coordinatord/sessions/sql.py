@@ -5,13 +5,14 @@ from typing import Final
 
 import attrs
 
+from common.wire import limits
 from coordinatord.base.outcomes import SessionRow
 from coordinatord.database.connections import Connection, Line
 
-NONCE_LIFE: Final = timedelta(seconds=300)
-SESSION_LIFE: Final = timedelta(hours=24)
-MOST_NONCES: Final = 16
-MOST_SESSIONS: Final = 32
+NONCE_LIFE: Final = timedelta(seconds=limits.NONCE_LIFE)
+SESSION_LIFE: Final = timedelta(seconds=limits.SESSION_LIFE)
+MOST_NONCES: Final = limits.NONCES
+MOST_SESSIONS: Final = limits.SESSIONS
 
 
 async def add_nonce(connection: Connection, nonce: str, address: bytes, caller: str) -> int:

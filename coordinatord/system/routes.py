@@ -4,7 +4,8 @@ import attrs
 
 from common.address_book import AddressBook
 from common.scalars import hex_of
-from common.wire import shapes
+from common.wire import chain
+from common.wire.shapes import Digits
 from coordinatord.http import responses
 from coordinatord.http.responses import Answer
 from coordinatord.http.routing import CHAIN, Reply, Request, Route
@@ -15,7 +16,7 @@ from coordinatord.system.readiness import ChainNow, Deployment, Readiness, Readi
 
 def readiness(report: ReadinessReport, *, stopping: bool) -> Answer:
     """A node that is stopping is not ready, whatever its index says."""
-    body = shapes.Readiness(
+    body = chain.Readiness(
         ready=report.ready and not stopping,
         reason=report.reason,
         cursor=_digits(report.cursor),
@@ -33,17 +34,17 @@ def _digits(number: int | None) -> str | None:
 # The deployment as the shape that is sent.
 
 
-def deployment_body(book: AddressBook, now: ChainNow, block_time_ms: int) -> shapes.Deployment:
-    return shapes.Deployment(
+def deployment_body(book: AddressBook, now: ChainNow, block_time_ms: int) -> chain.Deployment[Digits]:
+    return chain.Deployment(
         chain_id=book.chain_id,
-        contracts=shapes.Contracts(
+        contracts=chain.Contracts(
             job_registry=hex_of(book.job_registry),
             provider_registry=hex_of(book.provider_registry),
             ask_registry=hex_of(book.ask_registry),
             paytoken=hex_of(book.paytoken),
         ),
         decimals=book.payment_token_decimals,
-        token_domain=shapes.TokenName(book.token_domain.name, book.token_domain.version),
+        token_domain=chain.TokenName(book.token_domain.name, book.token_domain.version),
         gas_price=str(now.gas_price),
         head_block=str(now.head_block),
         block_time_ms=block_time_ms,
@@ -71,26 +72,26 @@ class System:
                 path="/healthz",
                 about="Whether the server listens",
                 handler=self.health,
-                replies=(Reply(200, shape=shapes.Health),),
+                replies=(Reply(200, shape=chain.Health),),
             ),
             Route(
                 method="GET",
                 path="/readyz",
                 about="Whether the index may be read",
                 handler=self.ready,
-                replies=(Reply(200, shape=shapes.Readiness), Reply(503, shape=shapes.Readiness)),
+                replies=(Reply(200, shape=chain.Readiness), Reply(503, shape=chain.Readiness)),
             ),
             Route(
                 method="GET",
                 path="/evm/chain",
                 about="The deployment, and the chain as the node sees it now",
                 handler=self.chain,
-                replies=(Reply(200, shape=shapes.Deployment), *CHAIN, Reply(503, "config_read")),
+                replies=(Reply(200, shape=chain.Deployment[Digits]), *CHAIN, Reply(503, "config_read")),
             ),
         ]
 
     async def health(self, _: Request) -> Answer:
-        return responses.ok(shapes.Health("ok"))
+        return responses.ok(chain.Health("ok"))
 
     async def ready(self, _: Request) -> Answer:
         return readiness(await self.readiness.report(), stopping=self.stopping.begun)

@@ -17,6 +17,7 @@ from common.quotes import Terms as FeeTerms
 from common.refusal import Refused
 from common.secp256k1 import Wallet
 from common.strict_json import parse
+from common.wire import limits
 from svc.core.known_market import Market
 from svc.core.money import OPEN, Bid, Ceiling, Rates, read_rates
 from svc.core.orders import OrderRequest, OrderTerms, PreparedOrder, SealedOrder, Shaped, amount_of, seal_order, shape
@@ -121,7 +122,7 @@ def _prepared(place: Place, wallet: Wallet, line: LineWork) -> PreparedLine | Re
 
 RESPONSES_ENDPOINT: Final = "/v1/responses"
 ENDPOINTS: Final = (RESPONSES_ENDPOINT, EMBEDDINGS_ENDPOINT)
-MOST_LINES: Final = 50_000
+MOST_LINES: Final = limits.BATCH_LINES
 _KEYS: Final = frozenset({"custom_id", "method", "url", "body"})  # method: what files for other services carry, too
 _TERMS: Final = frozenset({"model", "rate_in", "rate_out", "units_out"})
 

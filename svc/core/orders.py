@@ -16,6 +16,7 @@ from common.pricing.units import Units, units_of
 from common.quotes import Terms, job_id
 from common.refusal import Refused
 from common.scalars import base64_of, hex_of
+from common.wire import limits
 from svc.core.known_market import Market
 from svc.core.money import Ceiling, Rate, Rates, read_rates
 from svc.core.params_schema import check_parameters
@@ -134,7 +135,7 @@ def cancellation(market: Market, job: bytes, issued_at: int) -> SigningRequest:
 # expiry      window + settlement margin, at most 86400 s from signing
 
 DEFAULT_WINDOW: Final = "batch"
-LONGEST_ORDER_LIFE: Final = 86_400
+LONGEST_ORDER_LIFE: Final = limits.ORDER_LIFE
 _TIERS: Final = {"async": 3_600, "batch": 86_400}
 _OTHERWISE: Final = 3_600
 _WINDOW: Final = re.compile(r"([0-9]{1,10})([hms])", re.ASCII)

@@ -16,12 +16,13 @@ from common.refusal import Refused
 from common.result import ResultOpener
 from common.scalars import read_bare_hex
 from common.sealed_stream import HEAD_BYTES, ContainerHead
+from common.wire import limits
 from svc.core.known_market import Market
 from svc.core.typed_data import SigningRequest, request
 from svc.errors import EscrowUntrusted, ResultUnreadable
 from svc.records import EscrowKey
 
-INLINE_BYTES: Final = 15_679_488  # a larger container goes through POST /v1/files
+INLINE_BYTES: Final = limits.INLINE_BYTES  # a larger container goes through POST /v1/files
 
 
 @attrs.frozen(slots=True)

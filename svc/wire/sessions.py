@@ -12,6 +12,7 @@ import msgspec
 from common.domains import Domains
 from common.messages.sessions import SvcSession
 from common.scalars import hex_of
+from common.wire import limits
 from svc.core.typed_data import request
 from svc.errors import ApiError, AuthenticationFailed, ConnectionFailed
 from svc.records import Record, Session
@@ -92,7 +93,7 @@ R = TypeVar("R")
 
 _OFFSET: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
 
-LARGEST_PAGE: Final = 1000
+LARGEST_PAGE: Final = limits.LARGEST_PAGE
 
 
 async def paged(

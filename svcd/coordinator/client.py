@@ -10,6 +10,7 @@ import attrs
 
 from common.refusal import Refused as Malformed
 from common.scalars import hex_of, read_base64, read_uint
+from common.wire import limits
 from svcd.coordinator.outcomes import (
     ChainRefused,
     CoordinatorRefusal,
@@ -26,8 +27,6 @@ from svcd.coordinator.sessions import Body, ProviderSession, ProviderSessions, S
 from svcd.errors import Unavailable
 from svcd.job.row import Job
 
-_PAGE: Final = 1000
-_LARGEST_OFFSET: Final = 1_000_000  # that a coordinator takes
 _LONGEST_SEALED_KEY: Final = 256
 
 
@@ -109,7 +108,12 @@ class Coordinator:
 
         `rates`: the lowest `rate_in` and `rate_out` worth having.
         """
-        query = {"state": "Open", "model": str(model_id), "free": str(free), "limit": str(min(_PAGE, max(1, free)))}
+        query = {
+            "state": "Open",
+            "model": str(model_id),
+            "free": str(free),
+            "limit": str(min(limits.LARGEST_PAGE, max(1, free))),
+        }
         query |= {f"min_{name}": str(rate) for name, rate in rates.items()}
         session = await self._session()
         # Not repeated: the next poll asks again anyway.
@@ -192,7 +196,7 @@ class Coordinator:
     async def _pages(self, path: str, key: str, query: Mapping[str, str]) -> AsyncIterator[object]:
         offset = 0
         while True:
-            page = {**query, "limit": str(_PAGE), "offset": str(offset)}
+            page = {**query, "limit": str(limits.LARGEST_PAGE), "offset": str(offset)}
             rows = (await _ok(self.requests, path, page)).fields.get(key)
             if not isinstance(rows, list):
                 raise Unavailable(f"{path} was answered without {key}", 200)
@@ -202,7 +206,7 @@ class Coordinator:
             if not rows:
                 return
             offset += len(rows)
-            if offset > _LARGEST_OFFSET:
+            if offset > limits.LARGEST_OFFSET:
                 raise Unavailable(f"{path} was answered without an end", 200)
 
 

@@ -1,80 +1,64 @@
-"""A row of the job book, as the coordinator tells it."""
+"""A row of the job book, read strictly: a foreign coordinator's answer is this and nothing else, or `Refused`."""
 
-import enum
 from typing import Final, Self
 
 import attrs
 
 from common.refusal import Refused
-from common.scalars import read_hex, read_uint
+from common.wire.fields import ADDRESS, BYTES32, UINT32, UINT64, UINT128, Schema, Text, read_object, wire
+from common.wire.states import JobState
+
+_LONGEST_CID: Final = 1 << 20  # the answer that holds it has a limit of its own
 
 
-class JobState(enum.IntEnum):
-    OPEN = 0
-    CLAIMED = 1
-    SETTLED = 2
-    CANCELLED = 3
+@attrs.frozen(slots=True)
+class _State:
+    """A job's state, as the registry numbers it."""
 
+    def read(self, value: object, param: str) -> JobState:
+        for state in JobState:
+            if value == state:
+                return state
+        raise Refused(f"{param} must be the number of a job state", param)
 
-_UINTS: Final = {
-    "model_id": 32,
-    "sla_secs": 32,
-    "designated": 32,
-    "rate_in": 128,
-    "rate_out": 128,
-    "units_in": 32,
-    "units_out": 32,
-    "expires_at": 64,
-    "provider_id": 32,
-    "claimed_at": 64,
-}
+    def schema(self) -> Schema:
+        return {"type": "integer", "enum": [int(state) for state in JobState]}
 
 
 @attrs.frozen(slots=True, kw_only=True)
 class Job:
-    job_id: bytes
-    owner: bytes
-    c: bytes
-    model_id: int
-    sla_secs: int
-    designated: int
-    rate_in: int
-    rate_out: int
-    units_in: int
-    units_out: int
-    expires_at: int
-    provider_id: int  # 0 until claimed
-    claimed_at: int
-    state: JobState
-    task_cid: str
-    posted_block: int = 0  # where the coordinator saw the post
+    job_id: bytes = wire(BYTES32)
+    owner: bytes = wire(ADDRESS)
+    c: bytes = wire(BYTES32)
+    model_id: int = wire(UINT32)
+    sla_secs: int = wire(UINT32)
+    designated: int = wire(UINT32)
+    rate_in: int = wire(UINT128)
+    rate_out: int = wire(UINT128)
+    units_in: int = wire(UINT32)
+    units_out: int = wire(UINT32)
+    expires_at: int = wire(UINT64)
+    provider_id: int = wire(UINT32, "0 until claimed")
+    claimed_at: int = wire(UINT64)
+    state: JobState = wire(_State())
+    task_cid: str = wire(Text(_LONGEST_CID))
+    posted_block: int = wire(UINT64, "where the coordinator saw the post", optional=True, default=0)
 
     @classmethod
     def read(cls, row: object) -> Self:
         """`Refused` for what is no row of the book."""
         if not isinstance(row, dict):
             raise Refused("a job must be an object")
-        task_cid, state = row.get("task_cid"), row.get("state")
-        if not isinstance(task_cid, str) or state not in list(JobState):
-            raise Refused("a job's task_cid or state is malformed")
-        return cls(
-            job_id=read_hex(row.get("job_id"), 32, "job_id"),
-            owner=read_hex(row.get("owner"), 20, "owner"),
-            c=read_hex(row.get("c"), 32, "c"),
-            state=JobState(state),
-            task_cid=task_cid,
-            posted_block=read_uint(row.get("posted_block", 0), 64, "posted_block"),
-            **{name: read_uint(row.get(name), bits, name) for name, bits in _UINTS.items()},
-        )
+        if row.get("posted_block", 0) is None:
+            raise Refused("posted_block must be a number", "posted_block")
+        return read_object(cls, row)
 
     def as_row(self) -> dict[str, object]:
-        """What `read` reads back."""
-        return {
-            "job_id": "0x" + self.job_id.hex(),
-            "owner": "0x" + self.owner.hex(),
-            "c": "0x" + self.c.hex(),
-            "state": int(self.state),
-            "task_cid": self.task_cid,
-            "posted_block": str(self.posted_block),
-            **{name: str(getattr(self, name)) for name in _UINTS},
-        }
+        """The JSON values that `read` reads back."""
+        return {name: _written(value) for name, value in attrs.asdict(self).items()}
+
+
+def _written(value: bytes | str | int) -> object:
+    if isinstance(value, bytes):
+        return "0x" + value.hex()
+    return value if isinstance(value, str) else int(value) if isinstance(value, JobState) else str(value)

@@ -13,6 +13,7 @@ import trio
 
 from common.messages.providers import Ask
 from common.refusal import Refused
+from common.wire import limits
 from svcd import metrics
 from svcd.coordinator.client import Coordinator, ProviderRecord
 from svcd.coordinator.outcomes import OpMined, describe
@@ -27,7 +28,6 @@ log = structlog.get_logger(__name__)
 _EVERY: Final = 60.0
 _RETRY: Final = 5.0
 _PATIENCE: Final = 90.0
-_MOST_QUOTES: Final = 64  # of one snapshot
 _SIGNED_AT: Final = "asks.signed_at"
 _JUMP: Final = 60  # seconds by which signed_at is moved on when the chain has a newer one than we know of
 
@@ -70,7 +70,7 @@ class AskPublisher:
         """True when there is nothing more to do about it for a while. `besides`: taken for posted, too."""
         posted = await self._posted()
         outstanding = differing(wanted, posted | besides)
-        quotes = outstanding[:_MOST_QUOTES]
+        quotes = outstanding[: limits.SNAPSHOT_QUOTES]
         metrics.asks_published.set(len(posted))
         if not quotes:
             return True

@@ -6,13 +6,14 @@ import attrs
 import structlog
 import trio
 
+from common.wire.states import JobState
 from svcd import metrics
 from svcd.coordinator.client import Coordinator
 from svcd.coordinator.outcomes import ChainRefused, CoordinatorRefusal, OpMined, OpOutcome, describe
 from svcd.coordinator.sessions import OpSigner, SignInRefused
 from svcd.errors import Unavailable
 from svcd.job.held import ClaimedJob, Slot
-from svcd.job.row import Job, JobState
+from svcd.job.row import Job
 from svcd.stages.offers import DeadlineChannel
 from svcd.stages.pipeline import Pipeline
 from svcd.timings import Clock, Timings

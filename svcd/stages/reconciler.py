@@ -12,11 +12,12 @@ import structlog
 import trio
 
 from common.refusal import Refused
+from common.wire.states import JobState
 from svcd import metrics
 from svcd.coordinator.client import Coordinator
 from svcd.errors import Unavailable, WorkFailed
 from svcd.job.held import CLAIM_DEAD_AFTER, ClaimedJob, SealedJob, Slots
-from svcd.job.row import Job, JobState
+from svcd.job.row import Job
 from svcd.journal.entries import JobEntry
 from svcd.stages.pipeline import Pipeline
 from svcd.stages.runner import needs_upload

@@ -30,6 +30,7 @@ from common.quotes import job_id
 from common.scalars import base64_of, hex_of
 from common.sealed_stream import ContainerHead
 from common.secp256k1 import Wallet, recover
+from common.wire.states import JobState
 from tests.fakes.market_answers import Body, Script, answer, error
 from tests.fakes.streamed import StreamedTransport
 
@@ -48,7 +49,7 @@ BOOK = AddressBook(
     payment_token_decimals=6,
     token_domain=TokenDomain("Dev Dollar", "1"),
 )
-OPEN, CLAIMED, SETTLED, CANCELLED = range(4)
+OPEN, CLAIMED, SETTLED, CANCELLED = map(int, JobState)
 
 
 @attrs.define

@@ -13,9 +13,10 @@ from common.artifacts import event_topic, load
 from common.domains import Domains
 from common.messages.payments import job_payment
 from common.secp256k1 import Wallet
+from common.wire.states import JobState
 from svcd.chain import ChainReader, Claimed, Contradicted, NotClaimed, Standing
 from svcd.errors import Unavailable
-from svcd.job.row import Job, JobState
+from svcd.job.row import Job
 from tests.fakes.market import BOOK
 from tests.fakes.streamed import StreamedTransport
 

@@ -1,0 +1,125 @@
+"""Shapes of batches: a batch and lists of them, the plan for one, and the lines of its output and error files."""
+
+from typing import Any, Generic, Literal
+
+from common.wire.shapes import Bytes32, Digits, N, Shape
+from common.wire.states import ENDED_BATCH, BatchStatus
+
+
+class BatchError(Shape, frozen=True):
+    code: str
+    message: str
+    param: str | None
+    line: int | None
+
+
+class BatchErrors(Shape, frozen=True):
+    object: Literal["list"]
+    data: list[BatchError]
+
+
+class RequestCounts(Shape, frozen=True):
+    completed: int
+    failed: int
+    total: int
+
+
+class BatchTerms(Shape, frozen=True):
+    sla: str
+
+
+class BatchFields(Shape, frozen=True):
+    id: str
+    endpoint: str
+    input_file_id: str
+    completion_window: str
+    status: BatchStatus
+    created_at: int
+    expires_at: int
+    request_counts: RequestCounts
+    svc: BatchTerms
+    errors: Any = None
+    output_file_id: str | None = None
+    error_file_id: str | None = None
+    in_progress_at: int | None = None
+    finalizing_at: int | None = None
+    completed_at: int | None = None
+    failed_at: int | None = None
+    expired_at: int | None = None
+    cancelling_at: int | None = None
+    cancelled_at: int | None = None
+    metadata: dict[str, str] | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.status in ENDED_BATCH
+
+
+class Batch(BatchFields, frozen=True, kw_only=True, tag_field="object", tag="batch"):
+    errors: BatchErrors | None
+    metadata: dict[str, str]
+
+
+class BatchAsOf(Batch, frozen=True, kw_only=True, tag="batch"):
+    as_of_block: Digits
+
+
+class BatchList(Shape, frozen=True):
+    object: Literal["list"]
+    data: list[Batch]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+    as_of_block: Digits
+
+
+class PlannedShare(Shape, Generic[N], frozen=True):
+    provider_id: N
+    box_key: Bytes32
+    rate_in: N
+    rate_out: N
+    lines: N
+
+
+class PlannedModel(Shape, Generic[N], frozen=True):
+    model_id: N
+    lines: N
+    allocation: tuple[PlannedShare[N], ...]
+
+
+class Plan(Shape, Generic[N], frozen=True):
+    plan: tuple[PlannedModel[N], ...]
+
+
+class OutputDetails(Shape, Generic[N], frozen=True):
+    job_id: str
+    result_cid: str
+    provider: N
+    rate_in: N
+    rate_out: N
+    completion_tok: N
+
+
+class OutputLine(Shape, Generic[N], frozen=True):
+    """A line of a batch's output file: one settled job."""
+
+    id: str
+    svc: OutputDetails[N]
+
+
+class LineError(Shape, frozen=True):
+    code: str
+    message: str
+
+
+class ErrorDetails(Shape, frozen=True):
+    line: int
+    job_id: str | None = None
+
+
+class ErrorLine(Shape, frozen=True):
+    """A line of a batch's error file: one line that did not end in a settled job."""
+
+    id: str
+    error: LineError
+    svc: ErrorDetails

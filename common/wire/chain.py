@@ -1,0 +1,59 @@
+"""Shapes of health, readiness, the deployment, and the sessions that are opened under it."""
+
+from typing import Annotated, Generic, Literal
+
+from msgspec import Meta
+
+from common.wire.shapes import Address, Digits, N, Omittable, Shape, SignedDigits
+
+
+class Health(Shape, frozen=True):
+    status: Literal["ok"]
+
+
+class ReadinessFields(Shape, Generic[N], frozen=True):
+    ready: bool
+    reason: str
+    cursor: N | None = None
+    head_block: N | None = None
+    lag: N | None = None
+
+
+class Readiness(ReadinessFields[Digits], frozen=True, kw_only=True):
+    reason: Literal["ready", "cold_start", "trailing", "reorg", "chain_unreachable"]
+    lag: SignedDigits | None
+
+
+class Contracts(Shape, frozen=True):
+    job_registry: Address
+    provider_registry: Address
+    ask_registry: Address
+    paytoken: Address
+
+
+class TokenName(Shape, frozen=True):
+    name: str
+    version: str
+
+
+class Deployment(Shape, Generic[N], frozen=True):
+    chain_id: int
+    contracts: Contracts
+    decimals: int
+    token_domain: TokenName
+    gas_price: N
+    head_block: N
+    block_time_ms: int
+    fee_bps: int
+
+
+class Nonce(Shape, frozen=True):
+    nonce: Annotated[str, Meta(extra_json_schema={"pattern": "^[0-9a-f]{32}$"})]
+    expires_at: int
+    chain_id: int
+
+
+class Session(Shape, frozen=True):
+    token: str
+    expires_at: int
+    provider_id: Omittable[int] = None

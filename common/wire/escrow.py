@@ -1,0 +1,49 @@
+"""Shapes of the escrow. Its keys and hashes are written without 0x, as the specification has them."""
+
+from typing import Generic, TypeVar
+
+from common.escrow import MOCK, STATIC
+from common.wire.shapes import BareBytes32, Base64, Shape
+
+E = TypeVar("E")
+
+
+class BoundEvidence(Shape, frozen=True):
+    report_data: BareBytes32
+    debug: bool
+    release: int
+
+
+class Evidence(BoundEvidence, frozen=True):
+    """Evidence as clients read it, of whatever type: they take or refuse it by what it says."""
+
+    type: str
+
+
+class StaticEvidence(BoundEvidence, frozen=True, tag_field="type", tag=STATIC):
+    pass
+
+
+class MockEvidence(BoundEvidence, frozen=True, tag_field="type", tag=MOCK):
+    measurement: BareBytes32
+    tcb: str
+    quote: Base64
+
+
+PublishedEvidence = StaticEvidence | MockEvidence
+
+
+class Key(Shape, Generic[E], frozen=True):
+    escrow_public_key: BareBytes32
+    evidence: E
+    issued_at: int
+
+
+class Released(Shape, frozen=True):
+    dek_sealed: Base64
+
+
+class HandedOver(Shape, frozen=True):
+    keys_sealed: Base64
+    key_count: int
+    holder_release: int

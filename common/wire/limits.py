@@ -1,0 +1,48 @@
+"""Limits that the specification sets: sizes in bytes, counts, and windows in seconds. Each is declared here alone."""
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+# JSON bodies, by route.
+ORDER_BODY: Final = 20 * MIB  # POST /v1/jobs and POST /evm/ops
+ASKS_BODY: Final = 32 * KIB
+CANCEL_BODY: Final = 8 * KIB
+HANDOVER_BODY: Final = 4 * KIB
+RELEASE_BODY: Final = 2 * KIB
+PLAIN_BODY: Final = MIB  # every other route
+
+INLINE_BYTES: Final = 15_679_488  # largest container or result inside a JSON body, decoded
+EVIDENCE_BYTES: Final = 32_768
+JSON_VALUES: Final = 1 << 14  # of one body: more than any request needs
+
+# Pages.
+LARGEST_PAGE: Final = 1000
+DEFAULT_PAGE: Final = 100
+LARGEST_OFFSET: Final = 1_000_000
+PAGE_BYTES: Final = 4 * MIB
+LARGEST_BATCH_PAGE: Final = 100
+DEFAULT_BATCH_PAGE: Final = 20
+
+# Batches.
+BATCH_LINES: Final = 50_000
+PLAN_MODELS: Final = 16
+METADATA_PAIRS: Final = 16
+METADATA_KEY: Final = 64
+METADATA_VALUE: Final = 512
+BATCH_WINDOWS: Final = {"1h": 3600, "24h": 86_400}
+
+SNAPSHOT_QUOTES: Final = 64
+
+# Windows of orders and signatures.
+LONGEST_SLA: Final = 86_400
+ORDER_LIFE: Final = 86_400
+ISSUED_WITHIN: Final = 600  # claim, settle, fail, cancel and release, either side of the clock
+AHEAD_AT_MOST: Final = 3600  # identities, capacity requests and snapshots of asks
+
+# Sessions, of one address.
+NONCES: Final = 16
+NONCE_LIFE: Final = 300
+SESSIONS: Final = 32
+SESSION_LIFE: Final = 86_400
