@@ -22,6 +22,7 @@ from svc.cli import tables
 from svc.cli.connection import Connection, connected
 from svc.cli.failures import Exit, hint_of
 from svc.cli.inputs import readers_of_open_orders
+from svc.cli.output import Table
 from svc.client import Client
 from svc.core.clock import MOST_SKEW
 from svc.core.known_market import told_book
@@ -347,7 +348,7 @@ async def doctor(connection: Connection) -> Exit:
     async with connection.client() as client, httpx.AsyncClient(timeout=_SECONDS) as http:
         away = await reachable(client)
         found = [away] if away is not None else await _all(client, http)
-    connection.output.table(tables.findings(found), [attrs.asdict(each) for each in found])
+    connection.output.table(_table(found), [attrs.asdict(each) for each in found])
     return Exit.UNHEALTHY if any_wrong(found) else Exit.DONE
 
 
@@ -360,3 +361,8 @@ async def _all(client: Client, http: httpx.AsyncClient) -> list[Finding]:
         *await gateways(client, http),
         *await examined(client, {"chain": partial(ledger, chain=client.vouching.chain, wallet=address)}),
     ]
+
+
+def _table(found: Iterable[Finding]) -> Table:
+    rows = [(each.health.value, each.check, each.seen, each.remedy or "") for each in found]
+    return Table(("", "check", "seen", "what to do"), rows)

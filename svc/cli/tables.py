@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from svc.cli.doctor import Finding
 from svc.cli.output import Table
 from svc.core.money import in_token
 from svc.records import ENDED_BECAUSE, Ask, Batch, BookRow, Floor, Model, ModelPlan, Provider
@@ -100,11 +99,6 @@ def plan(planned: Iterable[ModelPlan], names: Mapping[int, str]) -> Table:
         if left:
             rows.append((name, "nobody", str(left), None, None))
     return Table(("model", "provider", "lines", "rate in", "rate out"), rows, _RATES | {"provider", "lines"})
-
-
-def findings(found: Iterable[Finding]) -> Table:
-    rows = [(each.health.value, each.check, each.seen, each.remedy or "") for each in found]
-    return Table(("", "check", "seen", "what to do"), rows)
 
 
 def vouched(facts: Iterable[Vouched]) -> Table:
