@@ -7,7 +7,7 @@ from typing import Final, Protocol
 import attrs
 
 from coordinatord.database.snapshot import Snapshot
-from coordinatord.http.responses import Answer
+from coordinatord.http.responses import Response
 
 MOST_BYTES: Final = 32 << 20
 LARGEST_ENTRY: Final = 2 << 20
@@ -16,7 +16,7 @@ ENTRY_BYTES: Final = 2048  # what an entry takes beside its body, about
 _REVALIDATE: Final = (b"cache-control", b"no-cache")
 
 
-class Position(Protocol):
+class IndexPosition(Protocol):
     """Where the index stands: `recent` is None when it is not known to the moment."""
 
     def recent(self) -> Snapshot | None: ...
@@ -30,18 +30,18 @@ class Position(Protocol):
 class Kept:
     """`answer` carries `etag` in its headers."""
 
-    answer: Answer
+    answer: Response
     etag: bytes
     route: str
 
-    def unless_known(self, if_none_match: bytes | None) -> Answer:
+    def unless_known(self, if_none_match: bytes | None) -> Response:
         """What is sent to a caller who named the answers that it has."""
         if if_none_match is not None and names_etag(if_none_match, self.etag):
             return not_modified(self.answer)
         return self.answer
 
 
-def tagged(answer: Answer, snapshot: Snapshot, target: bytes, route: str) -> Kept:
+def tagged(answer: Response, snapshot: Snapshot, target: bytes, route: str) -> Kept:
     etag = etag_of(snapshot, target)
     return Kept(attrs.evolve(answer, headers=(*answer.headers, (b"etag", etag), _REVALIDATE)), etag, route)
 
@@ -58,7 +58,7 @@ def names_etag(if_none_match: bytes, etag: bytes) -> bool:
     return b"*" in tags or etag in tags
 
 
-def not_modified(answer: Answer) -> Answer:
+def not_modified(answer: Response) -> Response:
     kept = tuple((name, value) for name, value in answer.headers if name != b"content-type")
     return attrs.evolve(answer, status=304, body=b"", headers=kept)
 
@@ -66,7 +66,7 @@ def not_modified(answer: Answer) -> Answer:
 class BlockCache:
     """Answers by target. An entry serves while the index stands where it stood; the least recently used go first."""
 
-    def __init__(self, position: Position, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, position: IndexPosition, most_bytes: int = MOST_BYTES) -> None:
         self._position = position
         self._most = most_bytes
         self._held = 0

@@ -13,8 +13,8 @@ from common.wire import limits
 from common.wire.fields import Decimal, Kind, Schema, object_schema, read_object
 from coordinatord.base.outcomes import SessionRow
 from coordinatord.database.snapshot import Snapshot
-from coordinatord.http.responses import Answer
-from coordinatord.http.streaming import StreamedAnswer
+from coordinatord.http.responses import Response
+from coordinatord.http.streaming import StreamedResponse
 
 Method = Literal["GET", "POST", "PUT"]
 
@@ -38,7 +38,7 @@ class Request:
         return self.session.address
 
 
-Handler = Callable[[Request], Awaitable[Answer | StreamedAnswer]]
+Handler = Callable[[Request], Awaitable[Response | StreamedResponse]]
 
 
 @attrs.frozen(slots=True)
@@ -311,7 +311,7 @@ def page(
     rows: Iterable[T],
     view: Callable[[T], msgspec.Struct],
     **extra: Any,
-) -> Answer:
+) -> Response:
     """The rows under `name`, as many as fit; at least one, so that a reader who goes on gets on."""
     _, offset = page_of(request)
     encoded: list[bytes] = []
@@ -328,4 +328,4 @@ def page(
     headers = [(b"content-type", b"application/json"), (b"x-svc-page-truncated", b"true" if cut else b"false")]
     if cut:
         headers.append((b"x-svc-next-offset", str(offset + len(encoded)).encode()))
-    return Answer(200, body, tuple(headers), snapshot)
+    return Response(200, body, tuple(headers), snapshot)

@@ -20,7 +20,7 @@ from starlette.types import Receive
 from common.refusal import Refused
 from coordinatord.base.errors import Retryable
 from coordinatord.http import responses
-from coordinatord.http.bodies import BodyBudget, CallerGone, Share, Unacceptable, refuse_encoded
+from coordinatord.http.bodies import BodyBudget, BudgetShare, CallerGone, Unacceptable, refuse_encoded
 
 # multipart/form-data as uploads send it, read as it comes: the field `purpose`, then one file.
 #
@@ -296,7 +296,7 @@ class _Body:
         self._ended = False
         self._size, self._waited = 0, 0.0
 
-    async def pieces(self, share: Share) -> AsyncIterator[bytes]:
+    async def pieces(self, share: BudgetShare) -> AsyncIterator[bytes]:
         """The first as soon as it is here, since much of what is refused is refused by it; then joined to larger ones:
         what follows costs per piece. The share grows with them."""
         wanted = 1
