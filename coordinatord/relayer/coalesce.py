@@ -28,7 +28,8 @@ from coordinatord.relayer.outbox_sql import RelayKind, WaitingRelay
 # It
 # is never above the estimate, so that learning can neither starve ops for long nor grow without bound.
 
-# JobRegistry's GAS_BEFORE_TOKEN with the 1/64 that each of two callers keeps back, and a little for the loop.
+# What a new job registry wants to see before it calls the token, with the 1/64 that each of two callers keeps back, and
+# a little for the loop. An admin may raise it: estimates tell, and plans go by them where they are higher.
 REGISTRY_SLACK: Final = 230_000
 # The first look at what the calls of a transaction have in common: accounts and slots that are cold once.
 FIRST_LOOK: Final = 60_000
@@ -157,7 +158,7 @@ class TxRoom:
 
 FOR_EXITS: Final = 32  # places among transactions in flight that nothing but exits may take
 _ALONE_EXTRA: Final = 20_000
-_TOGETHER: Final = REGISTRY_SLACK + FIRST_LOOK  # once for each transaction of many
+_TOGETHER: Final = REGISTRY_SLACK + FIRST_LOOK  # once for each transaction of many, at least
 _PER_CALL: Final = 160  # bytes of a call's place in `relay(bytes[])`, at most
 
 
@@ -193,6 +194,11 @@ class Simulated:
     def of(cls, relay: WaitingRelay, gas: int, book: GasBook) -> "Simulated":
         return cls(relay, gas, book.share(relay.target, relay.calldata, gas))
 
+    @property
+    def unused(self) -> int:
+        """Gas that it wants to find and leaves: the registry's `tokenGas`, which an admin may raise, is most of it."""
+        return max(self.gas - intrinsic_gas(self.relay.calldata) - self.share, 0)
+
 
 @attrs.frozen(slots=True)
 class Planned:
@@ -215,22 +221,31 @@ class Planned:
 
 @attrs.define(slots=True)
 class _Group:
-    """`gas` is what its transaction needs, but for the calls' places, which `_PER_CALL` bounds."""
+    """`gas` is what its calls use, but for their places, which `_PER_CALL` bounds; `together` what it needs once."""
 
     relays: list[Simulated]
-    gas: int = BASE_GAS + _TOGETHER
+    gas: int = BASE_GAS
+    together: int = _TOGETHER
     size: int = 0
 
     def takes(self, one: Simulated, most: int, room: Room) -> bool:
+        if len(self.relays) >= most:
+            return False
         gas, size = _added(one)
-        fits = self.gas + gas <= room.gas and self.size + size <= room.bytes
-        return len(self.relays) < most and fits
+        together = max(self.together, one.unused)
+        return self.gas + gas + together <= room.gas and self.size + size <= room.bytes
 
     def add(self, one: Simulated) -> None:
         gas, size = _added(one)
         self.relays.append(one)
         self.gas += gas
+        self.together = max(self.together, one.unused)
         self.size += size
+
+
+def _together(group: Iterable[Simulated]) -> int:
+    """The gas that a shared transaction needs once: whichever call comes last still finds all that it wants."""
+    return max(_TOGETHER, *(one.unused for one in group))
 
 
 def _added(one: Simulated) -> tuple[int, int]:
@@ -272,5 +287,5 @@ def _plan(group: list[Simulated], room: Room) -> Planned:
         gas = group[0].gas + group[0].gas * (1 << first.requeued) // 4 + _ALONE_EXTRA
         return Planned(first.target, first.calldata, min(gas, room.gas), first.priority, rank_of(first.kind), relays)
     calldata = relay_calldata([relay.calldata for relay in relays])
-    gas = max(intrinsic_gas(calldata) + _TOGETHER + sum(one.share for one in group), floor_gas(calldata))
+    gas = max(intrinsic_gas(calldata) + _together(group) + sum(one.share for one in group), floor_gas(calldata))
     return Planned(first.target, calldata, gas, min(r.priority for r in relays), rank_of(first.kind), relays)

@@ -2,190 +2,88 @@
 
     python -m tests.mutation.contracts [--files Escrow,Quotes] [--sample 40 --seed 1] [--limit-minutes 30]
 
-Each mutant is compiled and tested in a copy of the contracts' folder, so that the sources are never touched; outcomes
-are kept in build/mutants.json and not asked for again while neither source nor tests change. Exits with 1 when fewer
-than 95 % of the mutants that compile are killed, those that `common/contracts/mutants.md` explains not counted.
+Outcomes are kept in build/mutants.json: a kill for as long as the sources and the test that made it stay as they are, a
+survivor until any test changes. Exits with 1 when fewer than 95 % of the mutants that compile are killed, those that
+`common/contracts/mutants.md` explains not counted.
 """
 
 import argparse
-import hashlib
 import json
-import os
 import random
 import re
-import shutil
-import signal
-import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
-import attrs
+from tests.mutation.bench import CONTRACTS, ROOT, Bench, Compiler, Outcome, digest
+from tests.mutation.mutants import Mutant, mutants_of
 
-ROOT: Final = Path(__file__).parents[2]
-CONTRACTS: Final = ROOT / "common" / "contracts"
 RECORD: Final = ROOT / "build" / "mutants.json"
 EXPLAINED: Final = CONTRACTS / "mutants.md"
-WORK: Final = ROOT / "build" / "mutation"
-# The token of tests and its proxy are no part of a market.
-FILES: Final = ("JobRegistry", "Escrow", "Catalogue", "ProviderRegistry", "AskRegistry", "JobWord", "Quotes", "Relayed")
+# The tokens of tests are no part of a market.
+FILES: Final = (
+    "JobRegistry",
+    "Escrow",
+    "Catalogue",
+    "ProviderRegistry",
+    "AskRegistry",
+    "JobWord",
+    "Quotes",
+    "Relayed",
+    "Signatures",
+)
 LEAST_KILLED: Final = 0.95
-# Fewer runs than `make contracts-test`: a mutant that only long fuzzing finds counts as one that is not found.
-PATIENCE: Final = 3600.0  # seconds for one mutant; the first compilation of all tests takes minutes
-FORGE_SETTINGS: Final = {"FOUNDRY_FUZZ_RUNS": "32", "FOUNDRY_INVARIANT_RUNS": "6", "FOUNDRY_INVARIANT_DEPTH": "40"}
-
-_SWAPS: Final = (
-    (r"(?<![<>=!])<(?![<=])", "<="),
-    (r"(?<![<>=!-])>(?![>=])", ">="),
-    (r"<=", "<"),
-    (r">=", ">"),
-    (r"==", "!="),
-    (r"!=", "=="),
-    (r"&&", "||"),
-    (r"\|\|", "&&"),
-    (r"(?<=[\w)\]] )\+(?= )", "-"),
-    (r"(?<=[\w)\]] )-(?= )", "+"),
-    (r"(?<=[\w)\]] )\*(?= )", "/"),
-    (r"(?<=[\w)\]] )/(?= )", "*"),
-    (r"\+=", "-="),
-    (r"-=", "+="),
-    (r"\+\+(?=[\w])", "--"),
-    (r"--(?=[\w])", "++"),
-    (r"(?<=[(\s])!(?=[\w])", ""),
-    (r"\btrue\b", "false"),
-    (r"\bfalse\b", "true"),
-    (r"\bonlyOwner\b", ""),
-    (r"\bnonReentrant\b", ""),
-    (r"\bwhenNotPaused\b", ""),
-    (r"\bknown\(providerId\)", ""),
-    (r"\bMath\.min\b", "Math.max"),
-    (r"\bMath\.max\b", "Math.min"),
-)
-_NUMBER: Final = re.compile(r"(?<![\w.])(\d[\d_]*)(?![\w.])")
-_STATEMENT: Final = re.compile(
-    r"^\s+(?!return\b|uint|bytes|bool|address|string|mapping|using|error|event|import|\}).*;\s*$"
-)
-_SKIPPED: Final = re.compile(
-    r"^\s*(//|///|\*|import|pragma|event|error|using|contract|abstract|library|interface|type )|TYPEHASH"
-)
+_SHARED: Final = ("Check.sol", "World.sol", "Market.sol")
 
 
-@attrs.frozen
-class Mutant:
-    file: str
-    line: int
-    before: str
-    after: str
-
-    @property
-    def key(self) -> str:
-        return f"{self.file}:{self.line}: {self.before.strip()} -> {self.after.strip() or '(nothing)'}"
-
-
-def mutants_of(file: str) -> Iterator[Mutant]:
-    lines = (CONTRACTS / "src" / f"{file}.sol").read_text().split("\n")
-    for number, line in enumerate(lines, 1):
-        code = line.split(" //")[0]
-        if not code.strip() or _SKIPPED.match(code):
-            continue
-        seen = {code}
-        for pattern, replacement in _SWAPS:
-            for found in re.finditer(pattern, code):
-                yield from _new(file, number, code, code[: found.start()] + replacement + code[found.end() :], seen)
-        for found in _NUMBER.finditer(code):
-            more = str(int(found[1].replace("_", "")) + 1)
-            yield from _new(file, number, code, code[: found.start(1)] + more + code[found.end(1) :], seen)
-        if _STATEMENT.match(code) and code.count("(") == code.count(")"):
-            yield from _new(file, number, code, "", seen)
-
-
-def _new(file: str, number: int, before: str, after: str, seen: set[str]) -> Iterator[Mutant]:
-    if after not in seen:
-        seen.add(after)
-        yield Mutant(file, number, before, after)
-
-
-class Bench:
-    """A copy of the folder in which mutants are tried."""
+class Record:
+    """What is known of earlier runs, by the mutants' names."""
 
     def __init__(self) -> None:
-        WORK.mkdir(parents=True, exist_ok=True)
-        self.folder = WORK / "common" / "contracts"
-        self.folder.mkdir(parents=True, exist_ok=True)
-        for name in ("src", "test", "foundry.toml", "solc-shim", "package.json"):
-            self._copy(CONTRACTS / name, self.folder / name)
-        for link, target in (
-            (self.folder / "node_modules", CONTRACTS / "node_modules"),
-            (WORK / "tests", ROOT / "tests"),
-        ):
-            if not link.exists():
-                link.symlink_to(target)
-        [self.forge] = CONTRACTS.glob("node_modules/@foundry-rs/forge-*/bin/forge")
+        self._sources = digest(*(CONTRACTS / "src").rglob("*.sol"))
+        self._tests = digest(*(CONTRACTS / "test").glob("*.sol"))
+        self._kept: dict[str, list[str]] = {}
+        self._killers: dict[str, Counter[str]] = {}
+        if RECORD.exists():
+            self._kept = json.loads(RECORD.read_text())
+        for key, (name, by, of) in self._kept.items():
+            if name == "killed" and of.startswith(self._sources):
+                self._count(key, by)
 
-    def _copy(self, source: Path, target: Path) -> None:
-        # Files that are the same keep their time, and with it what forge has compiled of them.
-        if source.is_dir():
-            target.mkdir(exist_ok=True)
-            for inner in source.iterdir():
-                self._copy(inner, target / inner.name)
-        elif not target.exists() or target.read_bytes() != source.read_bytes():
-            shutil.copy(source, target)
+    def known(self, mutant: Mutant) -> Outcome | None:
+        name, by, of = self._kept.get(mutant.key, ("", "", ""))
+        return Outcome(name, by) if name and of == self._of(name, by) else None
 
-    def outcome(self, mutant: Mutant | None) -> str:
-        """killed, survived or invalid; of no mutant: survived, when all is well."""
-        if mutant is None:
-            return self._tested()
-        path = self.folder / "src" / f"{mutant.file}.sol"
-        original = path.read_text()
-        lines = original.split("\n")
-        lines[mutant.line - 1] = mutant.after
-        path.write_text("\n".join(lines))
-        try:
-            return self._tested()
-        finally:
-            path.write_text(original)
+    def keep(self, mutant: Mutant, outcome: Outcome) -> None:
+        self._kept[mutant.key] = [outcome.name, outcome.by, self._of(outcome.name, outcome.by)]
+        if outcome.name == "killed":
+            self._count(mutant.key, outcome.by)
+        RECORD.parent.mkdir(exist_ok=True)
+        RECORD.write_text(json.dumps(self._kept, indent=1))
 
-    def _tested(self) -> str:
-        environment = {**os.environ, **FORGE_SETTINGS, "HOME": str(ROOT / "build" / "foundry")}
-        command = [str(self.forge), "test", "--fail-fast", "--color", "never"]
-        log = WORK / "forge.log"
-        with (
-            log.open("w") as written,
-            subprocess.Popen(
-                command,
-                cwd=self.folder,
-                env=environment,
-                stdout=written,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            ) as forge,
-        ):
-            try:
-                status = forge.wait(PATIENCE)
-            except subprocess.TimeoutExpired:
-                os.killpg(forge.pid, signal.SIGKILL)  # the compiler, too
-                return "killed"  # a loop without end
-        if re.search("Compiler run failed|Compilation failed", log.read_text()):
-            return "invalid"
-        return "survived" if status == 0 else "killed"
+    def killers(self, mutant: Mutant) -> list[str]:
+        """The tests that killed most mutants of its file, most telling first."""
+        return [name for name, _ in self._killers.get(mutant.file, Counter()).most_common()]
 
+    def _count(self, key: str, by: str) -> None:
+        test = by.rsplit(":", 1)[-1]
+        if test.startswith(("test", "invariant")):
+            self._killers.setdefault(re.split(r"[.:]", key)[0], Counter())[test] += 1
 
-def fingerprint() -> str:
-    """Of all that an outcome depends on."""
-    content = hashlib.sha256()
-    for path in sorted([*(CONTRACTS / "src").rglob("*.sol"), *(CONTRACTS / "test").rglob("*.sol")]):
-        content.update(path.read_bytes())
-    return content.hexdigest()
+    def _of(self, name: str, by: str) -> str:
+        """All that an outcome depends on."""
+        if name in ("invalid", "same"):
+            return self._sources
+        file = by.split(":", maxsplit=1)[0].removeprefix("test/")
+        if name == "survived" or not (CONTRACTS / "test" / file).is_file():
+            return f"{self._sources}-{self._tests}"
+        return f"{self._sources}-{digest(*(CONTRACTS / 'test' / each for each in {file, *_SHARED}))}"
 
 
 def explained() -> set[str]:
     """The mutants that the committed list explains: its lines that begin with a dash and a mutant in backticks."""
-    if not EXPLAINED.exists():
-        return set()
-    return set(re.findall(r"^- `(.+?)`$", EXPLAINED.read_text(), re.MULTILINE))
+    return set(re.findall(r"^- `(.+?)`$", EXPLAINED.read_text(), re.MULTILINE)) if EXPLAINED.exists() else set()
 
 
 def main() -> int:
@@ -195,42 +93,62 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--limit-minutes", type=float, default=1e9)
     options = parser.parse_args()
-    chosen = [mutant for file in options.files.split(",") for mutant in mutants_of(file)]
+    chosen = [mutant for file in options.files.split(",") for mutant in mutants_of(CONTRACTS / "src", file)]
     if options.sample:
         chosen = random.Random(options.seed).sample(chosen, min(options.sample, len(chosen)))  # noqa: S311
-    RECORD.parent.mkdir(exist_ok=True)
-    record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
-    print_now = fingerprint()
-    outcomes: dict[str, str] = record["outcomes"] if record.get("of") == print_now else {}
-    bench = Bench()
-    if bench.outcome(None) != "survived":
-        sys.exit("the tests fail without any mutant")
-    ends = time.monotonic() + 60 * options.limit_minutes
-    for mutant in chosen:
-        if mutant.key in outcomes:
-            continue
-        if time.monotonic() > ends:
-            break
-        outcomes[mutant.key] = bench.outcome(mutant)
-        print(f"{outcomes[mutant.key]:<9}{mutant.key}", flush=True)  # noqa: T201 - a command's output
-        RECORD.write_text(json.dumps({"of": print_now, "outcomes": outcomes}, indent=1))
-    return verdict({mutant.key: outcomes[mutant.key] for mutant in chosen if mutant.key in outcomes}, len(chosen))
+    record = Record()
+    if any(record.known(mutant) is None for mutant in chosen):
+        _try(chosen, record, time.monotonic() + 60 * options.limit_minutes)
+    outcomes = [(mutant, outcome) for mutant in chosen if (outcome := record.known(mutant))]
+    return verdict(outcomes, len(chosen))
 
 
-def verdict(outcomes: dict[str, str], wanted: int) -> int:
+def _try(chosen: list[Mutant], record: Record, ends: float) -> None:
+    compiler = Compiler()
+    try:
+        bench = Bench(compiler)
+        untouched = bench.untouched()
+        if untouched.name != "survived":
+            sys.exit(f"without any mutant, this fails already: {untouched.by}")
+        for mutant in chosen:
+            if record.known(mutant) is not None:
+                continue
+            if time.monotonic() > ends:
+                return
+            outcome = bench.outcome(mutant, record.killers(mutant))
+            record.keep(mutant, outcome)
+            print(f"{outcome.name:<9}{mutant.key}  {outcome.by}", flush=True)  # noqa: T201 - a command's output
+    finally:
+        compiler.close()
+
+
+def verdict(outcomes: list[tuple[Mutant, Outcome]], wanted: int) -> int:
     known = explained()
-    unexplained = [key for key, outcome in outcomes.items() if outcome == "survived" and key not in known]
-    count = Counter(outcomes.values())
-    excused = count["survived"] - len(unexplained)
-    counted = count["killed"] + len(unexplained)
-    rate = count["killed"] / counted if counted else 0.0
+    files = {mutant.file: None for mutant, _ in outcomes}
+    titles = ("file", "mutants", "do not compile", "deploy the same", "killed", "explained", "survived", "rate")
+    print(f"| {' | '.join(titles)} |\n{'|---' * len(titles)}|")  # noqa: T201
+    for file in files:
+        _row(file, [pair for pair in outcomes if pair[0].file == file], known)
+    rate = _row("all", outcomes, known)
+    if len(outcomes) < wanted:
+        print(f"{wanted - len(outcomes)} of {wanted} mutants are not tried yet")  # noqa: T201
+    for mutant, outcome in outcomes:
+        if outcome.name == "survived" and mutant.key not in known:
+            print(f"survived: {mutant.key} (line {mutant.line})")  # noqa: T201
+    return 0 if rate >= LEAST_KILLED and len(outcomes) == wanted else 1
+
+
+def _row(title: str, outcomes: list[tuple[Mutant, Outcome]], known: set[str]) -> float:
+    count = Counter(outcome.name for _, outcome in outcomes)
+    excused = sum(outcome.name == "survived" and mutant.key in known for mutant, outcome in outcomes)
+    survived = count["survived"] - excused
+    counted = count["killed"] + survived
+    rate = count["killed"] / counted if counted else 1.0
     print(  # noqa: T201
-        f"{len(outcomes)} of {wanted} mutants tried: {count['killed']} killed, {count['survived']} survived"
-        f" ({excused} explained), {count['invalid']} do not compile; {rate:.1%} killed"
+        f"| {title} | {len(outcomes)} | {count['invalid']} | {count['same']} | {count['killed']} | {excused}"
+        f" | {survived} | {rate:.1%} |"
     )
-    for key in unexplained:
-        print(f"unexplained: {key}")  # noqa: T201
-    return 0 if rate >= LEAST_KILLED else 1
+    return rate
 
 
 if __name__ == "__main__":

@@ -35,3 +35,36 @@ def test_map_names_every_folder_of_the_coordinator() -> None:
     named = set(re.findall(r"^\| `(\w+)/` \|", (ROOT / "coordinatord" / "ARCHITECTURE.md").read_text(), re.MULTILINE))
     there = {folder.name for folder in (ROOT / "coordinatord").iterdir() if (folder / "__init__.py").exists()}
     assert named == there
+
+
+PAGES = sorted(
+    page
+    for top in (
+        "README.md",
+        "CHANGELOG.md",
+        "coordinatord",
+        "svcd",
+        "svc",
+        "devnet",
+        "common",
+        "config",
+        "systemd",
+        "tests",
+    )
+    for page in ([ROOT / top] if top.endswith(".md") else (ROOT / top).rglob("*.md"))
+    if page.exists() and "node_modules" not in page.parts
+)
+FILES = {
+    path.relative_to(ROOT).as_posix()
+    for top in ("coordinatord", "svcd", "svc", "devnet", "common", "config", "systemd", "tests")
+    for path in (ROOT / top).rglob("*")
+    if path.is_file() and not {"node_modules", "__pycache__", "out", "cache"} & set(path.parts)
+}
+NAMED = re.compile(r"`((?:\w[\w.-]*/)*\w[\w-]*\.(?:py|sol|sql|mjs))`")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_source_file_that_a_page_names_is_there(page: Path) -> None:
+    """By its path from the top or from any folder, so that a file that was moved or merged leaves no trace in pages."""
+    named = set(NAMED.findall(page.read_text()))
+    assert {name for name in named if not any(file == name or file.endswith("/" + name) for file in FILES)} == set()

@@ -6,6 +6,7 @@ import {JobWord, JobWords} from "../src/JobWord.sol";
 import {Quotes} from "../src/Quotes.sol";
 import {IRelayed} from "../src/interfaces/IRelayed.sol";
 import {IJobRegistry} from "../src/interfaces/IJobRegistry.sol";
+import {ProviderRegistry} from "../src/ProviderRegistry.sol";
 
 /// What the proofs ask of the tool that runs them.
 interface Vm {
@@ -18,10 +19,12 @@ interface Vm {
 interface Symbols {
     function createUint(uint256 bits, string calldata name) external returns (uint256);
     function createBool(string calldata name) external returns (bool);
+    function createBytes(uint256 length, string calldata name) external returns (bytes memory);
 }
 
 /// A token that pays, or refuses whom it likes to refuse.
 contract Purse {
+    bytes32 public constant DOMAIN_SEPARATOR = "purse";
     mapping(address => uint256) public balanceOf;
     mapping(address => bool) public refuses;
 
@@ -33,10 +36,13 @@ contract Purse {
         refuses[to] = yes;
     }
 
+    function authorizationState(address, bytes32) external pure returns (bool) {
+        return false;
+    }
+
     function transfer(address to, uint256 amount) external returns (bool) {
         if (refuses[to]) return false;
-        balanceOf[msg.sender] -= amount;
-        balanceOf[to] += amount;
+        move(msg.sender, to, amount);
         return true;
     }
 
@@ -52,15 +58,24 @@ contract Purse {
         bytes32
     ) external {
         require(!refuses[to]);
+        move(from, to, amount);
+    }
+
+    function move(address from, address to, uint256 amount) private {
         balanceOf[from] -= amount;
-        balanceOf[to] += amount;
+        unchecked {
+            balanceOf[to] += amount; // all there is fits
+        }
     }
 }
 
-/// A provider registry that has no objection.
-contract Nodding {
-    function jobClaimed(address, uint32, bool, uint32) external pure returns (bytes4, uint32) {
-        return (0, 1);
+/// A provider registry that answers a claim as it likes.
+contract Oracle {
+    Symbols private constant svm = Symbols(0xF3993A62377BCd56AE39D773740A5390411E8BC9);
+
+    function jobClaimed(address, uint32, bool, uint32) external returns (bytes4, uint32) {
+        uint32 refusal = uint32(svm.createUint(32, "refusal"));
+        return (bytes4(refusal), uint32(svm.createUint(32, "provider")));
     }
 
     function jobSettled(uint32, address, address, uint256) external {}
@@ -68,10 +83,8 @@ contract Nodding {
     function jobReclaimed(uint32) external {}
 }
 
-/// From any state of the ledger in which the registry holds what it owes, for any amount, some or all of the units used,
-/// and any party that the token refuses: one step keeps the registry able to pay, and moves exactly the job's amount to the
-/// parties that the job names. Every history is made of such steps.
-abstract contract Ledger {
+/// Cheat codes, and the parties.
+abstract contract Proof {
     Vm internal constant vm = Vm(address(uint160(uint256(keccak256("hevm cheat code")))));
     Symbols internal constant svm = Symbols(0xF3993A62377BCd56AE39D773740A5390411E8BC9);
 
@@ -79,15 +92,27 @@ abstract contract Ledger {
     address internal constant OPERATOR = address(0x0B0B);
     address internal constant TREASURY = address(0x74EA5);
     address internal constant BYSTANDER = address(0xB157);
-    bytes32 internal constant C = "c";
     uint256 internal constant NOW = 1_800_000_000;
-    // A million dollars for a job, 280 million in all, in a token of six decimals. Wider, a solver adds up no more.
-    uint256 internal constant AMOUNT_BITS = 40;
-    uint256 internal constant SUM_BITS = 48;
+}
 
-    // Where the registry keeps things; setUp would fail if it did not.
+/// From any state of the ledger in which the registry holds what it owes, whatever an admin has set, for any order, and
+/// any party that the token refuses: one step keeps the registry able to pay, and moves exactly the job's amount to the
+/// parties that the job names. Every history is made of such steps.
+///
+/// A state is made of its parts (the payment of the job, the payments of other jobs, a credit, other credits, a
+/// surplus), so that sums that must be equal are the same sum in the solver's eyes.
+abstract contract Ledger is Proof {
+    bytes32 internal constant C = "c";
+    // Beyond all the money of the world in any token's smallest unit, and below what 128 bits add up.
+    uint256 internal constant SUM_BITS = 120;
+
+    // Where the registry keeps things; the proofs would fail if it did not.
+    uint256 private constant OWNERSHIP = 2;
+    uint256 private constant FEES = 5;
+    uint256 private constant MODELS = 6;
     uint256 private constant SUMS = 8;
     uint256 private constant CREDITS = 9;
+    uint256 private constant SETTINGS = 10;
     uint256 private constant JOBS = 11;
 
     Purse internal token;
@@ -96,8 +121,7 @@ abstract contract Ledger {
     function setUp() public {
         vm.warp(NOW);
         token = new Purse();
-        jobs = new JobRegistry(address(this), address(token), address(new Nodding()), TREASURY, type(uint128).max);
-        jobs.setModel(1, "model", true, "", "");
+        jobs = new JobRegistry(address(this), address(token), address(new Oracle()), TREASURY, type(uint128).max);
     }
 
     struct Before {
@@ -107,16 +131,14 @@ abstract contract Ledger {
         uint256 owners;
         uint256 operators;
         uint256 treasurys;
-        uint256 bystanders;
     }
 
     function jobId() internal pure returns (bytes32) {
         return keccak256(abi.encodePacked(OWNER, C));
     }
 
-    /// A job of any amount (by its flat fee: products of unknowns are beyond the solver, and which numbers the prices are
-    /// makes no difference to where they go), claimed by the provider or still open.
-    function anyJob(bool claimed) internal returns (IJobRegistry.Posted memory posted) {
+    /// An order whose amount is any number (by its flat fee), as an order has it that was posted an hour ago.
+    function anyAmount() internal returns (IJobRegistry.Posted memory posted) {
         posted.order = IJobRegistry.Order({
             c: C,
             modelId: 1,
@@ -130,201 +152,410 @@ abstract contract Ledger {
         });
         posted.owner = OWNER;
         posted.feeBps = 250;
-        posted.gasFee = uint128(svm.createUint(AMOUNT_BITS, "gasFee"));
-        JobWord word = JobWords.open(keccak256(abi.encode(posted)));
-        if (claimed) word = word.claimed(1, NOW);
-        vm.store(address(jobs), keccak256(abi.encode(jobId(), JOBS)), bytes32(JobWord.unwrap(word)));
-        assert(jobs.job(jobId()).exists);
+        posted.gasFee = uint128(svm.createUint(SUM_BITS, "gasFee"));
     }
 
-    /// Any sums that the registry can pay.
-    function anyLedger() internal returns (Before memory before) {
-        before.escrowed = svm.createUint(SUM_BITS, "escrowed");
-        before.credits = svm.createUint(SUM_BITS, "credits");
-        before.held = svm.createUint(SUM_BITS + 1, "held");
-        vm.assume(before.held >= before.escrowed + before.credits);
-        vm.store(address(jobs), bytes32(SUMS), bytes32(before.escrowed | before.credits << 128));
-        uint256 owed = svm.createUint(SUM_BITS, "credit of the owner");
-        vm.assume(owed <= before.credits);
-        vm.store(address(jobs), keccak256(abi.encode(OWNER, CREDITS)), bytes32(owed));
-        assert(jobs.escrowed() == before.escrowed && jobs.totalCredits() == before.credits);
-        assert(jobs.credit(OWNER) == owed);
-        token.give(address(jobs), before.held);
-        token.refuse(OWNER, svm.createBool("refuses the owner"));
-        token.refuse(OPERATOR, svm.createBool("refuses the operator"));
-        (before.owners, before.operators) = (wealth(OWNER), wealth(OPERATOR));
-        (before.treasurys, before.bystanders) = (wealth(TREASURY), wealth(BYSTANDER));
+    /// Any order at any prices.
+    function anyOrder() internal returns (IJobRegistry.Posted memory posted) {
+        posted = anyAmount();
+        posted.order.rateIn = uint128(svm.createUint(128, "rateIn"));
+        posted.order.rateOut = uint128(svm.createUint(128, "rateOut"));
+        posted.order.unitsIn = uint32(svm.createUint(32, "unitsIn"));
+        posted.order.unitsOut = uint32(svm.createUint(32, "unitsOut"));
+        posted.feeBps = uint16(svm.createUint(16, "feeBps"));
+    }
+
+    function store(IJobRegistry.Posted memory posted, bool claimed) internal {
+        JobWord word = JobWords.open(keccak256(abi.encode(posted)));
+        storeWord(claimed ? word.claimed(1, NOW) : word);
+    }
+
+    function storeWord(JobWord word) internal {
+        vm.store(address(jobs), keccak256(abi.encode(jobId(), JOBS)), bytes32(JobWord.unwrap(word)));
+    }
+
+    /// Any sums that the registry can pay, `escrowed` of them for the job; anything that an admin can have set; and the
+    /// token refuses the owner, the operator, both or neither.
+    function anyLedger(uint256 escrowed) internal returns (Before memory before) {
+        unchecked {
+            uint256 owed = svm.createUint(SUM_BITS, "credit of the owner");
+            before.escrowed = escrowed + svm.createUint(SUM_BITS, "payments of other jobs");
+            before.credits = owed + svm.createUint(SUM_BITS, "credits of others");
+            before.held = before.escrowed + before.credits + svm.createUint(SUM_BITS, "sent by mistake");
+            vm.store(address(jobs), bytes32(SUMS), bytes32(uint256(uint128(before.escrowed)) | before.credits << 128));
+            vm.store(address(jobs), keccak256(abi.encode(OWNER, CREDITS)), bytes32(owed));
+            assert(jobs.escrowed() == before.escrowed && jobs.totalCredits() == before.credits);
+            assert(jobs.credit(OWNER) == owed);
+            token.give(address(jobs), before.held);
+            token.refuse(OWNER, svm.createBool("refuses the owner"));
+            token.refuse(OPERATOR, svm.createBool("refuses the operator"));
+            (before.owners, before.operators) = (wealth(OWNER), wealth(OPERATOR));
+            before.treasurys = wealth(TREASURY);
+            anySettings();
+        }
+    }
+
+    function anySettings() private {
+        uint256 tokenGas = svm.createUint(32, "tokenGas");
+        vm.assume(tokenGas >= 200_000 && tokenGas <= 2_000_000);
+        uint256 paused = svm.createUint(1, "paused");
+        vm.store(
+            address(jobs), bytes32(SETTINGS), bytes32(uint160(TREASURY) | tokenGas << 160 | paused << 192)
+        );
+        vm.store(address(jobs), bytes32(OWNERSHIP), bytes32(svm.createUint(160, "admin")));
+        vm.store(address(jobs), bytes32(FEES), bytes32(svm.createUint(144, "fees")));
+        vm.store(address(jobs), keccak256(abi.encode(1, MODELS)), bytes32(svm.createUint(1, "enabled")));
+        assert(jobs.treasury() == TREASURY && jobs.tokenGas() == tokenGas);
     }
 
     /// What is an account's, wherever it is.
     function wealth(address account) internal view returns (uint256) {
-        return token.balanceOf(account) + jobs.credit(account);
+        unchecked {
+            return token.balanceOf(account) + jobs.credit(account);
+        }
     }
 
     function amountOf(IJobRegistry.Posted memory posted) internal pure returns (uint256) {
-        uint256 cap = Quotes.price(
-            posted.order.rateIn, posted.order.rateOut, posted.order.unitsIn, posted.order.unitsOut
-        );
-        return Quotes.total(cap, posted.feeBps, posted.gasFee);
+        return Quotes.total(capOf(posted), posted.feeBps, posted.gasFee);
+    }
+
+    function capOf(IJobRegistry.Posted memory posted) internal pure returns (uint256) {
+        return Quotes.price(posted.order.rateIn, posted.order.rateOut, posted.order.unitsIn, posted.order.unitsOut);
     }
 
     function assertAble() internal view {
-        assert(token.balanceOf(address(jobs)) >= jobs.escrowed() + jobs.totalCredits());
+        unchecked {
+            assert(token.balanceOf(address(jobs)) >= jobs.escrowed() + jobs.totalCredits());
+        }
     }
 
-    /// An exit is refused for want of its sender's gas alone, or in a state that no history leads to.
-    function assertStarved(bytes memory why, Before memory before, uint256 amount) internal pure {
-        assert(bytes4(why) == IRelayed.CallStarved.selector || before.escrowed < amount);
+    /// An exit is refused for want of its sender's gas, and for nothing else.
+    function assertStarved(bytes memory why) internal pure {
+        assert(bytes4(why) == IRelayed.CallStarved.selector);
+    }
+
+    function assertUntouched(Before memory before) internal view {
+        assert(jobs.escrowed() == before.escrowed && jobs.totalCredits() == before.credits);
+        assert(token.balanceOf(address(jobs)) == before.held);
+        assert(wealth(OWNER) == before.owners && wealth(OPERATOR) == before.operators);
+        assert(wealth(TREASURY) == before.treasurys && wealth(BYSTANDER) == 0);
     }
 
     function assertReleased(Before memory before, uint256 amount) internal view {
-        assert(jobs.escrowed() + amount == before.escrowed);
-        assert(jobs.job(jobId()).endedBecause != IJobRegistry.EndedBecause.NotEnded);
-        uint256 had = before.owners + before.operators + before.treasurys;
-        assert(wealth(OWNER) + wealth(OPERATOR) + wealth(TREASURY) == had + amount);
-        assert(wealth(BYSTANDER) == before.bystanders);
-        assertAble();
+        unchecked {
+            assert(jobs.escrowed() + amount == before.escrowed);
+            assert(jobs.job(jobId()).endedBecause != IJobRegistry.EndedBecause.NotEnded);
+            uint256 had = before.owners + before.operators + before.treasurys;
+            assert(wealth(OWNER) + wealth(OPERATOR) + wealth(TREASURY) == had + amount);
+            assert(wealth(BYSTANDER) == 0);
+            assertAble();
+        }
+    }
+
+    function assertRefunded(Before memory before, uint256 amount) internal view {
+        unchecked {
+            assertReleased(before, amount);
+            assert(wealth(OWNER) == before.owners + amount);
+        }
     }
 }
 
 contract ExitProofs is Ledger {
+    /// Products of unknowns stay unknown here: any numbers in their places, as long as the units used cost no more than
+    /// those ordered, and at least 1, which tests/proofs/prices.py proves of them.
     function check_settle_splits_exactly_the_amount_among_the_three() public {
-        IJobRegistry.Posted memory posted = anyJob(true);
-        uint256 amount = amountOf(posted);
-        Before memory before = anyLedger();
-        uint32 used = [uint32(0), 1, 400, 1000][svm.createUint(2, "used")];
-        vm.prank(OPERATOR);
-        try jobs.settle(posted, used, 0, "cid", "") {
-            assertReleased(before, amount);
-        } catch {}
+        IJobRegistry.Posted memory posted = anyOrder();
+        uint32 used = uint32(svm.createUint(32, "used"));
+        vm.assume(used <= posted.order.unitsOut);
+        assumePriced(posted, posted.order.unitsOut);
+        assumePriced(posted, used);
+        settle(posted, used);
+    }
+
+    function check_settle_of_an_order_without_rates_splits_it_as_exactly() public {
+        IJobRegistry.Posted memory posted = anyAmount();
+        (posted.order.rateIn, posted.order.rateOut) = (0, 0);
+        posted.feeBps = uint16(svm.createUint(16, "feeBps"));
+        settle(posted, 400);
+    }
+
+    /// That its units cost anything: without rates or units the price is 1.
+    function assumePriced(IJobRegistry.Posted memory posted, uint32 unitsOut) private {
+        unchecked {
+            vm.assume(
+                uint256(posted.order.rateIn) * posted.order.unitsIn + uint256(posted.order.rateOut) * unitsOut != 0
+            );
+        }
+    }
+
+    function settle(IJobRegistry.Posted memory posted, uint32 used) private {
+        unchecked {
+            uint256 amount = amountOf(posted);
+            uint256 cost = Quotes.price(posted.order.rateIn, posted.order.rateOut, posted.order.unitsIn, used);
+            uint256 share = Quotes.fee(cost, posted.feeBps) + posted.gasFee;
+            vm.assume(amount < 1 << SUM_BITS && cost != 0 && cost <= amount && share <= amount - cost);
+            store(posted, true);
+            Before memory before = anyLedger(amount);
+            vm.prank(OPERATOR);
+            try jobs.settle(posted, used, 0, "cid", "") {
+                assertReleased(before, amount);
+                assert(wealth(OPERATOR) == before.operators + cost);
+                assert(wealth(TREASURY) == before.treasurys + share);
+            } catch (bytes memory why) {
+                assertStarved(why);
+            }
+        }
     }
 
     function check_fail_gives_the_owner_all_of_it() public {
-        IJobRegistry.Posted memory posted = anyJob(true);
+        IJobRegistry.Posted memory posted = anyAmount();
         uint256 amount = amountOf(posted);
-        Before memory before = anyLedger();
+        store(posted, true);
+        Before memory before = anyLedger(amount);
         vm.prank(OPERATOR);
         try jobs.fail(posted, 0, "") {
-            assertReleased(before, amount);
-            assert(wealth(OWNER) == before.owners + amount);
+            assertRefunded(before, amount);
         } catch (bytes memory why) {
-            assertStarved(why, before, amount);
+            assertStarved(why);
         }
     }
 
     function check_reclaim_gives_the_owner_all_of_it() public {
-        IJobRegistry.Posted memory posted = anyJob(true);
+        IJobRegistry.Posted memory posted = anyAmount();
         uint256 amount = amountOf(posted);
-        Before memory before = anyLedger();
+        store(posted, true);
+        Before memory before = anyLedger(amount);
         vm.warp(NOW + 3601);
         vm.prank(BYSTANDER);
         try jobs.reclaim(posted) {
-            assertReleased(before, amount);
-            assert(wealth(OWNER) == before.owners + amount);
+            assertRefunded(before, amount);
         } catch (bytes memory why) {
-            assertStarved(why, before, amount);
+            assertStarved(why);
         }
     }
 
-    /// Whatever ended the job, nobody ends it again.
+    /// Whatever ended the job, nobody claims it or ends it again.
     function check_ended_job_pays_nothing_more() public {
-        IJobRegistry.Posted memory posted = anyJob(true);
-        Before memory before = anyLedger();
+        IJobRegistry.Posted memory posted = anyAmount();
+        Before memory before = anyLedger(0);
+        uint256 reason = svm.createUint(64, "reason");
+        vm.assume(reason >= 1 && reason <= 4);
+        storeWord(JobWord.wrap(reason << 64 | svm.createUint(64, "provider and time")));
+        uint256 what = svm.createUint(8, "what");
+        vm.warp(NOW + svm.createUint(32, "later"));
         vm.prank(OPERATOR);
-        jobs.fail(posted, 0, "");
-        before.escrowed = jobs.escrowed();
-        before.held = token.balanceOf(address(jobs));
-        vm.prank(OPERATOR);
-        try jobs.fail(posted, 0, "") {
-            assert(false);
-        } catch {}
-        vm.prank(OPERATOR);
-        try jobs.settle(posted, 0, 0, "cid", "") {
-            assert(false);
-        } catch {}
-        vm.warp(NOW + 3601);
-        try jobs.reclaim(posted) {
-            assert(false);
-        } catch {}
-        assert(jobs.escrowed() == before.escrowed && token.balanceOf(address(jobs)) == before.held);
+        if (what == 0) try jobs.fail(posted, 0, "") { assert(false); } catch {}
+        else if (what == 1) try jobs.settle(posted, 0, 0, "cid", "") { assert(false); } catch {}
+        else if (what == 2) try jobs.reclaim(posted) { assert(false); } catch {}
+        else if (what == 3) try jobs.claim(posted, 0, "", new bytes(65)) { assert(false); } catch {}
+        assertUntouched(before);
     }
 
     function check_withdrawal_pays_its_party_alone() public {
-        Before memory before = anyLedger();
-        uint256 owed = jobs.credit(OWNER);
-        vm.prank(BYSTANDER);
-        try jobs.withdraw(OWNER) {
-            assert(token.balanceOf(OWNER) == owed && jobs.credit(OWNER) == 0);
-            assert(jobs.totalCredits() == before.credits - owed);
-        } catch {
-            assert(jobs.credit(OWNER) == owed && jobs.totalCredits() == before.credits);
+        unchecked {
+            Before memory before = anyLedger(0);
+            uint256 owed = jobs.credit(OWNER);
+            vm.prank(BYSTANDER);
+            try jobs.withdraw(OWNER) {
+                assert(token.balanceOf(OWNER) == owed && jobs.credit(OWNER) == 0);
+                assert(jobs.totalCredits() == before.credits - owed && jobs.escrowed() == before.escrowed);
+                assert(wealth(BYSTANDER) == 0);
+                assertAble();
+            } catch {
+                assertUntouched(before);
+                assert(owed == 0 || token.refuses(OWNER));
+            }
         }
-        assert(wealth(BYSTANDER) == before.bystanders && jobs.escrowed() == before.escrowed);
-        assertAble();
     }
 }
 
 contract EntryProofs is Ledger {
     function check_claim_collects_exactly_the_amount_from_the_owner() public {
-        IJobRegistry.Posted memory posted = anyJob(false);
-        uint256 amount = amountOf(posted);
-        Before memory before = anyLedger();
-        token.refuse(OWNER, false);
-        token.give(OWNER, svm.createUint(SUM_BITS, "the owner has"));
-        uint256 had = wealth(OWNER);
+        unchecked {
+            IJobRegistry.Posted memory posted = anyAmount();
+            uint256 amount = amountOf(posted);
+            store(posted, false);
+            Before memory before = anyLedger(0);
+            token.give(OWNER, svm.createUint(SUM_BITS, "the owner has"));
+            before.owners = wealth(OWNER);
+            vm.prank(OPERATOR);
+            try jobs.claim(posted, 0, "", new bytes(65)) {
+                assert(jobs.escrowed() == before.escrowed + amount && jobs.totalCredits() == before.credits);
+                assert(wealth(OWNER) + amount == before.owners);
+                assert(jobs.job(jobId()).state == IJobRegistry.State.Claimed);
+                assert(wealth(BYSTANDER) == 0 && wealth(OPERATOR) == before.operators);
+                assertAble();
+            } catch {
+                assertUntouched(before);
+            }
+        }
+    }
+
+    function check_second_claim_is_refused() public {
+        IJobRegistry.Posted memory posted = anyAmount();
+        store(posted, true);
+        Before memory before = anyLedger(amountOf(posted));
         vm.prank(OPERATOR);
         try jobs.claim(posted, 0, "", new bytes(65)) {
-            assert(jobs.escrowed() == before.escrowed + amount);
-            assert(had - wealth(OWNER) == amount);
-            assert(jobs.job(jobId()).state == IJobRegistry.State.Claimed);
-        } catch {
-            assert(wealth(OWNER) == had && jobs.escrowed() == before.escrowed);
-        }
-        assert(wealth(BYSTANDER) == before.bystanders && wealth(OPERATOR) == before.operators);
-        assertAble();
+            assert(false);
+        } catch {}
+        assertUntouched(before);
+    }
+
+    function check_cancel_moves_nothing_and_spares_a_claimed_job() public {
+        IJobRegistry.Posted memory posted = anyAmount();
+        bool claimed = svm.createBool("claimed");
+        store(posted, claimed);
+        Before memory before = anyLedger(0);
+        vm.prank(svm.createBool("the owner") ? OWNER : BYSTANDER);
+        try jobs.cancel(posted, 0, "") {
+            assert(!claimed);
+        } catch {}
+        assertUntouched(before);
+    }
+
+    /// A post that is accepted leaves an open job; no job that exists is posted again.
+    function check_post_moves_nothing_and_replaces_no_job() public {
+        IJobRegistry.Posted memory posted = anyAmount();
+        bool exists = svm.createBool("exists");
+        if (exists) store(posted, true);
+        Before memory before = anyLedger(0);
+        token.give(OWNER, 1 << SUM_BITS);
+        before.owners = wealth(OWNER);
+        bytes memory orderSig = svm.createBytes(65, "orderSig");
+        bytes memory paySig = svm.createBytes(65, "paySig");
+        uint256 amount = svm.createUint(128, "amount");
+        vm.prank(OWNER);
+        try jobs.post(posted.order, OWNER, amount, "cid", orderSig, paySig) {
+            assert(!exists);
+        } catch {}
+        assertUntouched(before);
     }
 }
 
-/// Whatever an admin sets, in whatever order of two: credits and sums stay, and a claimed job can be ended.
+/// What an admin can call moves no money, whatever the arguments; that nothing it can set stops an exit is in the
+/// proofs of the exits, which hold for any settings.
 contract AdminProofs is Ledger {
-    function check_admin_lowers_no_credit_and_stops_no_exit() public {
-        IJobRegistry.Posted memory posted = anyJob(true);
-        uint256 amount = amountOf(posted);
-        Before memory before = anyLedger();
-        vm.assume(before.escrowed >= amount);
-        uint256 credit = jobs.credit(OWNER);
-        meddle("first");
-        meddle("second");
-        assert(jobs.credit(OWNER) == credit);
-        assert(jobs.escrowed() == before.escrowed && jobs.totalCredits() == before.credits);
-        assert(token.balanceOf(address(jobs)) == before.held);
-        vm.prank(OPERATOR);
-        try jobs.fail(posted, 0, "") {
-            assertReleased(before, amount);
-        } catch (bytes memory why) {
-            assertStarved(why, before, amount);
-        }
+    function check_admin_call_touches_no_money() public {
+        IJobRegistry.Posted memory posted = anyAmount();
+        store(posted, true);
+        Before memory before = anyLedger(amountOf(posted));
+        (bool done,) = address(jobs).call(anyCall());
+        done; // one that is refused changes nothing
+        assertUntouched(before);
+        assert(jobs.job(jobId()).state == IJobRegistry.State.Claimed && jobs.job(jobId()).claimedAt == NOW);
+        assert(jobs.tokenGas() >= 200_000 && jobs.tokenGas() <= 2_000_000);
     }
 
-    /// Any admin call with any arguments; one that is refused changes nothing.
-    function meddle(string memory name) private {
-        uint256 what = svm.createUint(8, name);
-        uint256 value = svm.createUint(128, name);
-        address account = address(uint160(svm.createUint(160, name)));
-        bool flag = svm.createBool(name);
-        bytes memory call;
-        if (what == 0) call = abi.encodeCall(jobs.setFees, (uint16(value), uint128(value)));
-        else if (what == 1) call = abi.encodeCall(jobs.setSla, (uint32(value), flag));
-        else if (what == 2) call = abi.encodeCall(jobs.setTokenGas, (uint32(value)));
-        else if (what == 3) call = abi.encodeCall(jobs.setRelayer, (account, flag));
-        else if (what == 4) call = abi.encodeCall(jobs.pause, ());
-        else if (what == 5) call = abi.encodeCall(jobs.unpause, ());
-        else if (what == 6) call = abi.encodeCall(jobs.setModel, (1, "model", flag, "", ""));
-        else if (what == 7) call = abi.encodeCall(jobs.setTreasury, (BYSTANDER));
-        else if (what == 8) call = abi.encodeCall(jobs.transferOwnership, (account));
-        else if (what == 9) call = abi.encodeCall(jobs.renounceOwnership, ());
-        else return;
-        (bool done,) = address(jobs).call(call);
+    function anyCall() private returns (bytes memory) {
+        uint256 what = svm.createUint(8, "what");
+        uint256 value = svm.createUint(128, "value");
+        bool flag = svm.createBool("flag");
+        address account = address(uint160(svm.createUint(160, "account")));
+        if (what == 0) return abi.encodeCall(jobs.setFees, (uint16(value), uint128(value)));
+        if (what == 1) return abi.encodeCall(jobs.setSla, (uint32(value), flag));
+        if (what == 2) return abi.encodeCall(jobs.setTokenGas, (uint32(value)));
+        if (what == 3) return abi.encodeCall(jobs.setRelayer, (account, flag));
+        if (what == 4) return abi.encodeCall(jobs.pause, ());
+        if (what == 5) return abi.encodeCall(jobs.unpause, ());
+        if (what == 6) return abi.encodeCall(jobs.setModel, (1, "model", flag, "", ""));
+        if (what == 7) return abi.encodeCall(jobs.setTreasury, (flag ? BYSTANDER : OWNER));
+        if (what == 8) return abi.encodeCall(jobs.transferOwnership, (account));
+        if (what == 9) return abi.encodeCall(jobs.renounceOwnership, ());
+        return abi.encodeCall(jobs.acceptOwnership, ());
+    }
+}
+
+/// The other registry stops no exit either: it ends every claimed job for its claimer, whatever the provider's record.
+contract ProviderProofs is Proof {
+    uint256 private constant REGISTRY = 5;
+    uint256 private constant RECORDS = 8;
+    uint32 private constant ID = 3;
+    uint256 private constant POINT = 1 << 16;
+
+    ProviderRegistry internal providers;
+    /// Of the job registry, which this contract plays.
+    uint256 public escrowed;
+
+    function setUp() public {
+        vm.warp(NOW);
+        providers = new ProviderRegistry(address(this), 0);
+    }
+
+    function record(uint256 offset) private pure returns (bytes32) {
+        return bytes32(uint256(keccak256(abi.encode(ID, RECORDS))) + offset);
+    }
+
+    /// Any record with a claimed job, and any price of a point.
+    function anyRecord() private returns (uint256 reputation, uint256 grace, uint256 active) {
+        uint256 price = svm.createUint(96, "pointPrice");
+        vm.store(address(providers), bytes32(REGISTRY), bytes32(uint160(address(this)) | price << 160));
+        vm.store(address(providers), record(0), bytes32(uint256(uint160(OPERATOR))));
+        reputation = svm.createUint(32, "reputation");
+        grace = svm.createUint(32, "grace");
+        active = svm.createUint(32, "activeJobs");
+        vm.assume(reputation >= 100 * POINT && reputation <= 1000 * POINT && grace <= 320 * POINT && active != 0);
+        uint256 rest = svm.createUint(96, "dates and flags") << 160;
+        uint256 limits = svm.createUint(64, "requested and ceiling") << 64;
+        vm.store(address(providers), record(1), bytes32(reputation | grace << 32 | limits | active << 128 | rest));
+        assert(providers.provider(ID).operator == OPERATOR && providers.provider(ID).activeJobs == active);
+        assert(providers.jobRegistry() == address(this) && providers.pointPrice() == price);
+    }
+
+    function assertEnded(uint256 active) private view {
+        assert(providers.provider(ID).activeJobs == active - 1 && providers.provider(ID).operator == OPERATOR);
+        assert(providers.provider(ID).reputation >= 100 && providers.provider(ID).reputation <= 1000);
+        assert(providers.provider(ID).grace <= 320);
+    }
+
+    function check_a_settle_is_taken_whatever_the_record() public {
+        (uint256 reputation,, uint256 active) = anyRecord();
+        address owner = svm.createBool("an order to itself") ? OPERATOR : OWNER;
+        providers.jobSettled(ID, OPERATOR, owner, svm.createUint(200, "share"));
+        assertEnded(active);
+        assert(providers.provider(ID).reputation >= reputation / POINT);
+        if (owner == OPERATOR) assert(providers.provider(ID).reputation == reputation / POINT);
+    }
+
+    function check_a_fail_is_taken_whatever_the_record() public {
+        (uint256 reputation, uint256 grace, uint256 active) = anyRecord();
+        bool prompt = svm.createBool("prompt");
+        providers.jobFailed(ID, OPERATOR, prompt);
+        assertEnded(active);
+        if (prompt && grace >= 20 * POINT) assert(providers.provider(ID).reputation == reputation / POINT);
+    }
+
+    function check_a_reclaim_is_taken_whatever_the_record() public {
+        (,, uint256 active) = anyRecord();
+        providers.jobReclaimed(ID);
+        assertEnded(active);
+    }
+
+    /// No admin call takes a claimed job's ending from its claimer, or from the registry that holds its payment.
+    function check_admin_call_touches_no_claimed_job() public {
+        (uint256 reputation, uint256 grace, uint256 active) = anyRecord();
+        escrowed = svm.createUint(128, "escrowed");
+        vm.assume(escrowed != 0);
+        (bool done,) = address(providers).call(anyCall());
         done;
+        assert(providers.provider(ID).activeJobs == active && providers.provider(ID).operator == OPERATOR);
+        assert(providers.provider(ID).reputation == reputation / POINT && providers.provider(ID).grace == grace / POINT);
+        assert(providers.jobRegistry() == address(this));
+    }
+
+    function anyCall() private returns (bytes memory) {
+        uint256 what = svm.createUint(8, "what");
+        uint256 value = svm.createUint(128, "value");
+        bool flag = svm.createBool("flag");
+        if (what == 0) return abi.encodeCall(providers.setListed, (ID, flag));
+        if (what == 1) return abi.encodeCall(providers.setCeiling, (ID, uint32(value)));
+        if (what == 2) return abi.encodeCall(providers.setAllowAllModels, (ID, flag));
+        if (what == 3) return abi.encodeCall(providers.setModelAllowed, (ID, uint32(value), flag));
+        if (what == 4) return abi.encodeCall(providers.setAllowlist, (bytes32(value), uint8(value), "entry"));
+        if (what == 5) return abi.encodeCall(providers.setJobRegistry, (BYSTANDER));
+        if (what == 6) return abi.encodeCall(providers.setPointPrice, (uint96(value)));
+        if (what == 7) return abi.encodeCall(providers.setRelayer, (BYSTANDER, flag));
+        if (what == 8) return abi.encodeCall(providers.transferOwnership, (BYSTANDER));
+        return abi.encodeCall(providers.renounceOwnership, ());
     }
 }

@@ -23,6 +23,7 @@ def node() -> str:
     return found
 
 
+@pytest.mark.timeout(600)  # the compiler computes half a minute, and waits on a busy machine
 def test_committed_artifacts_are_what_the_sources_compile_to(tmp_path: Path) -> None:
     subprocess.run([node(), CONTRACTS_DIR / "build.mjs", tmp_path], check=True)
     paths = {f"artifacts/{path.name}" for path in (CONTRACTS_DIR / "artifacts").iterdir()} | {"sources.json"}

@@ -78,6 +78,20 @@ def test_a_shared_transaction_stays_within_the_room_for_gas() -> None:
     assert all(plan.gas <= ROOM.gas for plan in plans)
 
 
+def test_the_last_of_many_finds_what_it_wants_when_an_admin_has_raised_the_gas_of_a_token_call() -> None:
+    book, most_token_gas, used = GasBook(), 2_000_000, 50_000
+    book.was_used([shape_of(JOBS, CALL)] * 40, 40 * used + FIRST_LOOK)
+    alone = intrinsic_gas(CALL) + used + most_token_gas * 64 // 63 + 11_800
+    settles = [simulated(n, gas=alone, kind=RelayKind.SETTLE, book=book, call=CALL) for n in range(1, 41)]
+    (plan,) = coalesce(settles, most=64, room=ROOM)
+    left = plan.gas - intrinsic_gas(plan.calldata) - FIRST_LOOK - 39 * used
+    assert left >= alone - intrinsic_gas(CALL)
+    # Where it would not fit, fewer ride together.
+    fewer = coalesce(settles, most=64, room=Room(3_000_000))
+    assert [len(each.relays) for each in fewer] == [15, 15, 10]
+    assert all(each.gas <= 3_000_000 for each in fewer)
+
+
 def test_many_that_are_seen_for_the_first_time_stay_under_the_cap_of_a_transaction() -> None:
     settles = [simulated(n, gas=300_000, kind=RelayKind.SETTLE, size=420) for n in range(1, 65)]
     plans = coalesce(settles, most=64, room=Room(TX_GAS_CAP))

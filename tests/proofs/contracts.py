@@ -1,0 +1,131 @@
+"""The symbolic proofs of the contracts, as a table: `make contracts-prove`, and `make contracts-planted`.
+
+    python tests/proofs/contracts.py [--planted] [--match REGEX]
+
+With --planted, the proofs are run over a copy of the sources with a fault in every function that they are about, and
+each must find it: a proof that holds of anything proves nothing. Exits with 1 unless every proof does as it should.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).parents[2]
+CONTRACTS: Final = ROOT / "common" / "contracts"
+BUILD: Final = ROOT / "build"
+ENVIRONMENT: Final = ROOT / ".venv-halmos" / "bin"
+SOURCE: Final = CONTRACTS / "symbolic" / "Proofs.t.sol"
+# How halmos ends a test.
+ENDINGS: Final = {0: "proved", 1: "counterexample", 2: "timeout", 3: "stuck", 4: "reverts always", 5: "error"}
+
+# One in each function that a proof is about, together in one copy. Where a proof has two parts, a fault in one will do.
+FAULTS: Final = (
+    ("JobRegistry", "_pay(jobId, operator, cost);", "_pay(jobId, operator, cost + 1);"),
+    (
+        "JobRegistry",
+        "emit JobFailed(jobId, word.provider());\n        _pay(jobId, posted.owner, amount);",
+        "emit JobFailed(jobId, word.provider());\n        _pay(jobId, operator, amount);",
+    ),
+    (
+        "JobRegistry",
+        "emit JobReclaimed(jobId, word.provider());\n        _pay(jobId, posted.owner, amount);",
+        "emit JobReclaimed(jobId, word.provider());\n        _pay(jobId, msg.sender, amount);",
+    ),
+    (
+        "JobRegistry",
+        "if (!word.isClaimed()) revert NotClaimed();\n        if (!word.isOn(_termsHash(posted))) revert UnknownJob();",
+        "",
+    ),
+    ("JobRegistry", "if (!word.isOpen()) return NotOpen.selector;", ""),
+    ("JobRegistry", "if (_jobs[jobId].exists()) revert DuplicateJob();", ""),
+    ("JobRegistry", "if (word.isClaimed()) revert NotCancellable();", ""),
+    (
+        "JobRegistry",
+        "if (!word.isOpen()) return;\n        if (!word.isOn(_termsHash(posted))) revert UnknownJob();",
+        "",
+    ),
+    ("Escrow", "_totalCredits -= uint128(amount);", "_totalCredits -= uint128(amount - 1);"),
+    ("Escrow", "_escrowed += uint128(amount);", "_escrowed += uint128(amount - 1);"),
+    ("Escrow", "tokenGas = gasOfOneCall;", "tokenGas = gasOfOneCall;\n        _totalCredits = 0;"),
+    (
+        "ProviderRegistry",
+        "uint256 gain = owner == operator ? 0 : _gain(treasuryShare);",
+        "uint256 gain = _gain(treasuryShare);",
+    ),
+    ("ProviderRegistry", "_lowered(record.reputation, LOSS_BY_FAILING)", "record.reputation - LOSS_BY_FAILING * POINT"),
+    ("ProviderRegistry", "_lowered(record.reputation, LOSS_BY_RECLAIM)", "record.reputation - LOSS_BY_RECLAIM * POINT"),
+    ("ProviderRegistry", "_records[providerId].listed = listed;", "delete _records[providerId];"),
+)
+
+
+def planted() -> Path:
+    """A copy of the contracts with the faults."""
+    folder = BUILD / "planted"
+    shutil.rmtree(folder / "src", ignore_errors=True)
+    for name in ("src", "symbolic"):
+        shutil.copytree(CONTRACTS / name, folder / name, dirs_exist_ok=True)
+    for name in ("foundry.toml", "halmos.toml", "package.json", "solc-shim"):
+        shutil.copy(CONTRACTS / name, folder / name)
+    if not (folder / "node_modules").exists():
+        (folder / "node_modules").symlink_to(CONTRACTS / "node_modules")
+    for file, before, after in FAULTS:
+        path = folder / "src" / f"{file}.sol"
+        text = path.read_text()
+        if text.count(before) != 1:
+            sys.exit(f"{file}.sol has {text.count(before)} times, not once: {before}\nadapt FAULTS in {__file__}")
+        path.write_text(text.replace(before, after))
+    return folder
+
+
+def outcomes(folder: Path, match: str, *, first: bool) -> list[dict[str, Any]]:
+    """How each proof ended. `first`: a counterexample is enough, no more are looked for."""
+    name = "planted" if first else "proofs"
+    answer = BUILD / f"{name}.json"
+    answer.unlink(missing_ok=True)
+    command = [
+        *(str(ENVIRONMENT / "halmos"), "--root", str(folder), "--config", str(folder / "halmos.toml")),
+        *("--match-test", match, "--json-output", str(answer), *(["--early-exit"] if first else [])),
+        *("--solver-command", f"{ENVIRONMENT / 'python'} {Path(__file__).with_name('solve.py')}"),
+    ]
+    [forge] = CONTRACTS.glob("node_modules/@foundry-rs/forge-*/bin")
+    path = os.pathsep.join((str(forge), os.environ["PATH"]))
+    environment = {
+        **os.environ,
+        "PATH": path,
+        "HOME": str(BUILD / "foundry"),
+        "FOUNDRY_PROFILE": "symbolic",
+    }
+    with (BUILD / f"{name}.log").open("w") as log:
+        subprocess.run(command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT, check=False)
+    if not answer.exists():
+        sys.exit(f"halmos came to no end: see {log.name}")
+    results = json.loads(answer.read_text())["test_results"]
+    return [test for tests in results.values() for test in tests]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="the symbolic proofs of the contracts")
+    parser.add_argument("--planted", action="store_true", help="run them over faults, which each must find")
+    parser.add_argument("--match", default="", help="a regular expression of the proofs' names, after check_")
+    options = parser.parse_args()
+    wanted = "counterexample" if options.planted else "proved"
+    tests = outcomes(planted() if options.planted else CONTRACTS, options.match, first=options.planted)
+    good = 0
+    for test in tests:
+        ending = ENDINGS.get(test["exitcode"], "error")
+        good += ending == wanted
+        title = test["name"].removeprefix("check_").removesuffix("()").replace("_", " ")
+        mark = " " if ending == wanted else "!"
+        print(f"{mark} {ending:<15} {test['time'][0]:>6.1f} s {test['num_paths'][0]:>4} paths  {title}")  # noqa: T201
+    expected = SOURCE.read_text().count("function check_")
+    print(f"{good} of {len(tests)} as they should be: {wanted}")  # noqa: T201
+    return 0 if good == len(tests) and (options.match or len(tests) == expected) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
