@@ -1,4 +1,4 @@
-"""Batches: created, listed, read, cancelled. All of them are their owner's alone."""
+"""Routes of batches: create, list, read, cancel. A batch is visible to its owner alone."""
 
 import json
 from typing import Final, assert_never

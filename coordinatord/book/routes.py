@@ -1,4 +1,4 @@
-"""The job book: pages of jobs, an owner's sums, one row, and the polls of providers."""
+"""Routes of the job book and the market: pages of jobs, an owner's sums, one row, and the polls of providers."""
 
 from typing import Any
 

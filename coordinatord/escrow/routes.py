@@ -97,7 +97,7 @@ _NOT_HERE = Reply(403, "escrow_unavailable")
 
 @attrs.frozen(slots=True)
 class Hosted:
-    """What an escrow that is hosted here is asked through."""
+    """Parts of an escrow that is hosted here."""
 
     escrow: Escrow
     releases: Releases

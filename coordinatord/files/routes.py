@@ -1,4 +1,4 @@
-"""Uploads, and what is told and given of them to their owner."""
+"""Routes of files: upload, description and content, for their owner alone."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -1,4 +1,4 @@
-"""Request bodies: never more than the route's limit, never slower than allowed, never more at once than fits memory."""
+"""Request bodies, within the route's size limit, the least rate, and the memory that all of them may take."""
 
 import time
 from collections.abc import AsyncIterator, Callable
@@ -34,7 +34,7 @@ class Unacceptable(Exception):
 
 
 def refuse_encoded(headers: Headers) -> None:
-    """What a body decodes to may be of any size: none is decoded."""
+    """Refuse compressed bodies: they may decode to any size."""
     if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
         raise Refused("request bodies must not be encoded (content-encoding)")
 

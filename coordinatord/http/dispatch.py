@@ -1,4 +1,4 @@
-"""From a request to its route's answer: match, gate, session, query, body, handler, and the ETag on the way out."""
+"""Dispatcher: takes a request through match, gates, session, query, body and handler, and adds the ETag."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
@@ -26,7 +26,7 @@ _SHORT_QUERY: Final = 256  # bytes
 
 @attrs.frozen(slots=True)
 class Gates:
-    """What stands before handlers: the index's readiness, sessions, and memory for bodies."""
+    """Checks that run before handlers: the index's readiness, sessions, and memory for bodies."""
 
     is_ready: Callable[[], Awaitable[bool]]
     find_session: Callable[[str], Awaitable[SessionRow | None]]

@@ -1,4 +1,4 @@
-"""The outermost layer: an id for every request, its time and status measured, and an answer whatever happened."""
+"""Middleware around all routes: request ids, metrics, CORS, limits per caller, and a response to every failure."""
 
 import ipaddress
 import random
@@ -29,7 +29,7 @@ _VARY: Final = (b"vary", b"origin")
 
 @attrs.frozen(slots=True)
 class Origins:
-    """Whose pages may read our answers."""
+    """Origins whose pages may read our responses."""
 
     allowed: frozenset[bytes] = frozenset()
 
@@ -38,7 +38,7 @@ class Origins:
         return cls(frozenset(origin.encode() for origin in origins))
 
     def headers(self, origin: bytes | None) -> Headers:
-        """What an answer to that origin carries, whatever it answers."""
+        """CORS headers of every response to that origin."""
         if not self.allowed:
             return ()
         if origin is None or origin not in self.allowed:
@@ -190,7 +190,7 @@ def caller_of(scope: Scope, trusted: frozenset[str]) -> str:
 
 
 def network_of(address: str) -> str:
-    """Whom an address stands for: an IPv6 host has its choice of a /64's addresses. Some proxies write a port along."""
+    """Network of an address: an IPv6 host has its choice of a /64's addresses. Some proxies write a port along."""
     if ":" not in address:
         return address
     try:

@@ -1,4 +1,4 @@
-"""Answers that stay the same while the index stands still: kept, and named by ETags."""
+"""Response cache: responses stay the same until the index moves, and ETags name them."""
 
 from collections import OrderedDict
 from hashlib import blake2b
@@ -17,7 +17,7 @@ _REVALIDATE: Final = (b"cache-control", b"no-cache")
 
 
 class IndexPosition(Protocol):
-    """Where the index stands: `recent` is None when it is not known to the moment."""
+    """Position of the index: `recent` is None when it is not known to the moment."""
 
     def recent(self) -> Snapshot | None: ...
 
@@ -35,7 +35,7 @@ class Kept:
     route: str
 
     def unless_known(self, if_none_match: bytes | None) -> Response:
-        """What is sent to a caller who named the answers that it has."""
+        """The response, or 304 for a caller that already has it."""
         if if_none_match is not None and names_etag(if_none_match, self.etag):
             return not_modified(self.answer)
         return self.answer
@@ -47,13 +47,13 @@ def tagged(answer: Response, snapshot: Snapshot, target: bytes, route: str) -> K
 
 
 def etag_of(snapshot: Snapshot, target: bytes) -> bytes:
-    """Where the index stood, and what was asked."""
+    """ETag of the index's position and the request's target."""
     digest = blake2b(target + snapshot.block_hash, digest_size=12).hexdigest()
     return f'"{snapshot.block_number}-{digest}"'.encode()
 
 
 def names_etag(if_none_match: bytes, etag: bytes) -> bool:
-    """Whether an If-None-Match header holds `etag`; weak ones count, as the header's rules say."""
+    """True if an If-None-Match header holds `etag`; weak ones count, as the header's rules say."""
     tags = [tag.strip().removeprefix(b"W/") for tag in if_none_match.split(b",")]
     return b"*" in tags or etag in tags
 

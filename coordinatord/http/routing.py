@@ -1,4 +1,4 @@
-"""How a route is declared. One declaration reads requests, enforces limits, and is what /openapi.json says."""
+"""Declarations of routes. One declaration reads requests, enforces limits, and is what /openapi.json says."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, Literal, TypeVar
@@ -21,7 +21,7 @@ Method = Literal["GET", "POST", "PUT"]
 
 @attrs.frozen(slots=True)
 class Request:
-    """What a handler gets: everything read and checked by the route's declaration."""
+    """Request as a handler gets it: read and checked by the route's declaration."""
 
     caller: str
     path: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""Answers that are too large to be held: from wherever they come to the caller, as fast as the caller takes them."""
+"""Streamed responses: too large to be held, they are passed on as fast as the caller takes them."""
 
 import re
 from collections.abc import AsyncIterator, Callable

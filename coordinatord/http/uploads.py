@@ -1,6 +1,6 @@
-"""Bodies too large to be held: how fast they must come, how many at a time, and how much memory they may take together.
+"""Uploads: multipart forms read as they arrive, within limits of rate, number and memory.
 
-What an upload takes of that memory grows with what has arrived of it, up to what one may hold. By its declared length,
+An upload's share of that memory grows with what has arrived of it, up to what one may hold. By its declared length,
 sixteen heads without a body would take it all.
 """
 

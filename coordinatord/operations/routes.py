@@ -1,4 +1,4 @@
-"""What providers sign: ops, the simulation of a claim, and asks."""
+"""Routes of what providers sign: ops, the simulation of a claim, and asks."""
 
 from typing import assert_never
 

@@ -1,4 +1,4 @@
-"""Jobs as clients see them: quote, post, read, cancel."""
+"""Routes of jobs as clients see them: quote, post, read, cancel."""
 
 from typing import assert_never
 
