@@ -9,7 +9,7 @@ from coordinatord.batches.plan import Plans
 from coordinatord.batches.routes import BatchRoutes
 from coordinatord.book.polls import Funding, Polls, no_custody
 from coordinatord.book.reads import IndexReads, PostedJobs
-from coordinatord.book.routes import Book, Models, Providers
+from coordinatord.book.routes import BookRoutes, ModelRoutes, ProviderRoutes
 from coordinatord.chain.logs import Decoder
 from coordinatord.chain.registries import AskRegistry, JobRegistry, PaymentToken, ProviderRegistry
 from coordinatord.config import Config
@@ -22,38 +22,38 @@ from coordinatord.files.files import Uploads
 from coordinatord.files.routes import FileRoutes
 from coordinatord.http.bodies import BodyBudget, BodyReader
 from coordinatord.http.dispatch import Dispatcher, Gates
-from coordinatord.http.middleware import CallerLimits, Cors, Frame, Origins, TokenBuckets
+from coordinatord.http.middleware import CallerLimits, Cors, Origins, RequestMiddleware, TokenBuckets
 from coordinatord.http.openapi import openapi_route
 from coordinatord.http.response_cache import BlockCache
 from coordinatord.http.routing import Route
 from coordinatord.http.uploads import HELD_BYTES, UploadReader, UploadsAtOnce
 from coordinatord.operations.asks import Asks
 from coordinatord.operations.ops import Ops
-from coordinatord.operations.routes import Operations
+from coordinatord.operations.routes import OperationRoutes
 from coordinatord.orders.cancel import Cancels, Endings
-from coordinatord.orders.routes import Jobs
+from coordinatord.orders.routes import OrderRoutes
 from coordinatord.orders.submission import Matchmaker, Submissions
 from coordinatord.pins.containers import Containers, StorageBudgets
 from coordinatord.relayer.budgets import Promises
 from coordinatord.relayer.relaying import Relaying
-from coordinatord.sessions.routes import Handshake
+from coordinatord.sessions.routes import SessionRoutes
 from coordinatord.sessions.sessions import SessionCache, SessionService
 from coordinatord.system.readiness import DeploymentReads, ReadinessCheck
-from coordinatord.system.routes import Stopping, System
+from coordinatord.system.routes import Stopping, SystemRoutes
 
 
 @attrs.frozen(slots=True)
 class Endpoints:
     """Handlers by topic, with the services under them."""
 
-    system: System
-    handshake: Handshake
-    models: Models
-    jobs: Jobs
+    system: SystemRoutes
+    handshake: SessionRoutes
+    models: ModelRoutes
+    jobs: OrderRoutes
     files: FileRoutes
-    book: Book
-    operations: Operations
-    providers: Providers
+    book: BookRoutes
+    operations: OperationRoutes
+    providers: ProviderRoutes
     escrow: EscrowRoutes
     batches: BatchRoutes
 
@@ -99,7 +99,7 @@ def build_application(
     origins = Origins.of(config.cors_origins)
     if config.cors_origins:
         app = Cors(app, origins)
-    return Frame(app, origins)
+    return RequestMiddleware(app, origins)
 
 
 def compose(
@@ -159,14 +159,14 @@ def compose(
     endings = Endings(database, jobs, config.getlogs_cap)
     cancels = Cancels(domains, jobs, posted, budgets, endings, relaying, system_clock)
     endpoints = Endpoints(
-        system=System(readiness, DeploymentReads(book, jobs, config.block_time_ms), stopping),
-        handshake=Handshake(sessions, book.chain_id),
-        models=Models(database, reads),
-        jobs=Jobs(book, submissions, cancels, reads),
+        system=SystemRoutes(readiness, DeploymentReads(book, jobs, config.block_time_ms), stopping),
+        handshake=SessionRoutes(sessions, book.chain_id),
+        models=ModelRoutes(database, reads),
+        jobs=OrderRoutes(book, submissions, cancels, reads),
         files=FileRoutes(files_of(dependencies)),
-        book=Book(database, reads, polls),
-        operations=Operations(ops, asks, jobs, posted),
-        providers=Providers(database, reads),
+        book=BookRoutes(database, reads, polls),
+        operations=OperationRoutes(ops, asks, jobs, posted),
+        providers=ProviderRoutes(database, reads),
         escrow=EscrowRoutes(hosted_escrow(dependencies, escrow, posted, providers)),
         batches=BatchRoutes(
             BatchService(database, config.file_retention_seconds, StorageBudgets.of(config)),

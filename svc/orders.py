@@ -12,6 +12,7 @@ from anyio import to_thread
 from common.box import PublicKey
 from common.envelope import Envelope
 from common.refusal import Refused
+from common.wire.market import Candidates
 from svc.account import Account
 from svc.chain.facts import is_posted
 from svc.core.money import OPEN, Bid, market_bid
@@ -30,7 +31,7 @@ from svc.core.orders import (
 )
 from svc.errors import ApiError, ConnectionFailed, NoProvider, NotFound, OrderRefused, OutcomeUnknown, QuoteRefused
 from svc.files import Files
-from svc.records import AllowlistEntry, Ask, Candidate, Floor, Job, Model, Posted, Provider, Quote, Quoted, Record
+from svc.records import AllowlistEntry, Ask, Candidate, Floor, Job, Model, Posted, Provider, Quote, Quoted
 from svc.wire.sessions import paged
 from svc.wire.transport import error_of, read
 
@@ -58,10 +59,6 @@ class Submitted:
     tx_hash: str | None
     mined: bool = True
     on_chain: bool = False
-
-
-class Candidates(Record, frozen=True):
-    candidates: tuple[Candidate, ...]
 
 
 @attrs.frozen
@@ -159,7 +156,7 @@ class Orders:
     async def _probe(self, shaped: Shaped) -> tuple[Candidate, ...]:
         transport = self.account.transport
         answer = await transport.send("POST", "/v1/jobs", json=probe_body(shaped), expected=_PAYMENT_REQUIRED)
-        return read(answer, Candidates).candidates
+        return read(answer, Candidates[int]).candidates
 
     async def _seal(self, shaped: Shaped, bid: Bid, recipient: PublicKey) -> SealedOrder:
         account = self.account

@@ -18,20 +18,20 @@ ENDED_BECAUSE = states.ENDED_BECAUSE
 ModelDetails = market.ModelDetails[int]
 Model = market.ModelFields[int]
 Candidate = market.ListedCandidate[int]
-Provider = market.Provider[int]
-Ask = market.Ask[int]
+Provider = market.ProviderShape[int]
+Ask = market.AskShape[int]
 Floor = market.Floor[int]
 AllowlistEntry = market.AllowlistEntry
 
-TokenDomain = market.TokenDomain
+TokenDomain = market.TokenDomainShape
 Authorization = market.Authorization[int, int]
-Quote = market.Quote[int, int]
+Quote = market.QuoteShape[int, int]
 Quoted = market.QuoteFields[int, int]
 
-Posted = jobs.Posted
+Posted = jobs.PostedShape
 Cancelled = jobs.Cancelled
 JobDetails = jobs.ClientJobDetails[int]
-BookRow = jobs.Job[int]
+BookRow = jobs.JobShape[int]
 ModelSummary = jobs.ModelSummary[int]
 Summary = jobs.SummaryFields[int]
 
@@ -40,13 +40,13 @@ class Job(jobs.ClientJobFields[int], frozen=True):
     """A job as its owner follows it."""
 
 
-Contracts = chain.Contracts
+Contracts = chain.ContractsShape
 TokenName = chain.TokenName
-Deployment = chain.Deployment[int]
+Deployment = chain.DeploymentShape[int]
 Readiness = chain.ReadinessFields[int]
-Session = chain.Session
+Session = chain.SessionShape
 
-Evidence = escrow.Evidence
+Evidence = escrow.EvidenceShape
 EscrowKey = escrow.Key[Evidence]
 
 FileDetails = files.FileDetails
@@ -56,7 +56,7 @@ RequestCounts = batches.RequestCounts
 BatchDetails = batches.BatchTerms
 Batch = batches.BatchFields
 Allocation = batches.PlannedShare[int]
-ModelPlan = batches.PlannedModel[int]
+ModelPlan = batches.PlannedModelShape[int]
 OutputDetails = batches.OutputDetails[int]
 OutputLine = batches.OutputLine[int]
 LineError = batches.LineError

@@ -81,14 +81,14 @@ class PlannedShare(Shape, Generic[N], frozen=True):
     lines: N
 
 
-class PlannedModel(Shape, Generic[N], frozen=True):
+class PlannedModelShape(Shape, Generic[N], frozen=True):
     model_id: N
     lines: N
     allocation: tuple[PlannedShare[N], ...]
 
 
-class Plan(Shape, Generic[N], frozen=True):
-    plan: tuple[PlannedModel[N], ...]
+class PlanShape(Shape, Generic[N], frozen=True):
+    plan: tuple[PlannedModelShape[N], ...]
 
 
 class OutputDetails(Shape, Generic[N], frozen=True):

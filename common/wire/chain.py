@@ -7,7 +7,7 @@ from msgspec import Meta
 from common.wire.shapes import Address, Digits, N, Omittable, Shape, SignedDigits
 
 
-class Health(Shape, frozen=True):
+class HealthShape(Shape, frozen=True):
     status: Literal["ok"]
 
 
@@ -19,12 +19,12 @@ class ReadinessFields(Shape, Generic[N], frozen=True):
     lag: N | None = None
 
 
-class Readiness(ReadinessFields[Digits], frozen=True, kw_only=True):
+class ReadinessShape(ReadinessFields[Digits], frozen=True, kw_only=True):
     reason: Literal["ready", "cold_start", "trailing", "reorg", "chain_unreachable"]
     lag: SignedDigits | None
 
 
-class Contracts(Shape, frozen=True):
+class ContractsShape(Shape, frozen=True):
     job_registry: Address
     provider_registry: Address
     ask_registry: Address
@@ -36,9 +36,9 @@ class TokenName(Shape, frozen=True):
     version: str
 
 
-class Deployment(Shape, Generic[N], frozen=True):
+class DeploymentShape(Shape, Generic[N], frozen=True):
     chain_id: int
-    contracts: Contracts
+    contracts: ContractsShape
     decimals: int
     token_domain: TokenName
     gas_price: N
@@ -53,7 +53,7 @@ class Nonce(Shape, frozen=True):
     chain_id: int
 
 
-class Session(Shape, frozen=True):
+class SessionShape(Shape, frozen=True):
     token: str
     expires_at: int
     provider_id: Omittable[int] = None

@@ -14,7 +14,7 @@ class BoundEvidence(Shape, frozen=True):
     release: int
 
 
-class Evidence(BoundEvidence, frozen=True):
+class EvidenceShape(BoundEvidence, frozen=True):
     """Evidence as clients read it, of whatever type: they take or refuse it by what it says."""
 
     type: str
@@ -24,13 +24,13 @@ class StaticEvidence(BoundEvidence, frozen=True, tag_field="type", tag=STATIC):
     pass
 
 
-class MockEvidence(BoundEvidence, frozen=True, tag_field="type", tag=MOCK):
+class MockEvidenceShape(BoundEvidence, frozen=True, tag_field="type", tag=MOCK):
     measurement: BareBytes32
     tcb: str
     quote: Base64
 
 
-PublishedEvidence = StaticEvidence | MockEvidence
+PublishedEvidence = StaticEvidence | MockEvidenceShape
 
 
 class Key(Shape, Generic[E], frozen=True):
@@ -39,11 +39,11 @@ class Key(Shape, Generic[E], frozen=True):
     issued_at: int
 
 
-class Released(Shape, frozen=True):
+class ReleasedShape(Shape, frozen=True):
     dek_sealed: Base64
 
 
-class HandedOver(Shape, frozen=True):
+class HandedOverShape(Shape, frozen=True):
     keys_sealed: Base64
     key_count: int
     holder_release: int

@@ -1,4 +1,4 @@
-"""What a request may carry. A field is declared once; the declaration reads the value and describes it.
+"""Kinds of request fields: one declaration reads the value, refuses what does not fit, and describes it.
 
 A body is an attrs class whose fields are made by `wire(...)`; `read_object` reads it, naming the field at fault, and
 `object_schema` writes the JSON Schema of the same class. Query parameters and path segments use the kinds directly.
@@ -7,18 +7,17 @@ A body is an attrs class whose fields are made by `wire(...)`; `read_object` rea
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import attrs
 
 from common import scalars, strict_json
 from common.refusal import Refused
+from common.wire.limits import JSON_VALUES
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 Schema = dict[str, Any]  # a JSON Schema
-
-_MOST_PARTS: Final = 1 << 14  # more than anything that is taken has, even with texts of nothing but commas
 
 
 class Kind(Protocol[T_co]):
@@ -273,8 +272,8 @@ class Several(Generic[T]):
 
 def parse_sent(raw: bytes) -> object:
     """JSON that somebody sent. Counted before it is read: what three bytes say may take a hundred when it is read."""
-    if len(raw) > _MOST_PARTS and _has_more_parts(raw, _MOST_PARTS):
-        raise Refused("the JSON has more members than anything that is taken here")
+    if len(raw) > JSON_VALUES and _has_more_parts(raw, JSON_VALUES):
+        raise Refused(f"too many JSON values (limit {JSON_VALUES})")
     return strict_json.parse(raw)
 
 

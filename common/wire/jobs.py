@@ -6,7 +6,7 @@ from common.wire.shapes import Address, Bytes32, Digits, N, Shape
 from common.wire.states import ENDED_JOB, JobStatus
 
 
-class Job(Shape, Generic[N], frozen=True):
+class JobShape(Shape, Generic[N], frozen=True):
     """A row of the job book."""
 
     job_id: Bytes32
@@ -30,12 +30,12 @@ class Job(Shape, Generic[N], frozen=True):
     result_cid: str | None
 
 
-class JobAsOf(Job[Digits], frozen=True):
+class JobAsOf(JobShape[Digits], frozen=True):
     as_of_block: Digits
 
 
 class JobList(Shape, frozen=True):
-    jobs: list[Job[Digits]]
+    jobs: list[JobShape[Digits]]
     as_of_block: Digits
 
 
@@ -94,7 +94,7 @@ class Summary(SummaryFields[Digits], frozen=True):
     as_of_block: Digits
 
 
-class Posted(Shape, frozen=True):
+class PostedShape(Shape, frozen=True):
     job_id: Bytes32
     task_cid: str
     tx_hash: Bytes32

@@ -1,9 +1,13 @@
-"""Limits that the specification sets: sizes in bytes, counts, and windows in seconds. Each is declared here alone."""
+"""Limits of the API, as the specification sets them: sizes in bytes, counts, and windows in seconds."""
 
 from typing import Final
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
+
+# Heads of requests, on which the specification is silent.
+HEAD_BYTES: Final = 16 * KIB
+HEAD_FIELDS: Final = 100
 
 # JSON bodies, by route.
 ORDER_BODY: Final = 20 * MIB  # POST /v1/jobs and POST /evm/ops
@@ -15,7 +19,7 @@ PLAIN_BODY: Final = MIB  # every other route
 
 INLINE_BYTES: Final = 15_679_488  # largest container or result inside a JSON body, decoded
 EVIDENCE_BYTES: Final = 32_768
-JSON_VALUES: Final = 1 << 14  # of one body: more than any request needs
+JSON_VALUES: Final = 1 << 14  # of one body: more than any request has, even with texts of nothing but commas
 
 # Pages.
 LARGEST_PAGE: Final = 1000

@@ -19,21 +19,21 @@ class ModelFields(Shape, Generic[N], frozen=True):
     svc: ModelDetails[N]
 
 
-class Model(ModelFields[Digits], frozen=True, tag_field="object", tag="model"):
+class ModelShape(ModelFields[Digits], frozen=True, tag_field="object", tag="model"):
     pass
 
 
-class ModelAsOf(Model, frozen=True, tag="model"):
+class ModelAsOf(ModelShape, frozen=True, tag="model"):
     as_of_block: Digits
 
 
 class ModelList(Shape, frozen=True):
     object: str
-    data: list[Model]
+    data: list[ModelShape]
     as_of_block: Digits
 
 
-class Provider(Shape, Generic[N], frozen=True):
+class ProviderShape(Shape, Generic[N], frozen=True):
     provider_id: N
     operator: Address
     box_key: Bytes32 | None
@@ -46,16 +46,16 @@ class Provider(Shape, Generic[N], frozen=True):
     active_jobs: N
 
 
-class ProviderAsOf(Provider[Digits], frozen=True):
+class ProviderAsOf(ProviderShape[Digits], frozen=True):
     as_of_block: Digits
 
 
 class ProviderList(Shape, frozen=True):
-    providers: list[Provider[Digits]]
+    providers: list[ProviderShape[Digits]]
     as_of_block: Digits
 
 
-class Ask(Shape, Generic[N], frozen=True):
+class AskShape(Shape, Generic[N], frozen=True):
     provider_id: N
     model_id: N
     sla: N
@@ -64,7 +64,7 @@ class Ask(Shape, Generic[N], frozen=True):
 
 
 class AskList(Shape, frozen=True):
-    asks: list[Ask[Digits]]
+    asks: list[AskShape[Digits]]
     as_of_block: Digits
 
 
@@ -102,7 +102,7 @@ class Candidates(Shape, Generic[N], frozen=True):
     candidates: tuple[ListedCandidate[N], ...]
 
 
-class TokenDomain(Shape, frozen=True):
+class TokenDomainShape(Shape, frozen=True):
     name: str
     version: str
     chainId: int  # noqa: N815 - EIP-712 names it so
@@ -110,7 +110,7 @@ class TokenDomain(Shape, frozen=True):
 
 
 class Authorization(Shape, Generic[N, Zero], frozen=True):
-    domain: TokenDomain
+    domain: TokenDomainShape
     to: Address
     value: N
     valid_after: Zero
@@ -118,7 +118,7 @@ class Authorization(Shape, Generic[N, Zero], frozen=True):
     nonce: Bytes32
 
 
-class Quote(Shape, Generic[N, Zero], frozen=True):
+class QuoteShape(Shape, Generic[N, Zero], frozen=True):
     cap: N
     fee_bps: int
     fee: N
@@ -133,9 +133,9 @@ class Accepts(Shape, frozen=True):
 
 
 class QuoteFields(Shape, Generic[N, Zero], frozen=True):
-    quote: Quote[N, Zero]
+    quote: QuoteShape[N, Zero]
     candidates: tuple[ListedCandidate[N], ...]
 
 
-class QuoteBody(QuoteFields[Digits, Literal["0"]], frozen=True):
+class QuoteBodyShape(QuoteFields[Digits, Literal["0"]], frozen=True):
     accepts: list[Accepts]

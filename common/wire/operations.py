@@ -5,7 +5,7 @@ from typing import Literal
 from common.wire.shapes import Bytes32, Digits, HexBytes, Omittable, Shape
 
 
-class OpDone(Shape, frozen=True):
+class OpDoneShape(Shape, frozen=True):
     tx_hash: Bytes32
     status: Literal["success"]
     block_number: Digits
@@ -29,7 +29,7 @@ class ClaimRefused(Shape, frozen=True):
     reason: str
 
 
-class Published(Shape, frozen=True):
+class PublishedShape(Shape, frozen=True):
     provider_id: Digits
     signed_at: Digits
     published: Literal[True]

@@ -1,4 +1,4 @@
-"""Batches: created, listed, read, cancelled. All of them are their owner's alone."""
+"""Routes of batches: create, list, read, cancel. A batch is visible to its owner alone."""
 
 import json
 from typing import Final, assert_never
@@ -14,9 +14,9 @@ from common.wire.batches import (
     BatchErrors,
     BatchList,
     BatchTerms,
-    Plan,
-    PlannedModel,
+    PlannedModelShape,
     PlannedShare,
+    PlanShape,
     RequestCounts,
 )
 from common.wire.fields import Decimal, Text, Visible
@@ -27,7 +27,7 @@ from coordinatord.batches.batches import BatchBody, BatchService, read_batch, st
 from coordinatord.batches.plan import ModelAllocation, PlanBody, Plans
 from coordinatord.batches.sql import BatchRow
 from coordinatord.http import responses
-from coordinatord.http.responses import Answer
+from coordinatord.http.responses import Response
 from coordinatord.http.routing import INDEX, Body, Parameter, Reply, Request, Route, malformed
 
 
@@ -74,12 +74,12 @@ def batch_list(rows: list[BatchRow], block_number: int, *, has_more: bool) -> Ba
     )
 
 
-def plan(models: list[ModelAllocation]) -> Plan[Digits]:
-    return Plan(tuple(_planned_model(model) for model in models))
+def plan(models: list[ModelAllocation]) -> PlanShape[Digits]:
+    return PlanShape(tuple(_planned_model(model) for model in models))
 
 
-def _planned_model(model: ModelAllocation) -> PlannedModel[Digits]:
-    return PlannedModel(
+def _planned_model(model: ModelAllocation) -> PlannedModelShape[Digits]:
+    return PlannedModelShape(
         model_id=str(model.model_id),
         lines=str(model.lines),
         allocation=tuple(
@@ -98,12 +98,12 @@ def _planned_model(model: ModelAllocation) -> PlannedModel[Digits]:
 # Statuses and bodies of the outcomes of batches.
 
 
-def planned(plans: list[ModelAllocation]) -> Answer:
+def planned(plans: list[ModelAllocation]) -> Response:
     """What a batch would meet: not an error, and nothing that a repetition would change."""
     return responses.final(402, plan(plans))
 
 
-def batch_cancelled(outcome: batches.BatchCancelOutcome) -> Answer:
+def batch_cancelled(outcome: batches.BatchCancelOutcome) -> Response:
     match outcome:
         case batches.FoundBatch():
             return responses.ok(batch_as_of(outcome.batch, outcome.snapshot.block_number))
@@ -137,7 +137,7 @@ class BatchRoutes:
                 session=True,
                 replies=(
                     Reply(200, shape=Batch),
-                    Reply(402, shape=Plan[Digits]),
+                    Reply(402, shape=PlanShape[Digits]),
                     *malformed(
                         "invalid_endpoint", "invalid_completion_window", "invalid_input_file", "idempotency_key_reused"
                     ),
@@ -198,24 +198,24 @@ class BatchRoutes:
             ),
         ]
 
-    async def create(self, request: Request) -> Answer:
+    async def create(self, request: Request) -> Response:
         body: BatchBody | PlanBody = request.body
         if isinstance(body, PlanBody):
             return planned(await self.plans.plan(body))
         created = await self.batches.create(request.owner, body, request.headers.get(_KEY))
         return responses.ok(batch(created))
 
-    async def page(self, request: Request) -> Answer:
+    async def page(self, request: Request) -> Response:
         query = request.query
         page = await self.batches.page(request.owner, query.get("after"), query.get("limit", limits.DEFAULT_BATCH_PAGE))
         listed = batch_list(page.batches, page.snapshot.block_number, has_more=page.has_more)
         return responses.ok(listed)
 
-    async def one(self, request: Request) -> Answer:
+    async def one(self, request: Request) -> Response:
         found = await self.batches.find(request.owner, request.path["id"])
         if found is None:
             return responses.not_found(NoSuchObject("batch"))
         return responses.ok(batch_as_of(found.batch, found.snapshot.block_number))
 
-    async def cancel(self, request: Request) -> Answer:
+    async def cancel(self, request: Request) -> Response:
         return batch_cancelled(await self.batches.cancel(request.owner, request.path["id"]))

@@ -1,4 +1,4 @@
-"""The job book: pages of jobs, an owner's sums, one row, and the polls of providers."""
+"""Routes of the job book and the market: pages of jobs, an owner's sums, one row, and the polls of providers."""
 
 from typing import Any
 
@@ -30,14 +30,25 @@ from coordinatord.book.sql import JobFilter, JobRow, OwnerSummary, read_page, re
 from coordinatord.database.batched_reads import Snapshot
 from coordinatord.database.connections import Database
 from coordinatord.http import responses
-from coordinatord.http.responses import Answer
-from coordinatord.http.routing import INDEX, PAGE, Handler, Parameter, Reply, Request, Route, malformed, page, page_of
+from coordinatord.http.responses import Response
+from coordinatord.http.routing import (
+    INDEX,
+    PAGE,
+    Handler,
+    Parameter,
+    Reply,
+    Request,
+    Route,
+    malformed,
+    page,
+    page_of,
+)
 
 # Rows of the index as the shapes that are sent.
 
 
-def model(row: ModelRow) -> market.Model:
-    return market.Model(row.name, row.owned_by, _model_details(row))
+def model(row: ModelRow) -> market.ModelShape:
+    return market.ModelShape(row.name, row.owned_by, _model_details(row))
 
 
 def model_as_of(row: ModelRow, block: int) -> market.ModelAsOf:
@@ -73,8 +84,8 @@ def _job_fields(row: JobRow) -> dict[str, Any]:
     }
 
 
-def job(row: JobRow) -> jobs.Job[Digits]:
-    return jobs.Job(**_job_fields(row))
+def job(row: JobRow) -> jobs.JobShape[Digits]:
+    return jobs.JobShape(**_job_fields(row))
 
 
 def job_as_of(row: JobRow, block: int) -> jobs.JobAsOf:
@@ -111,8 +122,8 @@ def _provider_fields(row: ProviderRow) -> dict[str, Any]:
     }
 
 
-def provider(row: ProviderRow) -> market.Provider[Digits]:
-    return market.Provider(**_provider_fields(row))
+def provider(row: ProviderRow) -> market.ProviderShape[Digits]:
+    return market.ProviderShape(**_provider_fields(row))
 
 
 def provider_as_of(row: ProviderRow, block: int) -> market.ProviderAsOf:
@@ -129,8 +140,8 @@ def _evidence(raw: bytes | None) -> object:
         return hex_of(raw)
 
 
-def ask(row: AskRow) -> market.Ask[Digits]:
-    return market.Ask(str(row.provider_id), str(row.model_id), str(row.sla), row.rate_in, row.rate_out)
+def ask(row: AskRow) -> market.AskShape[Digits]:
+    return market.AskShape(str(row.provider_id), str(row.model_id), str(row.sla), row.rate_in, row.rate_out)
 
 
 def floor(row: FloorRow) -> market.Floor[Digits]:
@@ -164,7 +175,7 @@ _FILTERS = {
 
 
 @attrs.frozen(slots=True)
-class Book:
+class BookRoutes:
     database: Database
     reads: IndexReads
     polls: Polls
@@ -208,7 +219,7 @@ class Book:
             ),
         ]
 
-    async def list(self, request: Request) -> Answer:
+    async def list(self, request: Request) -> Response:
         query = request.query
         wanted = JobFilter(
             state=query.get("state"),
@@ -230,16 +241,16 @@ class Book:
         snapshot, rows = held
         return page(request, snapshot, "jobs", rows, job)
 
-    async def summary(self, request: Request) -> Answer:
+    async def summary(self, request: Request) -> Response:
         snapshot, rows = await read_summary(self.database, request.query["owner"])
         return responses.ok(summary(rows, snapshot.block_number), snapshot=snapshot)
 
-    async def one(self, request: Request) -> Answer:
+    async def one(self, request: Request) -> Response:
         found = await self.reads.job.get(request.path["job_id"])
         return responses.not_found(NoSuchObject("job")) if found.value is None else _job(found.value, found.snapshot)
 
 
-def _job(row: JobRow, snapshot: Snapshot) -> Answer:
+def _job(row: JobRow, snapshot: Snapshot) -> Response:
     return responses.ok(job_as_of(row, snapshot.block_number), snapshot=snapshot)
 
 
@@ -249,7 +260,7 @@ _MODEL = {"model": Parameter(Decimal(32), "a model id")}
 
 
 @attrs.frozen(slots=True)
-class Providers:
+class ProviderRoutes:
     database: Database
     reads: IndexReads
 
@@ -283,24 +294,24 @@ class Providers:
             ),
         ]
 
-    async def asks(self, request: Request) -> Answer:
+    async def asks(self, request: Request) -> Response:
         snapshot, rows = await read_asks(self.database, request.query.get("model"), *page_of(request))
         return page(request, snapshot, "asks", rows, ask)
 
-    async def floors(self, request: Request) -> Answer:
+    async def floors(self, request: Request) -> Response:
         model, sla = request.query.get("model"), request.query.get("sla")
         snapshot, rows = await read_floors(self.database, model, sla, *page_of(request))
         return page(request, snapshot, "floors", rows, floor)
 
-    async def list(self, request: Request) -> Answer:
+    async def list(self, request: Request) -> Response:
         snapshot, rows = await read_providers(self.database, *page_of(request))
         return page(request, snapshot, "providers", rows, provider)
 
-    async def allowlist(self, request: Request) -> Answer:
+    async def allowlist(self, request: Request) -> Response:
         snapshot, rows = await read_allowlist(self.database, *page_of(request))
         return page(request, snapshot, "entries", rows, allowlist_entry)
 
-    async def one(self, request: Request) -> Answer:
+    async def one(self, request: Request) -> Response:
         found = await self.reads.provider.get(request.path["id"])
         return (
             responses.not_found(NoSuchObject("provider"))
@@ -309,7 +320,7 @@ class Providers:
         )
 
 
-def _provider(row: ProviderRow, snapshot: Snapshot) -> Answer:
+def _provider(row: ProviderRow, snapshot: Snapshot) -> Response:
     return responses.ok(provider_as_of(row, snapshot.block_number), snapshot=snapshot)
 
 
@@ -317,7 +328,7 @@ def _provider(row: ProviderRow, snapshot: Snapshot) -> Answer:
 
 
 @attrs.frozen(slots=True)
-class Models:
+class ModelRoutes:
     database: Database
     reads: IndexReads
 
@@ -352,15 +363,15 @@ class Models:
             ),
         ]
 
-    async def list(self, request: Request) -> Answer:
+    async def list(self, request: Request) -> Response:
         snapshot, rows = await read_models(self.database, *page_of(request))
         return page(request, snapshot, "data", rows, model, object="list")
 
-    async def one(self, request: Request) -> Answer:
+    async def one(self, request: Request) -> Response:
         name = request.path["name"]
         found = await self.reads.model.get(name)
         return responses.model_not_found(name) if found.value is None else _model(found.value, found.snapshot)
 
 
-def _model(row: ModelRow, snapshot: Snapshot) -> Answer:
+def _model(row: ModelRow, snapshot: Snapshot) -> Response:
     return responses.ok(model_as_of(row, snapshot.block_number), snapshot=snapshot)

@@ -8,7 +8,7 @@ import attrs
 from common.scalars import base64_of
 from common.wire import limits
 from common.wire.errors import ErrorType
-from common.wire.escrow import HandedOver, Key, MockEvidence, PublishedEvidence, Released, StaticEvidence
+from common.wire.escrow import HandedOverShape, Key, MockEvidenceShape, PublishedEvidence, ReleasedShape, StaticEvidence
 from coordinatord.base.clock import Clock
 from coordinatord.escrow import custody as evidence_values
 from coordinatord.escrow import handover, release
@@ -17,7 +17,7 @@ from coordinatord.escrow.handover import HandoverBody
 from coordinatord.escrow.hosting import Escrow
 from coordinatord.escrow.release import ReleaseBody, Releases
 from coordinatord.http import responses
-from coordinatord.http.responses import Answer
+from coordinatord.http.responses import Response
 from coordinatord.http.routing import CHAIN, Body, Reply, Request, Route, malformed
 
 
@@ -28,7 +28,7 @@ def key(announced: AnnouncedKey) -> Key[PublishedEvidence]:
 def _evidence(evidence: KeyEvidence) -> PublishedEvidence:
     bound = evidence.report_data.hex()
     if isinstance(evidence, evidence_values.DevelopmentEvidence):
-        return MockEvidence(
+        return MockEvidenceShape(
             bound, evidence.debug, evidence.release, evidence.measurement.hex(), evidence.tcb, evidence.quote
         )
     return StaticEvidence(bound, evidence.debug, evidence.release)
@@ -37,11 +37,11 @@ def _evidence(evidence: KeyEvidence) -> PublishedEvidence:
 # Statuses and bodies of the outcomes of the escrow's routes.
 
 
-def escrow_unavailable() -> Answer:
+def escrow_unavailable() -> Response:
     return responses.error(403, "invalid_request_error", "this coordinator hosts no escrow", code="escrow_unavailable")
 
 
-def handover_disabled() -> Answer:
+def handover_disabled() -> Response:
     message = "the keys of this escrow are its operator's and are not handed over"
     return responses.error(403, "invalid_request_error", message, code="escrow_handover_disabled")
 
@@ -57,10 +57,10 @@ _NOT_RELEASED: Final[Mapping[release.Reason, tuple[int, ErrorType]]] = {
 }
 
 
-def released(outcome: release.ReleaseOutcome) -> Answer:
+def released(outcome: release.ReleaseOutcome) -> Response:
     match outcome:
         case release.ReleasedKey():
-            return responses.ok_private(Released(base64_of(outcome.dek_sealed)))
+            return responses.ok_private(ReleasedShape(base64_of(outcome.dek_sealed)))
         case release.NotReleased():
             status, kind = _NOT_RELEASED[outcome.reason]
             return responses.error(status, kind, outcome.message, code=outcome.reason)
@@ -80,10 +80,10 @@ _NOT_HANDED_OVER: Final[Mapping[handover.Reason, tuple[int, ErrorType]]] = {
 }
 
 
-def handed_over(outcome: handover.HandoverOutcome) -> Answer:
+def handed_over(outcome: handover.HandoverOutcome) -> Response:
     match outcome:
         case handover.GrantedHandover():
-            body = HandedOver(base64_of(outcome.keys_sealed), outcome.key_count, outcome.holder_release)
+            body = HandedOverShape(base64_of(outcome.keys_sealed), outcome.key_count, outcome.holder_release)
             return responses.ok_private(body)
         case handover.NotHandedOver():
             status, kind = _NOT_HANDED_OVER[outcome.reason]
@@ -97,7 +97,7 @@ _NOT_HERE = Reply(403, "escrow_unavailable")
 
 @attrs.frozen(slots=True)
 class Hosted:
-    """What an escrow that is hosted here is asked through."""
+    """Parts of an escrow that is hosted here."""
 
     escrow: Escrow
     releases: Releases
@@ -119,7 +119,11 @@ class EscrowRoutes:
                 path="/key",
                 about="The key that open orders are sealed to, with its evidence",
                 handler=self.key,
-                replies=(Reply(200, shape=Key[PublishedEvidence]), _NOT_HERE, Reply(503, "escrow_key_unminted")),
+                replies=(
+                    Reply(200, shape=Key[PublishedEvidence]),
+                    _NOT_HERE,
+                    Reply(503, "escrow_key_unminted"),
+                ),
             ),
             Route(
                 method="POST",
@@ -128,7 +132,7 @@ class EscrowRoutes:
                 handler=self.release,
                 body=_anything(limits.RELEASE_BODY) if hosted is None else Body.of(ReleaseBody, limits.RELEASE_BODY),
                 replies=(
-                    Reply(200, shape=Released),
+                    Reply(200, shape=ReleasedShape),
                     *malformed("stale_issued_at", "bad_container", "wrap_mismatch", "unseal_failed"),
                     _NOT_HERE,
                     Reply(403, "wrong_wallet"),
@@ -148,7 +152,7 @@ class EscrowRoutes:
                 handler=self.handover,
                 body=Body.of(HandoverBody, limits.HANDOVER_BODY) if hands_over else _anything(limits.HANDOVER_BODY),
                 replies=(
-                    Reply(200, shape=HandedOver),
+                    Reply(200, shape=HandedOverShape),
                     *malformed("stale_issued_at", "bad_binding"),
                     _NOT_HERE,
                     Reply(403, "escrow_handover_disabled"),
@@ -165,17 +169,17 @@ class EscrowRoutes:
             ),
         ]
 
-    async def key(self, _: Request) -> Answer:
+    async def key(self, _: Request) -> Response:
         if self.hosted is None:
             return escrow_unavailable()
         return responses.ok(key(announced_key(self.hosted.escrow.custody, self.hosted.clock)))
 
-    async def release(self, request: Request) -> Answer:
+    async def release(self, request: Request) -> Response:
         if self.hosted is None:
             return escrow_unavailable()
         return released(await self.hosted.releases.release(request.body))
 
-    async def handover(self, request: Request) -> Answer:
+    async def handover(self, request: Request) -> Response:
         if self.hosted is None:
             return escrow_unavailable()
         handing = self.hosted.escrow.handing

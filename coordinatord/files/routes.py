@@ -1,4 +1,4 @@
-"""Uploads, and what is told and given of them to their owner."""
+"""Routes of files: upload, description and content, for their owner alone."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -13,9 +13,9 @@ from coordinatord.base.outcomes import NoSuchObject
 from coordinatord.files.files import FileStore
 from coordinatord.files.sql import FileRow
 from coordinatord.http import responses
-from coordinatord.http.responses import Answer
+from coordinatord.http.responses import Response
 from coordinatord.http.routing import STORE, Form, Parameter, Reply, Request, Route, malformed
-from coordinatord.http.streaming import StreamedAnswer, Stretch, Unsatisfiable, stretch_of
+from coordinatord.http.streaming import ByteRange, StreamedResponse, Unsatisfiable, byte_range
 from coordinatord.http.uploads import UploadForm
 
 UPLOADED: Final[tuple[Purpose, ...]] = ("input", "result", "batch")
@@ -53,7 +53,11 @@ class FileRoutes:
                 handler=self.one,
                 segments=_ID,
                 session=True,
-                replies=(Reply(200, shape=File), Reply(401, "invalid_session"), Reply(404)),
+                replies=(
+                    Reply(200, shape=File),
+                    Reply(401, "invalid_session"),
+                    Reply(404),
+                ),
             ),
             Route(
                 method="GET",
@@ -75,18 +79,18 @@ class FileRoutes:
             ),
         ]
 
-    async def upload(self, request: Request) -> Answer:
+    async def upload(self, request: Request) -> Response:
         form: UploadForm = request.body
         purpose = read_purpose(await form.purpose())
         filename = await form.filename()
         row = await self.files.upload(request.owner, purpose, filename, form.pieces(), form.size_at_most)
         return responses.ok(_file(row))
 
-    async def one(self, request: Request) -> Answer:
+    async def one(self, request: Request) -> Response:
         row = await self.files.find(request.path["id"], request.owner)
         return responses.ok(_file(row)) if row is not None else responses.not_found(NoSuchObject("file"))
 
-    async def content(self, request: Request) -> Answer | StreamedAnswer:
+    async def content(self, request: Request) -> Response | StreamedResponse:
         row = await self.files.find(request.path["id"], request.owner)
         if row is None:
             return responses.not_found(NoSuchObject("file"))
@@ -104,10 +108,10 @@ class FileRoutes:
             (b"etag", etag.encode()),
         )
         if stretch is None:
-            return StreamedAnswer(200, headers, row.bytes, lambda: self.files.open(row))
+            return StreamedResponse(200, headers, row.bytes, lambda: self.files.open(row))
         first, last = stretch.first, stretch.last
         told = (b"content-range", f"bytes {first}-{last}/{row.bytes}".encode())
-        return StreamedAnswer(206, (*headers, told), last - first + 1, lambda: self.files.open(row, first, last))
+        return StreamedResponse(206, (*headers, told), last - first + 1, lambda: self.files.open(row, first, last))
 
 
 def read_purpose(text: str) -> Purpose:
@@ -117,11 +121,11 @@ def read_purpose(text: str) -> Purpose:
     raise Refused(f"purpose must be one of {', '.join(UPLOADED)}", "purpose", "invalid_purpose")
 
 
-def _wanted(headers: Mapping[str, str], etag: str, size: int) -> Stretch | None:
+def _wanted(headers: Mapping[str, str], etag: str, size: int) -> ByteRange | None:
     """A range is of the content that its asker knows: with an If-Range that names another, the whole is the answer."""
     if headers.get("if-range", etag) != etag:
         return None
-    return stretch_of(headers.get("range"), size)
+    return byte_range(headers.get("range"), size)
 
 
 def _disposition(filename: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Request bodies: never more than the route's limit, never slower than allowed, never more at once than fits memory."""
+"""Request bodies, within the route's size limit, the least rate, and the memory that all of them may take."""
 
 import time
 from collections.abc import AsyncIterator, Callable
@@ -16,7 +16,7 @@ from common.wire.fields import parse_sent
 from coordinatord.base.errors import Retryable
 from coordinatord.base.metrics import http_body_bytes
 from coordinatord.http import responses
-from coordinatord.http.responses import Answer
+from coordinatord.http.responses import Response
 
 _GRACE: Final = 5.0  # seconds before the least rate counts: slow starts are the network's
 _LARGE: Final = 1 << 16  # parsing more than this is left to a thread
@@ -30,11 +30,11 @@ class CallerGone(Exception):
 class Unacceptable(Exception):
     """The body is refused for its size or its pace."""
 
-    answer: Answer
+    answer: Response
 
 
 def refuse_encoded(headers: Headers) -> None:
-    """What a body decodes to may be of any size: none is decoded."""
+    """Refuse compressed bodies: they may decode to any size."""
     if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
         raise Refused("request bodies must not be encoded (content-encoding)")
 
@@ -50,8 +50,8 @@ class BodyBudget:
         self._held_of: dict[str, int] = {}  # those who hold any
 
     @asynccontextmanager
-    async def share(self, caller: str) -> "AsyncIterator[Share]":
-        share = Share(self, caller)
+    async def share(self, caller: str) -> "AsyncIterator[BudgetShare]":
+        share = BudgetShare(self, caller)
         try:
             yield share
         finally:
@@ -73,7 +73,7 @@ class BodyBudget:
         http_body_bytes.set(self._held)
 
 
-class Share:
+class BudgetShare:
     """What one request holds of the budget; it is given back when the request ends."""
 
     def __init__(self, budget: BodyBudget, caller: str) -> None:
@@ -95,7 +95,7 @@ class BodyReader:
     silence_s: float = 10.0
     clock: Callable[[], float] = time.monotonic
 
-    async def read(self, receive: Receive, headers: Headers, limit: int, share: Share) -> bytes:
+    async def read(self, receive: Receive, headers: Headers, limit: int, share: BudgetShare) -> bytes:
         """The whole body. Raises Unacceptable, Refused, CallerGone, or Retryable when memory is short."""
         refuse_encoded(headers)
         declared = headers.get("content-length", "")
@@ -107,7 +107,7 @@ class BodyReader:
         except TimeoutError:
             raise Unacceptable(responses.body_too_slow()) from None
 
-    async def _pieces(self, receive: Receive, limit: int, share: Share) -> bytes:
+    async def _pieces(self, receive: Receive, limit: int, share: BudgetShare) -> bytes:
         pieces: list[bytes] = []
         size, started = 0, self.clock()
         while True:

@@ -1,4 +1,4 @@
-"""From a request to its route's answer: match, gate, session, query, body, handler, and the ETag on the way out."""
+"""Dispatcher: takes a request through match, gates, session, query, body and handler, and adds the ETag."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
@@ -14,9 +14,9 @@ from coordinatord.http import responses
 from coordinatord.http.bodies import BodyBudget, BodyReader, Unacceptable, parse_body
 from coordinatord.http.middleware import CALLER_KEY, ROUTE_KEY
 from coordinatord.http.response_cache import BlockCache, tagged
-from coordinatord.http.responses import Answer, send_answer
+from coordinatord.http.responses import Response, send_response
 from coordinatord.http.routing import Matcher, Request, Route, read_headers, read_query
-from coordinatord.http.streaming import StreamedAnswer, send_streamed
+from coordinatord.http.streaming import StreamedResponse, send_streamed
 from coordinatord.http.uploads import UploadReader
 
 _BEARER: Final = b"bearer "
@@ -26,7 +26,7 @@ _SHORT_QUERY: Final = 256  # bytes
 
 @attrs.frozen(slots=True)
 class Gates:
-    """What stands before handlers: the index's readiness, sessions, and memory for bodies."""
+    """Checks that run before handlers: the index's readiness, sessions, and memory for bodies."""
 
     is_ready: Callable[[], Awaitable[bool]]
     find_session: Callable[[str], Awaitable[SessionRow | None]]
@@ -45,18 +45,18 @@ class Dispatcher:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             answer = await self._answer(scope, receive)
-            if isinstance(answer, StreamedAnswer):
+            if isinstance(answer, StreamedResponse):
                 await send_streamed(receive, send, answer, with_body=scope["method"] != "HEAD")
                 return
         except Refused as refusal:
             answer = responses.refused(refusal)
         except Retryable as cause:
-            answer = responses.trouble(cause)
+            answer = responses.retry_later(cause)
         except Unacceptable as body:
             answer = body.answer
-        await send_answer(send, answer, with_body=scope["method"] != "HEAD")
+        await send_response(send, answer, with_body=scope["method"] != "HEAD")
 
-    async def _answer(self, scope: Scope, receive: Receive) -> Answer | StreamedAnswer:
+    async def _answer(self, scope: Scope, receive: Receive) -> Response | StreamedResponse:
         method = scope["method"]
         if method in ("GET", "HEAD"):
             kept = await self._gates.cache.get(_target(scope))
@@ -71,7 +71,7 @@ class Dispatcher:
         if route is None:
             allowed = ", ".join(sorted({*match.routes, *(["HEAD"] if "GET" in match.routes else []), "OPTIONS"}))
             if method == "OPTIONS":
-                return Answer(204, b"", ((b"allow", allowed.encode()),))
+                return Response(204, b"", ((b"allow", allowed.encode()),))
             return responses.method_not_allowed(allowed)
         scope[ROUTE_KEY] = route.path
         if route.index_backed:
@@ -87,7 +87,7 @@ class Dispatcher:
 
     async def _run(
         self, route: Route, texts: dict[str, str], scope: Scope, receive: Receive
-    ) -> Answer | StreamedAnswer:
+    ) -> Response | StreamedResponse:
         path: dict[str, Any] = {name: kind.read(texts[name], name) for name, kind in route.segments.items()}
         query = self._query(route, scope["query_string"])
         session = None
@@ -130,10 +130,10 @@ class Dispatcher:
                 return await self._gates.find_session(value[len(_BEARER) :].decode("latin-1"))
         return None
 
-    async def _of_index(self, route: Route, request: Request, scope: Scope) -> Answer | StreamedAnswer:
+    async def _of_index(self, route: Route, request: Request, scope: Scope) -> Response | StreamedResponse:
         """An answer that is the index's alone: with an ETag, and kept for the block."""
         answer = await route.handler(request)
-        if isinstance(answer, StreamedAnswer) or answer.status != 200 or answer.snapshot is None:
+        if isinstance(answer, StreamedResponse) or answer.status != 200 or answer.snapshot is None:
             return answer
         target = _target(scope)
         kept = tagged(answer, answer.snapshot, target, route.path)

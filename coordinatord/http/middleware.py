@@ -1,4 +1,4 @@
-"""The outermost layer: an id for every request, its time and status measured, and an answer whatever happened."""
+"""Middleware around all routes: request ids, metrics, CORS, limits per caller, and a response to every failure."""
 
 import ipaddress
 import random
@@ -16,7 +16,7 @@ from coordinatord.base.errors import Retryable
 from coordinatord.base.metrics import http_requests
 from coordinatord.http import responses
 from coordinatord.http.bodies import CallerGone
-from coordinatord.http.responses import Answer, Headers, send_answer
+from coordinatord.http.responses import Headers, Response, send_response
 from coordinatord.http.streaming import CutShort
 
 # CORS for the configured origins, without credentials. Without origins no header of it is sent at all.
@@ -29,7 +29,7 @@ _VARY: Final = (b"vary", b"origin")
 
 @attrs.frozen(slots=True)
 class Origins:
-    """Whose pages may read our answers."""
+    """Origins whose pages may read our responses."""
 
     allowed: frozenset[bytes] = frozenset()
 
@@ -38,7 +38,7 @@ class Origins:
         return cls(frozenset(origin.encode() for origin in origins))
 
     def headers(self, origin: bytes | None) -> Headers:
-        """What an answer to that origin carries, whatever it answers."""
+        """CORS headers of every response to that origin."""
         if not self.allowed:
             return ()
         if origin is None or origin not in self.allowed:
@@ -61,7 +61,7 @@ class Cors:
                 (b"access-control-allow-headers", _REQUEST_HEADERS),
                 (b"access-control-max-age", b"600"),
             )
-            await send_answer(send, Answer(204, b"", preflight))
+            await send_response(send, Response(204, b"", preflight))
             return
         await self._app(scope, receive, _adding(send, headers))
 
@@ -102,7 +102,7 @@ def new_request_id() -> str:
     return f"{random.getrandbits(128):032x}"  # a name, no secret: asking the system for it would take longer
 
 
-class Frame:
+class RequestMiddleware:
     def __init__(self, app: ASGIApp, origins: Origins = _NO_ORIGINS) -> None:
         """`origins` may read what is answered here, in place of the application's answer."""
         self._app = app
@@ -143,7 +143,7 @@ class Frame:
             if status == 0:
                 answer = responses.internal_error()
                 headers = (*answer.headers, *self._origins.headers(origin_of(scope)))
-                await send_answer(sending, attrs.evolve(answer, headers=headers))
+                await send_response(sending, attrs.evolve(answer, headers=headers))
             else:
                 raise  # half an answer is out: only ending the connection tells the caller
         finally:
@@ -190,7 +190,7 @@ def caller_of(scope: Scope, trusted: frozenset[str]) -> str:
 
 
 def network_of(address: str) -> str:
-    """Whom an address stands for: an IPv6 host has its choice of a /64's addresses. Some proxies write a port along."""
+    """Network of an address: an IPv6 host has its choice of a /64's addresses. Some proxies write a port along."""
     if ":" not in address:
         return address
     try:
@@ -252,6 +252,6 @@ class CallerLimits:
         wait = self._buckets.wait(caller)
         if wait > 0:
             too_often = Retryable("busy", "too many requests from this caller", retry_after=max(1, round(wait)))
-            await send_answer(send, responses.trouble(too_often))
+            await send_response(send, responses.retry_later(too_often))
             return
         await self._app(scope, receive, send)

@@ -9,12 +9,18 @@ import msgspec
 from common.wire.errors import Error
 from common.wire.fields import Schema
 from common.wire.shapes import OMITTABLE
-from coordinatord.http.responses import Answer
+from coordinatord.http.responses import Response
 from coordinatord.http.routing import Reply, Request, Route
 
 _REF: Final = "#/components/schemas/{name}"
 # Answers that any request may get, whatever its route.
-_EVERYWHERE: Final = (Reply(400), Reply(404), Reply(429, "busy"), Reply(500), Reply(503, "not_ready"))
+_EVERYWHERE: Final = (
+    Reply(400),
+    Reply(404),
+    Reply(429, "busy"),
+    Reply(500),
+    Reply(503, "not_ready"),
+)
 _WITH_BODY: Final = (Reply(408), Reply(413, "body_too_large"))
 _WITH_FORM: Final = (Reply(408),)
 _REQUEST_ID: Final = {"x-request-id": {"schema": {"type": "string"}, "required": True}}
@@ -31,8 +37,8 @@ def openapi_route(routes: Sequence[Route]) -> Route:
     """The route that serves the document of `routes`."""
     document = msgspec.json.encode(describe(routes))
 
-    async def serve(_: Request) -> Answer:
-        return Answer(200, document)
+    async def serve(_: Request) -> Response:
+        return Response(200, document)
 
     return Route(
         method="GET",
@@ -64,16 +70,17 @@ def _schemas(shapes: Sequence[Any]) -> tuple[dict[Any, Schema], Schema]:
     """Schemas of the shapes, and the components that they refer to, as the coordinator fills them in: with its number
     type, so that a generic shape goes by its plain name; and every member sent, but for those that are `Omittable`."""
     schemas, components = msgspec.json.schema_components(shapes, ref_template=_REF)
-    plain = {_REF.format(name=name): component["title"].partition("[")[0] for name, component in components.items()}
+    plain = {name: _plain(component["title"]) for name, component in components.items()}
+    references = {_REF.format(name=name): _REF.format(name=named) for name, named in plain.items()}
 
     def as_sent(schema: Any) -> Any:
+        if isinstance(schema, str):
+            return references.get(schema, schema)
         if isinstance(schema, list):
             return [as_sent(each) for each in schema]
         if not isinstance(schema, dict):
             return schema
         sent = {name: as_sent(each) for name, each in schema.items()}
-        if "$ref" in sent:
-            sent["$ref"] = _REF.format(name=plain[sent["$ref"]])
         if sent.pop(OMITTABLE, False):
             (sent,) = (variant for variant in sent["anyOf"] if variant != {"type": "null"})
         return sent
@@ -83,16 +90,22 @@ def _schemas(shapes: Sequence[Any]) -> tuple[dict[Any, Schema], Schema]:
         sent: Schema = as_sent(schema)
         for name in always:
             sent["properties"][name].pop("default", None)
-        return {**sent, "title": sent["title"].partition("[")[0], "required": always}
+        return {**sent, "title": _plain(sent["title"]), "required": always}
 
-    named = {plain[_REF.format(name=name)]: component(schema) for name, schema in components.items()}
+    named = {plain[name]: component(schema) for name, schema in components.items()}
     if len(named) != len(components):
         raise AssertionError("two shapes of the API have the same name")
     return dict(zip(shapes, map(as_sent, schemas), strict=True)), named
 
 
 def _name_of(shape: Any) -> str:
-    return str(getattr(shape, "__origin__", shape).__name__)
+    return _plain(getattr(shape, "__origin__", shape).__name__)
+
+
+def _plain(name: str) -> str:
+    """The component's name for a class: without its parameters, and without the suffix that sets it apart from the
+    class of the same thing elsewhere."""
+    return name.partition("[")[0].removesuffix("Shape")
 
 
 def _operation(route: Route, by_shape: dict[Any, Schema]) -> Schema:

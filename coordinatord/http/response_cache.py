@@ -1,4 +1,4 @@
-"""Answers that stay the same while the index stands still: kept, and named by ETags."""
+"""Response cache: responses stay the same until the index moves, and ETags name them."""
 
 from collections import OrderedDict
 from hashlib import blake2b
@@ -7,7 +7,7 @@ from typing import Final, Protocol
 import attrs
 
 from coordinatord.database.batched_reads import Snapshot
-from coordinatord.http.responses import Answer
+from coordinatord.http.responses import Response
 
 MOST_BYTES: Final = 32 << 20
 LARGEST_ENTRY: Final = 2 << 20
@@ -16,8 +16,8 @@ ENTRY_BYTES: Final = 2048  # what an entry takes beside its body, about
 _REVALIDATE: Final = (b"cache-control", b"no-cache")
 
 
-class Position(Protocol):
-    """Where the index stands: `recent` is None when it is not known to the moment."""
+class IndexPosition(Protocol):
+    """Position of the index: `recent` is None when it is not known to the moment."""
 
     def recent(self) -> Snapshot | None: ...
 
@@ -30,35 +30,35 @@ class Position(Protocol):
 class Kept:
     """`answer` carries `etag` in its headers."""
 
-    answer: Answer
+    answer: Response
     etag: bytes
     route: str
 
-    def unless_known(self, if_none_match: bytes | None) -> Answer:
-        """What is sent to a caller who named the answers that it has."""
+    def unless_known(self, if_none_match: bytes | None) -> Response:
+        """The response, or 304 for a caller that already has it."""
         if if_none_match is not None and names_etag(if_none_match, self.etag):
             return not_modified(self.answer)
         return self.answer
 
 
-def tagged(answer: Answer, snapshot: Snapshot, target: bytes, route: str) -> Kept:
+def tagged(answer: Response, snapshot: Snapshot, target: bytes, route: str) -> Kept:
     etag = etag_of(snapshot, target)
     return Kept(attrs.evolve(answer, headers=(*answer.headers, (b"etag", etag), _REVALIDATE)), etag, route)
 
 
 def etag_of(snapshot: Snapshot, target: bytes) -> bytes:
-    """Where the index stood, and what was asked."""
+    """ETag of the index's position and the request's target."""
     digest = blake2b(target + snapshot.block_hash, digest_size=12).hexdigest()
     return f'"{snapshot.block_number}-{digest}"'.encode()
 
 
 def names_etag(if_none_match: bytes, etag: bytes) -> bool:
-    """Whether an If-None-Match header holds `etag`; weak ones count, as the header's rules say."""
+    """True if an If-None-Match header holds `etag`; weak ones count, as the header's rules say."""
     tags = [tag.strip().removeprefix(b"W/") for tag in if_none_match.split(b",")]
     return b"*" in tags or etag in tags
 
 
-def not_modified(answer: Answer) -> Answer:
+def not_modified(answer: Response) -> Response:
     kept = tuple((name, value) for name, value in answer.headers if name != b"content-type")
     return attrs.evolve(answer, status=304, body=b"", headers=kept)
 
@@ -66,7 +66,7 @@ def not_modified(answer: Answer) -> Answer:
 class BlockCache:
     """Answers by target. An entry serves while the index stands where it stood; the least recently used go first."""
 
-    def __init__(self, position: Position, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, position: IndexPosition, most_bytes: int = MOST_BYTES) -> None:
         self._position = position
         # A caller was told that something changed: no answer from before that serves any more.
         self.wrote = position.forget

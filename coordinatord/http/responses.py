@@ -11,7 +11,7 @@ from starlette.types import Send
 
 from common.refusal import Refused
 from common.scalars import hex_of
-from common.wire import errors
+from common.wire import errors, limits
 from common.wire.errors import ErrorType
 from coordinatord.base.errors import Retryable
 from coordinatord.base.outcomes import NoSuchObject, NotSigned, WouldRefuse
@@ -24,10 +24,14 @@ _encode: Final = msgspec.json.Encoder().encode
 _JSON: Final = (b"content-type", b"application/json")
 _FINAL: Final = (b"x-svc-retryable", b"false")
 _RETRYABLE: Final = (b"x-svc-retryable", b"true")
+_MALFORMED: Final = {
+    431: f"request head exceeds {limits.HEAD_BYTES // limits.KIB} KiB or {limits.HEAD_FIELDS} headers",
+    505: "HTTP version must be 1.0 or 1.1",
+}
 
 
 @attrs.frozen(slots=True)
-class Answer:
+class Response:
     """`snapshot`: where the index stood, for an answer that is the same as long as it stands there."""
 
     status: int
@@ -36,22 +40,22 @@ class Answer:
     snapshot: Snapshot | None = None
 
 
-def ok(body: msgspec.Struct, *, status: int = 200, snapshot: Snapshot | None = None) -> Answer:
-    return Answer(status, _encode(body), snapshot=snapshot)
+def ok(body: msgspec.Struct, *, status: int = 200, snapshot: Snapshot | None = None) -> Response:
+    return Response(status, _encode(body), snapshot=snapshot)
 
 
-def ok_private(body: msgspec.Struct) -> Answer:
+def ok_private(body: msgspec.Struct) -> Response:
     """An answer that no cache may keep: it holds a secret of its caller."""
-    return Answer(200, _encode(body), (_JSON, (b"cache-control", b"no-store")))
+    return Response(200, _encode(body), (_JSON, (b"cache-control", b"no-store")))
 
 
-def final(status: int, body: msgspec.Struct) -> Answer:
+def final(status: int, body: msgspec.Struct) -> Response:
     """An answer to a question that is no error, and that asking again does not change."""
-    return Answer(status, _encode(body), (_JSON, _FINAL))
+    return Response(status, _encode(body), (_JSON, _FINAL))
 
 
-def retryable(status: int, body: msgspec.Struct) -> Answer:
-    return Answer(status, _encode(body), (_JSON, _RETRYABLE))
+def retryable(status: int, body: msgspec.Struct) -> Response:
+    return Response(status, _encode(body), (_JSON, _RETRYABLE))
 
 
 def error(
@@ -63,16 +67,16 @@ def error(
     code: str | None = None,
     retryable: bool = False,
     headers: Headers = (),
-) -> Answer:
+) -> Response:
     envelope = errors.Error(errors.ErrorBody(message=message, type=kind, param=param, code=code))
-    return Answer(status, _encode(envelope), (_JSON, _RETRYABLE if retryable else _FINAL, *headers))
+    return Response(status, _encode(envelope), (_JSON, _RETRYABLE if retryable else _FINAL, *headers))
 
 
-def refused(refusal: Refused) -> Answer:
+def refused(refusal: Refused) -> Response:
     return error(400, "invalid_request_error", refusal.message, param=refusal.param, code=refusal.code)
 
 
-def trouble(cause: Retryable) -> Answer:
+def retry_later(cause: Retryable) -> Response:
     status = 429 if cause.kind == "busy" else 503
     headers: Headers = ()
     if cause.retry_after is not None or cause.kind == "busy":
@@ -80,51 +84,51 @@ def trouble(cause: Retryable) -> Answer:
     return error(status, cause.kind, cause.message, code=cause.code, retryable=True, headers=headers)
 
 
-def malformed_http(status: int) -> Answer:
-    """What is no request at all: the server answers, before any route is known."""
-    return error(status, "invalid_request_error", "this is no message of HTTP that can be read in one way only")
+def malformed_http(status: int) -> Response:
+    """Response to bytes that are no request: the server gives it before any route is known."""
+    return error(status, "invalid_request_error", _MALFORMED.get(status, "malformed or ambiguous HTTP request"))
 
 
-def internal_error() -> Answer:
+def internal_error() -> Response:
     return error(500, "internal_error", "this request met an unexpected failure")
 
 
-def not_found(missing: NoSuchObject) -> Answer:
+def not_found(missing: NoSuchObject) -> Response:
     return error(404, "not_found", f"there is no such {missing.what}")
 
 
-def model_not_found(name: str) -> Answer:
+def model_not_found(name: str) -> Response:
     """Specified apart from every other error: no `param`, and no retryable header."""
     body = errors.ModelNotFoundBody(f"there is no model {name!r}", "not_found", "model_not_found")
-    return Answer(404, _encode(errors.ModelNotFound(body)))
+    return Response(404, _encode(errors.ModelNotFound(body)))
 
 
-def method_not_allowed(allowed: str) -> Answer:
+def method_not_allowed(allowed: str) -> Response:
     message = f"this route answers {allowed}"
     return error(405, "invalid_request_error", message, headers=((b"allow", allowed.encode()),))
 
 
-def body_too_large(limit: int) -> Answer:
+def body_too_large(limit: int) -> Response:
     message = f"the body is over this route's limit of {limit} bytes"
     return error(413, "invalid_request_error", message, code="body_too_large")
 
 
-def file_too_large(limit: int) -> Answer:
+def file_too_large(limit: int) -> Response:
     message = f"the file is over the limit of {limit} bytes"
     return error(413, "invalid_request_error", message, param="file", code="file_too_large")
 
 
-def range_not_satisfiable(size: int) -> Answer:
+def range_not_satisfiable(size: int) -> Response:
     headers = ((b"content-range", f"bytes */{size}".encode()),)
     return error(416, "invalid_request_error", "the range lies outside of the file", headers=headers)
 
 
-def body_too_slow() -> Answer:
+def body_too_slow() -> Response:
     message = "the body did not arrive in time"
     return error(408, "invalid_request_error", message, headers=((b"connection", b"close"),))
 
 
-def invalid_session() -> Answer:
+def invalid_session() -> Response:
     message = "the session token is missing, malformed or expired"
     return error(401, "authentication_error", message, code="invalid_session")
 
@@ -132,7 +136,7 @@ def invalid_session() -> Answer:
 # An answer as ASGI messages.
 
 
-async def send_answer(send: Send, answer: Answer, *, with_body: bool = True) -> None:
+async def send_response(send: Send, answer: Response, *, with_body: bool = True) -> None:
     """`with_body=False` answers HEAD: the same headers, among them the length that GET would have."""
     headers = [*answer.headers]
     if answer.status not in {204, 304}:
@@ -144,26 +148,26 @@ async def send_answer(send: Send, answer: Answer, *, with_body: bool = True) -> 
 # Statuses and bodies of the outcomes that relays of every kind share.
 
 
-def busy() -> Answer:
-    return trouble(Retryable("busy", "too many requests are queued on this subject", retry_after=2))
+def busy() -> Response:
+    return retry_later(Retryable("busy", "too many requests are queued on this subject", retry_after=2))
 
 
-def receipt_timeout(tx_hash: bytes, poll: str) -> Answer:
+def receipt_timeout(tx_hash: bytes, poll: str) -> Response:
     message = f"no receipt within 60 seconds; the transaction may still be mined: poll {poll} instead of resending"
     return error(504, "receipt_timeout", message, code=hex_of(tx_hash))
 
 
-def refused_by_chain(outcome: RefusedByChain) -> Answer:
+def refused_by_chain(outcome: RefusedByChain) -> Response:
     if outcome.name is None:
         return error(409, "invalid_request_error", f"the chain refuses: {hex_of(outcome.raw)}")
     return error(409, "invalid_request_error", f"the chain refuses: {outcome.name}", code=outcome.name)
 
 
-def would_refuse(outcome: WouldRefuse) -> Answer:
+def would_refuse(outcome: WouldRefuse) -> Response:
     return error(409, "invalid_request_error", outcome.message, code=outcome.name)
 
 
-def relayed(outcome: RefusedByChain | RelayBusy | NoReceipt | WouldRefuse, poll: str) -> Answer:
+def relayed(outcome: RefusedByChain | RelayBusy | NoReceipt | WouldRefuse, poll: str) -> Response:
     match outcome:
         case RefusedByChain():
             return refused_by_chain(outcome)
@@ -177,5 +181,5 @@ def relayed(outcome: RefusedByChain | RelayBusy | NoReceipt | WouldRefuse, poll:
             assert_never(outcome)
 
 
-def not_signed(outcome: NotSigned, *, status: int = 403) -> Answer:
+def not_signed(outcome: NotSigned, *, status: int = 403) -> Response:
     return error(status, outcome.kind, outcome.message, param=None, code=outcome.code)

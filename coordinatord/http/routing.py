@@ -1,4 +1,4 @@
-"""How a route is declared. One declaration reads requests, enforces limits, and is what /openapi.json says."""
+"""Declarations of routes. One declaration reads requests, enforces limits, and is what /openapi.json says."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, Literal, TypeVar
@@ -13,15 +13,15 @@ from common.wire import limits
 from common.wire.fields import Decimal, Kind, Schema, object_schema, read_object
 from coordinatord.base.outcomes import SessionRow
 from coordinatord.database.batched_reads import Snapshot
-from coordinatord.http.responses import Answer
-from coordinatord.http.streaming import StreamedAnswer
+from coordinatord.http.responses import Response
+from coordinatord.http.streaming import StreamedResponse
 
 Method = Literal["GET", "POST", "PUT"]
 
 
 @attrs.frozen(slots=True)
 class Request:
-    """What a handler gets: everything read and checked by the route's declaration."""
+    """Request as a handler gets it: read and checked by the route's declaration."""
 
     caller: str
     path: Mapping[str, Any]
@@ -38,7 +38,7 @@ class Request:
         return self.session.address
 
 
-Handler = Callable[[Request], Awaitable[Answer | StreamedAnswer]]
+Handler = Callable[[Request], Awaitable[Response | StreamedResponse]]
 
 
 @attrs.frozen(slots=True)
@@ -311,7 +311,7 @@ def page(
     rows: Iterable[T],
     view: Callable[[T], msgspec.Struct],
     **extra: Any,
-) -> Answer:
+) -> Response:
     """The rows under `name`, as many as fit; at least one, so that a reader who goes on gets on."""
     _, offset = page_of(request)
     encoded: list[bytes] = []
@@ -328,4 +328,4 @@ def page(
     headers = [(b"content-type", b"application/json"), (b"x-svc-page-truncated", b"true" if cut else b"false")]
     if cut:
         headers.append((b"x-svc-next-offset", str(offset + len(encoded)).encode()))
-    return Answer(200, body, tuple(headers), snapshot)
+    return Response(200, body, tuple(headers), snapshot)

@@ -1,4 +1,4 @@
-"""Answers that are too large to be held: from wherever they come to the caller, as fast as the caller takes them."""
+"""Streamed responses: too large to be held, they are passed on as fast as the caller takes them."""
 
 import re
 from collections.abc import AsyncIterator, Callable
@@ -19,7 +19,7 @@ class CutShort(Exception):
 
 
 @attrs.frozen(slots=True)
-class StreamedAnswer:
+class StreamedResponse:
     """`content` opens the bytes, `length` of them. What it raises when opened is answered in place of this."""
 
     status: int
@@ -28,7 +28,7 @@ class StreamedAnswer:
     content: Callable[[], AbstractAsyncContextManager[AsyncIterator[bytes]]]
 
 
-async def send_streamed(receive: Receive, send: Send, answer: StreamedAnswer, *, with_body: bool = True) -> None:
+async def send_streamed(receive: Receive, send: Send, answer: StreamedResponse, *, with_body: bool = True) -> None:
     """Returns when all is sent, or the caller is gone. `with_body=False` answers HEAD, without opening the content."""
     head = (*answer.headers, (b"content-length", str(answer.length).encode()))
     start = {"type": "http.response.start", "status": answer.status, "headers": head}
@@ -62,7 +62,7 @@ _ONE_RANGE: Final = re.compile(r"bytes=([0-9]{0,19})-([0-9]{0,19})", re.ASCII)
 
 
 @attrs.frozen(slots=True)
-class Stretch:
+class ByteRange:
     """Bytes `first` to `last` inclusive."""
 
     first: int
@@ -73,7 +73,7 @@ class Unsatisfiable(Exception):
     """The range lies outside of the content."""
 
 
-def stretch_of(header: str | None, size: int) -> Stretch | None:
+def byte_range(header: str | None, size: int) -> ByteRange | None:
     """None when the whole content is the answer: no range, several, or one that makes no sense."""
     match = _ONE_RANGE.fullmatch((header or "").strip())
     if match is None or match[0] == "bytes=-":
@@ -82,9 +82,9 @@ def stretch_of(header: str | None, size: int) -> Stretch | None:
     if not first:
         if int(last) == 0:
             raise Unsatisfiable
-        return Stretch(max(0, size - int(last)), size - 1)
+        return ByteRange(max(0, size - int(last)), size - 1)
     if last and int(last) < int(first):
         return None
     if int(first) >= size:
         raise Unsatisfiable
-    return Stretch(int(first), min(int(last), size - 1) if last else size - 1)
+    return ByteRange(int(first), min(int(last), size - 1) if last else size - 1)

@@ -1,6 +1,6 @@
-"""Bodies too large to be held: how fast they must come, how many at a time, and how much memory they may take together.
+"""Uploads: multipart forms read as they arrive, within limits of rate, number and memory.
 
-What an upload takes of that memory grows with what has arrived of it, up to what one may hold. By its declared length,
+An upload's share of that memory grows with what has arrived of it, up to what one may hold. By its declared length,
 sixteen heads without a body would take it all.
 """
 
@@ -20,7 +20,7 @@ from starlette.types import Receive
 from common.refusal import Refused
 from coordinatord.base.errors import Retryable
 from coordinatord.http import responses
-from coordinatord.http.bodies import BodyBudget, CallerGone, Share, Unacceptable, refuse_encoded
+from coordinatord.http.bodies import BodyBudget, BudgetShare, CallerGone, Unacceptable, refuse_encoded
 
 # multipart/form-data as uploads send it, read as it comes: the field `purpose`, then one file.
 #
@@ -296,7 +296,7 @@ class _Body:
         self._ended = False
         self._size, self._waited = 0, 0.0
 
-    async def pieces(self, share: Share) -> AsyncIterator[bytes]:
+    async def pieces(self, share: BudgetShare) -> AsyncIterator[bytes]:
         """The first as soon as it is here, since much of what is refused is refused by it; then joined to larger ones:
         what follows costs per piece. The share grows with them."""
         wanted = 1

@@ -14,7 +14,7 @@ from coordinatord.base.outcomes import NotSigned, SessionRow, WouldRefuse
 from coordinatord.book.reads import PostedJobs
 from coordinatord.chain.registries import JobRegistry
 from coordinatord.http import responses
-from coordinatord.http.responses import Answer
+from coordinatord.http.responses import Response
 from coordinatord.http.routing import CHAIN, RELAY, STORE, Body, Reply, Request, Route, malformed
 from coordinatord.operations import asks, ops
 from coordinatord.operations.asks import Asks, AsksBody
@@ -24,11 +24,11 @@ from coordinatord.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy
 # Statuses and bodies of the outcomes of ops and asks.
 
 
-def op_ended(outcome: ops.OpOutcome) -> Answer:
+def op_ended(outcome: ops.OpOutcome) -> Response:
     match outcome:
         case ops.OpTookEffect():
             mined, cid = outcome.mined, outcome.result_cid if outcome.result_cid is not None else OMITTED
-            body = shapes.OpDone(hex_of(mined.tx_hash), "success", str(mined.block_number), cid)
+            body = shapes.OpDoneShape(hex_of(mined.tx_hash), "success", str(mined.block_number), cid)
             return responses.ok(body, status=201)
         case RefusedByChain():
             return _op_refused(outcome.name, outcome.raw)
@@ -44,15 +44,15 @@ def op_ended(outcome: ops.OpOutcome) -> Answer:
             assert_never(outcome)
 
 
-def _op_refused(name: str | None, raw: bytes) -> Answer:
+def _op_refused(name: str | None, raw: bytes) -> Response:
     body = shapes.OpRefused(ok=False, reason=name or "unknown", raw=OMITTED if name is not None else hex_of(raw))
     return responses.final(409, body)
 
 
-def asks_published(outcome: asks.PublishOutcome) -> Answer:
+def asks_published(outcome: asks.PublishOutcome) -> Response:
     match outcome:
         case asks.PublishedSnapshot():
-            body = shapes.Published(str(outcome.provider_id), str(outcome.signed_at), True, hex_of(outcome.tx_hash))
+            body = shapes.PublishedShape(str(outcome.provider_id), str(outcome.signed_at), True, hex_of(outcome.tx_hash))
             return responses.ok(body)
         case asks.StaleSnapshot(superseded=True):
             return responses.error(
@@ -78,7 +78,7 @@ class SimulateBody:
 
 
 @attrs.frozen(slots=True)
-class Operations:
+class OperationRoutes:
     ops: Ops
     asks: Asks
     registry: JobRegistry
@@ -94,7 +94,7 @@ class Operations:
                 body=Body.any_of(list(OPS.values()), read_op, limits.ORDER_BODY),
                 session=True,
                 replies=(
-                    Reply(201, shape=shapes.OpDone),
+                    Reply(201, shape=shapes.OpDoneShape),
                     *malformed("result_required", "result_ambiguous", "unknown_result"),
                     Reply(401, "invalid_session"),
                     Reply(403),
@@ -130,7 +130,7 @@ class Operations:
                 body=Body.of(AsksBody, limits.ASKS_BODY),
                 session=True,
                 replies=(
-                    Reply(200, shape=shapes.Published),
+                    Reply(200, shape=shapes.PublishedShape),
                     *malformed(),
                     Reply(401, "invalid_session"),
                     Reply(403, "invalid_signature"),
@@ -147,10 +147,10 @@ class Operations:
             ),
         ]
 
-    async def run(self, request: Request) -> Answer:
+    async def run(self, request: Request) -> Response:
         return op_ended(await self.ops.run(request.body, _session(request).address))
 
-    async def simulate_claim(self, request: Request) -> Answer:
+    async def simulate_claim(self, request: Request) -> Response:
         body: SimulateBody = request.body
         job = await self.posted.find(body.job_id, "claim_simulate_read")
         if job is None:
@@ -160,7 +160,7 @@ class Operations:
             return responses.ok(shapes.ClaimAccepted(ok=True))
         return responses.ok(shapes.ClaimRefused(ok=False, reason=decode_error(selector) or "unknown"))
 
-    async def publish(self, request: Request) -> Answer:
+    async def publish(self, request: Request) -> Response:
         return asks_published(await self.asks.publish(request.body))
 
 

@@ -1,4 +1,4 @@
-"""Jobs as clients see them: quote, post, read, cancel."""
+"""Routes of jobs as clients see them: quote, post, read, cancel."""
 
 from typing import assert_never
 
@@ -16,7 +16,7 @@ from coordinatord.book.reads import IndexReads
 from coordinatord.book.sql import JobRow
 from coordinatord.database.batched_reads import Snapshot
 from coordinatord.http import responses
-from coordinatord.http.responses import Answer
+from coordinatord.http.responses import Response
 from coordinatord.http.routing import INDEX, RELAY, STORE, Body, Reply, Request, Route, malformed
 from coordinatord.orders import cancel, submission
 from coordinatord.orders.cancel import CancelBody, Cancels
@@ -24,7 +24,7 @@ from coordinatord.orders.judgement import MarketProbe, OrderBody, read_submissio
 from coordinatord.orders.submission import QuotedOrder, Submissions
 from coordinatord.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, RelayMined
 
-# Jobs, candidates and quotes as the shapes that are sent.
+# OrderRoutes, candidates and quotes as the shapes that are sent.
 
 
 def client_job(row: JobRow, block: int) -> jobs.ClientJob:
@@ -61,17 +61,17 @@ def candidate(row: LiveAsk) -> market.ListedCandidate[Digits]:
     return market.ListedCandidate(str(row.provider_id), hex_of(row.box_key), row.rate_in, row.rate_out)
 
 
-def quote_body(book: AddressBook, quoted: QuotedOrder) -> market.QuoteBody:
+def quote_body(book: AddressBook, quoted: QuotedOrder) -> market.QuoteBodyShape:
     order, quote = quoted.order, quoted.quote
-    return market.QuoteBody(
-        quote=market.Quote(
+    return market.QuoteBodyShape(
+        quote=market.QuoteShape(
             cap=str(quote.cap),
             fee_bps=quoted.fee_bps,
             fee=str(quote.fee),
             gas_fee=str(quote.gas_fee),
             amount=str(quote.amount),
             authorization=market.Authorization(
-                domain=market.TokenDomain(
+                domain=market.TokenDomainShape(
                     name=book.token_domain.name,
                     version=book.token_domain.version,
                     chainId=book.chain_id,
@@ -92,10 +92,10 @@ def quote_body(book: AddressBook, quoted: QuotedOrder) -> market.QuoteBody:
 # Statuses and bodies of the outcomes of submissions and cancels.
 
 
-def submitted(outcome: submission.SubmitOutcome, book: AddressBook, poll: str) -> Answer:
+def submitted(outcome: submission.SubmitOutcome, book: AddressBook, poll: str) -> Response:
     match outcome:
         case submission.SubmittedOrder():
-            body = jobs.Posted(hex_of(outcome.job_id), outcome.task_cid, hex_of(outcome.tx_hash))
+            body = jobs.PostedShape(hex_of(outcome.job_id), outcome.task_cid, hex_of(outcome.tx_hash))
             return responses.ok(body, status=201)
         case submission.Probed():
             listed = market.Candidates[Digits](tuple(candidate(row) for row in outcome.candidates))
@@ -110,7 +110,7 @@ def submitted(outcome: submission.SubmitOutcome, book: AddressBook, poll: str) -
             assert_never(outcome)
 
 
-def cancelled(job_id: bytes, outcome: cancel.CancelOutcome) -> Answer:
+def cancelled(job_id: bytes, outcome: cancel.CancelOutcome) -> Response:
     if isinstance(outcome, RelayMined | cancel.HasEnded):
         return responses.ok(jobs.Cancelled(hex_of(job_id), hex_of(outcome.tx_hash)))
     return responses.relayed(outcome, f"GET /v1/jobs/{hex_of(job_id)}")
@@ -132,7 +132,7 @@ _REFUSALS = (
 
 
 @attrs.frozen(slots=True)
-class Jobs:
+class OrderRoutes:
     book: AddressBook
     submissions: Submissions
     cancels: Cancels
@@ -147,11 +147,11 @@ class Jobs:
                 handler=self.post,
                 body=Body.any_of([MarketProbe, OrderBody], read_submission, limits.ORDER_BODY),
                 replies=(
-                    Reply(201, shape=jobs.Posted),
+                    Reply(201, shape=jobs.PostedShape),
                     Reply(402, shape=market.Candidates[Digits]),
-                    Reply(402, shape=market.QuoteBody),
+                    Reply(402, shape=market.QuoteBodyShape),
                     *malformed(*_REFUSALS),
-                    Reply(409, shape=market.QuoteBody),
+                    Reply(409, shape=market.QuoteBodyShape),
                     Reply(409, "contract error"),
                     *RELAY,
                     Reply(503, "payer_code_read"),
@@ -188,12 +188,12 @@ class Jobs:
             ),
         ]
 
-    async def post(self, request: Request) -> Answer:
+    async def post(self, request: Request) -> Response:
         body: MarketProbe | OrderBody = request.body
         poll = f"GET /v1/jobs/{hex_of(body.job_id)}" if isinstance(body, OrderBody) else ""
         return submitted(await self.submissions.submit(body), self.book, poll)
 
-    async def one(self, request: Request) -> Answer:
+    async def one(self, request: Request) -> Response:
         found = await self.reads.job.get(request.path["id"])
         return (
             responses.not_found(NoSuchObject("job"))
@@ -201,10 +201,10 @@ class Jobs:
             else _client_job(found.value, found.snapshot)
         )
 
-    async def cancel(self, request: Request) -> Answer:
+    async def cancel(self, request: Request) -> Response:
         job_id = request.path["id"]
         return cancelled(job_id, await self.cancels.cancel(job_id, request.body))
 
 
-def _client_job(row: JobRow, snapshot: Snapshot) -> Answer:
+def _client_job(row: JobRow, snapshot: Snapshot) -> Response:
     return responses.ok(client_job(row, snapshot.block_number), snapshot=snapshot)

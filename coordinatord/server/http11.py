@@ -22,6 +22,7 @@ from hypercorn.protocol.h11 import STREAM_ID, H11Protocol
 from hypercorn.protocol.http_stream import HTTPStream
 from hypercorn.typing import AppWrapper, ConnectionState, TaskGroup, WorkerContext
 
+from common.wire import limits
 from coordinatord.http.middleware import Origins, new_request_id
 from coordinatord.http.responses import malformed_http
 
@@ -82,7 +83,6 @@ def path_of(target: bytes) -> bytes | None:
 
 _VERSIONS: Final = (b"1.1", b"1.0")
 _SMALL: Final = 1 << 16  # head and body up to this size leave in one piece
-_MOST_HEADERS: Final = 100
 _ORIGIN: Final = re.compile(rb"^origin:[ \t]*([^\r\n]*?)[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
 
 Address = tuple[str, int] | None
@@ -207,7 +207,7 @@ def _refusal(request: h11.Request, longest_head: int) -> int | None:
         return 505
     # h11 keeps to the size only while a head comes in pieces; each header costs as much as a hundred bytes.
     names = [name for name, _ in request.headers]
-    if len(names) > _MOST_HEADERS or _size_of(request) > longest_head:
+    if len(names) > limits.HEAD_FIELDS or _size_of(request) > longest_head:
         return 431
     return 400 if b"content-length" in names and b"transfer-encoding" in names else None
 

@@ -19,13 +19,13 @@ from prometheus_client import generate_latest
 from starlette.types import ASGIApp
 
 from common.daemon.metrics_server import serve_pages
+from common.wire import limits
 from coordinatord.base.errors import Fatal
 from coordinatord.base.metrics import REGISTRY
 from coordinatord.http.middleware import Origins
 from coordinatord.server.connection import PIECE_BYTES, ClientConnection, Timeouts
 from coordinatord.server.connections import ConnectionLimits, Connections
 
-_LONGEST_HEAD: Final = 16 * 1024
 _BACKLOG: Final = 4096  # after a restart all providers come back at once; beyond it connections are reset
 _PACE: Final = Timeouts()
 _ROOM: Final = ConnectionLimits()
@@ -74,7 +74,7 @@ async def serve_until(
 def _hypercorn_config() -> HypercornConfig:
     config = HypercornConfig()
     config.keep_alive_max_requests = 1_000_000  # clients are limited by caller, not by connection
-    config.h11_max_incomplete_size = _LONGEST_HEAD
+    config.h11_max_incomplete_size = limits.HEAD_BYTES
     config.include_server_header = False
     config.errorlog = logging.getLogger("hypercorn")  # its own handler would print beside our log
     return config

@@ -4,12 +4,12 @@ from typing import assert_never
 
 import attrs
 
-from common.wire.chain import Nonce, Session
+from common.wire.chain import Nonce, SessionShape
 from common.wire.fields import ADDRESS
 from common.wire.shapes import OMITTED
 from coordinatord.base.outcomes import NotSigned
 from coordinatord.http import responses
-from coordinatord.http.responses import Answer
+from coordinatord.http.responses import Response
 from coordinatord.http.routing import CHAIN, Body, Parameter, Reply, Request, Route, malformed
 from coordinatord.sessions import sessions
 from coordinatord.sessions.sessions import SessionBody, SessionService
@@ -17,11 +17,11 @@ from coordinatord.sessions.sessions import SessionBody, SessionService
 # Statuses and bodies of the outcomes of sign-ins.
 
 
-def session_opened(outcome: sessions.SignInOutcome) -> Answer:
+def session_opened(outcome: sessions.SignInOutcome) -> Response:
     match outcome:
         case sessions.OpenedSession():
             provider_id = outcome.provider_id if outcome.provider_id is not None else OMITTED
-            return responses.ok_private(Session(outcome.token, outcome.expires_at, provider_id))
+            return responses.ok_private(SessionShape(outcome.token, outcome.expires_at, provider_id))
         case NotSigned(code="not_registered"):
             return responses.not_signed(outcome)
         case NotSigned():
@@ -31,7 +31,7 @@ def session_opened(outcome: sessions.SignInOutcome) -> Answer:
 
 
 @attrs.frozen(slots=True)
-class Handshake:
+class SessionRoutes:
     sessions: SessionService
     chain_id: int
 
@@ -52,7 +52,7 @@ class Handshake:
                 handler=self.session,
                 body=Body.of(SessionBody),
                 replies=(
-                    Reply(200, shape=Session),
+                    Reply(200, shape=SessionShape),
                     *malformed(),
                     Reply(401, "invalid_signature"),
                     Reply(403, "not_registered"),
@@ -62,9 +62,9 @@ class Handshake:
             ),
         ]
 
-    async def nonce(self, request: Request) -> Answer:
+    async def nonce(self, request: Request) -> Response:
         issued = await self.sessions.issue_nonce(request.query["address"], request.caller)
         return responses.ok_private(Nonce(issued.nonce, issued.expires_at, self.chain_id))
 
-    async def session(self, request: Request) -> Answer:
+    async def session(self, request: Request) -> Response:
         return session_opened(await self.sessions.open(request.body))

@@ -7,16 +7,16 @@ from common.scalars import hex_of
 from common.wire import chain
 from common.wire.shapes import Digits
 from coordinatord.http import responses
-from coordinatord.http.responses import Answer
+from coordinatord.http.responses import Response
 from coordinatord.http.routing import CHAIN, Reply, Request, Route
 from coordinatord.system.readiness import ChainNow, DeploymentReads, ReadinessCheck, ReadinessReport
 
 # The status and body of readiness.
 
 
-def readiness(report: ReadinessReport, *, stopping: bool) -> Answer:
+def readiness(report: ReadinessReport, *, stopping: bool) -> Response:
     """A node that is stopping is not ready, whatever its index says."""
-    body = chain.Readiness(
+    body = chain.ReadinessShape(
         ready=report.ready and not stopping,
         reason=report.reason,
         cursor=_digits(report.cursor),
@@ -34,10 +34,10 @@ def _digits(number: int | None) -> str | None:
 # The deployment as the shape that is sent.
 
 
-def deployment_body(book: AddressBook, now: ChainNow, block_time_ms: int) -> chain.Deployment[Digits]:
-    return chain.Deployment(
+def deployment_body(book: AddressBook, now: ChainNow, block_time_ms: int) -> chain.DeploymentShape[Digits]:
+    return chain.DeploymentShape(
         chain_id=book.chain_id,
-        contracts=chain.Contracts(
+        contracts=chain.ContractsShape(
             job_registry=hex_of(book.job_registry),
             provider_registry=hex_of(book.provider_registry),
             ask_registry=hex_of(book.ask_registry),
@@ -60,7 +60,7 @@ class Stopping:
 
 
 @attrs.frozen(slots=True)
-class System:
+class SystemRoutes:
     readiness: ReadinessCheck
     deployment: DeploymentReads
     stopping: Stopping
@@ -72,31 +72,38 @@ class System:
                 path="/healthz",
                 about="Whether the server listens",
                 handler=self.health,
-                replies=(Reply(200, shape=chain.Health),),
+                replies=(Reply(200, shape=chain.HealthShape),),
             ),
             Route(
                 method="GET",
                 path="/readyz",
                 about="Whether the index may be read",
                 handler=self.ready,
-                replies=(Reply(200, shape=chain.Readiness), Reply(503, shape=chain.Readiness)),
+                replies=(
+                    Reply(200, shape=chain.ReadinessShape),
+                    Reply(503, shape=chain.ReadinessShape),
+                ),
             ),
             Route(
                 method="GET",
                 path="/evm/chain",
                 about="The deployment, and the chain as the node sees it now",
                 handler=self.chain,
-                replies=(Reply(200, shape=chain.Deployment[Digits]), *CHAIN, Reply(503, "config_read")),
+                replies=(
+                    Reply(200, shape=chain.DeploymentShape[Digits]),
+                    *CHAIN,
+                    Reply(503, "config_read"),
+                ),
             ),
         ]
 
-    async def health(self, _: Request) -> Answer:
-        return responses.ok(chain.Health("ok"))
+    async def health(self, _: Request) -> Response:
+        return responses.ok(chain.HealthShape("ok"))
 
-    async def ready(self, _: Request) -> Answer:
+    async def ready(self, _: Request) -> Response:
         return readiness(await self.readiness.report(), stopping=self.stopping.begun)
 
-    async def chain(self, _: Request) -> Answer:
+    async def chain(self, _: Request) -> Response:
         deployment = self.deployment
         now = await deployment.now()
         return responses.ok(deployment_body(deployment.book, now, deployment.block_time_ms))

@@ -13,9 +13,10 @@ from common.domains import Domains
 from common.messages.sessions import SvcSession
 from common.scalars import hex_of
 from common.wire import limits
+from common.wire.chain import Nonce
 from svc.core.typed_data import request
 from svc.errors import ApiError, AuthenticationFailed, ConnectionFailed
-from svc.records import Record, Session
+from svc.records import Session
 from svc.signers import Signer
 from svc.wire.transport import Transport, given, read, unexpected
 
@@ -23,12 +24,6 @@ T = TypeVar("T")
 
 RENEW_SECONDS: Final = 60  # before its end
 _REFUSED: Final = 401
-
-
-class Nonce(Record, frozen=True):
-    nonce: str
-    expires_at: int
-    chain_id: int
 
 
 @attrs.define

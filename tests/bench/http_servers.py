@@ -8,7 +8,6 @@ from typing import Any, cast
 import anyio
 from starlette.applications import Starlette
 from starlette.requests import Request as StarletteRequest
-from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp
 
@@ -16,19 +15,19 @@ from common.daemon.secret import Secret
 from coordinatord.base.outcomes import SessionRow
 from coordinatord.book.polls import Funding, Polls
 from coordinatord.book.reads import IndexReads
-from coordinatord.book.routes import Book
+from coordinatord.book.routes import BookRoutes
 from coordinatord.database.batched_reads import Snapshot
 from coordinatord.database.connections import open_database
 from coordinatord.files.files import FileStore
 from coordinatord.files.routes import FileRoutes
 from coordinatord.http.bodies import BodyBudget, BodyReader
 from coordinatord.http.dispatch import Dispatcher, Gates
-from coordinatord.http.middleware import CallerLimits, Frame, TokenBuckets
-from coordinatord.http.response_cache import BlockCache, Position
-from coordinatord.http.responses import Answer
+from coordinatord.http.middleware import CallerLimits, RequestMiddleware, TokenBuckets
+from coordinatord.http.response_cache import BlockCache, IndexPosition
+from coordinatord.http.responses import Response
 from coordinatord.http.routing import Request, Route
 from coordinatord.http.uploads import UploadReader, UploadsAtOnce
-from coordinatord.orders.routes import Jobs
+from coordinatord.orders.routes import OrderRoutes
 from coordinatord.pins.store import open_pin_store
 from coordinatord.server.serving import listening_socket, serve_until
 from coordinatord.sessions.sessions import SessionCache, hash_token
@@ -50,7 +49,7 @@ async def no_session(_: str) -> SessionRow | None:
 
 def our_stack(
     routes: list[Route],
-    position: Position,
+    position: IndexPosition,
     find_session: Callable[[str], Awaitable[SessionRow | None]] = no_session,
 ) -> ASGIApp:
     """Every layer that a request of the coordinator passes."""
@@ -62,12 +61,12 @@ def our_stack(
     uploads = UploadReader(BodyBudget(1 << 28), at_once, 1 << 28, 4096, 60)
     gates = Gates(is_ready, find_session, BodyReader(60, 4096), budget, uploads, BlockCache(position))
     buckets = TokenBuckets(1e9, 1e9)
-    return Frame(CallerLimits(Dispatcher(routes, gates), buckets, frozenset()))
+    return RequestMiddleware(CallerLimits(Dispatcher(routes, gates), buckets, frozenset()))
 
 
 def stack_hello() -> ASGIApp:
-    async def hello(_: Request) -> Answer:
-        return Answer(200, HELLO)
+    async def hello(_: Request) -> Response:
+        return Response(200, HELLO)
 
     nowhere = Standing(Snapshot(0, b"", 0))
     return our_stack([Route(method="GET", path="/", about="", handler=hello, replies=())], nowhere)
@@ -85,14 +84,14 @@ async def _serve(name: str, port: int) -> None:
         unused: Any = None  # of the job routes only the read is asked for
         async with open_database(os.environ["DATABASE_URL"], smallest=2, largest=8) as database:
             reads = IndexReads.over(database)
-            routes = Jobs(unused, unused, unused, reads).routes()
+            routes = OrderRoutes(unused, unused, unused, reads).routes()
             await serve(our_stack(routes, reads.position))
     elif name == "polls":
         async with open_database(os.environ["DATABASE_URL"], smallest=4, largest=8) as database:
             reads = IndexReads.over(database)
             # Nothing is ever leased here, so nobody's funds are asked for.
             polls = Polls(database, cast(Funding, None), reads.position, lease_ms=20_000, liveness_ms=15_000)
-            routes = Book(database, reads, polls).routes()
+            routes = BookRoutes(database, reads, polls).routes()
 
             sessions = SessionCache(database)
 

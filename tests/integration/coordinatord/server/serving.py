@@ -9,14 +9,15 @@ import attrs
 from anyio.abc import SocketStream
 from starlette.types import ASGIApp
 
+from common.wire.limits import KIB
 from coordinatord.base.outcomes import SessionRow
 from coordinatord.database.batched_reads import Snapshot
 from coordinatord.http.bodies import BodyBudget, BodyReader
 from coordinatord.http.dispatch import Dispatcher, Gates
-from coordinatord.http.middleware import CallerLimits, Cors, Frame, Origins, TokenBuckets
+from coordinatord.http.middleware import CallerLimits, Cors, Origins, RequestMiddleware, TokenBuckets
 from coordinatord.http.response_cache import BlockCache
-from coordinatord.http.responses import Answer
-from coordinatord.http.routing import KIB, Body, Form, Request, Route
+from coordinatord.http.responses import Response
+from coordinatord.http.routing import Body, Form, Request, Route
 from coordinatord.http.uploads import UploadReader, UploadsAtOnce
 from coordinatord.server.connection import Timeouts
 from coordinatord.server.connections import ConnectionLimits
@@ -64,32 +65,32 @@ class Served:
                     await self.uploads.wait()
 
     def routes(self) -> list[Route]:
-        async def hello(_: Request) -> Answer:
+        async def hello(_: Request) -> Response:
             self.paths.append("/hello")
-            return Answer(200, b"{}")
+            return Response(200, b"{}")
 
-        async def take(_: Request) -> Answer:
+        async def take(_: Request) -> Response:
             self.paths.append("/take")
             self.bodies += 1
-            return Answer(200, b"{}")
+            return Response(200, b"{}")
 
-        async def large(_: Request) -> Answer:
+        async def large(_: Request) -> Response:
             self.paths.append("/large")
-            return Answer(200, LARGE)
+            return Response(200, LARGE)
 
-        async def wait(_: Request) -> Answer:
+        async def wait(_: Request) -> Response:
             self.waiting.set()
             await self.released.wait()
-            return Answer(200, b"{}")
+            return Response(200, b"{}")
 
-        async def upload(request: Request) -> Answer:
+        async def upload(request: Request) -> Response:
             async with self.uploads:
                 self.begun += 1
                 self.uploads.notify_all()
             await request.body.purpose()
             await request.body.filename()
             self.uploaded += sum([len(piece) async for piece in request.body.pieces()])
-            return Answer(200, b"{}")
+            return Response(200, b"{}")
 
         body = Body(64 * KIB, lambda values: values, dict)
         route = partial(Route, about="", replies=())
@@ -180,4 +181,4 @@ def _stack(routes: list[Route], bodies: BodyReader, uploads: UploadReader) -> AS
     # Callers are told apart as behind a proxy: by what the request says.
     proxies = frozenset({LOOPBACK})
     app = CallerLimits(Dispatcher(routes, gates), TokenBuckets(1e9, 1e9), proxies)
-    return Frame(Cors(app, _ORIGINS), _ORIGINS)
+    return RequestMiddleware(Cors(app, _ORIGINS), _ORIGINS)

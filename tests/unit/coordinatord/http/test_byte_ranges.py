@@ -1,6 +1,6 @@
 import pytest
 
-from coordinatord.http.streaming import Stretch, Unsatisfiable, stretch_of
+from coordinatord.http.streaming import ByteRange, Unsatisfiable, byte_range
 
 
 @pytest.mark.parametrize(
@@ -23,10 +23,10 @@ from coordinatord.http.streaming import Stretch, Unsatisfiable, stretch_of
 def test_single_range_is_cut_to_the_content_and_anything_else_asks_for_the_whole(
     header: str | None, stretch: tuple[int, int] | None
 ) -> None:
-    assert stretch_of(header, 10) == (None if stretch is None else Stretch(*stretch))
+    assert byte_range(header, 10) == (None if stretch is None else ByteRange(*stretch))
 
 
 @pytest.mark.parametrize("header", ["bytes=10-", "bytes=99-100", "bytes=-0"])
 def test_range_outside_of_the_content_is_unsatisfiable(header: str) -> None:
     with pytest.raises(Unsatisfiable):
-        stretch_of(header, 10)
+        byte_range(header, 10)

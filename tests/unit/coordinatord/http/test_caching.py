@@ -2,7 +2,7 @@ import pytest
 
 from coordinatord.database.batched_reads import Snapshot
 from coordinatord.http.response_cache import ENTRY_BYTES, BlockCache, Kept, etag_of, names_etag, tagged
-from coordinatord.http.responses import Answer
+from coordinatord.http.responses import Response
 from tests.fakes.index_position import Standing
 
 pytestmark = pytest.mark.anyio
@@ -10,7 +10,7 @@ AT_5, AT_5_FORKED, AT_6 = Snapshot(5, b"a", 1), Snapshot(5, b"b", 1), Snapshot(6
 
 
 def kept(target: bytes, body: bytes = b"page") -> Kept:
-    return tagged(Answer(200, body, snapshot=AT_5), AT_5, target, "/x")
+    return tagged(Response(200, body, snapshot=AT_5), AT_5, target, "/x")
 
 
 @pytest.mark.parametrize("moved", [AT_6, AT_5_FORKED], ids=["next block", "other block of the same height"])

@@ -4,7 +4,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from coordinatord.http.middleware import CallerLimits, TokenBuckets, caller_of
-from coordinatord.http.responses import Answer, send_answer
+from coordinatord.http.responses import Response, send_response
 from tests.unit.coordinatord.http.asgi import ask, scope
 
 pytestmark = pytest.mark.anyio
@@ -61,7 +61,7 @@ def test_caller_is_the_nearest_address_that_is_no_proxy_of_ours(
 
 async def test_caller_over_its_rate_is_answered_429_with_a_time() -> None:
     async def app(_: Scope, __: Receive, send: Send) -> None:
-        await send_answer(send, Answer(200, b"{}"))
+        await send_response(send, Response(200, b"{}"))
 
     limited = CallerLimits(app, TokenBuckets(per_second=0.1, burst=1, clock=Clock()), frozenset())
     assert (await ask(limited, scope())).status == 200

@@ -2,7 +2,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from coordinatord.http.middleware import Cors, Origins
-from coordinatord.http.responses import Answer, send_answer
+from coordinatord.http.responses import Response, send_response
 from tests.unit.coordinatord.http.asgi import ask, scope
 
 pytestmark = pytest.mark.anyio
@@ -10,7 +10,7 @@ ORIGIN = "https://app.example"
 
 
 async def _app(_: Scope, __: Receive, send: Send) -> None:
-    await send_answer(send, Answer(200, b"{}"))
+    await send_response(send, Response(200, b"{}"))
 
 
 CORS = Cors(_app, Origins.of([ORIGIN]))

@@ -6,7 +6,7 @@ from coordinatord.http.bodies import BodyBudget, BodyReader
 from coordinatord.http.dispatch import Dispatcher, Gates
 from coordinatord.http.middleware import CallerLimits, TokenBuckets
 from coordinatord.http.response_cache import BlockCache
-from coordinatord.http.responses import Answer
+from coordinatord.http.responses import Response
 from coordinatord.http.routing import Request, Route
 from coordinatord.http.uploads import UploadReader, UploadsAtOnce
 from tests.fakes.index_position import Standing
@@ -36,13 +36,13 @@ def application(routes: list[Route], position: Standing) -> CallerLimits:
 async def test_read_after_a_write_is_not_answered_from_before_it(written: int, is_read_again: bool) -> None:
     reads = 0
 
-    async def read(_: Request) -> Answer:
+    async def read(_: Request) -> Response:
         nonlocal reads
         reads += 1
-        return Answer(200, b"{}", snapshot=AT_5)
+        return Response(200, b"{}", snapshot=AT_5)
 
-    async def write(_: Request) -> Answer:
-        return Answer(written, b"{}")
+    async def write(_: Request) -> Response:
+        return Response(written, b"{}")
 
     routes = [
         Route(method="GET", path="/rows", about="", handler=read, replies=(), index_backed=True),

@@ -5,8 +5,8 @@ from starlette.types import Receive, Scope, Send
 
 from coordinatord.base.metrics import http_requests
 from coordinatord.http import responses
-from coordinatord.http.middleware import Frame, Origins
-from coordinatord.http.responses import send_answer
+from coordinatord.http.middleware import Origins, RequestMiddleware
+from coordinatord.http.responses import send_response
 from tests.unit.coordinatord.http.asgi import ask, scope
 
 pytestmark = pytest.mark.anyio
@@ -16,7 +16,7 @@ async def test_unexpected_failure_is_a_500_envelope_that_tells_nothing(capsys: p
     async def broken(_: Scope, __: Receive, ___: Send) -> None:
         raise KeyError("the secret of the house")
 
-    answer = await ask(Frame(broken), scope())
+    answer = await ask(RequestMiddleware(broken), scope())
     assert answer.status == 500
     assert answer.headers["x-svc-retryable"] == "false"
     assert answer.headers["x-request-id"]
@@ -29,7 +29,7 @@ async def test_unexpected_failure_can_be_read_by_an_allowed_origin_and_by_no_oth
     async def broken(_: Scope, __: Receive, ___: Send) -> None:
         raise KeyError
 
-    frame = Frame(broken, Origins.of(["https://app.example"]))
+    frame = RequestMiddleware(broken, Origins.of(["https://app.example"]))
     allowed = await ask(frame, scope(origin="https://app.example"))
     assert (allowed.status, allowed.headers["access-control-allow-origin"]) == (500, "https://app.example")
     assert "x-svc-retryable" in allowed.headers["access-control-expose-headers"]
@@ -44,12 +44,12 @@ async def test_failure_after_the_head_ends_the_connection() -> None:
         raise KeyError
 
     with pytest.raises(KeyError):
-        await ask(Frame(broken), scope())
+        await ask(RequestMiddleware(broken), scope())
 
 
 async def test_methods_of_a_strangers_own_make_one_series() -> None:
     async def found_nothing(_: Scope, __: Receive, send: Send) -> None:
-        await send_answer(send, responses.internal_error())
+        await send_response(send, responses.internal_error())
 
     def methods() -> set[str]:
         samples = [sample for metric in http_requests.collect() for sample in metric.samples]
@@ -57,7 +57,7 @@ async def test_methods_of_a_strangers_own_make_one_series() -> None:
 
     before = methods()
     for n in range(20):
-        await ask(Frame(found_nothing), scope(f"METHOD-{n}"))
+        await ask(RequestMiddleware(found_nothing), scope(f"METHOD-{n}"))
     assert methods() - before <= {"other"}
 
 
@@ -67,7 +67,7 @@ async def test_websocket_is_turned_away() -> None:
     async def send(message: dict[str, object]) -> None:
         closed.append(message["type"])
 
-    await Frame(broken_app)({"type": "websocket"}, None, send)  # type: ignore[arg-type] # never received from
+    await RequestMiddleware(broken_app)({"type": "websocket"}, None, send)  # type: ignore[arg-type] # never received from
     assert closed == ["websocket.close"]
 
 
@@ -85,5 +85,5 @@ async def test_lifespan_is_completed() -> None:
     async def send(message: dict[str, object]) -> None:
         said.append(message["type"])
 
-    await Frame(broken_app)({"type": "lifespan"}, receive, send)
+    await RequestMiddleware(broken_app)({"type": "lifespan"}, receive, send)
     assert said == ["lifespan.startup.complete", "lifespan.shutdown.complete"]

@@ -1,11 +1,11 @@
 import pytest
 
-from coordinatord.http.responses import Answer
+from coordinatord.http.responses import Response
 from coordinatord.http.routing import Matcher, Request, Route
 
 
-async def _handler(_: Request) -> Answer:
-    return Answer(200, b"")
+async def _handler(_: Request) -> Response:
+    return Response(200, b"")
 
 
 def _route(path: str) -> Route:
