@@ -1,4 +1,4 @@
-"""Proofs about Quotes.sol over the integers: its unchecked arithmetic never overflows, and a refund is never negative.
+"""Proofs about prices over the integers: Quotes.sol never overflows, no refund is negative, no gain passes its bound.
 
 Run with the environment of halmos, whose z3 this is: `make contracts-prices`. The prover of the contracts themselves
 works on words of 256 bits, and loses itself in products and quotients of unknowns; over the integers each lemma is a
@@ -11,6 +11,7 @@ import z3
 
 WORD = 2**256
 MILLION, BPS = 10**6, 10_000
+POINT, FULL_GAIN = 2**16, 5  # ProviderRegistry's
 HIGHEST_RATE, MOST_UNITS, HIGHEST_BPS, HIGHEST_GAS_FEE = 2**128 - 1, 2**32 - 1, 2**16 - 1, 2**128 - 1
 
 
@@ -49,6 +50,7 @@ def lemmas() -> list[bool]:
     bps_fit = z3.And(bps >= 0, bps <= HIGHEST_BPS)
     prices = [cost >= 1, cost <= cap, cap <= highest_price, bps_fit]
     highest_fee = highest_price * HIGHEST_BPS // BPS
+    share, point_price, extra, product = z3.Ints("share point_price extra product")
     gas_fee, gas_fee_fits = natural("gas_fee", HIGHEST_GAS_FEE)
     fees = [fee_of_cost >= 0, fee_of_cost <= fee_of_cap, fee_of_cap <= highest_fee, gas_fee_fits]
     return [
@@ -74,6 +76,14 @@ def lemmas() -> list[bool]:
                 *(is_quotient(fee_of_cost, less, BPS), is_quotient(fee_of_cap, more, BPS)),
             ],
             z3.And(fee_of_cost >= 0, fee_of_cost <= fee_of_cap, fee_of_cap <= highest_fee),
+        ),
+        proved("a product of naturals is one", [extra >= 0, point_price >= 0], extra * point_price >= 0),
+        # A gain of FULL_GAIN * POINT + extra, as a quotient by the price of a point, cannot be: `product` is
+        # extra * point_price.
+        proved(
+            "a gain that is not the full one is less than it",
+            [point_price >= 1, share >= 0, share < point_price * FULL_GAIN, product >= 0],
+            z3.Not(FULL_GAIN * POINT * point_price + product <= share * POINT),
         ),
         proved("an amount fits a word", [*prices, *fees], cap + fee_of_cap + gas_fee < WORD),
         proved(

@@ -292,8 +292,10 @@ contract ExitProofs is Ledger {
         unchecked {
             uint256 amount = amountOf(posted);
             uint256 cost = Quotes.price(posted.order.rateIn, posted.order.rateOut, posted.order.unitsIn, used);
-            uint256 share = Quotes.fee(cost, posted.feeBps) + posted.gasFee;
-            vm.assume(amount < 1 << SUM_BITS && cost != 0 && cost <= amount && share <= amount - cost);
+            uint256 fee = Quotes.fee(cost, posted.feeBps);
+            uint256 share = fee + posted.gasFee;
+            vm.assume(amount < 1 << SUM_BITS && cost != 0 && cost <= amount);
+            vm.assume(fee <= amount && share <= amount - cost);
             store(posted, true);
             Before memory before = anyLedger(amount);
             vm.prank(OPERATOR);
@@ -490,14 +492,20 @@ contract ProviderProofs is Proof {
     function anyRecord() private returns (uint256 reputation, uint256 grace, uint256 active) {
         uint256 price = svm.createUint(96, "pointPrice");
         vm.store(address(providers), bytes32(REGISTRY), bytes32(uint160(address(this)) | price << 160));
-        vm.store(address(providers), record(0), bytes32(uint256(uint160(OPERATOR))));
         reputation = svm.createUint(32, "reputation");
         grace = svm.createUint(32, "grace");
         active = svm.createUint(32, "activeJobs");
         vm.assume(reputation >= 100 * POINT && reputation <= 1000 * POINT && grace <= 320 * POINT && active != 0);
-        uint256 rest = svm.createUint(96, "dates and flags") << 160;
-        uint256 limits = svm.createUint(64, "requested and ceiling") << 64;
-        vm.store(address(providers), record(1), bytes32(reputation | grace << 32 | limits | active << 128 | rest));
+        uint256 requested = svm.createUint(32, "requested");
+        uint256 ceiling = svm.createUint(32, "ceiling");
+        uint256 dates = svm.createUint(80, "dates");
+        uint256 flags = svm.createUint(1, "listed") | svm.createUint(1, "all models") << 8;
+        vm.store(
+            address(providers),
+            record(0),
+            bytes32(uint160(OPERATOR) | reputation << 160 | grace << 192 | requested << 224)
+        );
+        vm.store(address(providers), record(1), bytes32(ceiling | active << 32 | dates << 64 | flags << 144));
         assert(providers.provider(ID).operator == OPERATOR && providers.provider(ID).activeJobs == active);
         assert(providers.jobRegistry() == address(this) && providers.pointPrice() == price);
     }
@@ -508,27 +516,43 @@ contract ProviderProofs is Proof {
         assert(providers.provider(ID).grace <= 320);
     }
 
+    /// That a gain which is not the full one is below it, tests/proofs/prices.py proves; quotients of unknowns stay
+    /// unknown here.
     function check_a_settle_is_taken_whatever_the_record() public {
         (uint256 reputation,, uint256 active) = anyRecord();
         address owner = svm.createBool("an order to itself") ? OPERATOR : OWNER;
-        providers.jobSettled(ID, OPERATOR, owner, svm.createUint(200, "share"));
-        assertEnded(active);
-        assert(providers.provider(ID).reputation >= reputation / POINT);
-        if (owner == OPERATOR) assert(providers.provider(ID).reputation == reputation / POINT);
+        uint256 share = svm.createUint(128, "share");
+        uint256 price = providers.pointPrice();
+        unchecked {
+            if (share < price * 5) vm.assume(share * POINT / price <= 5 * POINT);
+        }
+        try providers.jobSettled(ID, OPERATOR, owner, share) {
+            assertEnded(active);
+            assert(providers.provider(ID).reputation >= reputation / POINT);
+            if (owner == OPERATOR) assert(providers.provider(ID).reputation == reputation / POINT);
+        } catch {
+            assert(false);
+        }
     }
 
     function check_a_fail_is_taken_whatever_the_record() public {
         (uint256 reputation, uint256 grace, uint256 active) = anyRecord();
         bool prompt = svm.createBool("prompt");
-        providers.jobFailed(ID, OPERATOR, prompt);
-        assertEnded(active);
-        if (prompt && grace >= 20 * POINT) assert(providers.provider(ID).reputation == reputation / POINT);
+        try providers.jobFailed(ID, OPERATOR, prompt) {
+            assertEnded(active);
+            if (prompt && grace >= 20 * POINT) assert(providers.provider(ID).reputation == reputation / POINT);
+        } catch {
+            assert(false);
+        }
     }
 
     function check_a_reclaim_is_taken_whatever_the_record() public {
         (,, uint256 active) = anyRecord();
-        providers.jobReclaimed(ID);
-        assertEnded(active);
+        try providers.jobReclaimed(ID) {
+            assertEnded(active);
+        } catch {
+            assert(false);
+        }
     }
 
     /// No admin call takes a claimed job's ending from its claimer, or from the registry that holds its payment.
