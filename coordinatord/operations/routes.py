@@ -52,7 +52,9 @@ def _op_refused(name: str | None, raw: bytes) -> Response:
 def asks_published(outcome: asks.PublishOutcome) -> Response:
     match outcome:
         case asks.PublishedSnapshot():
-            body = shapes.PublishedShape(str(outcome.provider_id), str(outcome.signed_at), True, hex_of(outcome.tx_hash))
+            body = shapes.PublishedShape(
+                str(outcome.provider_id), str(outcome.signed_at), True, hex_of(outcome.tx_hash)
+            )
             return responses.ok(body)
         case asks.StaleSnapshot(superseded=True):
             return responses.error(

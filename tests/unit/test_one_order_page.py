@@ -8,7 +8,7 @@ import pytest
 
 from common.quotes import Terms, quote
 from coordinatord.operations.ops import SettleOp, read_op
-from coordinatord.orders.checks import OrderBody, read_submission
+from coordinatord.orders.judgement import OrderBody, read_submission
 from tests.vectors.vector_file import Case, cases
 
 PAGE = (Path(__file__).parents[2] / "common" / "ONE_ORDER.md").read_text("utf-8")

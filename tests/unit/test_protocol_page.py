@@ -20,7 +20,7 @@ from common.secp256k1 import recover
 from common.wire.fields import read_object
 from coordinatord.base import clock
 from coordinatord.batches.batches import BatchBody, Status, read_batch
-from coordinatord.batches.lines import Good, Line, LineChecks, Skipped
+from coordinatord.batches.lines import Good, InputLine, LineChecks, Skipped
 from coordinatord.batches.lines_sql import EndedLine
 from coordinatord.batches.plan import WINDOWS, PlanBody
 from coordinatord.batches.worker import error_line, output_line
@@ -32,7 +32,7 @@ from coordinatord.files.inspection import MOST_LINES
 from coordinatord.files.sql import UNATTACHED
 from coordinatord.operations.asks import AsksBody
 from coordinatord.operations.ops import LONGEST_EVIDENCE, OPS, read_op
-from coordinatord.orders.checks import INLINE_BYTES, MarketProbe, OrderBody, read_submission
+from coordinatord.orders.judgement import INLINE_BYTES, MarketProbe, OrderBody, read_submission
 from coordinatord.orders.routes import client_job
 from coordinatord.sessions.sessions import SessionBody
 from coordinatord.sessions.sql import NONCE_LIFE, SESSION_LIFE
@@ -314,7 +314,7 @@ def _checks(order: Case) -> LineChecks:
 
 def test_batch_line_passes_every_check(checks: LineChecks, order: Case) -> None:
     line = examples("Batches", "jsonl")[0]
-    [good] = checks.check([Line(1, json.dumps(line).encode())])
+    [good] = checks.check([InputLine(1, json.dumps(line).encode())])
     assert isinstance(good, Good)
     assert good.paid.body.job_id.hex() == order["job_id"][2:]
 
@@ -322,7 +322,7 @@ def test_batch_line_passes_every_check(checks: LineChecks, order: Case) -> None:
 def test_wrapped_line_is_refused_as_the_page_says(checks: LineChecks) -> None:
     line = examples("Batches", "jsonl")[0]
     wrapped = {"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": line}
-    [refused] = checks.check([Line(3, json.dumps(wrapped).encode())])
+    [refused] = checks.check([InputLine(3, json.dumps(wrapped).encode())])
     assert isinstance(refused, Skipped)
     assert "around a body is refused as `invalid_line`" in words(PAGE)
     error = examples("Batches", "jsonl")[3]["error"]

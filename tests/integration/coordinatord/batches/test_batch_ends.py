@@ -9,7 +9,7 @@ from coordinatord import app
 from coordinatord.batches.worker import BatchWorker
 from coordinatord.relayer.outbox_sql import NewRelay, Priority, Queued, RelayKind, submit, take
 from devnet.world import World
-from tests.integration.coordinatord.relayer.test_budgets import fund, wallet_with
+from tests.integration.coordinatord.orders.test_budgets import fund, wallet_with
 from tests.integration.coordinatord.scene.batching import Batching
 from tests.integration.coordinatord.scene.party import Body, Party, wallet_of
 from tests.integration.coordinatord.scene.shows import shows
