@@ -20,7 +20,7 @@ from common.native.library import LIBRARY
 from coordinatord.application import compose
 from coordinatord.base import metrics
 from coordinatord.base.clock import system_clock
-from coordinatord.base.concurrency import Patience
+from coordinatord.base.concurrency import StartupPatience, Wake
 from coordinatord.batches.expansion import Expansion, LineAllowances
 from coordinatord.batches.lines import LineContainers
 from coordinatord.batches.worker import BatchWorker, Finalising
@@ -32,7 +32,7 @@ from coordinatord.dependencies import Dependencies, containers_of, files_of, ope
 from coordinatord.escrow.hosting import EscrowGround, open_escrow
 from coordinatord.http.middleware import Origins
 from coordinatord.indexer.fetch import Source
-from coordinatord.indexer.follow import IndexerSettings, Wake, run_indexer
+from coordinatord.indexer.follow import IndexerSettings, run_indexer
 from coordinatord.janitor import Janitor
 from coordinatord.operations.reclaimer import ReclaimWorker
 from coordinatord.orders.containers import Containers
@@ -40,7 +40,7 @@ from coordinatord.relayer.budgets import GasBudgets, GasPolicy, Promises
 from coordinatord.relayer.relaying import Relaying
 from coordinatord.relayer.settings import RelayerSettings
 from coordinatord.relayer.worker import run_relayer
-from coordinatord.server.connections import Room
+from coordinatord.server.connections import ConnectionLimits
 from coordinatord.server.serving import listening_socket, serve_metrics, serve_until
 from coordinatord.system.routes import Stopping
 
@@ -55,8 +55,8 @@ async def run(config: Config) -> None:
     stopping = Stopping()
     listening = listening_socket(config.port)
     async with AsyncExitStack() as stack:
-        patience = Patience(config.boot_patience_s)
-        dependencies = await patience.until("the database", partial(open_dependencies, config, stack))
+        patience = StartupPatience(config.boot_patience_s)
+        dependencies = await patience.retry_until_ready("the database", partial(open_dependencies, config, stack))
         await prepare(dependencies, patience)
         escrow = await stack.enter_async_context(open_escrow(config, escrow_dependencies(dependencies), system_clock))
         if escrow is not None:
@@ -90,7 +90,9 @@ async def run(config: Config) -> None:
                 listening,
                 stopped,
                 grace_seconds=config.shutdown_grace_s,
-                room=Room(config.connections_max, config.connections_per_caller, frozenset(config.trusted_proxies)),
+                room=ConnectionLimits(
+                    config.connections_max, config.connections_per_caller, frozenset(config.trusted_proxies)
+                ),
                 origins=Origins.of(config.cors_origins),
             )
             background.cancel_scope.cancel()
@@ -126,7 +128,7 @@ def janitor_of(dependencies: Dependencies, containers: Containers) -> Janitor:
 
 
 def start_background(tasks: TaskGroup, dependencies: Dependencies, relaying: Relaying) -> None:
-    """What moves relays to the chain and the chain into the index."""
+    """Start the tasks that move relays to the chain and the chain into the index."""
     tasks.start_soon(dependencies.notices.listen, dependencies.database)
     tasks.start_soon(relaying.run)
     tasks.start_soon(index, dependencies)

@@ -14,20 +14,17 @@ from common.daemon.logs import error_reporting, set_up_logging
 from common.hidden_memory import hide_memory
 from coordinatord import app
 from coordinatord.base.errors import Fatal, Retryable
-from coordinatord.chain.boot import check_chain
 from coordinatord.config import Config, read_config, variables
 from coordinatord.database.connections import open_database
 from coordinatord.database.migrate import migrate
-from coordinatord.dependencies import open_dependencies
+from coordinatord.dependencies import check_chain, open_dependencies
 from coordinatord.relayer.budgets_sql import ALL_NEWCOMERS, TopSpender, top_spenders
-
-# The table of `coordinatord budgets`: whose ops used most gas in the last day.
 
 _HEAD: Final = ("signer", "kind", "gas, this hour", "gas, 24 hours")
 
 
 def spender_table(spenders: Sequence[TopSpender]) -> str:
-    """One line for each signer and kind of op, the largest first."""
+    """Table of `coordinatord budgets`: one line for each signer and kind of op, the largest first."""
     if not spenders:
         return "no gas was spent in the last 24 hours"
     rows = [_HEAD] + [(_name(s.signer), s.kind, f"{s.last_hour:,}", f"{s.last_day:,}") for s in spenders]
@@ -86,9 +83,9 @@ def main() -> None:
         config = read_config(os.environ)
         set_up_logging(config.log_level, *_reporting(config))
         anyio.run(command, config, backend="asyncio", backend_options={"use_uvloop": True})
-    except* (Fatal, Retryable, OSError) as troubles:
-        for trouble in _leaves(troubles):
-            print(f"coordinatord: {trouble}", file=sys.stderr)
+    except* (Fatal, Retryable, OSError) as errors:
+        for error in _leaves(errors):
+            print(f"coordinatord: {error}", file=sys.stderr)
         sys.exit(1)
 
 

@@ -7,11 +7,16 @@ from typing import Final
 import attrs
 import structlog
 
+from common import abi
+from common.address_book import AddressBook
 from common.domains import Domains
+from common.scalars import hex_of
 from common.secp256k1 import Wallet
-from coordinatord.base.concurrency import Patience
-from coordinatord.chain.boot import check_chain
-from coordinatord.chain.rpc import Rpc, open_rpc
+from coordinatord.base.concurrency import StartupPatience
+from coordinatord.base.errors import Fatal
+from coordinatord.chain.contract_calls import Reverted, View, read_many
+from coordinatord.chain.rpc import Rpc, open_rpc, quantity, retryable_of
+from coordinatord.chain.rpc_errors import Meaning, RpcError
 from coordinatord.config import Config
 from coordinatord.database.connections import Database, open_database
 from coordinatord.database.migrate import migrate
@@ -20,6 +25,41 @@ from coordinatord.files.files import Files
 from coordinatord.files.storage_budgets import StorageBudgets
 from coordinatord.orders.containers import Containers
 from coordinatord.pins.store import PinStore, open_pin_store
+
+# What must be true of the chain before anything is signed or verified for it.
+
+_SEPARATOR = abi.selector("DOMAIN_SEPARATOR()")
+
+
+async def check_chain(rpc: Rpc, book: AddressBook, domains: Domains) -> None:
+    """Fatal, naming what differs: another chain, or a contract whose signing domain is not the address book's.
+
+    Raises Retryable when the node does not answer, or answers with trouble of its own that may pass; the caller decides
+    how long to wait for it.
+    """
+    try:
+        chain_id = quantity(await rpc.call("eth_chainId"))
+    except RpcError as error:
+        if error.meaning is not Meaning.REFUSED:
+            raise retryable_of(error, "eth_chainId") from error
+        raise Fatal(f"the RPC endpoint does not tell its chain id: {error}") from error
+    if chain_id != book.chain_id:
+        raise Fatal(f"chainId: the address book is for chain {book.chain_id}, the RPC endpoint serves {chain_id}")
+    expected = {
+        "jobRegistry": (book.job_registry, domains.jobs.separator),
+        "providerRegistry": (book.provider_registry, domains.providers.separator),
+        "askRegistry": (book.ask_registry, domains.asks.separator),
+        "paytoken": (book.paytoken, domains.token.separator),
+    }
+    views = [View(address, abi.call(_SEPARATOR), "config_read") for address, _ in expected.values()]
+    for (name, (address, separator)), answer in zip(
+        expected.items(), await read_many(rpc, views, "config_read"), strict=True
+    ):
+        if isinstance(answer, Reverted) or answer[:32] != separator:
+            raise Fatal(
+                f"{name}: the contract at {hex_of(address)} does not have the signing domain of the address book"
+            )
+
 
 log = structlog.get_logger(__name__)
 
@@ -79,17 +119,19 @@ async def open_dependencies(config: Config, stack: AsyncExitStack) -> Dependenci
     )
 
 
-async def prepare(dependencies: Dependencies, patience: Patience) -> None:
+async def prepare(dependencies: Dependencies, patience: StartupPatience) -> None:
     """Migrations under their lock, and the chain held against the address book."""
 
     async def migrated() -> list[str]:
         async with dependencies.database.unhurried() as connection:
             return await migrate(connection)
 
-    if applied := await patience.until("the database", migrated):
+    if applied := await patience.retry_until_ready("the database", migrated):
         log.info("migrated", applied=applied)
     config = dependencies.config
-    await patience.until("the node", partial(check_chain, dependencies.rpc, config.addresses, dependencies.domains))
+    await patience.retry_until_ready(
+        "the node", partial(check_chain, dependencies.rpc, config.addresses, dependencies.domains)
+    )
 
 
 def files_of(dependencies: Dependencies) -> Files:

@@ -1,8 +1,7 @@
-"""What nobody needs any more: lapsed nonces, sessions and leases, ended relays, old batches' lines, objects that no
-job names, files past their time and uploads that died on the way.
+"""Janitor: removes lapsed nonces, sessions and leases, ended relays, lines of old batches, objects that no job names,
+files past their time and uploads that died on the way.
 
-A role, so that one process at a time does it. Every sweep is safe to cut anywhere: what it did not get to waits for
-the next.
+A role, so that one process at a time does it. A sweep may be cut anywhere: the next one does the rest.
 """
 
 from collections.abc import Awaitable
@@ -83,6 +82,6 @@ class Janitor:
 async def _removing(what: str, removal: Awaitable[None]) -> None:
     try:
         await removal
-    except Retryable as trouble:
+    except Retryable as error:
         # Its lease lapses, and a later sweep takes it again.
-        log.warning("object not removed", key=what, reason=trouble.message)
+        log.warning("object not removed", key=what, reason=error.message)

@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import attrs
 
-from coordinatord.market.terms import Model as TradedModel
-from coordinatord.market.terms import Terms
+from coordinatord.market.terms import MarketTerms
+from coordinatord.market.terms import ModelTerms as TradedModel
 from devnet.accounts import Cast
 from devnet.anvil import CHAIN_ID
 
@@ -75,9 +75,9 @@ MODELS: Final = (
 )
 
 
-def terms_of_trade(cast: Cast, token: str) -> Terms:
+def terms_of_trade(cast: Cast, token: str) -> MarketTerms:
     """What the admin deploys, and goes on to own."""
-    return Terms(
+    return MarketTerms(
         chain_id=CHAIN_ID,
         token=token,
         decimals=TOKEN_DECIMALS,

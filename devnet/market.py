@@ -13,8 +13,8 @@ from web3.types import TxReceipt
 
 from common import artifacts
 from common.address_book import AddressBook
-from coordinatord.market.deploy import Deployment
-from coordinatord.market.journal import Journal
+from coordinatord.market.deploy import MarketDeployment
+from coordinatord.market.journal import DeploymentJournal
 from coordinatord.market.node import connect
 from coordinatord.market.preflight import check_chain_and_token
 from coordinatord.market.sending import SendOptions
@@ -113,7 +113,7 @@ def _deploy_market(rpc_url: str, wallets: Cast, token: str) -> AddressBook:
     with connect(rpc_url) as node:
         facts, _ = check_chain_and_token(node, terms)
         admin = LocalKey.of(bytes.fromhex(wallets.admin.private_key[2:]))
-        return Deployment(node, admin, terms, options, _unheard).carry_out(facts, Journal(None, {}))
+        return MarketDeployment(node, admin, terms, options, _unheard).carry_out(facts, DeploymentJournal(None, {}))
 
 
 def _unheard(line: str) -> None:

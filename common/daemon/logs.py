@@ -77,7 +77,7 @@ def error_reporting(dsn: str, environment: str | None, release: str | None, tran
             server_name="",
         )
     except BadDsn:
-        raise Fatal("SENTRY_DSN must be a data source name") from None
+        raise Fatal("SENTRY_DSN must be a data source name (https://key@host/project)") from None
 
     def report(_: WrappedLogger, method: str, event: EventDict) -> EventDict:
         if method in ("error", "exception", "critical") and event.get("exc_info"):

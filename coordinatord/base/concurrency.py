@@ -1,11 +1,4 @@
-"""Stages of a stream that run beside each other, joined by bounded channels.
-
-    async with running_ahead(source) as pieces:
-        async for piece in pieces: ...
-
-While the block works on one piece, the next is being made. At most `slack` finished pieces wait between the two, so
-that memory stays bounded whichever side is the slower one.
-"""
+"""Concurrency: streams read ahead, work in a thread, task groups with one error, wake-up flags, retries at boot."""
 
 import asyncio
 from collections import deque
@@ -25,8 +18,8 @@ T = TypeVar("T")
 
 
 @asynccontextmanager
-async def lone_failure() -> AsyncIterator[TaskGroup]:
-    """A task group whose failure, when it is one alone, is raised as itself: callers match on what happened."""
+async def unwrap_single_error() -> AsyncIterator[TaskGroup]:
+    """Task group whose single error is raised as itself, not in a group: callers match on it."""
     try:
         async with anyio.create_task_group() as tasks:
             yield tasks
@@ -38,10 +31,17 @@ async def lone_failure() -> AsyncIterator[TaskGroup]:
 
 
 @asynccontextmanager
-async def running_ahead(source: AsyncIterable[T], slack: int = 0) -> AsyncIterator[AsyncIterator[T]]:
-    """Consume `source` in a task of its own. What it raises ends the block and is raised from it."""
+async def read_ahead(source: AsyncIterable[T], slack: int = 0) -> AsyncIterator[AsyncIterator[T]]:
+    """Consume `source` in a task of its own. What it raises ends the block and is raised from it.
+
+        async with read_ahead(source) as pieces:
+            async for piece in pieces: ...
+
+    While the block works on one piece, the next is being made. At most `slack` finished pieces wait between the two,
+    so that memory stays bounded whichever side is the slower one.
+    """
     send, receive = anyio.create_memory_object_stream[T](slack)
-    async with send, receive, lone_failure() as tasks:
+    async with send, receive, unwrap_single_error() as tasks:
         tasks.start_soon(_forward, source, send)
         yield receive
         tasks.cancel_scope.cancel()  # a block that left early wants no more
@@ -53,24 +53,20 @@ async def _forward(source: AsyncIterable[T], send: MemoryObjectSendStream[T]) ->
             await send.send(piece)
 
 
-# Work in a thread that nobody waits for, piece by piece and in order.
-#
-#   > async with beside() as thread:
-#   >     async for piece in source:
-#   >     await thread.take(digest.update, piece)
-#   >     await thread.idle()
-#
-# To wait for each piece costs more than to hash it: the thread has to be woken, and then the event loop, which has
-# other
-# things to do. So the thread goes on for as long as there are pieces, and those who bring them wait only when it is
-# far
-# behind.
-
 _MOST: Final = 3  # pieces that wait for the thread
 
 
-class Beside:
-    """Of one task. The loop under it must be asyncio."""
+class ThreadPipe:
+    """Work in a thread, piece by piece and in order, without waiting for each piece. For one task, under asyncio.
+
+        async with thread_pipe() as thread:
+            async for piece in source:
+                await thread.take(digest.update, piece)
+            await thread.idle()
+
+    Waiting for each piece costs more than hashing it: the thread has to be woken, and then the event loop. So the
+    thread goes on for as long as there are pieces, and the task waits only when the thread is far behind.
+    """
 
     def __init__(self, tasks: TaskGroup) -> None:
         self._tasks = tasks
@@ -124,11 +120,11 @@ class Beside:
 
 
 @asynccontextmanager
-async def beside() -> AsyncIterator[Beside]:
-    """What the work raises is raised from the block, unless that has failed itself. All that was taken is done when the
-    block ends well."""
-    async with lone_failure() as tasks:
-        thread = Beside(tasks)
+async def thread_pipe() -> AsyncIterator[ThreadPipe]:
+    """ThreadPipe for a block. Errors of the work are raised from the block, unless that has failed itself. All work is
+    done when the block ends well."""
+    async with unwrap_single_error() as tasks:
+        thread = ThreadPipe(tasks)
         try:
             yield thread
         except BaseException:
@@ -136,11 +132,11 @@ async def beside() -> AsyncIterator[Beside]:
             raise
 
 
-# A flag that any task can raise and one task sleeps on.
-
-
 class Wake:
-    """Raised any number of times, it wakes once; raised before the wait, it ends the wait at once."""
+    """Flag that any task can raise and one task sleeps on.
+
+    Raised any number of times, it wakes once; raised before the wait, it ends the wait at once.
+    """
 
     def __init__(self) -> None:
         self._raised = anyio.Event()
@@ -157,28 +153,27 @@ class Wake:
         return raised
 
 
-# Waiting, at boot, for what is still starting: a machine that comes up starts everything at once.
-
 log = structlog.get_logger(__name__)
 
 _PAUSE: Final = 1.0  # seconds between attempts
 
 
-class Patience:
-    """`seconds` for all that is waited for together."""
+class StartupPatience:
+    """Retries at boot, of whatever is still starting: a machine that comes up starts everything at once. `seconds`: for
+    all attempts together."""
 
     def __init__(self, seconds: float, pause: float = _PAUSE) -> None:
         self._until = anyio.current_time() + seconds
         self._pause = pause
 
-    async def until(self, there: str, attempt: Callable[[], Awaitable[T]]) -> T:
-        """What `attempt` returns once it raises no `Retryable` any more; that of the attempt at which patience ended
-        is raised. `there` is what is waited for, in the log's words."""
+    async def retry_until_ready(self, there: str, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Result of the first attempt that raises no `Retryable`. Raises that of the last attempt when time is over.
+        `there`: what is waited for, in the log's words."""
         while True:
             try:
                 return await attempt()
-            except Retryable as trouble:
+            except Retryable as error:
                 if anyio.current_time() >= self._until:
                     raise
-                log.warning(f"waiting for {there}", reason=trouble.message)
+                log.warning(f"waiting for {there}", reason=error.message)
             await anyio.sleep(self._pause)

@@ -1,8 +1,8 @@
-"""What can go wrong outside this process, in the specification's own words.
+"""Errors that come from outside this process, in the specification's own words.
 
-Raised where the trouble is seen and decided there: `Retryable` says that the same request may succeed later and
-that nothing took effect; `Fatal` stops the daemon. Answers to callers (a refused op, an unknown job) are not
-trouble: they are returned as values.
+The place that sees the error decides what it is: `Retryable` says that the same request may succeed later and that
+nothing took effect; `Fatal` stops the daemon. Answers to callers (a refused op, an unknown job) are no errors: they
+are returned as values.
 """
 
 from typing import Literal
@@ -11,16 +11,16 @@ import attrs
 
 from common.daemon.errors import Fatal
 
-__all__ = ["Fatal", "Retryable", "TroubleKind"]
+__all__ = ["ErrorKind", "Fatal", "Retryable"]
 
-TroubleKind = Literal["chain_unreachable", "relay_unavailable", "pinner_unavailable", "not_ready", "busy"]
+ErrorKind = Literal["chain_unreachable", "relay_unavailable", "pinner_unavailable", "not_ready", "busy"]
 
 
 @attrs.frozen(slots=True)
 class Retryable(Exception):
-    """Something outside did not do its part. `kind` is the error type of the answer, `code` its code."""
+    """Failure of something outside. `kind` is the error type of the answer, `code` its code."""
 
-    kind: TroubleKind
+    kind: ErrorKind
     message: str
     code: str | None = None
     retry_after: int | None = None  # seconds, where we know better than the caller

@@ -25,11 +25,11 @@ _JOINED_BYTES: Final = 1 << 16  # a smaller body leaves in one write with its he
 _NOT_OURS: Final = ("user-agent", "accept", "content-type")
 
 
-class NoAnswer(Exception):
+class NoResponse(Exception):
     """No answer, or only a part of one; whether the server acted on the request is not known."""
 
 
-class UnfitAnswer(NoAnswer):
+class UnfitResponse(NoResponse):
     """An answer that was encoded or longer than its limit, and was not read."""
 
 
@@ -46,7 +46,7 @@ class HttpResponse:
         try:
             require_plain(self.headers)
         except Refused as error:
-            raise UnfitAnswer(error.message) from None
+            raise UnfitResponse(error.message) from None
 
     async def read(self, longest: int) -> bytes:
         """Whole body, up to `longest` bytes."""
@@ -58,7 +58,7 @@ class HttpResponse:
             try:
                 require_short(length, longest)
             except Refused as error:
-                raise UnfitAnswer(error.message) from None
+                raise UnfitResponse(error.message) from None
             pieces.append(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
@@ -155,7 +155,7 @@ async def _read_pieces(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
             if piece:
                 yield piece
     except (aiohttp.ClientError, TimeoutError) as error:
-        raise NoAnswer(type(error).__name__) from error
+        raise NoResponse(type(error).__name__) from error
 
 
 @contextmanager
@@ -166,4 +166,4 @@ def _answering(within: float) -> Iterator[anyio.CancelScope]:
         with anyio.fail_after(within) as scope:
             yield scope
     except (aiohttp.ClientError, TimeoutError) as error:
-        raise NoAnswer(type(error).__name__) from error
+        raise NoResponse(type(error).__name__) from error

@@ -1,6 +1,6 @@
 """Expected ends of requests that several services share.
 
-Malformed input is `Refused`, trouble outside is `Retryable`: neither is here.
+Malformed input is `Refused`, a failure outside is `Retryable`: neither is here.
 """
 
 from typing import Literal
@@ -9,15 +9,15 @@ import attrs
 
 
 @attrs.frozen(slots=True)
-class NotFound:
-    """`what` there is no such one of."""
+class NoSuchObject:
+    """Nothing of that name or id. `what`: what was asked for, such as "job"."""
 
     what: str
 
 
 @attrs.frozen(slots=True)
 class NotSigned:
-    """The signature is not of who it must be of; `kind` is the error type of the answer."""
+    """Signature of somebody else than the one who must sign; `kind` is the error type of the answer."""
 
     kind: Literal["authentication_error", "invalid_op_signature"]
     code: str | None
@@ -26,7 +26,7 @@ class NotSigned:
 
 @attrs.frozen(slots=True)
 class WouldRefuse:
-    """The chain would refuse, and we know the contract error's name without asking it."""
+    """Call that the chain would refuse, with the name of the contract's error."""
 
     name: str
     message: str

@@ -15,8 +15,8 @@ from common.wire.fields import Choice, StringPairs, Text, read_object, wire
 from coordinatord.batches import sql as batches
 from coordinatord.batches.plan import WINDOWS, PlanBody, read_plan
 from coordinatord.batches.sql import BatchRow, NewBatch
+from coordinatord.database.batched_reads import Snapshot
 from coordinatord.database.connections import Connection, Database
-from coordinatord.database.snapshot import Snapshot
 from coordinatord.files import sql as files
 from coordinatord.files.storage_budgets import UNLIMITED, StorageBudgets
 

@@ -37,7 +37,7 @@ from coordinatord.batches.lines_sql import Allowance, LineRecord, Post
 from coordinatord.batches.sql import Work
 from coordinatord.chain.contract_calls import View, is_true, read_many
 from coordinatord.chain.registries import JobRegistry, read_balance
-from coordinatord.chain.rpc import Call
+from coordinatord.chain.rpc import RpcCall
 from coordinatord.database.connections import Connection
 from coordinatord.database.locks import kept_open
 from coordinatord.files import batch_objects_sql
@@ -304,8 +304,8 @@ class Expansion:
         bodies = [one.paid.body for one in checked if isinstance(one, Good)]
         models = sorted({body.model_id for body in bodies})
         owners = sorted({body.owner for body in bodies})
-        views: list[View | Call] = [self.registry.model_enabled_view(model_id) for model_id in models]
-        views += [Call("eth_getCode", (hex_of(owner), "latest")) for owner in owners]
+        views: list[View | RpcCall] = [self.registry.model_enabled_view(model_id) for model_id in models]
+        views += [RpcCall("eth_getCode", (hex_of(owner), "latest")) for owner in owners]
         views += [self.allowances.promises.token.balance_view(owner) for owner in owners]
         answers = iter(await read_many(self.registry.rpc, views, "payer_code_read"))
         enabled = {model for model in models if is_true(next(answers))}

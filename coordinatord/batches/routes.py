@@ -21,7 +21,7 @@ from common.wire.batches import (
 )
 from common.wire.fields import Decimal, Text, Visible
 from common.wire.shapes import Digits
-from coordinatord.base.outcomes import NotFound
+from coordinatord.base.outcomes import NoSuchObject
 from coordinatord.batches import batches
 from coordinatord.batches.batches import BatchBody, Batches, read_batch, status_of
 from coordinatord.batches.plan import ModelPlan, PlanBody, Plans
@@ -111,7 +111,7 @@ def batch_cancelled(outcome: batches.CancelOutcome) -> Answer:
             message = "the batch has ended, or every line of it has"
             return responses.error(400, "invalid_request_error", message, code="batch_not_cancellable")
         case None:
-            return responses.not_found(NotFound("batch"))
+            return responses.not_found(NoSuchObject("batch"))
         case _:
             assert_never(outcome)
 
@@ -214,7 +214,7 @@ class BatchRoutes:
     async def one(self, request: Request) -> Answer:
         found = await self.batches.find(request.owner, request.path["id"])
         if found is None:
-            return responses.not_found(NotFound("batch"))
+            return responses.not_found(NoSuchObject("batch"))
         return responses.ok(batch_as_of(found.batch, found.snapshot.block_number))
 
     async def cancel(self, request: Request) -> Answer:

@@ -11,9 +11,9 @@ import asyncpg
 import attrs
 
 from coordinatord.batches.lines_sql import JOINED, OUTCOME
+from coordinatord.database.batched_reads import COLUMNS as SNAPSHOT
+from coordinatord.database.batched_reads import Snapshot, snapshot_of
 from coordinatord.database.connections import Connection
-from coordinatord.database.snapshot import COLUMNS as SNAPSHOT
-from coordinatord.database.snapshot import Snapshot, snapshot_of
 
 Ending = Literal["completed", "expired", "cancelled"]
 

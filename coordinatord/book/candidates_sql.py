@@ -10,7 +10,7 @@ from typing import Final
 import attrs
 
 from coordinatord.book.registries_sql import CAPACITY
-from coordinatord.database.connections import Database, Line
+from coordinatord.database.connections import Database, PreparedConnection
 
 
 @attrs.frozen(slots=True)
@@ -119,7 +119,7 @@ class Seen:
     at: float = 0.0
 
 
-async def mark_seen(line: Line, polls: Sequence[Seen], ages: Sequence[float]) -> None:
+async def mark_seen(line: PreparedConnection, polls: Sequence[Seen], ages: Sequence[float]) -> None:
     """Polls of so many seconds ago. Of several for the same, the one with the most free slots stands."""
     await line.fetch(
         "insert into liveness (provider_id, model_id, free, seen_at)"

@@ -12,8 +12,8 @@ import asyncpg
 import attrs
 
 from coordinatord.book.sql import JOB_COLUMNS, JobFilter, JobRow, job_row
-from coordinatord.database.connections import Connection, Line
-from coordinatord.database.snapshot import COLUMNS, Snapshot, snapshot_of
+from coordinatord.database.batched_reads import COLUMNS, Snapshot, snapshot_of
+from coordinatord.database.connections import Connection, PreparedConnection
 
 _NOBODY: Final = 0
 _FIRST_WAIT: Final = timedelta(seconds=15)
@@ -72,7 +72,9 @@ class HeldJob:
     place: Place
 
 
-async def peek(line: Line, pollers: Sequence[Poller], bare: Mapping[int, bytes]) -> tuple[Snapshot, dict[Poller, Peek]]:
+async def peek(
+    line: PreparedConnection, pollers: Sequence[Poller], bare: Mapping[int, bytes]
+) -> tuple[Snapshot, dict[Poller, Peek]]:
     """For all of them at once. It looks past no filter: what it calls anything may turn out to be nothing.
 
     `bare`: models that had no bid to lease a moment ago, and the hash of the block that this was at: no look is taken

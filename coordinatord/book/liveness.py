@@ -17,9 +17,8 @@ from coordinatord.base.errors import Retryable
 from coordinatord.book import candidates_sql, leases_sql
 from coordinatord.book.candidates_sql import Seen
 from coordinatord.book.leases_sql import START, HeldJob, Peek, Place, Poller
-from coordinatord.database.batched_reads import Found, PointReads, Recent, with_snapshot
-from coordinatord.database.connections import Database, Line
-from coordinatord.database.snapshot import Snapshot
+from coordinatord.database.batched_reads import BatchedReads, FreshValue, IndexRead, Snapshot, with_snapshot
+from coordinatord.database.connections import Database, PreparedConnection
 
 log = structlog.get_logger(__name__)
 
@@ -31,7 +30,7 @@ class Attendance:
     """`note` from any task of the event loop, which must be asyncio's."""
 
     def __init__(self, database: Database, liveness_ms: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._writes = PointReads[Seen, None](database.line(), self._write)
+        self._writes = BatchedReads[Seen, None](database.prepared_connection(), self._write)
         self._counts_for = liveness_ms / 1000 * _WRITTEN_EACH
         self._clock = clock
         self._written: dict[Poller, tuple[int, float]] = {}
@@ -70,7 +69,7 @@ class Attendance:
             return
         self._written |= {poller: last for poller, last in polls.items() if poller in self._written}
 
-    async def _write(self, line: Line, polls: list[Seen]) -> dict[Seen, None]:
+    async def _write(self, line: PreparedConnection, polls: list[Seen]) -> dict[Seen, None]:
         now = self._clock()
         await candidates_sql.mark_seen(line, polls, [max(now - poll.at, 0.0) for poll in polls])
         return dict.fromkeys(polls)
@@ -99,9 +98,9 @@ class _Head:
 
 class Lookout:
     def __init__(
-        self, database: Database, position: Recent[Snapshot], clock: Callable[[], float] = time.monotonic
+        self, database: Database, position: FreshValue[Snapshot], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._peeks = PointReads[Poller, Found[Peek]](database.line(), with_snapshot(self._read))
+        self._peeks = BatchedReads[Poller, IndexRead[Peek]](database.prepared_connection(), with_snapshot(self._read))
         self._position = position
         self._clock = clock
         self._heads: dict[int, _Head] = {}  # by model
@@ -109,13 +108,13 @@ class Lookout:
         self._idle: dict[Poller, Peek] = {}  # for whom nothing was open
         self._idle_at = b""  # at this block
 
-    async def peek(self, poller: Poller) -> Found[Peek]:
+    async def peek(self, poller: Poller) -> IndexRead[Peek]:
         """What the poll would meet; shared with all that ask at the same time."""
         idle, idle_at = self._idle.get(poller), self._idle_at
         if idle is not None:
             position = await self._position.lately(_NOTICED)
             if position.block_hash == idle_at:
-                return Found(position, idle)
+                return IndexRead(position, idle)
         return await self._peeks.get(poller)
 
     def head(self, model_id: int) -> Place:
@@ -135,7 +134,7 @@ class Lookout:
         else:  # the time counts from the last look at all: what lapsed since then is behind the head
             self._heads[model_id] = _Head(newest, head.until, head.leased + len(places))
 
-    async def _read(self, line: Line, pollers: list[Poller]) -> tuple[Snapshot, dict[Poller, Peek]]:
+    async def _read(self, line: PreparedConnection, pollers: list[Poller]) -> tuple[Snapshot, dict[Poller, Peek]]:
         now = self._clock()
         self._bare = {model_id: known for model_id, known in self._bare.items() if now < known[1]}
         snapshot, peeks = await leases_sql.peek(

@@ -19,9 +19,8 @@ from coordinatord.book.leases_sql import START, Ask, HeldJob, Poller
 from coordinatord.book.liveness import Attendance, Lookout
 from coordinatord.book.sql import JobFilter, JobRow
 from coordinatord.chain.registries import Funds, PaymentToken
-from coordinatord.database.batched_reads import PointReads, Recent
+from coordinatord.database.batched_reads import BatchedReads, FreshValue, Snapshot
 from coordinatord.database.connections import Connection, Database
-from coordinatord.database.snapshot import Snapshot
 
 # Whether jobs that are about to be leased can still be paid: owners move their funds, and cancel authorisations.
 #
@@ -114,9 +113,9 @@ class Leasing:
         self._lookout = lookout
         self._lease_ms = lease_ms
         self._custody = custody
-        self._plain = PointReads[Wish, Held](database, self._take, at_once=_AT_ONCE, most=_MOST_TOGETHER)
+        self._plain = BatchedReads[Wish, Held](database, self._take, at_once=_AT_ONCE, most=_MOST_TOGETHER)
         # What one filter leaves aside is no other's business: these go one by one.
-        self._filtered = PointReads[Wish, Held](database, self._take, at_once=_AT_ONCE, most=1)
+        self._filtered = BatchedReads[Wish, Held](database, self._take, at_once=_AT_ONCE, most=1)
 
     async def take(self, wish: Wish) -> Held:
         """Lease the provider as many jobs as are free and it may claim; all that it then holds, oldest first."""
@@ -160,7 +159,7 @@ class Polls:
         self,
         database: Database,
         funding: Funding,
-        position: Recent[Snapshot],
+        position: FreshValue[Snapshot],
         *,
         lease_ms: int,
         liveness_ms: int,

@@ -16,30 +16,35 @@ from coordinatord.book import registries_sql, sql
 from coordinatord.book.registries_sql import ModelRow, ProviderRow
 from coordinatord.book.sql import JobRow, read_posted
 from coordinatord.chain import events as ev
-from coordinatord.chain.blocks import Log
 from coordinatord.chain.logs import Decoder
-from coordinatord.chain.registries import JobRegistry, Posted, PostedJob
-from coordinatord.chain.rpc import quantity, trouble_of
+from coordinatord.chain.registries import JobRegistry, PostedOrder, RegisteredJob
+from coordinatord.chain.rpc import ChainLog, quantity, retryable_of
 from coordinatord.chain.rpc_errors import Meaning, RpcError
-from coordinatord.database.batched_reads import Found, PointReads, Recent, with_snapshot
+from coordinatord.database.batched_reads import (
+    BatchedReads,
+    FreshValue,
+    IndexRead,
+    Snapshot,
+    read_snapshot,
+    with_snapshot,
+)
 from coordinatord.database.connections import Database
-from coordinatord.database.snapshot import Snapshot, read_snapshot
 
 
 @attrs.frozen(slots=True)
 class IndexReads:
-    job: PointReads[bytes, Found[JobRow]]
-    model: PointReads[str, Found[ModelRow]]
-    provider: PointReads[int, Found[ProviderRow]]
-    position: Recent[Snapshot]
+    job: BatchedReads[bytes, IndexRead[JobRow]]
+    model: BatchedReads[str, IndexRead[ModelRow]]
+    provider: BatchedReads[int, IndexRead[ProviderRow]]
+    position: FreshValue[Snapshot]
 
     @classmethod
     def over(cls, database: Database) -> "IndexReads":
         return cls(
-            job=PointReads(database.line(), with_snapshot(sql.read_by_ids)),
-            model=PointReads(database.line(), with_snapshot(registries_sql.read_by_names)),
-            provider=PointReads(database.line(), with_snapshot(registries_sql.read_by_ids)),
-            position=Recent(database.line(), read_snapshot),
+            job=BatchedReads(database.prepared_connection(), with_snapshot(sql.read_by_ids)),
+            model=BatchedReads(database.prepared_connection(), with_snapshot(registries_sql.read_by_names)),
+            provider=BatchedReads(database.prepared_connection(), with_snapshot(registries_sql.read_by_ids)),
+            position=FreshValue(database.prepared_connection(), read_snapshot),
         )
 
 
@@ -71,15 +76,17 @@ class PostedJobs:
     decoder: Decoder
     first_block: int
     widest_range: int
-    indexed: PointReads[bytes, PostedJob | None]
+    indexed: BatchedReads[bytes, RegisteredJob | None]
 
     @classmethod
     def over(
         cls, database: Database, registry: JobRegistry, decoder: Decoder, *, first_block: int, widest_range: int
     ) -> "PostedJobs":
-        return cls(registry, decoder, first_block, widest_range, PointReads(database.line(), read_posted))
+        return cls(
+            registry, decoder, first_block, widest_range, BatchedReads(database.prepared_connection(), read_posted)
+        )
 
-    async def find(self, job_id: bytes, code: str = "job_read") -> PostedJob | None:
+    async def find(self, job_id: bytes, code: str = "job_read") -> RegisteredJob | None:
         """None when the chain has no such job. Raises Retryable `not_ready` when it has one whose terms neither the
         index nor a search of the latest blocks tells. `code` names a failure to read the chain."""
         known = await self.indexed.get(job_id)
@@ -93,7 +100,7 @@ class PostedJobs:
         log.info("terms of a job taken from the chain's logs", job=job_id.hex())
         return found
 
-    async def _search(self, job_id: bytes) -> PostedJob | None:
+    async def _search(self, job_id: bytes) -> RegisteredJob | None:
         try:
             upto = quantity(await self.registry.rpc.call("eth_blockNumber"))
             width = self.widest_range
@@ -112,19 +119,19 @@ class PostedJobs:
                     return self._read(logs[0], job_id)
                 upto = since - 1
         except RpcError as error:
-            raise trouble_of(error, "eth_getLogs") from error
+            raise retryable_of(error, "eth_getLogs") from error
         return None
 
-    async def _logs(self, job_id: bytes, first: int, last: int) -> list[Log]:
+    async def _logs(self, job_id: bytes, first: int, last: int) -> list[ChainLog]:
         query = {
             "fromBlock": hex(first),
             "toBlock": hex(last),
             "address": hex_of(self.registry.address),
             "topics": [_POSTED, hex_of(job_id)],
         }
-        return await self.registry.rpc.call_as(list[Log], "eth_getLogs", query)
+        return await self.registry.rpc.call_as(list[ChainLog], "eth_getLogs", query)
 
-    def _read(self, found: Log, job_id: bytes) -> PostedJob:
+    def _read(self, found: ChainLog, job_id: bytes) -> RegisteredJob:
         try:
             event = self.decoder.decode(found)
         except Refused as broken:
@@ -142,7 +149,7 @@ class PostedJobs:
             designated=event.designated,
             expires_at=event.expires_at,
         )
-        return PostedJob(Posted(order, event.owner, Terms(event.fee_bps, event.gas_fee)), event.pay_sig)
+        return RegisteredJob(PostedOrder(order, event.owner, Terms(event.fee_bps, event.gas_fee)), event.pay_sig)
 
 
 def _lied(how: str) -> Retryable:

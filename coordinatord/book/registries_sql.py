@@ -6,8 +6,8 @@ from typing import Final
 import asyncpg
 import attrs
 
-from coordinatord.database.connections import Database, Line
-from coordinatord.database.snapshot import COLUMNS, Snapshot, snapshot_of
+from coordinatord.database.batched_reads import COLUMNS, Snapshot, snapshot_of
+from coordinatord.database.connections import Database, PreparedConnection
 
 
 @attrs.frozen(slots=True)
@@ -103,7 +103,7 @@ async def read_providers(database: Database, limit: int, offset: int) -> tuple[S
 _BY_IDS: Final = f"select {_PROVIDER}, {COLUMNS} from index_position p left join providers v on v.provider_id = any($1)"
 
 
-async def read_by_ids(line: Line, provider_ids: Sequence[int]) -> tuple[Snapshot, dict[int, ProviderRow]]:
+async def read_by_ids(line: PreparedConnection, provider_ids: Sequence[int]) -> tuple[Snapshot, dict[int, ProviderRow]]:
     rows = await line.fetch(_BY_IDS, provider_ids)
     return snapshot_of(rows), {row["provider_id"]: _provider(row) for row in rows if row["provider_id"] is not None}
 
@@ -144,7 +144,7 @@ _BY_NAMES: Final = (
 )
 
 
-async def read_by_names(line: Line, names: Sequence[str]) -> tuple[Snapshot, dict[str, ModelRow]]:
+async def read_by_names(line: PreparedConnection, names: Sequence[str]) -> tuple[Snapshot, dict[str, ModelRow]]:
     """Names are not unique on the chain: the enabled model of a name wins, then the oldest."""
     rows = await line.fetch(_BY_NAMES, names)
     return snapshot_of(rows), {row["name"]: _model(row) for row in rows if row["name"] is not None}

@@ -11,7 +11,7 @@ from common.wire import jobs, market
 from common.wire.errors import ModelNotFound
 from common.wire.fields import ADDRESS, BYTES32, Choice, Decimal, Text
 from common.wire.shapes import OMITTED, Digits
-from coordinatord.base.outcomes import NotFound, NotSigned
+from coordinatord.base.outcomes import NoSuchObject, NotSigned
 from coordinatord.book.polls import Polls
 from coordinatord.book.reads import IndexReads
 from coordinatord.book.registries_sql import (
@@ -27,8 +27,8 @@ from coordinatord.book.registries_sql import (
     read_providers,
 )
 from coordinatord.book.sql import JobFilter, JobRow, OwnerSummary, read_page, read_summary
+from coordinatord.database.batched_reads import Snapshot
 from coordinatord.database.connections import Database
-from coordinatord.database.snapshot import Snapshot
 from coordinatord.http import responses
 from coordinatord.http.responses import Answer
 from coordinatord.http.routing import INDEX, PAGE, Handler, Parameter, Reply, Request, Route, malformed, page, page_of
@@ -236,7 +236,7 @@ class Book:
 
     async def one(self, request: Request) -> Answer:
         found = await self.reads.job.get(request.path["job_id"])
-        return responses.not_found(NotFound("job")) if found.value is None else _job(found.value, found.snapshot)
+        return responses.not_found(NoSuchObject("job")) if found.value is None else _job(found.value, found.snapshot)
 
 
 def _job(row: JobRow, snapshot: Snapshot) -> Answer:
@@ -303,7 +303,9 @@ class Providers:
     async def one(self, request: Request) -> Answer:
         found = await self.reads.provider.get(request.path["id"])
         return (
-            responses.not_found(NotFound("provider")) if found.value is None else _provider(found.value, found.snapshot)
+            responses.not_found(NoSuchObject("provider"))
+            if found.value is None
+            else _provider(found.value, found.snapshot)
         )
 
 

@@ -12,9 +12,9 @@ import attrs
 from common.messages.jobs import Order
 from common.quotes import Terms
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.registries import Posted, PostedJob
-from coordinatord.database.connections import Connection, Database, Line
-from coordinatord.database.snapshot import COLUMNS, Snapshot, snapshot_of
+from coordinatord.chain.registries import PostedOrder, RegisteredJob
+from coordinatord.database.batched_reads import COLUMNS, Snapshot, snapshot_of
+from coordinatord.database.connections import Connection, Database, PreparedConnection
 
 # Of `jobs j` beside `index_position p`. Numeric columns as text: they are answered as decimal strings, and Decimal in
 # between costs more than the row. One that expired with very many others may have its mark still before it.
@@ -84,7 +84,7 @@ def job_row(record: asyncpg.Record) -> JobRow:
 _BY_IDS: Final = f"select {JOB_COLUMNS}, {COLUMNS} from index_position p left join jobs j on j.job_id = any($1)"
 
 
-async def read_by_ids(line: Line, job_ids: Sequence[bytes]) -> tuple[Snapshot, dict[bytes, JobRow]]:
+async def read_by_ids(line: PreparedConnection, job_ids: Sequence[bytes]) -> tuple[Snapshot, dict[bytes, JobRow]]:
     rows = await line.fetch(_BY_IDS, job_ids)
     return snapshot_of(rows), {row["job_id"]: job_row(row) for row in rows if row["job_id"] is not None}
 
@@ -316,14 +316,14 @@ POSTED_COLUMNS: Final = (
 _POSTED_BY_IDS: Final = f"select {POSTED_COLUMNS} from jobs j where j.job_id = any($1)"
 
 
-async def read_posted(line: Line, job_ids: Sequence[bytes]) -> dict[bytes, PostedJob | None]:
+async def read_posted(line: PreparedConnection, job_ids: Sequence[bytes]) -> dict[bytes, RegisteredJob | None]:
     """None for a job that the index does not know."""
-    found: dict[bytes, PostedJob | None] = dict.fromkeys(job_ids)
+    found: dict[bytes, RegisteredJob | None] = dict.fromkeys(job_ids)
     found |= {row["job_id"]: posted_job(row) for row in await line.fetch(_POSTED_BY_IDS, job_ids)}
     return found
 
 
-def posted_job(row: asyncpg.Record) -> PostedJob:
+def posted_job(row: asyncpg.Record) -> RegisteredJob:
     """Of a record with POSTED_COLUMNS."""
     order = Order(
         c=row["c"],
@@ -336,4 +336,4 @@ def posted_job(row: asyncpg.Record) -> PostedJob:
         designated=row["designated"],
         expires_at=row["expires_at"],
     )
-    return PostedJob(Posted(order, row["owner"], Terms(row["fee_bps"], int(row["gas_fee"]))), row["pay_sig"])
+    return RegisteredJob(PostedOrder(order, row["owner"], Terms(row["fee_bps"], int(row["gas_fee"]))), row["pay_sig"])

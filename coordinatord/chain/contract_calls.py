@@ -13,7 +13,7 @@ import msgspec
 from common.refusal import Refused
 from common.scalars import hex_of
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.rpc import Call, Rpc, decode_result
+from coordinatord.chain.rpc import Rpc, RpcCall, decode_result
 from coordinatord.chain.rpc_errors import Meaning, RpcError
 
 T = TypeVar("T")
@@ -39,35 +39,35 @@ class View:
     sender: bytes | None = None
     block: str = "latest"
 
-    def as_call(self) -> Call:
+    def as_call(self) -> RpcCall:
         transaction = {"to": hex_of(self.target), "data": hex_of(self.calldata)}
         if self.sender is not None:
             transaction["from"] = hex_of(self.sender)
-        return Call("eth_call", (transaction, self.block))
+        return RpcCall("eth_call", (transaction, self.block))
 
 
 async def read_view(rpc: Rpc, view: View, decode: Callable[[bytes], T]) -> T:
-    """The decoded return value. A revert is trouble: a view function of ours does not revert."""
+    """The decoded return value. A revert is an error: a view function of ours does not revert."""
     call = view.as_call()
     try:
         text = await rpc.call_as(str, call.method, *call.params)
     except RpcError as error:
-        raise read_trouble(error, view.code) from error
+        raise unreadable(error, view.code) from error
     return decoded(_bytes(text, view.code), decode, view.code)
 
 
-async def read_many(rpc: Rpc, calls: Sequence[View | Call], code: str) -> list[bytes | Reverted]:
-    """All in one request. A revert is a value; any other error is trouble (`code` for plain calls and the whole)."""
+async def read_many(rpc: Rpc, calls: Sequence[View | RpcCall], code: str) -> list[bytes | Reverted]:
+    """All in one request. A revert is a value; any other error is Retryable (`code` for plain calls and the whole)."""
     try:
         answers = await rpc.batch([call.as_call() if isinstance(call, View) else call for call in calls])
     except RpcError as error:  # one for the whole batch: limits are mostly told so
-        raise read_trouble(error, code) from error
+        raise unreadable(error, code) from error
     results: list[bytes | Reverted] = []
     for call, answer in zip(calls, answers, strict=True):
         code_of_call = call.code if isinstance(call, View) else code
         if isinstance(answer, RpcError):
             if answer.meaning is not Meaning.REVERTED:
-                raise read_trouble(answer, code_of_call)
+                raise unreadable(answer, code_of_call)
             results.append(Reverted(answer.data))
         else:
             results.append(_bytes(_text(answer), code_of_call))
@@ -75,7 +75,7 @@ async def read_many(rpc: Rpc, calls: Sequence[View | Call], code: str) -> list[b
 
 
 def decoded(data: bytes, decode: Callable[[bytes], T], code: str) -> T:
-    """`decode(data)`; what no contract of ours returns (no code at the address, cut data) is trouble of `code`."""
+    """`decode(data)`; what no contract of ours returns (no code at the address, cut data) is Retryable with `code`."""
     try:
         return decode(data)
     except Refused as broken:
@@ -83,11 +83,11 @@ def decoded(data: bytes, decode: Callable[[bytes], T], code: str) -> T:
 
 
 def is_true(answer: bytes | Reverted) -> bool:
-    """Whether a view answered with the boolean true."""
+    """True when a view answered with the boolean true."""
     return not isinstance(answer, Reverted) and len(answer) == 32 and answer[31] == 1
 
 
-def read_trouble(error: RpcError, code: str) -> Retryable:
+def unreadable(error: RpcError, code: str) -> Retryable:
     """A node that answers a read with an error."""
     if error.meaning is Meaning.RATE_LIMITED:
         return Retryable("relay_unavailable", "the RPC endpoint limits our requests", "rate_limited")

@@ -1,4 +1,4 @@
-"""What the three registries tell, as values.
+"""Events of the three registries, as values.
 
 These are msgspec structs and not attrs classes: a dense range makes them by the ten thousand, and a frozen attrs
 value of seventeen fields takes as long to make as its log takes to decode.
@@ -182,7 +182,7 @@ class JobRegistrySet(_Event, frozen=True, gc=False):
 # --- ask registry ------------------------------------------------------------------------------------------
 
 
-class Ask(_Event, frozen=True, gc=False):
+class AskRates(_Event, frozen=True, gc=False):
     model_id: int
     sla: int
     rate_in: int
@@ -192,7 +192,7 @@ class Ask(_Event, frozen=True, gc=False):
 class AsksPublished(_Event, frozen=True, gc=False):
     provider_id: int
     signed_at: int
-    quotes: tuple[Ask, ...]
+    quotes: tuple[AskRates, ...]
 
 
 # --- every registry ----------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from common.address_book import AddressBook
 from common.refusal import Refused
 from common.scalars import hex_of
 from coordinatord.chain import events as ev
-from coordinatord.chain.blocks import Hash, Log
+from coordinatord.chain.rpc import ChainLog, Hash
 
 # Reading the words of a log fast and strictly.
 #
@@ -59,7 +59,7 @@ class Words:
         self._converts = [(place, convert) for place, (_, _, convert) in enumerate(shapes) if convert is not None]
         self._dynamics = [(place, kind == "string") for place, kind in enumerate(types) if kind in ("string", "bytes")]
 
-    def read(self, log: Log) -> list[Any]:
+    def read(self, log: ChainLog) -> list[Any]:
         """The values of the event, of the types that its declaration says."""
         values, raw = self.read_head(log)
         for place, is_text in self._dynamics:  # written out, not called: half of a post's time is spent here
@@ -75,7 +75,7 @@ class Words:
             values[place] = _text(value) if is_text else value
         return values
 
-    def read_head(self, log: Log) -> tuple[list[Any], bytes]:
+    def read_head(self, log: ChainLog) -> tuple[list[Any], bytes]:
         """The values, with offsets for the dynamic ones, and all bytes of the log but topic 0."""
         topics = log.topics
         if len(topics) != self._topics:
@@ -111,7 +111,7 @@ class Words:
 
 
 def _reading(shapes: Sequence[tuple[str, int, object]]) -> tuple[Callable[[bytes], tuple[Any, ...]], int]:
-    """What unpacks such words, and the mask of the bits that none of them may have set."""
+    """Function that unpacks such words, and the mask of the bits that none of them may have set."""
     unset = b"".join(((1 << 256) - (1 << bits)).to_bytes(32, "big") for _, bits, _ in shapes)
     return struct.Struct(">" + "".join(code for code, _, _ in shapes)).unpack_from, int.from_bytes(unset)
 
@@ -126,7 +126,7 @@ def _text(raw: bytes) -> str:
     return raw.decode("utf-8", errors="replace").replace("\0", "\ufffd")
 
 
-Decode = Callable[[Log], ev.Event]
+Decode = Callable[[ChainLog], ev.Event]
 
 _PARAMETER: Final = re.compile(r"(\w+(?:\([\w,]+\)\[\])?) (indexed )?\w+")
 
@@ -139,7 +139,7 @@ def _declared(kind: type[ev.Event], parameters: str) -> tuple[str, Decode]:
         raise ValueError(f"{kind.__name__} has not as many fields as its declaration")
     words = Words(sum(1 for _, indexed in found if indexed), types)
 
-    def decode(log: Log) -> ev.Event:
+    def decode(log: ChainLog) -> ev.Event:
         return kind(*words.read(log))
 
     return hex_of(topic(f"{kind.__name__}({','.join(types)})")), decode
@@ -150,10 +150,10 @@ def _asks_published() -> tuple[str, Decode]:
     row = struct.Struct(">28xI28xI16x16s16x16s")
     unset = int.from_bytes(b"".join(((1 << 256) - (1 << bits)).to_bytes(32, "big") for bits in (32, 32, 128, 128)))
 
-    def decode(log: Log) -> ev.Event:
+    def decode(log: ChainLog) -> ev.Event:
         (provider_id, signed_at, offset), raw = words.read_head(log)
         quotes = tuple(
-            ev.Ask(model_id, sla, int.from_bytes(rate_in), int.from_bytes(rate_out))
+            ev.AskRates(model_id, sla, int.from_bytes(rate_in), int.from_bytes(rate_out))
             for model_id, sla, rate_in, rate_out in words.rows(raw, offset, row, unset)
         )
         return ev.AsksPublished(provider_id, signed_at, quotes)
@@ -224,7 +224,7 @@ class Decoder:
         self.addresses = tuple(hex_of(a) for a in (book.job_registry, book.provider_registry, book.ask_registry))
         self._tables = dict(zip(self.addresses, (_JOBS, _PROVIDERS, _ASKS), strict=True))
 
-    def decode(self, log: Log) -> ev.Event | None:
+    def decode(self, log: ChainLog) -> ev.Event | None:
         """The event; None for one that says nothing about the market (an owner's, a pause).
 
         Raises Refused for a log that is none of these registries', or that no registry could have written.

@@ -11,9 +11,8 @@ from common.messages.providers import AskSnapshot
 from common.quotes import Terms, job_id
 from common.scalars import hex_of
 from common.wire.states import JobState
-from coordinatord.chain.blocks import Hash, Quantity
-from coordinatord.chain.contract_calls import Reverted, View, read_many, read_trouble, read_view
-from coordinatord.chain.rpc import Rpc, quantity
+from coordinatord.chain.contract_calls import Reverted, View, read_many, read_view, unreadable
+from coordinatord.chain.rpc import Hash, Quantity, Rpc, quantity
 from coordinatord.chain.rpc_errors import Meaning, RpcError
 
 _ORDER: Final = "(bytes32,uint32,uint32,uint128,uint128,uint32,uint32,uint32,uint64)"
@@ -51,8 +50,9 @@ class _EndingLog(msgspec.Struct):
 
 
 @attrs.frozen(slots=True)
-class Posted:
-    """What a job was posted on. The registry keeps a hash of it, so every call about the job carries it whole."""
+class PostedOrder:
+    """Order, owner and terms that a job was posted with. The registry keeps a hash of it, so every call about the job
+    carries it whole."""
 
     order: Order
     owner: bytes
@@ -64,10 +64,10 @@ class Posted:
 
 
 @attrs.frozen(slots=True)
-class PostedJob:
-    """What the event of a job's post tells: the terms, and the payment's signature that a claim needs."""
+class RegisteredJob:
+    """Event of a job's post: the terms, and the payment's signature that a claim needs."""
 
-    posted: Posted
+    posted: PostedOrder
     payment: bytes = attrs.field(repr=False)
 
 
@@ -90,7 +90,7 @@ class JobRegistry:
     async def job(self, job_id: bytes, code: str = "job_read") -> ChainJob | None:
         return await read_view(self.rpc, self.job_view(job_id, code=code), read_job)
 
-    async def claim_refusal(self, posted: Posted, operator: bytes) -> bytes:
+    async def claim_refusal(self, posted: PostedOrder, operator: bytes) -> bytes:
         """The selector of the first failing check of a claim, or four zero bytes."""
         calldata = abi.call(_CLAIM_REFUSAL, _posted(posted), abi.address(operator))
         view = View(self.address, calldata, "claim_simulate_read")
@@ -100,7 +100,7 @@ class JobRegistry:
         try:
             return quantity(await self.rpc.call("eth_blockNumber"))
         except RpcError as error:
-            raise read_trouble(error, "job_read") from error
+            raise unreadable(error, "job_read") from error
 
     async def ended_in(self, job_id: bytes, first: int, last: int) -> bytes | None:
         """The hash of the transaction in these blocks that ended the job. A range too wide for the node is halved."""
@@ -114,7 +114,7 @@ class JobRegistry:
             logs = await self.rpc.call_as(list[_EndingLog], "eth_getLogs", query)
         except RpcError as error:
             if error.meaning is not Meaning.RANGE_TOO_WIDE or first == last:
-                raise read_trouble(error, "job_read") from error
+                raise unreadable(error, "job_read") from error
             middle = (first + last) // 2
             return await self.ended_in(job_id, first, middle) or await self.ended_in(job_id, middle + 1, last)
         return bytes.fromhex(logs[0].transactionHash[2:]) if logs else None
@@ -162,11 +162,11 @@ def post(order: Order, owner: bytes, *, amount: int, task_cid: str, order_signat
     )
 
 
-def claim(job: PostedJob, issued_at: int, signature: bytes) -> bytes:
+def claim(job: RegisteredJob, issued_at: int, signature: bytes) -> bytes:
     return abi.call(_CLAIM, _posted(job.posted), abi.uint(issued_at), abi.dynamic(signature), abi.dynamic(job.payment))
 
 
-def settle(posted: Posted, completion_tok: int, issued_at: int, result_cid: str, signature: bytes) -> bytes:
+def settle(posted: PostedOrder, completion_tok: int, issued_at: int, result_cid: str, signature: bytes) -> bytes:
     return abi.call(
         _SETTLE,
         _posted(posted),
@@ -177,15 +177,15 @@ def settle(posted: Posted, completion_tok: int, issued_at: int, result_cid: str,
     )
 
 
-def fail(posted: Posted, issued_at: int, signature: bytes) -> bytes:
+def fail(posted: PostedOrder, issued_at: int, signature: bytes) -> bytes:
     return abi.call(_FAIL, _posted(posted), abi.uint(issued_at), abi.dynamic(signature))
 
 
-def cancel(posted: Posted, issued_at: int, signature: bytes) -> bytes:
+def cancel(posted: PostedOrder, issued_at: int, signature: bytes) -> bytes:
     return abi.call(_CANCEL, _posted(posted), abi.uint(issued_at), abi.dynamic(signature))
 
 
-def reclaim(posted: Posted) -> bytes:
+def reclaim(posted: PostedOrder) -> bytes:
     return abi.call(_RECLAIM, _posted(posted))
 
 
@@ -205,7 +205,7 @@ def _order(order: Order) -> abi.Words:
     )
 
 
-def _posted(posted: Posted) -> abi.Words:
+def _posted(posted: PostedOrder) -> abi.Words:
     fees = (abi.uint(posted.terms.fee_bps), abi.uint(posted.terms.gas_fee))
     return abi.join((_order(posted.order), abi.address(posted.owner), *fees))
 
@@ -223,7 +223,7 @@ class _Log(msgspec.Struct):
     data: str
 
 
-class _Receipt(msgspec.Struct):
+class _PostReceipt(msgspec.Struct):
     logs: list[_Log]
 
 
@@ -238,11 +238,11 @@ class AskRegistry:
         return await read_view(self.rpc, view, lambda data: abi.uint_at(data, 0, 64))
 
     async def published_in(self, tx_hash: bytes, provider_id: int, signed_at: int) -> bool:
-        """Whether this mined transaction recorded that snapshot: a stale one is passed over without an event."""
+        """True when this mined transaction recorded that snapshot: a stale one is passed over without an event."""
         try:
-            receipt = await self.rpc.call_as(_Receipt, "eth_getTransactionReceipt", hex_of(tx_hash))
+            receipt = await self.rpc.call_as(_PostReceipt, "eth_getTransactionReceipt", hex_of(tx_hash))
         except RpcError as error:
-            raise read_trouble(error, "publication_skipped") from error
+            raise unreadable(error, "publication_skipped") from error
         topics = [_PUBLISHED, hex_of(abi.uint(provider_id))]
         head = hex_of(abi.uint(signed_at))  # the first word of the data
         return any(

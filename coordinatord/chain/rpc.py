@@ -9,13 +9,13 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from http import HTTPStatus
-from typing import Final, Generic, TypeVar
+from typing import Annotated, Final, Generic, TypeVar
 
 import attrs
 import msgspec
 
 from coordinatord.base.errors import Retryable
-from coordinatord.base.http_client import NoAnswer, open_http
+from coordinatord.base.http_client import NoResponse, open_http
 from coordinatord.base.metrics import rpc_requests
 from coordinatord.chain.rpc_errors import Meaning, RpcError, read_error
 
@@ -50,7 +50,7 @@ Json = object  # what msgspec.json.decode yields: dict, list, str, int, float, b
 
 
 @attrs.frozen(slots=True)
-class Call:
+class RpcCall:
     method: str
     params: tuple[Json, ...] = ()
 
@@ -63,7 +63,7 @@ _LONGEST_QUANTITY: Final = 66  # 0x and 256 bits
 _NULL = msgspec.Raw(b"null")
 
 
-class _Answer(msgspec.Struct):
+class _RpcAnswer(msgspec.Struct):
     id: int | None = None
     result: msgspec.Raw = _NULL  # never a union: msgspec would validate the bytes instead of leaving them
     error: dict[str, Json] | None = None
@@ -74,8 +74,8 @@ class _Result(msgspec.Struct, Generic[T]):
     error: dict[str, Json] | None = None  # some nodes send a null result beside it
 
 
-_ONE = msgspec.json.Decoder(_Answer)
-_MANY = msgspec.json.Decoder(list[_Answer])
+_ONE = msgspec.json.Decoder(_RpcAnswer)
+_MANY = msgspec.json.Decoder(list[_RpcAnswer])
 _ENCODER = msgspec.json.Encoder()
 
 
@@ -103,7 +103,7 @@ class Rpc:
             raise read_error(direct.error)
         return direct.result
 
-    async def batch(self, calls: Sequence[Call]) -> list[msgspec.Raw | RpcError]:
+    async def batch(self, calls: Sequence[RpcCall]) -> list[msgspec.Raw | RpcError]:
         """All calls, answered in order; an error of one is a value. Decode with `decode_result`.
 
         In one request up to CALLS_PER_REQUEST of usual size, else in several, one after the other.
@@ -144,8 +144,8 @@ class Rpc:
         try:
             answer = await self._exchange(body, what)
             outcome = "answered"
-        except Retryable as trouble:
-            outcome = trouble.code or trouble.kind
+        except Retryable as error:
+            outcome = error.code or error.kind
             raise
         finally:
             rpc_requests.labels(outcome).observe(time.perf_counter() - started)
@@ -154,8 +154,8 @@ class Rpc:
     async def _exchange(self, body: bytes, what: str) -> bytes:
         try:
             status, answer = await self._transport(body)
-        except NoAnswer as trouble:
-            raise _no_answer(what, str(trouble)) from trouble
+        except NoResponse as error:
+            raise _no_answer(what, str(error)) from error
         if status == HTTPStatus.TOO_MANY_REQUESTS:
             raise Retryable("relay_unavailable", f"the RPC endpoint limits our requests ({what})", "rate_limited")
         if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
@@ -173,8 +173,8 @@ def decode_result(raw: msgspec.Raw, kind: type[T], what: str) -> T:
         raise _no_answer(what, "its answer has another shape than the method's") from broken
 
 
-def trouble_of(error: RpcError, what: str) -> Retryable:
-    """What a caller hears when a node's error is no answer, in the specification's classes."""
+def retryable_of(error: RpcError, what: str) -> Retryable:
+    """Retryable for a node's error that is no answer, in the specification's classes."""
     match error.meaning:
         case Meaning.RATE_LIMITED:
             return Retryable("relay_unavailable", f"the RPC endpoint limits our requests ({what})", "rate_limited")
@@ -198,14 +198,14 @@ def quantity(value: Json) -> int:
         raise _no_answer("a quantity", "its answer has another shape than the method's") from broken
 
 
-def _answer(raw: bytes, method: str) -> _Answer:
+def _answer(raw: bytes, method: str) -> _RpcAnswer:
     try:
         return _ONE.decode(raw)
     except _UNREADABLE as broken:
         raise _no_answer(method, "its answer is not JSON-RPC") from broken
 
 
-def _result(answer: _Answer, kind: type[T], method: str) -> T:
+def _result(answer: _RpcAnswer, kind: type[T], method: str) -> T:
     if answer.error is not None:
         raise read_error(answer.error)
     return decode_result(answer.result, kind, method)
@@ -228,3 +228,43 @@ async def open_rpc(url: str, *, connections: int = 8, patience: float = 10.0) ->
     """`patience`: seconds to get a connection, to send a request, and between any two reads of an answer."""
     async with open_transport(url, connections=connections, patience=patience) as transport:
         yield Rpc(transport)
+
+
+# Headers and logs as nodes answer them: hex left as it is, because most of it is compared and never read.
+#
+# What is read of it is hex for certain: of an answer with anything else in its place, nothing is believed.
+
+Quantity = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-fA-F]{1,16}$")]
+Hash = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-fA-F]{64}$")]
+_Bloom = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-fA-F]+$")]
+Word = Annotated[str, msgspec.Meta(min_length=66, max_length=66)]  # 0x and 32 bytes
+
+
+class BlockHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """A block without its transactions."""
+
+    number: Quantity
+    hash: Hash
+    parent_hash: Hash
+    timestamp: Quantity
+    logs_bloom: _Bloom
+
+    @property
+    def height(self) -> int:
+        return int(self.number, 16)
+
+    @property
+    def time(self) -> int:
+        return int(self.timestamp, 16)
+
+
+class ChainLog(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """A log of a mined block: one of a pending block has no number, and does not decode."""
+
+    address: str
+    topics: tuple[Word, ...]
+    data: str
+    block_number: str
+    block_hash: Word
+    log_index: str
+    removed: bool = False

@@ -1,4 +1,4 @@
-"""What a node's error means.
+"""Errors of nodes, classified by their meaning.
 
 Nodes agree on messages more than on codes: a nonce error can come as -32603 and a revert as 3, -32000 or -32015. So the
 message decides first and the code only where the message says nothing.
@@ -30,7 +30,7 @@ class Meaning(enum.Enum):
 
 
 # In order: the first that matches decides. What a transaction is refused for comes first, because some of it carries
-# the codes and words of other trouble: Besu's gas limits come as -32005, "limit exceeded" elsewhere. A test holds
+# the codes and words of other errors: Besu's gas limits come as -32005, "limit exceeded" elsewhere. A test holds
 # every wording that a client is known to use.
 _MESSAGES: tuple[tuple[Meaning, re.Pattern[str]], ...] = tuple(
     (meaning, re.compile(pattern, re.IGNORECASE))

@@ -11,10 +11,39 @@ from functools import partial
 from itertools import islice
 from typing import Final, Generic, TypeVar, cast
 
+import asyncpg
 import attrs
 
-from coordinatord.database.connections import Line
-from coordinatord.database.snapshot import Snapshot
+from coordinatord.base.errors import Retryable
+from coordinatord.database.connections import PreparedConnection
+
+# Where the index stood when rows were read: taken in the rows' own statement, so that both are of one moment.
+
+
+@attrs.frozen(slots=True)
+class Snapshot:
+    block_number: int
+    block_hash: bytes
+    block_time: int
+
+
+COLUMNS = "p.block_number as as_of_number, p.block_hash as as_of_hash, p.block_time as as_of_time, p.rebuilding"
+
+
+async def read_snapshot(line: PreparedConnection) -> Snapshot:
+    """Snapshot of the index as it is now."""
+    return snapshot_of(await line.fetch(f"select {COLUMNS} from index_position p"))
+
+
+def snapshot_of(rows: "list[asyncpg.Record]") -> Snapshot:
+    """Of rows selected `from index_position p left join ...`: at least one once the index has begun."""
+    if not rows:
+        raise Retryable("not_ready", "the index has not begun")
+    row = rows[0]
+    if row["rebuilding"]:  # the tables are being replayed: what they hold is of no block
+        raise Retryable("not_ready", "the index is being rebuilt")
+    return Snapshot(row["as_of_number"], row["as_of_hash"], row["as_of_time"])
+
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -22,26 +51,26 @@ S = TypeVar("S")
 
 
 @attrs.frozen(slots=True)
-class Found(Generic[V]):
-    """What a key of the index names, if anything, and when it was so."""
+class IndexRead(Generic[V]):
+    """Value that a key of the index names, if any, with the snapshot that it was read in."""
 
     snapshot: Snapshot
     value: V | None
 
 
 def with_snapshot(
-    read: Callable[[Line, list[K]], Awaitable[tuple[Snapshot, dict[K, V]]]],
-) -> Callable[[Line, list[K]], Awaitable[dict[K, Found[V]]]]:
-    """A reader of index rows as `PointReads` takes it: every key gets an answer, all of one snapshot."""
+    read: Callable[[PreparedConnection, list[K]], Awaitable[tuple[Snapshot, dict[K, V]]]],
+) -> Callable[[PreparedConnection, list[K]], Awaitable[dict[K, IndexRead[V]]]]:
+    """A reader of index rows as `BatchedReads` takes it: every key gets an answer, all of one snapshot."""
 
-    async def read_all(line: Line, keys: list[K]) -> dict[K, Found[V]]:
+    async def read_all(line: PreparedConnection, keys: list[K]) -> dict[K, IndexRead[V]]:
         snapshot, values = await read(line, keys)
-        return {key: Found(snapshot, values.get(key)) for key in keys}
+        return {key: IndexRead(snapshot, values.get(key)) for key in keys}
 
     return read_all
 
 
-class PointReads(Generic[K, V]):
+class BatchedReads(Generic[K, V]):
     """`get` from any task. The loop under it must be asyncio: a future per waiter is the cheapest that there is."""
 
     def __init__(
@@ -96,10 +125,10 @@ class PointReads(Generic[K, V]):
     async def _answer(self, batch: dict[K, list["asyncio.Future[V]"]]) -> None:
         try:
             values = await self._read(list(batch))
-        except BaseException as trouble:
+        except BaseException as error:
             for future in _live(batch):
-                future.set_exception(trouble)
-            if not isinstance(trouble, Exception):
+                future.set_exception(error)
+            if not isinstance(error, Exception):
                 raise
             return
         for key, futures in batch.items():
@@ -112,24 +141,20 @@ def _live(batch: "dict[K, list[asyncio.Future[V]]]") -> "list[asyncio.Future[V]]
     return [future for futures in batch.values() for future in futures if not future.done()]
 
 
-# What every request asks of the database alike, known to some milliseconds: what kept answers are held against.
-#
-# Under load nobody waits for the database to say it: before the last answer is too old, the next is asked for.
-
 T = TypeVar("T")
 
 RECENT: Final = 0.010  # seconds that a kept answer may be older than its request: a fraction of any chain's block
 _RENEWED: Final = 0.7  # of that time: the rest is for the answer to come
 
 
-class Recent(Generic[T]):
+class FreshValue(Generic[T]):
     def __init__(
         self,
-        line: Line,
-        read: Callable[[Line], Awaitable[T]],
+        line: PreparedConnection,
+        read: Callable[[PreparedConnection], Awaitable[T]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._reads: PointReads[None, T] = PointReads(line, self._read_all)
+        self._reads: BatchedReads[None, T] = BatchedReads(line, self._read_all)
         self._read = read
         self._clock = clock
         self._known: T | None = None
@@ -150,7 +175,7 @@ class Recent(Generic[T]):
         return self._known
 
     def forget(self) -> None:
-        """What was asked for until now is too old, whatever its age: somebody knows of something newer."""
+        """Drop the value that is known, whatever its age: somebody knows of something newer."""
         self._forgotten_at = self._clock()
 
     async def lately(self, within: float = RECENT) -> T:
@@ -158,7 +183,7 @@ class Recent(Generic[T]):
         known = self.recent(within)
         return known if known is not None else await self.get()
 
-    async def _read_all(self, line: Line, _: list[None]) -> dict[None, T]:
+    async def _read_all(self, line: PreparedConnection, _: list[None]) -> dict[None, T]:
         asked_at = self._clock()
         value = await self._read(line)
         self._known, self._asked_at = value, asked_at

@@ -18,8 +18,6 @@ import tenacity
 
 from coordinatord.base.errors import Fatal, Retryable
 
-# A connection kept for one statement at a time, with its statements prepared: the cheapest way to read by key.
-
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
@@ -40,8 +38,11 @@ _LOST: Final = (
 )
 
 
-class Line:
-    """`fetch`, from one task at a time. It connects when first used, and again when the connection was lost."""
+class PreparedConnection:
+    """Connection kept for one statement at a time, with its statements prepared: the cheapest way to read by key.
+
+    `fetch`, from one task at a time. It connects when first used, and again when the connection was lost.
+    """
 
     def __init__(
         self, connect: "Callable[[], Awaitable[asyncpg.Connection[asyncpg.Record]]]", patience: float = _PATIENCE
@@ -57,13 +58,13 @@ class Line:
         kept = self._connection is not None
         try:
             return await self._fetch(query, arguments)
-        except _LOST as trouble:
+        except _LOST as error:
             self.drop()
             if not kept:
-                raise _away(trouble) from trouble
-        except TimeoutError as trouble:
+                raise _away(error) from error
+        except TimeoutError as error:
             self.drop()
-            raise _away(trouble) from trouble
+            raise _away(error) from error
         return await self.fetch(query, *arguments)
 
     def drop(self) -> None:
@@ -129,7 +130,7 @@ class Database:
         self._acquire_timeout = acquire_timeout
         self._statement_timeout = statement_timeout
         self._lists = anyio.Semaphore(lists_at_once)
-        self._lines: list[Line] = []
+        self._prepared: list[PreparedConnection] = []
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
@@ -137,8 +138,8 @@ class Database:
         try:
             async with self.pool.acquire(timeout=self._acquire_timeout) as connection:
                 yield connection
-        except (*_AGAIN, *_EXHAUSTED) as trouble:
-            raise database_trouble(trouble) from trouble
+        except (*_AGAIN, *_EXHAUSTED) as error:
+            raise database_unavailable(error) from error
 
     @asynccontextmanager
     async def connection_for_lists(self) -> AsyncIterator[Connection]:
@@ -146,8 +147,8 @@ class Database:
         try:
             with anyio.fail_after(self._acquire_timeout):
                 await self._lists.acquire()
-        except TimeoutError as trouble:
-            raise database_trouble(trouble) from trouble
+        except TimeoutError as error:
+            raise database_unavailable(error) from error
         try:
             async with self.connection() as connection:
                 yield connection
@@ -164,18 +165,18 @@ class Database:
                         connection.transaction(),
                     ):
                         return await body(connection)
-        except (*_AGAIN, *_EXHAUSTED) as trouble:
-            raise database_trouble(trouble) from trouble
+        except (*_AGAIN, *_EXHAUSTED) as error:
+            raise database_unavailable(error) from error
         raise AssertionError("tenacity returns or raises")
 
-    def line(self, patience: float | None = None) -> Line:
+    def prepared_connection(self, patience: float | None = None) -> PreparedConnection:
         """A connection for one kind of read by key, beside the pool; it ends with the pool."""
-        line = Line(self.connect) if patience is None else Line(self.connect, patience)
-        self._lines.append(line)
+        line = PreparedConnection(self.connect) if patience is None else PreparedConnection(self.connect, patience)
+        self._prepared.append(line)
         return line
 
-    def drop_lines(self) -> None:
-        for line in self._lines:
+    def drop_prepared(self) -> None:
+        for line in self._prepared:
             line.drop()
 
     async def connect(self) -> "asyncpg.Connection[asyncpg.Record]":
@@ -188,8 +189,8 @@ class Database:
         connection = await self._connect(None)
         try:
             yield connection
-        except (*_AGAIN, *_EXHAUSTED) as trouble:
-            raise database_trouble(trouble) from trouble
+        except (*_AGAIN, *_EXHAUSTED) as error:
+            raise database_unavailable(error) from error
         finally:
             with anyio.move_on_after(_CLOSING_SECONDS, shield=True):
                 await connection.close(timeout=_CLOSING_SECONDS)
@@ -199,14 +200,14 @@ class Database:
             connection = await asyncpg.connect(
                 self.dsn, timeout=self._acquire_timeout, command_timeout=statement_timeout
             )
-        except (*_AGAIN, *_EXHAUSTED, OSError) as trouble:
-            raise database_trouble(trouble) from trouble
+        except (*_AGAIN, *_EXHAUSTED, OSError) as error:
+            raise database_unavailable(error) from error
         await _notice_silence(connection)
         return connection
 
 
-def database_trouble(cause: BaseException) -> Retryable:
-    """The database is no part of the specification's vocabulary; to a caller its absence reads as a node not ready."""
+def database_unavailable(cause: BaseException) -> Retryable:
+    """Retryable that a caller reads as a node not ready: the specification has no word for the database."""
     return Retryable("not_ready", f"the database did not answer ({type(cause).__name__}); try again")
 
 
@@ -249,13 +250,13 @@ async def open_database(
         raise Fatal("DATABASE_URL must be postgresql://user:password@host:port/database") from None
     except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as refused:
         raise Fatal(f"DATABASE_URL: {refused}") from None
-    except (*_AGAIN, *_EXHAUSTED, OSError) as trouble:
-        raise database_trouble(trouble) from trouble
+    except (*_AGAIN, *_EXHAUSTED, OSError) as error:
+        raise database_unavailable(error) from error
     database = Database(pool, dsn, acquire_timeout, max(1, largest // 2), statement_timeout)
     try:
         yield database
     finally:
-        database.drop_lines()
+        database.drop_prepared()
         try:
             with anyio.fail_after(_CLOSING_SECONDS):
                 await pool.close()

@@ -1,8 +1,8 @@
 """Roles that one process at a time may hold: the indexer, a relayer account, the janitor.
 
 A role is a PostgreSQL advisory lock on a connection of its own. The holder does its guarded writes through that very
-connection: a process that lost the lock (paused, cut off) has lost the connection too, and its late writes fail
-instead of meeting those of its successor.
+connection: a process that lost the lock (paused, cut off) has lost the connection too, and its late writes fail instead
+of meeting those of its successor.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ def lock_key(role: str) -> int:
 
 
 async def is_held(connection: Connection, role: str) -> bool:
-    """Whether any process holds the role."""
+    """True when any process holds the role."""
     held: bool = await connection.fetchval(
         "select exists (select from pg_locks where locktype = 'advisory' and objsubid = 1 and granted"
         " and database = (select oid from pg_database where datname = current_database())"
@@ -56,8 +56,8 @@ async def hold_role(
         try:
             await _one_term(database, role, key, work)
         # A group, because the term is a task group and so may the work be.
-        except* _TERM_ENDERS as troubles:
-            log.warning("role lost", role=role, reason="; ".join(str(t) or type(t).__name__ for t in _leaves(troubles)))
+        except* _TERM_ENDERS as errors:
+            log.warning("role lost", role=role, reason="; ".join(str(t) or type(t).__name__ for t in _leaves(errors)))
         await anyio.sleep(CLAIM_INTERVAL)
 
 
@@ -88,15 +88,16 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
     return [leaf for e in group.exceptions for leaf in (_leaves(e) if isinstance(e, BaseExceptionGroup) else [e])]
 
 
-# A transaction that is kept open over work elsewhere, for the sake of its lock.
-
 _EVERY: Final = 15.0  # seconds: servers are told to end sessions that are idle in a transaction for a minute
 
 
 @asynccontextmanager
 async def kept_open(connection: Connection, every: float = _EVERY) -> AsyncIterator[None]:
-    """While the block runs, which must not use the connection itself, the server hears of it now and then. When the
-    connection is lost, the first statement after the block tells."""
+    """Transaction kept open over work elsewhere, for the sake of its lock.
+
+    While the block runs, which must not use the connection itself, the server hears of it now and then. When the
+    connection is lost, the first statement after the block tells.
+    """
 
     async def speak() -> None:
         while True:
@@ -117,3 +118,24 @@ async def kept_open(connection: Connection, every: float = _EVERY) -> AsyncItera
         tasks.cancel_scope.cancel()
     if failure is not None:
         raise failure
+
+
+# One holder's time in office: the connection that carries the role's lock, used by one task at a time.
+
+
+def role_of(chain_id: int, account: bytes) -> str:
+    """The role of relaying from an account, which one process at a time has."""
+    return f"relayer:{chain_id}:0x{account.hex()}"
+
+
+class RoleConnection:
+    """Every write about an account goes through here: who lost the lock has lost the connection with it."""
+
+    def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+        self._connection = connection
+        self._turn = anyio.Lock()
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        async with self._turn, self._connection.transaction():
+            yield self._connection

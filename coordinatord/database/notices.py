@@ -56,8 +56,8 @@ class Notices:
                 asyncpg.InterfaceError,
                 asyncpg.InternalClientError,
                 OSError,
-            ) as trouble:
-                log.warning("notices lost", reason=str(trouble) or type(trouble).__name__)
+            ) as error:
+                log.warning("notices lost", reason=str(error) or type(error).__name__)
             await anyio.sleep(0.5)
 
     async def _one_connection(self, database: Database) -> None:

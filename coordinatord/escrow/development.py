@@ -17,7 +17,7 @@ from common.box import PublicKey
 from coordinatord.base import metrics
 from coordinatord.base.clock import Clock
 from coordinatord.base.errors import Fatal, Retryable
-from coordinatord.chain.contract_calls import read_trouble
+from coordinatord.chain.contract_calls import unreadable
 from coordinatord.chain.rpc import Rpc, quantity
 from coordinatord.chain.rpc_errors import RpcError
 from coordinatord.database.connections import Connection, Database
@@ -181,7 +181,7 @@ class MockCustody:
         try:
             head = quantity(await self._rpc.call("eth_blockNumber"))
         except RpcError as error:
-            raise read_trouble(error, "job_read") from error
+            raise unreadable(error, "job_read") from error
         async with self._database.connection() as connection:
             await rows.mark_announced(connection, generation.public_key, head)
         self._noted = generation.public_key

@@ -17,7 +17,7 @@ from common.messages.escrow import HandoverAuth, HandoverKeys
 from common.refusal import Refused
 from common.scalars import hex_of, read_base64
 from coordinatord.base.clock import Clock
-from coordinatord.base.http_client import Http, HttpResponse, NoAnswer, UnfitAnswer, open_http
+from coordinatord.base.http_client import Http, HttpResponse, NoResponse, UnfitResponse, open_http
 from coordinatord.escrow.custody import mock_evidence
 from coordinatord.escrow.handover import Operators
 from coordinatord.escrow.keys import EscrowKey, Generation, wipe
@@ -69,9 +69,9 @@ class Peer:
             if reply.status != HTTPStatus.OK:
                 return _refused(reply, body)
             return self._opened(channel, issued_at, msgspec.json.decode(body, type=_Answer))
-        except (msgspec.DecodeError, Refused, UnfitAnswer) as error:
+        except (msgspec.DecodeError, Refused, UnfitResponse) as error:
             return NoKeys(f"the peer's answer is no handover: {error}", final=False)
-        except NoAnswer as error:
+        except NoResponse as error:
             return NoKeys(f"the peer does not answer: {error}", final=False)
         finally:
             channel.erase()

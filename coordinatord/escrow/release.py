@@ -24,11 +24,11 @@ from coordinatord.base import metrics
 from coordinatord.base.clock import ISSUED_WITHIN, Clock, is_fresh
 from coordinatord.base.errors import Retryable
 from coordinatord.book.reads import PostedJobs
-from coordinatord.chain.contract_calls import Reverted, View, decoded, read_many, read_trouble
+from coordinatord.chain.contract_calls import Reverted, View, decoded, read_many, unreadable
 from coordinatord.chain.registries import CLAIMED, ChainJob, JobRegistry, ProviderRegistry, read_job, read_provider_id
 from coordinatord.chain.rpc import Rpc, quantity
 from coordinatord.chain.rpc_errors import RpcError
-from coordinatord.database.batched_reads import PointReads
+from coordinatord.database.batched_reads import BatchedReads
 from coordinatord.escrow.custody import Custody, unminted
 from coordinatord.escrow.handover import AnySignature, SealingKey
 from coordinatord.escrow.keys import wipe
@@ -59,9 +59,9 @@ class Claims:
         self._jobs = jobs
         self._providers = providers
         self._confirmations = confirmations
-        self._job_reads: PointReads[bytes, ChainJob | None] = PointReads(jobs, _read_jobs)
-        self._wallet_reads: PointReads[bytes, int | None] = PointReads(providers, _read_wallets)
-        self._deep_reads: PointReads[Claim, bool] = PointReads(jobs.rpc, self._read_depth)
+        self._job_reads: BatchedReads[bytes, ChainJob | None] = BatchedReads(jobs, _read_jobs)
+        self._wallet_reads: BatchedReads[bytes, int | None] = BatchedReads(providers, _read_wallets)
+        self._deep_reads: BatchedReads[Claim, bool] = BatchedReads(jobs.rpc, self._read_depth)
 
     async def job(self, job_id: bytes) -> ChainJob | None:
         """The job as it is now; Retryable with `job_read` when the node answers with an error."""
@@ -103,7 +103,7 @@ async def _head(rpc: Rpc) -> int:
     try:
         return quantity(await rpc.call("eth_blockNumber"))
     except RpcError as error:
-        raise read_trouble(error, "job_read") from error
+        raise unreadable(error, "job_read") from error
 
 
 async def _read_views(rpc: Rpc, views: Sequence[View], decode: Callable[[bytes], T]) -> list[T]:

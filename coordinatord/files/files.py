@@ -13,7 +13,7 @@ import anyio
 import attrs
 import structlog
 
-from coordinatord.base.concurrency import beside, running_ahead
+from coordinatord.base.concurrency import read_ahead, thread_pipe
 from coordinatord.base.errors import Retryable
 from coordinatord.database.connections import Connection, Database
 from coordinatord.files import sql
@@ -94,9 +94,9 @@ class Files:
             results.append(inspection.finish())
 
         async with (
-            beside() as thread,
-            running_ahead(_gathered(pieces)) as received,
-            running_ahead(inspected(received)) as checked,
+            thread_pipe() as thread,
+            read_ahead(_gathered(pieces)) as received,
+            read_ahead(inspected(received)) as checked,
         ):
             noting = _NotePart(self.database, file_id)
             pinned = await self.pins.put_pieces(sql.object_key(file_id), checked, before_part=noting)

@@ -9,7 +9,7 @@ import attrs
 from common.refusal import Refused
 from common.wire.fields import Text
 from common.wire.files import File, FileDetails, Purpose
-from coordinatord.base.outcomes import NotFound
+from coordinatord.base.outcomes import NoSuchObject
 from coordinatord.files.files import Files
 from coordinatord.files.sql import FileRow
 from coordinatord.http import responses
@@ -84,12 +84,12 @@ class FileRoutes:
 
     async def one(self, request: Request) -> Answer:
         row = await self.files.find(request.path["id"], request.owner)
-        return responses.ok(_file(row)) if row is not None else responses.not_found(NotFound("file"))
+        return responses.ok(_file(row)) if row is not None else responses.not_found(NoSuchObject("file"))
 
     async def content(self, request: Request) -> Answer | StreamedAnswer:
         row = await self.files.find(request.path["id"], request.owner)
         if row is None:
-            return responses.not_found(NotFound("file"))
+            return responses.not_found(NoSuchObject("file"))
         etag = f'"{row.cid}"'
         try:
             stretch = _wanted(request.headers, etag, row.bytes)

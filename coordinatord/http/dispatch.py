@@ -9,7 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from common.refusal import Refused
 from coordinatord.base.errors import Retryable
-from coordinatord.base.outcomes import NotFound, SessionRow
+from coordinatord.base.outcomes import NoSuchObject, SessionRow
 from coordinatord.http import responses
 from coordinatord.http.bodies import BodyBudget, BodyReader, Unacceptable, parse_body
 from coordinatord.http.middleware import CALLER_KEY, ROUTE_KEY
@@ -66,7 +66,7 @@ class Dispatcher:
                 return kept.unless_known(_if_none_match(scope))
         match = self._matcher.match(scope["raw_path"])
         if match is None:
-            return responses.not_found(NotFound("route"))
+            return responses.not_found(NoSuchObject("route"))
         route = match.routes.get("GET" if method == "HEAD" else method)
         if route is None:
             allowed = ", ".join(sorted({*match.routes, *(["HEAD"] if "GET" in match.routes else []), "OPTIONS"}))

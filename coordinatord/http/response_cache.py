@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 import attrs
 
-from coordinatord.database.snapshot import Snapshot
+from coordinatord.database.batched_reads import Snapshot
 from coordinatord.http.responses import Answer
 
 MOST_BYTES: Final = 32 << 20

@@ -14,9 +14,9 @@ from common.scalars import hex_of
 from common.wire import errors
 from common.wire.errors import ErrorType
 from coordinatord.base.errors import Retryable
-from coordinatord.base.outcomes import NotFound, NotSigned, WouldRefuse
-from coordinatord.database.snapshot import Snapshot
-from coordinatord.relayer.relaying import Busy, NoReceipt, RefusedByChain
+from coordinatord.base.outcomes import NoSuchObject, NotSigned, WouldRefuse
+from coordinatord.database.batched_reads import Snapshot
+from coordinatord.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -89,7 +89,7 @@ def internal_error() -> Answer:
     return error(500, "internal_error", "this request met an unexpected failure")
 
 
-def not_found(missing: NotFound) -> Answer:
+def not_found(missing: NoSuchObject) -> Answer:
     return error(404, "not_found", f"there is no such {missing.what}")
 
 
@@ -163,13 +163,13 @@ def would_refuse(outcome: WouldRefuse) -> Answer:
     return error(409, "invalid_request_error", outcome.message, code=outcome.name)
 
 
-def relayed(outcome: RefusedByChain | Busy | NoReceipt | WouldRefuse, poll: str) -> Answer:
+def relayed(outcome: RefusedByChain | RelayBusy | NoReceipt | WouldRefuse, poll: str) -> Answer:
     match outcome:
         case RefusedByChain():
             return refused_by_chain(outcome)
         case WouldRefuse():
             return would_refuse(outcome)
-        case Busy():
+        case RelayBusy():
             return busy()
         case NoReceipt():
             return receipt_timeout(outcome.tx_hash, poll)

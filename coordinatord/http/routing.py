@@ -12,7 +12,7 @@ from common.refusal import Refused
 from common.wire import limits
 from common.wire.fields import Decimal, Kind, Schema, object_schema, read_object
 from coordinatord.base.outcomes import SessionRow
-from coordinatord.database.snapshot import Snapshot
+from coordinatord.database.batched_reads import Snapshot
 from coordinatord.http.responses import Answer
 from coordinatord.http.streaming import StreamedAnswer
 

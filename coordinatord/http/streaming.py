@@ -9,7 +9,7 @@ import anyio
 import attrs
 from starlette.types import Receive, Send
 
-from coordinatord.base.concurrency import lone_failure
+from coordinatord.base.concurrency import unwrap_single_error
 from coordinatord.base.errors import Retryable
 from coordinatord.http.responses import Headers
 
@@ -38,7 +38,7 @@ async def send_streamed(receive: Receive, send: Send, answer: StreamedAnswer, *,
         return
     async with answer.content() as pieces:
         try:
-            async with lone_failure() as tasks:
+            async with unwrap_single_error() as tasks:
                 tasks.start_soon(_cancel_when_gone, receive, tasks.cancel_scope)
                 await send(start)
                 async for piece in pieces:

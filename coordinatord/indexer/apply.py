@@ -1,4 +1,4 @@
-"""A stretch of blocks into the tables: its rows, the journal, the position and the notice, in one transaction."""
+"""Ranges of blocks written into the tables: rows, undo log, position and notice, in one transaction."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -6,15 +6,15 @@ from collections.abc import Sequence
 import attrs
 
 from coordinatord.base import metrics
-from coordinatord.chain.blocks import Header
+from coordinatord.chain.rpc import BlockHeader
 from coordinatord.database.connections import Connection
 from coordinatord.indexer.changes import BY_EXPIRY, CANCELLED, OPEN, Changes
-from coordinatord.indexer.evidence import Stretch
+from coordinatord.indexer.evidence import BlockRange
 from coordinatord.indexer.fold import Fold
 from coordinatord.indexer.tables_sql import mark_all_expired, mark_some_expired, match_expired, write_changes
 from coordinatord.indexer.undo_sql import (
+    IndexPosition,
     KeptBlock,
-    Position,
     empty_index,
     keep_blocks,
     move_position,
@@ -24,7 +24,7 @@ from coordinatord.indexer.undo_sql import (
 )
 
 
-async def apply_range(connection: Connection, stretch: Stretch, *, rebuilding: bool) -> Position:
+async def apply_range(connection: Connection, stretch: BlockRange, *, rebuilding: bool) -> IndexPosition:
     """Blocks far below the head: written in bulk, and not to be undone."""
     changes = folded(stretch)
     _expire(changes, stretch.last.time)
@@ -38,7 +38,9 @@ async def apply_range(connection: Connection, stretch: Stretch, *, rebuilding: b
     return position
 
 
-async def apply_blocks(connection: Connection, blocks: Sequence[Stretch], *, window: int, rebuilding: bool) -> Position:
+async def apply_blocks(
+    connection: Connection, blocks: Sequence[BlockRange], *, window: int, rebuilding: bool
+) -> IndexPosition:
     """Consecutive blocks near the head: every row that one changes is saved first, for the next `window` blocks."""
     changes = [folded(block) for block in blocks]
     position = _position(blocks[-1].last, rebuilding)
@@ -55,9 +57,9 @@ async def apply_blocks(connection: Connection, blocks: Sequence[Stretch], *, win
     return position
 
 
-async def go_back(connection: Connection, ancestor: KeptBlock, *, rebuilding: bool) -> Position:
+async def go_back(connection: Connection, ancestor: KeptBlock, *, rebuilding: bool) -> IndexPosition:
     """Undo every block above `ancestor`."""
-    position = Position(ancestor.number, ancestor.hash, ancestor.time, rebuilding)
+    position = IndexPosition(ancestor.number, ancestor.hash, ancestor.time, rebuilding)
     async with connection.transaction():
         await undo_above(connection, ancestor.number)
         await match_expired(connection, ancestor.time)
@@ -65,28 +67,28 @@ async def go_back(connection: Connection, ancestor: KeptBlock, *, rebuilding: bo
     return position
 
 
-async def mark_more(connection: Connection, position: Position) -> bool:
+async def mark_more(connection: Connection, position: IndexPosition) -> bool:
     """Mark a portion of what had expired at the position's block; whether there may be more."""
     async with connection.transaction():
         return await mark_some_expired(connection, position.block_time)
 
 
-async def start_over(connection: Connection, deploy_block: int) -> Position:
+async def start_over(connection: Connection, deploy_block: int) -> IndexPosition:
     """Forget everything; the next block to index is `deploy_block`, and nothing is readable until the head."""
-    position = Position(deploy_block - 1, bytes(32), 0, rebuilding=True)
+    position = IndexPosition(deploy_block - 1, bytes(32), 0, rebuilding=True)
     async with connection.transaction():
         await empty_index(connection)
         await move_position(connection, position)
     return position
 
 
-async def finish_rebuilding(connection: Connection, position: Position) -> Position:
+async def finish_rebuilding(connection: Connection, position: IndexPosition) -> IndexPosition:
     rebuilt = attrs.evolve(position, rebuilding=False)
     await move_position(connection, rebuilt)
     return rebuilt
 
 
-def folded(stretch: Stretch) -> Changes:
+def folded(stretch: BlockRange) -> Changes:
     fold = Fold()
     add = fold.add
     for block, log, event in stretch.events:
@@ -101,14 +103,14 @@ def _expire(changes: Changes, time: int) -> None:
             job.state, job.ended_because = CANCELLED, BY_EXPIRY
 
 
-def _kept(header: Header) -> KeptBlock:
+def _kept(header: BlockHeader) -> KeptBlock:
     return KeptBlock(header.height, bytes.fromhex(header.hash[2:]), bytes.fromhex(header.parent_hash[2:]), header.time)
 
 
-def _position(header: Header, rebuilding: bool) -> Position:
-    return Position(header.height, bytes.fromhex(header.hash[2:]), header.time, rebuilding)
+def _position(header: BlockHeader, rebuilding: bool) -> IndexPosition:
+    return IndexPosition(header.height, bytes.fromhex(header.hash[2:]), header.time, rebuilding)
 
 
-def _count(stretch: Stretch) -> None:
+def _count(stretch: BlockRange) -> None:
     for kind, times in Counter([type(event) for _, _, event in stretch.events]).items():
         metrics.index_events.labels(event=kind.__name__).inc(times)

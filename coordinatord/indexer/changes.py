@@ -1,4 +1,4 @@
-"""What a stretch of blocks changes in the index, folded: at most one change for each row.
+"""Changes of index rows by a range of blocks, folded: at most one for each row.
 
 A job, provider or ask that is new and one that is known are kept apart, so that nothing has to be read to write:
 new rows are whole, known ones are changed by patches that also say what must have been there before.
@@ -46,7 +46,7 @@ class NewJob(msgspec.Struct, gc=False):
 
 
 class JobPatch(msgspec.Struct, gc=False):
-    """What became of a job posted earlier. `was`: the state it must have been in. None: unchanged."""
+    """Change of a job posted earlier. `was`: the state it must have been in. None: unchanged."""
 
     job_id: bytes
     was: int
@@ -77,7 +77,7 @@ class NewProvider(msgspec.Struct, gc=False):
 
 
 class ProviderPatch(msgspec.Struct, gc=False):
-    """What changed at a provider registered earlier; None: unchanged. `active_jobs` is a difference."""
+    """Change of a provider registered earlier; None: unchanged. `active_jobs` is a difference."""
 
     provider_id: int
     operator: bytes | None = None
@@ -93,7 +93,7 @@ class ProviderPatch(msgspec.Struct, gc=False):
     active_jobs: int = 0
 
 
-class Model(msgspec.Struct, gc=False):
+class CatalogueModel(msgspec.Struct, gc=False):
     model_id: int
     name: str
     enabled: bool
@@ -110,7 +110,7 @@ class Changes(msgspec.Struct):
     providers: dict[int, ProviderPatch] = {}
     gone_providers: set[int] = set()
     provider_models: dict[tuple[int, int], bool] = {}
-    models: dict[int, Model] = {}
+    models: dict[int, CatalogueModel] = {}
     slas: dict[int, bool] = {}
     fees: tuple[int, int] | None = None
     asks: dict[tuple[int, int, int], tuple[int, int] | None] = {}

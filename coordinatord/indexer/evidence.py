@@ -1,4 +1,4 @@
-"""What a node's answers must have in common before one event of them is believed. Pure: no node is asked here.
+"""Checks of a node's answers against each other, before one event of them is believed. Pure: no node is asked here.
 
 Headers must hang together by their parent hashes; a log must name the hash of the block that it is said to come
 from; a block whose bloom filter holds a registry's address, and for which no log came, is suspect.
@@ -11,26 +11,26 @@ import attrs
 from common.keccak import keccak256
 from common.refusal import Refused
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.blocks import Header, Log
 from coordinatord.chain.events import Event
 from coordinatord.chain.logs import Decoder
+from coordinatord.chain.rpc import BlockHeader, ChainLog
 
 Placed = tuple[int, int, Event]  # block, log index, event
 
 
 @attrs.frozen(slots=True)
-class Stretch:
+class BlockRange:
     """Consecutive blocks and the events in them, in the order of the chain."""
 
-    headers: Sequence[Header]
+    headers: Sequence[BlockHeader]
     events: Sequence[Placed]
 
     @property
-    def first(self) -> Header:
+    def first(self) -> BlockHeader:
         return self.headers[0]
 
     @property
-    def last(self) -> Header:
+    def last(self) -> BlockHeader:
         return self.headers[-1]
 
 
@@ -39,7 +39,7 @@ def lied(what: str) -> Retryable:
     return Retryable("chain_unreachable", f"the node's answers contradict each other: {what}")
 
 
-def check_linked(headers: Sequence[Header], first: int) -> None:
+def check_linked(headers: Sequence[BlockHeader], first: int) -> None:
     """The headers are those of `first` and up, each the parent of the next."""
     parent = headers[0].parent_hash
     for number, header in enumerate(headers, first):
@@ -50,8 +50,10 @@ def check_linked(headers: Sequence[Header], first: int) -> None:
         parent = header.hash
 
 
-def read_logs(headers: Sequence[Header], logs: Sequence[Log], decoder: Decoder) -> tuple[Stretch, list[Header]]:
-    """The stretch, and the headers of blocks without logs: what `suspects` is for."""
+def read_logs(
+    headers: Sequence[BlockHeader], logs: Sequence[ChainLog], decoder: Decoder
+) -> tuple[BlockRange, list[BlockHeader]]:
+    """The range, and the headers of blocks without logs: what `suspects` is for."""
     first = headers[0].height
     events: list[Placed] = []
     silent = [True] * len(headers)
@@ -77,7 +79,7 @@ def read_logs(headers: Sequence[Header], logs: Sequence[Log], decoder: Decoder) 
                 events.append((number, index, event))
     except (Refused, ValueError) as malformed:
         raise lied(str(malformed)) from malformed
-    return Stretch(headers, events), [header for header, empty in zip(headers, silent, strict=True) if empty]
+    return BlockRange(headers, events), [header for header, empty in zip(headers, silent, strict=True) if empty]
 
 
 def bloom_mask(address: str) -> int:
@@ -89,7 +91,7 @@ def bloom_mask(address: str) -> int:
     return mask
 
 
-def suspects(silent: Sequence[Header], masks: Sequence[int]) -> list[Header]:
+def suspects(silent: Sequence[BlockHeader], masks: Sequence[int]) -> list[BlockHeader]:
     """Those whose filters hold one of the addresses. On a full chain a few are innocent: a filter has collisions."""
     found = []
     for header in silent:

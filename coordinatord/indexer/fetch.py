@@ -14,19 +14,19 @@ import msgspec
 from anyio.streams.memory import MemoryObjectSendStream
 
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.blocks import Header, Log
 from coordinatord.chain.logs import Decoder
-from coordinatord.chain.rpc import CALLS_PER_REQUEST, Call, Rpc, decode_result, quantity, trouble_of
+from coordinatord.chain.rpc import (
+    CALLS_PER_REQUEST,
+    BlockHeader,
+    ChainLog,
+    Rpc,
+    RpcCall,
+    decode_result,
+    quantity,
+    retryable_of,
+)
 from coordinatord.chain.rpc_errors import Meaning, RpcError
-from coordinatord.indexer.evidence import Stretch, bloom_mask, check_linked, lied, read_logs, suspects
-
-# How many blocks to ask logs for at once: what the node allows, and what suits our own pipeline.
-#
-# A node that refuses a range mostly says what it would take; where it does not, the range is halved. The limit is
-# remembered and tried again only after a long run of successes, because each provider's limits are its own and some
-# count results, not blocks. Below the limit, the width follows the density of events: ranges of some thousand events
-# keep
-# fetching, decoding and writing busy at once, larger ones make them wait for each other.
+from coordinatord.indexer.evidence import BlockRange, bloom_mask, check_linked, lied, read_logs, suspects
 
 EVENTS_PER_RANGE: Final = 4000
 FIRST_WIDTH: Final = 16
@@ -60,7 +60,14 @@ def hinted_width(message: str, asked: int) -> int | None:
 
 
 class RangeWidth:
-    """The width to ask for next. `cap` is the operator's; it is never passed."""
+    """Number of blocks to ask logs for at once: what the node allows, and what suits our own pipeline.
+
+    A node that refuses a range mostly says what it would take; where it does not, the range is halved. The limit is
+    remembered and tried again only after a long run of successes, because each provider's limits are its own and some
+    count results, not blocks. Below the limit, the width follows the density of events: ranges of some thousand events
+    keep fetching, decoding and writing busy at once, larger ones make them wait for each other. `cap` is the
+    operator's; it is never passed.
+    """
 
     def __init__(self, cap: int) -> None:
         self._cap = cap
@@ -97,12 +104,12 @@ T = TypeVar("T")
 _RECEIPTS_PER_BATCH: Final = 10  # each may be as large as its block
 
 
-class _Receipt(msgspec.Struct):
-    logs: list[Log]
+class _ReceiptLogs(msgspec.Struct):
+    logs: list[ChainLog]
 
 
 class Source:
-    """One node, disbelieved."""
+    """Blocks and logs of one node, each answer checked."""
 
     def __init__(self, rpc: Rpc, decoder: Decoder) -> None:
         self._rpc = rpc
@@ -110,49 +117,49 @@ class Source:
         self._masks = [bloom_mask(address) for address in decoder.addresses]
         self._addresses = list(decoder.addresses)
 
-    async def head(self) -> Header:
-        return await self._one(Header, "eth_getBlockByNumber", "latest", False)
+    async def head(self) -> BlockHeader:
+        return await self._one(BlockHeader, "eth_getBlockByNumber", "latest", False)
 
     async def chain_id(self) -> int:
         return quantity(await self._one(object, "eth_chainId"))
 
-    async def headers(self, first: int, last: int) -> list[Header]:
+    async def headers(self, first: int, last: int) -> list[BlockHeader]:
         """Linked headers of all blocks from `first` to `last`."""
-        calls = [Call("eth_getBlockByNumber", (hex(number), False)) for number in range(first, last + 1)]
-        headers = await self._many(Header, calls, CALLS_PER_REQUEST)
+        calls = [RpcCall("eth_getBlockByNumber", (hex(number), False)) for number in range(first, last + 1)]
+        headers = await self._many(BlockHeader, calls, CALLS_PER_REQUEST)
         check_linked(headers, first)
         return headers
 
-    async def blocks(self, first: int, last: int) -> list[Stretch]:
-        """One stretch for each block; logs are asked for by hash, so that no reorg can come between."""
+    async def blocks(self, first: int, last: int) -> list[BlockRange]:
+        """One range for each block; logs are asked for by hash, so that no reorg can come between."""
         headers = await self.headers(first, last)
-        calls = [Call("eth_getLogs", ({"blockHash": h.hash, "address": self._addresses},)) for h in headers]
-        logs = await self._many(list[Log], calls, CALLS_PER_REQUEST)
+        calls = [RpcCall("eth_getLogs", ({"blockHash": h.hash, "address": self._addresses},)) for h in headers]
+        logs = await self._many(list[ChainLog], calls, CALLS_PER_REQUEST)
         read = [read_logs([h], found, self._decoder) for h, found in zip(headers, logs, strict=True)]
         await self._clear([header for _, silent in read for header in silent])
         return [stretch for stretch, _ in read]
 
-    async def range(self, first: int, last: int, width: RangeWidth) -> Stretch:
-        """All of them in one stretch. What the node says about too wide ranges is told to `width`."""
+    async def range(self, first: int, last: int, width: RangeWidth) -> BlockRange:
+        """All of them in one range. What the node says about too wide ranges is told to `width`."""
         headers = await self.headers(first, last)
         stretch, silent = read_logs(headers, await self._logs(first, last, width), self._decoder)
         await self._clear(silent)
         return stretch
 
-    async def _logs(self, first: int, last: int, width: RangeWidth) -> list[Log]:
-        found: list[Log] = []
+    async def _logs(self, first: int, last: int, width: RangeWidth) -> list[ChainLog]:
+        found: list[ChainLog] = []
         while first <= last:
             upto = last
             while True:
                 blocks = upto - first + 1
                 query = {"fromBlock": hex(first), "toBlock": hex(upto), "address": self._addresses}
                 try:
-                    logs = await self._rpc.call_as(list[Log], "eth_getLogs", query)
+                    logs = await self._rpc.call_as(list[ChainLog], "eth_getLogs", query)
                     break
                 except RpcError as error:
                     if error.meaning is not Meaning.RANGE_TOO_WIDE or blocks == 1:
                         width.struggled(blocks)
-                        raise trouble_of(error, "eth_getLogs") from error
+                        raise retryable_of(error, "eth_getLogs") from error
                     width.refused(blocks, error.message)
                     upto = first + min(width.blocks, blocks - 1) - 1
                 except Retryable:
@@ -163,14 +170,14 @@ class Source:
             first = upto + 1
         return found
 
-    async def _clear(self, silent: Sequence[Header]) -> None:
+    async def _clear(self, silent: Sequence[BlockHeader]) -> None:
         """Blocks without logs whose filters say otherwise: their receipts tell a collision from withheld logs."""
         doubtful = suspects(silent, self._masks)
         if not doubtful:
             return
-        calls = [Call("eth_getBlockReceipts", (header.hash,)) for header in doubtful]
+        calls = [RpcCall("eth_getBlockReceipts", (header.hash,)) for header in doubtful]
         for header, receipts in zip(
-            doubtful, await self._many(list[_Receipt], calls, _RECEIPTS_PER_BATCH), strict=True
+            doubtful, await self._many(list[_ReceiptLogs], calls, _RECEIPTS_PER_BATCH), strict=True
         ):
             if any(log.address.lower() in self._addresses for receipt in receipts for log in receipt.logs):
                 raise lied(f"it withheld logs of block {header.height}")
@@ -179,24 +186,22 @@ class Source:
         try:
             return await self._rpc.call_as(kind, method, *params)
         except RpcError as error:
-            raise trouble_of(error, method) from error
+            raise retryable_of(error, method) from error
 
-    async def _many(self, kind: type[T], calls: Sequence[Call], per_batch: int) -> list[T]:
+    async def _many(self, kind: type[T], calls: Sequence[RpcCall], per_batch: int) -> list[T]:
         results: list[T] = []
         for start in range(0, len(calls), per_batch):
             batch = calls[start : start + per_batch]
             try:
                 answers = await self._rpc.batch(batch)
             except RpcError as error:
-                raise trouble_of(error, batch[0].method) from error
+                raise retryable_of(error, batch[0].method) from error
             for call, answer in zip(batch, answers, strict=True):
                 if isinstance(answer, RpcError):
-                    raise trouble_of(answer, call.method) from answer
+                    raise retryable_of(answer, call.method) from answer
                 results.append(decode_result(answer, kind, call.method))
         return results
 
-
-# Ranges of blocks fetched ahead and handed over in order: while one is written, the next are on their way.
 
 AHEAD: Final = 2
 
@@ -204,7 +209,7 @@ Fetch = Callable[[int, int], Awaitable[T]]
 
 
 @attrs.define
-class _Pending(Generic[T]):
+class _PendingRange(Generic[T]):
     done: anyio.Event = attrs.field(factory=anyio.Event)
     outcome: T | Retryable | None = None
 
@@ -213,12 +218,14 @@ class _Pending(Generic[T]):
 async def prefetched(
     fetch: Fetch[T], first: int, last: int, width: Callable[[], int]
 ) -> AsyncIterator[Callable[[], Awaitable[T | None]]]:
-    """Yields a function that gives the next range, and None behind `last`; it raises what fetching raised.
+    """Ranges of blocks fetched ahead and handed over in order: while one is written, the next are on their way.
+
+    Yields a function that gives the next range, and None behind `last`; it raises what fetching raised.
 
     `width` is asked before each range, how many blocks it may have.
     """
     # The one being written and AHEAD more: the stream holds all of them but the one that its sender waits with.
-    send, receive = anyio.create_memory_object_stream[_Pending[T]](AHEAD - 1)
+    send, receive = anyio.create_memory_object_stream[_PendingRange[T]](AHEAD - 1)
 
     async def following() -> T | None:
         try:
@@ -244,21 +251,21 @@ async def prefetched(
 
 
 async def _plan(
-    send: MemoryObjectSendStream[_Pending[T]], fetch: Fetch[T], first: int, last: int, width: Callable[[], int]
+    send: MemoryObjectSendStream[_PendingRange[T]], fetch: Fetch[T], first: int, last: int, width: Callable[[], int]
 ) -> None:
     async with send, anyio.create_task_group() as fetches:
         while first <= last:
             upto = min(last, first + width() - 1)
-            pending = _Pending[T]()
+            pending = _PendingRange[T]()
             fetches.start_soon(_fetch, pending, fetch, first, upto)
             await send.send(pending)
             first = upto + 1
 
 
-async def _fetch(pending: _Pending[T], fetch: Fetch[T], first: int, upto: int) -> None:
-    # Trouble is handed over as a value, so that it surfaces in its turn and alone, not as a group.
+async def _fetch(pending: _PendingRange[T], fetch: Fetch[T], first: int, upto: int) -> None:
+    # An error is handed over as a value, so that it surfaces in its turn and alone, not as a group.
     try:
         pending.outcome = await fetch(first, upto)
-    except Retryable as trouble:
-        pending.outcome = trouble
+    except Retryable as error:
+        pending.outcome = error
     pending.done.set()

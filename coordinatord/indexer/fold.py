@@ -1,6 +1,6 @@
-"""Events to changes of rows, in memory: no database, no node.
+"""Events folded into changes of rows, in memory: no database, no node.
 
-A job posted, claimed and settled within one stretch becomes one new row. Nothing about earlier rows has to be known:
+A job posted, claimed and settled within one range becomes one new row. Nothing about earlier rows has to be known:
 what an event demands of its job's state is checked here when the job is new and by the writer when it is not.
 """
 
@@ -17,9 +17,9 @@ from coordinatord.indexer.changes import (
     CLAIMED,
     OPEN,
     SETTLED,
+    CatalogueModel,
     Changes,
     JobPatch,
-    Model,
     NewJob,
     NewProvider,
     ProviderPatch,
@@ -28,7 +28,7 @@ from coordinatord.indexer.changes import (
 
 
 class Fold:
-    """Feed it the events of a stretch in the order of the chain; `changes` is what they come to."""
+    """Feed it the events of a range in the order of the chain; `changes` is what they come to."""
 
     def __init__(self) -> None:
         self.changes = Changes()
@@ -112,7 +112,7 @@ class Fold:
     # --- catalogue ---
 
     def _model_set(self, event: ev.ModelSet) -> None:
-        self.changes.models[event.model_id] = Model(
+        self.changes.models[event.model_id] = CatalogueModel(
             event.model_id, event.name, event.enabled, event.owned_by, event.params_schema
         )
 

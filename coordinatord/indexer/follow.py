@@ -2,14 +2,14 @@
 
 from typing import Final
 
-import anyio
 import asyncpg
 import attrs
 import structlog
 
 from coordinatord.base import metrics
+from coordinatord.base.concurrency import Wake
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.blocks import Header
+from coordinatord.chain.rpc import BlockHeader
 from coordinatord.database.connections import Connection, Database
 from coordinatord.database.locks import hold_role
 from coordinatord.database.notices import RELAY_ENDED, Notices
@@ -25,9 +25,7 @@ from coordinatord.indexer.changes import Contradiction
 from coordinatord.indexer.evidence import lied
 from coordinatord.indexer.fetch import RangeWidth, Source, prefetched
 from coordinatord.indexer.tables_sql import build_job_indexes, drop_job_indexes
-from coordinatord.indexer.undo_sql import KeptBlock, Position, kept_blocks, read_position
-
-# Where the node's chain and the index's part.
+from coordinatord.indexer.undo_sql import IndexPosition, KeptBlock, kept_blocks, read_position
 
 _STEP: Final = 16  # headers asked for at once; most reorgs are shallower
 
@@ -66,32 +64,17 @@ class IndexerSettings:
     journal_blocks: int
 
 
-class Wake:
-    """A hint that there may be a new block: from the relayer of this process, or by notice from another's."""
-
-    def __init__(self) -> None:
-        self._hinted = anyio.Event()
-
-    def hint(self) -> None:
-        self._hinted.set()
-
-    async def wait(self, seconds: float) -> None:
-        """Until hinted, or as long as the poll interval. A hint given before the call counts."""
-        with anyio.move_on_after(seconds):
-            await self._hinted.wait()
-        self._hinted = anyio.Event()
-
-
 async def run_indexer(
     database: Database, source: Source, settings: IndexerSettings, notices: Notices, wake: Wake
 ) -> None:
-    """Index whenever this process holds the role, until cancelled."""
+    """Index whenever this process holds the role, until cancelled. `wake`: hints that there may be a new block, from
+    the relayer of this process or by notice from another's."""
     role = f"indexer:{settings.chain_id}"
-    async with notices.subscribe(RELAY_ENDED, lambda _: wake.hint()):
-        await hold_role(database, role, lambda connection: Follower(source, settings, wake).follow(connection))
+    async with notices.subscribe(RELAY_ENDED, lambda _: wake()):
+        await hold_role(database, role, lambda connection: IndexFollower(source, settings, wake).follow(connection))
 
 
-class Follower:
+class IndexFollower:
     """One term of the role. Its only state is what the position row holds, read when the term begins."""
 
     def __init__(self, source: Source, settings: IndexerSettings, wake: Wake) -> None:
@@ -99,20 +82,20 @@ class Follower:
         self._settings = settings
         self._wake = wake
         self._width = RangeWidth(settings.getlogs_cap)
-        self._position: Position | None = None
+        self._position: IndexPosition | None = None
         self._stalled: str | None = None
         self._contradictions = 0
         self._job_indexes_built = False
         self._marks_missing = True  # as far as is known; also when another term was ended in the middle of them
 
     async def follow(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
-        """Until cancelled, or until the connection is lost. Trouble with the node is waited out."""
+        """Until cancelled, or until the connection is lost. Errors of the node are waited out."""
         self._position = await read_position(connection)
         while True:
             try:
                 await self.catch_up(connection)
-            except Retryable as trouble:
-                await self.stall(connection, trouble)
+            except Retryable as error:
+                await self.stall(connection, error)
             else:
                 self._contradictions = 0
                 if self._stalled is not None:
@@ -144,7 +127,7 @@ class Follower:
 
     # --- forward ---
 
-    async def _target(self) -> Header:
+    async def _target(self) -> BlockHeader:
         head = await self._source.head()
         metrics.index_head.set(head.height)
         if self._position is not None:  # readiness says the same, but only when somebody asks for it
@@ -155,7 +138,7 @@ class Follower:
         number = max(0, head.height - depth)
         return (await self._source.headers(number, number))[0]
 
-    async def _go_to(self, connection: Connection, target: Header) -> int:
+    async def _go_to(self, connection: Connection, target: BlockHeader) -> int:
         bulk_upto = target.height - self._settings.journal_blocks
         steps = 0
         if self._next <= bulk_upto:
@@ -211,7 +194,7 @@ class Follower:
     def _rebuilding(self) -> bool:
         return self._position is not None and self._position.rebuilding
 
-    def _continues(self, header: Header) -> bool:
+    def _continues(self, header: BlockHeader) -> bool:
         """True where nothing is indexed yet: the first block's parent is not ours to know."""
         position = self._position
         if position is None or position.block_number < self._settings.deploy_block:
@@ -220,7 +203,7 @@ class Follower:
 
     # --- back ---
 
-    async def _leave_fork(self, connection: Connection, target: Header) -> Position | None:
+    async def _leave_fork(self, connection: Connection, target: BlockHeader) -> IndexPosition | None:
         """A target at or below the position is either a node that is behind (left alone) or another chain."""
         position = self._position
         if position is not None and target.height <= position.block_number:
@@ -229,7 +212,7 @@ class Follower:
                 await self._fork(connection, target)
         return self._position
 
-    async def _fork(self, connection: Connection, target: Header) -> None:
+    async def _fork(self, connection: Connection, target: BlockHeader) -> None:
         position = self._position
         if position is None:
             return
@@ -251,12 +234,12 @@ class Follower:
         metrics.index_reorgs.inc()
         metrics.index_reorg_depth.observe(depth)
 
-    async def stall(self, connection: Connection, trouble: Retryable) -> None:
-        """What to do about trouble in `catch_up`: mostly to say so once, and wait."""
-        if self._stalled != trouble.message:
-            log.warning("index stalls", reason=trouble.message, code=trouble.code)
-            self._stalled = trouble.message
-        if not isinstance(trouble, Contradiction):
+    async def stall(self, connection: Connection, error: Retryable) -> None:
+        """Log an error of `catch_up` once; after too many contradictions, rebuild the index."""
+        if self._stalled != error.message:
+            log.warning("index stalls", reason=error.message, code=error.code)
+            self._stalled = error.message
+        if not isinstance(error, Contradiction):
             return
         self._contradictions += 1
         if self._contradictions >= _CONTRADICTIONS_BELIEVED:

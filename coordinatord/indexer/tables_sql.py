@@ -13,7 +13,7 @@ import msgspec.structs
 from coordinatord.database.connections import Connection
 from coordinatord.indexer.changes import OPEN, Changes, JobPatch, NewJob, contradiction
 
-# Rows of `jobs` in PostgreSQL's COPY text format: a quarter of the time of binding 25 parameters.
+# Rows of `jobs` in PostgreSQL's COPY text format, which takes a quarter of the time of binding 25 parameters.
 
 COLUMNS: Final = ("ordinal", *NewJob.__struct_fields__)
 POSTED: Final = COLUMNS[
@@ -294,13 +294,10 @@ async def build_job_indexes(connection: Connection) -> None:
 # Expired jobs: an open one past its `expires_at` stands in the table as the registry tells it, ended, because of 5.
 #
 # No event says so. The mark is a function of the row and of the indexed block's time, which is why it is not
-# journaled:
-# whoever moves the position brings the marks along, in the same transaction. Anybody can have any number of jobs
-# expire
-# at one moment, and an index that stands still while it marks them keeps everybody waiting: of more than AT_ONCE the
-# rest
-# is marked in further transactions, between the blocks that come meanwhile. Until then such a row reads as marked
-# (`book/sql.py`), and is leased to nobody.
+# journaled: whoever moves the position brings the marks along, in the same transaction. Anybody can have any number
+# of jobs expire at one moment, and an index that stands still while it marks them keeps everybody waiting: of more
+# than AT_ONCE the rest is marked in further transactions, between the blocks that come meanwhile. Until then such a
+# row reads as marked (`book/sql.py`), and is leased to nobody.
 #
 # A first backfill marks when it is done, together with building the indexes; nobody reads meanwhile.
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import attrs
 
-from coordinatord.database.connections import Connection, Line
+from coordinatord.database.connections import Connection, PreparedConnection
 from coordinatord.database.notices import INDEX_MOVED
 
 # What the triggers journal, with the primary keys: the migration's list.
@@ -110,7 +110,7 @@ async def empty_index(connection: Connection) -> None:
 
 
 @attrs.frozen(slots=True)
-class Position:
+class IndexPosition:
     """The last block indexed. While `rebuilding`, the tables are being replayed and must not be read."""
 
     block_number: int
@@ -122,19 +122,19 @@ class Position:
 _READ: Final = "select block_number, block_hash, block_time, rebuilding from index_position"
 
 
-async def read_position(connection: Connection) -> Position | None:
+async def read_position(connection: Connection) -> IndexPosition | None:
     """None before the first block was indexed."""
     row = await connection.fetchrow(_READ)
-    return Position(**row) if row is not None else None
+    return IndexPosition(**row) if row is not None else None
 
 
-async def read_position_in_time(line: Line) -> Position | None:
+async def read_position_in_time(line: PreparedConnection) -> IndexPosition | None:
     """The same; Retryable when the database does not answer, or not soon."""
     rows = await line.fetch(_READ)
-    return Position(**rows[0]) if rows else None
+    return IndexPosition(**rows[0]) if rows else None
 
 
-async def move_position(connection: Connection, position: Position) -> None:
+async def move_position(connection: Connection, position: IndexPosition) -> None:
     """Also tells whoever waits for the index to move; they hear it when the transaction commits."""
     await connection.execute(
         "with moved as ("

@@ -10,11 +10,11 @@ import attrs
 
 from common.address_book import AddressBook
 from coordinatord.base.errors import Fatal
-from coordinatord.market.contracts import ZERO, Call, Contract
+from coordinatord.market.contracts import ZERO, Contract, ContractCall
 from coordinatord.market.deployment import JOBS, PROVIDERS, REGISTRIES
-from coordinatord.market.node import Node, admin_events
+from coordinatord.market.node import RetryingNode, admin_events
 from coordinatord.market.reading import STATUSES, contracts_of, provider
-from coordinatord.market.terms import Model
+from coordinatord.market.terms import ModelTerms
 
 
 @attrs.frozen(slots=True)
@@ -22,7 +22,7 @@ class Action:
     """`by`: the account that may send the calls. `already`: why there are none."""
 
     by: str
-    calls: tuple[Call, ...]
+    calls: tuple[ContractCall, ...]
     already: str = ""
 
 
@@ -30,7 +30,7 @@ class Action:
 class Admin:
     """Reads the chain for each action, and sends nothing."""
 
-    node: Node
+    node: RetryingNode
     book: AddressBook
     span: int
 
@@ -68,7 +68,7 @@ class Admin:
 
     # --- the catalogue ---
 
-    def set_model(self, model: Model, enabled: bool) -> Action:
+    def set_model(self, model: ModelTerms, enabled: bool) -> Action:
         latest = self._model(model.model_id)
         same = latest == model and self._read(JOBS, "modelEnabled", model.model_id)[0] == enabled
         words = f"model {model.model_id} {model.name}, {'enabled' if enabled else 'disabled'}"
@@ -182,15 +182,15 @@ class Admin:
             raise Fatal(f"the registries have different owners ({said}): let one account own them all first")
         return str(next(iter(owners.values())))
 
-    def _set_model(self, words: str, same: bool, model: Model, enabled: bool) -> Action:
+    def _set_model(self, words: str, same: bool, model: ModelTerms, enabled: bool) -> Action:
         told = (model.model_id, model.name, enabled, model.owned_by, model.params_schema)
         return self._one(JOBS, words, same, "setModel", *told)
 
-    def _model(self, model_id: int) -> Model | None:
+    def _model(self, model_id: int) -> ModelTerms | None:
         """As it was set last; the chain keeps names in events only."""
         events = admin_events(self.node, self._contracts(), self.book.deploy_block, self.node.head(), self.span)
         told = [e.values for e in events if e.name == "ModelSet" and e.values["modelId"] == model_id]
-        return Model(model_id, told[-1]["name"], told[-1]["ownedBy"], told[-1]["paramsSchema"]) if told else None
+        return ModelTerms(model_id, told[-1]["name"], told[-1]["ownedBy"], told[-1]["paramsSchema"]) if told else None
 
     def _provider(self, provider_id: int) -> dict[str, Any]:
         state = provider(self.node, self._contracts()[PROVIDERS], provider_id)

@@ -16,13 +16,13 @@ from coordinatord.chain.rpc_errors import RpcError
 from coordinatord.market import actions, explorer, sending, status
 from coordinatord.market.admin import Action, Admin
 from coordinatord.market.contracts import read_address
-from coordinatord.market.deploy import Deployment, deploy, dry_run
-from coordinatord.market.journal import Journal
-from coordinatord.market.node import Node, connect
+from coordinatord.market.deploy import MarketDeployment, deploy, dry_run
+from coordinatord.market.journal import DeploymentJournal
+from coordinatord.market.node import RetryingNode, connect
 from coordinatord.market.reading import read_market
-from coordinatord.market.sending import Sender, SendOptions, Step, refusal
+from coordinatord.market.sending import Sender, SendingStep, SendOptions, refusal
 from coordinatord.market.signers import (
-    Signer,
+    TransactionSigner,
     from_command,
     from_key_file,
     from_keystore,
@@ -30,7 +30,7 @@ from coordinatord.market.signers import (
     new_keystore,
 )
 from coordinatord.market.status import conformity, soundness, table
-from coordinatord.market.terms import GWEI, FeeOptions, Terms, read_terms
+from coordinatord.market.terms import GWEI, FeeOptions, MarketTerms, read_terms
 
 
 def main(words: Sequence[str]) -> None:
@@ -88,7 +88,7 @@ def _parser() -> ArgumentParser:
 # --- the commands ---
 
 
-def _deploy(arguments: Namespace, node: Node) -> None:
+def _deploy(arguments: Namespace, node: RetryingNode) -> None:
     terms = _terms(arguments)
     send = _send_options(arguments)
     if arguments.dry_run:
@@ -99,11 +99,11 @@ def _deploy(arguments: Namespace, node: Node) -> None:
         return
     if arguments.out is None:
         raise Fatal("--out must name the file that the address book is written to")
-    deployment = Deployment(node, _signer(arguments), terms, send, _say)
+    deployment = MarketDeployment(node, _signer(arguments), terms, send, _say)
     deploy(deployment, arguments.out, arguments.span, arguments.verification)
 
 
-def _verify(arguments: Namespace, node: Node) -> None:
+def _verify(arguments: Namespace, node: RetryingNode) -> None:
     terms, book = _terms(arguments), _book(arguments)
     market = read_market(node, book, arguments.span, _aside)
     rows = soundness(market, book) + conformity(market, terms)
@@ -112,7 +112,7 @@ def _verify(arguments: Namespace, node: Node) -> None:
         sys.exit(1)
 
 
-def _status(arguments: Namespace, node: Node) -> None:
+def _status(arguments: Namespace, node: RetryingNode) -> None:
     book = _book(arguments)
     market = read_market(node, book, arguments.span, _aside)
     rows = status.facts(market, book)
@@ -121,12 +121,12 @@ def _status(arguments: Namespace, node: Node) -> None:
         sys.exit(1)
 
 
-def _explorer(arguments: Namespace, node: Node) -> None:
+def _explorer(arguments: Namespace, node: RetryingNode) -> None:
     market = read_market(node, _book(arguments), arguments.span, _aside)
     print("\n".join(map(str, explorer.write_folder(arguments.out, node, market))))
 
 
-def _admin(arguments: Namespace, node: Node) -> None:
+def _admin(arguments: Namespace, node: RetryingNode) -> None:
     book = _book(arguments)
     if node.chain_id() != book.chain_id:
         raise Fatal(f"chainId: the address book is for chain {book.chain_id}, the RPC endpoint serves another")
@@ -143,12 +143,12 @@ def _admin(arguments: Namespace, node: Node) -> None:
     signer = _signer(arguments)
     if signer.address != action.by:
         raise Fatal(f"{signer.address} may not do this, {action.by} may: use its key, or --calldata for a multisig")
-    steps = [Step(call.words, n, None, partial(_as_it_is, call)) for n, call in enumerate(action.calls)]
-    Sender(node, signer, book.chain_id, _send_options(arguments), Journal(None, {}), _say).run(steps)
+    steps = [SendingStep(call.words, n, None, partial(_as_it_is, call)) for n, call in enumerate(action.calls)]
+    Sender(node, signer, book.chain_id, _send_options(arguments), DeploymentJournal(None, {}), _say).run(steps)
     print("done")
 
 
-def _try_out(node: Node, action: Action) -> None:
+def _try_out(node: RetryingNode, action: Action) -> None:
     """Fatal when a contract would refuse one of the calls now: none rests on those before it."""
     for call in action.calls:
         try:
@@ -255,7 +255,7 @@ def _admin_options(parser: ArgumentParser) -> None:
 # --- their values ---
 
 
-def _terms(arguments: Namespace) -> Terms:
+def _terms(arguments: Namespace) -> MarketTerms:
     names = (
         *("token", "token_name", "token_version", "owner", "treasury", "chain_id", "decimals", "fee_bps", "gas_fee"),
         *("max_gas_fee", "point_price", "token_gas", "slas", "relayers", "models"),
@@ -279,8 +279,8 @@ def _names_signer(arguments: Namespace) -> bool:
     return any(one is not None for one in (arguments.keystore, arguments.key_file, arguments.signer))
 
 
-def _signer(arguments: Namespace) -> Signer:
-    signer: Signer
+def _signer(arguments: Namespace) -> TransactionSigner:
+    signer: TransactionSigner
     if arguments.signer is not None:
         if arguments.sender is None:
             raise Fatal("--signer needs --from, the account that it signs as")

@@ -24,7 +24,7 @@ _LANGUAGE_ERRORS: Final[Mapping[bytes, tuple[str, Sequence[str]]]] = {
 
 
 @attrs.frozen(slots=True)
-class Call:
+class ContractCall:
     """One transaction to be made: `to` is None for a deployment. `words` tell a person what it does."""
 
     words: str
@@ -54,11 +54,11 @@ class Contract:
         artifact = artifacts.load(self.name)
         return artifacts.selector(artifact, function) + encode(_types(self._function(function)["inputs"]), arguments)
 
-    def call(self, words: str, function: str, *arguments: object) -> Call:
-        return Call(words, self.address, self.calldata(function, *arguments))
+    def call(self, words: str, function: str, *arguments: object) -> ContractCall:
+        return ContractCall(words, self.address, self.calldata(function, *arguments))
 
     def answer(self, function: str, data: bytes) -> tuple[Any, ...]:
-        """What a call of `function` answered; Refused when that is not what the function returns."""
+        """Values that a call of `function` answered; Refused when that is not what the function returns."""
         try:
             values = decode(_types(self._function(function)["outputs"]), data)
         except DecodingError:

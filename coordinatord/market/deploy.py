@@ -1,7 +1,7 @@
 """Deployment of a market: checked, deployed, wired, set, handed over, verified, written down.
 
-A run may be killed at any moment; the same command goes on where it stood (see `journal`). The address book is
-written last, when the chain says that every fact is right.
+A run may be killed at any moment; the same command goes on where it stood (see `journal`). The address book is written
+last, when the chain says that every fact is right.
 """
 
 import json
@@ -16,30 +16,30 @@ from common.keccak import keccak256
 from common.scalars import hex_of
 from coordinatord.base.errors import Fatal
 from coordinatord.market import explorer
-from coordinatord.market.contracts import Call, Contract
+from coordinatord.market.contracts import Contract, ContractCall
 from coordinatord.market.deployment import ASKS, JOBS, PROVIDERS, REGISTRIES, steps
-from coordinatord.market.journal import Journal, opened, replace_file
-from coordinatord.market.node import Node
+from coordinatord.market.journal import DeploymentJournal, opened, replace_file
+from coordinatord.market.node import RetryingNode
 from coordinatord.market.preflight import check_chain_and_token, costs, plan, require_funds
-from coordinatord.market.reading import Market, read_market
-from coordinatord.market.sending import Say, Sender, SendOptions, Step, as_text
-from coordinatord.market.signers import Signer
+from coordinatord.market.reading import MarketState, read_market
+from coordinatord.market.sending import Say, Sender, SendingStep, SendOptions, as_text
+from coordinatord.market.signers import TransactionSigner
 from coordinatord.market.status import Row, conformity, soundness, table
-from coordinatord.market.terms import Terms, current_fees
+from coordinatord.market.terms import MarketTerms, current_fees
 from coordinatord.market.token_checks import TokenFacts
 
 
 @attrs.frozen(slots=True)
-class Deployment:
+class MarketDeployment:
     """One market, by one account, on one chain."""
 
-    node: Node
-    signer: Signer
-    terms: Terms
+    node: RetryingNode
+    signer: TransactionSigner
+    terms: MarketTerms
     options: SendOptions
     say: Say
 
-    def carry_out(self, facts: TokenFacts, journal: Journal) -> AddressBook:
+    def carry_out(self, facts: TokenFacts, journal: DeploymentJournal) -> AddressBook:
         """The transactions, but for those that the journal has; the book of what stands on the chain then."""
         sender = Sender(self.node, self.signer, self.terms.chain_id, self.options, journal, self.say)
         of = steps(self.terms, self.signer.address)
@@ -58,7 +58,7 @@ class Deployment:
         )
 
     def identity(self) -> dict[str, object]:
-        """What makes it this deployment: gone on with anything else, it would be half one and half another."""
+        """Identity of this deployment: gone on with anything else, it would be half one and half another."""
         return {
             "genesis": self.node.genesis(),
             "deployer": self.signer.address,
@@ -66,14 +66,14 @@ class Deployment:
             "terms": self.terms.as_json(),
         }
 
-    def show_costs(self, journal: Journal) -> None:
+    def show_costs(self, journal: DeploymentJournal) -> None:
         """Of the steps that are left. Fatal when the account cannot pay for them."""
         left = [step for step in steps(self.terms, self.signer.address) if step.key not in journal.entries]
         if left:
             _show_costs(self.node, self.signer.address, left, self.options, self.say)
 
 
-def deploy(deployment: Deployment, out: Path, span: int, verification: Path | None = None) -> AddressBook:
+def deploy(deployment: MarketDeployment, out: Path, span: int, verification: Path | None = None) -> AddressBook:
     """The whole of it. Fatal says what stands in the way, and what to do."""
     node, terms, say = deployment.node, deployment.terms, deployment.say
     facts, rows = check_chain_and_token(node, terms)
@@ -98,14 +98,14 @@ def deploy(deployment: Deployment, out: Path, span: int, verification: Path | No
     return book
 
 
-def dry_run(node: Node, deployer: str, terms: Terms, options: SendOptions, say: Say) -> None:
+def dry_run(node: RetryingNode, deployer: str, terms: MarketTerms, options: SendOptions, say: Say) -> None:
     """The checks, the plan and its costs; nothing is signed."""
     _, rows = check_chain_and_token(node, terms)
     say(table(rows))
     _show_costs(node, deployer, steps(terms, deployer), options, say)
 
 
-def _show_costs(node: Node, deployer: str, left: Sequence[Step], options: SendOptions, say: Say) -> None:
+def _show_costs(node: RetryingNode, deployer: str, left: Sequence[SendingStep], options: SendOptions, say: Say) -> None:
     of, fees, balance = costs(node, deployer, left), current_fees(node, options.fees), node.balance(deployer)
     say("\n" + plan(of, fees, balance, deployer) + "\n")
     require_funds(of, fees, balance, deployer)
@@ -115,8 +115,8 @@ def journal_path(out: Path) -> Path:
     return out.with_name(out.name + ".journal")
 
 
-def acceptance(market: Market) -> list[Call]:
-    """What the new owner has to send, for each registry that is offered to it."""
+def acceptance(market: MarketState) -> list[ContractCall]:
+    """Calls that the new owner has to send, for each registry that is offered to it."""
     return [
         Contract(name, registry.contract.address).call(
             f"{name}: accept ownership, as {registry.pending_owner}", "acceptOwnership"
@@ -132,7 +132,7 @@ def _require_right(rows: Sequence[Row]) -> None:
         raise Fatal(f"the chain differs from the terms, and no address book is written: {'; '.join(wrong)}")
 
 
-def _tell_heir(market: Market, say: Say) -> None:
+def _tell_heir(market: MarketState, say: Say) -> None:
     calls = acceptance(market)
     if calls:
         say("\nthe new owner accepts by sending these; until then the deployer's key has every power:\n")

@@ -7,9 +7,9 @@ verifying, explorers) follows from here.
 from collections.abc import Callable
 from typing import Final
 
-from coordinatord.market.contracts import Call, Contract, constructor_arguments, creation
-from coordinatord.market.sending import Addresses, Step
-from coordinatord.market.terms import LEAST_TOKEN_GAS, Terms
+from coordinatord.market.contracts import Contract, ContractCall, constructor_arguments, creation
+from coordinatord.market.sending import Addresses, SendingStep
+from coordinatord.market.terms import LEAST_TOKEN_GAS, MarketTerms
 
 PROVIDERS: Final = "ProviderRegistry"
 JOBS: Final = "JobRegistry"
@@ -17,7 +17,7 @@ ASKS: Final = "AskRegistry"
 REGISTRIES: Final = (PROVIDERS, JOBS, ASKS)
 
 
-def arguments_of(name: str, terms: Terms, deployer: str, addresses: Addresses) -> tuple[object, ...]:
+def arguments_of(name: str, terms: MarketTerms, deployer: str, addresses: Addresses) -> tuple[object, ...]:
     """The constructor's arguments. The deployer owns what it deploys until everything is set."""
     match name:
         case "ProviderRegistry":
@@ -29,11 +29,11 @@ def arguments_of(name: str, terms: Terms, deployer: str, addresses: Addresses) -
     raise KeyError(name)
 
 
-def encoded_arguments(name: str, terms: Terms, deployer: str, addresses: Addresses) -> bytes:
+def encoded_arguments(name: str, terms: MarketTerms, deployer: str, addresses: Addresses) -> bytes:
     return constructor_arguments(name, *arguments_of(name, terms, deployer, addresses))
 
 
-def steps(terms: Terms, deployer: str) -> list[Step]:
+def steps(terms: MarketTerms, deployer: str) -> list[SendingStep]:
     """In the order of their nonces."""
     plan = [_creation(PROVIDERS, 1, terms, deployer)]
     plan += [_creation(name, 2, terms, deployer) for name in (JOBS, ASKS)]
@@ -58,25 +58,25 @@ def steps(terms: Terms, deployer: str) -> list[Step]:
     return plan
 
 
-def _creation(name: str, stage: int, terms: Terms, deployer: str) -> Step:
+def _creation(name: str, stage: int, terms: MarketTerms, deployer: str) -> SendingStep:
     words = f"deploy {name}"
 
-    def build(addresses: Addresses) -> Call:
-        return Call(words, None, creation(name, *arguments_of(name, terms, deployer, addresses)))
+    def build(addresses: Addresses) -> ContractCall:
+        return ContractCall(words, None, creation(name, *arguments_of(name, terms, deployer, addresses)))
 
-    return Step(words, stage, name, build)
+    return SendingStep(words, stage, name, build)
 
 
-def _set(stage: int, registry: str, function: str, words: str, *arguments: object) -> Step:
+def _set(stage: int, registry: str, function: str, words: str, *arguments: object) -> SendingStep:
     return _step(stage, registry, function, words, lambda _: arguments)
 
 
 def _step(
     stage: int, registry: str, function: str, words: str, arguments: Callable[[Addresses], tuple[object, ...]]
-) -> Step:
+) -> SendingStep:
     said = f"{registry}: {words}"
 
-    def build(addresses: Addresses) -> Call:
+    def build(addresses: Addresses) -> ContractCall:
         return Contract(registry, addresses[registry]).call(said, function, *arguments(addresses))
 
-    return Step(said, stage, None, build)
+    return SendingStep(said, stage, None, build)

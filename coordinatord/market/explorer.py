@@ -1,4 +1,5 @@
-"""What explorers verify a contract by: the compiler's standard JSON input and the constructor's arguments."""
+"""Files for block explorers to verify a contract by: the compiler's standard JSON input, the constructor's
+arguments."""
 
 import json
 from pathlib import Path
@@ -8,12 +9,12 @@ from common import artifacts
 from coordinatord.base.errors import Fatal
 from coordinatord.market.deployment import REGISTRIES
 from coordinatord.market.journal import replace_file
-from coordinatord.market.node import Node
-from coordinatord.market.reading import Market
+from coordinatord.market.node import RetryingNode
+from coordinatord.market.reading import MarketState
 
 
 def standard_input(name: str) -> dict[str, Any]:
-    """What `solc --standard-json` compiles to exactly the bytecode that this release deploys."""
+    """Input that `solc --standard-json` compiles to exactly the bytecode that this release deploys."""
     written = artifacts.sources()
     paths = written["contracts"][name]
     return {
@@ -23,7 +24,7 @@ def standard_input(name: str) -> dict[str, Any]:
     }
 
 
-def write_folder(folder: Path, node: Node, market: Market) -> list[Path]:
+def write_folder(folder: Path, node: RetryingNode, market: MarketState) -> list[Path]:
     """Two files for each registry, and one that says what to fill into an explorer's form. The files written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -54,7 +55,7 @@ def write_folder(folder: Path, node: Node, market: Market) -> list[Path]:
     return [*written, folder / "contracts.json"]
 
 
-def creation_arguments(node: Node, market: Market, name: str) -> bytes:
+def creation_arguments(node: RetryingNode, market: MarketState, name: str) -> bytes:
     """The encoded arguments that a registry was deployed with: what follows the bytecode in its transaction."""
     created = market.registries[name].created
     if created is None:

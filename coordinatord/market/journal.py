@@ -31,7 +31,7 @@ class Attempt:
 
 
 @attrs.frozen(slots=True)
-class Entry:
+class DeploymentEntry:
     """A step that was signed. `block` is None until it is confirmed."""
 
     nonce: int
@@ -42,14 +42,14 @@ class Entry:
 
 
 @attrs.define(slots=True)
-class Journal:
+class DeploymentJournal:
     """`path` is None for a deployment that is not resumed: a local chain's."""
 
     path: Path | None
     run: Mapping[str, Any]  # what must be the same when it goes on
-    entries: dict[str, Entry] = attrs.field(factory=dict)
+    entries: dict[str, DeploymentEntry] = attrs.field(factory=dict)
 
-    def write(self, key: str, entry: Entry | None) -> None:
+    def write(self, key: str, entry: DeploymentEntry | None) -> None:
         """On the disk when this returns. None forgets a step that can never be mined."""
         if entry is None:
             del self.entries[key]
@@ -69,7 +69,7 @@ class Journal:
 
 
 @contextmanager
-def opened(path: Path, run: Mapping[str, Any]) -> Iterator[Journal]:
+def opened(path: Path, run: Mapping[str, Any]) -> Iterator[DeploymentJournal]:
     """The journal of this deployment, new or gone on with; Fatal when it is of another one, or in use."""
     try:
         lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -81,12 +81,12 @@ def opened(path: Path, run: Mapping[str, Any]) -> Iterator[Journal]:
         except BlockingIOError:
             raise Fatal(f"another run is at work on {path}: let it end, or end it") from None
         run = json.loads(json.dumps(run))  # as it reads back
-        yield _read(path, run) if path.exists() else Journal(path, run)
+        yield _read(path, run) if path.exists() else DeploymentJournal(path, run)
     finally:
         os.close(lock)
 
 
-def _read(path: Path, run: Mapping[str, Any]) -> Journal:
+def _read(path: Path, run: Mapping[str, Any]) -> DeploymentJournal:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         if document["version"] != _VERSION:
@@ -102,11 +102,13 @@ def _read(path: Path, run: Mapping[str, Any]) -> Journal:
             f"{path} is the journal of a deployment whose {name} was {was}; now it is {now}. Run it with the values it "
             "began with and change them afterwards (`coordinatord market admin`), or deploy anew with another --out"
         )
-    return Journal(path, run, entries)
+    return DeploymentJournal(path, run, entries)
 
 
-def _entry(document: Mapping[str, Any]) -> Entry:
-    return Entry(**(dict(document) | {"attempts": tuple(Attempt(**attempt) for attempt in document["attempts"])}))
+def _entry(document: Mapping[str, Any]) -> DeploymentEntry:
+    return DeploymentEntry(
+        **(dict(document) | {"attempts": tuple(Attempt(**attempt) for attempt in document["attempts"])})
+    )
 
 
 def _first_difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, object, object] | None:

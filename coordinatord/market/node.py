@@ -14,7 +14,7 @@ from anyio.from_thread import start_blocking_portal
 
 from common.scalars import hex_of
 from coordinatord.base.errors import Fatal, Retryable
-from coordinatord.base.http_client import NoAnswer
+from coordinatord.base.http_client import NoResponse
 from coordinatord.chain.rpc import open_transport
 from coordinatord.chain.rpc_errors import Meaning, RpcError, read_error
 from coordinatord.market.contracts import Contract, Event, read_event, topic
@@ -26,7 +26,7 @@ _ASK_AGAIN: Final = (429, 500, 502, 503, 504)
 
 
 @attrs.frozen(slots=True)
-class Node:
+class RetryingNode:
     """Every method raises Retryable when the node does not answer, RpcError when it answers with an error."""
 
     _post: Callable[[bytes], tuple[int, bytes]]  # raises NoAnswer
@@ -48,7 +48,7 @@ class Node:
         try:
             status, raw = self._post(msgspec.json.encode(body))
             answer = json.loads(raw)
-        except NoAnswer as error:
+        except NoResponse as error:
             self._stumble(last, str(error))
         except ValueError:
             self._stumble(last or status not in _ASK_AGAIN, f"HTTP {status}, no JSON")
@@ -100,7 +100,7 @@ class Node:
         return bytes.fromhex(answer[2:])
 
     def read(self, contract: Contract, function: str, *arguments: object) -> tuple[Any, ...]:
-        """What a view of one of our contracts answers; Fatal when something else stands at its address."""
+        """Answer of a view of one of our contracts; Fatal when something else stands at its address."""
         try:
             data = self.call(contract.address, contract.calldata(function, *arguments))
         except RpcError as error:
@@ -133,7 +133,7 @@ class _Stumbled(Exception):
     """Asked once more."""
 
 
-def connect(rpc_url: str) -> AbstractContextManager[Node]:
+def connect(rpc_url: str) -> AbstractContextManager[RetryingNode]:
     """Node to be asked within a block. Raises Fatal for an address that is not HTTP's."""
     if urlsplit(rpc_url).scheme not in ("http", "https") or not urlsplit(rpc_url).hostname:
         raise Fatal("the RPC endpoint must be an http:// or https:// address")
@@ -141,11 +141,11 @@ def connect(rpc_url: str) -> AbstractContextManager[Node]:
 
 
 @contextmanager
-def _connected(rpc_url: str) -> Iterator[Node]:
+def _connected(rpc_url: str) -> Iterator[RetryingNode]:
     """Over the daemon's own HTTP client, in an event loop beside this thread."""
     transport = open_transport(rpc_url, connections=1, patience=_TIMEOUT_SECONDS, trust_env=True)
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(transport) as post:
-        yield Node(partial(portal.call, post), rpc_url)
+        yield RetryingNode(partial(portal.call, post), rpc_url)
 
 
 # By contract; a contract's log with another topic is none of an admin's.
@@ -157,7 +157,9 @@ _EVENTS: Final = {
 _TOO_MUCH: Final = (Meaning.RANGE_TOO_WIDE, Meaning.INTERNAL)
 
 
-def admin_events(node: Node, registries: Mapping[str, Contract], first: int, last: int, span: int) -> Iterator[Event]:
+def admin_events(
+    node: RetryingNode, registries: Mapping[str, Contract], first: int, last: int, span: int
+) -> Iterator[Event]:
     """Events of admins from `first` to `last`, in the order of the chain: mappings can only be listed by them.
 
     `span`: the widest range of blocks asked for; halved where a node refuses it.
@@ -182,7 +184,7 @@ def admin_events(node: Node, registries: Mapping[str, Contract], first: int, las
         first = end + 1
 
 
-def _logs(node: Node, addresses: list[str], topics: list[str], first: int, last: int) -> list[dict[str, Any]]:
+def _logs(node: RetryingNode, addresses: list[str], topics: list[str], first: int, last: int) -> list[dict[str, Any]]:
     asked = {"address": addresses, "topics": [topics], "fromBlock": hex(first), "toBlock": hex(last)}
     logs = node.request("eth_getLogs", asked)
     return sorted(logs, key=lambda log: (int(log["blockNumber"], 16), int(log["logIndex"], 16)))

@@ -7,12 +7,12 @@ import attrs
 
 from coordinatord.base.errors import Fatal
 from coordinatord.chain.rpc_errors import Meaning, RpcError
-from coordinatord.market.contracts import Call
+from coordinatord.market.contracts import ContractCall
 from coordinatord.market.deployment import REGISTRIES
-from coordinatord.market.node import Node
-from coordinatord.market.sending import Step, gas_for
+from coordinatord.market.node import RetryingNode
+from coordinatord.market.sending import SendingStep, gas_for
 from coordinatord.market.status import Row, checked, columns, table, told
-from coordinatord.market.terms import Fees, Terms, in_ether, in_gwei
+from coordinatord.market.terms import Fees, MarketTerms, in_ether, in_gwei
 from coordinatord.market.token_checks import TokenFacts, check_token
 
 # PUSH0 TLOAD PUSH0 MSTORE PUSH1 32 PUSH0 RETURN: as creation code it returns a word of transient storage.
@@ -25,14 +25,14 @@ _SOMEWHERE: Final = "0x" + "11" * 20
 
 
 @attrs.frozen(slots=True)
-class Cost:
+class EstimatedCost:
     """Of one step, in gas."""
 
-    call: Call
+    call: ContractCall
     gas: int
 
 
-def check_chain_and_token(node: Node, terms: Terms) -> tuple[TokenFacts, list[Row]]:
+def check_chain_and_token(node: RetryingNode, terms: MarketTerms) -> tuple[TokenFacts, list[Row]]:
     """Fatal, with the whole table, when anything differs from what the terms expect."""
     chain_id = node.chain_id()
     if chain_id != terms.chain_id:
@@ -47,12 +47,12 @@ def check_chain_and_token(node: Node, terms: Terms) -> tuple[TokenFacts, list[Ro
     return facts, rows
 
 
-def costs(node: Node, deployer: str, steps: Sequence[Step]) -> list[Cost]:
+def costs(node: RetryingNode, deployer: str, steps: Sequence[SendingStep]) -> list[EstimatedCost]:
     """Estimated by the node where it can; calls of contracts that are not there yet by their length."""
     addresses = dict.fromkeys(REGISTRIES, _SOMEWHERE)
     calls = [step.build(addresses) for step in steps]
     return [
-        Cost(
+        EstimatedCost(
             call,
             gas_for(node, deployer, call) if call.to is None else _GAS_OF_A_SETTING + _GAS_OF_A_BYTE * len(call.data),
         )
@@ -60,7 +60,7 @@ def costs(node: Node, deployer: str, steps: Sequence[Step]) -> list[Cost]:
     ]
 
 
-def plan(of: Sequence[Cost], fees: Fees, balance: int, deployer: str) -> str:
+def plan(of: Sequence[EstimatedCost], fees: Fees, balance: int, deployer: str) -> str:
     """The transactions to be made, and what they cost."""
     gas = sum(cost.gas for cost in of)
     lines = [(f"{n}.", cost.call.words, f"{cost.gas} gas") for n, cost in enumerate(of, 1)]
@@ -75,7 +75,7 @@ def plan(of: Sequence[Cost], fees: Fees, balance: int, deployer: str) -> str:
     )
 
 
-def require_funds(of: Sequence[Cost], fees: Fees, balance: int, deployer: str) -> None:
+def require_funds(of: Sequence[EstimatedCost], fees: Fees, balance: int, deployer: str) -> None:
     needed = sum(cost.gas for cost in of) * fees.most
     if balance < needed:
         raise Fatal(
@@ -84,7 +84,7 @@ def require_funds(of: Sequence[Cost], fees: Fees, balance: int, deployer: str) -
         )
 
 
-def _transient_storage(node: Node) -> Row:
+def _transient_storage(node: RetryingNode) -> Row:
     try:
         node.request("eth_call", {"data": _READS_TRANSIENT_STORAGE}, "latest")
         found = True

@@ -11,8 +11,8 @@ from common.scalars import hex_of
 from coordinatord.base.errors import Fatal
 from coordinatord.market.contracts import ZERO, Contract, Event, checksum, is_code_of
 from coordinatord.market.deployment import ASKS, JOBS, PROVIDERS, REGISTRIES
-from coordinatord.market.node import Node, admin_events
-from coordinatord.market.terms import Model
+from coordinatord.market.node import RetryingNode, admin_events
+from coordinatord.market.terms import ModelTerms
 
 _TOKEN: Final = "DevToken"  # noqa: S105 - the contract whose interface every payment token has
 
@@ -51,7 +51,7 @@ class Listing:
 
 
 @attrs.frozen(slots=True, kw_only=True)
-class Market:
+class MarketState:
     """As of `block`; other blocks may have come while it was read."""
 
     block: int
@@ -69,7 +69,7 @@ class Market:
     providers_of_asks: str
     jobs_of_providers: str
     slas: frozenset[int]
-    models: Mapping[int, tuple[Model, bool]]  # and whether it is enabled
+    models: Mapping[int, tuple[ModelTerms, bool]]  # and whether it is enabled
     listings: tuple[Listing, ...]
     allowlist: Mapping[str, tuple[str, str]]  # by key: status and entry
     token_decimals: int
@@ -81,7 +81,7 @@ class Market:
     native: Mapping[str, int]  # by account: the owners, the relayers
 
 
-def read_market(node: Node, book: AddressBook, span: int, progress: Callable[[str], None]) -> Market:
+def read_market(node: RetryingNode, book: AddressBook, span: int, progress: Callable[[str], None]) -> MarketState:
     """Fatal when the chain is not the book's, or when something else than a registry stands at an address."""
     chain_id = node.chain_id()
     if chain_id != book.chain_id:
@@ -99,7 +99,7 @@ def read_market(node: Node, book: AddressBook, span: int, progress: Callable[[st
     treasury = node.read(jobs, "treasury")[0]
     accounts = {registry.owner for registry in registries.values()}.union(*(r.relayers for r in registries.values()))
     fee_bps, gas_fee = node.read(jobs, "fees")
-    return Market(
+    return MarketState(
         block=head,
         chain_id=chain_id,
         registries=registries,
@@ -134,12 +134,12 @@ def contracts_of(book: AddressBook) -> dict[str, Contract]:
 
 
 def separators_of(book: AddressBook) -> dict[str, bytes]:
-    """What each registry's signing domain must be."""
+    """Signing domain that each registry must have."""
     domains = Domains.of(book)
     return {PROVIDERS: domains.providers.separator, JOBS: domains.jobs.separator, ASKS: domains.asks.separator}
 
 
-def _registry(node: Node, contract: Contract, events: list[Event]) -> Registry:
+def _registry(node: RetryingNode, contract: Contract, events: list[Event]) -> Registry:
     own = [event for event in events if event.contract == contract.name]
     first = next((e for e in own if e.name == "OwnershipTransferred" and e.values["previousOwner"] == ZERO), None)
     pending = node.read(contract, "pendingOwner")[0]
@@ -154,25 +154,25 @@ def _registry(node: Node, contract: Contract, events: list[Event]) -> Registry:
     )
 
 
-def _models(node: Node, jobs: Contract, events: list[Event]) -> dict[int, tuple[Model, bool]]:
+def _models(node: RetryingNode, jobs: Contract, events: list[Event]) -> dict[int, tuple[ModelTerms, bool]]:
     latest = {event.values["modelId"]: event.values for event in events if event.name == "ModelSet"}
     return {
         model_id: (
-            Model(model_id, values["name"], values["ownedBy"], values["paramsSchema"]),
+            ModelTerms(model_id, values["name"], values["ownedBy"], values["paramsSchema"]),
             node.read(jobs, "modelEnabled", model_id)[0],
         )
         for model_id, values in sorted(latest.items())
     }
 
 
-def _listings(node: Node, providers: Contract, events: list[Event]) -> list[Listing]:
+def _listings(node: RetryingNode, providers: Contract, events: list[Event]) -> list[Listing]:
     pairs = {(e.values["providerId"], e.values["modelId"]) for e in events if e.name == "ModelAllowed"}
     ids = range(1, node.read(providers, "providerCount")[0] + 1)
     listings = (_listing(node, providers, n, pairs) for n in ids)
     return [one for one in listings if one.operator != ZERO]  # the others have left
 
 
-def _listing(node: Node, providers: Contract, provider_id: int, pairs: set[tuple[int, int]]) -> Listing:
+def _listing(node: RetryingNode, providers: Contract, provider_id: int, pairs: set[tuple[int, int]]) -> Listing:
     told = provider(node, providers, provider_id)
     models = sorted(model for owner, model in pairs if owner == provider_id)
     return Listing(
@@ -194,13 +194,13 @@ def _listing(node: Node, providers: Contract, provider_id: int, pairs: set[tuple
     )
 
 
-def provider(node: Node, providers: Contract, provider_id: int) -> dict[str, Any]:
+def provider(node: RetryingNode, providers: Contract, provider_id: int) -> dict[str, Any]:
     """The struct `Provider`, by the names of its members."""
     [values] = node.read(providers, "provider", provider_id)
     return dict(zip(providers.members("provider"), values, strict=True))
 
 
-def _allowlist(node: Node, providers: Contract, events: list[Event]) -> dict[str, tuple[str, str]]:
+def _allowlist(node: RetryingNode, providers: Contract, events: list[Event]) -> dict[str, tuple[str, str]]:
     latest = {event.values["key"]: event.values["entry"] for event in events if event.name == "AllowlistSet"}
     return {
         hex_of(key): (STATUSES[node.read(providers, "allowlistStatus", key)[0]], entry) for key, entry in latest.items()

@@ -21,10 +21,10 @@ from common.scalars import hex_of
 from common.transactions import Transaction
 from coordinatord.base.errors import Fatal, Retryable
 from coordinatord.chain.rpc_errors import Meaning, RpcError
-from coordinatord.market.contracts import Call, checksum, explained
-from coordinatord.market.journal import Attempt, Entry, Journal
-from coordinatord.market.node import Node
-from coordinatord.market.signers import Signer
+from coordinatord.market.contracts import ContractCall, checksum, explained
+from coordinatord.market.journal import Attempt, DeploymentEntry, DeploymentJournal
+from coordinatord.market.node import RetryingNode
+from coordinatord.market.signers import TransactionSigner
 from coordinatord.market.terms import FeeOptions, Fees, current_fees, in_gwei
 
 Say = Callable[[str], None]
@@ -37,14 +37,14 @@ _DISPLACED_AFTER: Final = 3  # sightings in a row: behind one address there may 
 
 
 @attrs.frozen(slots=True)
-class Step:
+class SendingStep:
     """One transaction. `key` names it in the journal; `creates` is the contract that it deploys. Steps of one stage
     do not need each other, and wait for the chain together."""
 
     key: str
     stage: int
     creates: str | None
-    build: Callable[[Addresses], Call]
+    build: Callable[[Addresses], ContractCall]
 
 
 @attrs.frozen(slots=True, kw_only=True)
@@ -62,14 +62,14 @@ class SendOptions:
 class Sender:
     """Runs steps as one account on one chain."""
 
-    node: Node
-    signer: Signer
+    node: RetryingNode
+    signer: TransactionSigner
     chain_id: int
     options: SendOptions
-    journal: Journal
+    journal: DeploymentJournal
     say: Say
 
-    def run(self, steps: Sequence[Step]) -> None:
+    def run(self, steps: Sequence[SendingStep]) -> None:
         """Return when every step is confirmed; Fatal says which one is not, and what to do."""
         self._look_again(steps)
         for _, of_stage in groupby(steps, lambda step: step.stage):
@@ -77,20 +77,20 @@ class Sender:
             for start in range(0, len(waiting), _AT_ONCE):
                 self._run_together(waiting[start : start + _AT_ONCE], addresses)
 
-    def addresses(self, steps: Sequence[Step]) -> dict[str, str]:
-        """What the confirmed steps created."""
+    def addresses(self, steps: Sequence[SendingStep]) -> dict[str, str]:
+        """Addresses that the confirmed steps created."""
         entries = ((step, self.journal.entries.get(step.key)) for step in steps if step.creates is not None)
         return {str(step.creates): entry.address for step, entry in entries if entry is not None and entry.address}
 
-    def _look_again(self, steps: Sequence[Step]) -> None:
-        """What an earlier run saw confirmed, a reorganisation may have taken away since."""
+    def _look_again(self, steps: Sequence[SendingStep]) -> None:
+        """Check the steps that an earlier run saw confirmed: a reorganisation may have taken them away since."""
         for step in steps:
             entry = self.journal.entries.get(step.key)
             if entry is not None and entry.block is not None and self._receipt(entry) is None:
                 self.say(f"{step.key}: {entry.mined} is not on the chain any more; it is broadcast again")
                 self.journal.write(step.key, attrs.evolve(entry, block=None, address=None, mined=None))
 
-    def _run_together(self, steps: Sequence[Step], addresses: Addresses) -> None:
+    def _run_together(self, steps: Sequence[SendingStep], addresses: Addresses) -> None:
         for step in steps:
             entry = self.journal.entries.get(step.key)
             if entry is None:
@@ -103,7 +103,7 @@ class Sender:
 
     # --- signing ---
 
-    def _sign(self, step: Step, call: Call) -> None:
+    def _sign(self, step: SendingStep, call: ContractCall) -> None:
         fees = current_fees(self.node, self.options.fees)
         if call.to is not None and not self.node.code(call.to):
             # A call of an address without code succeeds, and does nothing.
@@ -111,14 +111,14 @@ class Sender:
         gas = gas_for(self.node, self.signer.address, call)
         nonce = max(self.node.nonce(self.signer.address, "pending"), self.journal.last_nonce() + 1)
         attempt = self._signed(call, nonce, gas, fees)
-        self.journal.write(step.key, Entry(nonce, (attempt,)))
+        self.journal.write(step.key, DeploymentEntry(nonce, (attempt,)))
         self.say(f"{step.key}: {attempt.hash} (nonce {nonce}, {gas} gas, at most {in_gwei(fees.most)} gwei)")
         try:
             self.node.send(bytes.fromhex(attempt.raw[2:]))
         except RpcError as error:
             self._refused(step, error)
 
-    def _replace(self, step: Step, entry: Entry, call: Call) -> None:
+    def _replace(self, step: SendingStep, entry: DeploymentEntry, call: ContractCall) -> None:
         before = entry.attempts[-1]
         fees = current_fees(self.node, self.options.fees).raised_above(before.most, before.tip)
         ceiling = self.options.fees.ceiling
@@ -131,7 +131,7 @@ class Sender:
         self.say(f"{step.key}: {attempt.hash} in the place of {before.hash}, at most {in_gwei(fees.most)} gwei")
         self._broadcast_again(step, self.journal.entries[step.key])
 
-    def _signed(self, call: Call, nonce: int, gas: int, fees: Fees) -> Attempt:
+    def _signed(self, call: ContractCall, nonce: int, gas: int, fees: Fees) -> Attempt:
         to = None if call.to is None else bytes.fromhex(call.to[2:])
         transaction = Transaction(self.chain_id, nonce, fees.tip, fees.most, gas, to, 0, call.data)
         raw = self.signer.sign(transaction)
@@ -139,7 +139,7 @@ class Sender:
 
     # --- broadcasting ---
 
-    def _broadcast_again(self, step: Step, entry: Entry) -> None:
+    def _broadcast_again(self, step: SendingStep, entry: DeploymentEntry) -> None:
         try:
             self.node.send(bytes.fromhex(entry.attempts[-1].raw[2:]))
         except RpcError as error:
@@ -147,7 +147,7 @@ class Sender:
             if error.meaning not in (Meaning.NONCE_TOO_LOW, Meaning.UNDERPRICED):
                 self._refused(step, error)
 
-    def _refused(self, step: Step, error: RpcError) -> None:
+    def _refused(self, step: SendingStep, error: RpcError) -> None:
         what_next = {
             Meaning.NO_FUNDS: f"send native funds to {self.signer.address} and run again",
             Meaning.UNDERPRICED: "run again with --replace and a higher --max-fee",
@@ -156,7 +156,7 @@ class Sender:
 
     # --- waiting ---
 
-    def _confirm(self, steps: Sequence[Step]) -> None:
+    def _confirm(self, steps: Sequence[SendingStep]) -> None:
         waiting = [step for step in steps if self.journal.entries[step.key].block is None]
         patience = _Patience(self.options.timeout_seconds)
         sightings: dict[str, int] = {}
@@ -172,7 +172,7 @@ class Sender:
                     raise self._not_mined(waiting[0])
                 time.sleep(self.options.poll_seconds)
 
-    def _confirmed(self, step: Step, head: int, sightings: dict[str, int], again: bool) -> bool:
+    def _confirmed(self, step: SendingStep, head: int, sightings: dict[str, int], again: bool) -> bool:
         entry = self.journal.entries[step.key]
         receipt = self._receipt(entry)
         if receipt is None:
@@ -194,7 +194,7 @@ class Sender:
         )
         return True
 
-    def _watch_nonce(self, step: Step, entry: Entry, head: int, sightings: dict[str, int]) -> None:
+    def _watch_nonce(self, step: SendingStep, entry: DeploymentEntry, head: int, sightings: dict[str, int]) -> None:
         deep = max(0, head - self.options.confirmations + 1)
         if self.node.nonce(self.signer.address, deep) <= entry.nonce or self._receipt(entry) is not None:
             sightings.pop(step.key, None)
@@ -208,10 +208,10 @@ class Sender:
             f"{entry.attempts[-1].hash} can never be mined. Let nothing else use the account; run again to sign it anew"
         )
 
-    def _receipt(self, entry: Entry) -> Mapping[str, Any] | None:
+    def _receipt(self, entry: DeploymentEntry) -> Mapping[str, Any] | None:
         return next((found for found in map(self.node.receipt, _hashes(entry)) if found is not None), None)
 
-    def _not_mined(self, step: Step) -> Fatal:
+    def _not_mined(self, step: SendingStep) -> Fatal:
         last = self.journal.entries[step.key].attempts[-1]
         base = current_fees(self.node, FeeOptions()).base
         return Fatal(
@@ -221,7 +221,7 @@ class Sender:
         )
 
 
-def gas_for(node: Node, sender: str, call: Call) -> int:
+def gas_for(node: RetryingNode, sender: str, call: ContractCall) -> int:
     """The gas limit of a transaction: a fifth above what the node says. Fatal when the contract would refuse it."""
     try:
         needed = node.estimate(sender, call.to, call.data)
@@ -246,7 +246,7 @@ def hash_of(raw: bytes) -> str:
     return hex_of(keccak256(raw))
 
 
-def _hashes(entry: Entry) -> Iterator[str]:
+def _hashes(entry: DeploymentEntry) -> Iterator[str]:
     return (attempt.hash for attempt in reversed(entry.attempts))
 
 
@@ -269,11 +269,11 @@ class _Patience:
 # Calls for somebody else to send: a Safe, another multisig, a hardware wallet. Text, or a file that a Safe imports.
 
 
-def as_text(calls: Sequence[Call]) -> str:
+def as_text(calls: Sequence[ContractCall]) -> str:
     return "\n\n".join(f"{call.words}\n  to     {call.to}\n  value  0\n  data   {hex_of(call.data)}" for call in calls)
 
 
-def as_document(calls: Sequence[Call], chain_id: int) -> str:
+def as_document(calls: Sequence[ContractCall], chain_id: int) -> str:
     """The format of Safe's Transaction Builder, with the words of each call beside it."""
     document = {
         "version": "1.0",

@@ -31,7 +31,7 @@ _SIGNER_SECONDS: Final = 600  # somebody may have to press a button
 _LONGEST_RAW: Final = 1 << 18
 
 
-class Signer(Protocol):
+class TransactionSigner(Protocol):
     """Signs as one account."""
 
     @property

@@ -11,8 +11,8 @@ from common.address_book import AddressBook
 from common.domains import Domains
 from coordinatord.market.contracts import checksum
 from coordinatord.market.deployment import ASKS, JOBS, PROVIDERS
-from coordinatord.market.reading import Market, Registry, separators_of
-from coordinatord.market.terms import Model, Terms, in_ether
+from coordinatord.market.reading import MarketState, Registry, separators_of
+from coordinatord.market.terms import MarketTerms, ModelTerms, in_ether
 
 # Facts of a market as rows, and the tables that people read.
 
@@ -84,17 +84,17 @@ def as_json(rows: Iterable[Row]) -> list[dict[str, object]]:
 # Verification of a deployed market: each fact on the chain beside what it must be.
 
 
-def soundness(market: Market, book: AddressBook) -> list[Row]:
-    """What must hold of every market, whatever its terms: its code, its wiring, its money, its address book."""
+def soundness(market: MarketState, book: AddressBook) -> list[Row]:
+    """Checks of every market, whatever its terms: its code, its wiring, its money, its address book."""
     return list(_registries(market, book)) + list(_wiring(market, book))
 
 
-def conformity(market: Market, terms: Terms) -> list[Row]:
-    """What the terms say, and nothing beside it."""
+def conformity(market: MarketState, terms: MarketTerms) -> list[Row]:
+    """Checks that the market has what the terms say, and nothing beside it."""
     return list(_ownership(market, terms)) + list(_settings(market, terms))
 
 
-def _registries(market: Market, book: AddressBook) -> Iterator[Row]:
+def _registries(market: MarketState, book: AddressBook) -> Iterator[Row]:
     separators = separators_of(book)
     yield checked("chain", market.chain_id, book.chain_id)
     for name, registry in market.registries.items():
@@ -106,7 +106,7 @@ def _registries(market: Market, book: AddressBook) -> Iterator[Row]:
         )
 
 
-def _wiring(market: Market, book: AddressBook) -> Iterator[Row]:
+def _wiring(market: MarketState, book: AddressBook) -> Iterator[Row]:
     at = {name: registry.contract.address for name, registry in market.registries.items()}
     yield checked(f"{JOBS}: token", market.token, checksum(book.paytoken))
     yield checked(f"{JOBS}: provider registry", market.providers_of_jobs, at[PROVIDERS])
@@ -118,7 +118,7 @@ def _wiring(market: Market, book: AddressBook) -> Iterator[Row]:
     yield checked(f"{JOBS}: holds what it owes, {owed} at least", market.held >= owed, True)
 
 
-def _ownership(market: Market, terms: Terms) -> Iterator[Row]:
+def _ownership(market: MarketState, terms: MarketTerms) -> Iterator[Row]:
     for name, registry in market.registries.items():
         yield checked(f"{name}: owner, or to be when it accepts", _heir(registry), terms.owner)
 
@@ -127,7 +127,7 @@ def _heir(registry: Registry) -> str:
     return registry.pending_owner or registry.owner
 
 
-def _settings(market: Market, terms: Terms) -> Iterator[Row]:
+def _settings(market: MarketState, terms: MarketTerms) -> Iterator[Row]:
     yield checked(f"{JOBS}: treasury", market.treasury, terms.treasury)
     yield checked(f"{JOBS}: fee in bps", market.fee_bps, terms.fee_bps)
     yield checked(f"{JOBS}: gas fee", market.gas_fee, terms.gas_fee)
@@ -147,11 +147,11 @@ def _settings(market: Market, terms: Terms) -> Iterator[Row]:
         yield checked(f"{name}: relayers", registry.relayers, frozenset(terms.relayers))
 
 
-def _text(model: Model) -> str:
+def _text(model: ModelTerms) -> str:
     return f"{model.name}, owned by {model.owned_by or 'nobody'}, parameters {model.params_schema or 'unknown'}"
 
 
-def facts(market: Market, book: AddressBook) -> list[Row]:
+def facts(market: MarketState, book: AddressBook) -> list[Row]:
     """One row each, with a verdict where there can only be one right value."""
 
     def amount(units: int) -> str:
@@ -179,7 +179,7 @@ def facts(market: Market, book: AddressBook) -> list[Row]:
     return rows + [told(f"native funds of {account}", in_ether(wei)) for account, wei in market.native.items()]
 
 
-def as_text(market: Market, rows: Sequence[Row]) -> str:
+def as_text(market: MarketState, rows: Sequence[Row]) -> str:
     models = [
         (str(model.model_id), "enabled" if enabled else "disabled", model.name, model.owned_by or "-")
         for model, enabled in market.models.values()
@@ -213,7 +213,7 @@ def as_text(market: Market, rows: Sequence[Row]) -> str:
     return "\n\n".join(sections)
 
 
-def as_document(market: Market, rows: Sequence[Row]) -> str:
+def as_document(market: MarketState, rows: Sequence[Row]) -> str:
     """The same for programs."""
     document: dict[str, Any] = {
         "block": market.block,

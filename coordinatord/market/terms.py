@@ -17,7 +17,7 @@ from common.wire import limits
 from coordinatord.base.errors import Fatal
 from coordinatord.chain.rpc_errors import RpcError
 from coordinatord.market.contracts import read_address
-from coordinatord.market.node import Node
+from coordinatord.market.node import RetryingNode
 
 # The contracts' own limits: what they would refuse is refused before anything is deployed.
 MAX_FEE_BPS: Final = 2000
@@ -36,7 +36,7 @@ _MODEL_KEYS: Final = ("id", "name", "owned_by", "params_schema", "params_schema_
 
 
 @attrs.frozen(slots=True)
-class Model:
+class ModelTerms:
     """`params_schema` is JSON, without spaces; empty when there is none."""
 
     model_id: int
@@ -46,7 +46,7 @@ class Model:
 
 
 @attrs.frozen(slots=True, kw_only=True)
-class Terms:
+class MarketTerms:
     """Amounts are in the token's smallest unit. `token_name` and `token_version` are None for what the token says.
     `max_gas_fee` is the one value that no admin can change afterwards."""
 
@@ -64,13 +64,13 @@ class Terms:
     token_gas: int = LEAST_TOKEN_GAS  # what one call of the token may use
     slas: tuple[int, ...]
     relayers: tuple[str, ...]
-    models: tuple[Model, ...]
+    models: tuple[ModelTerms, ...]
 
     def as_json(self) -> dict[str, object]:
         return attrs.asdict(self)
 
 
-def read_terms(path: Path | None, flags: Mapping[str, object]) -> Terms:
+def read_terms(path: Path | None, flags: Mapping[str, object]) -> MarketTerms:
     """The file's values, each replaced by a flag of its name that is not None. Fatal names the value at fault."""
     try:
         values = dict(_read_file(path)) if path is not None else {}
@@ -93,14 +93,14 @@ def _read_file(path: Path) -> dict[str, Any]:
     return document
 
 
-def _terms(values: Mapping[str, object], folder: Path) -> Terms:
+def _terms(values: Mapping[str, object], folder: Path) -> MarketTerms:
     for key in values:
         if key not in _KEYS:
             raise Refused(f"{key} is no key of a market file; it takes {', '.join(_KEYS)}", key)
     for key in _KEYS:
         if key not in values and key not in _OPTIONAL:
             raise Refused(f"{key} is required: set it in the file, or with --{key.replace('_', '-')}", key)
-    terms = Terms(
+    terms = MarketTerms(
         chain_id=_between(values["chain_id"], 1, 2**53 - 1, "chain_id"),
         token=read_address(values["token"], "token"),
         decimals=_between(values["decimals"], 0, MAX_DECIMALS, "decimals"),
@@ -128,8 +128,8 @@ def _terms(values: Mapping[str, object], folder: Path) -> Terms:
     return terms
 
 
-def read_model(model_id: object, name: object, owned_by: object, schema: object, param: str) -> Model:
-    model = Model(
+def read_model(model_id: object, name: object, owned_by: object, schema: object, param: str) -> ModelTerms:
+    model = ModelTerms(
         _between(model_id, 1, 2**32 - 1, f"{param}.id"),
         _text(name, f"{param}.name"),
         _text(owned_by, f"{param}.owned_by", least=0),
@@ -153,7 +153,7 @@ def read_schema(path: Path) -> object:
         raise Refused(f"{path} must be JSON: {wrong}") from None
 
 
-def _model(value: object, param: str, folder: Path) -> Model:
+def _model(value: object, param: str, folder: Path) -> ModelTerms:
     if not isinstance(value, dict):
         raise Refused(f"{param} must be a table with id and name", param)
     for key in value:
@@ -229,7 +229,7 @@ class Fees:
         return attrs.evolve(self, most=max(self.most, most * 9 // 8 + 1), tip=max(self.tip, tip * 9 // 8 + 1))
 
 
-def current_fees(node: Node, options: FeeOptions) -> Fees:
+def current_fees(node: RetryingNode, options: FeeOptions) -> Fees:
     """Fatal when the ceiling is below what the chain asks now."""
     base = _base_fee(node)
     tip = _proposed_tip(node) if options.tip is None else options.tip
@@ -250,14 +250,14 @@ def in_ether(wei: int) -> str:
     return f"{Decimal(wei) / 10**18:.6f}"
 
 
-def _base_fee(node: Node) -> int:
+def _base_fee(node: RetryingNode) -> int:
     block = node.request("eth_getBlockByNumber", "latest", False)
     if not block or "baseFeePerGas" not in block:
         raise Fatal("the chain has no base fee (EIP-1559), which the contracts' chain must have")
     return int(block["baseFeePerGas"], 16)
 
 
-def _proposed_tip(node: Node) -> int:
+def _proposed_tip(node: RetryingNode) -> int:
     try:
         return node.number("eth_maxPriorityFeePerGas")
     except RpcError:  # not every node proposes one

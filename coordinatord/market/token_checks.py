@@ -20,9 +20,9 @@ from common.secp256k1 import Wallet
 from coordinatord.base.errors import Fatal
 from coordinatord.chain.rpc_errors import Meaning, RpcError
 from coordinatord.market.contracts import checksum, explained
-from coordinatord.market.node import Node
+from coordinatord.market.node import RetryingNode
 from coordinatord.market.status import Row, checked, told
-from coordinatord.market.terms import Terms
+from coordinatord.market.terms import MarketTerms
 
 _EIP712_DOMAIN: Final = "eip712Domain()"
 _ARGUMENTS: Final = "(address,address,uint256,uint256,uint256,bytes32,uint8,bytes32,bytes32)"
@@ -40,7 +40,7 @@ class TokenFacts:
     domain: TokenDomain
 
 
-def check_token(node: Node, terms: Terms) -> tuple[TokenFacts, list[Row]]:
+def check_token(node: RetryingNode, terms: MarketTerms) -> tuple[TokenFacts, list[Row]]:
     """The token's facts, with a row for each thing that must be right of it. Fatal when there is no token at all."""
     code = node.code(terms.token)
     if not code:
@@ -63,7 +63,7 @@ def check_token(node: Node, terms: Terms) -> tuple[TokenFacts, list[Row]]:
     return facts, rows + list(_authorisations(node, terms.token, domain))
 
 
-def _authorisations(node: Node, token: str, domain: Domain) -> Iterator[Row]:
+def _authorisations(node: RetryingNode, token: str, domain: Domain) -> Iterator[Row]:
     payer, payee = Wallet(secrets.token_bytes(32)), secrets.token_bytes(20)
     nonce = secrets.token_bytes(32)
     used = abi.call(abi.selector("authorizationState(address,bytes32)"), abi.address(payer.address), abi.bytes32(nonce))
@@ -95,17 +95,17 @@ def _calldata(function: str, message: ReceiveWithAuthorization, signature: bytes
     )
 
 
-def _tried(node: Node, token: str, data: bytes, sender: bytes) -> str:
+def _tried(node: RetryingNode, token: str, data: bytes, sender: bytes) -> str:
     answer = _attempt(node, token, data, sender=checksum(sender))
     return "taken" if answer.startswith("0x") else answer
 
 
-def _refused(node: Node, token: str, data: bytes, sender: bytes) -> str:
+def _refused(node: RetryingNode, token: str, data: bytes, sender: bytes) -> str:
     """Why does not matter here."""
     return "taken" if _tried(node, token, data, sender) == "taken" else "refused"
 
 
-def _domain(node: Node, terms: Terms) -> TokenDomain:
+def _domain(node: RetryingNode, terms: MarketTerms) -> TokenDomain:
     """As the operator says, else as the token says: EIP-5267, or `name` and `version` as FiatToken has them."""
     name, version = terms.token_name, terms.token_version
     if name is None or version is None:
@@ -116,7 +116,7 @@ def _domain(node: Node, terms: Terms) -> TokenDomain:
     return TokenDomain(name, version)
 
 
-def _told_domain(node: Node, token: str) -> tuple[str, str]:
+def _told_domain(node: RetryingNode, token: str) -> tuple[str, str]:
     try:
         answer = node.call(token, abi.call(abi.selector(_EIP712_DOMAIN)))
         return abi.text_at(answer, 1), abi.text_at(answer, 2)
@@ -124,25 +124,25 @@ def _told_domain(node: Node, token: str) -> tuple[str, str]:
         return _text(node, token, "name()"), _text(node, token, "version()")
 
 
-def _text(node: Node, token: str, signature: str) -> str:
+def _text(node: RetryingNode, token: str, signature: str) -> str:
     try:
         return abi.text_at(node.call(token, abi.call(abi.selector(signature))), 0)
     except (RpcError, Refused):
         return ""
 
 
-def _word(node: Node, token: str, signature: str) -> str:
+def _word(node: RetryingNode, token: str, signature: str) -> str:
     return _attempt(node, token, abi.call(abi.selector(signature)))
 
 
-def _uint(node: Node, token: str, signature: str) -> int:
+def _uint(node: RetryingNode, token: str, signature: str) -> int:
     try:
         return abi.uint_at(node.call(token, abi.call(abi.selector(signature))), 0, 8)
     except (RpcError, Refused) as error:
         raise Fatal(f"token: {token} does not answer {signature} as a token does: {error}") from None
 
 
-def _attempt(node: Node, token: str, data: bytes, sender: str | None = None) -> str:
+def _attempt(node: RetryingNode, token: str, data: bytes, sender: str | None = None) -> str:
     """The answer in hex, or why there is none."""
     try:
         return "0x" + node.call(token, data, sender).hex()

@@ -18,7 +18,7 @@ from coordinatord.chain import registries
 from coordinatord.chain.registries import AskRegistry, ProviderRegistry
 from coordinatord.relayer.budgets import GasBudgets
 from coordinatord.relayer.outbox_sql import NewRelay, Priority, RelayKind
-from coordinatord.relayer.relaying import Busy, Mined, NoReceipt, RefusedByChain, Relaying
+from coordinatord.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, Relaying, RelayMined
 
 MOST_QUOTES: Final = limits.SNAPSHOT_QUOTES
 
@@ -60,7 +60,7 @@ class StaleSnapshot:
     superseded: bool
 
 
-Outcome: TypeAlias = Published | NotSigned | StaleSnapshot | RefusedByChain | Busy | NoReceipt
+Outcome: TypeAlias = Published | NotSigned | StaleSnapshot | RefusedByChain | RelayBusy | NoReceipt
 
 
 @attrs.frozen(slots=True)
@@ -98,7 +98,7 @@ class Asks:
                 spending=admitted.spending,
             )
         )
-        if isinstance(outcome, Mined):
+        if isinstance(outcome, RelayMined):
             return await self._published(snapshot, outcome.tx_hash)
         if isinstance(outcome, RefusedByChain) and outcome.name == "StaleSnapshot":
             return await self._overtaken(snapshot)

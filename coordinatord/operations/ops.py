@@ -22,14 +22,14 @@ from coordinatord.book import leases_sql
 from coordinatord.book.reads import PostedJobs
 from coordinatord.chain import registries
 from coordinatord.chain.contract_calls import Reverted, read_many
-from coordinatord.chain.registries import JobRegistry, Posted, ProviderRegistry
+from coordinatord.chain.registries import JobRegistry, PostedOrder, ProviderRegistry
 from coordinatord.database.connections import Database
 from coordinatord.files.files import Upload, Uploads
 from coordinatord.orders.checks import CID_CHARACTERS, INLINE_BYTES
 from coordinatord.orders.containers import Containers, result_key
 from coordinatord.relayer.budgets import GasBudgets, gas_estimate
 from coordinatord.relayer.outbox_sql import NewRelay, Priority, RelayKind
-from coordinatord.relayer.relaying import Busy, Mined, NoReceipt, RefusedByChain, Relaying
+from coordinatord.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, Relaying, RelayMined
 
 # The five provider ops as POST /evm/ops carries them, read strictly.
 
@@ -123,7 +123,7 @@ _ANY_CID = str(Cid("raw", hashlib.sha256(b"").digest()))
 
 @attrs.frozen(slots=True)
 class OpDone:
-    mined: Mined
+    mined: RelayMined
     result_cid: str | None = None
 
 
@@ -135,7 +135,7 @@ class StillPending:
     poll: str
 
 
-Ended: TypeAlias = OpDone | RefusedByChain | Busy | StillPending
+Ended: TypeAlias = OpDone | RefusedByChain | RelayBusy | StillPending
 Outcome: TypeAlias = Ended | NotSigned | WouldRefuse
 
 
@@ -253,7 +253,7 @@ class Ops:
         return upload
 
     async def _settle_uploaded(
-        self, op: SettleOp, posted: Posted, upload: Upload, signer: bytes, same: bytes
+        self, op: SettleOp, posted: PostedOrder, upload: Upload, signer: bytes, same: bytes
     ) -> Outcome:
         if not await self.uploads.hold(upload, op.job_id):
             raise _unknown_result()
@@ -262,7 +262,7 @@ class Ops:
             await self.uploads.attach(upload)
         return outcome
 
-    async def _settle(self, op: SettleOp, posted: Posted, signer: bytes, same: bytes) -> Outcome:
+    async def _settle(self, op: SettleOp, posted: PostedOrder, signer: bytes, same: bytes) -> Outcome:
         """The chain is asked first: a result that it would refuse is not stored."""
         view = self.jobs.would_accept(_settle_calldata(op, posted, _ANY_CID), self.relayer)
         (answer,) = await read_many(self.jobs.rpc, [view], "rpc_internal")
@@ -278,7 +278,7 @@ class Ops:
                 holding.was_refused()
         return outcome
 
-    async def _relay_settle(self, op: SettleOp, posted: Posted, cid: str, signer: bytes, same: bytes) -> Ended:
+    async def _relay_settle(self, op: SettleOp, posted: PostedOrder, cid: str, signer: bytes, same: bytes) -> Ended:
         relay = NewRelay(
             kind=RelayKind.SETTLE,
             subject=op.job_id,
@@ -340,17 +340,17 @@ def _unknown_result() -> Refused:
     return Refused("result_cid names no live upload of this session", "result_cid", "unknown_result")
 
 
-def _settle_calldata(op: SettleOp, posted: Posted, cid: str) -> bytes:
+def _settle_calldata(op: SettleOp, posted: PostedOrder, cid: str) -> bytes:
     return registries.settle(posted, op.completion_tok, op.issued_at, cid, op.signature)
 
 
-def _ended(outcome: Mined | RefusedByChain | Busy | NoReceipt, poll: str) -> Ended:
+def _ended(outcome: RelayMined | RefusedByChain | RelayBusy | NoReceipt, poll: str) -> Ended:
     match outcome:
-        case Mined():
+        case RelayMined():
             return OpDone(outcome)
         case NoReceipt():
             return StillPending(outcome.tx_hash, poll)
-        case RefusedByChain() | Busy():
+        case RefusedByChain() | RelayBusy():
             return outcome
         case _:
             assert_never(outcome)

@@ -12,7 +12,7 @@ import structlog
 
 from coordinatord.base.concurrency import Wake
 from coordinatord.chain import registries
-from coordinatord.chain.registries import Posted
+from coordinatord.chain.registries import PostedOrder
 from coordinatord.database.connections import Connection, Database
 from coordinatord.database.locks import hold_role
 from coordinatord.database.notices import INDEX_MOVED, Notices
@@ -64,7 +64,7 @@ class ReclaimWorker:
         log.info("overdue jobs reclaimed", jobs=len(handed_over), queue_full=len(overdue) - len(handed_over))
         return len(handed_over)
 
-    def _reclaim(self, job: bytes, posted: Posted) -> NewRelay:
+    def _reclaim(self, job: bytes, posted: PostedOrder) -> NewRelay:
         return NewRelay(
             RelayKind.RECLAIM,
             subject=job,

@@ -19,7 +19,7 @@ from coordinatord.http.routing import CHAIN, RELAY, STORE, Body, Reply, Request,
 from coordinatord.operations import asks, ops
 from coordinatord.operations.asks import Asks, AsksBody
 from coordinatord.operations.ops import OPS, Ops, read_op
-from coordinatord.relayer.relaying import Busy, NoReceipt, RefusedByChain
+from coordinatord.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy
 
 # Statuses and bodies of the outcomes of ops and asks.
 
@@ -36,7 +36,7 @@ def op_ended(outcome: ops.Outcome) -> Answer:
             return _op_refused(outcome.name, b"")
         case NotSigned():
             return responses.not_signed(outcome)
-        case Busy():
+        case RelayBusy():
             return responses.busy()
         case ops.StillPending():
             return responses.receipt_timeout(outcome.tx_hash, outcome.poll)
@@ -65,7 +65,7 @@ def asks_published(outcome: asks.Outcome) -> Answer:
             )
         case NotSigned():
             return responses.not_signed(outcome)
-        case RefusedByChain() | Busy() | NoReceipt():
+        case RefusedByChain() | RelayBusy() | NoReceipt():
             return responses.relayed(outcome, "GET /evm/asks")
         case _:
             assert_never(outcome)

@@ -3,11 +3,11 @@
 from collections.abc import Collection
 
 from coordinatord.book.sql import POSTED_COLUMNS, posted_job
-from coordinatord.chain.registries import Posted
+from coordinatord.chain.registries import PostedOrder
 from coordinatord.database.connections import Connection
 
 
-async def overdue_jobs(connection: Connection, limit: int, but_not: Collection[bytes]) -> dict[bytes, Posted]:
+async def overdue_jobs(connection: Connection, limit: int, but_not: Collection[bytes]) -> dict[bytes, PostedOrder]:
     """Terms by job id, oldest claim first, without jobs named in `but_not`; none while the index is being rebuilt."""
     rows = await connection.fetch(
         f"select {POSTED_COLUMNS} from jobs j, index_position p where j.state = 1 and not p.rebuilding"

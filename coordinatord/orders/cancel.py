@@ -20,7 +20,7 @@ from coordinatord.database.connections import Database
 from coordinatord.relayer import results_sql
 from coordinatord.relayer.budgets import GasBudgets
 from coordinatord.relayer.outbox_sql import NewRelay, Priority, RelayKind
-from coordinatord.relayer.relaying import Busy, Mined, NoReceipt, RefusedByChain, Relaying
+from coordinatord.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, Relaying, RelayMined
 
 # The transaction that ended a job, for who asks about a job that has ended.
 #
@@ -84,7 +84,7 @@ class HasEnded:
     tx_hash: bytes
 
 
-Outcome: TypeAlias = Mined | HasEnded | WouldRefuse | RefusedByChain | Busy | NoReceipt
+Outcome: TypeAlias = RelayMined | HasEnded | WouldRefuse | RefusedByChain | RelayBusy | NoReceipt
 
 
 @attrs.frozen(slots=True)

@@ -10,11 +10,11 @@ from common.wire import jobs, limits, market
 from common.wire.fields import BYTES32
 from common.wire.shapes import Digits
 from common.wire.states import job_status
-from coordinatord.base.outcomes import NotFound, WouldRefuse
+from coordinatord.base.outcomes import NoSuchObject, WouldRefuse
 from coordinatord.book.candidates_sql import Candidate
 from coordinatord.book.reads import IndexReads
 from coordinatord.book.sql import JobRow
-from coordinatord.database.snapshot import Snapshot
+from coordinatord.database.batched_reads import Snapshot
 from coordinatord.http import responses
 from coordinatord.http.responses import Answer
 from coordinatord.http.routing import INDEX, RELAY, STORE, Body, Reply, Request, Route, malformed
@@ -22,7 +22,7 @@ from coordinatord.orders import cancel, submission
 from coordinatord.orders.cancel import CancelBody, Cancels
 from coordinatord.orders.checks import MarketProbe, OrderBody, read_submission
 from coordinatord.orders.submission import Quoted, Submissions
-from coordinatord.relayer.relaying import Busy, Mined, NoReceipt, RefusedByChain
+from coordinatord.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, RelayMined
 
 # Jobs, candidates and quotes as the shapes that are sent.
 
@@ -104,14 +104,14 @@ def submitted(outcome: submission.Outcome, book: AddressBook, poll: str) -> Answ
             # A quote asks for payment; one that answers an outdated amount is a conflict.
             quote = quote_body(book, outcome)
             return responses.final(409 if outcome.changed else 402, quote)
-        case RefusedByChain() | WouldRefuse() | Busy() | NoReceipt():
+        case RefusedByChain() | WouldRefuse() | RelayBusy() | NoReceipt():
             return responses.relayed(outcome, poll)
         case _:
             assert_never(outcome)
 
 
 def cancelled(job_id: bytes, outcome: cancel.Outcome) -> Answer:
-    if isinstance(outcome, Mined | cancel.HasEnded):
+    if isinstance(outcome, RelayMined | cancel.HasEnded):
         return responses.ok(jobs.Cancelled(hex_of(job_id), hex_of(outcome.tx_hash)))
     return responses.relayed(outcome, f"GET /v1/jobs/{hex_of(job_id)}")
 
@@ -195,7 +195,11 @@ class Jobs:
 
     async def one(self, request: Request) -> Answer:
         found = await self.reads.job.get(request.path["id"])
-        return responses.not_found(NotFound("job")) if found.value is None else _client_job(found.value, found.snapshot)
+        return (
+            responses.not_found(NoSuchObject("job"))
+            if found.value is None
+            else _client_job(found.value, found.snapshot)
+        )
 
     async def cancel(self, request: Request) -> Answer:
         job_id = request.path["id"]

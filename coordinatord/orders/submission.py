@@ -19,7 +19,7 @@ from coordinatord.base.outcomes import WouldRefuse
 from coordinatord.book.candidates_sql import Candidate
 from coordinatord.chain.contract_calls import Reverted, View, is_true, read_many
 from coordinatord.chain.registries import JobRegistry, read_balance
-from coordinatord.chain.rpc import Call
+from coordinatord.chain.rpc import RpcCall
 from coordinatord.files.files import Upload, Uploads
 from coordinatord.orders.candidates import Market
 from coordinatord.orders.checks import (
@@ -40,7 +40,7 @@ from coordinatord.orders.checks import (
 from coordinatord.orders.containers import Containers, Holding, container_key
 from coordinatord.relayer.budgets import Admitted, GasBudgets, Promises, insufficient
 from coordinatord.relayer.outbox_sql import NewRelay, Priority, Promise, RelayKind
-from coordinatord.relayer.relaying import Busy, Mined, NoReceipt, RefusedByChain, Relaying
+from coordinatord.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, Relaying, RelayMined
 
 _LARGE: Final = 1 << 16  # hashing more than this is left to a thread
 # Stands in for a content id while the chain is asked whether it would take the post at all.
@@ -70,7 +70,7 @@ class Posted:
     tx_hash: bytes
 
 
-Outcome: TypeAlias = Probed | Quoted | Posted | RefusedByChain | WouldRefuse | Busy | NoReceipt
+Outcome: TypeAlias = Probed | Quoted | Posted | RefusedByChain | WouldRefuse | RelayBusy | NoReceipt
 
 
 @attrs.frozen(slots=True)
@@ -142,10 +142,10 @@ class Submissions:
         """Model, SLA and payer as the chain has them, and whether it would take the post: one request. The owner's
         balance when it would, as far as the token tells it."""
         body, registry = paid.body, self.registry
-        views: list[View | Call] = [
+        views: list[View | RpcCall] = [
             registry.model_enabled_view(body.model_id),
             registry.sla_allowed_view(body.sla_secs),
-            Call("eth_getCode", (hex_of(body.owner), "latest")),
+            RpcCall("eth_getCode", (hex_of(body.owner), "latest")),
             registry.would_accept(post_calldata(paid, _ANY_CID), self.relayer),
             self.promises.token.balance_view(body.owner),
         ]
@@ -181,7 +181,7 @@ class Submissions:
 
     async def _relay(
         self, paid: Paid, task_cid: str, admitted: Admitted, promise: Promise | None
-    ) -> Posted | RefusedByChain | Busy | NoReceipt:
+    ) -> Posted | RefusedByChain | RelayBusy | NoReceipt:
         body = paid.body
         outcome = await self.relaying.relay(
             NewRelay(
@@ -197,7 +197,7 @@ class Submissions:
                 promise=promise,
             )
         )
-        return Posted(body.job_id, task_cid, outcome.tx_hash) if isinstance(outcome, Mined) else outcome
+        return Posted(body.job_id, task_cid, outcome.tx_hash) if isinstance(outcome, RelayMined) else outcome
 
 
 def _unknown_container() -> Refused:

@@ -1,6 +1,7 @@
 """Requests to the pin store: signed, retried while it may help, and its failures named.
 
-`store_unavailable`: no answer, or a 5xx. `store_rejected`: it refuses us. `object_missing`: it does not hold the key.
+`store_unavailable`: no answer, or a 5xx. `store_rejected`: the store declined. `object_missing`: it does not hold the
+key.
 """
 
 import hashlib
@@ -18,9 +19,9 @@ import attrs
 from anyio import to_thread
 
 from common.daemon.secret import Secret
-from coordinatord.base.concurrency import Beside
+from coordinatord.base.concurrency import ThreadPipe
 from coordinatord.base.errors import Retryable
-from coordinatord.base.http_client import Http, HttpResponse, NoAnswer, UnfitAnswer
+from coordinatord.base.http_client import Http, HttpResponse, NoResponse, UnfitResponse
 from coordinatord.base.metrics import store_requests
 
 _LONGEST_CONTENT: Final = 32 << 20  # that is read whole: a container that a request carried has up to 15 MiB
@@ -52,7 +53,7 @@ class Payload:
         self.size = 0
         self._digest = hashlib.sha256()
 
-    async def add(self, piece: bytes, thread: Beside | None = None) -> None:
+    async def add(self, piece: bytes, thread: ThreadPipe | None = None) -> None:
         """With a `thread`, the hash is not known before that is idle."""
         self.pieces.append(piece)
         self.size += len(piece)
@@ -183,7 +184,7 @@ class StoreRequests:
             response = await self._insist(lambda: self._opened(operation, url, wanted, stack))
             try:
                 yield response
-            except NoAnswer as error:
+            except NoResponse as error:
                 raise unavailable(str(error)) from error
 
     async def _opened(self, operation: str, url: str, wanted: Mapping[str, str], stack: AsyncExitStack) -> HttpResponse:
@@ -220,10 +221,10 @@ def _observed(operation: str) -> Iterator[None]:
     except Retryable as error:
         outcome = str(error.code)
         raise
-    except UnfitAnswer as error:
+    except UnfitResponse as error:
         outcome = "store_rejected"
         raise rejected(str(error)) from error
-    except (NoAnswer, TimeoutError) as error:
+    except (NoResponse, TimeoutError) as error:
         raise unavailable(str(error) or type(error).__name__) from error
     finally:
         store_requests.labels(operation, outcome).observe(time.perf_counter() - started)

@@ -19,7 +19,7 @@ import structlog
 from common.cid import Cid, parse_cid
 from common.daemon.secret import Secret
 from common.refusal import Refused
-from coordinatord.base.concurrency import Beside, beside, running_ahead
+from coordinatord.base.concurrency import ThreadPipe, read_ahead, thread_pipe
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import open_http
 from coordinatord.pins.requests import (
@@ -56,7 +56,7 @@ async def put_in_parts(
     upload = found[1].decode("ascii", "replace")
     async with _aborted_unless_done(requests, key, upload):
         etags: list[str] = []
-        async with beside() as thread, running_ahead(_parts(pieces, thread)) as parts:
+        async with thread_pipe() as thread, read_ahead(_parts(pieces, thread)) as parts:
             async for part in parts:
                 await before_part(upload)
                 query = f"partNumber={len(etags) + 1}&{_named(upload)}"
@@ -96,7 +96,7 @@ async def _aborted_unless_done(requests: StoreRequests, key: str, upload: str) -
         raise
 
 
-async def _parts(pieces: AsyncIterable[bytes], thread: Beside) -> AsyncIterator[Payload]:
+async def _parts(pieces: AsyncIterable[bytes], thread: ThreadPipe) -> AsyncIterator[Payload]:
     part = Payload()
     async for piece in pieces:
         await part.add(piece, thread)

@@ -1,4 +1,4 @@
-"""What is known of one relayer account: its pending transactions and what the node last said of it."""
+"""State of one relayer account: its pending transactions, and what the node last said of it."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -8,10 +8,10 @@ import msgspec
 
 from common.secp256k1 import Wallet
 from coordinatord.base.metrics import relayer_balance
-from coordinatord.chain.rpc import Call, Rpc, decode_result, quantity, trouble_of
+from coordinatord.chain.rpc import Rpc, RpcCall, decode_result, quantity, retryable_of
 from coordinatord.chain.rpc_errors import RpcError
 from coordinatord.relayer.coalesce import GasBook, TxRoom
-from coordinatord.relayer.fees import NO_CEILING, Block, Ceiling, Market, believed_base_fee, believed_tip
+from coordinatord.relayer.fees import NO_CEILING, FeeCeiling, FeeMarket, HeadBlock, believed_base_fee, believed_tip
 from coordinatord.relayer.pending import Life, PendingTx, PendingTxs
 
 _DEFAULT_TIP: Final = 1_000_000_000  # where a node does not advise one
@@ -27,7 +27,7 @@ class _FeeHistory(msgspec.Struct):
 
 
 @attrs.define(slots=True)
-class Account:
+class RelayerAccount:
     """Shared by the tasks of one term; each changes it only after its own database transaction has committed.
 
     `lost`: nonces used by somebody else, a short while ago. Their bytes are in the world, and a reorganisation may
@@ -40,9 +40,9 @@ class Account:
     lost: PendingTxs
     nonce_floor: int = 0  # nonces below are used, as of the block last read
     balance: int = 0
-    market: Market = Market(0, _DEFAULT_TIP)
+    market: FeeMarket = FeeMarket(0, _DEFAULT_TIP)
     room: TxRoom = attrs.field(factory=TxRoom)
-    ceiling: Ceiling = NO_CEILING
+    ceiling: FeeCeiling = NO_CEILING
     gas: GasBook = attrs.field(factory=GasBook)
     head: int = 0
     taken: int = 0  # transactions that a node took, in this term
@@ -63,7 +63,7 @@ class Account:
 
     @property
     def endpoint_refuses(self) -> bool:
-        """Whether the endpoint serves no sending at all. What is pending is sent on, and shows when it does again."""
+        """True when the endpoint serves no sending at all. What is pending is sent on, and shows when it does again."""
         return self.unserved_rounds >= _UNSERVED_ROUNDS and len(self.pending) > 0
 
     def watched(self, tx_hash: bytes) -> PendingTx | None:
@@ -80,22 +80,22 @@ class Account:
         self.pending.remove(tx)
         self.lost.add(tx)
 
-    async def read(self, rpc: Rpc, block: Block) -> None:
+    async def read(self, rpc: Rpc, block: HeadBlock) -> None:
         """Nonce, balance and fees as of `block`, in one request; by its hash, so that no other branch answers."""
         address = "0x" + self.address.hex()
         at = {"blockHash": block.hash}
         nonce, balance, tip, history = await rpc.batch(
             [
-                Call("eth_getTransactionCount", (address, at)),
-                Call("eth_getBalance", (address, at)),
-                Call("eth_maxPriorityFeePerGas"),
-                Call("eth_feeHistory", (_HISTORY, "latest", (_PERCENTILE,))),
+                RpcCall("eth_getTransactionCount", (address, at)),
+                RpcCall("eth_getBalance", (address, at)),
+                RpcCall("eth_maxPriorityFeePerGas"),
+                RpcCall("eth_feeHistory", (_HISTORY, "latest", (_PERCENTILE,))),
             ]
         )
         if isinstance(nonce, RpcError):
-            raise trouble_of(nonce, "eth_getTransactionCount")
+            raise retryable_of(nonce, "eth_getTransactionCount")
         if isinstance(balance, RpcError):
-            raise trouble_of(balance, "eth_getBalance")
+            raise retryable_of(balance, "eth_getBalance")
         self.nonce_floor = quantity(decode_result(nonce, str, "eth_getTransactionCount"))
         self._has(quantity(decode_result(balance, str, "eth_getBalance")))
         advised, base_fee = _DEFAULT_TIP, block.next_base_fee
@@ -107,7 +107,7 @@ class Account:
             advised = believed_tip(advised, rewards, _DEFAULT_TIP)
             # The node's own forecast is last in the list.
             base_fee = believed_base_fee(base_fee, quantity(told.baseFeePerGas[-1]) if told.baseFeePerGas else 0)
-        self.market = Market(base_fee, advised)
+        self.market = FeeMarket(base_fee, advised)
         self.room.block_gas_limit = block.gas_limit
         self.head = block.number
 
@@ -119,12 +119,6 @@ class Account:
         self.balance = balance
         relayer_balance.labels("0x" + self.address.hex()).set(balance)
 
-
-# Which nonces to give out, and what is wrong with those that were.
-#
-# The chain's count is the floor. From there up to the highest nonce given out, every one must have a live transaction
-# of
-# ours: nothing above a missing one is ever mined.
 
 # Gaps closed in one go: a node that says a floor far too low must not make us sign thousands of self-transfers.
 _MOST_SUSPECTS: Final = 256
@@ -142,8 +136,12 @@ class Findings:
 
 
 def examine(floor: int, stored_next: int | None, pending: Iterable[int]) -> Findings:
-    """`stored_next`: one above the highest nonce ever given out, None for a new account (it starts at the floor,
-    and what it did before is no business of ours)."""
+    """Nonces to give out, and those that went wrong.
+
+    The chain's count is the floor. From there up to the highest nonce given out, every one must have a live transaction
+    of ours: nothing above a missing one is ever mined. `stored_next`: one above the highest nonce ever given out, None
+    for a new account (it starts at the floor, and what it did before is no business of ours).
+    """
     waiting = set(pending)
     following = floor if stored_next is None else stored_next
     last = min(following, floor + len(waiting) + _MOST_SUSPECTS)

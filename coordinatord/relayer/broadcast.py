@@ -13,9 +13,9 @@ import structlog
 
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.rpc import CALLS_PER_REQUEST, Call, Rpc
+from coordinatord.chain.rpc import CALLS_PER_REQUEST, Rpc, RpcCall
 from coordinatord.chain.rpc_errors import Meaning, RpcError
-from coordinatord.relayer.account import Account
+from coordinatord.relayer.account import RelayerAccount
 from coordinatord.relayer.pending import PendingTx
 from coordinatord.relayer.transactions_sql import Version
 
@@ -54,7 +54,7 @@ _MEANINGS: Final = {
 
 @attrs.frozen(slots=True)
 class Sending:
-    """What came of sending one version."""
+    """Outcome of sending one version."""
 
     tx: PendingTx
     version: Version
@@ -89,22 +89,22 @@ def _batches(txs: Sequence[PendingTx]) -> list[list[PendingTx]]:
 
 
 async def _send_batch(rpc: Rpc, txs: Sequence[tuple[PendingTx, Version]]) -> list[Sending]:
-    calls = [Call("eth_sendRawTransaction", ("0x" + version.raw.hex(),)) for _, version in txs]
+    calls = [RpcCall("eth_sendRawTransaction", ("0x" + version.raw.hex(),)) for _, version in txs]
     try:
         answers = await rpc.batch(calls)
-    except (Retryable, RpcError) as trouble:
-        log.warning("broadcast not answered", transactions=len(txs), reason=str(trouble))
+    except (Retryable, RpcError) as error:
+        log.warning("broadcast not answered", transactions=len(txs), reason=str(error))
         # Else the node may or may not have them: the same bytes again, and the blocks will tell.
-        outcome = Sent.NOT_SERVED if _serves_nothing(trouble) else Sent.LATER
+        outcome = Sent.NOT_SERVED if _serves_nothing(error) else Sent.LATER
         return [Sending(tx, version, outcome) for tx, version in txs]
     return [Sending(tx, version, _outcome(tx, answer)) for (tx, version), answer in zip(txs, answers, strict=True)]
 
 
-def _serves_nothing(trouble: Retryable | RpcError) -> bool:
-    """Whether the endpoint turned the whole request away unread."""
-    if isinstance(trouble, RpcError):
-        return trouble.meaning is Meaning.REFUSED
-    return trouble.code == "endpoint_refused"
+def _serves_nothing(error: Retryable | RpcError) -> bool:
+    """True when the endpoint turned the whole request away unread."""
+    if isinstance(error, RpcError):
+        return error.meaning is Meaning.REFUSED
+    return error.code == "endpoint_refused"
 
 
 def _outcome(tx: PendingTx, answer: object) -> Sent:
@@ -119,14 +119,13 @@ def _outcome(tx: PendingTx, answer: object) -> Sent:
     return outcome
 
 
-# What the outcomes of a round of sending change: at the transactions, and in what is known of the endpoint.
+# Effects of a round of sending, on the transactions and on what is known of the endpoint.
 #
 # Bytes are given up when a node's words say that no node will take them, or when it refuses them again and again
-# while
-# it works for others. Silence proves nothing, however long it lasts.
+# while it works for others. Silence proves nothing, however long it lasts.
 
 
-def note_sendings(account: Account, sendings: Sequence[Sending], now: float) -> None:
+def note_sendings(account: RelayerAccount, sendings: Sequence[Sending], now: float) -> None:
     outcomes = [sending.outcome for sending in sendings]
     account.taken += outcomes.count(Sent.TAKEN)
     if Sent.NOT_SERVED in outcomes and set(outcomes) <= {Sent.NOT_SERVED, Sent.LATER}:
@@ -140,7 +139,7 @@ def note_sendings(account: Account, sendings: Sequence[Sending], now: float) -> 
             _note(account, sending.tx, sending.outcome, now)
 
 
-def _note(account: Account, tx: PendingTx, outcome: Sent, now: float) -> None:
+def _note(account: RelayerAccount, tx: PendingTx, outcome: Sent, now: float) -> None:
     if outcome is Sent.TAKEN:
         tx.was_taken(now)
         return

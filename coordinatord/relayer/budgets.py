@@ -16,7 +16,7 @@ from coordinatord.base.outcomes import WouldRefuse
 from coordinatord.chain.contract_calls import read_many
 from coordinatord.chain.registries import PaymentToken, read_balance
 from coordinatord.config import Config
-from coordinatord.database.batched_reads import PointReads
+from coordinatord.database.batched_reads import BatchedReads
 from coordinatord.database.connections import Database
 from coordinatord.relayer import outbox_sql
 from coordinatord.relayer.budgets_sql import (
@@ -128,8 +128,8 @@ class GasBudgets:
     def __init__(self, database: Database, policy: GasPolicy) -> None:
         self._database = database
         self.policy = policy
-        self._standings = PointReads[Spender, Standing](database.line(), read_standings)
-        self._waits = PointReads[Spending, Waits](database.line(), read_waits)
+        self._standings = BatchedReads[Spender, Standing](database.prepared_connection(), read_standings)
+        self._waits = BatchedReads[Spending, Waits](database.prepared_connection(), read_waits)
 
     async def admit(self, kind: RelayKind, signer: bytes, subject: bytes, calldata_bytes: int = 0) -> Admitted:
         """Raises Retryable `busy` for a request that is over a budget, unless the same subject has one under way: it
@@ -148,7 +148,7 @@ class GasBudgets:
             return await outbox_sql.is_under_way(connection, subject)
 
     async def refusal(self, spending: Spending) -> Retryable:
-        """What a request hears that `submit_relays` found over its budget."""
+        """Refusal of a request that `submit_relays` found over its budget."""
         return over_budget(spending, await self._waits.get(spending))
 
 
@@ -174,7 +174,7 @@ class Promises:
     token: PaymentToken
 
     async def promise(self, standing: Standing, owner: bytes, amount: int, balance: int | None) -> Promise | None:
-        """What a post of `amount` is held against; None when `balance`, the owner's latest, does not cover it."""
+        """Limit for a post of `amount`; None when `balance`, the owner's latest, does not cover it."""
         if balance is None:  # the token does not tell: the chain's own check decides
             return Promise(amount)
         promised = standing.open_amounts + standing.unindexed

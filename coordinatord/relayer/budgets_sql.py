@@ -7,7 +7,7 @@ from typing import Final
 
 import attrs
 
-from coordinatord.database.connections import Connection, Line
+from coordinatord.database.connections import Connection, PreparedConnection
 
 EARNS_FOR_DAYS: Final = 7  # a settled job counts so long from its claim
 MOST_EARNED: Final = 20_000  # settled jobs of one signer that are counted
@@ -16,7 +16,7 @@ _AMOUNT: Final = "j.cap + div(j.cap * j.fee_bps, 10000) + j.gas_fee"
 
 
 class Budget(enum.StrEnum):
-    """What a signer's ops are counted in: owners have posts and cancels, providers work and upkeep."""
+    """Count that a signer's ops belong to: owners have posts and cancels, providers work and upkeep."""
 
     POSTS = "posts"
     CANCELS = "cancels"
@@ -27,7 +27,7 @@ class Budget(enum.StrEnum):
 
 @attrs.frozen(slots=True)
 class GasLimits:
-    """What may be spent in an hour and in a day; `newcomers`: by all newcomers together, for one that is one."""
+    """Gas that may be spent in an hour and in a day; `newcomers`: by all newcomers together, for one that is one."""
 
     budget: Budget
     hour: int | None
@@ -53,7 +53,9 @@ class Standing:
     unindexed: int
 
 
-async def read_standings(line: "Line | Connection", spenders: Sequence[Spender]) -> dict[Spender, Standing]:
+async def read_standings(
+    line: "PreparedConnection | Connection", spenders: Sequence[Spender]
+) -> dict[Spender, Standing]:
     rows = await line.fetch(
         "select a.place, (o.settled + v.settled) as settled, v.listed, coalesce(p.block_number, -1) as position,"
         " o.amounts::text as amounts, o.unindexed::text as unindexed"
@@ -100,7 +102,7 @@ class Waits:
     newcomers: int
 
 
-async def read_waits(line: Line, spendings: Sequence[Spending]) -> dict[Spending, Waits]:
+async def read_waits(line: PreparedConnection, spendings: Sequence[Spending]) -> dict[Spending, Waits]:
     rows = await line.fetch(
         "select a.place, gas_budget_wait(a.signer, a.budget, a.estimate, a.hour, a.day) as own,"
         " case when a.all_day is null then 0"
@@ -120,8 +122,8 @@ async def read_waits(line: Line, spendings: Sequence[Spending]) -> dict[Spending
 
 
 async def room(connection: Connection, spending: Spending, most: int) -> int:
-    """How many ops of this estimate fit now, at most `most`; one more than the limits allow where nothing was spent,
-    as `gas_budget_wait` lets the first of a day pass."""
+    """Number of ops of this estimate that fit now, at most `most`; one more than the limits allow where nothing was
+    spent, as `gas_budget_wait` lets the first of a day pass."""
     limits, estimate = spending.limits, spending.estimate
     left = most
     pools: list[tuple[bytes, Budget, int | None, int | None]] = [
@@ -158,7 +160,8 @@ class TopSpender:
 
 
 async def top_spenders(connection: Connection, most: int) -> list[TopSpender]:
-    """Who spent most in the last day, each kind apart; the coordinator's own and the sum of newcomers among them."""
+    """Signers that spent most in the last day, each kind apart; the coordinator's own and the sum of newcomers among
+    them."""
     rows = await connection.fetch(
         "select signer, kind, coalesce(sum(gas) filter (where hour = current_hour()), 0)::bigint as last_hour,"
         " sum(gas)::bigint as last_day from gas_spent where hour > current_hour() - 24"
@@ -188,8 +191,8 @@ _ADD: Final = (
 
 
 @attrs.frozen(slots=True)
-class Cost:
-    """What a mined transaction used. `fills`: the version that was mined carried no relay."""
+class GasCost:
+    """Gas that a mined transaction used. `fills`: the version that was mined carried no relay."""
 
     tx_id: int
     gas_used: int
@@ -202,7 +205,7 @@ class Booked:
     gas: int
 
 
-async def book(connection: Connection, costs: Sequence[Cost]) -> list[Booked]:
+async def book(connection: Connection, costs: Sequence[GasCost]) -> list[Booked]:
     """Book transactions that are recorded as mined to the signers of the relays they carry, each by its share of the
     estimates; those that are booked already are left as they are. Returns what was booked, by kind.
 

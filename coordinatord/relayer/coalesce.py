@@ -20,13 +20,11 @@ from coordinatord.relayer.outbox_sql import RelayKind, WaitingRelay
 # that limit needs no more. So estimates are asked for only where nothing is known, or where the limit was refused.
 #
 # An estimate also holds what the registry wants to see left before it calls the token (`REGISTRY_SLACK`). A
-# transaction
-# of many ops needs that once, so the estimates of its ops add up to far more than it uses. Receipts tell what a share
-# really is: those of transactions whose ops are all alike, because only there is it certain whose the gas was. Until
-# then
-# the estimate counts. A share rises at once to what was used and falls slowly; a transaction that starved doubles it.
-# It
-# is never above the estimate, so that learning can neither starve ops for long nor grow without bound.
+# transaction of many ops needs that once, so the estimates of its ops add up to far more than it uses. Receipts tell
+# what a share really is: those of transactions whose ops are all alike, because only there is it certain whose the
+# gas was. Until then the estimate counts. A share rises at once to what was used and falls slowly; a transaction that
+# starved doubles it. It is never above the estimate, so that learning can neither starve ops for long nor grow
+# without bound.
 
 # What a new job registry wants to see before it calls the token, with the 1/64 that each of two callers keeps back, and
 # a little for the loop. An admin may raise it: estimates tell, and plans go by them where they are higher.
@@ -76,8 +74,8 @@ class GasBook:
         return most if share is None else min(share * _SHARE_NUMERATOR // _SHARE_DENOMINATOR, most)
 
     def was_used(self, shapes: Sequence[Shape], execution: int) -> None:
-        """What a mined transaction shows whose ops, of these shapes, all took effect: the gas that it used beside that
-        for its bytes."""
+        """Gas of a mined transaction whose ops, of these shapes, all took effect. `execution`: gas that it used beside
+        that for its bytes."""
         if not shapes or len(set(shapes)) > 1:
             return
         (shape,) = set(shapes)
@@ -101,13 +99,13 @@ def shape_of(target: bytes, calldata: bytes) -> Shape:
 
 
 def intrinsic_gas(calldata: bytes) -> int:
-    """What a transaction with this calldata costs before it does anything."""
+    """Gas that a transaction with this calldata costs before it does anything."""
     zeros = calldata.count(0)
     return BASE_GAS + zeros * _PER_ZERO + (len(calldata) - zeros) * _PER_BYTE
 
 
 def floor_gas(calldata: bytes) -> int:
-    """What a transaction with this calldata must offer, whatever it does (EIP-7623)."""
+    """Least gas that a transaction with this calldata must offer, whatever it does (EIP-7623)."""
     zeros = calldata.count(0)
     return BASE_GAS + zeros * _FLOOR_PER_ZERO + (len(calldata) - zeros) * _FLOOR_PER_BYTE
 
@@ -124,8 +122,8 @@ _LOWERED_FOR: Final = 600.0  # seconds
 
 
 @attrs.frozen(slots=True)
-class Room:
-    """What one transaction may hold at most."""
+class TxSize:
+    """Most gas and bytes that one transaction may hold."""
 
     gas: int
     bytes: int = MOST_BYTES
@@ -142,10 +140,10 @@ class TxRoom:
     _bytes: int = MOST_BYTES
     _until: float = 0.0
 
-    def at(self, now: float) -> Room:
+    def at(self, now: float) -> TxSize:
         if now >= self._until:
             self._gas, self._bytes = TX_GAS_CAP, MOST_BYTES
-        return Room(min(self.block_gas_limit // _BLOCK_SHARE, TX_GAS_CAP, self.setting, self._gas), self._bytes)
+        return TxSize(min(self.block_gas_limit // _BLOCK_SHARE, TX_GAS_CAP, self.setting, self._gas), self._bytes)
 
     def too_much_gas(self, gas: int, now: float) -> None:
         self._gas = min(self._gas, max(gas // 2, _LEAST_GAS))
@@ -163,7 +161,7 @@ _PER_CALL: Final = 160  # bytes of a call's place in `relay(bytes[])`, at most
 
 
 class Rank(enum.IntEnum):
-    """What is kept up longest when funds run out or fees rise."""
+    """Order in which ops are kept up when funds run out or fees rise."""
 
     EXIT = 0  # settle, fail, reclaim: they free other people's money
     CANCEL = 1  # an owner can always act alone
@@ -228,7 +226,7 @@ class _Group:
     together: int = _TOGETHER
     size: int = 0
 
-    def takes(self, one: Simulated, most: int, room: Room) -> bool:
+    def takes(self, one: Simulated, most: int, room: TxSize) -> bool:
         if len(self.relays) >= most:
             return False
         gas, size = _added(one)
@@ -256,7 +254,7 @@ def _added(one: Simulated) -> tuple[int, int]:
     return gas - BASE_GAS + 16 * _PER_CALL, len(calldata) + _PER_CALL
 
 
-def coalesce(simulated: Iterable[Simulated], *, most: int, room: Room) -> list[Planned]:
+def coalesce(simulated: Iterable[Simulated], *, most: int, room: TxSize) -> list[Planned]:
     """The transactions for these relays, in the order of each one's first relay."""
     groups: list[_Group] = []
     open_groups: dict[tuple[bytes, Rank], _Group] = {}
@@ -279,7 +277,7 @@ def in_flight(plans: Sequence[Planned], room: int) -> list[Planned]:
     return exits + others[: max(room - len(exits) - FOR_EXITS, 0)]
 
 
-def _plan(group: list[Simulated], room: Room) -> Planned:
+def _plan(group: list[Simulated], room: TxSize) -> Planned:
     relays = tuple(one.relay for one in group)
     first = relays[0]
     if len(group) == 1:

@@ -1,4 +1,4 @@
-"""What a transaction offers, and when a pending one has to offer more. All in wei per gas."""
+"""Fees that a transaction offers, and when a pending one has to offer more. All in wei per gas."""
 
 import enum
 import statistics
@@ -9,8 +9,7 @@ from typing import Final, Self
 import attrs
 import msgspec
 
-from coordinatord.chain.blocks import Hash, Quantity
-from coordinatord.chain.rpc import Call, Rpc, decode_result, quantity
+from coordinatord.chain.rpc import Hash, Quantity, Rpc, RpcCall, decode_result, quantity
 
 # Nodes replace a pending transaction only by one whose both fields are at least a tenth higher; most ask for 12.5 %.
 _BUMP_NUMERATOR: Final = 9
@@ -30,16 +29,16 @@ class Fee:
 
 
 @attrs.frozen(slots=True)
-class Market:
-    """What the next block demands."""
+class FeeMarket:
+    """Base fee and tip that the next block demands."""
 
     base_fee: int
     tip: int
 
 
 @attrs.frozen(slots=True)
-class Ceiling:
-    """What is never offered more than, whatever a node says; None is no limit.
+class FeeCeiling:
+    """Highest fee that is ever offered, whatever a node says; None is no limit.
 
     A first offer gives half of the tip at most: a replacement has to raise both fields, and with the tip at its ceiling
     none would be possible.
@@ -56,12 +55,12 @@ class Ceiling:
     def allows(self, fee: Fee) -> bool:
         return (self.cap is None or fee.cap <= self.cap) and (self.tip is None or fee.tip <= self.tip)
 
-    def is_below(self, market: Market) -> bool:
-        """Whether the next block would not take what may be offered at most."""
+    def is_below(self, market: FeeMarket) -> bool:
+        """True when the next block would not take the highest fee that may be offered."""
         return self.cap is not None and not _enough(offer(market, self), market)
 
 
-NO_CEILING: Final = Ceiling()
+NO_CEILING: Final = FeeCeiling()
 # In gwei, by chain id: far above what these chains have asked for but in their worst hours, and far below what empties
 # an account. (fee, tip)
 _CEILINGS: Final = {
@@ -83,11 +82,11 @@ _CEILINGS: Final = {
 }
 
 
-def ceiling_of(chain_id: int, fee_gwei: int | None, tip_gwei: int | None) -> Ceiling:
+def ceiling_of(chain_id: int, fee_gwei: int | None, tip_gwei: int | None) -> FeeCeiling:
     """The settings, and where they are not set, what suits the chain; no limit on a chain that is not known here."""
     usual = _CEILINGS.get(chain_id, (None, None))
     cap, tip = (own if own is not None else known for own, known in zip((fee_gwei, tip_gwei), usual, strict=True))
-    return Ceiling(None if cap is None else cap * _GWEI, None if tip is None else tip * _GWEI)
+    return FeeCeiling(None if cap is None else cap * _GWEI, None if tip is None else tip * _GWEI)
 
 
 def next_base_fee(base_fee: int, gas_used: int, gas_limit: int) -> int:
@@ -115,12 +114,12 @@ def believed_base_fee(by_header: int, forecast: int) -> int:
     return max(by_header, min(forecast, _FORECAST_ABOVE_HEADER * by_header) if by_header else forecast)
 
 
-def offer(market: Market, ceiling: Ceiling = NO_CEILING) -> Fee:
+def offer(market: FeeMarket, ceiling: FeeCeiling = NO_CEILING) -> Fee:
     """Holds for six full blocks in a row before the base fee has doubled; what is not needed is not paid."""
     return ceiling.limited(Fee(2 * market.base_fee + market.tip, market.tip))
 
 
-def replacement(current: Fee, market: Market, *, refused: bool, ceiling: Ceiling = NO_CEILING) -> Fee | None:
+def replacement(current: Fee, market: FeeMarket, *, refused: bool, ceiling: FeeCeiling = NO_CEILING) -> Fee | None:
     """The fee of a new version, or None while the present one will do or the ceiling allows no better one.
 
     `refused`: a node said that it is too low, which is reason enough, up to a bound far above the market: beyond it
@@ -133,13 +132,13 @@ def replacement(current: Fee, market: Market, *, refused: bool, ceiling: Ceiling
     return raised if ceiling.allows(raised) and not ceiling.is_below(market) else None
 
 
-def substitute(current: Fee, market: Market, *, ceiling: Ceiling = NO_CEILING) -> Fee:
+def substitute(current: Fee, market: FeeMarket, *, ceiling: FeeCeiling = NO_CEILING) -> Fee:
     """The fee of a self-transfer that takes the place of bytes no node takes. A node may hold an older version of them,
     so that it has to be dearer in any case; it uses so little gas that the ceiling may be passed by that one step."""
     return _raised(current, offer(market, ceiling))
 
 
-def _enough(fee: Fee, market: Market) -> bool:
+def _enough(fee: Fee, market: FeeMarket) -> bool:
     # Half of the tip that others give is worth waiting with: each replacement costs the pool and us another version.
     return fee.cap >= market.base_fee + min(fee.tip, market.tip) // 2
 
@@ -152,12 +151,10 @@ def _bumped(amount: int) -> int:
     return max(amount + 1, -(-amount * _BUMP_NUMERATOR // _BUMP_DENOMINATOR))
 
 
-# Following the head: what a newly seen block is to the blocks seen before.
-
 WINDOW: Final = 256  # blocks that are remembered; a reorg deeper than that is beyond every node's journal
 
 
-class _Block(msgspec.Struct):
+class _RawBlock(msgspec.Struct):
     number: Quantity
     hash: Hash
     parentHash: Hash  # noqa: N815 - the node's names
@@ -168,7 +165,7 @@ class _Block(msgspec.Struct):
 
 
 @attrs.frozen(slots=True)
-class Block:
+class HeadBlock:
     number: int
     hash: str
     parent: str
@@ -177,7 +174,7 @@ class Block:
     transactions: tuple[str, ...] = attrs.field(repr=False)
 
     @classmethod
-    def of(cls, raw: _Block) -> Self:
+    def of(cls, raw: _RawBlock) -> Self:
         limit = quantity(raw.gasLimit)
         return cls(
             quantity(raw.number),
@@ -189,23 +186,25 @@ class Block:
         )
 
 
-async def latest_block(rpc: Rpc) -> Block:
-    return Block.of(await rpc.call_as(_Block, "eth_getBlockByNumber", "latest", False))
+async def latest_block(rpc: Rpc) -> HeadBlock:
+    return HeadBlock.of(await rpc.call_as(_RawBlock, "eth_getBlockByNumber", "latest", False))
 
 
-async def blocks_by_number(rpc: Rpc, numbers: Sequence[int]) -> list[Block | None]:
+async def blocks_by_number(rpc: Rpc, numbers: Sequence[int]) -> list[HeadBlock | None]:
     """None where the node has no such block (yet)."""
-    answers = await rpc.batch([Call("eth_getBlockByNumber", (hex(number), False)) for number in numbers])
-    blocks: list[Block | None] = []
+    answers = await rpc.batch([RpcCall("eth_getBlockByNumber", (hex(number), False)) for number in numbers])
+    blocks: list[HeadBlock | None] = []
     for answer in answers:
         if isinstance(answer, Exception):
             raise answer
-        raw = decode_result(answer, _Block | None, "eth_getBlockByNumber")  # type: ignore[arg-type] # a union is a type to msgspec
-        blocks.append(Block.of(raw) if raw is not None else None)
+        raw = decode_result(answer, _RawBlock | None, "eth_getBlockByNumber")  # type: ignore[arg-type] # a union is a type to msgspec
+        blocks.append(HeadBlock.of(raw) if raw is not None else None)
     return blocks
 
 
-class Place(enum.Enum):
+class HeadPlace(enum.Enum):
+    """Place of a newly seen block among the blocks seen before."""
+
     SAME = "the head as before"
     NEXT = "the child of the head"
     AHEAD = "above the head, with blocks between them not seen"
@@ -227,28 +226,28 @@ class SeenBlocks:
     def head_hash(self) -> str | None:
         return None if self.head is None else self._hashes[self.head]
 
-    def place(self, block: Block) -> Place:
+    def place(self, block: HeadBlock) -> HeadPlace:
         head = self.head
         if head is None:
-            return Place.AHEAD
+            return HeadPlace.AHEAD
         if block.number > head + 1:
-            return Place.AHEAD
+            return HeadPlace.AHEAD
         if block.number == head + 1:
-            return Place.NEXT if self._hashes[head] == block.parent else Place.FORK
+            return HeadPlace.NEXT if self._hashes[head] == block.parent else HeadPlace.FORK
         if self._hashes.get(block.number) != block.hash:
-            return Place.FORK
-        return Place.SAME if block.number == head else Place.BEHIND
+            return HeadPlace.FORK
+        return HeadPlace.SAME if block.number == head else HeadPlace.BEHIND
 
-    def follows(self, block: Block) -> bool:
-        """Whether a block whose parent was seen names that parent."""
+    def follows(self, block: HeadBlock) -> bool:
+        """True when a block whose parent was seen names that parent."""
         return self._hashes.get(block.number - 1) == block.parent
 
-    def add(self, block: Block) -> None:
+    def add(self, block: HeadBlock) -> None:
         self._hashes[block.number] = block.hash
         while len(self._hashes) > WINDOW:
             self._hashes.popitem(last=False)
 
-    def restart(self, block: Block) -> None:
+    def restart(self, block: HeadBlock) -> None:
         """After a fork: only this block is known to be of the branch."""
         self._hashes.clear()
         self.add(block)

@@ -13,13 +13,13 @@ import structlog
 
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.rpc import Rpc
+from coordinatord.database.locks import RoleConnection
 from coordinatord.relayer import transactions_sql
-from coordinatord.relayer.account import Account
-from coordinatord.relayer.fees import WINDOW, Block, Place, SeenBlocks, blocks_by_number, latest_block
-from coordinatord.relayer.receipts import Wanted, receipts_in_blocks, receipts_of
-from coordinatord.relayer.repair import undo_vanished
+from coordinatord.relayer.account import RelayerAccount
+from coordinatord.relayer.fees import WINDOW, HeadBlock, HeadPlace, SeenBlocks, blocks_by_number, latest_block
+from coordinatord.relayer.receipts import WantedReceipts, receipts_in_blocks, receipts_of
+from coordinatord.relayer.repair import revive_unmined
 from coordinatord.relayer.resolution import resolve
-from coordinatord.relayer.role import Term
 
 log = structlog.get_logger(__name__)
 
@@ -27,10 +27,10 @@ _LAG: Final = 5.0  # seconds
 _CATCH_UP: Final = 64  # missed blocks that are read one by one; beyond, asking for our own transactions is less work
 
 
-class Follower:
+class ReceiptWatcher:
     """Keeps `account.pending` to what is pending as of the head."""
 
-    def __init__(self, term: Term, rpc: Rpc, account: Account) -> None:
+    def __init__(self, term: RoleConnection, rpc: Rpc, account: RelayerAccount) -> None:
         self._term = term
         self._rpc = rpc
         self._account = account
@@ -42,23 +42,23 @@ class Follower:
         """The hash of the block last gone by."""
         return self._seen.head_hash
 
-    async def step(self) -> Block | None:
+    async def step(self) -> HeadBlock | None:
         """Look at the head. The block when it is the head to go by (new or the same), None when this node lags behind
         what another answered. Raises Retryable or RpcError; nothing is skipped by that, the next step looks again."""
         block = await latest_block(self._rpc)
         match self._seen.place(block):
-            case Place.SAME:
+            case HeadPlace.SAME:
                 pass
-            case Place.NEXT:
+            case HeadPlace.NEXT:
                 await self._apply([block])
-            case Place.AHEAD:
+            case HeadPlace.AHEAD:
                 await self._catch_up(block)
-            case Place.BEHIND:
+            case HeadPlace.BEHIND:
                 if not self._lags_for_long():
                     return None
                 log.warning("the chain went back", block=block.number)
                 await self._look_anew(block)
-            case Place.FORK:
+            case HeadPlace.FORK:
                 log.warning("the chain was reorganised", block=block.number)
                 await self._look_anew(block)
         return block
@@ -71,7 +71,7 @@ class Follower:
         self._behind_at = now
         return now > self._behind_since + _LAG
 
-    async def _catch_up(self, block: Block) -> None:
+    async def _catch_up(self, block: HeadBlock) -> None:
         head = self._seen.head
         if head is None or block.number - head > _CATCH_UP:
             await self._look_anew(block)
@@ -84,8 +84,8 @@ class Follower:
         else:
             await self._look_anew(block)
 
-    async def _apply(self, blocks: list[Block]) -> None:
-        ours = [Wanted(b.number, b.hash, hashes) for b in blocks if (hashes := self._watched_in(b))]
+    async def _apply(self, blocks: list[HeadBlock]) -> None:
+        ours = [WantedReceipts(b.number, b.hash, hashes) for b in blocks if (hashes := self._watched_in(b))]
         receipts = await receipts_in_blocks(self._rpc, ours)
         if len(receipts) != sum(len(wanted.hashes) for wanted in ours):
             raise Retryable("chain_unreachable", f"the node withholds receipts up to block {blocks[-1].number}")
@@ -93,19 +93,19 @@ class Follower:
         for block in blocks:
             self._seen.add(block)
 
-    def _watched_in(self, block: Block) -> set[bytes]:
+    def _watched_in(self, block: HeadBlock) -> set[bytes]:
         watched = self._account.watched
         return {h for text in block.transactions if watched(h := bytes.fromhex(text[2:])) is not None}
 
-    async def _look_anew(self, block: Block) -> None:
+    async def _look_anew(self, block: HeadBlock) -> None:
         await self._undo_vanished(block)
         receipts = await receipts_of(self._rpc, self._account.watched_hashes())
         # What was mined above this block is left to the steps that look at the blocks above it.
         await resolve(self._term, self._rpc, self._account, [r for r in receipts if r.block_number <= block.number])
         self._seen.restart(block)
 
-    async def _undo_vanished(self, block: Block) -> None:
+    async def _undo_vanished(self, block: HeadBlock) -> None:
         chain_id, address = self._account.chain_id, self._account.address
         async with self._term.transaction() as connection:
             mined = await transactions_sql.mined_blocks(connection, chain_id, address, block.number - WINDOW)
-        await undo_vanished(self._term, self._rpc, self._account, mined)
+        await revive_unmined(self._term, self._rpc, self._account, mined)

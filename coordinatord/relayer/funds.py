@@ -1,4 +1,4 @@
-"""What the account's native funds still allow.
+"""Reserves of the account's native funds: which transactions it can still pay for.
 
 Below the reserve, only exits and cancels are relayed, so that settles, fails and reclaims can go on: they free other
 people's money. A lower floor stops cancels, too: an owner can always act alone.
@@ -10,7 +10,7 @@ from typing import Final
 import attrs
 
 from coordinatord.relayer.coalesce import Planned, Rank
-from coordinatord.relayer.fees import NO_CEILING, Ceiling, Market, offer
+from coordinatord.relayer.fees import NO_CEILING, FeeCeiling, FeeMarket, offer
 
 
 @attrs.frozen(slots=True)
@@ -21,7 +21,7 @@ class Floors:
     other: int
 
     @classmethod
-    def of(cls, cancel_gas: int, other_gas: int, market: Market, ceiling: Ceiling = NO_CEILING) -> "Floors":
+    def of(cls, cancel_gas: int, other_gas: int, market: FeeMarket, ceiling: FeeCeiling = NO_CEILING) -> "Floors":
         cap = offer(market, ceiling).cap
         return cls(cancel_gas * cap, other_gas * cap)
 

@@ -13,17 +13,17 @@ import structlog
 
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.rpc import Rpc, trouble_of
+from coordinatord.chain.rpc import Rpc, retryable_of
 from coordinatord.chain.rpc_errors import RpcError
 from coordinatord.database.connections import Connection
+from coordinatord.database.locks import RoleConnection
 from coordinatord.relayer import outbox_sql
-from coordinatord.relayer.account import Account
+from coordinatord.relayer.account import RelayerAccount
 from coordinatord.relayer.coalesce import Planned, Rank, Simulated, coalesce, in_flight, rank_of
 from coordinatord.relayer.fees import offer
 from coordinatord.relayer.funds import Floors, affordable
 from coordinatord.relayer.outbox_sql import Ending, WaitingRelay
-from coordinatord.relayer.resolution import unfounded
-from coordinatord.relayer.role import Term
+from coordinatord.relayer.resolution import inconclusive
 from coordinatord.relayer.settings import RelayerSettings
 from coordinatord.relayer.signing import sign_planned
 from coordinatord.relayer.simulate import NoVerdict, WouldPass, WouldRevert, simulate
@@ -37,14 +37,14 @@ _OF_BATCHES: Final = 64  # one transaction's worth: a request that comes meanwhi
 
 @attrs.frozen(slots=True)
 class Round:
-    """What one round did. `moved`: it signed or ended something, so that another round is worth while."""
+    """Result of one round. `moved`: it signed or ended something, so that another round is worth while."""
 
     moved: bool
     signed: bool
 
 
-class Intake:
-    def __init__(self, term: Term, rpc: Rpc, account: Account, settings: RelayerSettings) -> None:
+class RelayIntake:
+    def __init__(self, term: RoleConnection, rpc: Rpc, account: RelayerAccount, settings: RelayerSettings) -> None:
         self._term = term
         self._rpc = rpc
         self._account = account
@@ -112,11 +112,11 @@ class Intake:
             calls = [(relay.target, relay.calldata) for relay in allowed]
             verdicts = await simulate(self._rpc, self._account.address, calls, self._account.gas)
             refused = [r.id for r, v in zip(allowed, verdicts, strict=True) if isinstance(v, WouldRevert)]
-            waiting = await unfounded(connection, self._rpc, self._account.chain_id, refused)
-        except Retryable as trouble:
-            if trouble.code is None:
+            waiting = await inconclusive(connection, self._rpc, self._account.chain_id, refused)
+        except Retryable as error:
+            if error.code is None:
                 raise  # no answer at all: the relays wait, up to their timeout
-            return [], [_dropped(relay, trouble.code) for relay in relays]
+            return [], [_dropped(relay, error.code) for relay in relays]
         simulated: list[Simulated] = []
         for relay, verdict in zip(allowed, verdicts, strict=True):
             match verdict:
@@ -137,7 +137,7 @@ class Intake:
         try:
             await account.read_balance(self._rpc)
         except RpcError as error:
-            raise trouble_of(error, "eth_getBalance") from error
+            raise retryable_of(error, "eth_getBalance") from error
         lowest = self._floors().lowest_rank(account.spendable)
         too_dear = account.ceiling.is_below(account.market)
         allowed: list[WaitingRelay] = []
@@ -153,7 +153,7 @@ class Intake:
         return allowed, endings
 
     async def _held(self, connection: Connection, simulated: list[Simulated]) -> list[Simulated]:
-        """What may be signed. While fees are above the ceiling exits wait, past the queue's timeout, too."""
+        """Plans that may be signed. While fees are above the ceiling exits wait, past the queue's timeout, too."""
         if not self._account.ceiling.is_below(self._account.market):
             return simulated
         await outbox_sql.hold(connection, [one.relay.id for one in simulated], _HELD_FOR)

@@ -48,8 +48,8 @@ class Priority(enum.IntEnum):
 
 @attrs.frozen(slots=True)
 class Promise:
-    """What the claim of a post will collect. `headroom`: what its owner's balance has left for it and for all of the
-    owner's posts that the index does not show at `position`; None where the balance is not known."""
+    """Amount that the claim of a post will collect. `headroom`: what its owner's balance has left for it and for all of
+    the owner's posts that the index does not show at `position`; None where the balance is not known."""
 
     amount: int
     headroom: int | None = None
@@ -216,7 +216,7 @@ def _submitted(outcome: str, relay_id: int | None) -> Submitted:
 
 
 async def is_under_way(connection: Connection, subject: bytes) -> bool:
-    """Whether a relay of this subject is queued or signed."""
+    """True when a relay of this subject is queued or signed."""
     live: bool = await connection.fetchval(
         "select exists (select from relays where subject = $1 and state in ('queued', 'signed'))", subject
     )
@@ -265,7 +265,7 @@ async def _take(connection: Connection, which: str, limit: int) -> "list[asyncpg
 
 @attrs.frozen(slots=True)
 class Ending:
-    """How a queued relay ends: refused by the chain (name or raw) or dropped with a code."""
+    """End of a queued relay: refused by the chain (name or raw) or dropped with a code."""
 
     id: int
     state: str
@@ -343,7 +343,7 @@ async def queue_lengths(connection: Connection) -> tuple[dict[int, int], float]:
 
 @attrs.frozen(slots=True)
 class RelayStatus:
-    """Where a relay stands. `tx_hash`: the mined version, else the latest that carries it; None before signing."""
+    """State of a relay. `tx_hash`: the mined version, else the latest that carries it; None before signing."""
 
     id: int
     kind: RelayKind

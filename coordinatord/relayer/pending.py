@@ -86,7 +86,7 @@ class PendingTx:
 
     @property
     def cost(self) -> int:
-        """What a node sets aside for it, at most."""
+        """Most that a node sets aside for it."""
         return (BASE_GAS if self.latest.fills else self.gas) * self.latest.max_fee
 
     def replaced_by(self, version: Version) -> None:
@@ -101,7 +101,7 @@ class PendingTx:
         self.refusals = Refusals()
 
     def is_missing(self, now: float) -> bool:
-        """Whether it is lost: its nonce was used a while ago, and its receipt has not come. A node may count what it
+        """True when it is lost: its nonce was used a while ago, and its receipt has not come. A node may count what it
         is just mining before it can tell the receipt, and a post given up wrongly is refused as its own duplicate."""
         if self.missed_at is None:
             self.missed_at = now

@@ -1,7 +1,7 @@
 """Relaying, as services see it: hand over an op, hear how it ended.
 
-One background task per process learns of ends for all who wait here: woken by notices, looking at the table for all
-of them at once, and by a slow poll in case a notice was lost.
+One background task per process learns of ends for all who wait here: woken by notices, looking at the table for all of
+them at once, and by a slow poll in case a notice was lost.
 """
 
 from collections.abc import Iterable
@@ -40,7 +40,7 @@ _EXITS_DEPTH: Final = 1024  # exits that may wait beyond the queue's depth
 
 
 @attrs.frozen(slots=True)
-class Mined:
+class RelayMined:
     """The op took effect, and the index of this deployment shows it (unless it lags by more than a few seconds)."""
 
     tx_hash: bytes
@@ -56,7 +56,7 @@ class RefusedByChain:
 
 
 @attrs.frozen(slots=True)
-class Busy:
+class RelayBusy:
     """Too many relays of this subject are under way."""
 
 
@@ -67,7 +67,7 @@ class NoReceipt:
     tx_hash: bytes
 
 
-Outcome: TypeAlias = Mined | RefusedByChain | Busy | NoReceipt
+Outcome: TypeAlias = RelayMined | RefusedByChain | RelayBusy | NoReceipt
 
 _DROPPED: Final = {
     "relay_queue_timeout": "the relay queue did not move in time; try again",
@@ -113,7 +113,7 @@ class _Waiter:
 
 
 @attrs.define(slots=True, eq=False)
-class _Submission:
+class _QueuedSubmission:
     relay: NewRelay
     outcome: Submitted | Exception | None = None
 
@@ -140,7 +140,7 @@ class Relaying:
         self._waiters: dict[int, set[_Waiter]] = {}
         self._news: set[int] = set()  # relays to look at before the next slow poll
         self._to_look = Wake()
-        self._submissions: list[_Submission] = []
+        self._submissions: list[_QueuedSubmission] = []
         self._submitting = anyio.Lock()
         self._awaiting_index = 0
         self._indexed = -1
@@ -155,7 +155,7 @@ class Relaying:
         submitted = await self._submit(new)
         match submitted:
             case SubjectBusy():
-                return Busy()
+                return RelayBusy()
             case QueueFull():
                 raise Retryable("relay_unavailable", "the relay queue is full; try again", "relay_queue_full", 1)
             case OverBudget():
@@ -170,7 +170,7 @@ class Relaying:
         match heard.status:
             case RelayStatus(state="mined", tx_hash=bytes(tx_hash), block_number=int(block_number)):
                 await self._wait_for_index(block_number)
-                return Mined(tx_hash, block_number)
+                return RelayMined(tx_hash, block_number)
             case RelayStatus(state="refused", reason=name, raw=raw):
                 return RefusedByChain(name, raw or b"")
             case RelayStatus(state="dropped", reason=reason):
@@ -184,7 +184,7 @@ class Relaying:
     async def _submit(self, new: NewRelay) -> Submitted:
         """Callers that come while a transaction is being written share the next one: notifying transactions commit
         one after the other, so each on its own would bound the whole deployment by its disk."""
-        mine = _Submission(new)
+        mine = _QueuedSubmission(new)
         self._submissions.append(mine)
         try:
             async with self._submitting:
@@ -204,7 +204,7 @@ class Relaying:
             raise AssertionError("a submission was neither written nor refused")
         return mine.outcome
 
-    async def _write(self, batch: list[_Submission]) -> None:
+    async def _write(self, batch: list[_QueuedSubmission]) -> None:
         # Exits have a room of their own in the queue: whatever others fill it with leaves them their places.
         exits = [one for one in batch if one.relay.priority == Priority.EXIT]
         others = [one for one in batch if one.relay.priority != Priority.EXIT]
@@ -219,14 +219,14 @@ class Relaying:
         try:
             for one, outcome in zip(exits + others, await self._database.transact(body), strict=True):
                 one.outcome = outcome
-        except Retryable as trouble:
+        except Retryable as error:
             for one in batch:
-                one.outcome = trouble
+                one.outcome = error
 
     # --- waiting ------------------------------------------------------------------------------------------
 
     async def _ended(self, relay_id: int) -> _Waiter:
-        """Who has heard its final status, or whatever it is when the waits are over."""
+        """Waiter that has heard the final status, or the status that it has when the waits are over."""
         waiter = _Waiter()
         self._waiters.setdefault(relay_id, set()).add(waiter)
         try:
@@ -271,8 +271,8 @@ class Relaying:
                         await self._look_at_all()
                     else:
                         await self._look_at_news()
-                except Retryable as trouble:
-                    log.warning("relays not looked at", reason=str(trouble))
+                except Retryable as error:
+                    log.warning("relays not looked at", reason=str(error))
                     await anyio.sleep(pause)
                 await self._to_look.wait(slow_poll_at - anyio.current_time())
 

@@ -8,13 +8,13 @@ import structlog
 
 from coordinatord.base import metrics
 from coordinatord.chain.rpc import Rpc
+from coordinatord.database.locks import RoleConnection
 from coordinatord.relayer import results_sql, transactions_sql
-from coordinatord.relayer.account import Account, examine
-from coordinatord.relayer.fees import Block, blocks_by_number, replacement
+from coordinatord.relayer.account import RelayerAccount, examine
+from coordinatord.relayer.fees import HeadBlock, blocks_by_number, replacement
 from coordinatord.relayer.pending import PendingTx, PendingTxs
 from coordinatord.relayer.receipts import receipts_and_count, receipts_of
 from coordinatord.relayer.resolution import resolve
-from coordinatord.relayer.role import Term
 from coordinatord.relayer.signing import dearer, self_transfer, sign_fill
 
 # Transactions whose block is no part of the chain any more become pending again, and are sent again.
@@ -22,7 +22,9 @@ from coordinatord.relayer.signing import dearer, self_transfer, sign_fill
 log = structlog.get_logger(__name__)
 
 
-async def undo_vanished(term: Term, rpc: Rpc, account: Account, mined: Sequence[tuple[int, bytes]]) -> int:
+async def revive_unmined(
+    term: RoleConnection, rpc: Rpc, account: RelayerAccount, mined: Sequence[tuple[int, bytes]]
+) -> int:
     """`mined`: number and hash of blocks that transactions of ours are recorded in. How many transactions are pending
     again.
 
@@ -49,7 +51,7 @@ _EXAMINED_AT_ONCE: Final = 32  # receipts and count are one request
 _LOST_FOR_GOOD: Final = 3600.0  # seconds: no reorganisation reaches back so far
 
 
-async def repair_nonces(term: Term, rpc: Rpc, account: Account, block: Block) -> bool:
+async def repair_nonces(term: RoleConnection, rpc: Rpc, account: RelayerAccount, block: HeadBlock) -> bool:
     """`account` as read at `block`. True when there is something new to send or to sign."""
     async with term.transaction() as connection:
         stored_next = await transactions_sql.next_nonce(connection, account.chain_id, account.address)
@@ -61,7 +63,7 @@ async def repair_nonces(term: Term, rpc: Rpc, account: Account, block: Block) ->
     return lost + unmade + filled > 0
 
 
-async def _find_lost(term: Term, rpc: Rpc, account: Account, block: Block) -> None:
+async def _find_lost(term: RoleConnection, rpc: Rpc, account: RelayerAccount, block: HeadBlock) -> None:
     """Those given up whose receipt came all the same: late, or in a block that took the place of the other's."""
     now = anyio.current_time()
     for tx in list(account.lost):
@@ -73,7 +75,9 @@ async def _find_lost(term: Term, rpc: Rpc, account: Account, block: Block) -> No
     await resolve(term, rpc, account, [receipt for receipt in receipts if receipt.block_number <= block.number])
 
 
-async def _give_up_lost(term: Term, rpc: Rpc, account: Account, block: Block, used: Sequence[int]) -> int:
+async def _give_up_lost(
+    term: RoleConnection, rpc: Rpc, account: RelayerAccount, block: HeadBlock, used: Sequence[int]
+) -> int:
     """Nonces of ours that the chain counts as used: mined in a block that we did not see, or not by us."""
     candidates = [tx for tx in account.pending if tx.nonce in used][:_EXAMINED_AT_ONCE]
     # Of one node: one that lags behind another's count must not make a mined transaction look lost.
@@ -97,15 +101,15 @@ async def _give_up_lost(term: Term, rpc: Rpc, account: Account, block: Block, us
     return len(lost)
 
 
-async def _undo_deep(term: Term, rpc: Rpc, account: Account, suspects: Sequence[int]) -> int:
+async def _undo_deep(term: RoleConnection, rpc: Rpc, account: RelayerAccount, suspects: Sequence[int]) -> int:
     """Nonces recorded as mined that the chain waits for: a reorganisation went below the blocks that are looked at when
     one is seen."""
     async with term.transaction() as connection:
         mined = await transactions_sql.blocks_among(connection, account.chain_id, account.address, suspects)
-    return await undo_vanished(term, rpc, account, mined)
+    return await revive_unmined(term, rpc, account, mined)
 
 
-async def _close_gaps(term: Term, account: Account, suspects: Sequence[int]) -> int:
+async def _close_gaps(term: RoleConnection, account: RelayerAccount, suspects: Sequence[int]) -> int:
     fills: list[PendingTx] = []
     async with term.transaction() as connection:
         for gap in await transactions_sql.gaps_among(connection, account.chain_id, account.address, suspects):
@@ -118,7 +122,7 @@ async def _close_gaps(term: Term, account: Account, suspects: Sequence[int]) -> 
     return len(fills)
 
 
-async def raise_fees(term: Term, account: Account) -> bool:
+async def raise_fees(term: RoleConnection, account: RelayerAccount) -> bool:
     """New versions where the market or a node demands more. True when there is something to send."""
     cheap = [
         tx
@@ -138,7 +142,7 @@ async def raise_fees(term: Term, account: Account) -> bool:
     return True
 
 
-async def drop_unserved(term: Term, account: Account) -> None:
+async def drop_unserved(term: RoleConnection, account: RelayerAccount) -> None:
     """End what the endpoint does not let us send: its callers hear so at once, instead of waiting for a receipt.
 
     Only bytes that nobody can have: their nonces are left to self-transfers, which are sent on until the endpoint

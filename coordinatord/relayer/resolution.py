@@ -9,30 +9,24 @@ from coordinatord.base import metrics
 from coordinatord.chain.logs import refused_calls
 from coordinatord.chain.rpc import Rpc
 from coordinatord.database.connections import Connection
-from coordinatord.database.locks import is_held
+from coordinatord.database.locks import RoleConnection, is_held, role_of
 from coordinatord.relayer import budgets_sql, results_sql, transactions_sql
-from coordinatord.relayer.account import Account
-from coordinatord.relayer.budgets_sql import Cost
+from coordinatord.relayer.account import RelayerAccount
+from coordinatord.relayer.budgets_sql import GasCost
 from coordinatord.relayer.fees import WINDOW, blocks_by_number
 from coordinatord.relayer.pending import PendingTx
-from coordinatord.relayer.receipts import Receipt
+from coordinatord.relayer.receipts import TxReceipt
 from coordinatord.relayer.results_sql import MinedTx, RefusedCall
-from coordinatord.relayer.role import Term, role_of
 from coordinatord.relayer.simulate import replay, reverted
 from coordinatord.relayer.transactions_sql import NewestBlock
-
-# What a refusal stands on: a chain that has what the refused relay builds on.
-#
-# Accounts see a reorganisation one after the other, and a node may be behind the one that another account asks. Until
-# the older relays of a subject stand in the chain that is simulated on, its refusal of the next one says nothing.
 
 _RETIRED_AFTER: Final = 600.0  # seconds: a process that restarts, or a new one, is there long before
 
 
-async def unfounded(connection: Connection, rpc: Rpc, chain_id: int, refused: Sequence[int]) -> set[int]:
-    """Those of these refused relays that may pass yet: those behind an older one that is under way; and all of them
-    while the node has not got a block that an account's transactions are recorded in. Its newest one tells: a
-    reorganisation takes the highest blocks first."""
+async def inconclusive(connection: Connection, rpc: Rpc, chain_id: int, refused: Sequence[int]) -> set[int]:
+    """Refused relays that may pass yet: those behind an older one that is under way; and all of them while the node has
+    not got a block that an account's transactions are recorded in. Its newest one tells: a reorganisation takes the
+    highest blocks first."""
     if not refused:
         return set()
     newest = await transactions_sql.newest_blocks(connection, chain_id, WINDOW)
@@ -53,7 +47,7 @@ async def _is_retired(connection: Connection, chain_id: int, newest: NewestBlock
 log = structlog.get_logger(__name__)
 
 
-async def resolve(term: Term, rpc: Rpc, account: Account, receipts: Sequence[Receipt]) -> None:
+async def resolve(term: RoleConnection, rpc: Rpc, account: RelayerAccount, receipts: Sequence[TxReceipt]) -> None:
     """End all relays of these mined transactions, in one database transaction."""
     # One for each: nodes of two branches may each have mined another version of one transaction.
     found = list({tx.id: (tx, r) for r in receipts if (tx := account.watched(r.tx_hash)) is not None}.values())
@@ -72,7 +66,7 @@ async def resolve(term: Term, rpc: Rpc, account: Account, receipts: Sequence[Rec
         )
         taken_back = await results_sql.take_back(connection, [tx.id for tx, r in carrying if r.succeeded], refused)
         booked = await budgets_sql.book(
-            connection, [Cost(tx.id, r.gas_used, _is_fill(tx, r.tx_hash)) for tx, r in found]
+            connection, [GasCost(tx.id, r.gas_used, _is_fill(tx, r.tx_hash)) for tx, r in found]
         )
         passing = [relay_id for relay_id in passing if relay_id not in taken_back]
         await results_sql.requeue(
@@ -92,8 +86,8 @@ async def resolve(term: Term, rpc: Rpc, account: Account, receipts: Sequence[Rec
     log.debug("transactions mined", transactions=len(found), relays=len(ended))
 
 
-def _learn(account: Account, tx: PendingTx, receipt: Receipt, refused: Sequence[RefusedCall]) -> None:
-    """What the ops of this transaction really took. A refused one takes less than its like, and teaches nothing."""
+def _learn(account: RelayerAccount, tx: PendingTx, receipt: TxReceipt, refused: Sequence[RefusedCall]) -> None:
+    """Gas that the ops of this transaction really took. A refused one takes less than its like, and teaches nothing."""
     metrics.relay_gas_planned.inc(tx.gas)
     metrics.relay_gas_used.inc(receipt.gas_used)
     if _is_fill(tx, receipt.tx_hash):
@@ -108,7 +102,7 @@ def _is_fill(tx: PendingTx, mined_hash: bytes) -> bool:
     return any(version.fills and version.hash == mined_hash for version in tx.versions)
 
 
-def _refused_calls(tx: PendingTx, receipt: Receipt) -> list[RefusedCall]:
+def _refused_calls(tx: PendingTx, receipt: TxReceipt) -> list[RefusedCall]:
     return [
         RefusedCall(tx.id, index, reason.name, reason.raw)
         for index, data in refused_calls(receipt.logs, tx.target).items()
@@ -117,7 +111,7 @@ def _refused_calls(tx: PendingTx, receipt: Receipt) -> list[RefusedCall]:
 
 
 async def _reverted(
-    term: Term, rpc: Rpc, account: Account, found: Sequence[tuple[PendingTx, Receipt]]
+    term: RoleConnection, rpc: Rpc, account: RelayerAccount, found: Sequence[tuple[PendingTx, TxReceipt]]
 ) -> tuple[list[RefusedCall], list[int]]:
     """For relays of transactions that reverted as a whole: (why the chain refuses them, the ids of those that it would
     take: they ran out of gas, or shared a transaction that did).
@@ -138,7 +132,9 @@ async def _reverted(
     return refused, passing
 
 
-async def _refused_too_early(term: Term, rpc: Rpc, account: Account, refused: Sequence[RefusedCall]) -> list[int]:
+async def _refused_too_early(
+    term: RoleConnection, rpc: Rpc, account: RelayerAccount, refused: Sequence[RefusedCall]
+) -> list[int]:
     """The ids of refused relays that are to be tried again: what they build on was not there when they were mined.
 
     Nonces keep the order of one account. Of several, a reorganisation may mine a settle before the claim that it
@@ -148,7 +144,7 @@ async def _refused_too_early(term: Term, rpc: Rpc, account: Account, refused: Se
         return []
     async with term.transaction() as connection:
         relays = await results_sql.refused_alive(connection, refused)
-        without_ground = await unfounded(connection, rpc, account.chain_id, [relay.id for relay in relays])
+        without_ground = await inconclusive(connection, rpc, account.chain_id, [relay.id for relay in relays])
     reasons = await replay(rpc, account.address, [(relay.target, relay.calldata) for relay in relays])
     return [
         relay.id for relay, reason in zip(relays, reasons, strict=True) if relay.id in without_ground or reason is None

@@ -1,4 +1,4 @@
-"""What became of signed relays: mined, refused, back in the queue, or alive again after a reorg."""
+"""Results of signed relays: mined, refused, back in the queue, or alive again after a reorg."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -169,7 +169,8 @@ async def requeue(connection: Connection, relay_ids: Sequence[int], code: str) -
 
 
 async def _remember(connection: Connection, relay_ids: Sequence[int]) -> None:
-    """What carries these relays now is in the world, and may take effect although something else carries them then."""
+    """Keep the transactions that carry these relays now: sent once, they may take effect although others carry them
+    later."""
     await connection.execute(
         "insert into relay_formers (relay_id, tx_id, call_index) select id, tx_id, call_index from relays"
         " where id = any($1::bigint[]) and tx_id is not null on conflict do nothing",

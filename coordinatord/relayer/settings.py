@@ -1,4 +1,4 @@
-"""What a relayer is told."""
+"""Settings of the relayer."""
 
 from typing import Self
 
@@ -6,7 +6,7 @@ import attrs
 
 from coordinatord.config import Config
 from coordinatord.relayer.coalesce import TX_GAS_CAP
-from coordinatord.relayer.fees import NO_CEILING, Ceiling, ceiling_of
+from coordinatord.relayer.fees import NO_CEILING, FeeCeiling, ceiling_of
 
 
 @attrs.frozen(slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class RelayerSettings:
     reserve_gas: int = 30_000_000
     cancel_reserve_gas: int = 10_000_000
     max_tx_gas: int = TX_GAS_CAP
-    fee_ceiling: Ceiling = NO_CEILING
+    fee_ceiling: FeeCeiling = NO_CEILING
     max_in_flight: int = 256
     keeping_up: float = 5.0
 

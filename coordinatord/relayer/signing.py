@@ -12,7 +12,7 @@ import structlog
 from common.transactions import Transaction
 from coordinatord.database.connections import Connection
 from coordinatord.relayer import outbox_sql, transactions_sql
-from coordinatord.relayer.account import Account
+from coordinatord.relayer.account import RelayerAccount
 from coordinatord.relayer.coalesce import Planned, intrinsic_gas
 from coordinatord.relayer.fees import Fee, offer, replacement, substitute
 from coordinatord.relayer.pending import PendingTx
@@ -24,7 +24,7 @@ FILL_GAS: Final = 21_000
 _FILL_PRIORITY: Final = 0
 
 
-async def sign_planned(connection: Connection, account: Account, plans: Sequence[Planned]) -> list[PendingTx]:
+async def sign_planned(connection: Connection, account: RelayerAccount, plans: Sequence[Planned]) -> list[PendingTx]:
     """Give out contiguous nonces, store the signed bytes and bind the relays to them."""
     stored_next = await transactions_sql.next_nonce(connection, account.chain_id, account.address)
     first = max(account.nonce_floor, stored_next or 0)
@@ -67,7 +67,7 @@ async def sign_planned(connection: Connection, account: Account, plans: Sequence
     ]
 
 
-async def sign_fill(connection: Connection, account: Account, gap: Gap) -> PendingTx:
+async def sign_fill(connection: Connection, account: RelayerAccount, gap: Gap) -> PendingTx:
     """A self-transfer of nothing for a nonce that the chain waits for."""
     version = _sign_fill(account, gap.nonce, offer(account.market, account.ceiling))
     if gap.lost_id is not None:
@@ -82,7 +82,7 @@ async def sign_fill(connection: Connection, account: Account, gap: Gap) -> Pendi
     return PendingTx(tx_id, gap.nonce, account.address, FILL_GAS, [version])
 
 
-def dearer(account: Account, tx: PendingTx, content: transactions_sql.Content) -> Version | None:
+def dearer(account: RelayerAccount, tx: PendingTx, content: transactions_sql.Content) -> Version | None:
     """The next version of a pending transaction, or None while the present one will do.
 
     One that no node takes for good becomes a self-transfer: its nonce must not hold up those behind it.
@@ -97,17 +97,17 @@ def dearer(account: Account, tx: PendingTx, content: transactions_sql.Content) -
     return _sign(account, tx.nonce, tx.gas, fee, target=content.target, calldata=content.calldata)
 
 
-def self_transfer(account: Account, tx: PendingTx) -> Version:
+def self_transfer(account: RelayerAccount, tx: PendingTx) -> Version:
     """The version that gives the pending bytes up and closes their nonce."""
     return _sign_fill(account, tx.nonce, substitute(tx.fee, account.market, ceiling=account.ceiling))
 
 
-def _sign_fill(account: Account, nonce: int, fee: Fee) -> Version:
+def _sign_fill(account: RelayerAccount, nonce: int, fee: Fee) -> Version:
     return _sign(account, nonce, FILL_GAS, fee, target=account.address, calldata=b"", fills=True)
 
 
 def _sign(
-    account: Account, nonce: int, gas: int, fee: Fee, *, target: bytes, calldata: bytes, fills: bool = False
+    account: RelayerAccount, nonce: int, gas: int, fee: Fee, *, target: bytes, calldata: bytes, fills: bool = False
 ) -> Version:
     signed = Transaction(
         chain_id=account.chain_id,

@@ -11,7 +11,7 @@ import attrs
 import msgspec
 
 from common.artifacts import decode_error
-from coordinatord.chain.rpc import Call, Json, Rpc, decode_result, quantity, trouble_of
+from coordinatord.chain.rpc import Json, Rpc, RpcCall, decode_result, quantity, retryable_of
 from coordinatord.chain.rpc_errors import Meaning, RpcError
 from coordinatord.relayer.coalesce import GasBook
 
@@ -72,7 +72,7 @@ async def replay(
         if isinstance(answer, RpcError) and answer.meaning not in (Meaning.REVERTED, Meaning.GAS):
             if block_number is not None:
                 return await replay(rpc, account, calls)
-            raise trouble_of(answer, "eth_call")
+            raise retryable_of(answer, "eth_call")
         reasons.append(reverted(answer.data) if isinstance(answer, RpcError) else None)
     return reasons
 
@@ -81,7 +81,7 @@ def reverted(data: bytes) -> WouldRevert:
     return WouldRevert(decode_error(data), data)
 
 
-def _request(method: str, account: bytes, call: CallData, block: str, *, gas: int | None = None) -> Call:
+def _request(method: str, account: bytes, call: CallData, block: str, *, gas: int | None = None) -> RpcCall:
     target, calldata = call
     request: dict[str, Json] = {
         "from": "0x" + account.hex(),
@@ -90,19 +90,19 @@ def _request(method: str, account: bytes, call: CallData, block: str, *, gas: in
     }
     if gas is not None:
         request["gas"] = hex(gas)
-    return Call(method, (request, block))
+    return RpcCall(method, (request, block))
 
 
-async def _all(rpc: Rpc, requests: Sequence[Call]) -> list[msgspec.Raw | RpcError]:
+async def _all(rpc: Rpc, requests: Sequence[RpcCall]) -> list[msgspec.Raw | RpcError]:
     try:
         return await rpc.batch(requests)
     except RpcError as error:  # one error for the whole batch
-        raise trouble_of(error, requests[0].method) from error
+        raise retryable_of(error, requests[0].method) from error
 
 
 def _verdict(answer: msgspec.Raw | RpcError) -> Verdict:
     if isinstance(answer, RpcError):
         if answer.meaning is Meaning.REVERTED:
             return reverted(answer.data)
-        return NoVerdict(trouble_of(answer, "eth_estimateGas").code or "rpc_internal")
+        return NoVerdict(retryable_of(answer, "eth_estimateGas").code or "rpc_internal")
     return WouldPass(quantity(decode_result(answer, str, "eth_estimateGas")))

@@ -136,7 +136,7 @@ async def _stored(connection: Connection, chain_id: int, account: bytes, which: 
 
 @attrs.frozen(slots=True)
 class Content:
-    """What a replacement has to carry again."""
+    """Target and calldata that a replacement has to carry again."""
 
     target: bytes
     calldata: bytes = attrs.field(repr=False)

@@ -14,18 +14,17 @@ from coordinatord.base.errors import Retryable
 from coordinatord.chain.rpc import Rpc
 from coordinatord.chain.rpc_errors import RpcError
 from coordinatord.database.connections import Database
-from coordinatord.database.locks import hold_role
+from coordinatord.database.locks import RoleConnection, hold_role, role_of
 from coordinatord.database.notices import RELAY_QUEUED, Notices
 from coordinatord.relayer import outbox_sql, transactions_sql
-from coordinatord.relayer.account import Account
+from coordinatord.relayer.account import RelayerAccount
 from coordinatord.relayer.broadcast import Sending, Sent, broadcast, note_sendings
 from coordinatord.relayer.coalesce import TxRoom
 from coordinatord.relayer.fees import offer
-from coordinatord.relayer.follow import Follower
-from coordinatord.relayer.intake import Intake
+from coordinatord.relayer.follow import ReceiptWatcher
+from coordinatord.relayer.intake import RelayIntake
 from coordinatord.relayer.pending import PendingTx, PendingTxs
 from coordinatord.relayer.repair import drop_unserved, raise_fees, repair_nonces
-from coordinatord.relayer.role import Term, role_of
 from coordinatord.relayer.settings import RelayerSettings
 
 log = structlog.get_logger(__name__)
@@ -43,11 +42,11 @@ async def run_relayer(
         log.warning("fees have no ceiling: set RELAY_MAX_FEE_GWEI and RELAY_MAX_TIP_GWEI", chain_id=chain_id)
 
     async def work(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
-        term = Term(connection)
+        term = RoleConnection(connection)
         async with term.transaction() as inside:
             pending = PendingTxs(map(PendingTx.of, await transactions_sql.pending(inside, chain_id, wallet.address)))
             lost = PendingTxs(map(PendingTx.of, await transactions_sql.lost(inside, chain_id, wallet.address)))
-        account = Account(
+        account = RelayerAccount(
             chain_id, wallet, pending, lost, room=TxRoom(settings.max_tx_gas), ceiling=settings.fee_ceiling
         )
         log.info("relaying", account="0x" + wallet.address.hex(), pending=len(pending))
@@ -60,14 +59,16 @@ class _Worker:
     """One term's tasks: the queue is drained, bytes are sent and blocks are followed side by side, so that no nonce
     waits for another's receipt."""
 
-    def __init__(self, term: Term, rpc: Rpc, account: Account, notices: Notices, settings: RelayerSettings) -> None:
+    def __init__(
+        self, term: RoleConnection, rpc: Rpc, account: RelayerAccount, notices: Notices, settings: RelayerSettings
+    ) -> None:
         self._term = term
         self._rpc = rpc
         self._account = account
         self._notices = notices
         self._settings = settings
-        self._follower = Follower(term, rpc, account)
-        self._intake = Intake(term, rpc, account, settings)
+        self._follower = ReceiptWatcher(term, rpc, account)
+        self._intake = RelayIntake(term, rpc, account, settings)
         self._caught_up = anyio.Event()
         self._to_sign, self._to_send, self._to_look = Wake(), Wake(), Wake()
         self._read_at = 0.0
@@ -158,7 +159,7 @@ class _Worker:
                 await transactions_sql.mark_broadcast(connection, taken)
 
     async def _observe(self) -> None:
-        """What nobody else would see: relays whose waiter died with its process, and figures for the operator."""
+        """Relays whose waiter died with its process, and figures for the operator: nobody else would see them."""
         while True:
             async with self._term.transaction() as connection:
                 dropped = await outbox_sql.drop_overdue(connection, self._settings.queue_timeout_ms)
@@ -172,10 +173,10 @@ class _Worker:
             await anyio.sleep(_OBSERVE)
 
     async def _try(self, what: str, do: Callable[[], Awaitable[None]]) -> bool:
-        """Trouble with the node is met by trying again; trouble with the database ends the term."""
+        """Errors of the node are met by trying again; errors of the database end the term."""
         try:
             await do()
-        except (Retryable, RpcError) as trouble:
-            log.warning("the node does not let us " + what, reason=str(trouble))
+        except (Retryable, RpcError) as error:
+            log.warning("the node does not let us " + what, reason=str(error))
             return False
         return True

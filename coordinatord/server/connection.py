@@ -23,15 +23,16 @@ from coordinatord.http.bodies import CallerGone
 from coordinatord.http.middleware import Origins
 from coordinatord.server.http11 import Http11
 
-# What a request's handler has still to receive: the pieces of its body, and that its caller is gone.
-
 _LEAST: Final = 1 << 12  # bytes that a piece counts for
 _ENOUGH: Final = 1 << 18  # bytes; what comes after them waits in the socket
 
 
 class Inbox:
-    """A queue with one reader. It holds nobody up once the handler has ended, or to say that the caller is gone: with
-    a bounded queue, a handler that answers without reading its body would leave the connection waiting for ever."""
+    """Messages that a request's handler has still to receive: the pieces of its body, and that its caller is gone.
+
+    A queue with one reader. It holds nobody up once the handler has ended, or to say that the caller is gone: with a
+    bounded queue, a handler that answers without reading its body would leave the connection waiting for ever.
+    """
 
     def __init__(self) -> None:
         self._messages: deque[ASGIReceiveEvent] = deque()
@@ -67,11 +68,10 @@ class Inbox:
 
 
 def _size_of(message: ASGIReceiveEvent) -> int:
-    """What it takes of `_ENOUGH`: a body that comes in chunks of one byte weighs far more than its bytes."""
+    """Share of `_ENOUGH` that a message takes: a body that comes in chunks of one byte weighs far more than its
+    bytes."""
     return max(len(message["body"]), _LEAST) if message["type"] == "http.request" else 0
 
-
-# The handlers of one connection's requests: what hypercorn calls a task group.
 
 log = structlog.get_logger(__name__)
 
@@ -79,7 +79,7 @@ Send = Callable[[ASGISendEvent | None], Awaitable[None]]
 
 
 class Handlers:
-    """Left when every handler has ended, as task groups are."""
+    """Handlers of one connection's requests: hypercorn's task group. Left when every handler has ended."""
 
     def __init__(self) -> None:
         self._tasks = asyncio.TaskGroup()
@@ -88,8 +88,8 @@ class Handlers:
         await self._tasks.__aenter__()
         return self
 
-    async def __aexit__(self, kind: Any, trouble: Any, trace: TracebackType | None) -> None:
-        await self._tasks.__aexit__(kind, trouble, trace)
+    async def __aexit__(self, kind: Any, error: Any, trace: TracebackType | None) -> None:
+        await self._tasks.__aexit__(kind, error, trace)
 
     async def spawn_app(
         self, app: AppWrapper, _: Config, scope: Scope, send: Send
@@ -119,13 +119,11 @@ def _not_offered(*_: object) -> None:
     raise TypeError("WSGI applications are not served")
 
 
-# How long a client may take.
-
-
 @attrs.frozen(slots=True)
-class Pace:
-    """`idle`: until the head of its next request is here. `grace` and `least_rate`: how soon what was written to it
-    must have left; a client that reads slower would hold the answer in our memory, and a shutdown up."""
+class Timeouts:
+    """Times that a client may take. `idle`: until the head of its next request is here. `grace` and `least_rate`: how
+    soon what was written to it must have left; a client that reads slower would hold the answer in our memory, and a
+    shutdown up."""
 
     idle: float = 30.0
     grace: float = 10.0
@@ -136,16 +134,16 @@ class Pace:
         return self.grace + unsent / self.least_rate
 
 
-PIECE: Final = 1 << 16
+PIECE_BYTES: Final = 1 << 16
 _MOST_AT_ONCE: Final = 1 << 18  # of what came; a large body costs by the piece
 _LINGER: Final = 2.0  # seconds for a client to close its side after we closed ours
 
 
-class Connection:
+class ClientConnection:
     """`run` it to its end. `finish` when no further request is wanted, `give_way` when another needs its place, `abort`
     to end it now. `address`: the client's; `idle_since`: when it had a request last, None while it has one."""
 
-    def __init__(self, pace: Pace, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, pace: Timeouts, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = writer.get_extra_info("peername")
         self.address: str = peer[0] if peer else "unknown"
         self.idle_since: float | None = asyncio.get_running_loop().time()
@@ -214,7 +212,7 @@ class Connection:
             raise CallerGone
         self._writer.write(data)
         unsent = self._unsent()
-        if unsent <= PIECE:
+        if unsent <= PIECE_BYTES:
             return
         with anyio.move_on_after(self._pace.patience(unsent)) as waiting:
             try:

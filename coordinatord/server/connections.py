@@ -18,7 +18,7 @@ import structlog
 
 from coordinatord.base import metrics
 from coordinatord.http.middleware import network_of
-from coordinatord.server.connection import Connection
+from coordinatord.server.connection import ClientConnection
 
 log = structlog.get_logger(__name__)
 
@@ -29,7 +29,7 @@ _REFUSED: Final = metrics.http_connections_ended.labels("refused")
 
 
 @attrs.frozen(slots=True)
-class Room:
+class ConnectionLimits:
     """`most` connections in all, `most_of_one` of them a caller's. A proxy of ours carries many callers: it may have as
     many as there is room for, and none of its connections gives way to another."""
 
@@ -39,15 +39,15 @@ class Room:
 
 
 class Connections:
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: ConnectionLimits) -> None:
         self._room = room
-        self._open: dict[Connection, str | None] = {}  # with the caller; None is a proxy
-        self._of: dict[str, dict[Connection, None]] = {}  # in their order, which decides between equal times
-        self._oldest: list[tuple[float, Connection]] = []  # some of those without a request, the oldest last
+        self._open: dict[ClientConnection, str | None] = {}  # with the caller; None is a proxy
+        self._of: dict[str, dict[ClientConnection, None]] = {}  # in their order, which decides between equal times
+        self._oldest: list[tuple[float, ClientConnection]] = []  # some of those without a request, the oldest last
         self._all_gone = anyio.Event()
 
-    def admit(self, connection: Connection) -> bool:
-        """Whether there is room for it, or room could be made. Then it counts until it is `holding` no more."""
+    def admit(self, connection: ClientConnection) -> bool:
+        """True when there is room for it, or room could be made. Then it counts until it is `holding` no more."""
         caller = None if connection.address in self._room.proxies else network_of(connection.address)
         if not self._has_room(caller):
             _REFUSED.inc()
@@ -59,7 +59,7 @@ class Connections:
         return True
 
     @contextmanager
-    def holding(self, connection: Connection) -> Iterator[None]:
+    def holding(self, connection: ClientConnection) -> Iterator[None]:
         try:
             yield
         finally:
@@ -96,13 +96,13 @@ class Connections:
             self._oldest = nsmallest(_AT_A_TIME, _without_request(callers), key=_SINCE)[::-1]
         return False
 
-    def _end(self, connection: Connection) -> bool:
+    def _end(self, connection: ClientConnection) -> bool:
         self._forget(connection)
         connection.give_way()
         _MADE_ROOM.inc()
         return True
 
-    def _forget(self, connection: Connection) -> None:
+    def _forget(self, connection: ClientConnection) -> None:
         if connection not in self._open:
             return  # it gave way
         caller = self._open.pop(connection)
@@ -116,5 +116,5 @@ class Connections:
             self._all_gone.set()
 
 
-def _without_request(connections: Iterable[Connection]) -> list[tuple[float, Connection]]:
+def _without_request(connections: Iterable[ClientConnection]) -> list[tuple[float, ClientConnection]]:
     return [(one.idle_since, one) for one in connections if one.idle_since is not None]

@@ -25,16 +25,14 @@ from hypercorn.typing import AppWrapper, ConnectionState, TaskGroup, WorkerConte
 from coordinatord.http.middleware import Origins, new_request_id
 from coordinatord.http.responses import malformed_http
 
-# The lines of heads and trailers as RFC 9112 writes them, and in no other way.
-#
-# h11 also ends a line at a bare LF and joins folded ones. A proxy in front may see other headers in such a message,
-# and a
-# header that only one of two servers sees is how requests are smuggled past the first.
-
 
 class StrictLines(ReceiveBuffer):
-    """Put in the place of a connection's receive buffer. `head`: the latest lines that were taken from it together, as
-    they came."""
+    """Receive buffer that takes the lines of heads and trailers as RFC 9112 writes them, and in no other way.
+
+    h11 also ends a line at a bare LF and joins folded ones. A proxy in front may see other headers in such a message,
+    and a header that only one of two servers sees is how requests are smuggled past the first. `head`: the latest lines
+    that were taken together, as they came.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,15 +60,14 @@ class StrictLines(ReceiveBuffer):
         return lines[:-4].split(b"\r\n")
 
 
-# The target of a request: as a path, in whichever of the forms of RFC 9112 it came.
-
 _ABSOLUTE: Final = re.compile(rb"https?://([^/?#]*)(/[^?#]*)?(\?[^#]*)?", re.IGNORECASE)
 _AUTHORITY: Final = re.compile(rb"([A-Za-z0-9._~!$&'()*+,;=%-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]*)?")
 _WITH_SCHEME: Final = re.compile(rb"https?:", re.IGNORECASE)
 
 
 def path_of(target: bytes) -> bytes | None:
-    """Path and query. None for a whole address that is none: without a host, or with a user's name in it.
+    """Path and query of a request's target, in whichever form of RFC 9112 it came. None for a whole address that is
+    none: without a host, or with a user's name in it.
 
     A whole address is what a proxy sends, and a server must take it. Whose name it has there does not matter: whatever
     reaches this server is for it.
@@ -182,8 +179,8 @@ class Http11(H11Protocol):
         self.keep_alive_requests += 1
 
     async def _send_error_response(self, status_code: int) -> None:
-        """What is no request that we could read. The connection ends with it: where the next message would begin is
-        not known."""
+        """Answer to a message that could not be read. It ends the connection: nobody knows where the next message would
+        begin."""
         answer = malformed_http(status_code)
         request_id = new_request_id().encode()
         headers = [*answer.headers, (b"x-request-id", request_id), (b"connection", b"close")]

@@ -22,13 +22,13 @@ from common.daemon.metrics_server import serve_pages
 from coordinatord.base.errors import Fatal
 from coordinatord.base.metrics import REGISTRY
 from coordinatord.http.middleware import Origins
-from coordinatord.server.connection import PIECE, Connection, Pace
-from coordinatord.server.connections import Connections, Room
+from coordinatord.server.connection import PIECE_BYTES, ClientConnection, Timeouts
+from coordinatord.server.connections import ConnectionLimits, Connections
 
 _LONGEST_HEAD: Final = 16 * 1024
 _BACKLOG: Final = 4096  # after a restart all providers come back at once; beyond it connections are reset
-_PACE: Final = Pace()
-_ROOM: Final = Room()
+_PACE: Final = Timeouts()
+_ROOM: Final = ConnectionLimits()
 _NO_ORIGINS: Final = Origins()
 
 
@@ -38,8 +38,8 @@ async def serve_until(
     stop: Callable[[], Awaitable[None]],
     *,
     grace_seconds: float,
-    pace: Pace = _PACE,
-    room: Room = _ROOM,
+    pace: Timeouts = _PACE,
+    room: ConnectionLimits = _ROOM,
     origins: Origins = _NO_ORIGINS,
 ) -> None:
     """Returns when `stop` has returned and the requests then in flight are done, or the grace is over. `origins` may
@@ -52,18 +52,18 @@ async def serve_until(
     with anyio.CancelScope(shield=True):
         async with anyio.create_task_group() as tasks:
 
-            async def serve(connection: Connection) -> None:
+            async def serve(connection: ClientConnection) -> None:
                 with connections.holding(connection):
                     await connection.run(wrapped, config, context, origins)
 
             def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                connection = Connection(pace, reader, writer)
+                connection = ClientConnection(pace, reader, writer)
                 if connections.admit(connection):
                     tasks.start_soon(serve, connection)
                 else:
                     connection.abort()
 
-            server = await asyncio.start_server(connected, sock=listening, backlog=_BACKLOG, limit=PIECE)
+            server = await asyncio.start_server(connected, sock=listening, backlog=_BACKLOG, limit=PIECE_BYTES)
             await stop()
             server.close()
             await context.terminated.set()
@@ -80,27 +80,25 @@ def _hypercorn_config() -> HypercornConfig:
     return config
 
 
-# The socket that this process takes connections from.
-
-
 def listening_socket(port: int, host: str = "0.0.0.0") -> socket.socket:  # noqa: S104 - the specification says so
-    """Bound, so that a port that is taken (Fatal) is known before anything else starts. Several processes may share it
-    (SO_REUSEPORT); the kernel shares connections out among them."""
+    """Socket that this process takes connections from, bound: a port that is taken (Fatal) is known before anything
+    else starts. Several processes may share it (SO_REUSEPORT); the kernel shares connections out among them."""
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         listening.bind((host, port))
-    except OSError as trouble:
+    except OSError as error:
         listening.close()
-        raise Fatal(f"PORT: {port}: {trouble.strerror}") from None
+        raise Fatal(f"PORT: {port}: {error.strerror}") from None
     return listening
 
 
 async def serve_metrics(
     host: str, port: int, refresh: Callable[[], None], *, task_status: TaskStatus[int] = anyio.TASK_STATUS_IGNORED
 ) -> None:
-    """Serve /metrics until cancelled. `refresh` sets the gauges that are only computed when somebody reads them."""
+    """Serve /metrics until cancelled, on a port of its own: it is for operators, not for callers. Started when the port
+    is bound; Fatal when it cannot be. `refresh` sets the gauges that are only computed when somebody reads them."""
 
     def page(method: bytes, path: bytes) -> tuple[bytes, bytes]:
         if method not in (b"GET", b"HEAD") or path != b"/metrics":

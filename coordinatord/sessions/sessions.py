@@ -17,8 +17,8 @@ from common.secp256k1 import recover
 from common.wire.fields import ADDRESS, Choice, Text, wire
 from coordinatord.base.outcomes import NotSigned, SessionRow
 from coordinatord.chain.registries import ProviderRegistry
-from coordinatord.database.batched_reads import PointReads, Recent
-from coordinatord.database.connections import Database, Line
+from coordinatord.database.batched_reads import BatchedReads, FreshValue
+from coordinatord.database.connections import Database, PreparedConnection
 from coordinatord.sessions import sql
 from coordinatord.sessions import sql as rows
 
@@ -43,8 +43,8 @@ class _Known:
 
 class LiveSessions:
     def __init__(self, database: Database, clock: Callable[[], float] = time.monotonic) -> None:
-        self._reads = PointReads[bytes, SessionRow | None](database.line(), self._read)
-        self._taken_back = Recent(database.line(), sql.read_taken_back, clock)
+        self._reads = BatchedReads[bytes, SessionRow | None](database.prepared_connection(), self._read)
+        self._taken_back = FreshValue(database.prepared_connection(), sql.read_taken_back, clock)
         self._clock = clock
         self._known: dict[bytes, _Known] = {}
 
@@ -60,7 +60,7 @@ class LiveSessions:
         """A session was opened here, maybe in place of another: that one is not found here any more."""
         await self._taken_back.get()
 
-    async def _read(self, line: Line, hashes: list[bytes]) -> dict[bytes, SessionRow | None]:
+    async def _read(self, line: PreparedConnection, hashes: list[bytes]) -> dict[bytes, SessionRow | None]:
         asked_at = self._clock()
         taken_back, live = await sql.read_sessions(line, hashes)
         if len(self._known) + len(live) > _MOST:

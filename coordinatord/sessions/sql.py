@@ -7,7 +7,7 @@ import attrs
 
 from common.wire import limits
 from coordinatord.base.outcomes import SessionRow
-from coordinatord.database.connections import Connection, Line
+from coordinatord.database.connections import Connection, PreparedConnection
 
 NONCE_LIFE: Final = timedelta(seconds=limits.NONCE_LIFE)
 SESSION_LIFE: Final = timedelta(seconds=limits.SESSION_LIFE)
@@ -95,7 +95,7 @@ _LIVE: Final = (
 )
 
 
-async def read_sessions(line: Line, token_hashes: list[bytes]) -> tuple[int, dict[bytes, LiveSession]]:
+async def read_sessions(line: PreparedConnection, token_hashes: list[bytes]) -> tuple[int, dict[bytes, LiveSession]]:
     """How often sessions had been taken back, and those of the tokens that are live."""
     rows = await line.fetch(_LIVE, token_hashes)
     return rows[0]["times"], {
@@ -105,7 +105,7 @@ async def read_sessions(line: Line, token_hashes: list[bytes]) -> tuple[int, dic
     }
 
 
-async def read_taken_back(line: Line) -> int:
+async def read_taken_back(line: PreparedConnection) -> int:
     times: int = (await line.fetch(_TAKEN_BACK))[0]["times"]
     return times
 

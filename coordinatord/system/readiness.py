@@ -12,10 +12,10 @@ from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.contract_calls import Reverted, View, decoded, read_many
 from coordinatord.chain.registries import JobRegistry, read_terms
-from coordinatord.chain.rpc import Call, Rpc, quantity
+from coordinatord.chain.rpc import Rpc, RpcCall, quantity
 from coordinatord.chain.rpc_errors import RpcError
 from coordinatord.database.connections import Database
-from coordinatord.indexer.undo_sql import Position, read_position_in_time
+from coordinatord.indexer.undo_sql import IndexPosition, read_position_in_time
 
 Reason = Literal["ready", "cold_start", "trailing", "reorg", "chain_unreachable"]
 
@@ -45,7 +45,7 @@ class Readiness:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         # Not of the pool: while the database hangs, its statements do, and everyone would hear on that all is well.
-        self._line = database.line(patience)
+        self._line = database.prepared_connection(patience)
         self._patience = patience
         self._rpc = rpc
         self._keep = block_time_ms / 1000
@@ -76,7 +76,7 @@ class Readiness:
         head: int | None = None
         with anyio.move_on_after(self._patience):
             head = await self._head()
-        position: Position | None = None
+        position: IndexPosition | None = None
         try:
             position = await read_position_in_time(self._line)
         except Retryable:
@@ -93,7 +93,7 @@ class Readiness:
             return None
 
 
-def judge(position: Position | None, head: int | None, ready_lag: int) -> ReadinessReport:
+def judge(position: IndexPosition | None, head: int | None, ready_lag: int) -> ReadinessReport:
     """The report on an index at `position` (None: nothing indexed) and a node at `head` (None: it does not answer).
 
     A head far below the index is as bad as one far above: the node, or the chain, is not the one that was indexed.
@@ -130,7 +130,7 @@ class Deployment:
     async def now(self) -> ChainNow:
         """One request to the node; Retryable `config_read` when it answers with an error."""
         fees_view = attrs.evolve(self.registry.fees_view(), code="config_read")
-        calls: list[View | Call] = [Call("eth_gasPrice"), Call("eth_blockNumber"), fees_view]
+        calls: list[View | RpcCall] = [RpcCall("eth_gasPrice"), RpcCall("eth_blockNumber"), fees_view]
         gas_price, head, fees = await read_many(self.registry.rpc, calls, "config_read")
         if isinstance(fees, Reverted):
             raise Retryable("relay_unavailable", "the job registry does not tell its fees", "config_read")

@@ -19,7 +19,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from coordinatord.book import leases_sql
 from coordinatord.book.leases_sql import Ask, Poller
 from coordinatord.book.sql import JobFilter, read_by_ids, read_page, read_summary
-from coordinatord.database.connections import Connection, Database, Line, open_database
+from coordinatord.database.connections import Connection, Database, PreparedConnection, open_database
 from coordinatord.database.migrate import migrate
 from devnet.ports import pick_free
 from devnet.postgres import running_postgres
@@ -42,26 +42,26 @@ TARGET: Final = 1 / 1.3
 DEEP_TARGET: Final = 1 / 3
 DEEPEST: Final = 1_000_000  # the largest offset there is
 
-Question = Callable[[Database, Line], Awaitable[object]]
+Question = Callable[[Database, PreparedConnection], Awaitable[object]]
 _OWNER: Final = owner_of(0)  # of half of all jobs
 
 
 def page_of(limit: int = 100, offset: int = 0, **wanted: object) -> Question:
-    async def ask(database: Database, _: Line) -> object:
+    async def ask(database: Database, _: PreparedConnection) -> object:
         return await read_page(database, JobFilter(**wanted), limit, offset)  # type: ignore[arg-type] # as named below
 
     return ask
 
 
-async def summary(database: Database, _: Line) -> object:
+async def summary(database: Database, _: PreparedConnection) -> object:
     return await read_summary(database, _OWNER)
 
 
-async def one_job(database: Database, line: Line) -> object:
+async def one_job(database: Database, line: PreparedConnection) -> object:
     return await read_by_ids(line, [b"\x01" * 32])
 
 
-async def poll(database: Database, line: Line) -> object:
+async def poll(database: Database, line: PreparedConnection) -> object:
     """Four bids, held for a moment so short that the next poll may have them again."""
     poller = Poller(1, 1)
     await leases_sql.peek(line, [poller], {})
@@ -128,7 +128,7 @@ def rows() -> list[Row]:
         return [_row(*case) for case in (*against_short, *against_first)]
 
 
-def asked(portal: BlockingPortal, book: tuple[Database, Line], what: Question) -> int:
+def asked(portal: BlockingPortal, book: tuple[Database, PreparedConnection], what: Question) -> int:
     async def portion() -> int:
         for _ in range(PORTION):
             await what(*book)
@@ -144,7 +144,7 @@ def _row(name: str, against: str, target: float, ours: Callable[[], int], other:
 
 
 @contextmanager
-def books(lengths: list[int]) -> Iterator[tuple[BlockingPortal, list[tuple[Database, Line]]]]:
+def books(lengths: list[int]) -> Iterator[tuple[BlockingPortal, list[tuple[Database, PreparedConnection]]]]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         portal = stack.enter_context(start_blocking_portal("asyncio", {"use_uvloop": True}))
@@ -158,7 +158,7 @@ def books(lengths: list[int]) -> Iterator[tuple[BlockingPortal, list[tuple[Datab
             pool = open_database(postgres.url(f"book_{number}"), smallest=1, largest=2)
             database = stack.enter_context(portal.wrap_async_context_manager(pool))
             portal.call(_fill, database, jobs)
-            opened.append((database, database.line()))
+            opened.append((database, database.prepared_connection()))
         yield portal, opened
 
 

@@ -17,8 +17,8 @@ from coordinatord.base.outcomes import SessionRow
 from coordinatord.book.polls import Funding, Polls
 from coordinatord.book.reads import IndexReads
 from coordinatord.book.routes import Book
+from coordinatord.database.batched_reads import Snapshot
 from coordinatord.database.connections import open_database
-from coordinatord.database.snapshot import Snapshot
 from coordinatord.files.files import Files
 from coordinatord.files.routes import FileRoutes
 from coordinatord.http.bodies import BodyBudget, BodyReader

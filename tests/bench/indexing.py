@@ -32,12 +32,13 @@ from web3 import AsyncHTTPProvider, AsyncWeb3
 
 from common.address_book import AddressBook, TokenDomain
 from common.scalars import hex_of
+from coordinatord.base.concurrency import Wake
 from coordinatord.chain.logs import Decoder
 from coordinatord.chain.rpc import Rpc, open_rpc
 from coordinatord.database.migrate import migrate
 from coordinatord.indexer.changes import NewJob
 from coordinatord.indexer.fetch import Source
-from coordinatord.indexer.follow import Follower, IndexerSettings, Wake
+from coordinatord.indexer.follow import IndexerSettings, IndexFollower
 from coordinatord.indexer.undo_sql import UNDOABLE
 from devnet import accounts
 from devnet.anvil import CHAIN_ID, running_anvil
@@ -101,7 +102,7 @@ async def index_all(rpc: Rpc, chain: Chain, connection: "asyncpg.Connection[asyn
         confirmations=0,
         journal_blocks=JOURNAL_BLOCKS,
     )
-    await Follower(Source(rpc, Decoder(chain.book)), settings, Wake()).catch_up(connection)
+    await IndexFollower(Source(rpc, Decoder(chain.book)), settings, Wake()).catch_up(connection)
     return chain.posts
 
 

@@ -24,10 +24,9 @@ from coordinatord.base.outcomes import NotSigned, SessionRow
 from coordinatord.book.leases_sql import HeldJob
 from coordinatord.book.polls import Funding, Polls
 from coordinatord.book.sql import JobFilter
-from coordinatord.database.batched_reads import Recent
+from coordinatord.database.batched_reads import FreshValue, Snapshot, read_snapshot
 from coordinatord.database.connections import Connection, Database, open_database
 from coordinatord.database.migrate import migrate
-from coordinatord.database.snapshot import Snapshot, read_snapshot
 from coordinatord.sessions.sessions import hash_token
 from devnet.ports import pick_free
 from devnet.postgres import running_postgres
@@ -49,7 +48,7 @@ def rows() -> list[Row]:
         portal, url = stack.enter_context(_filled_database())
         pool = open_database(url, smallest=CONNECTIONS, largest=CONNECTIONS)
         database = stack.enter_context(portal.wrap_async_context_manager(pool))
-        position = Recent(database.line(), read_snapshot)
+        position = FreshValue(database.prepared_connection(), read_snapshot)
         polls = Polls(database, cast(Funding, _AllPaid()), position, lease_ms=LEASE_MS, liveness_ms=15_000)
         leasing = _Leasing(database, polls)
         leased = interleaved(

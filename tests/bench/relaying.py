@@ -21,9 +21,9 @@ from web3 import AsyncHTTPProvider, AsyncWeb3
 
 from common.secp256k1 import Wallet
 from common.transactions import Transaction
-from coordinatord.chain.rpc import Call, Rpc, open_rpc, quantity
+from coordinatord.chain.rpc import Rpc, RpcCall, open_rpc, quantity
 from coordinatord.relayer.outbox_sql import NewRelay
-from coordinatord.relayer.relaying import Mined
+from coordinatord.relayer.relaying import RelayMined
 from devnet import accounts
 from devnet.anvil import CHAIN_ID, Anvil, running_anvil
 from devnet.app import deployed_market
@@ -166,7 +166,7 @@ class Presigned:
 
         async def send_batch(some: list[bytes]) -> None:
             async with turns:
-                await self._rpc.batch([Call("eth_sendRawTransaction", (hexed(raw),)) for raw in some])
+                await self._rpc.batch([RpcCall("eth_sendRawTransaction", (hexed(raw),)) for raw in some])
 
         async with awake(self._anvil):
             mined = False
@@ -233,7 +233,7 @@ async def ours(on: Stage, feed: Feed, count: int, callers: int) -> int:
 
 async def mined(on: Stage, op: NewRelay) -> None:
     outcome = await on.relaying.relay(op)
-    if not isinstance(outcome, Mined):
+    if not isinstance(outcome, RelayMined):
         raise AssertionError(f"a good op ended as {outcome}")
 
 

@@ -105,7 +105,8 @@ class History:
         r = self.random
         pairs = r.sample([(model, sla) for model in (1, 2, 3) for sla in (60, 3600)], r.randint(0, 4))
         quotes = tuple(
-            ev.Ask(model, sla, *r.choice(((0, 0), (r.getrandbits(128), r.getrandbits(20))))) for model, sla in pairs
+            ev.AskRates(model, sla, *r.choice(((0, 0), (r.getrandbits(128), r.getrandbits(20)))))
+            for model, sla in pairs
         )
         return [ev.AsksPublished(r.randint(1, self.providers), r.getrandbits(40), quotes)]
 

@@ -2,7 +2,7 @@
 
 import attrs
 
-from coordinatord.database.snapshot import Snapshot
+from coordinatord.database.batched_reads import Snapshot
 
 
 @attrs.define

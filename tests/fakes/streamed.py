@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import httpx
 
-from coordinatord.base.http_client import Http, HttpResponse, NoAnswer
+from coordinatord.base.http_client import Http, HttpResponse, NoResponse
 
 
 class StreamedTransport(httpx.MockTransport):
@@ -41,7 +41,7 @@ def http_over(client: httpx.AsyncClient) -> Http:
             request = client.build_request(method, url, headers=dict(headers), content=b"".join(content))
             response = await client.send(request, stream=True)
         except httpx.HTTPError as error:
-            raise NoAnswer(type(error).__name__) from error
+            raise NoResponse(type(error).__name__) from error
         try:
             yield HttpResponse(response.status_code, response.headers, _pieces(response))
         finally:
@@ -55,4 +55,4 @@ async def _pieces(response: httpx.Response) -> AsyncIterator[bytes]:
         async for piece in response.aiter_raw():
             yield piece
     except httpx.HTTPError as error:
-        raise NoAnswer(type(error).__name__) from error
+        raise NoResponse(type(error).__name__) from error

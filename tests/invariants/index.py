@@ -8,10 +8,11 @@ import asyncpg
 
 from common.address_book import AddressBook
 from common.scalars import hex_of
+from coordinatord.base.concurrency import Wake
 from coordinatord.chain.logs import Decoder
 from coordinatord.chain.rpc import Rpc
 from coordinatord.indexer.fetch import Source
-from coordinatord.indexer.follow import Follower, IndexerSettings, Wake
+from coordinatord.indexer.follow import IndexerSettings, IndexFollower
 from coordinatord.indexer.undo_sql import read_position
 from tests.integration.coordinatord.indexer.index_rows import forget, index_rows
 
@@ -32,7 +33,7 @@ async def index_violations(connection: "asyncpg.Connection[asyncpg.Record]", rpc
             return [f"I4: the index stands at {position}, and the chain at {head.height} ({head.hash})"]
         indexed = await index_rows(connection)
         await forget(connection)
-        await Follower(source, _settings(book), Wake()).catch_up(connection)
+        await IndexFollower(source, _settings(book), Wake()).catch_up(connection)
         replayed = await index_rows(connection)
     finally:
         await transaction.rollback()

@@ -9,9 +9,8 @@ from collections.abc import Collection
 
 from common.address_book import AddressBook
 from coordinatord.chain import events as ev
-from coordinatord.chain.blocks import Log
 from coordinatord.chain.logs import Decoder
-from coordinatord.chain.rpc import Rpc
+from coordinatord.chain.rpc import ChainLog, Rpc
 
 
 async def job_violations(rpc: Rpc, book: AddressBook, *, promised: Collection[bytes] = ()) -> list[str]:
@@ -44,5 +43,5 @@ async def job_events(rpc: Rpc, book: AddressBook, first: int | None = None) -> l
         "toBlock": "latest",
         "address": "0x" + book.job_registry.hex(),
     }
-    logs = await rpc.call_as(list[Log], "eth_getLogs", query)
+    logs = await rpc.call_as(list[ChainLog], "eth_getLogs", query)
     return [event for event in map(decoder.decode, logs) if event is not None]

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from coordinatord.base.http_client import NoAnswer, open_http
+from coordinatord.base.http_client import NoResponse, open_http
 
 pytestmark = pytest.mark.anyio
 
@@ -60,7 +60,7 @@ async def test_server_that_takes_nothing_is_given_up() -> None:
         await released.wait()
 
     async with server(stuck) as url, open_http(connections=1, patience=0.1) as http:
-        with anyio.fail_after(10), pytest.raises(NoAnswer):
+        with anyio.fail_after(10), pytest.raises(NoResponse):
             async with http("PUT", url, HEADERS, CONTENT):
                 pass
         released.set()

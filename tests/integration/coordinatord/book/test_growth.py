@@ -72,7 +72,7 @@ async def test_poll_looks_at_no_job_that_ended_or_expired(database: Database) ->
 
 
 async def test_quotes_and_lists_of_asks_look_at_listed_providers_alone(database: Database) -> None:
-    line = database.line()
+    line = database.prepared_connection()
     await mark_seen(line, [SeenPoll(provider, 1, 1) for provider in range(1, STRANGERS + 1)], [0.0] * STRANGERS)
     await database.pool.execute("analyze liveness")
 

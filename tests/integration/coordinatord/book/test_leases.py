@@ -113,7 +113,7 @@ async def test_open_and_reserved_jobs_are_leased_in_one_order_and_filters_hold(d
 
 
 async def test_peek_tells_of_each_poller_whether_there_is_anything_for_it(databases: list[Database]) -> None:
-    line = databases[0].line()
+    line = databases[0].prepared_connection()
     pollers = [Poller(1, 1), Poller(2, 1), Poller(1, 2)]
 
     async def anything() -> list[bool]:
@@ -135,7 +135,7 @@ async def test_peek_tells_of_each_poller_whether_there_is_anything_for_it(databa
 async def test_peek_takes_no_look_at_bids_of_a_model_that_was_bare_at_this_block(databases: list[Database]) -> None:
     async with databases[0].connection() as connection:
         await add_jobs(connection, 1, models=1)
-    line = databases[0].line()
+    line = databases[0].prepared_connection()
 
     async def any_bid(bare: dict[int, bytes]) -> bool:
         _, peeks = await leases_sql.peek(line, [Poller(1, 1)], bare)

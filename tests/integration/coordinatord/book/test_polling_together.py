@@ -14,10 +14,9 @@ from coordinatord.book.leases_sql import HeldJob, Poller
 from coordinatord.book.liveness import Attendance
 from coordinatord.book.polls import Funding, Polls
 from coordinatord.book.sql import JobFilter
-from coordinatord.database.batched_reads import Recent
+from coordinatord.database.batched_reads import FreshValue, Snapshot, read_snapshot
 from coordinatord.database.connections import Database, open_database
 from coordinatord.database.migrate import migrate
-from coordinatord.database.snapshot import Snapshot, read_snapshot
 from tests.integration.coordinatord.book.market_rows import add_jobs, add_models, add_providers, begin_index
 
 pytestmark = pytest.mark.anyio
@@ -45,7 +44,7 @@ async def processes(database_url: str) -> AsyncIterator[list[Polls]]:
 
 
 def polls_over(pool: Database, clock: Callable[[], float] = time.monotonic) -> Polls:
-    position = Recent(pool.line(), read_snapshot, clock)
+    position = FreshValue(pool.prepared_connection(), read_snapshot, clock)
     return Polls(pool, cast(Funding, AllPaid()), position, lease_ms=60_000, liveness_ms=15_000)
 
 

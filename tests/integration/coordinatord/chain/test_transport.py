@@ -7,7 +7,7 @@ import anyio
 import anyio.abc
 import pytest
 
-from coordinatord.base.http_client import NoAnswer
+from coordinatord.base.http_client import NoResponse
 from coordinatord.chain.rpc import open_transport
 
 pytestmark = pytest.mark.anyio
@@ -85,13 +85,13 @@ async def test_status_and_body_come_as_the_node_sent_them(answer: bytes, status:
 )
 async def test_anything_but_a_whole_answer_is_none(serve: Serve) -> None:
     async with serving(serve) as url, open_transport(url, connections=1, patience=0.1) as post:
-        with pytest.raises(NoAnswer):
+        with pytest.raises(NoResponse):
             await post(b"[]")
 
 
 async def test_a_node_that_takes_no_bytes_gives_no_answer() -> None:
     async with serving(deaf) as url, open_transport(url, connections=1, patience=0.1) as post:
-        with pytest.raises(NoAnswer):
+        with pytest.raises(NoResponse):
             await post(bytes(20_000_000))
 
 
@@ -99,7 +99,7 @@ async def test_nobody_listening_is_no_answer() -> None:
     async with serving(silent) as url:
         pass
     async with open_transport(url, connections=1, patience=5) as post:
-        with pytest.raises(NoAnswer):
+        with pytest.raises(NoResponse):
             await post(b"[]")
 
 

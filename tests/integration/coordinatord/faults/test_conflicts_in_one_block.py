@@ -11,7 +11,7 @@ from common.messages.jobs import Cancel, Settle
 from common.secp256k1 import Wallet
 from coordinatord.chain import registries
 from coordinatord.relayer.outbox_sql import NewRelay, Priority, RelayKind
-from coordinatord.relayer.relaying import Mined, RefusedByChain
+from coordinatord.relayer.relaying import RefusedByChain, RelayMined
 from devnet.accounts import Cast
 from devnet.world import World
 from tests.integration.coordinatord.faults.invariants import all_violations
@@ -83,7 +83,7 @@ async def relayed_into_one_block(on: Stage, world: World, *relays: NewRelay) -> 
 
 async def posted(on: Stage, ops: Ops, owner: Wallet) -> bytes:
     post = ops.post(owner, sla=SLA)
-    assert isinstance(await on.relaying.relay(post), Mined)
+    assert isinstance(await on.relaying.relay(post), RelayMined)
     return post.subject
 
 
@@ -100,7 +100,7 @@ async def test_claim_and_cancel_in_one_block_end_with_the_first(
     first, second = both if claim_first else reversed(both)
     async with relayed_into_one_block(on, world, first, second) as outcomes:
         pass
-    assert isinstance(outcomes[first.dedupe], Mined)
+    assert isinstance(outcomes[first.dedupe], RelayMined)
     refused = outcomes[second.dedupe]
     assert isinstance(refused, RefusedByChain)
     assert refused.name == ("NotCancellable" if claim_first else "NotOpen")
@@ -113,7 +113,7 @@ async def test_settle_and_anothers_reclaim_in_one_block_end_by_its_time(
     *, on: Stage, world: World, database_url: str, ops: Ops, owner: Wallet, provider: Wallet, late: int
 ) -> None:
     job = await posted(on, ops, owner)
-    assert isinstance(await on.relaying.relay(ops.claim(provider, job)), Mined)
+    assert isinstance(await on.relaying.relay(ops.claim(provider, job)), RelayMined)
     claimed_at = await on.fetchval("select claimed_at from jobs where job_id = $1", job)
     assert isinstance(claimed_at, int)
     op = settle(ops, provider, job)
@@ -134,6 +134,6 @@ async def test_settle_and_anothers_reclaim_in_one_block_end_by_its_time(
         assert isinstance(refused, RefusedByChain)
         assert refused.name in ("SlaExpired", "NotClaimed")  # by which of the two came first
     else:
-        assert isinstance(outcomes[op.dedupe], Mined)
+        assert isinstance(outcomes[op.dedupe], RelayMined)
     assert await all_violations(database_url, world.anvil.rpc_url, ops.book) == []
     assert await job_state(on, job) == (CANCELLED if late else SETTLED)

@@ -6,10 +6,11 @@ from contextlib import asynccontextmanager
 import anyio
 import attrs
 
+from coordinatord.base.concurrency import Wake
 from coordinatord.database.connections import Database
 from coordinatord.database.notices import INDEX_MOVED, Notices
 from coordinatord.indexer.fetch import Source
-from coordinatord.indexer.follow import IndexerSettings, Wake, run_indexer
+from coordinatord.indexer.follow import IndexerSettings, run_indexer
 from coordinatord.indexer.undo_sql import read_position
 from devnet.world import World
 from tests.integration.coordinatord.indexer.scene import settings_of

@@ -8,11 +8,12 @@ from itertools import pairwise
 import attrs
 
 from common.artifacts import decode_error
+from coordinatord.base.concurrency import Wake
 from coordinatord.chain.logs import Decoder
 from coordinatord.chain.rpc import open_rpc
 from coordinatord.database.connections import Connection
 from coordinatord.indexer.fetch import Source
-from coordinatord.indexer.follow import Follower, IndexerSettings, Wake
+from coordinatord.indexer.follow import IndexerSettings, IndexFollower
 from coordinatord.indexer.undo_sql import read_position
 from devnet.anvil import CHAIN_ID
 from devnet.market import at, connected
@@ -31,12 +32,12 @@ class Scene:
     moves: Moves
     source: Source
     connection: Connection
-    follower: Follower
+    follower: IndexFollower
 
     async def head(self) -> int:
         return await self.moves.chain.web3.eth.block_number
 
-    def fresh_follower(self, journal_blocks: int = JOURNAL_BLOCKS) -> Follower:
+    def fresh_follower(self, journal_blocks: int = JOURNAL_BLOCKS) -> IndexFollower:
         return follower_of(self.source, self.world, journal_blocks)
 
     async def play(self, blocks: int, moves: int) -> None:
@@ -119,8 +120,8 @@ def settings_of(world: World, journal_blocks: int = JOURNAL_BLOCKS) -> IndexerSe
     )
 
 
-def follower_of(source: Source, world: World, journal_blocks: int) -> Follower:
-    return Follower(source, settings_of(world, journal_blocks), Wake())
+def follower_of(source: Source, world: World, journal_blocks: int) -> IndexFollower:
+    return IndexFollower(source, settings_of(world, journal_blocks), Wake())
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ from coordinatord.chain import events as ev
 from coordinatord.database.connections import Database
 from coordinatord.indexer import tables_sql
 from coordinatord.indexer.fetch import Source
-from coordinatord.indexer.follow import Follower
+from coordinatord.indexer.follow import IndexFollower
 from coordinatord.indexer.undo_sql import read_position
 from tests.fakes.chain import DECODER, FakeChain
 from tests.fakes.history import GENESIS
@@ -36,7 +36,7 @@ class Market:
 
     connection: "asyncpg.Connection[asyncpg.Record]"
     chain: FakeChain
-    indexer: Follower
+    indexer: IndexFollower
 
     @classmethod
     def of(cls, connection: "asyncpg.Connection[asyncpg.Record]", journal_blocks: int) -> "Market":

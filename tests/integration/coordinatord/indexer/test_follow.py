@@ -4,9 +4,10 @@ import attrs
 import pytest
 
 from coordinatord.base import metrics
+from coordinatord.base.concurrency import Wake
 from coordinatord.database.connections import Connection, Database
 from coordinatord.database.notices import RELAY_ENDED
-from coordinatord.indexer.follow import Follower, Wake
+from coordinatord.indexer.follow import IndexFollower
 from coordinatord.indexer.undo_sql import read_position
 from tests.integration.coordinatord.indexer.running import indexing
 from tests.integration.coordinatord.indexer.scene import Scene, settings_of
@@ -20,7 +21,7 @@ async def test_a_hint_wakes_the_indexer_before_its_poll(scene: Scene, database: 
     async with indexing(database, scene.source, scene.world, block_time_ms=NEVER) as running:
         await running.until_at(await scene.head())
         await scene.moves.post()
-        running.wake.hint()
+        running.wake()
         await running.until_at(await scene.head())
 
 
@@ -55,14 +56,14 @@ async def test_another_process_takes_over_when_the_connection_of_the_first_is_cu
 async def test_confirmations_keep_the_index_below_the_head(scene: Scene, connection: Connection) -> None:
     settings = attrs.evolve(settings_of(scene.world), confirmations=5)
     await scene.play(8, 8)
-    await Follower(scene.source, settings, Wake()).catch_up(connection)
+    await IndexFollower(scene.source, settings, Wake()).catch_up(connection)
     position = await read_position(connection)
     assert position is not None
     assert position.block_number == await scene.head() - 5
 
 
 async def test_lag_is_measured_though_nobody_asks_for_readiness(scene: Scene, connection: Connection) -> None:
-    follower = Follower(scene.source, settings_of(scene.world), Wake())
+    follower = IndexFollower(scene.source, settings_of(scene.world), Wake())
     await follower.catch_up(connection)
     metrics.index_lag.set(99)
     await follower.catch_up(connection)

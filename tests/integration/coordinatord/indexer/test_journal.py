@@ -6,9 +6,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from coordinatord.base.concurrency import Wake
 from coordinatord.database.connections import Connection
 from coordinatord.indexer.fetch import Source
-from coordinatord.indexer.follow import Follower, IndexerSettings, Wake
+from coordinatord.indexer.follow import IndexerSettings, IndexFollower
 from coordinatord.indexer.undo_sql import UNDOABLE, read_position
 from tests.fakes.chain import CHAIN_ID, DECODER, FakeChain
 from tests.fakes.history import History
@@ -17,7 +18,7 @@ from tests.integration.coordinatord.indexer.index_rows import Rows, forget, inde
 pytestmark = pytest.mark.anyio
 
 
-def follower(source: Source, journal_blocks: int) -> Follower:
+def follower(source: Source, journal_blocks: int) -> IndexFollower:
     limits = IndexerSettings(
         chain_id=CHAIN_ID,
         deploy_block=1,
@@ -26,7 +27,7 @@ def follower(source: Source, journal_blocks: int) -> Follower:
         confirmations=0,
         journal_blocks=journal_blocks,
     )
-    return Follower(source, limits, Wake())
+    return IndexFollower(source, limits, Wake())
 
 
 async def replayed(connection: Connection, source: Source, journal_blocks: int) -> Rows:

@@ -16,7 +16,7 @@ from coordinatord.chain.logs import Decoder
 from coordinatord.chain.rpc import open_rpc
 from coordinatord.database.connections import Connection, Database
 from coordinatord.indexer.fetch import Source
-from coordinatord.indexer.follow import Follower
+from coordinatord.indexer.follow import IndexFollower
 from coordinatord.system.readiness import Readiness
 from devnet.world import World
 from tests.faults.rpc_proxy import (
@@ -46,7 +46,7 @@ class Behind:
 
     proxy: RpcProxy
     source: Source
-    follower: Follower
+    follower: IndexFollower
     readiness: Readiness
 
 

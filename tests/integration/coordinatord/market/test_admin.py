@@ -10,7 +10,7 @@ from common.address_book import AddressBook
 from coordinatord.base.errors import Fatal
 from coordinatord.market import commands
 from coordinatord.market.contracts import Contract
-from coordinatord.market.reading import Market, read_market
+from coordinatord.market.reading import MarketState, read_market
 from devnet.anvil import Anvil
 from tests.integration.coordinatord.market.ground import SPAN, Ground, key_of
 
@@ -55,7 +55,7 @@ class Office:
         path.write_text(self.ground.cast.with_role("client")[wallet].private_key)
         return str(path)
 
-    def market(self) -> Market:
+    def market(self) -> MarketState:
         return read_market(self.ground.node, self.book, SPAN, lambda _: None)
 
 
@@ -68,7 +68,7 @@ def office(ground: Ground, anvil: Anvil, capsys: pytest.CaptureFixture[str]) -> 
 
 
 # Each in the state that those before it left, with what the chain must say then.
-DEEDS: list[tuple[list[str], int, Callable[[Market], object], object]] = [
+DEEDS: list[tuple[list[str], int, Callable[[MarketState], object], object]] = [
     (["list-provider", "1"], 1, lambda m: m.listings[0].listed, True),
     (["delist-provider", "1"], 1, lambda m: m.listings[0].listed, False),
     (["ceiling", "1", "40"], 1, lambda m: m.listings[0].ceiling, 40),

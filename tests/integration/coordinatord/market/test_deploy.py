@@ -15,10 +15,10 @@ import pytest
 
 from common.address_book import AddressBook
 from coordinatord.base.errors import Fatal, Retryable
-from coordinatord.market.contracts import Call, Contract
+from coordinatord.market.contracts import Contract, ContractCall
 from coordinatord.market.deploy import acceptance, deploy, dry_run, journal_path
 from coordinatord.market.deployment import steps
-from coordinatord.market.node import Node
+from coordinatord.market.node import RetryingNode
 from coordinatord.market.preflight import costs
 from coordinatord.market.reading import read_market
 from coordinatord.market.terms import FeeOptions
@@ -38,7 +38,7 @@ class MortalNode:
     """Kills the run that broadcasts a transaction for the first time before the node has it, and the one that
     broadcasts it for the second time after. `others`: these go through at once."""
 
-    node: Node
+    node: RetryingNode
     others: int = 0
     seen: Counter[bytes] = attrs.field(factory=Counter)
 
@@ -60,8 +60,8 @@ def killed(ground: Ground, others: int = 0) -> None:
         deploy(ground.deployment(node=mortal(ground, others)), ground.out, SPAN)
 
 
-def mortal(ground: Ground, others: int = 0) -> Node:
-    return cast("Node", MortalNode(ground.node, others))
+def mortal(ground: Ground, others: int = 0) -> RetryingNode:
+    return cast("RetryingNode", MortalNode(ground.node, others))
 
 
 @pytest.mark.anyio
@@ -163,7 +163,7 @@ def test_step_that_a_reorganisation_took_away_is_broadcast_again(ground: Ground)
 
 def test_call_of_an_address_without_code_is_not_sent(ground: Ground) -> None:
     with pytest.raises(Retryable, match="the node has no contract at 0x7777"):
-        ground.send(ground.deployer, Call("nothing", "0x" + "77" * 20, b""))
+        ground.send(ground.deployer, ContractCall("nothing", "0x" + "77" * 20, b""))
     assert ground.sent() == 0
 
 
@@ -282,10 +282,10 @@ def test_call_that_a_contract_refuses_is_explained_by_the_name_of_its_error(grou
     book = ground.deployed()
     jobs = Contract("JobRegistry", "0x" + book.job_registry.hex())
     with pytest.raises(Fatal, match=r"too dear: the contract would refuse it: FeeTooHigh\(\)"):
-        ground.send(ground.deployer, Call("too dear", jobs.address, jobs.calldata("setFees", 2001, 0)))
+        ground.send(ground.deployer, ContractCall("too dear", jobs.address, jobs.calldata("setFees", 2001, 0)))
     stranger = key_of(ground.cast.with_role("client")[1])
     with pytest.raises(Fatal, match=rf"OwnableUnauthorizedAccount\({stranger.address}\)"):
-        ground.send(stranger, Call("not mine", jobs.address, jobs.calldata("pause")))
+        ground.send(stranger, ContractCall("not mine", jobs.address, jobs.calldata("pause")))
 
 
 def _journal(out: Path) -> dict[str, dict[str, object]]:

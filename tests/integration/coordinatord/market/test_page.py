@@ -15,7 +15,7 @@ from anyio.from_thread import start_blocking_portal
 from common.address_book import AddressBook
 from coordinatord.market.actions import VERBS
 from coordinatord.market.contracts import Contract
-from coordinatord.market.node import Node, connect
+from coordinatord.market.node import RetryingNode, connect
 from devnet.accounts import Cast
 from devnet.anvil import MNEMONIC, binary
 from devnet.child import Program, running
@@ -93,7 +93,7 @@ def test_page_takes_an_operator_from_nothing_to_a_market_that_a_coordinator_acce
     assert (folder / "deployer.json").stat().st_mode & 0o077 == 0
 
 
-def issued_token(node: Node, cast: Cast) -> str:
+def issued_token(node: RetryingNode, cast: Cast) -> str:
     """A token that no part of the product knows: behind an upgradable proxy, with a name and version of its own."""
     maker, proxy_admin, issuer = key_of(cast.admin), cast.treasury.address, cast.admin.address
     implementation = created(node, maker, "IssuedToken", chain_id=CHAIN)
@@ -103,7 +103,7 @@ def issued_token(node: Node, cast: Cast) -> str:
     return token.address
 
 
-def follow(shell: Shell, node: Node, cast: Cast) -> dict[str, str]:
+def follow(shell: Shell, node: RetryingNode, cast: Cast) -> dict[str, str]:
     """The page from its first block to its last; what each command of interest printed. Between blocks happens what
     the page says that others do: funds arrive, a provider registers itself."""
     blocks = blocks_of(PAGE)

@@ -3,7 +3,7 @@ import time
 import pytest
 
 from coordinatord.relayer.outbox_sql import NewRelay
-from coordinatord.relayer.relaying import Mined, Outcome, RefusedByChain, Relaying
+from coordinatord.relayer.relaying import Outcome, RefusedByChain, Relaying, RelayMined
 from tests.integration.coordinatord.scene import relay_ends
 from tests.integration.coordinatord.scene.faults import unreachable
 from tests.integration.coordinatord.scene.node_faults import node_error, view
@@ -110,7 +110,7 @@ async def test_transaction_that_published_nothing_is_retryable(
     anvil, somebody = stage.world.anvil, stage.world.cast.admin.address
     sent = await anvil.call("eth_sendTransaction", {"from": somebody, "to": somebody})
     block = await anvil.call("eth_blockNumber")
-    relay_ends.ending(monkeypatch, lambda: Mined(bytes.fromhex(sent[2:]), int(block, 16)))
+    relay_ends.ending(monkeypatch, lambda: RelayMined(bytes.fromhex(sent[2:]), int(block, 16)))
     answer = await provider.publish(provider.asks(provider_id, QUOTE))
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "publication_skipped")
     assert answer.headers["x-svc-retryable"] == "true"

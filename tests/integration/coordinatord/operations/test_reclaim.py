@@ -6,7 +6,7 @@ import pytest
 
 from common.secp256k1 import Wallet
 from coordinatord.operations.reclaimer import ReclaimWorker
-from coordinatord.relayer.relaying import Mined
+from coordinatord.relayer.relaying import RelayMined
 from devnet.accounts import Cast
 from devnet.world import World
 from tests.integration.coordinatord.relayer.ops import Ops, raw, signer
@@ -31,8 +31,8 @@ async def on(world: World, database_url: str, cast: Cast, ops: Ops) -> AsyncIter
 
 async def claimed_job(on: Stage, ops: Ops, client: Wallet, provider: Wallet) -> bytes:
     post = ops.post(client, sla=SLA)
-    assert isinstance(await on.relaying.relay(post), Mined)
-    assert isinstance(await on.relaying.relay(ops.claim(provider, post.subject)), Mined)
+    assert isinstance(await on.relaying.relay(post), RelayMined)
+    assert isinstance(await on.relaying.relay(ops.claim(provider, post.subject)), RelayMined)
     return post.subject
 
 

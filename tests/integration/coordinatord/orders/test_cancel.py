@@ -51,7 +51,7 @@ async def test_what_ended_a_job_elsewhere_is_found_in_the_chains_logs_once(
 ) -> None:
     job = (await client.post())["job_id"]
     job_id = bytes.fromhex(job[2:])
-    known = (await read_posted(stage.ground.database.line(), [job_id]))[job_id]
+    known = (await read_posted(stage.ground.database.prepared_connection(), [job_id]))[job_id]
     assert known is not None
     calldata = registries.cancel(known.posted, 0, b"")
     call = {"from": client.address, "to": hex_of(client.registry), "data": hex_of(calldata)}

@@ -15,7 +15,7 @@ from common.messages.providers import RequestCapacity
 from common.quotes import Terms, job_id, quote
 from common.secp256k1 import Wallet
 from coordinatord.chain import registries
-from coordinatord.chain.registries import Posted, PostedJob
+from coordinatord.chain.registries import PostedOrder, RegisteredJob
 from coordinatord.relayer.budgets import gas_estimate
 from coordinatord.relayer.outbox_sql import NewRelay, Priority, RelayKind
 from devnet.accounts import DevWallet as DevnetWallet
@@ -25,7 +25,7 @@ from devnet.market import DevnetMarket
 
 CID = "bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy"
 # Terms of no job at all.
-NOBODYS = PostedJob(Posted(Order(bytes(32), 0, 0, 0, 0, 0, 0, 0, 0), bytes(20), Terms(0, 0)), b"")
+NOBODYS = RegisteredJob(PostedOrder(Order(bytes(32), 0, 0, 0, 0, 0, 0, 0, 0), bytes(20), Terms(0, 0)), b"")
 
 
 def raw(address: str) -> bytes:
@@ -48,7 +48,7 @@ class Ops:
     book: AddressBook
     domains: Domains
     times: Iterator[int]
-    posted: dict[bytes, PostedJob] = attrs.field(factory=dict)
+    posted: dict[bytes, RegisteredJob] = attrs.field(factory=dict)
 
     @classmethod
     def of(cls, market: DevnetMarket) -> "Ops":
@@ -80,7 +80,7 @@ class Ops:
         job = job_id(owner.address, order.c)
         payment = job_payment(owner.address, raw(self.market.jobs), amount, order.expires_at, job)
         signature = owner.sign(self.domains.token.digest(payment))
-        self.posted[job] = PostedJob(Posted(order, owner.address, Terms(FEE_BPS, GAS_FEE)), signature)
+        self.posted[job] = RegisteredJob(PostedOrder(order, owner.address, Terms(FEE_BPS, GAS_FEE)), signature)
         calldata = registries.post(
             order,
             owner.address,

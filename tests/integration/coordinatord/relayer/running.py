@@ -9,6 +9,7 @@ import attrs
 
 from common.address_book import AddressBook
 from common.secp256k1 import Wallet
+from coordinatord.base.concurrency import Wake
 from coordinatord.chain.logs import Decoder
 from coordinatord.chain.rpc import Rpc, open_rpc
 from coordinatord.database.connections import Database, open_database
@@ -16,9 +17,8 @@ from coordinatord.database.migrate import migrate
 from coordinatord.database.notices import Notices
 from coordinatord.indexer.fetch import Source
 from coordinatord.indexer.follow import IndexerSettings, run_indexer
-from coordinatord.indexer.follow import Wake as IndexWake
 from coordinatord.relayer.budgets import GasBudgets, GasPolicy
-from coordinatord.relayer.fees import NO_CEILING, Ceiling
+from coordinatord.relayer.fees import NO_CEILING, FeeCeiling
 from coordinatord.relayer.outbox_sql import NewRelay
 from coordinatord.relayer.relaying import Relaying
 from coordinatord.relayer.settings import RelayerSettings
@@ -81,7 +81,7 @@ async def stage(
     coalesce_max: int = 64,
     reserve_gas: int = 30_000_000,
     cancel_reserve_gas: int = 10_000_000,
-    fee_ceiling: Ceiling = NO_CEILING,
+    fee_ceiling: FeeCeiling = NO_CEILING,
     patience: float = 5.0,
     receipt_wait: float = 60.0,
     keeping_up: float = 5.0,
@@ -119,7 +119,7 @@ async def stage(
             tasks.start_soon(relaying.run)
             if index is not None:
                 source, settings_of_index = Source(rpc, Decoder(index)), _settings_of_index(index)
-                tasks.start_soon(run_indexer, database, source, settings_of_index, notices, IndexWake())
+                tasks.start_soon(run_indexer, database, source, settings_of_index, notices, Wake())
             yield Stage(database, notices, relaying, rpc, settings, tasks)
             tasks.cancel_scope.cancel()
 

@@ -7,7 +7,7 @@ from common.abi import address, boolean, encode, selector
 from common.secp256k1 import Wallet
 from coordinatord.base.errors import Retryable
 from coordinatord.relayer.fees import WINDOW
-from coordinatord.relayer.relaying import Mined, RefusedByChain
+from coordinatord.relayer.relaying import RefusedByChain, RelayMined
 from devnet.anvil import CHAIN_ID, PAST_STATES
 from devnet.world import World
 from tests.faults.rpc_proxy import HttpStatus, rpc_proxy
@@ -33,7 +33,7 @@ async def test_two_conflicting_ops_in_one_block_end_with_one_winner(
                 callers.start_soon(relay_into(on, outcomes), ops.request_capacity(provider, n, issued_at=time))
             await on.until(BROADCAST, 2)
             await world.anvil.call("evm_mine")
-        assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Mined", "RefusedByChain"]
+        assert sorted(type(outcome).__name__ for outcome in outcomes) == ["RelayMined", "RefusedByChain"]
         (refused,) = (outcome for outcome in outcomes if isinstance(outcome, RefusedByChain))
         assert refused.name == "StaleOp"
         assert await on.fetchval("select count(distinct block_number) from relay_txs") == 1
@@ -54,7 +54,7 @@ async def test_an_op_that_reverted_so_long_ago_that_nodes_forgot_the_state_ends_
             await world.anvil.call("evm_mine")
             await world.anvil.call("anvil_mine", hex(PAST_STATES + 1))
             on.start(relayer_wallet)
-        assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Mined", "RefusedByChain"]
+        assert sorted(type(outcome).__name__ for outcome in outcomes) == ["RelayMined", "RefusedByChain"]
 
 
 async def test_a_transaction_stuck_below_the_base_fee_is_replaced_at_its_nonce(
@@ -71,7 +71,7 @@ async def test_a_transaction_stuck_below_the_base_fee_is_replaced_at_its_nonce(
             await world.anvil.call("evm_mine")
             await on.until("select count(*) = 2 from relay_tx_versions")
             await mine_until_ended(on, world.anvil)
-        assert isinstance(outcomes[0], Mined)
+        assert isinstance(outcomes[0], RelayMined)
         assert await on.fetchval("select count(*) from relay_txs") == 1
         bumps = await on.fetchval(
             "select bool_and(max_fee >= before_fee * 1.125 and max_tip >= before_tip * 1.125) from"
@@ -88,7 +88,7 @@ async def test_after_a_reorg_identical_bytes_are_mined_again(
     async with stage(database_url, world.anvil.rpc_url) as on:
         on.start(relayer_wallet)
         for _ in range(3):
-            assert isinstance(await on.relaying.relay(ops.post(client)), Mined)
+            assert isinstance(await on.relaying.relay(ops.post(client)), RelayMined)
         await world.anvil.call("anvil_mine", hex(depth - 1))
         before = await on.fetchval(
             "select max(block_hash) from relay_txs where nonce = (select max(nonce) from relay_txs)"
@@ -114,10 +114,10 @@ async def test_after_a_reorg_an_op_waits_for_the_one_that_it_builds_on_from_anot
         stage(database_url, world.anvil.rpc_url) as second,
     ):
         relaying = first.start(relayer_wallet)
-        assert isinstance(await first.relaying.relay(post), Mined)
+        assert isinstance(await first.relaying.relay(post), RelayMined)
         relaying.cancel()
         second.start(signer(world.cast.with_role("relayer")[1]))
-        assert isinstance(await second.relaying.relay(ops.claim(provider, post.subject)), Mined)
+        assert isinstance(await second.relaying.relay(ops.claim(provider, post.subject)), RelayMined)
         with proxy.fault(HttpStatus("eth_sendRawTransaction", 503)):
             first.start(relayer_wallet)
             await world.anvil.call("anvil_reorg", 2, [])
@@ -144,11 +144,11 @@ async def test_an_op_waits_for_one_of_another_account_that_has_not_seen_the_reor
     outcomes: list[object] = []
     async with stage(database_url, world.anvil.rpc_url) as on, anyio.create_task_group() as callers:
         first = on.start(relayer_wallet)
-        assert isinstance(await on.relaying.relay(post), Mined)
+        assert isinstance(await on.relaying.relay(post), RelayMined)
         first.cancel()  # it sees nothing until it runs again
         on.start(signer(world.cast.with_role("relayer")[1]))
         if handed_over == "before the reorg":
-            assert isinstance(await on.relaying.relay(claim), Mined)
+            assert isinstance(await on.relaying.relay(claim), RelayMined)
             await world.anvil.call("anvil_reorg", 2, [])
             await on.until("select state = 'queued' and requeued = 1 from relays where kind = 'claim'")
         else:
@@ -171,7 +171,7 @@ async def test_a_chain_set_back_below_our_blocks_gets_identical_bytes_again(
         on.start(relayer_wallet)
         snapshot = await world.anvil.call("evm_snapshot")
         for _ in range(3):
-            assert isinstance(await on.relaying.relay(ops.post(client)), Mined)
+            assert isinstance(await on.relaying.relay(ops.post(client)), RelayMined)
         await world.anvil.call("evm_revert", snapshot)
         if blocks:
             await world.anvil.call("anvil_mine", hex(blocks))
@@ -191,12 +191,12 @@ async def test_a_reorg_deeper_than_blocks_are_remembered_gets_identical_bytes_ag
         snapshot = await world.anvil.call("evm_snapshot")
         relaying = on.start(relayer_wallet)
         for _ in range(2):
-            assert isinstance(await on.relaying.relay(ops.post(client)), Mined)
+            assert isinstance(await on.relaying.relay(ops.post(client)), RelayMined)
         relaying.cancel()
         await world.anvil.call("evm_revert", snapshot)
         await world.anvil.call("anvil_mine", hex(WINDOW + 10))
         on.start(relayer_wallet)
-        assert isinstance(await on.relaying.relay(ops.post(client)), Mined)
+        assert isinstance(await on.relaying.relay(ops.post(client)), RelayMined)
         await on.until("select bool_and(state = 'mined') from relays")
         assert await on.fetchval("select count(*) from relay_tx_versions") == 3
         async with on.database.connection() as connection:
@@ -217,7 +217,7 @@ async def test_a_shared_transaction_that_reverts_as_a_whole_is_taken_apart(
                 callers.start_soon(relay_into(on, outcomes), ops.request_capacity(provider))
             await on.until("select count(*) = 3 from relays")
             on.start(relayer_wallet)
-        assert [type(outcome) for outcome in outcomes] == [Mined] * 3
+        assert [type(outcome) for outcome in outcomes] == [RelayMined] * 3
         assert await on.fetchval("select count(*) from relay_txs where not succeeded") == 1
         assert await on.fetchval("select count(*) from relay_txs where succeeded") == 3
 
@@ -236,7 +236,7 @@ async def test_every_connection_to_the_database_breaks_and_the_relay_ends_all_th
                 " where datname = current_database() and pid <> pg_backend_pid()"
             )
             await world.anvil.call("evm_mine")
-        assert isinstance(outcomes[0], Mined)
+        assert isinstance(outcomes[0], RelayMined)
         assert await on.fetchval("select count(*) from relay_tx_versions") == 1
 
 

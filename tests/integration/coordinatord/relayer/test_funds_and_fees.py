@@ -5,9 +5,9 @@ import pytest
 
 from common.secp256k1 import Wallet
 from coordinatord.base.errors import Retryable
-from coordinatord.relayer.fees import Ceiling
+from coordinatord.relayer.fees import FeeCeiling
 from coordinatord.relayer.outbox_sql import NewRelay
-from coordinatord.relayer.relaying import Mined
+from coordinatord.relayer.relaying import RelayMined
 from devnet.world import World
 from tests.faults.rpc_proxy import ErrorAnswer, Rewrite, rpc_proxy
 from tests.integration.coordinatord.relayer.mining import mining_by_hand
@@ -18,7 +18,7 @@ from tests.invariants.relays import relay_violations
 pytestmark = pytest.mark.anyio
 
 GWEI = 10**9
-CEILING = Ceiling(cap=20 * GWEI, tip=2 * GWEI)
+CEILING = FeeCeiling(cap=20 * GWEI, tip=2 * GWEI)
 
 
 async def refused(on: Stage, *relays: NewRelay) -> list[str | None]:
@@ -44,22 +44,22 @@ async def test_below_the_reserve_exits_and_cancels_go_on_and_below_the_floor_exi
         on.start(relayer_wallet)
         claimed, failing, first, second, third = posts = [ops.post(client) for _ in range(5)]
         for post in posts:
-            assert isinstance(await on.relaying.relay(post), Mined)
+            assert isinstance(await on.relaying.relay(post), RelayMined)
         for post in (claimed, failing):
-            assert isinstance(await on.relaying.relay(ops.claim(provider, post.subject)), Mined)
+            assert isinstance(await on.relaying.relay(ops.claim(provider, post.subject)), RelayMined)
         others = (ops.post(client), ops.request_capacity(provider), ops.claim(provider, third.subject))
         await world.anvil.call("anvil_setBalance", account, await cost_of(world, 20_000_000))
         assert await refused(on, *others) == ["relayer_funds"] * 3
-        assert isinstance(await on.relaying.relay(ops.cancel(client, first.subject)), Mined)
-        assert isinstance(await on.relaying.relay(ops.settle(provider, claimed.subject)), Mined)
+        assert isinstance(await on.relaying.relay(ops.cancel(client, first.subject)), RelayMined)
+        assert isinstance(await on.relaying.relay(ops.settle(provider, claimed.subject)), RelayMined)
         await world.anvil.call("anvil_setBalance", account, await cost_of(world, 2_000_000))
         assert await refused(on, *others, ops.cancel(client, second.subject)) == ["relayer_funds"] * 4
-        assert isinstance(await on.relaying.relay(ops.fail(provider, failing.subject)), Mined)
+        assert isinstance(await on.relaying.relay(ops.fail(provider, failing.subject)), RelayMined)
         await world.anvil.call("anvil_setBalance", account, "0x0")
         await world.anvil.call("evm_mine")
         assert await refused(on, ops.cancel(client, second.subject)) == ["relayer_funds"]
         await world.anvil.call("anvil_setBalance", account, hex(10**21))
-        assert isinstance(await on.relaying.relay(ops.post(client)), Mined)
+        assert isinstance(await on.relaying.relay(ops.post(client)), RelayMined)
 
 
 async def test_one_round_of_others_leaves_the_reserve_untouched(
@@ -80,7 +80,7 @@ async def test_one_round_of_others_leaves_the_reserve_untouched(
             assert 0 < int(str(set_aside)) <= 1_000_000
             await world.anvil.call("anvil_setBalance", account, hex(10**21))
             await mine_until_ended(on, world.anvil)
-        assert [type(outcome) for outcome in outcomes] == [Mined] * 12
+        assert [type(outcome) for outcome in outcomes] == [RelayMined] * 12
 
 
 async def test_with_funds_for_a_few_exits_a_few_go_at_a_time(
@@ -92,8 +92,8 @@ async def test_with_funds_for_a_few_exits_a_few_go_at_a_time(
         relaying = on.start(relayer_wallet)
         posts = [ops.post(client) for _ in range(6)]
         for post in posts:
-            assert isinstance(await on.relaying.relay(post), Mined)
-            assert isinstance(await on.relaying.relay(ops.claim(provider, post.subject)), Mined)
+            assert isinstance(await on.relaying.relay(post), RelayMined)
+            assert isinstance(await on.relaying.relay(ops.claim(provider, post.subject)), RelayMined)
         relaying.cancel()
         async with anyio.create_task_group() as callers:
             for post in posts:
@@ -101,7 +101,7 @@ async def test_with_funds_for_a_few_exits_a_few_go_at_a_time(
             await on.until("select count(*) = 6 from relays where kind = 'fail' and state = 'queued'")
             await world.anvil.call("anvil_setBalance", account, await cost_of(world, 1_100_000))
             on.start(relayer_wallet)
-        assert [type(outcome) for outcome in outcomes] == [Mined] * 6
+        assert [type(outcome) for outcome in outcomes] == [RelayMined] * 6
         assert await on.fetchval("select count(distinct tx_id) > 1 from relays where kind = 'fail'")
 
 
@@ -113,7 +113,7 @@ async def test_above_the_ceiling_exits_wait_past_the_queues_timeout_and_the_rest
         on.start(relayer_wallet)
         post, other = ops.post(client), ops.post(client)
         for relay in (post, other, ops.claim(provider, post.subject)):
-            assert isinstance(await on.relaying.relay(relay), Mined)
+            assert isinstance(await on.relaying.relay(relay), RelayMined)
         async with mining_by_hand(world.anvil), anyio.create_task_group() as callers:
             await world.anvil.call("anvil_setNextBlockBaseFeePerGas", hex(200 * GWEI))
             await world.anvil.call("evm_mine")
@@ -128,7 +128,7 @@ async def test_above_the_ceiling_exits_wait_past_the_queues_timeout_and_the_rest
             await world.anvil.call("anvil_setNextBlockBaseFeePerGas", hex(GWEI))
             await world.anvil.call("evm_mine")
             await mine_until_ended(on, world.anvil)
-        assert isinstance(outcomes[0], Mined)
+        assert isinstance(outcomes[0], RelayMined)
         assert int(str(await on.fetchval("select max(max_fee) from relay_tx_versions"))) <= 20 * GWEI
         async with on.database.connection() as connection:
             assert await relay_violations(connection, on.rpc, stuck_after=0) == []

@@ -4,7 +4,7 @@ import pytest
 
 from common.secp256k1 import Wallet
 from coordinatord.relayer.budgets_sql import top_spenders
-from coordinatord.relayer.relaying import Mined
+from coordinatord.relayer.relaying import RelayMined
 from devnet.world import World
 from tests.integration.coordinatord.relayer.mining import mining_by_hand
 from tests.integration.coordinatord.relayer.ops import Ops
@@ -42,4 +42,4 @@ async def test_gas_is_booked_to_its_signers_and_after_a_reorganisation_once_agai
         async with on.database.connection() as connection:
             (spender,) = await top_spenders(connection, 5)
     assert (spender.signer, spender.kind) == (client.address, "post")
-    assert all(isinstance(outcome, Mined) for outcome in outcomes)
+    assert all(isinstance(outcome, RelayMined) for outcome in outcomes)

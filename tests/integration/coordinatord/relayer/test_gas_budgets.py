@@ -13,7 +13,7 @@ from coordinatord.relayer.budgets_sql import (
     ALL_NEWCOMERS,
     Booked,
     Budget,
-    Cost,
+    GasCost,
     GasLimits,
     Spending,
     room,
@@ -91,7 +91,7 @@ async def mine(
     connection: Connection, tx_id: int, gas: int, *refused: RefusedCall, fills: bool = False, block: int = 7
 ) -> list[Booked]:
     await results_sql.record_mined(connection, [MinedTx(tx_id, bytes(32), block, BLOCK, succeeded=True)])
-    booked = await budgets_sql.book(connection, [Cost(tx_id, gas, fills)])
+    booked = await budgets_sql.book(connection, [GasCost(tx_id, gas, fills)])
     await results_sql.end_carried(connection, [tx_id], refused)
     return booked
 

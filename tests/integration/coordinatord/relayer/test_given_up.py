@@ -7,7 +7,7 @@ from common.secp256k1 import Wallet
 from coordinatord.base.errors import Retryable
 from coordinatord.database.connections import Connection
 from coordinatord.relayer import outbox_sql
-from coordinatord.relayer.relaying import Mined, NoReceipt
+from coordinatord.relayer.relaying import NoReceipt, RelayMined
 from devnet.world import World
 from tests.faults.rpc_proxy import ErrorAnswer, Fault, HttpStatus, RefuseTransactions, SwallowAnswer, rpc_proxy
 from tests.integration.coordinatord.relayer.mining import mining_by_hand
@@ -51,7 +51,7 @@ async def test_bytes_refused_for_good_give_way_to_a_self_transfer_and_their_rela
                         await anyio.sleep(0.02)
                     callers.start_soon(relay_into(on, outcomes), ops.request_capacity(provider))
             await on.until("select bool_and(state = 'mined') from relays")
-        assert [type(outcome) for outcome in outcomes] == [Mined] * 2
+        assert [type(outcome) for outcome in outcomes] == [RelayMined] * 2
         assert await on.fetchval("select array_agg(requeued order by id) from relays where kind = 'post'") == [1] * 6
         assert await on.fetchval("select count(*) from relay_tx_versions where fills") == 1
         await nothing_is_broken(on)
@@ -74,7 +74,7 @@ async def test_an_endpoint_that_serves_no_sending_is_told_to_callers_at_once(
                 assert (refused.value.kind, refused.value.code) == ("relay_unavailable", "endpoint_refused")
             assert await on.fetchval("select count(*) from relay_txs") == 1  # what was signed before anybody knew
         await on.until("select count(*) = 1 from relay_txs where block_number is not null")
-        assert isinstance(await on.relaying.relay(ops.post(client)), Mined)
+        assert isinstance(await on.relaying.relay(ops.post(client)), RelayMined)
         states = await on.fetchval("select array_agg(state::text order by id) from relays")
         assert states == ["dropped", "dropped", "mined"]
         await nothing_is_broken(on)
@@ -106,4 +106,4 @@ async def test_bytes_that_may_be_out_there_are_not_given_up_for_an_endpoint_that
         await on.until("select state = 'mined' from relays")
         assert await on.fetchval("select count(*) from relay_tx_versions") == 1
         await nothing_is_broken(on)
-    assert isinstance(outcomes[0], Mined | NoReceipt)
+    assert isinstance(outcomes[0], RelayMined | NoReceipt)

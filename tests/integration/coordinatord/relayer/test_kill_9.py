@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 from common.secp256k1 import Wallet
-from coordinatord.relayer.relaying import Mined
+from coordinatord.relayer.relaying import RelayMined
 from devnet.accounts import Cast
 from devnet.world import World
 from tests.faults.relayer_process import kill_9, relayer_process
@@ -59,7 +59,7 @@ class Scene:
                 await self.world.anvil.call("evm_mine")
                 await anyio.sleep(0.05)
         (outcome,) = self.outcomes
-        assert isinstance(outcome, Mined)
+        assert isinstance(outcome, RelayMined)
         assert await self.on.fetchval("select hash from relay_tx_versions") == outcome.tx_hash
         async with self.on.database.connection() as connection:
             assert await relay_violations(connection, self.on.rpc, stuck_after=0) == []
@@ -140,7 +140,7 @@ async def test_the_caller_is_gone_before_its_reply_and_the_next_one_gets_it(
             callers.start_soon(again)
             await anyio.wait_all_tasks_blocked()
             await world.anvil.call("evm_mine")
-        assert isinstance(outcomes[0], Mined)
+        assert isinstance(outcomes[0], RelayMined)
         assert await first.fetchval("select count(*) from relays") == 1
 
 
@@ -167,6 +167,6 @@ async def test_the_leader_is_killed_under_load_and_the_other_loses_and_doubles_n
                 before = await on.fetchval("select count(*) from relays where state = 'mined'")
                 with anyio.fail_after(10):
                     await on.until("select count(*) > $1 from relays where state = 'mined'", before)
-        assert [type(outcome) for outcome in outcomes] == [Mined] * 100
+        assert [type(outcome) for outcome in outcomes] == [RelayMined] * 100
         async with on.database.connection() as connection:
             assert await relay_violations(connection, on.rpc, stuck_after=0) == []

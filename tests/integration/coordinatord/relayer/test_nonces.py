@@ -4,7 +4,7 @@ import anyio
 import pytest
 
 from common.secp256k1 import Wallet
-from coordinatord.relayer.relaying import Mined
+from coordinatord.relayer.relaying import RelayMined
 from devnet.anvil import Anvil
 from devnet.world import World
 from tests.integration.coordinatord.relayer.mining import mining_by_hand
@@ -38,7 +38,7 @@ async def test_an_outside_transaction_takes_our_nonce_and_the_relay_gets_another
             await lose_the_nonce(on, world.anvil, account)
             await on.until(BROADCAST, 2)
             await mine_until_ended(on, world.anvil)
-        assert isinstance(outcomes[0], Mined)
+        assert isinstance(outcomes[0], RelayMined)
         assert await on.fetchval("select requeued from relays") == 1
         async with on.database.connection() as connection:
             assert await relay_violations(connection, on.rpc, stuck_after=0) == []
@@ -68,7 +68,7 @@ async def test_lost_to_an_outside_transaction_that_a_reorg_replaces_by_ours_the_
             while await on.fetchval("select count(*) from relay_txs where block_number is null"):
                 await world.anvil.call("evm_mine")
                 await anyio.sleep(0.05)
-        assert isinstance(outcomes[0], Mined)
+        assert isinstance(outcomes[0], RelayMined)
         assert await on.fetchval("select state::text from relays") == "mined"
         assert await on.fetchval("select count(*) from relay_txs where succeeded") == 1
         assert (
@@ -87,10 +87,10 @@ async def test_nonces_used_outside_before_they_were_given_out_are_passed_over(
     account = hexed(relayer_wallet.address)
     async with stage(database_url, world.anvil.rpc_url) as on:
         on.start(relayer_wallet)
-        assert isinstance(await on.relaying.relay(ops.post(client)), Mined)
+        assert isinstance(await on.relaying.relay(ops.post(client)), RelayMined)
         for _ in range(3):
             await world.anvil.call("eth_sendTransaction", {"from": account, "to": account})
-        assert isinstance(await on.relaying.relay(ops.post(client)), Mined)
+        assert isinstance(await on.relaying.relay(ops.post(client)), RelayMined)
         async with on.database.connection() as connection:
             assert await relay_violations(connection, on.rpc, stuck_after=0) == []
 
@@ -102,9 +102,9 @@ async def test_a_nonce_that_the_chain_gave_back_is_closed_by_a_self_transfer(
     account = hexed(relayer_wallet.address)
     async with stage(database_url, world.anvil.rpc_url) as on:
         on.start(relayer_wallet)
-        assert isinstance(await on.relaying.relay(ops.post(client)), Mined)
+        assert isinstance(await on.relaying.relay(ops.post(client)), RelayMined)
         await world.anvil.call("eth_sendTransaction", {"from": account, "to": account})
-        assert isinstance(await on.relaying.relay(ops.post(client)), Mined)
+        assert isinstance(await on.relaying.relay(ops.post(client)), RelayMined)
         await world.anvil.call("anvil_reorg", 2, [])
         await on.until("select count(*) = 1 from relay_txs where purpose = 'fill' and block_number is not null")
         await on.until("select bool_and(state = 'mined') from relays")

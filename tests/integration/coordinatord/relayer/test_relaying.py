@@ -7,7 +7,7 @@ import pytest
 from common.secp256k1 import Wallet
 from coordinatord.base.errors import Retryable
 from coordinatord.relayer.outbox_sql import Priority
-from coordinatord.relayer.relaying import Busy, Mined, RefusedByChain
+from coordinatord.relayer.relaying import RefusedByChain, RelayBusy, RelayMined
 from devnet.accounts import Cast
 from devnet.world import World
 from tests.integration.coordinatord.relayer.mining import mining_by_hand
@@ -24,7 +24,7 @@ async def test_a_post_is_mined_and_its_hash_is_the_chains(
     async with stage(database_url, world.anvil.rpc_url) as on:
         on.start(relayer_wallet)
         outcome = await on.relaying.relay(ops.post(client))
-        assert isinstance(outcome, Mined)
+        assert isinstance(outcome, RelayMined)
         receipt = await world.anvil.call("eth_getTransactionReceipt", "0x" + outcome.tx_hash.hex())
         assert int(receipt["blockNumber"], 16) == outcome.block_number
         assert int(receipt["status"], 16) == 1
@@ -60,9 +60,9 @@ async def test_refused_inside_a_shared_transaction_one_op_harms_no_other(
                 callers.start_soon(relay, number, op)
                 await on.until("select count(*) = $1 from relays", number + 1)
             on.start(relayer_wallet)
-        assert isinstance(outcomes[0], Mined)
+        assert isinstance(outcomes[0], RelayMined)
         assert outcomes[1] == RefusedByChain("StaleOp", outcomes[1].raw)  # type: ignore[attr-defined] # checked by ==
-        assert isinstance(outcomes[2], Mined)
+        assert isinstance(outcomes[2], RelayMined)
         assert outcomes[2].tx_hash == outcomes[0].tx_hash
         assert await on.fetchval("select count(*) from relay_txs") == 1
 
@@ -82,7 +82,7 @@ async def test_the_same_request_again_joins_the_one_under_way(
                 callers.start_soon(relay)
             await on.until("select count(*) = 1 from relays")
             on.start(relayer_wallet)
-        assert isinstance(outcomes[0], Mined)
+        assert isinstance(outcomes[0], RelayMined)
         assert outcomes == [outcomes[0]] * 20
         again = await on.relaying.relay(post)
         assert isinstance(again, RefusedByChain)
@@ -95,7 +95,7 @@ async def test_the_ninth_op_of_a_subject_is_busy(world: World, database_url: str
         for n in range(8):
             callers.start_soon(on.relaying.relay, ops.request_capacity(provider, n + 1))
         await on.until("select count(*) = 8 from relays")
-        assert await on.relaying.relay(ops.request_capacity(provider, 9)) == Busy()
+        assert await on.relaying.relay(ops.request_capacity(provider, 9)) == RelayBusy()
         callers.cancel_scope.cancel()
 
 
@@ -154,7 +154,7 @@ async def test_two_accounts_share_one_outbox(
             await on.until("select count(*) = 60 from relays")
             for wallet in cast.with_role("relayer"):
                 on.start(signer(wallet))
-        assert [type(outcome) for outcome in outcomes] == [Mined] * 60
+        assert [type(outcome) for outcome in outcomes] == [RelayMined] * 60
         async with on.database.connection() as connection:
             assert await relay_violations(connection, on.rpc, stuck_after=0) == []
 

@@ -9,7 +9,7 @@ import pytest
 
 from common.secp256k1 import Wallet
 from coordinatord.base.errors import Retryable
-from coordinatord.relayer.relaying import Mined, NoReceipt
+from coordinatord.relayer.relaying import NoReceipt, RelayMined
 from devnet.world import World
 from tests.faults.rpc_proxy import (
     ErrorAnswer,
@@ -75,7 +75,7 @@ async def test_an_endpoint_that_does_not_answer_leaves_relays_queued_until_their
             with pytest.raises(Retryable) as dropped:
                 await on.relaying.relay(ops.post(client))
         assert dropped.value.code == "relay_queue_timeout"
-        assert isinstance(await on.relaying.relay(ops.post(client)), Mined)
+        assert isinstance(await on.relaying.relay(ops.post(client)), RelayMined)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ async def test_a_broadcast_without_a_true_answer_never_leads_to_a_second_nonce(
                 await on.until("select count(*) = 1 from relays where state <> 'queued'")
                 while not proxy.seen("eth_sendRawTransaction"):  # noqa: ASYNC110 - the proxy counts, it does not tell
                     await anyio.sleep(0.02)
-        assert isinstance(outcomes[0], Mined)
+        assert isinstance(outcomes[0], RelayMined)
         assert await on.fetchval("select count(*) from relay_txs") == 1
         assert await on.fetchval("select count(*) from relay_tx_versions") == 1
         async with on.database.connection() as connection:
@@ -169,7 +169,7 @@ async def test_lies_about_the_chain_end_no_relay_wrongly(
     outcomes: list[object] = []
     async with behind_proxy(world, database_url) as (on, proxy):
         on.start(relayer_wallet)
-        assert isinstance(await on.relaying.relay(ops.post(client)), Mined)
+        assert isinstance(await on.relaying.relay(ops.post(client)), RelayMined)
 
         async def relay() -> None:
             outcomes.append(await on.relaying.relay(ops.post(client)))
@@ -179,7 +179,7 @@ async def test_lies_about_the_chain_end_no_relay_wrongly(
                 callers.start_soon(relay)
                 with anyio.move_on_after(1.5):
                     await on.until("select count(*) = 2 from relays where state = 'mined'")
-        assert isinstance(outcomes[0], Mined)
+        assert isinstance(outcomes[0], RelayMined)
         async with on.database.connection() as connection:
             assert await relay_violations(connection, on.rpc, stuck_after=0) == []
 

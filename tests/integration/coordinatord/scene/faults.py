@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import httpx
 
-from coordinatord.base.http_client import NoAnswer
+from coordinatord.base.http_client import NoResponse
 from coordinatord.chain.rpc import Transport
 from tests.fakes.streamed import streamed
 
@@ -46,7 +46,7 @@ def node_transport(client: httpx.AsyncClient, url: str) -> Transport:
         try:
             response = await client.post(url, content=body, headers={"content-type": "application/json"})
         except httpx.HTTPError as trouble:
-            raise NoAnswer(type(trouble).__name__) from trouble
+            raise NoResponse(type(trouble).__name__) from trouble
         return response.status_code, response.content
 
     return post

@@ -9,7 +9,7 @@ import pytest
 
 from coordinatord.base.errors import Retryable
 from coordinatord.relayer.outbox_sql import NewRelay
-from coordinatord.relayer.relaying import Busy, NoReceipt, Outcome, Relaying
+from coordinatord.relayer.relaying import NoReceipt, Outcome, RelayBusy, Relaying
 
 CODES = (
     "relayer_funds",
@@ -40,7 +40,7 @@ def dropped(code: str) -> Callable[[], Outcome]:
 
 
 def busy() -> Outcome:
-    return Busy()
+    return RelayBusy()
 
 
 def no_receipt() -> Outcome:

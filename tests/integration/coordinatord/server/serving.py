@@ -10,7 +10,7 @@ from anyio.abc import SocketStream
 from starlette.types import ASGIApp
 
 from coordinatord.base.outcomes import SessionRow
-from coordinatord.database.snapshot import Snapshot
+from coordinatord.database.batched_reads import Snapshot
 from coordinatord.http.bodies import BodyBudget, BodyReader
 from coordinatord.http.dispatch import Dispatcher, Gates
 from coordinatord.http.middleware import CallerLimits, Cors, Frame, Origins, TokenBuckets
@@ -18,8 +18,8 @@ from coordinatord.http.response_cache import BlockCache
 from coordinatord.http.responses import Answer
 from coordinatord.http.routing import KIB, Body, Form, Request, Route
 from coordinatord.http.uploads import UploadReader, UploadsAtOnce
-from coordinatord.server.connection import Pace
-from coordinatord.server.connections import Room
+from coordinatord.server.connection import Timeouts
+from coordinatord.server.connections import ConnectionLimits
 from coordinatord.server.serving import listening_socket, serve_until
 from devnet.ports import LOOPBACK, pick_free
 from tests.fakes.index_position import Standing
@@ -27,7 +27,7 @@ from tests.fakes.index_position import Standing
 ORIGIN = "https://app.example"
 LARGE = bytes(32 << 20)  # more than all buffers between a server and a client that does not read
 _ORIGINS = Origins.of([ORIGIN])
-_ROOM = Room()
+_ROOM = ConnectionLimits()
 
 
 @attrs.define
@@ -130,12 +130,12 @@ class Raw:
 
 @asynccontextmanager
 async def serving(
-    pace: Pace,
+    pace: Timeouts,
     *,
     body_deadline: float = 60,
     body_silence: float = 10,
     grace: float = 20,
-    room: Room = _ROOM,
+    room: ConnectionLimits = _ROOM,
     uploads: UploadReader | None = None,
 ) -> AsyncIterator[Served]:
     """The origin ORIGIN may read the answers."""

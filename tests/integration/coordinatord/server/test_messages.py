@@ -7,7 +7,7 @@ from typing import NoReturn
 import pytest
 
 from coordinatord.server import http11
-from coordinatord.server.connection import Pace
+from coordinatord.server.connection import Timeouts
 from tests.integration.coordinatord.server.serving import ORIGIN, Served, serving
 
 pytestmark = pytest.mark.anyio
@@ -17,7 +17,7 @@ SMUGGLED = b"GET /hello HTTP/1.1\r\nhost: x\r\n\r\n"
 
 @pytest.fixture
 async def served() -> AsyncIterator[Served]:
-    async with serving(Pace()) as served:
+    async with serving(Timeouts()) as served:
         yield served
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from coordinatord.server.connection import Pace
+from coordinatord.server.connection import Timeouts
 from devnet.ports import LOOPBACK, is_free, pick_free
 from tests.integration.coordinatord.server.serving import Raw, Served, serving
 from tests.programs.found import program
@@ -33,7 +33,7 @@ def local(text: str, *, proxy: int, server: int) -> str:
 
 @pytest.fixture
 async def served() -> AsyncIterator[Served]:
-    async with serving(Pace()) as served:
+    async with serving(Timeouts()) as served:
         yield served
 
 

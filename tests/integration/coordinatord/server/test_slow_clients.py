@@ -5,14 +5,14 @@ from collections.abc import Awaitable, Callable
 import anyio
 import pytest
 
-from coordinatord.server.connection import Pace
+from coordinatord.server.connection import Timeouts
 from tests.integration.coordinatord.server.serving import LARGE, Raw, Served, serving
 
 pytestmark = pytest.mark.anyio
 
 MANY = 300
-PATIENT = Pace()
-HASTY = Pace(idle=0.3, grace=0.3, least_rate=1 << 30)
+PATIENT = Timeouts()
+HASTY = Timeouts(idle=0.3, grace=0.3, least_rate=1 << 30)
 
 
 async def half_a_head(client: Raw) -> None:

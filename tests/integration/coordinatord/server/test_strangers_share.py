@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from coordinatord.http.uploads import BEGUN_BYTES
-from coordinatord.server.connection import Pace
-from coordinatord.server.connections import Room
+from coordinatord.server.connection import Timeouts
+from coordinatord.server.connections import ConnectionLimits
 from devnet.ports import LOOPBACK
 from tests.integration.coordinatord.server.serving import Raw, Served, serving, uploading
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 
 STRANGERS = 3000  # connections of one machine
 _BESIDES = 500  # descriptors that are for something else
-PATIENT = Pace()
+PATIENT = Timeouts()
 
 FORM = (
     b'--b\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
@@ -105,7 +105,7 @@ def idle_connections(port: int, many: int, first: str) -> list[socket.socket]:
 
 async def test_thousands_of_idle_connections_of_one_machine_do_not_delay_a_probe(strangers: int) -> None:
     assert strangers >= 1000
-    room = Room(most=4096, most_of_one=64)
+    room = ConnectionLimits(most=4096, most_of_one=64)
     async with serving(PATIENT, room=room, grace=0) as served:
         attack = anyio.to_thread.run_sync(idle_connections, served.port, strangers, "127.0.0.9")
         probes: list[float] = []
@@ -154,7 +154,10 @@ def is_closed(connection: socket.socket) -> bool:
 
 
 async def test_new_connection_takes_the_place_of_its_callers_oldest_without_a_request() -> None:
-    async with serving(PATIENT, room=Room(most=100, most_of_one=2)) as served, AsyncExitStack() as connections:
+    async with (
+        serving(PATIENT, room=ConnectionLimits(most=100, most_of_one=2)) as served,
+        AsyncExitStack() as connections,
+    ):
         first, second, third = [await connections.enter_async_context(served.connected()) for _ in range(3)]
         assert await first.rest() == b""
         await begin_wait(served, second)
@@ -167,7 +170,7 @@ async def test_new_connection_takes_the_place_of_its_callers_oldest_without_a_re
 
 
 async def test_caller_whose_connections_all_have_requests_gets_no_further_one_until_they_end() -> None:
-    async with serving(PATIENT, room=Room(most=100, most_of_one=1)) as served, served.connected() as busy:
+    async with serving(PATIENT, room=ConnectionLimits(most=100, most_of_one=1)) as served, served.connected() as busy:
         await begin_wait(served, busy)
         async with served.connected() as refused:
             assert await refused.rest() in (b"", b"<reset>")
@@ -177,7 +180,7 @@ async def test_caller_whose_connections_all_have_requests_gets_no_further_one_un
 
 
 async def test_full_server_ends_the_oldest_idle_connection_whosever_it_is_and_never_a_proxys() -> None:
-    room = Room(most=2, most_of_one=2, proxies=frozenset({"127.0.0.8"}))
+    room = ConnectionLimits(most=2, most_of_one=2, proxies=frozenset({"127.0.0.8"}))
     async with serving(PATIENT, room=room) as served:
         with socket.socket() as proxy, socket.socket() as stranger:
             for client, address in ((proxy, "127.0.0.8"), (stranger, "127.0.0.9")):

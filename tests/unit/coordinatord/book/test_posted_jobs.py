@@ -11,7 +11,7 @@ from coordinatord.book.reads import PostedJobs
 from coordinatord.chain import events as ev
 from coordinatord.chain.registries import JobRegistry
 from coordinatord.chain.rpc import Rpc
-from coordinatord.database.batched_reads import PointReads
+from coordinatord.database.batched_reads import BatchedReads
 from tests.fakes.chain import ADDRESSES, BOOK, DECODER
 from tests.fakes.event_logs import log_of
 
@@ -60,7 +60,7 @@ def posted_jobs(node: Node, *, widest_range: int = 40, first_block: int = 1) -> 
         return dict.fromkeys(keys)
 
     registry = JobRegistry(Rpc(node.answer), BOOK.job_registry)
-    return PostedJobs(registry, DECODER, first_block, widest_range, PointReads(None, unknown))
+    return PostedJobs(registry, DECODER, first_block, widest_range, BatchedReads(None, unknown))
 
 
 async def test_job_that_the_index_lacks_is_found_in_the_newest_blocks_first() -> None:

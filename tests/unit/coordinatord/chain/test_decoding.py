@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from common.refusal import Refused
 from coordinatord.chain import events as ev
-from coordinatord.chain.blocks import Log
 from coordinatord.chain.logs import Decoder
+from coordinatord.chain.rpc import ChainLog
 from tests.fakes.chain import ADDRESSES, BOOK, DECODER
 from tests.fakes.event_logs import REGISTRIES, declared_events, encoded
 
@@ -21,8 +21,8 @@ UNREAD = {"OwnershipTransferStarted", "OwnershipTransferred", "EIP712DomainChang
 EVENTS = [(registry, name) for registry in REGISTRIES for name in declared_events(registry) if name not in UNREAD]
 
 
-def log(registry: str, topics: list[str], data: str) -> Log:
-    return Log(ADDRESSES[registry], tuple(topics), data, "0x5", "0x" + "77" * 32, "0x0")
+def log(registry: str, topics: list[str], data: str) -> ChainLog:
+    return ChainLog(ADDRESSES[registry], tuple(topics), data, "0x5", "0x" + "77" * 32, "0x0")
 
 
 def values_of(entry: dict[str, Any]) -> st.SearchStrategy[list[Any]]:
@@ -115,10 +115,10 @@ def test_a_log_that_no_compiler_writes_is_refused(topics: list[str], data: str, 
 
 def test_a_log_of_a_stranger_is_refused() -> None:
     with pytest.raises(Refused, match="not asked for"):
-        DECODER.decode(Log("0x" + "99" * 20, FINE["topics"], FINE["data"], "0x5", "0x" + "77" * 32, "0x0"))
+        DECODER.decode(ChainLog("0x" + "99" * 20, FINE["topics"], FINE["data"], "0x5", "0x" + "77" * 32, "0x0"))
 
 
 def test_an_address_in_mixed_case_is_recognised() -> None:
     decoder = Decoder(attrs.evolve(BOOK, job_registry=b"\xab" * 20))
-    made = Log("0x" + "aB" * 20, FINE["topics"], FINE["data"], "0x5", "0x" + "77" * 32, "0x0")
+    made = ChainLog("0x" + "aB" * 20, FINE["topics"], FINE["data"], "0x5", "0x" + "77" * 32, "0x0")
     assert isinstance(decoder.decode(made), ev.JobSettled)

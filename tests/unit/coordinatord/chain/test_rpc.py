@@ -4,10 +4,9 @@ import msgspec
 import pytest
 
 from coordinatord.base.errors import Retryable
-from coordinatord.base.http_client import NoAnswer
+from coordinatord.base.http_client import NoResponse
 from coordinatord.base.metrics import REGISTRY
-from coordinatord.chain.blocks import Header
-from coordinatord.chain.rpc import Call, Rpc
+from coordinatord.chain.rpc import BlockHeader, Rpc, RpcCall
 from coordinatord.relayer.fees import latest_block
 from coordinatord.relayer.receipts import receipts_of
 
@@ -45,7 +44,7 @@ async def test_a_status_that_is_no_answer_is_named_and_counted(status: int, body
 
 async def test_no_answer_is_an_unreachable_chain_and_counted() -> None:
     async def unreachable(_request: bytes) -> tuple[int, bytes]:
-        raise NoAnswer("refused")
+        raise NoResponse("refused")
 
     before = counted("chain_unreachable")
     with pytest.raises(Retryable) as trouble:
@@ -61,7 +60,7 @@ async def test_no_answer_is_an_unreachable_chain_and_counted() -> None:
 )
 async def test_an_answer_of_another_shape_is_an_unreachable_chain(body: bytes) -> None:
     for ask in (
-        lambda: answering(200, body).call_as(Header, "eth_getBlockByNumber", "latest", False),
+        lambda: answering(200, body).call_as(BlockHeader, "eth_getBlockByNumber", "latest", False),
         lambda: answering(200, body).call_as(dict, "eth_getTransactionByHash"),
         lambda: latest_block(answering(200, body)),
         lambda: receipts_of(answering(200, b"[" + body + b"]"), [bytes(32)]),
@@ -80,7 +79,7 @@ async def test_a_block_with_something_else_in_the_place_of_hex_is_not_believed(f
     block[field] = [wrong] if field == "transactions" else wrong
     rpc = answering(200, msgspec.json.encode({"id": 1, "result": block}))
     index = field in {"timestamp", "logsBloom"}  # the relayer does not read them
-    ask = rpc.call_as(Header, "eth_getBlockByNumber", "latest", False) if index else latest_block(rpc)
+    ask = rpc.call_as(BlockHeader, "eth_getBlockByNumber", "latest", False) if index else latest_block(rpc)
     with pytest.raises(Retryable):
         await ask
 
@@ -100,10 +99,10 @@ async def test_many_calls_go_in_requests_that_a_provider_takes_and_are_answered_
         return 200, msgspec.json.encode([{"id": call["id"], "result": call["params"][0]} for call in calls[::-1]])
 
     rpc = Rpc(transport)
-    answers = await rpc.batch([Call("eth_call", (n,)) for n in range(250)])
+    answers = await rpc.batch([RpcCall("eth_call", (n,)) for n in range(250)])
     assert [int(bytes(answer)) for answer in answers if isinstance(answer, msgspec.Raw)] == list(range(250))
     assert [count for count, _ in sizes] == [100, 100, 50]
     sizes.clear()
-    await rpc.batch([Call("eth_call", ("0x" + "00" * 100_000,))] * 12)
+    await rpc.batch([RpcCall("eth_call", ("0x" + "00" * 100_000,))] * 12)
     assert [count for count, _ in sizes] == [9, 3]
     assert await rpc.batch([]) == []

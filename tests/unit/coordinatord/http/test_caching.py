@@ -1,6 +1,6 @@
 import pytest
 
-from coordinatord.database.snapshot import Snapshot
+from coordinatord.database.batched_reads import Snapshot
 from coordinatord.http.response_cache import ENTRY_BYTES, BlockCache, Kept, etag_of, names_etag, tagged
 from coordinatord.http.responses import Answer
 from tests.fakes.index_position import Standing

@@ -1,7 +1,7 @@
 import pytest
 
 from coordinatord.base.outcomes import SessionRow
-from coordinatord.database.snapshot import Snapshot
+from coordinatord.database.batched_reads import Snapshot
 from coordinatord.http.bodies import BodyBudget, BodyReader
 from coordinatord.http.dispatch import Dispatcher, Gates
 from coordinatord.http.middleware import CallerLimits, TokenBuckets

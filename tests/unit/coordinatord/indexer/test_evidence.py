@@ -7,20 +7,20 @@ import pytest
 
 from coordinatord.base.errors import Retryable
 from coordinatord.chain import events as ev
-from coordinatord.chain.blocks import Header, Log
+from coordinatord.chain.rpc import BlockHeader, ChainLog
 from coordinatord.indexer.evidence import bloom_mask, check_linked, read_logs, suspects
 from tests.fakes.chain import DECODER, FakeChain
 
 MASKS = [bloom_mask(address) for address in DECODER.addresses]
 
 
-def told(*blocks: tuple[ev.Event, ...]) -> tuple[list[Header], list[Log]]:
+def told(*blocks: tuple[ev.Event, ...]) -> tuple[list[BlockHeader], list[ChainLog]]:
     """What an honest node tells of blocks 1 and up."""
     chain = FakeChain()
     for events in blocks:
         chain.mine(*events)
-    headers = msgspec.convert([block.header for block in chain.blocks[1:]], list[Header])
-    return headers, msgspec.convert([log for block in chain.blocks for log in block.logs], list[Log])
+    headers = msgspec.convert([block.header for block in chain.blocks[1:]], list[BlockHeader])
+    return headers, msgspec.convert([log for block in chain.blocks for log in block.logs], list[ChainLog])
 
 
 SLA, FEES = ev.SlaSet(60, True), ev.FeesSet(250, 1)

@@ -65,7 +65,7 @@ def test_events_that_cannot_follow_each_other_are_a_contradiction(events: tuple[
 
 
 def test_an_ask_with_both_rates_zero_is_withdrawn() -> None:
-    quotes = (ev.Ask(1, 60, 0, 0), ev.Ask(2, 60, 0, 5))
+    quotes = (ev.AskRates(1, 60, 0, 0), ev.AskRates(2, 60, 0, 5))
     assert folded(ev.AsksPublished(3, 77, quotes)).asks == {(3, 1, 60): None, (3, 2, 60): (0, 5)}
 
 

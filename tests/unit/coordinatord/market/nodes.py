@@ -6,14 +6,14 @@ from typing import Any
 
 import httpx
 
-from coordinatord.base.http_client import NoAnswer
-from coordinatord.market.node import Node
+from coordinatord.base.http_client import NoResponse
+from coordinatord.market.node import RetryingNode
 
 URL = "https://user:word@node.example/v1/key-of-mine"
 Answer = Callable[[str, list[Any]], httpx.Response]
 
 
-def node_that(answer: Answer) -> Node:
+def node_that(answer: Answer) -> RetryingNode:
     """Whose sleeps take no time."""
 
     def post(request: bytes) -> tuple[int, bytes]:
@@ -21,10 +21,10 @@ def node_that(answer: Answer) -> Node:
         try:
             response = answer(body["method"], body["params"])
         except httpx.HTTPError as error:
-            raise NoAnswer(type(error).__name__) from error
+            raise NoResponse(type(error).__name__) from error
         return response.status_code, response.content
 
-    return Node(post, URL, lambda _: None)
+    return RetryingNode(post, URL, lambda _: None)
 
 
 def result(value: object) -> httpx.Response:
@@ -36,6 +36,6 @@ def error(code: int, message: str, data: str | None = None, status: int = 200) -
     return httpx.Response(status, json={"jsonrpc": "2.0", "id": 1, "error": told})
 
 
-def answering(**results: object) -> Node:
+def answering(**results: object) -> RetryingNode:
     """By method; Exceptions are raised."""
     return node_that(lambda method, _: result(results[method]))

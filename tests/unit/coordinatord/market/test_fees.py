@@ -2,12 +2,12 @@ import httpx
 import pytest
 
 from coordinatord.base.errors import Fatal
-from coordinatord.market.node import Node
+from coordinatord.market.node import RetryingNode
 from coordinatord.market.terms import GWEI, FeeOptions, Fees, current_fees
 from tests.unit.coordinatord.market.nodes import error, node_that, result
 
 
-def chain(base: int | None, tip: int | None) -> Node:
+def chain(base: int | None, tip: int | None) -> RetryingNode:
     def answer(method: str, _: object) -> httpx.Response:
         if method == "eth_maxPriorityFeePerGas":
             return error(-32601, "method not found") if tip is None else result(hex(tip))

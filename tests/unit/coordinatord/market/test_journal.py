@@ -4,10 +4,12 @@ from pathlib import Path
 import pytest
 
 from coordinatord.base.errors import Fatal
-from coordinatord.market.journal import Attempt, Entry, opened, replace_file
+from coordinatord.market.journal import Attempt, DeploymentEntry, opened, replace_file
 
 RUN = {"deployer": "0xaa", "terms": {"slas": (60, 300), "fee_bps": 1}}
-ENTRY = Entry(7, (Attempt("0x01", "0x02", 21000, 5, 1), Attempt("0x03", "0x04", 21000, 9, 2)), "0xcc", 12, "0x03")
+ENTRY = DeploymentEntry(
+    7, (Attempt("0x01", "0x02", 21000, 5, 1), Attempt("0x03", "0x04", 21000, 9, 2)), "0xcc", 12, "0x03"
+)
 
 
 def test_what_was_written_is_read_back_by_the_next_run(tmp_path: Path) -> None:
@@ -15,7 +17,7 @@ def test_what_was_written_is_read_back_by_the_next_run(tmp_path: Path) -> None:
     with opened(path, RUN) as journal:
         assert journal.last_nonce() == -1
         journal.write("deploy", ENTRY)
-        journal.write("set", Entry(9, ENTRY.attempts))
+        journal.write("set", DeploymentEntry(9, ENTRY.attempts))
         journal.write("set", None)
     with opened(path, RUN) as journal:
         assert journal.entries == {"deploy": ENTRY}

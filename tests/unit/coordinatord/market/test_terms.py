@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from coordinatord.base.errors import Fatal
-from coordinatord.market.terms import Model, read_terms
+from coordinatord.market.terms import ModelTerms, read_terms
 
 ADDRESSES = {name: "0x" + f"{n:02x}" * 20 for n, name in enumerate(("token", "owner", "treasury", "relayer"), 0x11)}
 VALUES: dict[str, Any] = {
@@ -32,14 +32,14 @@ def test_toml_and_json_say_the_same(tmp_path: Path) -> None:
     )
     terms = read_terms(as_toml, {})
     assert terms == read_terms(written(tmp_path, models=models), {})
-    assert terms.models == (Model(1, "a", "", '{"type":"object"}'), Model(2, "b", "me"))
+    assert terms.models == (ModelTerms(1, "a", "", '{"type":"object"}'), ModelTerms(2, "b", "me"))
     assert (terms.max_gas_fee, terms.token_gas, terms.token_name) == (10000, 200_000, None)
 
 
 def test_flags_go_before_the_file_and_do_without_it(tmp_path: Path) -> None:
     flags = {"fee_bps": "7", "slas": [60], "models": [{"id": 3, "name": "c"}], "owner": None}
     terms = read_terms(written(tmp_path), flags)
-    assert (terms.fee_bps, terms.slas, terms.models) == (7, (60,), (Model(3, "c"),))
+    assert (terms.fee_bps, terms.slas, terms.models) == (7, (60,), (ModelTerms(3, "c"),))
     assert read_terms(None, {**VALUES, **{k: v for k, v in flags.items() if v is not None}}) == terms
 
 

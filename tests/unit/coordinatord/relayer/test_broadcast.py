@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from coordinatord.base.http_client import NoAnswer
+from coordinatord.base.http_client import NoResponse
 from coordinatord.chain.rpc import Rpc
 from coordinatord.relayer.broadcast import Sent, broadcast
 from coordinatord.relayer.pending import PendingTx
@@ -68,7 +68,7 @@ async def test_many_go_in_batches_bounded_in_number_and_size() -> None:
 
 async def test_no_answer_means_the_same_bytes_later() -> None:
     async def unreachable(request: bytes) -> tuple[int, bytes]:
-        raise NoAnswer("refused")
+        raise NoResponse("refused")
 
     (sending,) = await broadcast(Rpc(unreachable), [tx(1)])
     assert sending.outcome is Sent.LATER

@@ -9,8 +9,8 @@ from coordinatord.relayer.coalesce import (
     GasBook,
     Planned,
     Rank,
-    Room,
     Simulated,
+    TxSize,
     coalesce,
     in_flight,
     intrinsic_gas,
@@ -19,7 +19,7 @@ from coordinatord.relayer.coalesce import (
 from coordinatord.relayer.outbox_sql import RelayKind, WaitingRelay
 
 JOBS, PROVIDERS = b"\x01" * 20, b"\x02" * 20
-ROOM = Room(15_000_000)
+ROOM = TxSize(15_000_000)
 CALL = b"\xaa" * 100
 
 
@@ -87,21 +87,21 @@ def test_the_last_of_many_finds_what_it_wants_when_an_admin_has_raised_the_gas_o
     left = plan.gas - intrinsic_gas(plan.calldata) - FIRST_LOOK - 39 * used
     assert left >= alone - intrinsic_gas(CALL)
     # Where it would not fit, fewer ride together.
-    fewer = coalesce(settles, most=64, room=Room(3_000_000))
+    fewer = coalesce(settles, most=64, room=TxSize(3_000_000))
     assert [len(each.relays) for each in fewer] == [15, 15, 10]
     assert all(each.gas <= 3_000_000 for each in fewer)
 
 
 def test_many_that_are_seen_for_the_first_time_stay_under_the_cap_of_a_transaction() -> None:
     settles = [simulated(n, gas=300_000, kind=RelayKind.SETTLE, size=420) for n in range(1, 65)]
-    plans = coalesce(settles, most=64, room=Room(TX_GAS_CAP))
+    plans = coalesce(settles, most=64, room=TxSize(TX_GAS_CAP))
     assert len(plans) == 2
     assert all(plan.gas <= TX_GAS_CAP for plan in plans)
 
 
 def test_a_shared_transaction_stays_within_the_bytes_that_nodes_take() -> None:
     large = [simulated(n, kind=RelayKind.SET_IDENTITY, size=33_000) for n in range(1, 8)]
-    plans = coalesce(large, most=64, room=Room(TX_GAS_CAP))
+    plans = coalesce(large, most=64, room=TxSize(TX_GAS_CAP))
     assert ids(plans) == [[1, 2, 3], [4, 5, 6], [7]]
     assert all(len(plan.calldata) <= MOST_BYTES for plan in plans)
 

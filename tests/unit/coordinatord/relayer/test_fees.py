@@ -4,9 +4,9 @@ from hypothesis import strategies as st
 
 from coordinatord.relayer.fees import (
     NO_CEILING,
-    Ceiling,
     Fee,
-    Market,
+    FeeCeiling,
+    FeeMarket,
     believed_base_fee,
     believed_tip,
     ceiling_of,
@@ -29,33 +29,33 @@ def test_next_base_fee_moves_by_an_eighth_at_most(gas_used: int, expected: int) 
 
 
 def test_a_fee_that_the_next_block_takes_is_kept() -> None:
-    market = Market(base_fee=10 * GWEI, tip=GWEI)
+    market = FeeMarket(base_fee=10 * GWEI, tip=GWEI)
     assert replacement(offer(market), market, refused=False) is None
-    assert replacement(offer(market), Market(19 * GWEI, GWEI), refused=False) is None
+    assert replacement(offer(market), FeeMarket(19 * GWEI, GWEI), refused=False) is None
 
 
 def test_a_base_fee_above_the_cap_is_followed() -> None:
-    dearer = Market(base_fee=50 * GWEI, tip=GWEI)
+    dearer = FeeMarket(base_fee=50 * GWEI, tip=GWEI)
     assert replacement(Fee(cap=21 * GWEI, tip=GWEI), dearer, refused=False) == Fee(101 * GWEI, GWEI * 9 // 8)
 
 
 def test_a_refused_fee_rises_although_the_market_is_content() -> None:
-    market = Market(base_fee=10 * GWEI, tip=GWEI)
+    market = FeeMarket(base_fee=10 * GWEI, tip=GWEI)
     raised = replacement(offer(market), market, refused=True)
     assert raised == Fee(-(-21 * GWEI * 9 // 8), GWEI * 9 // 8)
 
 
 def test_far_above_the_market_a_refusal_raises_nothing_more() -> None:
-    market = Market(base_fee=10, tip=1)
+    market = FeeMarket(base_fee=10, tip=1)
     assert replacement(Fee(cap=210, tip=10), market, refused=True) is None
 
 
 @given(
     st.builds(Fee, cap=st.integers(0, 10**15), tip=st.integers(0, 10**12)),
-    st.builds(Market, base_fee=st.integers(0, 10**15), tip=st.integers(0, 10**12)),
+    st.builds(FeeMarket, base_fee=st.integers(0, 10**15), tip=st.integers(0, 10**12)),
     st.booleans(),
 )
-def test_a_replacement_is_what_nodes_accept(current: Fee, market: Market, refused: bool) -> None:
+def test_a_replacement_is_what_nodes_accept(current: Fee, market: FeeMarket, refused: bool) -> None:
     raised = replacement(current, market, refused=refused)
     if raised is not None:
         assert raised.cap * 8 >= current.cap * 9
@@ -65,16 +65,16 @@ def test_a_replacement_is_what_nodes_accept(current: Fee, market: Market, refuse
         assert raised.cap >= market.base_fee + min(raised.tip, market.tip)
 
 
-CEILING = Ceiling(cap=100 * GWEI, tip=4 * GWEI)
+CEILING = FeeCeiling(cap=100 * GWEI, tip=4 * GWEI)
 
 
 def test_an_offer_stays_below_the_ceiling_and_leaves_room_for_a_dearer_tip() -> None:
-    assert offer(Market(10 * GWEI, 500_000 * GWEI), CEILING) == Fee(100 * GWEI, 2 * GWEI)
-    assert offer(Market(10 * GWEI, GWEI), CEILING) == Fee(21 * GWEI, GWEI)
+    assert offer(FeeMarket(10 * GWEI, 500_000 * GWEI), CEILING) == Fee(100 * GWEI, 2 * GWEI)
+    assert offer(FeeMarket(10 * GWEI, GWEI), CEILING) == Fee(21 * GWEI, GWEI)
 
 
 def test_a_lying_refusal_raises_no_further_than_the_ceiling() -> None:
-    market = Market(30 * GWEI, GWEI)
+    market = FeeMarket(30 * GWEI, GWEI)
     fee, raises = offer(market, CEILING), 0
     while (dearer := replacement(fee, market, refused=True, ceiling=CEILING)) is not None:
         fee, raises = dearer, raises + 1
@@ -85,25 +85,25 @@ def test_a_lying_refusal_raises_no_further_than_the_ceiling() -> None:
 
 @pytest.mark.parametrize(("base_fee", "below"), [(50, False), (99, False), (100, True), (400, True)])
 def test_the_ceiling_is_below_a_market_that_would_not_take_it(base_fee: int, below: bool) -> None:
-    assert CEILING.is_below(Market(base_fee * GWEI, GWEI)) is below
-    assert not NO_CEILING.is_below(Market(base_fee * GWEI, GWEI))
+    assert CEILING.is_below(FeeMarket(base_fee * GWEI, GWEI)) is below
+    assert not NO_CEILING.is_below(FeeMarket(base_fee * GWEI, GWEI))
 
 
 def test_above_the_ceiling_nothing_is_replaced() -> None:
-    assert replacement(Fee(21 * GWEI, GWEI), Market(400 * GWEI, GWEI), refused=True, ceiling=CEILING) is None
+    assert replacement(Fee(21 * GWEI, GWEI), FeeMarket(400 * GWEI, GWEI), refused=True, ceiling=CEILING) is None
 
 
 def test_what_takes_the_place_of_given_up_bytes_is_dearer_than_they_were_in_any_case() -> None:
     current = Fee(100 * GWEI, 4 * GWEI)
-    dearer = substitute(current, Market(GWEI, GWEI), ceiling=CEILING)
+    dearer = substitute(current, FeeMarket(GWEI, GWEI), ceiling=CEILING)
     assert dearer == Fee(current.cap * 9 // 8, current.tip * 9 // 8)
 
 
 def test_settings_win_over_what_suits_the_chain_and_an_unknown_chain_has_no_ceiling() -> None:
-    assert ceiling_of(1, None, None) == Ceiling(500 * GWEI, 20 * GWEI)
-    assert ceiling_of(1, 60, None) == Ceiling(60 * GWEI, 20 * GWEI)
+    assert ceiling_of(1, None, None) == FeeCeiling(500 * GWEI, 20 * GWEI)
+    assert ceiling_of(1, 60, None) == FeeCeiling(60 * GWEI, 20 * GWEI)
     assert ceiling_of(987654, None, None) == NO_CEILING
-    assert ceiling_of(987654, None, 3) == Ceiling(None, 3 * GWEI)
+    assert ceiling_of(987654, None, 3) == FeeCeiling(None, 3 * GWEI)
 
 
 def test_advice_is_held_against_the_tips_that_blocks_paid() -> None:

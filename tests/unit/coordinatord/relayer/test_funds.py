@@ -1,5 +1,5 @@
 from coordinatord.relayer.coalesce import Planned, Rank
-from coordinatord.relayer.fees import Market
+from coordinatord.relayer.fees import FeeMarket
 from coordinatord.relayer.funds import Floors, affordable
 
 FLOORS = Floors(cancel=100, other=300)
@@ -10,7 +10,7 @@ def plan(rank: Rank, gas: int) -> Planned:
 
 
 def test_floors_are_amounts_of_gas_at_what_is_offered_for_it() -> None:
-    assert Floors.of(10, 30, Market(base_fee=5, tip=2)) == Floors(120, 360)
+    assert Floors.of(10, 30, FeeMarket(base_fee=5, tip=2)) == Floors(120, 360)
 
 
 def test_below_the_reserve_exits_and_cancels_and_below_the_floor_exits_alone() -> None:

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from coordinatord.chain.registries import PaymentToken
-from coordinatord.chain.rpc import Call, Rpc
+from coordinatord.chain.rpc import Rpc, RpcCall
 from coordinatord.relayer.budgets import Promises
 from coordinatord.relayer.budgets_sql import Standing
 from coordinatord.relayer.outbox_sql import Promise
@@ -25,7 +25,7 @@ class Node:
         self.balance = balance
         self.asked = 0
 
-    async def batch(self, calls: Sequence[Call]) -> list[msgspec.Raw]:
+    async def batch(self, calls: Sequence[RpcCall]) -> list[msgspec.Raw]:
         self.asked += 1
         assert [call.params[1] for call in calls] == [hex(AT)]
         return [msgspec.Raw(msgspec.json.encode(f"0x{self.balance:064x}"))]

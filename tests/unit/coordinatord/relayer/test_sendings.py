@@ -3,7 +3,7 @@
 import pytest
 
 from common.secp256k1 import Wallet
-from coordinatord.relayer.account import Account
+from coordinatord.relayer.account import RelayerAccount
 from coordinatord.relayer.broadcast import Sending, Sent, note_sendings
 from coordinatord.relayer.coalesce import MOST_BYTES, TX_GAS_CAP
 from coordinatord.relayer.pending import PendingTx, PendingTxs
@@ -15,13 +15,13 @@ def tx(nonce: int, *, gas: int = 8_000_000, fills: bool = False) -> PendingTx:
     return PendingTx(nonce, nonce, b"\x01" * 20, gas, [version], kept_back=True)
 
 
-def account(*txs: PendingTx) -> Account:
-    one = Account(1, Wallet(b"\x01" * 32), PendingTxs(txs), PendingTxs())
+def account(*txs: PendingTx) -> RelayerAccount:
+    one = RelayerAccount(1, Wallet(b"\x01" * 32), PendingTxs(txs), PendingTxs())
     one.room.block_gas_limit = 60_000_000
     return one
 
 
-def note(of: Account, now: float, **outcomes: Sent) -> None:
+def note(of: RelayerAccount, now: float, **outcomes: Sent) -> None:
     pending = {f"tx{one.nonce}": one for one in of.pending}
     note_sendings(
         of, [Sending(pending[name], pending[name].latest, outcome) for name, outcome in outcomes.items()], now

@@ -1,11 +1,11 @@
 import pytest
 
-from coordinatord.indexer.undo_sql import Position
+from coordinatord.indexer.undo_sql import IndexPosition
 from coordinatord.system.readiness import ReadinessReport, judge
 
 
-def at(block: int, *, rebuilding: bool = False) -> Position:
-    return Position(block, b"\1" * 32, 1_700_000_000, rebuilding)
+def at(block: int, *, rebuilding: bool = False) -> IndexPosition:
+    return IndexPosition(block, b"\1" * 32, 1_700_000_000, rebuilding)
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ def at(block: int, *, rebuilding: bool = False) -> Position:
         (None, None, ReadinessReport(False, "chain_unreachable", None, None, None)),
     ],
 )
-def test_report_names_the_reason(position: Position | None, head: int | None, report: ReadinessReport) -> None:
+def test_report_names_the_reason(position: IndexPosition | None, head: int | None, report: ReadinessReport) -> None:
     assert judge(position, head, 7) == report
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from coordinatord.base.concurrency import Patience
+from coordinatord.base.concurrency import StartupPatience
 from coordinatord.base.errors import Fatal, Retryable
 
 pytestmark = pytest.mark.anyio
@@ -23,18 +23,18 @@ class Starting:
 
 
 async def test_what_is_still_starting_is_waited_for() -> None:
-    assert await Patience(60, pause=0).until("it", Starting(3)) == "there"
+    assert await StartupPatience(60, pause=0).retry_until_ready("it", Starting(3)) == "there"
 
 
 async def test_patience_that_is_over_tells_what_was_missing() -> None:
     starting = Starting(2)
     with pytest.raises(Retryable, match="not there yet"):
-        await Patience(0, pause=0).until("it", starting)
+        await StartupPatience(0, pause=0).retry_until_ready("it", starting)
     assert starting.missing == 1
 
 
 async def test_what_will_never_be_there_is_not_waited_for() -> None:
     starting = Starting(2, Fatal("another chain"))
     with pytest.raises(Fatal):
-        await Patience(60, pause=0).until("it", starting)
+        await StartupPatience(60, pause=0).retry_until_ready("it", starting)
     assert starting.missing == 1

@@ -3,7 +3,7 @@ import threading
 import anyio
 import pytest
 
-from coordinatord.base.concurrency import beside
+from coordinatord.base.concurrency import thread_pipe
 
 pytestmark = pytest.mark.anyio
 
@@ -27,7 +27,7 @@ class Gate:
 
 async def test_pieces_are_worked_on_in_order_while_more_are_brought() -> None:
     gate = Gate()
-    async with beside() as thread:
+    async with thread_pipe() as thread:
         for n in range(3):
             await thread.take(gate.work, b"%d" % n)
         assert gate.done == []
@@ -40,7 +40,7 @@ async def test_pieces_are_worked_on_in_order_while_more_are_brought() -> None:
 
 async def test_who_brings_pieces_waits_when_the_thread_is_far_behind() -> None:
     gate = Gate()
-    async with beside() as thread:
+    async with thread_pipe() as thread:
         with anyio.move_on_after(0.05) as waiting:
             while True:
                 await thread.take(gate.work, b"more")
@@ -54,7 +54,7 @@ async def test_failure_of_the_work_is_the_blocks_and_nothing_after_it_is_done() 
     gate.open()
 
     async def block() -> None:
-        async with beside() as thread:
+        async with thread_pipe() as thread:
             for piece in (b"good", b"bad", b"late"):
                 await thread.take(gate.work, piece)
             await thread.idle()
@@ -68,7 +68,7 @@ async def test_block_that_fails_is_told_of_its_own_failure_alone() -> None:
     gate = Gate()
 
     async def block() -> None:
-        async with beside() as thread:
+        async with thread_pipe() as thread:
             await thread.take(gate.work, b"bad")
             await anyio.wait_all_tasks_blocked()
             gate.open()

@@ -5,8 +5,8 @@ import pytest
 from common.address_book import AddressBook
 from common.domains import Domains
 from coordinatord.base.errors import Fatal, Retryable
-from coordinatord.chain.boot import check_chain
 from coordinatord.chain.rpc import Rpc
+from coordinatord.dependencies import check_chain
 
 pytestmark = pytest.mark.anyio
 

@@ -4,7 +4,7 @@ import asyncpg
 import pytest
 
 from coordinatord.base.errors import Retryable
-from coordinatord.database.connections import Database, Line, open_database
+from coordinatord.database.connections import Database, PreparedConnection, open_database
 
 pytestmark = pytest.mark.anyio
 
@@ -17,13 +17,13 @@ async def database(database_url: str) -> AsyncIterator[Database]:
         yield database
 
 
-async def _pid(line: Line) -> int:
+async def _pid(line: PreparedConnection) -> int:
     pid: int = (await line.fetch(_OWN))[0]["pid"]
     return pid
 
 
 async def test_reads_go_over_one_connection_until_it_is_lost_and_then_over_another(database: Database) -> None:
-    line = database.line()
+    line = database.prepared_connection()
     first = await _pid(line)
     assert await _pid(line) == first
     async with database.connection() as connection:
@@ -32,7 +32,7 @@ async def test_reads_go_over_one_connection_until_it_is_lost_and_then_over_anoth
 
 
 async def test_statement_that_a_migration_outdated_is_prepared_again(database: Database) -> None:
-    line = database.line()
+    line = database.prepared_connection()
     async with database.connection() as connection:
         await connection.execute("create table changing (n integer); insert into changing values (7)")
         assert (await line.fetch("select * from changing"))[0]["n"] == 7
@@ -41,7 +41,7 @@ async def test_statement_that_a_migration_outdated_is_prepared_again(database: D
 
 
 async def test_error_of_the_statement_itself_is_raised_and_the_line_goes_on(database: Database) -> None:
-    line = database.line()
+    line = database.prepared_connection()
     with pytest.raises(asyncpg.DivisionByZeroError):
         await line.fetch("select 1 / $1::int", 0)
     assert (await line.fetch("select 1 / $1::int as n", 1))[0]["n"] == 1
@@ -55,7 +55,7 @@ async def test_database_that_is_away_is_retryable_until_it_is_back(database: Dat
             raise Retryable("not_ready", "refused")
         return await database.connect()
 
-    line = Line(connect)
+    line = PreparedConnection(connect)
     with pytest.raises(Retryable):
         await line.fetch(_OWN)
     away = False

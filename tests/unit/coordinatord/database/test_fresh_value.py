@@ -2,13 +2,12 @@ import anyio
 import attrs
 import pytest
 
-from coordinatord.database.batched_reads import RECENT, Recent
-from coordinatord.database.connections import Line
-from coordinatord.database.snapshot import Snapshot
+from coordinatord.database.batched_reads import RECENT, FreshValue, Snapshot
+from coordinatord.database.connections import PreparedConnection
 
 pytestmark = pytest.mark.anyio
 
-NO_LINE: Line = None  # type: ignore[assignment] # handed through and never looked at
+NO_LINE: PreparedConnection = None  # type: ignore[assignment] # handed through and never looked at
 AT_5, AT_6 = Snapshot(5, b"a", 1), Snapshot(6, b"b", 2)
 
 
@@ -19,14 +18,14 @@ class Index:
     asked: int = 0
     trouble: Exception | None = None
 
-    async def read(self, _: Line) -> Snapshot:
+    async def read(self, _: PreparedConnection) -> Snapshot:
         self.asked += 1
         if self.trouble is not None:
             raise self.trouble
         return self.stands
 
-    def position(self) -> Recent[Snapshot]:
-        return Recent(NO_LINE, self.read, lambda: self.clock)
+    def position(self) -> FreshValue[Snapshot]:
+        return FreshValue(NO_LINE, self.read, lambda: self.clock)
 
 
 async def renewed() -> None:

@@ -3,7 +3,7 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 
-from coordinatord.base.concurrency import lone_failure, running_ahead
+from coordinatord.base.concurrency import read_ahead, unwrap_single_error
 
 pytestmark = pytest.mark.anyio
 
@@ -18,7 +18,7 @@ async def counting(made: list[int], failing_at: int = 100) -> AsyncIterator[int]
 
 async def test_source_is_one_piece_ahead_and_no_more() -> None:
     made: list[int] = []
-    async with running_ahead(counting(made)) as pieces:
+    async with read_ahead(counting(made)) as pieces:
         seen = []
         async for piece in pieces:
             await anyio.wait_all_tasks_blocked()
@@ -29,7 +29,7 @@ async def test_source_is_one_piece_ahead_and_no_more() -> None:
 
 async def test_what_the_source_raises_is_raised_as_itself() -> None:
     async def consume() -> None:
-        async with running_ahead(counting([], failing_at=2)) as pieces:
+        async with read_ahead(counting([], failing_at=2)) as pieces:
             async for _ in pieces:
                 pass
 
@@ -39,7 +39,7 @@ async def test_what_the_source_raises_is_raised_as_itself() -> None:
 
 async def test_block_that_leaves_early_stops_the_source() -> None:
     made: list[int] = []
-    async with running_ahead(counting(made)) as pieces:
+    async with read_ahead(counting(made)) as pieces:
         assert await anext(pieces) == 0
     assert made[-1] < 4
 
@@ -49,7 +49,7 @@ async def test_two_failures_at_once_are_both_told() -> None:
         raise error
 
     async def fail_both() -> None:
-        async with lone_failure() as tasks:
+        async with unwrap_single_error() as tasks:
             tasks.start_soon(fail, KeyError())
             tasks.start_soon(fail, ValueError())
 
