@@ -9,6 +9,7 @@ import attrs
 from anyio.abc import SocketStream
 from starlette.types import ASGIApp
 
+from common.wire.limits import KIB
 from coordinatord.base.outcomes import SessionRow
 from coordinatord.database.batched_reads import Snapshot
 from coordinatord.http.bodies import BodyBudget, BodyReader
@@ -16,7 +17,7 @@ from coordinatord.http.dispatch import Dispatcher, Gates
 from coordinatord.http.middleware import CallerLimits, Cors, Frame, Origins, TokenBuckets
 from coordinatord.http.response_cache import BlockCache
 from coordinatord.http.responses import Answer
-from coordinatord.http.routing import KIB, Body, Form, Request, Route
+from coordinatord.http.routing import Body, Form, Request, Route
 from coordinatord.http.uploads import UploadReader, UploadsAtOnce
 from coordinatord.server.connection import Timeouts
 from coordinatord.server.connections import ConnectionLimits
