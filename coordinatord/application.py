@@ -9,7 +9,7 @@ from coordinatord.batches.plan import Plans
 from coordinatord.batches.routes import BatchRoutes
 from coordinatord.book.polls import Funding, Polls, no_custody
 from coordinatord.book.reads import IndexReads, PostedJobs
-from coordinatord.book.routes import Book, Models, Providers
+from coordinatord.book.routes import Book, ModelRoutes, Providers
 from coordinatord.chain.logs import Decoder
 from coordinatord.chain.registries import AskRegistry, JobRegistry, PaymentToken, ProviderRegistry
 from coordinatord.config import Config
@@ -31,7 +31,7 @@ from coordinatord.operations.asks import Asks
 from coordinatord.operations.ops import Ops
 from coordinatord.operations.routes import Operations
 from coordinatord.orders.cancel import Cancels, Endings
-from coordinatord.orders.routes import Jobs
+from coordinatord.orders.routes import JobRoutes
 from coordinatord.orders.submission import Matchmaker, Submissions
 from coordinatord.pins.containers import Containers, StorageBudgets
 from coordinatord.relayer.budgets import Promises
@@ -48,8 +48,8 @@ class Endpoints:
 
     system: System
     handshake: Handshake
-    models: Models
-    jobs: Jobs
+    models: ModelRoutes
+    jobs: JobRoutes
     files: FileRoutes
     book: Book
     operations: Operations
@@ -161,8 +161,8 @@ def compose(
     endpoints = Endpoints(
         system=System(readiness, DeploymentReads(book, jobs, config.block_time_ms), stopping),
         handshake=Handshake(sessions, book.chain_id),
-        models=Models(database, reads),
-        jobs=Jobs(book, submissions, cancels, reads),
+        models=ModelRoutes(database, reads),
+        jobs=JobRoutes(book, submissions, cancels, reads),
         files=FileRoutes(files_of(dependencies)),
         book=Book(database, reads, polls),
         operations=Operations(ops, asks, jobs, posted),

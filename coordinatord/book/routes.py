@@ -317,7 +317,7 @@ def _provider(row: ProviderRow, snapshot: Snapshot) -> Answer:
 
 
 @attrs.frozen(slots=True)
-class Models:
+class ModelRoutes:
     database: Database
     reads: IndexReads
 

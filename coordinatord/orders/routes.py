@@ -132,7 +132,7 @@ _REFUSALS = (
 
 
 @attrs.frozen(slots=True)
-class Jobs:
+class JobRoutes:
     book: AddressBook
     submissions: Submissions
     cancels: Cancels

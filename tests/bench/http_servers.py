@@ -28,7 +28,7 @@ from coordinatord.http.response_cache import BlockCache, Position
 from coordinatord.http.responses import Answer
 from coordinatord.http.routing import Request, Route
 from coordinatord.http.uploads import UploadReader, UploadsAtOnce
-from coordinatord.orders.routes import Jobs
+from coordinatord.orders.routes import JobRoutes
 from coordinatord.pins.store import open_pin_store
 from coordinatord.server.serving import listening_socket, serve_until
 from coordinatord.sessions.sessions import SessionCache, hash_token
@@ -85,7 +85,7 @@ async def _serve(name: str, port: int) -> None:
         unused: Any = None  # of the job routes only the read is asked for
         async with open_database(os.environ["DATABASE_URL"], smallest=2, largest=8) as database:
             reads = IndexReads.over(database)
-            routes = Jobs(unused, unused, unused, reads).routes()
+            routes = JobRoutes(unused, unused, unused, reads).routes()
             await serve(our_stack(routes, reads.position))
     elif name == "polls":
         async with open_database(os.environ["DATABASE_URL"], smallest=4, largest=8) as database:
