@@ -126,7 +126,7 @@ class ReleaseBody:
 
 
 @attrs.frozen(slots=True)
-class ReleasedKey:
+class GrantedRelease:
     dek_sealed: bytes
 
 
@@ -147,7 +147,7 @@ class NotReleased:
     message: str
 
 
-ReleaseOutcome: TypeAlias = ReleasedKey | NotReleased
+ReleaseOutcome: TypeAlias = GrantedRelease | NotReleased
 
 _FAIL_SOON: Final = "fail the job within 300 seconds of its claim"
 _WRONG_WALLET: Final = NotReleased("wrong_wallet", "the signature is not of the wallet that claimed the job")
@@ -167,7 +167,7 @@ class Releases:
         """Raises Retryable while the chain cannot be read, while the claim is not deep enough, and while there is no
         key."""
         outcome = await self._decide(body)
-        metrics.escrow_releases.labels("released" if isinstance(outcome, ReleasedKey) else outcome.reason).inc()
+        metrics.escrow_releases.labels("released" if isinstance(outcome, GrantedRelease) else outcome.reason).inc()
         return outcome
 
     async def _decide(self, body: ReleaseBody) -> ReleaseOutcome:
@@ -206,4 +206,4 @@ class Releases:
             dek = data_key(seed, self.chain_id, self.registry, owner)
         finally:
             wipe(seed)
-        return ReleasedKey(box.seal(body.response_pubkey, dek))
+        return GrantedRelease(box.seal(body.response_pubkey, dek))

@@ -59,7 +59,7 @@ _NOT_RELEASED: Final[Mapping[release.Reason, tuple[int, ErrorType]]] = {
 
 def released(outcome: release.ReleaseOutcome) -> Response:
     match outcome:
-        case release.ReleasedKey():
+        case release.GrantedRelease():
             return responses.ok_private(ReleasedShape(base64_of(outcome.dek_sealed)))
         case release.NotReleased():
             status, kind = _NOT_RELEASED[outcome.reason]

@@ -127,14 +127,14 @@ class OpTookEffect:
 
 
 @attrs.frozen(slots=True)
-class OpPending:
+class OpUnderWay:
     """No receipt yet; `poll` names the route that will tell."""
 
     tx_hash: bytes
     poll: str
 
 
-Ended: TypeAlias = OpTookEffect | RefusedByChain | RelayBusy | OpPending
+Ended: TypeAlias = OpTookEffect | RefusedByChain | RelayBusy | OpUnderWay
 OpOutcome: TypeAlias = Ended | NotSigned | WouldRefuse
 
 
@@ -348,7 +348,7 @@ def _ended(outcome: RelayMined | RefusedByChain | RelayBusy | NoReceipt, poll: s
         case RelayMined():
             return OpTookEffect(outcome)
         case NoReceipt():
-            return OpPending(outcome.tx_hash, poll)
+            return OpUnderWay(outcome.tx_hash, poll)
         case RefusedByChain() | RelayBusy():
             return outcome
         case _:

@@ -38,7 +38,7 @@ def op_ended(outcome: ops.OpOutcome) -> Response:
             return responses.not_signed(outcome)
         case RelayBusy():
             return responses.busy()
-        case ops.OpPending():
+        case ops.OpUnderWay():
             return responses.receipt_timeout(outcome.tx_hash, outcome.poll)
         case _:
             assert_never(outcome)
