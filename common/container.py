@@ -14,8 +14,7 @@ from typing import Final, Self
 import attrs
 
 from common import framing
-from common.box import PublicKey, SecretKey
-from common.derivation import data_key
+from common.box import PublicKey, SecretKey, data_key
 from common.framing import Piece
 from common.keccak import Keccak256, keccak256
 from common.refusal import Refused

@@ -8,11 +8,10 @@ import attrs
 
 from common.address_book import AddressBook
 from common.keccak import keccak256
-from common.messages.escrow import HandoverAuth, HandoverKeys, Release
 from common.messages.jobs import Cancel, Claim, Fail, Order, Settle
 from common.messages.payments import ReceiveWithAuthorization, packed_job_payment
 from common.messages.providers import AskSnapshot, RequestCapacity, SetIdentity
-from common.messages.sessions import ResultKey, SvcSession
+from common.messages.sessions import HandoverAuth, HandoverKeys, Release, ResultKey, SvcSession
 from common.secp256k1 import signed, signers
 
 # EIP-712: domains and digests. The structs themselves are packed in `messages/`.

@@ -15,7 +15,7 @@ from typing import Final, Self
 import attrs
 
 from common import box
-from common.derivation import SEED_BYTES
+from common.box import SEED_BYTES, PublicKey, SecretKey, result_data_key
 from common.framing import SHORTEST_STREAM, Piece, Puller, Pusher
 from common.refusal import Refused
 
@@ -121,3 +121,37 @@ class StreamOpener:
 
 def too_short(length: int) -> Refused:
     return Refused(f"{length} bytes are fewer than the shortest possible {SHORTEST}", code="too_short")
+
+
+# Sealed result v1: what a provider returns, sealed to the owner's result key and bound to its job.
+#
+#     sealed result = 0x01 ‖ seed_wrap (80) ‖ ciphertext (41 or more)
+#
+# The layout is a container's; the ciphertext's key is bound to the job id instead of the owner, so a provider
+# cannot settle one job with another's result. It carries no commitment: its content id names it.
+
+
+class ResultSealer(StreamSealer):
+    """Seals a result to the key that the job's envelope names, piece by piece."""
+
+    def __init__(self, result_key: PublicKey, chain_id: int, job_registry: bytes, job_id: bytes) -> None:
+        super().__init__(result_key, lambda seed: result_data_key(seed, chain_id, job_registry, job_id))
+
+
+class ResultOpener(StreamOpener):
+    """Opens a sealed result piece by piece."""
+
+    @classmethod
+    def with_secret(cls, secret: SecretKey, chain_id: int, job_registry: bytes, job_id: bytes) -> Self:
+        """With the owner's result key; refuses a result sealed to another as `unseal_failed`."""
+        return cls(lambda head: result_data_key(head.open_seed(secret), chain_id, job_registry, job_id))
+
+
+def seal_result(result_key: PublicKey, chain_id: int, job_registry: bytes, job_id: bytes, plaintext: Piece) -> bytes:
+    sealer = ResultSealer(result_key, chain_id, job_registry, job_id)
+    return sealer.push(plaintext) + sealer.finish()
+
+
+def open_result(secret: SecretKey, chain_id: int, job_registry: bytes, job_id: bytes, sealed: Piece) -> bytes:
+    opener = ResultOpener.with_secret(secret, chain_id, job_registry, job_id)
+    return opener.pull(sealed) + opener.finish()

@@ -15,7 +15,7 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from common.daemon.systemd import Systemd
+from common.daemon.process import Systemd
 from common.native.library import LIBRARY
 from coordinatord.application import compose
 from coordinatord.base import metrics

@@ -11,7 +11,7 @@ import anyio
 from structlog.typing import Processor
 
 from common.daemon.logs import error_reporting, set_up_logging
-from common.hidden_memory import hide_memory
+from common.daemon.process import hide_memory
 from coordinatord import app
 from coordinatord.base.errors import Fatal, Retryable
 from coordinatord.config import Config, read_config, variables

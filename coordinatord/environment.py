@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 import attrs
 
-from common.daemon.secret import Secret
+from common.daemon.process import Secret
 from common.refusal import Refused
 from common.secp256k1 import Wallet
 from coordinatord.base.errors import Fatal

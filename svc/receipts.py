@@ -9,7 +9,7 @@ from common import strict_json
 from common.artifacts import event_topic, load
 from common.contract_events import event_values
 from common.inclusion.contents import Contents
-from common.inclusion.node_json import objects, octets, texts
+from common.inclusion.header import objects, octets, texts
 from common.receipt import ENDS, Events, ReceiptMarket, VerifiedReceipt, claims_of, order_signature_in, verified
 from common.receipt_steps import step_of
 from common.refusal import Refused

@@ -3,12 +3,12 @@
 Unknown fields are ignored. Ids, hashes, addresses and keys stay 0x-prefixed text, as every other tool shows them.
 """
 
-from common.wire import batches, chain, escrow, files, jobs, market, states
+from common.wire import batches, chain, jobs, market, providers, states
 from common.wire.shapes import Shape
 
 Record = Shape
 
-Purpose = files.Purpose
+Purpose = batches.Purpose
 JobStatus = states.JobStatus
 BatchStatus = states.BatchStatus
 ENDED_JOB = states.ENDED_JOB
@@ -46,11 +46,11 @@ Deployment = chain.DeploymentShape[int]
 Readiness = chain.ReadinessFields[int]
 Session = chain.SessionShape
 
-Evidence = escrow.EvidenceShape
-EscrowKey = escrow.Key[Evidence]
+Evidence = providers.EvidenceShape
+EscrowKey = providers.Key[Evidence]
 
-FileDetails = files.FileDetails
-File = files.FileFields
+FileDetails = batches.FileDetails
+File = batches.FileFields
 
 RequestCounts = batches.RequestCounts
 BatchDetails = batches.BatchTerms

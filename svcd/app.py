@@ -16,7 +16,7 @@ import attrs
 import structlog
 import trio
 
-from common.daemon.systemd import Systemd
+from common.daemon.process import Systemd
 from common.messages.providers import Ask
 from svcd import metrics
 from svcd.backends.backend import watch

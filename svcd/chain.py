@@ -17,14 +17,14 @@ from common.address_book import AddressBook
 from common.artifacts import event_topic, load
 from common.contract_events import call_data, event_values, order_of, returned_values
 from common.domains import Domains
-from common.inclusion.node_json import octets, octets_of, quantity, texts
+from common.inclusion.header import octets, octets_of, quantity, texts
 from common.messages.payments import job_payment
 from common.refusal import Refused
 from common.scalars import hex_of
 from common.secp256k1 import recover
 from common.wire.states import JobState
 from svcd.errors import Unavailable
-from svcd.job.row import Job
+from svcd.job.held import Job
 from svcd.payload.gateway import EncodedAnswer, LongAnswer, opened, read_whole
 
 _JOBS: Final = load("JobRegistry")

@@ -10,9 +10,8 @@ from typing import TypeVar
 
 import trio
 
-from common.daemon.errors import Fatal
 from common.daemon.logs import set_up_logging
-from common.hidden_memory import hide_memory
+from common.daemon.process import Fatal, hide_memory
 from common.scalars import hex_of
 from svcd import app
 from svcd.base.keys import BOX_FILE, WALLET_FILE, create_identity

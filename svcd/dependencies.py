@@ -10,7 +10,7 @@ import httpx
 import structlog
 import trio
 
-from common.daemon.errors import Fatal
+from common.daemon.process import Fatal
 from common.refusal import Refused
 from common.scalars import hex_of
 from svcd.backends.backend import Backend, Breaker

@@ -7,7 +7,7 @@ import anyio
 import structlog
 from anyio.abc import SocketAttribute, SocketStream, TaskStatus
 
-from common.daemon.errors import Fatal
+from common.daemon.process import Fatal
 
 log = structlog.get_logger(__name__)
 

@@ -123,3 +123,28 @@ class ErrorLine(Shape, frozen=True):
     id: str
     error: LineError
     svc: ErrorDetails
+
+
+# Shapes of uploaded files.
+
+Purpose = Literal["input", "result", "batch", "batch_output"]
+
+
+class FileDetails(Shape, frozen=True):
+    cid: str
+    lines: int
+
+
+class FileFields(Shape, frozen=True):
+    id: str
+    bytes: int
+    created_at: int
+    expires_at: int
+    filename: str
+    purpose: Purpose
+    status: str
+    svc: FileDetails
+
+
+class File(FileFields, frozen=True, tag_field="object", tag="file"):
+    status: Literal["uploaded", "processed"]

@@ -9,7 +9,7 @@ The types yield the OpenAPI document, so the documented shape is the one that is
 readers do not enforce them, since a client verifies what it depends on against the chain or its own order.
 """
 
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta
@@ -36,3 +36,41 @@ OMITTED: Final[Any] = UNSET
 
 class Shape(msgspec.Struct, frozen=True):
     """A body of the API, or a part of one. `msgspec.to_builtins` gives it back as plain JSON values."""
+
+
+# Error bodies: the types that the specification names, and the two envelopes that carry them.
+
+ErrorType = Literal[
+    "invalid_request_error",
+    "authentication_error",
+    "invalid_op_signature",
+    "not_found",
+    "busy",
+    "not_ready",
+    "chain_unreachable",
+    "relay_unavailable",
+    "pinner_unavailable",
+    "receipt_timeout",
+    "internal_error",
+]
+
+
+class ErrorBody(Shape, frozen=True):
+    message: str
+    type: ErrorType
+    param: str | None
+    code: str | None
+
+
+class Error(Shape, frozen=True):
+    error: ErrorBody
+
+
+class ModelNotFoundBody(Shape, frozen=True):
+    message: str
+    type: ErrorType
+    code: Literal["model_not_found"]
+
+
+class ModelNotFound(Shape, frozen=True):
+    error: ModelNotFoundBody

@@ -9,7 +9,7 @@ from typing import Literal
 
 import attrs
 
-from common.daemon.errors import Fatal
+from common.daemon.process import Fatal
 
 __all__ = ["ErrorKind", "Fatal", "Retryable"]
 
@@ -27,3 +27,40 @@ class Retryable(Exception):
 
     def __str__(self) -> str:
         return self.message
+
+
+# Expected ends of requests that several services share.
+#
+# Malformed input is `Refused`, a failure outside is `Retryable`: neither is here.
+
+
+@attrs.frozen(slots=True)
+class NoSuchObject:
+    """Nothing of that name or id. `what`: what was asked for, such as "job"."""
+
+    what: str
+
+
+@attrs.frozen(slots=True)
+class NotSigned:
+    """Signature of somebody else than the one who must sign; `kind` is the error type of the answer."""
+
+    kind: Literal["authentication_error", "invalid_op_signature"]
+    code: str | None
+    message: str
+
+
+@attrs.frozen(slots=True)
+class WouldRefuse:
+    """Call that the chain would refuse, with the name of the contract's error."""
+
+    name: str
+    message: str
+
+
+@attrs.frozen(slots=True)
+class SessionRow:
+    """A caller who signed in: a client's address, or an operator's with its provider."""
+
+    address: bytes
+    provider_id: int | None

@@ -21,7 +21,7 @@ from common.wire.batches import (
 )
 from common.wire.fields import Decimal, Text, Visible
 from common.wire.shapes import Digits
-from coordinatord.base.outcomes import NoSuchObject
+from coordinatord.base.errors import NoSuchObject
 from coordinatord.batches import batches
 from coordinatord.batches.batches import BatchBody, BatchService, read_batch, status_of
 from coordinatord.batches.plan import ModelAllocation, PlanBody, Plans

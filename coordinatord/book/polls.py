@@ -12,8 +12,7 @@ import attrs
 import structlog
 
 from common.refusal import Refused
-from coordinatord.base.errors import Retryable
-from coordinatord.base.outcomes import NotSigned, SessionRow
+from coordinatord.base.errors import NotSigned, Retryable, SessionRow
 from coordinatord.book import leases_sql
 from coordinatord.book.leases_sql import START, HeldJob, LeaseRequest, PollKey
 from coordinatord.book.liveness import Liveness, PollHints

@@ -8,10 +8,9 @@ from common import scalars, strict_json
 from common.refusal import Refused
 from common.scalars import hex_of
 from common.wire import jobs, market
-from common.wire.errors import ModelNotFound
 from common.wire.fields import ADDRESS, BYTES32, Choice, Decimal, Text
-from common.wire.shapes import OMITTED, Digits
-from coordinatord.base.outcomes import NoSuchObject, NotSigned
+from common.wire.shapes import OMITTED, Digits, ModelNotFound
+from coordinatord.base.errors import NoSuchObject, NotSigned
 from coordinatord.book.polls import Polls
 from coordinatord.book.reads import IndexReads
 from coordinatord.book.registries_sql import (

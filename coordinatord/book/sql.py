@@ -3,7 +3,7 @@
 An open job whose expiry is before the time of the indexed block stands there as ended by expiry.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import asyncpg
@@ -334,3 +334,18 @@ def posted_job(row: asyncpg.Record) -> RegisteredJob:
         expires_at=row["expires_at"],
     )
     return RegisteredJob(PostedOrder(order, row["owner"], Terms(row["fee_bps"], int(row["gas_fee"]))), row["pay_sig"])
+
+
+# Claimed jobs whose provider missed its window, by the clock of the chain.
+
+
+async def overdue_jobs(connection: Connection, limit: int, but_not: Collection[bytes]) -> dict[bytes, PostedOrder]:
+    """Terms by job id, oldest claim first, without jobs named in `but_not`; none while the index is being rebuilt."""
+    rows = await connection.fetch(
+        f"select {POSTED_COLUMNS} from jobs j, index_position p where j.state = 1 and not p.rebuilding"
+        " and j.claimed_at + j.sla_secs < p.block_time and not j.job_id = any($2::bytea[])"
+        " order by j.claimed_at limit $1",
+        limit,
+        list(but_not),
+    )
+    return {row["job_id"]: posted_job(row).posted for row in rows}

@@ -11,10 +11,10 @@ import attrs
 
 from common import box, escrow
 from common.box import PublicKey
-from common.daemon.secret import Secret
+from common.daemon.process import Secret
 from common.domains import Domains
 from common.escrow import HandedKey, content, report_data
-from common.messages.escrow import HandoverAuth, HandoverKeys
+from common.messages.sessions import HandoverAuth, HandoverKeys
 from common.refusal import Refused
 from common.scalars import read_hex
 from common.secp256k1 import SIGNATURE_LENGTH, Wallet, recover

@@ -13,7 +13,7 @@ import attrs
 import msgspec
 
 from common.escrow import Handover
-from common.messages.escrow import HandoverAuth, HandoverKeys
+from common.messages.sessions import HandoverAuth, HandoverKeys
 from common.refusal import Refused
 from common.scalars import hex_of, read_base64
 from coordinatord.base.clock import Clock

@@ -11,11 +11,10 @@ from typing import Final, Literal, TypeAlias, TypeVar
 import attrs
 
 from common import box
-from common.box import PublicKey
+from common.box import PublicKey, data_key
 from common.container import commitment
-from common.derivation import data_key
 from common.domains import Domains
-from common.messages.escrow import Release
+from common.messages.sessions import Release
 from common.quotes import job_id as job_id_of
 from common.sealed_stream import SEED_WRAP_BYTES
 from common.secp256k1 import recover

@@ -7,8 +7,15 @@ import attrs
 
 from common.scalars import base64_of
 from common.wire import limits
-from common.wire.errors import ErrorType
-from common.wire.escrow import HandedOverShape, Key, MockEvidenceShape, PublishedEvidence, ReleasedShape, StaticEvidence
+from common.wire.providers import (
+    HandedOverShape,
+    Key,
+    MockEvidenceShape,
+    PublishedEvidence,
+    ReleasedShape,
+    StaticEvidence,
+)
+from common.wire.shapes import ErrorType
 from coordinatord.base.clock import Clock
 from coordinatord.escrow import custody as evidence_values
 from coordinatord.escrow import handover, release

@@ -7,9 +7,9 @@ from urllib.parse import quote
 import attrs
 
 from common.refusal import Refused
+from common.wire.batches import File, FileDetails, Purpose
 from common.wire.fields import Text
-from common.wire.files import File, FileDetails, Purpose
-from coordinatord.base.outcomes import NoSuchObject
+from coordinatord.base.errors import NoSuchObject
 from coordinatord.files.files import FileStore
 from coordinatord.files.sql import FileRow
 from coordinatord.http import responses

@@ -8,8 +8,7 @@ from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
 from common.refusal import Refused
-from coordinatord.base.errors import Retryable
-from coordinatord.base.outcomes import NoSuchObject, SessionRow
+from coordinatord.base.errors import NoSuchObject, Retryable, SessionRow
 from coordinatord.http import responses
 from coordinatord.http.bodies import BodyBudget, BodyReader, Unacceptable, parse_body
 from coordinatord.http.middleware import CALLER_KEY, ROUTE_KEY

@@ -6,9 +6,8 @@ from typing import Any, Final
 
 import msgspec
 
-from common.wire.errors import Error
 from common.wire.fields import Schema
-from common.wire.shapes import OMITTABLE
+from common.wire.shapes import OMITTABLE, Error
 from coordinatord.http.responses import Response
 from coordinatord.http.routing import Reply, Request, Route
 

@@ -11,10 +11,9 @@ from starlette.types import Send
 
 from common.refusal import Refused
 from common.scalars import hex_of
-from common.wire import errors, limits
-from common.wire.errors import ErrorType
-from coordinatord.base.errors import Retryable
-from coordinatord.base.outcomes import NoSuchObject, NotSigned, WouldRefuse
+from common.wire import limits, shapes
+from common.wire.shapes import ErrorType
+from coordinatord.base.errors import NoSuchObject, NotSigned, Retryable, WouldRefuse
 from coordinatord.database.batched_reads import Snapshot
 from coordinatord.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy
 
@@ -68,7 +67,7 @@ def error(
     retryable: bool = False,
     headers: Headers = (),
 ) -> Response:
-    envelope = errors.Error(errors.ErrorBody(message=message, type=kind, param=param, code=code))
+    envelope = shapes.Error(shapes.ErrorBody(message=message, type=kind, param=param, code=code))
     return Response(status, _encode(envelope), (_JSON, _RETRYABLE if retryable else _FINAL, *headers))
 
 
@@ -99,8 +98,8 @@ def not_found(missing: NoSuchObject) -> Response:
 
 def model_not_found(name: str) -> Response:
     """Specified apart from every other error: no `param`, and no retryable header."""
-    body = errors.ModelNotFoundBody(f"there is no model {name!r}", "not_found", "model_not_found")
-    return Response(404, _encode(errors.ModelNotFound(body)))
+    body = shapes.ModelNotFoundBody(f"there is no model {name!r}", "not_found", "model_not_found")
+    return Response(404, _encode(shapes.ModelNotFound(body)))
 
 
 def method_not_allowed(allowed: str) -> Response:

@@ -11,7 +11,7 @@ from starlette.datastructures import Headers
 from common.refusal import Refused
 from common.wire import limits
 from common.wire.fields import Decimal, Kind, Schema, object_schema, read_object
-from coordinatord.base.outcomes import SessionRow
+from coordinatord.base.errors import SessionRow
 from coordinatord.database.batched_reads import Snapshot
 from coordinatord.http.responses import Response
 from coordinatord.http.streaming import StreamedResponse

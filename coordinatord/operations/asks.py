@@ -12,8 +12,7 @@ from common.secp256k1 import recover
 from common.wire import limits
 from common.wire.fields import SIGNATURE, UINT32, UINT64, UINT128, Nested, Several, wire
 from coordinatord.base.clock import AHEAD_AT_MOST, Clock, is_too_far_ahead
-from coordinatord.base.errors import Retryable
-from coordinatord.base.outcomes import NotSigned
+from coordinatord.base.errors import NotSigned, Retryable
 from coordinatord.chain import registries
 from coordinatord.chain.registries import AskRegistry, ProviderRegistry
 from coordinatord.relayer.budgets import GasBudgets

@@ -17,7 +17,7 @@ from common.secp256k1 import recover
 from common.wire import limits
 from common.wire.fields import BYTES32, SIGNATURE, UINT32, UINT64, Base64, Choice, HexUpTo, Text, read_object, wire
 from coordinatord.base.clock import ISSUED_WITHIN, Clock, is_fresh
-from coordinatord.base.outcomes import NotSigned, WouldRefuse
+from coordinatord.base.errors import NotSigned, WouldRefuse
 from coordinatord.book import leases_sql
 from coordinatord.book.reads import PostedJobs
 from coordinatord.chain import registries

@@ -11,12 +11,12 @@ import asyncpg
 import structlog
 
 from coordinatord.base.concurrency import Wake
+from coordinatord.book.sql import overdue_jobs
 from coordinatord.chain import registries
 from coordinatord.chain.registries import PostedOrder
 from coordinatord.database.connections import Connection, Database
 from coordinatord.database.locks import hold_role
 from coordinatord.database.notices import INDEX_MOVED, Notices
-from coordinatord.operations.sql import overdue_jobs
 from coordinatord.relayer.budgets import gas_estimate
 from coordinatord.relayer.outbox_sql import NewRelay, Priority, QueueFull, RelayKind, submit_all
 

@@ -7,10 +7,10 @@ import attrs
 from common.artifacts import decode_error
 from common.scalars import hex_of
 from common.wire import limits
-from common.wire import operations as shapes
+from common.wire import providers as shapes
 from common.wire.fields import ADDRESS, BYTES32, wire
 from common.wire.shapes import OMITTED
-from coordinatord.base.outcomes import NotSigned, SessionRow, WouldRefuse
+from coordinatord.base.errors import NotSigned, SessionRow, WouldRefuse
 from coordinatord.book.reads import PostedJobs
 from coordinatord.chain.registries import JobRegistry
 from coordinatord.http import responses

@@ -10,8 +10,7 @@ from common.messages.jobs import Cancel
 from common.secp256k1 import recover
 from common.wire.fields import SIGNATURE, UINT64, wire
 from coordinatord.base.clock import ISSUED_WITHIN, Clock, is_fresh
-from coordinatord.base.errors import Retryable
-from coordinatord.base.outcomes import WouldRefuse
+from coordinatord.base.errors import Retryable, WouldRefuse
 from coordinatord.book import sql
 from coordinatord.book.reads import PostedJobs
 from coordinatord.chain import registries

@@ -10,7 +10,7 @@ from common.wire import jobs, limits, market
 from common.wire.fields import BYTES32
 from common.wire.shapes import Digits
 from common.wire.states import job_status
-from coordinatord.base.outcomes import NoSuchObject, WouldRefuse
+from coordinatord.base.errors import NoSuchObject, WouldRefuse
 from coordinatord.book.candidates_sql import LiveAsk
 from coordinatord.book.reads import IndexReads
 from coordinatord.book.sql import JobRow

@@ -13,7 +13,7 @@ from common.artifacts import decode_error
 from common.domains import Domains
 from common.quotes import Quote, Terms
 from coordinatord.base.clock import Clock
-from coordinatord.base.outcomes import WouldRefuse
+from coordinatord.base.errors import WouldRefuse
 from coordinatord.book import candidates_sql
 from coordinatord.book.candidates_sql import Demand, LiveAsk
 from coordinatord.chain.registries import JobRegistry

@@ -18,7 +18,7 @@ import anyio
 import attrs
 from anyio import to_thread
 
-from common.daemon.secret import Secret
+from common.daemon.process import Secret
 from coordinatord.base.concurrency import ThreadPipe
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import Http, HttpResponse, NoResponse, UnfitResponse

@@ -11,8 +11,7 @@ from typing import Final
 import attrs
 
 from coordinatord.base import metrics
-from coordinatord.base.errors import Retryable
-from coordinatord.base.outcomes import WouldRefuse
+from coordinatord.base.errors import Retryable, WouldRefuse
 from coordinatord.chain.contract_calls import read_many
 from coordinatord.chain.registries import PaymentToken, read_balance
 from coordinatord.config import Config

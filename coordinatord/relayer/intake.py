@@ -21,10 +21,9 @@ from coordinatord.relayer import outbox_sql
 from coordinatord.relayer.account import RelayerAccount
 from coordinatord.relayer.coalesce import Planned, Rank, Simulated, coalesce, in_flight, rank_of
 from coordinatord.relayer.fees import offer
-from coordinatord.relayer.funds import Floors, affordable
 from coordinatord.relayer.outbox_sql import Ending, WaitingRelay
 from coordinatord.relayer.resolution import inconclusive
-from coordinatord.relayer.settings import RelayerSettings
+from coordinatord.relayer.settings import Floors, RelayerSettings, affordable
 from coordinatord.relayer.signing import sign_planned
 from coordinatord.relayer.simulate import NoVerdict, WouldPass, WouldRevert, simulate
 

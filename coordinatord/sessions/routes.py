@@ -7,7 +7,7 @@ import attrs
 from common.wire.chain import Nonce, SessionShape
 from common.wire.fields import ADDRESS
 from common.wire.shapes import OMITTED
-from coordinatord.base.outcomes import NotSigned
+from coordinatord.base.errors import NotSigned
 from coordinatord.http import responses
 from coordinatord.http.responses import Response
 from coordinatord.http.routing import CHAIN, Body, Parameter, Reply, Request, Route, malformed

@@ -15,7 +15,7 @@ from common.refusal import Refused
 from common.scalars import read_hex
 from common.secp256k1 import recover
 from common.wire.fields import ADDRESS, Choice, Text, wire
-from coordinatord.base.outcomes import NotSigned, SessionRow
+from coordinatord.base.errors import NotSigned, SessionRow
 from coordinatord.chain.registries import ProviderRegistry
 from coordinatord.database.batched_reads import BatchedReads, FreshValue
 from coordinatord.database.connections import Database, PreparedConnection

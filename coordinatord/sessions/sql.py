@@ -6,7 +6,7 @@ from typing import Final
 import attrs
 
 from common.wire import limits
-from coordinatord.base.outcomes import SessionRow
+from coordinatord.base.errors import SessionRow
 from coordinatord.database.connections import Connection, PreparedConnection
 
 NONCE_LIFE: Final = timedelta(seconds=limits.NONCE_LIFE)

@@ -13,9 +13,8 @@ from common.envelope import LONGEST_CUSTOM_ID, Envelope, ResultBody
 from common.framing import FRAME_BYTES
 from common.messages.sessions import ResultKey
 from common.refusal import Refused
-from common.result import ResultOpener
 from common.scalars import read_bare_hex
-from common.sealed_stream import HEAD_BYTES, ContainerHead
+from common.sealed_stream import HEAD_BYTES, ContainerHead, ResultOpener
 from common.wire import limits
 from svc.core.known_market import Market
 from svc.core.typed_data import SigningRequest, request

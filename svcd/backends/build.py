@@ -9,7 +9,7 @@ import attrs
 import httpx
 import trio
 
-from common.daemon.errors import Fatal
+from common.daemon.process import Fatal
 from common.pricing.units import text_units
 from common.strict_json import canonical
 from svcd.backends import confined

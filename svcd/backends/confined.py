@@ -3,7 +3,7 @@
 The program runs as svcd's own user, to whom systemd's credentials, the journal and key files belong. Landlock takes
 what lies at those paths from it and from all its descendants, for good, and with that ptrace and /proc/PID/mem of every
 process outside of them, and (from Linux 6.12 on) signals to those. /proc/PID/environ of svcd it does not take: svcd
-closes that itself (`common/hidden_memory.py`).
+closes that itself (`common/daemon/process.py`).
 
 Landlock only grants. Everything is granted but the paths and the directories above them; of those, what is in them is
 granted one by one, as it is at the start. Names can be listed everywhere.

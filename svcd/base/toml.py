@@ -11,7 +11,7 @@ import httpx
 import msgspec
 from msgspec import inspect
 
-from common.daemon.errors import Fatal
+from common.daemon.process import Fatal
 from common.refusal import Refused
 
 T = TypeVar("T")

@@ -25,7 +25,7 @@ from svcd.coordinator.outcomes import (
 from svcd.coordinator.requests import CoordinatorReply, Requests, ServedDeployment, Unanswered, read_deployment
 from svcd.coordinator.sessions import Body, ProviderSession, ProviderSessions, SignInRefused
 from svcd.errors import Unavailable
-from svcd.job.row import Job
+from svcd.job.held import Job
 
 _LONGEST_SEALED_KEY: Final = 256
 

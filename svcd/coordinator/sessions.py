@@ -9,10 +9,9 @@ import structlog
 import trio
 
 from common.domains import Domains
-from common.messages.escrow import Release
 from common.messages.jobs import Claim, Fail, Settle
 from common.messages.providers import Ask, AskSnapshot, RequestCapacity, SetIdentity
-from common.messages.sessions import SvcSession
+from common.messages.sessions import Release, SvcSession
 from common.scalars import base64_of, hex_of
 from common.secp256k1 import Wallet
 from svcd.coordinator.requests import CoordinatorReply, Requests, Unanswered

@@ -11,8 +11,8 @@ from typing import Final, Literal
 
 import attrs
 
-from common.daemon.errors import Fatal
-from svcd.job.row import Job
+from common.daemon.process import Fatal
+from svcd.job.held import Job
 
 # States of a job in the journal.
 #

@@ -18,8 +18,8 @@ import attrs
 import structlog
 import trio
 
-from common.daemon.errors import Fatal
-from svcd.job.row import Job
+from common.daemon.process import Fatal
+from svcd.job.held import Job
 from svcd.journal import entries
 from svcd.journal.entries import Home, JobEntry, JournalState, Statement
 

@@ -9,7 +9,7 @@ import httpx
 import trio
 from prometheus_client.parser import text_string_to_metric_families
 
-from common.daemon.errors import Fatal
+from common.daemon.process import Fatal
 from common.plain_answers import IDENTITY
 from common.refusal import Refused
 from common.scalars import hex_of

@@ -12,8 +12,7 @@ from svcd.coordinator.client import Coordinator
 from svcd.coordinator.outcomes import ChainRefused, CoordinatorRefusal, OpMined, OpOutcome, describe
 from svcd.coordinator.sessions import OpSigner, SignInRefused
 from svcd.errors import Unavailable
-from svcd.job.held import ClaimedJob, Slot
-from svcd.job.row import Job
+from svcd.job.held import ClaimedJob, Job, Slot
 from svcd.stages.offers import DeadlineChannel
 from svcd.stages.pipeline import Pipeline
 from svcd.timings import Clock, Timings

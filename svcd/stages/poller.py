@@ -13,8 +13,7 @@ from svcd.configuration.config import ModelConfig
 from svcd.coordinator.client import Coordinator
 from svcd.errors import Unavailable
 from svcd.health import DaemonHealth
-from svcd.job.held import Slot, Slots
-from svcd.job.row import Job
+from svcd.job.held import Job, Slot, Slots
 from svcd.load import AskRates, Discount, Load
 from svcd.payload.gateway import is_content_id
 from svcd.stages.claimer import Offer

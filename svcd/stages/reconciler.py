@@ -16,8 +16,7 @@ from common.wire.states import JobState
 from svcd import metrics
 from svcd.coordinator.client import Coordinator
 from svcd.errors import Unavailable, WorkFailed
-from svcd.job.held import CLAIM_DEAD_AFTER, ClaimedJob, SealedJob, Slots
-from svcd.job.row import Job
+from svcd.job.held import CLAIM_DEAD_AFTER, ClaimedJob, Job, SealedJob, Slots
 from svcd.journal.entries import JobEntry
 from svcd.stages.pipeline import Pipeline
 from svcd.stages.runner import needs_upload

@@ -8,7 +8,7 @@ import trio
 from common.box import PublicKey
 from common.envelope import ResultBody
 from common.refusal import Refused
-from common.result import ResultSealer
+from common.sealed_stream import ResultSealer
 from svcd import metrics
 from svcd.backends.backend import Backend, Breaker
 from svcd.coordinator.client import Coordinator

@@ -11,8 +11,8 @@ from starlette.requests import Request as StarletteRequest
 from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp
 
-from common.daemon.secret import Secret
-from coordinatord.base.outcomes import SessionRow
+from common.daemon.process import Secret
+from coordinatord.base.errors import SessionRow
 from coordinatord.book.polls import Funding, Polls
 from coordinatord.book.reads import IndexReads
 from coordinatord.book.routes import BookRoutes

@@ -20,7 +20,7 @@ import anyio
 import attrs
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from coordinatord.base.outcomes import NotSigned, SessionRow
+from coordinatord.base.errors import NotSigned, SessionRow
 from coordinatord.book.leases_sql import HeldJob
 from coordinatord.book.polls import Funding, Polls
 from coordinatord.book.sql import JobFilter

@@ -23,7 +23,7 @@ from common.domains import Domains
 from devnet import accounts
 from devnet.anvil import running_anvil
 from devnet.app import deployed_market
-from devnet.coordinator import running_coordinator
+from devnet.daemons import running_coordinator
 from devnet.pins import running_pin_store
 from devnet.ports import pick_free
 from devnet.postgres import running_postgres

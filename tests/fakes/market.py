@@ -15,17 +15,15 @@ import attrs
 import httpx
 
 from common.address_book import AddressBook, TokenDomain
-from common.box import PublicKey, SecretKey, seal
+from common.box import PublicKey, SecretKey, data_key, seal
 from common.cid import cid_of
 from common.container import commit
 from common.container import seal as seal_container
-from common.derivation import data_key
 from common.domains import Domains
 from common.envelope import Envelope
-from common.messages.escrow import Release
 from common.messages.jobs import Claim, Fail, Settle
 from common.messages.providers import Ask, AskSnapshot, RequestCapacity, SetIdentity
-from common.messages.sessions import SvcSession
+from common.messages.sessions import Release, SvcSession
 from common.quotes import job_id
 from common.scalars import base64_of, hex_of
 from common.sealed_stream import ContainerHead

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 import anyio
 import anyio.abc
 
-from common.daemon.secret import Secret
+from common.daemon.process import Secret
 from coordinatord.database.connections import open_database
 from coordinatord.files.files import FileStore
 from coordinatord.pins.store import open_pin_store

@@ -8,7 +8,7 @@ import asyncpg
 import attrs
 
 from common.address_book import AddressBook
-from common.daemon.secret import Secret
+from common.daemon.process import Secret
 from coordinatord.chain.rpc import open_rpc, quantity
 from coordinatord.config import Config
 from coordinatord.database.connections import open_database

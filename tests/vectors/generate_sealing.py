@@ -8,7 +8,7 @@ import hashlib
 
 from nacl import bindings
 
-from common import derivation
+from common import box as derivation
 from common.box import SecretKey
 from common.keccak import keccak256
 from tests.vectors.vector_file import FOLDER, PATTERN, Case, pattern, text_of

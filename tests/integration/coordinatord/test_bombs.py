@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from common.address_book import AddressBook
-from common.daemon.secret import Secret
+from common.daemon.process import Secret
 from common.domains import Domains
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import open_http

@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from common.address_book import AddressBook
-from common.daemon.secret import Secret
+from common.daemon.process import Secret
 from coordinatord.chain.logs import Decoder
 from coordinatord.chain.rpc import open_rpc
 from coordinatord.database.migrate import migrate

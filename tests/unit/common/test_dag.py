@@ -2,8 +2,7 @@ import hashlib
 
 import pytest
 
-from common.cid import Cid, cid_of
-from common.dag import DagBlock, read_block
+from common.cid import Cid, DagBlock, cid_of, read_block
 from common.refusal import Refused
 
 

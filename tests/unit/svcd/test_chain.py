@@ -16,7 +16,7 @@ from common.secp256k1 import Wallet
 from common.wire.states import JobState
 from svcd.chain import ChainReader, Claimed, Contradicted, NotClaimed, Standing
 from svcd.errors import Unavailable
-from svcd.job.row import Job
+from svcd.job.held import Job
 from tests.fakes.market import BOOK
 from tests.fakes.streamed import StreamedTransport
 

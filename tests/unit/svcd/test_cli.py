@@ -8,7 +8,7 @@ import pytest
 
 from devnet.ports import pick_free
 from svcd.cli import main
-from svcd.job.row import Job
+from svcd.job.held import Job
 from svcd.journal import entries
 from svcd.journal.journal import JOURNAL_FILE
 from tests.fakes.market import START, Market

@@ -9,7 +9,7 @@ from typing import cast
 import anyio
 import pytest
 
-from coordinatord.base.outcomes import NotSigned, SessionRow
+from coordinatord.base.errors import NotSigned, SessionRow
 from coordinatord.book.leases_sql import HeldJob, PollKey
 from coordinatord.book.liveness import Liveness
 from coordinatord.book.polls import Funding, Polls

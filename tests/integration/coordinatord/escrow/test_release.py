@@ -6,9 +6,8 @@ import attrs
 import httpx
 import pytest
 
-from common.box import SecretKey
+from common.box import SecretKey, escrow_key
 from common.container import Opener
-from common.derivation import escrow_key
 from common.escrow import report_data
 from common.refusal import Refused
 from common.scalars import base64_of

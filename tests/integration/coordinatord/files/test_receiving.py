@@ -7,7 +7,7 @@ import anyio
 import httpx
 import pytest
 
-from common.daemon.secret import Secret
+from common.daemon.process import Secret
 from common.refusal import Refused
 from coordinatord.base.errors import Retryable
 from coordinatord.database.connections import Database, open_database

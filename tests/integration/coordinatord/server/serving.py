@@ -10,7 +10,7 @@ from anyio.abc import SocketStream
 from starlette.types import ASGIApp
 
 from common.wire.limits import KIB
-from coordinatord.base.outcomes import SessionRow
+from coordinatord.base.errors import SessionRow
 from coordinatord.database.batched_reads import Snapshot
 from coordinatord.http.bodies import BodyBudget, BodyReader
 from coordinatord.http.dispatch import Dispatcher, Gates

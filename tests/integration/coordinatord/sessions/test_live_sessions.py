@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import attrs
 import pytest
 
-from coordinatord.base.outcomes import SessionRow
+from coordinatord.base.errors import SessionRow
 from coordinatord.database.connections import Connection, Database, open_database
 from coordinatord.database.migrate import migrate
 from coordinatord.sessions.sessions import SessionCache

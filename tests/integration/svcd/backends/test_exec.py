@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from common.daemon.errors import Fatal
+from common.daemon.process import Fatal
 from svcd.backends import confined
 from svcd.backends.backend import Backend
 from svcd.backends.build import open_backend

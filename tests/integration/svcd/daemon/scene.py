@@ -18,9 +18,9 @@ from common.address_book import AddressBook
 from common.box import PublicKey, SecretKey
 from common.container import seal
 from common.envelope import Envelope, ResultBody
-from common.result import open_result
+from common.sealed_stream import open_result
+from devnet.daemons import key_variables, write_config
 from devnet.ports import pick_free
-from devnet.provider import key_variables, write_config
 from devnet.world import World
 from tests.faults.holding_proxy import HoldingProxy
 from tests.integration.coordinatord.scene.party import Party

@@ -9,8 +9,8 @@ import sentry_sdk
 from sentry_sdk.envelope import Envelope
 from sentry_sdk.transport import Transport
 
-from common.daemon.errors import Fatal
 from common.daemon.logs import error_reporting
+from common.daemon.process import Fatal
 
 _DSN = "http://key@127.0.0.1:9/1"
 

@@ -1,6 +1,6 @@
 import pytest
 
-from coordinatord.base.outcomes import SessionRow
+from coordinatord.base.errors import SessionRow
 from coordinatord.database.batched_reads import Snapshot
 from coordinatord.http.bodies import BodyBudget, BodyReader
 from coordinatord.http.dispatch import Dispatcher, Gates

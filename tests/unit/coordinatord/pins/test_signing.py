@@ -8,7 +8,7 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from common.daemon.secret import Secret
+from common.daemon.process import Secret
 from coordinatord.pins.requests import RequestSigner
 
 CONTENT = b"content"

@@ -7,7 +7,7 @@ import pytest
 
 from common.cid import Cid, ImportProfile, cid_of
 from svc.errors import ResultUnreadable
-from svc.wire import blocks
+from svc.wire import gateways as blocks
 from svc.wire.gateways import Gateways
 from tests.fakes.streamed import StreamedTransport
 from tests.unit.svc.fake_coordinator import Answer, Asked, Dropped, FakeCoordinator, Told

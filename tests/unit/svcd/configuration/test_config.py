@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from common.box import SecretKey
-from common.daemon.errors import Fatal
+from common.daemon.process import Fatal
 from common.secp256k1 import Wallet
 from svcd.base.toml import TomlTable
 from svcd.configuration.config import ConfigFile, DaemonConfig, read_config

@@ -10,8 +10,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from common.daemon.errors import Fatal
-from svcd.job.row import Job
+from common.daemon.process import Fatal
+from svcd.job.held import Job
 from svcd.journal.entries import Home
 from svcd.journal.journal import LONGEST_ROW, Journal, open_journal
 from tests.fakes.market import Market

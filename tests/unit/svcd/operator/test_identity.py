@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from common.daemon.errors import Fatal
+from common.daemon.process import Fatal
 from svcd.configuration.config import DaemonConfig
 from svcd.operator.status import LONGEST_EVIDENCE, publish_identity
 from tests.fakes.market import START, Market

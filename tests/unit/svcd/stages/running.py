@@ -11,7 +11,7 @@ import trio
 
 from common.envelope import ResultBody
 from common.pricing.assets import Modality
-from common.result import open_result
+from common.sealed_stream import open_result
 from svcd.app import Daemon
 from svcd.backends.settings import EchoSettings
 from svcd.configuration.config import AskTable, DaemonConfig, ModelConfig, Rate

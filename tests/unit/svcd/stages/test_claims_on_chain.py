@@ -7,7 +7,7 @@ from trio.testing import MockClock
 
 from svcd.chain import ChainReader, Claimed, Contradicted, NotClaimed, Standing
 from svcd.errors import Unavailable
-from svcd.job.row import Job
+from svcd.job.held import Job
 from tests.fakes.market import Market
 from tests.unit.svcd.stages.conftest import Start
 from tests.unit.svcd.stages.running import model_for

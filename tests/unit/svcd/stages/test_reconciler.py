@@ -1,7 +1,6 @@
 import pytest
 
-from svcd.job.held import CLAIM_DEAD_AFTER
-from svcd.job.row import Job
+from svcd.job.held import CLAIM_DEAD_AFTER, Job
 from svcd.journal.entries import JobEntry, JournalState
 from svcd.stages.reconciler import Verdict, verdict
 from tests.fakes.market import START, Market

@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from common.daemon.errors import Fatal
+from common.daemon.process import Fatal
 from common.strict_json import canonical
 from svcd.job.held import ModelWork, WorkOutput
 from tests.fakes.market import START, Market

@@ -1,10 +1,14 @@
 """Notifications to systemd (sd_notify): ready, stopping, alive. Does nothing outside systemd."""
 
+import ctypes
 import os
 import socket
+import sys
 from collections.abc import Mapping
+from typing import Final
 
 import anyio
+import attrs
 
 
 class Systemd:
@@ -34,3 +38,48 @@ class Systemd:
         while True:
             self.say("WATCHDOG=1")
             await anyio.sleep(self.watchdog_seconds)
+
+
+# The error that stops a daemon.
+
+
+@attrs.frozen(slots=True)
+class Fatal(Exception):
+    """The daemon cannot run: a wrong configuration, a port that is taken, a chain that is not the expected one."""
+
+    message: str
+
+    def __str__(self) -> str:
+        return self.message
+
+
+# Secret value that is never printed: not in a repr, a log line or a traceback of attrs values.
+
+
+@attrs.frozen(slots=True, repr=False, str=False)
+class Secret:
+    """Read it with `reveal()`, at the one place that needs it."""
+
+    _value: str
+
+    def reveal(self) -> str:
+        return self._value
+
+    def __repr__(self) -> str:
+        return "<SECRET>"
+
+
+# Closes a process's memory to others of its user: nothing may trace it, or read /proc/PID/mem.
+#
+# For daemons that hold keys. A debugger then needs root (CAP_SYS_PTRACE).
+
+_PR_SET_DUMPABLE: Final = 4
+_PR_GET_DUMPABLE: Final = 3
+
+
+def hide_memory() -> bool:
+    """Whether it is hidden now. Elsewhere than on Linux there is nothing to do it with."""
+    if not sys.platform.startswith("linux"):
+        return False
+    libc = ctypes.CDLL(None)
+    return bool(libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) == 0 == libc.prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0))
