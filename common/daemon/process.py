@@ -1,4 +1,4 @@
-"""Notifications to systemd (sd_notify): ready, stopping, alive. Does nothing outside systemd."""
+"""Process of a daemon: notices to systemd, the error that ends it, secrets that never print, memory closed to others."""
 
 import ctypes
 import os
