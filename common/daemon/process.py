@@ -1,4 +1,4 @@
-"""Process of a daemon: notices to systemd, the error that ends it, secrets that never print, memory closed to others."""
+"""Process of a daemon: notices to systemd, the error that ends it, secrets that never print, memory kept closed."""
 
 import ctypes
 import os

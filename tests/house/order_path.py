@@ -32,7 +32,7 @@ from common.address_book import AddressBook
 from common.domains import Domains
 from coordinatord import app
 from coordinatord.config import read_config
-from coordinatord.http.middleware import Frame
+from coordinatord.http.middleware import RequestMiddleware
 from devnet import accounts
 from devnet.anvil import running_anvil
 from devnet.app import deployed_market
@@ -78,7 +78,7 @@ class _Recorder:
     def __call__(self, frame: FrameType, event: str, _: object) -> None:
         if event != "call" or not self.recording:
             return
-        if frame.f_code is Frame.__call__.__code__:
+        if frame.f_code is RequestMiddleware.__call__.__code__:
             self._answering.set(True)  # inherited by the tasks and threads that the request starts
         if self._answering.get():
             caller = frame.f_back.f_code.co_filename if frame.f_back is not None else ""
