@@ -44,10 +44,10 @@ async def body_of(reader: asyncio.StreamReader, pause: float = 0.0) -> bytes:
 
 async def test_body_may_take_any_time_as_long_as_it_moves() -> None:
     async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        assert await body_of(reader, pause=0.05) == b"".join(CONTENT)
+        assert await body_of(reader, pause=0.15) == b"".join(CONTENT)
         writer.write(OK)
 
-    async with server(slow) as url, open_http(connections=1, patience=0.4) as http:
+    async with server(slow) as url, open_http(connections=1, patience=1.5) as http:
         with anyio.fail_after(20):
             async with http("PUT", url, HEADERS, CONTENT) as response:
                 assert (response.status, await response.read(2)) == (200, b"ok")

@@ -33,7 +33,7 @@ async def test_two_conflicting_ops_in_one_block_end_with_one_winner(
                 callers.start_soon(relay_into(on, outcomes), ops.request_capacity(provider, n, issued_at=time))
             await on.until(BROADCAST, 2)
             await world.anvil.call("evm_mine")
-        assert sorted(type(outcome).__name__ for outcome in outcomes) == ["RelayMined", "RefusedByChain"]
+        assert sorted(type(outcome).__name__ for outcome in outcomes) == ["RefusedByChain", "RelayMined"]
         (refused,) = (outcome for outcome in outcomes if isinstance(outcome, RefusedByChain))
         assert refused.name == "StaleOp"
         assert await on.fetchval("select count(distinct block_number) from relay_txs") == 1
@@ -54,7 +54,7 @@ async def test_an_op_that_reverted_so_long_ago_that_nodes_forgot_the_state_ends_
             await world.anvil.call("evm_mine")
             await world.anvil.call("anvil_mine", hex(PAST_STATES + 1))
             on.start(relayer_wallet)
-        assert sorted(type(outcome).__name__ for outcome in outcomes) == ["RelayMined", "RefusedByChain"]
+        assert sorted(type(outcome).__name__ for outcome in outcomes) == ["RefusedByChain", "RelayMined"]
 
 
 async def test_a_transaction_stuck_below_the_base_fee_is_replaced_at_its_nonce(

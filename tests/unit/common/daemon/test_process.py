@@ -7,7 +7,7 @@ import pytest
 # A process that is not root's, and whether a child of it reads its environment.
 LOOKS = """
 import ctypes, os
-from common.hidden_memory import hide_memory
+from common.daemon.process import hide_memory
 def readable():
     parent, child = os.getpid(), os.fork()
     if child == 0:
