@@ -110,6 +110,7 @@ abstract contract Ledger is Proof {
     uint256 private constant OWNERSHIP = 2;
     uint256 private constant FEES = 5;
     uint256 private constant MODELS = 6;
+    uint256 private constant SLAS = 7;
     uint256 private constant SUMS = 8;
     uint256 private constant CREDITS = 9;
     uint256 private constant SETTINGS = 10;
@@ -205,6 +206,7 @@ abstract contract Ledger is Proof {
         vm.store(address(jobs), bytes32(OWNERSHIP), bytes32(svm.createUint(160, "admin")));
         vm.store(address(jobs), bytes32(FEES), bytes32(svm.createUint(144, "fees")));
         vm.store(address(jobs), keccak256(abi.encode(1, MODELS)), bytes32(svm.createUint(1, "enabled")));
+        vm.store(address(jobs), keccak256(abi.encode(3600, SLAS)), bytes32(svm.createUint(1, "sla")));
         assert(jobs.treasury() == TREASURY && jobs.tokenGas() == tokenGas);
     }
 
@@ -397,6 +399,9 @@ contract EntryProofs is Ledger {
         IJobRegistry.Posted memory posted = anyAmount();
         store(posted, true);
         Before memory before = anyLedger(amountOf(posted));
+        token.give(OWNER, 1 << SUM_BITS); // its payment would be taken once more
+        token.give(OWNER, amountOf(posted));
+        before.owners = wealth(OWNER);
         vm.prank(OPERATOR);
         try jobs.claim(posted, 0, "", new bytes(65)) {
             assert(false);
