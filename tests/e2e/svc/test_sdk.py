@@ -19,7 +19,8 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 async def client(market: Market, anyio_backend: str) -> AsyncIterator[Client]:
-    async with Client(environment=market.environment) as client:
+    # What it remembers of the market at the first use depends on which test came first.
+    async with Client(environment=market.environment, on_first_use=lambda _: None) as client:
         yield client
 
 
