@@ -111,7 +111,8 @@ contract EdgesTest is World {
     }
 
     function test_post_for_a_token_that_does_not_answer_is_refused() public {
-        JobRegistry bare = new JobRegistry(address(this), stranger, address(providers), treasury, MOST_GAS_FEE);
+        JobRegistry bare; // forge links assignments late, declarations not
+        bare = new JobRegistry(address(this), stranger, address(providers), treasury, MOST_GAS_FEE);
         bare.setModel(MODEL, "acme/word-mill-7b", true, "acme", "{}");
         bare.setSla(SLA, true);
         IJobRegistry.Order memory order = orderOf("c");
