@@ -34,7 +34,7 @@ from coordinatord.batches.lines import MOST_LINES, Good, InputLine, LineChecks
 from coordinatord.batches.lines_sql import Allowance, Post
 from coordinatord.chain.registries import JobRegistry
 from coordinatord.chain.rpc import open_rpc
-from coordinatord.orders.judgement import OrderBody, Paid, post_calldata, same_post
+from coordinatord.orders.judgement import OrderBody, Paid
 from coordinatord.relayer.budgets import gas_estimate
 from coordinatord.relayer.budgets_sql import Budget, GasLimits, Spending
 from coordinatord.relayer.outbox_sql import RelayKind
@@ -181,7 +181,7 @@ async def relayer_alone(on: Stand, lines: Sequence[Body]) -> float:
         body = read_object(OrderBody, line)
         paid = Paid(body, body.auth_sig or b"", body.amount or 0)
         cid = "bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku"
-        posts.append(Post(body.job_id, same_post(paid, cid), post_calldata(paid, cid), body.owner, paid.amount))
+        posts.append(Post(body.job_id, paid.dedupe(cid), paid.calldata(cid), body.owner, paid.amount))
     spending = Spending(on.owner.wallet.address, gas_estimate(RelayKind.POST), GasLimits(Budget.POSTS, None, None))
     allowances = {spending.signer: Allowance(spending, None, -1)}
     connection, watching = await asyncpg.connect(on.database_url), await _watching(on)

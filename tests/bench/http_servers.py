@@ -8,6 +8,7 @@ from typing import Any, cast
 import anyio
 from starlette.applications import Starlette
 from starlette.requests import Request as StarletteRequest
+from starlette.responses import Response as StarletteResponse
 from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp
 
@@ -37,8 +38,8 @@ HELLO = b'{"hello":"world"}'
 
 
 def starlette_hello() -> ASGIApp:
-    async def hello(_: StarletteRequest) -> Response:
-        return Response(HELLO, media_type="application/json")
+    async def hello(_: StarletteRequest) -> StarletteResponse:
+        return StarletteResponse(HELLO, media_type="application/json")
 
     return Starlette(routes=[StarletteRoute("/", hello)])
 
