@@ -1,4 +1,4 @@
-"""X25519 keys and sealed boxes (libsodium's `crypto_box_seal`).
+"""X25519 keys, sealed boxes (libsodium's `crypto_box_seal`), and keys derived by HKDF.
 
     sealed box = ephemeral public key (32) ‖ box(plaintext) (16 + length),
                  nonce = BLAKE2b-192(ephemeral public key ‖ recipient's public key)

@@ -1,4 +1,4 @@
-"""Content ids: CIDv1 as text, and the id that an import of a file yields.
+"""Content ids: CIDv1 as text, the id that an import of a file yields, and the blocks of a file held against their ids.
 
 text     "b" ‖ base32 (RFC 4648, lower case, no padding) of
          0x01 (CIDv1) ‖ codec (0x55 raw, 0x70 dag-pb) ‖ 0x12 0x20 (sha2-256, 32 bytes) ‖ digest
@@ -174,8 +174,8 @@ def _varint(number: int) -> bytes:
 # Blocks of a UnixFS file, read for what they hold and link to. A block is held against its own id, so that a file is
 # proved by its tree, however it was cut.
 #
-# node     dag-pb: any number of links  12 <len> ( 0a <len> <cid> ‖ 12 <len> name ‖ 18 tree size ), and 0a <len>
-# <data>
+# node     dag-pb: any number of links  12 <len> ( 0a <len> <cid> ‖ 12 <len> name ‖ 18 tree size ),
+#          and 0a <len> <data>
 # data     UnixFS: 08 <type> (0 raw, 2 file) ‖ 12 <len> <content of its own> ‖ 18 file size ‖ 20 size of each child
 # cid      36 bytes (CIDv1: 01, codec, 12 20, digest) or 34 (CIDv0: 12 20, digest; dag-pb)
 #

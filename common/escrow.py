@@ -1,4 +1,4 @@
-"""Escrow keys on their way from one instance to another, inside a sealed box to the channel's key.
+"""Escrow keys: their handover from one instance to another, in a sealed box, and the evidence that announces them.
 
     message    = content ‖ signature (65)
     content    = 0x01 ‖ release (2) ‖ count (2) ‖ count × generation (40)

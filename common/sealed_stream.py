@@ -1,4 +1,4 @@
-"""Sealed stream under containers and results: a fresh seed sealed to a recipient, then a stream.
+"""Sealed streams, as containers and results are: a fresh seed sealed to a recipient, then a stream. Sealed result v1.
 
     0x01 ‖ seed_wrap (80) ‖ ciphertext
 

@@ -1,4 +1,4 @@
-"""The coordinator as a service of the local world: the real daemon, set up as an operator would."""
+"""Coordinator and provider as services of the local world: the real daemons, set up as an operator would."""
 
 import json
 import re
@@ -77,7 +77,7 @@ async def running_coordinator(
         yield CoordinatorService(base_url, f"http://{LOOPBACK}:{metrics_port}/metrics", child)
 
 
-# The provider as a service of the local world: the real daemon with its demo backend, set up as an operator would.
+# The provider, with its demo backend.
 
 _PROVIDER_STOP_SECONDS: Final = 30  # above the daemon's own grace
 _GRACE_SECONDS: Final = 10

@@ -225,8 +225,7 @@ def _client(headers: dict[str, str]) -> httpx.AsyncClient:
 
 # Discount under the published ask: idle machines earn nothing, so they take less; busy ones wait.
 #
-# The discount grows slowly while the load leaves room and is gone at once when there is none. The ask stays what it
-# is:
+# The discount grows slowly while the load leaves room and is gone at once when there is none. The ask stays what it is:
 # only bids that a client chose to make below it are looked at.
 
 

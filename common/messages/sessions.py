@@ -1,4 +1,5 @@
-"""Structs that a wallet signs to prove itself (`SVC Session`) and to derive its result key (`SVC Results`)."""
+"""Structs that a wallet signs off the chain: sign-in (`SVC Session`), its result key (`SVC Results`), and the escrow's
+release and handover (`SVC Escrow`)."""
 
 from struct import Struct
 from typing import ClassVar, Final

@@ -1,4 +1,4 @@
-"""Shapes of the answers to what providers sign: ops, simulated claims, published asks."""
+"""Shapes of the answers that providers get: ops, simulated claims, published asks, the keys and releases of escrow."""
 
 from typing import Generic, Literal, TypeVar
 

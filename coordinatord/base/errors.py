@@ -1,4 +1,4 @@
-"""Errors that come from outside this process, in the specification's own words.
+"""Errors that come from outside this process, in the specification's own words, and the outcomes that routes share.
 
 The place that sees the error decides what it is: `Retryable` says that the same request may succeed later and that
 nothing took effect; `Fatal` stops the daemon. Answers to callers (a refused op, an unknown job) are no errors: they

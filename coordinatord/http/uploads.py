@@ -25,8 +25,7 @@ from coordinatord.http.bodies import BodyBudget, BudgetShare, CallerGone, Unacce
 # multipart/form-data as uploads send it, read as it comes: the field `purpose`, then one file.
 #
 # Nothing of it is kept: the file's bytes are handed on as they arrive. What the form holds after the file decides
-# whether
-# it was well-formed, so a reader must take `pieces` to their end before it believes any of them.
+# whether it was well-formed, so a reader must take `pieces` to their end before it believes any of them.
 
 OVERHEAD_BYTES: Final = 1 << 16  # of a form beside its file's bytes
 _MOST_HEADERS: Final = 8

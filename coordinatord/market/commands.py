@@ -18,7 +18,7 @@ from coordinatord.market.admin import Action, Admin
 from coordinatord.market.contracts import read_address
 from coordinatord.market.deploy import MarketDeployment, deploy, dry_run
 from coordinatord.market.journal import DeploymentJournal
-from coordinatord.market.node import RetryingNode, connect
+from coordinatord.market.node import GWEI, FeeOptions, RetryingNode, connect
 from coordinatord.market.reading import read_market
 from coordinatord.market.sending import Sender, SendingStep, SendOptions, refusal
 from coordinatord.market.signers import (
@@ -30,7 +30,7 @@ from coordinatord.market.signers import (
     new_keystore,
 )
 from coordinatord.market.status import conformity, soundness, table
-from coordinatord.market.terms import GWEI, FeeOptions, MarketTerms, read_terms
+from coordinatord.market.terms import MarketTerms, read_terms
 
 
 def main(words: Sequence[str]) -> None:

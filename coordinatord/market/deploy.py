@@ -19,13 +19,13 @@ from coordinatord.market import explorer
 from coordinatord.market.contracts import Contract, ContractCall
 from coordinatord.market.deployment import ASKS, JOBS, PROVIDERS, REGISTRIES, steps
 from coordinatord.market.journal import DeploymentJournal, opened, replace_file
-from coordinatord.market.node import RetryingNode
+from coordinatord.market.node import RetryingNode, current_fees
 from coordinatord.market.preflight import check_chain_and_token, costs, plan, require_funds
 from coordinatord.market.reading import MarketState, read_market
 from coordinatord.market.sending import Say, Sender, SendingStep, SendOptions, as_text
 from coordinatord.market.signers import TransactionSigner
 from coordinatord.market.status import Row, conformity, soundness, table
-from coordinatord.market.terms import MarketTerms, current_fees
+from coordinatord.market.terms import MarketTerms
 from coordinatord.market.token_checks import TokenFacts
 
 

@@ -9,10 +9,10 @@ from coordinatord.base.errors import Fatal
 from coordinatord.chain.rpc_errors import Meaning, RpcError
 from coordinatord.market.contracts import ContractCall
 from coordinatord.market.deployment import REGISTRIES
-from coordinatord.market.node import RetryingNode
+from coordinatord.market.node import Fees, RetryingNode, in_ether, in_gwei
 from coordinatord.market.sending import SendingStep, gas_for
 from coordinatord.market.status import Row, checked, columns, table, told
-from coordinatord.market.terms import Fees, MarketTerms, in_ether, in_gwei
+from coordinatord.market.terms import MarketTerms
 from coordinatord.market.token_checks import TokenFacts, check_token
 
 # PUSH0 TLOAD PUSH0 MSTORE PUSH1 32 PUSH0 RETURN: as creation code it returns a word of transient storage.

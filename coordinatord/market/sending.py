@@ -23,9 +23,8 @@ from coordinatord.base.errors import Fatal, Retryable
 from coordinatord.chain.rpc_errors import Meaning, RpcError
 from coordinatord.market.contracts import ContractCall, checksum, explained
 from coordinatord.market.journal import Attempt, DeploymentEntry, DeploymentJournal
-from coordinatord.market.node import RetryingNode
+from coordinatord.market.node import FeeOptions, Fees, RetryingNode, current_fees, in_gwei
 from coordinatord.market.signers import TransactionSigner
-from coordinatord.market.terms import FeeOptions, Fees, current_fees, in_gwei
 
 Say = Callable[[str], None]
 Addresses = Mapping[str, str]  # of the contracts that are deployed, by name

@@ -1,4 +1,4 @@
-"""Everything about a deployed market, for people and as JSON."""
+"""Status and verification of a deployed market: its facts as rows, for people and as JSON."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,8 +11,9 @@ from common.address_book import AddressBook
 from common.domains import Domains
 from coordinatord.market.contracts import checksum
 from coordinatord.market.deployment import ASKS, JOBS, PROVIDERS
+from coordinatord.market.node import in_ether
 from coordinatord.market.reading import MarketState, Registry, separators_of
-from coordinatord.market.terms import MarketTerms, ModelTerms, in_ether
+from coordinatord.market.terms import MarketTerms, ModelTerms
 
 # Facts of a market as rows, and the tables that people read.
 

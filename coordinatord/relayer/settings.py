@@ -1,4 +1,4 @@
-"""Settings of the relayer."""
+"""Settings of the relayer, and the floors that they set: which transactions the account's funds still pay for."""
 
 from collections.abc import Sequence
 from typing import Final, Self
@@ -53,8 +53,7 @@ class RelayerSettings:
 
 # Reserves of the account's native funds: which transactions it can still pay for.
 #
-# Below the reserve, only exits and cancels are relayed, so that settles, fails and reclaims can go on: they free
-# other
+# Below the reserve, only exits and cancels are relayed, so that settles, fails and reclaims can go on: they free other
 # people's money. A lower floor stops cancels, too: an owner can always act alone.
 
 

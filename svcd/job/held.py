@@ -1,4 +1,4 @@
-"""A job in hand, and what each stage adds to it on its way to the next."""
+"""Jobs of the provider: a row of the book, the slot that it takes, and what each stage adds on its way to the next."""
 
 from collections import Counter
 from collections.abc import Mapping

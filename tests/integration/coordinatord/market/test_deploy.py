@@ -18,10 +18,9 @@ from coordinatord.base.errors import Fatal, Retryable
 from coordinatord.market.contracts import Contract, ContractCall
 from coordinatord.market.deploy import acceptance, deploy, dry_run, journal_path
 from coordinatord.market.deployment import steps
-from coordinatord.market.node import RetryingNode
+from coordinatord.market.node import FeeOptions, RetryingNode
 from coordinatord.market.preflight import costs
 from coordinatord.market.reading import read_market
-from coordinatord.market.terms import FeeOptions
 from devnet.anvil import Anvil
 from devnet.market import at, connected
 from tests.integration.coordinatord.market.ground import QUICK, SPAN, Ground, created, key_of

@@ -2,8 +2,7 @@ import httpx
 import pytest
 
 from coordinatord.base.errors import Fatal
-from coordinatord.market.node import RetryingNode
-from coordinatord.market.terms import GWEI, FeeOptions, Fees, current_fees
+from coordinatord.market.node import GWEI, FeeOptions, Fees, RetryingNode, current_fees
 from tests.unit.coordinatord.market.nodes import error, node_that, result
 
 
