@@ -42,12 +42,37 @@ def place_of(environment: Mapping[str, str]) -> Path | None:
     named = environment.get(VARIABLE)
     if named is not None:
         return Path(named) if named else None
+    folder = None if sys.platform == "win32" else configuration_folder(environment)
+    return folder and folder / "known_markets.json"
+
+
+def configuration_folder(environment: Mapping[str, str]) -> Path | None:
+    """The folder `svc` of the user's configuration; None without a home."""
     if sys.platform == "win32":
-        return None
+        folder = environment.get("APPDATA")
+        return Path(folder, "svc") if folder else None
     folder, home = environment.get("XDG_CONFIG_HOME"), environment.get("HOME")
     if folder and Path(folder).is_absolute():
-        return Path(folder, "svc", "known_markets.json")
-    return Path(home, ".config", "svc", "known_markets.json") if home else None
+        return Path(folder, "svc")
+    return Path(home, ".config", "svc") if home else None
+
+
+def read_own(path: Path, longest: int, variable: str) -> bytes | None:
+    """A file that says who is paid, which nobody but the user can have written; None where there is none.
+
+    Raises Refused, naming the `variable` that chooses another file, for one that must not be believed, OSError for one
+    that cannot be read.
+    """
+    if sys.platform == "win32":
+        return path.read_bytes() if path.exists() else None
+    try:
+        folder = _opened_folder(path.parent, variable)
+    except FileNotFoundError:
+        return None
+    try:
+        return _content(folder, path, longest, variable)
+    finally:
+        os.close(folder)
 
 
 @attrs.define(eq=False)
@@ -109,13 +134,13 @@ def _make_folder(path: Path) -> None:
         path.mkdir(mode=0o700)
 
 
-def _opened_folder(path: Path) -> int:
+def _opened_folder(path: Path, variable: str = VARIABLE) -> int:
     try:
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except NotADirectoryError:
-        raise _unsafe(path, "must be a folder and not a link") from None
+        raise _unsafe(path, "must be a folder and not a link", variable) from None
     try:
-        _require_own(os.fstat(folder), path)
+        _require_own(os.fstat(folder), path, variable)
     except Refused:
         os.close(folder)
         raise
@@ -123,25 +148,31 @@ def _opened_folder(path: Path) -> int:
 
 
 def _read(folder: int, path: Path) -> dict[str, KnownMarket]:
-    try:
-        # Non-blocking: a pipe in the file's place would be waited for.
-        file = os.open(path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-    except FileNotFoundError:
+    raw = _content(folder, path, _LONGEST, VARIABLE)
+    if raw is None:
         return {}
-    except OSError as error:
-        if path.is_symlink():
-            raise _unsafe(path, "must be a file and not a link") from None
-        raise error
-    with os.fdopen(file, "rb") as opened:
-        status = os.fstat(file)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > _LONGEST:
-            raise _unsafe(path, f"must be a file of at most {_LONGEST >> 20} MiB")
-        _require_own(status, path)
-        raw = opened.read(_LONGEST + 1)
     try:
         return read_markets(raw)
     except Refused as refusal:
         raise Refused(f"{path}: {refusal.message}; move it away, or set {VARIABLE} to another file", VARIABLE) from None
+
+
+def _content(folder: int, path: Path, longest: int, variable: str) -> bytes | None:
+    try:
+        # Non-blocking: a pipe in the file's place would be waited for.
+        file = os.open(path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if path.is_symlink():
+            raise _unsafe(path, "must be a file and not a link", variable) from None
+        raise error
+    with os.fdopen(file, "rb") as opened:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > longest:
+            raise _unsafe(path, f"must be a file of at most {longest >> 10} KiB", variable)
+        _require_own(status, path, variable)
+        return opened.read(longest)
 
 
 def _write(folder: int, name: str, markets: Mapping[str, KnownMarket]) -> None:
@@ -173,12 +204,12 @@ def _locked(folder: int, name: str) -> Iterator[None]:
         os.close(lock)
 
 
-def _require_own(status: os.stat_result, path: Path) -> None:
+def _require_own(status: os.stat_result, path: Path, variable: str) -> None:
     if sys.platform != "win32" and status.st_uid != os.geteuid():
-        raise _unsafe(path, "must belong to you")
+        raise _unsafe(path, "must belong to you", variable)
     if status.st_mode & _OTHERS_WRITE:
-        raise _unsafe(path, f"must be writable by you alone (chmod go-w {path})")
+        raise _unsafe(path, f"must be writable by you alone (chmod go-w {path})", variable)
 
 
-def _unsafe(path: Path, what: str) -> Refused:
-    return Refused(f"{path} {what}: it says which contracts are paid; {VARIABLE} names another file", VARIABLE)
+def _unsafe(path: Path, what: str, variable: str) -> Refused:
+    return Refused(f"{path} {what}: it says who is paid; {variable} names another file", variable)

@@ -12,15 +12,13 @@ A key is the name of a variable without its `SVC_`, in small letters; SVC_PROFIL
 holds no keys: `wallet_key_file` names the file of one, for the command line.
 """
 
-import os
-import stat
-import sys
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from common.refusal import Refused
+from svc.known_markets import configuration_folder, read_own
 
 FILE_VARIABLE: Final = "SVC_CONFIG"
 NAME_VARIABLE: Final = "SVC_PROFILE"
@@ -30,7 +28,6 @@ KEYS: Final = (
     *("max_amount", "max_batch_amount", "insecure_http"),
 )
 _LONGEST: Final = 1 << 16
-_OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
 def with_profile(environment: Mapping[str, str]) -> Mapping[str, str]:
@@ -60,29 +57,19 @@ def place_of(environment: Mapping[str, str]) -> Path | None:
     named = environment.get(FILE_VARIABLE)
     if named is not None:
         return Path(named) if named else None
-    if sys.platform == "win32":
-        folder = environment.get("APPDATA")
-        return Path(folder, "svc", "config.toml") if folder else None
-    folder, home = environment.get("XDG_CONFIG_HOME"), environment.get("HOME")
-    if folder and Path(folder).is_absolute():
-        return Path(folder, "svc", "config.toml")
-    return Path(home, ".config", "svc", "config.toml") if home else None
+    folder = configuration_folder(environment)
+    return folder and folder / "config.toml"
 
 
 def _read(path: Path, *, named: bool) -> dict[str, dict[str, Any]]:
     try:
-        with path.open("rb") as file:
-            status = os.fstat(file.fileno())
-            _require_own(status, path)
-            raw = file.read(_LONGEST + 1)
-    except (FileNotFoundError, NotADirectoryError):
-        if named:
-            raise Refused(f"{FILE_VARIABLE} names {path}, and there is no such file", FILE_VARIABLE) from None
-        return {}
+        raw = read_own(path, _LONGEST, FILE_VARIABLE)
     except OSError as error:
         raise Refused(f"{path} cannot be read: {error.strerror}", FILE_VARIABLE) from None
-    if len(raw) > _LONGEST:
-        raise Refused(f"{path} must be at most {_LONGEST >> 10} KiB", FILE_VARIABLE)
+    if raw is None:
+        if named:
+            raise Refused(f"{FILE_VARIABLE} names {path}, and there is no such file", FILE_VARIABLE)
+        return {}
     try:
         held = tomllib.loads(raw.decode("utf-8"))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -110,14 +97,3 @@ def _as_text(value: object, where: str) -> str:
     if isinstance(value, list) and all(isinstance(one, str) for one in value):
         return ",".join(value)
     raise Refused(f"{where} must be a text, a whole number, true or false, or a list of texts", FILE_VARIABLE)
-
-
-def _require_own(status: os.stat_result, path: Path) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        raise Refused(f"{path} must be a file", FILE_VARIABLE)
-    if sys.platform == "win32":
-        return
-    if status.st_uid not in (os.geteuid(), 0):
-        raise Refused(f"{path} must belong to you: it says who is paid", FILE_VARIABLE)
-    if status.st_mode & _OTHERS_WRITE:
-        raise Refused(f"{path} must be writable by you alone (chmod go-w {path}): it says who is paid", FILE_VARIABLE)

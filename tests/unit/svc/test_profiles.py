@@ -1,6 +1,7 @@
 """Profiles: which value wins, and which files are not believed."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -102,3 +103,14 @@ def test_every_key_is_a_setting_that_the_package_reads() -> None:
     package = Path(__file__).parents[3] / "svc"
     source = "".join(path.read_text() for path in package.rglob("*.py") if path.name != "profiles.py")
     assert all(f"SVC_{key.upper()}" in source for key in KEYS)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links and pipes are POSIX's")
+@pytest.mark.parametrize("make", [lambda place, file: place.symlink_to(file), lambda place, _: os.mkfifo(place)])
+def test_link_and_pipe_in_its_place_are_refused_at_once(
+    tmp_path: Path, file: Path, make: Callable[[Path, Path], None]
+) -> None:
+    place = tmp_path / "other.toml"
+    make(place, file)
+    with pytest.raises(Refused, match="must be a file"):
+        with_profile({"SVC_CONFIG": str(place)})
