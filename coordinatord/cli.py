@@ -11,9 +11,9 @@ import anyio
 from structlog.typing import Processor
 
 from common.daemon.logs import error_reporting, set_up_logging
-from common.daemon.process import hide_memory
+from common.daemon.process import Fatal, hide_memory
 from coordinatord import app
-from coordinatord.base.errors import Fatal, Retryable
+from coordinatord.base.errors import Retryable
 from coordinatord.config import Config, read_config, variables
 from coordinatord.database.connections import open_database
 from coordinatord.database.migrate import migrate

@@ -7,9 +7,8 @@ from typing import Any, Final, Literal
 import attrs
 
 from common.address_book import AddressBook
-from common.daemon.process import Secret
+from common.daemon.process import Fatal, Secret
 from common.refusal import Refused
-from coordinatord.base.errors import Fatal
 from coordinatord.environment import (
     boolean,
     choice,

@@ -9,11 +9,11 @@ import structlog
 
 from common import abi
 from common.address_book import AddressBook
+from common.daemon.process import Fatal
 from common.domains import Domains
 from common.scalars import hex_of
 from common.secp256k1 import Wallet
 from coordinatord.base.concurrency import StartupPatience
-from coordinatord.base.errors import Fatal
 from coordinatord.chain.contract_calls import Reverted, View, read_many
 from coordinatord.chain.rpc import Rpc, open_rpc, quantity, retryable_of
 from coordinatord.chain.rpc_errors import Meaning, RpcError

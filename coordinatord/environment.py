@@ -12,10 +12,9 @@ from typing import Any, Final, TypeVar
 
 import attrs
 
-from common.daemon.process import Secret
+from common.daemon.process import Fatal, Secret
 from common.refusal import Refused
 from common.secp256k1 import Wallet
-from coordinatord.base.errors import Fatal
 
 T = TypeVar("T")
 

@@ -1,17 +1,13 @@
 """Errors that come from outside this process, in the specification's own words, and the outcomes that routes share.
 
 The place that sees the error decides what it is: `Retryable` says that the same request may succeed later and that
-nothing took effect; `Fatal` stops the daemon. Answers to callers (a refused op, an unknown job) are no errors: they
-are returned as values.
+nothing took effect; `Fatal` (`common.daemon.process`) stops the daemon. Answers to callers (a refused op, an unknown
+job) are no errors: they are returned as values.
 """
 
 from typing import Literal
 
 import attrs
-
-from common.daemon.process import Fatal
-
-__all__ = ["ErrorKind", "Fatal", "Retryable"]
 
 ErrorKind = Literal["chain_unreachable", "relay_unavailable", "pinner_unavailable", "not_ready", "busy"]
 

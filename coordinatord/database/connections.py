@@ -16,7 +16,8 @@ import anyio
 import asyncpg
 import tenacity
 
-from coordinatord.base.errors import Fatal, Retryable
+from common.daemon.process import Fatal
+from coordinatord.base.errors import Retryable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

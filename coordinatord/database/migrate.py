@@ -4,7 +4,7 @@ import hashlib
 import re
 from importlib import resources
 
-from coordinatord.base.errors import Fatal
+from common.daemon.process import Fatal
 from coordinatord.database.connections import Connection
 
 _LOCK = 0x5356_4300  # an arbitrary constant: the advisory lock that migrations hold

@@ -14,9 +14,10 @@ import attrs
 import structlog
 
 from common.box import PublicKey
+from common.daemon.process import Fatal
 from coordinatord.base import metrics
 from coordinatord.base.clock import Clock
-from coordinatord.base.errors import Fatal, Retryable
+from coordinatord.base.errors import Retryable
 from coordinatord.chain.contract_calls import unreadable
 from coordinatord.chain.rpc import Rpc, quantity
 from coordinatord.chain.rpc_errors import RpcError

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from common.address_book import AddressBook
-from coordinatord.base.errors import Fatal
+from common.daemon.process import Fatal
 from coordinatord.market.contracts import ZERO, Contract, ContractCall
 from coordinatord.market.deployment import JOBS, PROVIDERS, REGISTRIES
 from coordinatord.market.node import RetryingNode, admin_events

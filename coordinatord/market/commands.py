@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from common.address_book import AddressBook
+from common.daemon.process import Fatal
 from common.refusal import Refused
-from coordinatord.base.errors import Fatal, Retryable
+from coordinatord.base.errors import Retryable
 from coordinatord.chain.rpc_errors import RpcError
 from coordinatord.market import actions, explorer, sending, status
 from coordinatord.market.admin import Action, Admin

@@ -12,9 +12,9 @@ import attrs
 
 from common import artifacts
 from common.address_book import AddressBook
+from common.daemon.process import Fatal
 from common.keccak import keccak256
 from common.scalars import hex_of
-from coordinatord.base.errors import Fatal
 from coordinatord.market import explorer
 from coordinatord.market.contracts import Contract, ContractCall
 from coordinatord.market.deployment import ASKS, JOBS, PROVIDERS, REGISTRIES, steps

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from common import artifacts
-from coordinatord.base.errors import Fatal
+from common.daemon.process import Fatal
 from coordinatord.market.deployment import REGISTRIES
 from coordinatord.market.journal import replace_file
 from coordinatord.market.node import RetryingNode

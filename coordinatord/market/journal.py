@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import attrs
 
-from coordinatord.base.errors import Fatal
+from common.daemon.process import Fatal
 
 _VERSION: Final = 1
 

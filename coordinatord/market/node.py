@@ -13,8 +13,9 @@ import attrs
 import msgspec
 from anyio.from_thread import start_blocking_portal
 
+from common.daemon.process import Fatal
 from common.scalars import hex_of
-from coordinatord.base.errors import Fatal, Retryable
+from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import NoResponse
 from coordinatord.chain.rpc import open_transport
 from coordinatord.chain.rpc_errors import Meaning, RpcError, read_error

@@ -5,7 +5,7 @@ from typing import Final
 
 import attrs
 
-from coordinatord.base.errors import Fatal
+from common.daemon.process import Fatal
 from coordinatord.chain.rpc_errors import Meaning, RpcError
 from coordinatord.market.contracts import ContractCall
 from coordinatord.market.deployment import REGISTRIES

@@ -6,9 +6,9 @@ from typing import Any, Final
 import attrs
 
 from common.address_book import AddressBook
+from common.daemon.process import Fatal
 from common.domains import Domains
 from common.scalars import hex_of
-from coordinatord.base.errors import Fatal
 from coordinatord.market.contracts import ZERO, Contract, Event, checksum, is_code_of
 from coordinatord.market.deployment import ASKS, JOBS, PROVIDERS, REGISTRIES
 from coordinatord.market.node import RetryingNode, admin_events

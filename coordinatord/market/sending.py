@@ -16,10 +16,11 @@ from typing import Any, Final
 
 import attrs
 
+from common.daemon.process import Fatal
 from common.keccak import keccak256
 from common.scalars import hex_of
 from common.transactions import Transaction
-from coordinatord.base.errors import Fatal, Retryable
+from coordinatord.base.errors import Retryable
 from coordinatord.chain.rpc_errors import Meaning, RpcError
 from coordinatord.market.contracts import ContractCall, checksum, explained
 from coordinatord.market.journal import Attempt, DeploymentEntry, DeploymentJournal

@@ -18,11 +18,11 @@ from eth_account import Account
 from eth_account.typed_transactions.typed_transaction import TypedTransaction
 from hexbytes import HexBytes
 
+from common.daemon.process import Fatal
 from common.refusal import Refused
 from common.scalars import read_hex_upto
 from common.secp256k1 import Wallet
 from common.transactions import Transaction
-from coordinatord.base.errors import Fatal
 from coordinatord.market.contracts import checksum
 
 PASSWORD_VARIABLE: Final = "MARKET_KEYSTORE_PASSWORD"  # noqa: S105 - the name of a variable

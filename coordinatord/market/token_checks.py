@@ -12,12 +12,12 @@ import attrs
 
 from common import abi
 from common.address_book import TokenDomain
+from common.daemon.process import Fatal
 from common.domains import Domain, digest
 from common.keccak import keccak256
 from common.messages.payments import ReceiveWithAuthorization
 from common.refusal import Refused
 from common.secp256k1 import Wallet
-from coordinatord.base.errors import Fatal
 from coordinatord.chain.rpc_errors import Meaning, RpcError
 from coordinatord.market.contracts import checksum, explained
 from coordinatord.market.node import RetryingNode

@@ -19,8 +19,8 @@ from prometheus_client import generate_latest
 from starlette.types import ASGIApp
 
 from common.daemon.metrics_server import serve_pages
+from common.daemon.process import Fatal
 from common.wire import limits
-from coordinatord.base.errors import Fatal
 from coordinatord.base.metrics import REGISTRY
 from coordinatord.http.middleware import Origins
 from coordinatord.server.connection import PIECE_BYTES, ClientConnection, Timeouts

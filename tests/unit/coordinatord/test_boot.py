@@ -3,8 +3,9 @@
 import pytest
 
 from common.address_book import AddressBook
+from common.daemon.process import Fatal
 from common.domains import Domains
-from coordinatord.base.errors import Fatal, Retryable
+from coordinatord.base.errors import Retryable
 from coordinatord.chain.rpc import Rpc
 from coordinatord.dependencies import check_chain
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.base.errors import Fatal
+from common.daemon.process import Fatal
 from coordinatord.config import read_config, variables
 from coordinatord.relayer.fees import ceiling_of
 from coordinatord.relayer.settings import RelayerSettings

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.base.errors import Fatal
+from common.daemon.process import Fatal
 from coordinatord.config import read_config
 from tests.unit.coordinatord.environment import ENVIRONMENT
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from coordinatord.base.errors import Fatal
+from common.daemon.process import Fatal
 from coordinatord.server.serving import listening_socket, serve_metrics
 
 HOST = "127.0.0.1"

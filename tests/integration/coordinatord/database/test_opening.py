@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from coordinatord.base.errors import Fatal
+from common.daemon.process import Fatal
 from coordinatord.database.connections import open_database
 
 pytestmark = pytest.mark.anyio

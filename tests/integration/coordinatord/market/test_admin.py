@@ -7,7 +7,7 @@ import attrs
 import pytest
 
 from common.address_book import AddressBook
-from coordinatord.base.errors import Fatal
+from common.daemon.process import Fatal
 from coordinatord.market import commands
 from coordinatord.market.contracts import Contract
 from coordinatord.market.reading import MarketState, read_market

@@ -14,7 +14,8 @@ import attrs
 import pytest
 
 from common.address_book import AddressBook
-from coordinatord.base.errors import Fatal, Retryable
+from common.daemon.process import Fatal
+from coordinatord.base.errors import Retryable
 from coordinatord.market.contracts import Contract, ContractCall
 from coordinatord.market.deploy import acceptance, deploy, dry_run, journal_path
 from coordinatord.market.deployment import steps

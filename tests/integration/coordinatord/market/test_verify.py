@@ -9,7 +9,7 @@ import pytest
 
 from common import artifacts
 from common.address_book import AddressBook
-from coordinatord.base.errors import Fatal
+from common.daemon.process import Fatal
 from coordinatord.market import explorer, status
 from coordinatord.market.contracts import Contract
 from coordinatord.market.deployment import encoded_arguments

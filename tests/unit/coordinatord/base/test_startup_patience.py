@@ -1,7 +1,8 @@
 import pytest
 
+from common.daemon.process import Fatal
 from coordinatord.base.concurrency import StartupPatience
-from coordinatord.base.errors import Fatal, Retryable
+from coordinatord.base.errors import Retryable
 
 pytestmark = pytest.mark.anyio
 

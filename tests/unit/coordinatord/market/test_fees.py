@@ -1,7 +1,7 @@
 import httpx
 import pytest
 
-from coordinatord.base.errors import Fatal
+from common.daemon.process import Fatal
 from coordinatord.market.node import GWEI, FeeOptions, Fees, RetryingNode, current_fees
 from tests.unit.coordinatord.market.nodes import error, node_that, result
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.base.errors import Fatal
+from common.daemon.process import Fatal
 from coordinatord.market.journal import Attempt, DeploymentEntry, opened, replace_file
 
 RUN = {"deployer": "0xaa", "terms": {"slas": (60, 300), "fee_bps": 1}}

@@ -3,7 +3,8 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from coordinatord.base.errors import Fatal, Retryable
+from common.daemon.process import Fatal
+from coordinatord.base.errors import Retryable
 from coordinatord.chain.rpc_errors import RpcError
 from coordinatord.market.node import connect
 from tests.unit.coordinatord.market.nodes import error, node_that, result

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 from eth_account import Account
 
+from common.daemon.process import Fatal
 from common.transactions import Transaction
-from coordinatord.base.errors import Fatal
 from coordinatord.market.contracts import checksum
 from coordinatord.market.signers import (
     LocalKey,

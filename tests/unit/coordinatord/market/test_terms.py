@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from coordinatord.base.errors import Fatal
+from common.daemon.process import Fatal
 from coordinatord.market.terms import ModelTerms, read_terms
 
 ADDRESSES = {name: "0x" + f"{n:02x}" * 20 for n, name in enumerate(("token", "owner", "treasury", "relayer"), 0x11)}
