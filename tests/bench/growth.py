@@ -41,6 +41,7 @@ PORTION: Final = 10
 TARGET: Final = 1 / 1.3
 DEEP_TARGET: Final = 1 / 3
 DEEPEST: Final = 1_000_000  # the largest offset there is
+_FILLING: Final = 3600.0  # seconds for one statement that fills a book
 
 Question = Callable[[Database, PreparedConnection], Awaitable[object]]
 _OWNER: Final = owner_of(0)  # of half of all jobs
@@ -155,15 +156,19 @@ def books(lengths: list[int]) -> Iterator[tuple[BlockingPortal, list[tuple[Datab
         opened = []
         for number, jobs in enumerate(lengths):
             portal.call(postgres.execute, f"create database book_{number}")
+            portal.call(_fill, postgres.url(f"book_{number}"), jobs)
             pool = open_database(postgres.url(f"book_{number}"), smallest=1, largest=2)
             database = stack.enter_context(portal.wrap_async_context_manager(pool))
-            portal.call(_fill, database, jobs)
             opened.append((database, database.prepared_connection()))
         yield portal, opened
 
 
-async def _fill(database: Database, jobs: int) -> None:
-    async with database.connection() as connection:
+async def _fill(dsn: str, jobs: int) -> None:
+    """In statements of minutes, which no pool of the daemon's would wait for."""
+    async with (
+        open_database(dsn, smallest=1, largest=1, statement_timeout=_FILLING) as database,
+        database.connection() as connection,
+    ):
         await migrate(connection)
         await begin_index(connection)
         await add_models(connection, MODELS)

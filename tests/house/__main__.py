@@ -20,6 +20,9 @@ ROOT: Final = Path(__file__).parents[2]
 PACKAGES: Final = ("common", "coordinatord", "svcd", "svc", "devnet")
 QUESTIONS: Final = ("What", "Who", "Whose", "Where", "Whether", "How")
 FRAGMENT_LINES: Final = 60
+# The files that the specification's own capabilities may have, and beside them those of each capability added since.
+FILES: Final = 290
+ADDED: Final[dict[str, int]] = {}
 
 
 @attrs.frozen
@@ -66,7 +69,7 @@ def counts() -> list[Count]:
     questions = tuple(module.name for module in house if _asks(module.tree))
     fragments = _fragments(house)
     return [
-        Count("Python files of the five packages", len(house), 1, 290),
+        Count("Python files of the five packages", len(house), 1, FILES + sum(ADDED.values())),
         Count("median of their lines", statistics.median(lengths), 100, 160),
         Count("lines of the longest", max(lengths), 1, 400, longest),
         Count("class names defined more than once", len(twice), 0, 10, twice),
