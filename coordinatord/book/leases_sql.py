@@ -122,7 +122,9 @@ async def poll(
         f"select page.*, {COLUMNS} from index_position p left join lateral (select {JOB_COLUMNS}, j.posted_log,"
         f" h.is_new, {_AMOUNT}::text as amount, h.poller"
         " from poll_jobs($1, $2, $3, $4, $5, $6 * interval '1 millisecond', p.block_time, $7, $8, $9, $10, $11) h"
-        f" join jobs j on j.job_id = h.leased_job where {_OPEN}"
+        # `offset 0` has the leased ones looked up, whatever a generic plan guesses that the filters leave of the open.
+        " cross join lateral (select * from jobs k where k.job_id = h.leased_job offset 0) j"
+        f" where {_OPEN}"
         # What is held from an earlier poll is told only to one that asks for such jobs.
         " and ($8::numeric is null or j.rate_in >= $8) and ($9::numeric is null or j.rate_out >= $9)"
         " and ($10::bytea is null or j.owner = $10) and ($11::bigint is null or j.posted_block <= $11)) page on true"

@@ -11,6 +11,7 @@ import attrs
 
 from common.messages.jobs import Order
 from common.quotes import Terms
+from common.wire import limits
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.registries import PostedOrder, RegisteredJob
 from coordinatord.database.batched_reads import COLUMNS, Snapshot, snapshot_of
@@ -232,7 +233,14 @@ class _Listing:
         )
 
     def walk(self, limit: int, offset: int) -> str:
-        return self._page([], self.values.bind(limit, "bigint"), self.values.bind(offset, "bigint"))
+        # Written out where they are usual: of a limit that it does not know, the planner expects a tenth of the list,
+        # and plans anew for every page of a long one.
+        usual = limit in (limits.DEFAULT_PAGE, limits.LARGEST_PAGE)
+        return self._page(
+            [],
+            str(limit) if usual else self.values.bind(limit, "bigint"),
+            self.values.bind(offset, "bigint") if offset else "0",
+        )
 
     def from_found(self, limit: int) -> str:
         """On from where the chunk that was found begins, in the list's direction."""
