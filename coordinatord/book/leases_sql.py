@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import asyncpg
 import attrs
 
+from common.wire.states import JobState
 from coordinatord.book.sql import JOB_COLUMNS, JobFilter, JobRow, job_row
 from coordinatord.database.batched_reads import COLUMNS, Snapshot, snapshot_of
 from coordinatord.database.connections import Connection, PreparedConnection
@@ -21,7 +22,7 @@ _LONGEST_WAIT: Final = timedelta(minutes=30)
 _MOST_HELD_BACK: Final = 10_000  # jobs of one owner at once
 _AMOUNT: Final = "(j.cap + div(j.cap * j.fee_bps, 10000) + j.gas_fee)"
 _LIVE: Final = "l.expires_at > clock_timestamp()"
-_OPEN: Final = "j.state = 0"
+_OPEN: Final = f"j.state = {JobState.OPEN}"
 _BID: Final = f"j.model_id = m.model_id and j.designated = 0 and {_OPEN}"
 
 
@@ -166,7 +167,7 @@ async def hold_back_beyond(connection: Connection, owner: bytes, balance: int) -
 async def _hold_back(connection: Connection, which: str, *values: object) -> None:
     await connection.execute(
         "insert into leases as l (job_id, provider_id, model_id, expires_at, unpaid)"
-        f" select j.job_id, {_NOBODY}, j.model_id, clock_timestamp() + $1, 1 from jobs j where j.state = 0 and {which}"
+        f" select j.job_id, {_NOBODY}, j.model_id, clock_timestamp() + $1, 1 from jobs j where {_OPEN} and {which}"
         f" order by j.job_id limit {_MOST_HELD_BACK} on conflict (job_id) do update"
         " set provider_id = excluded.provider_id, unpaid = l.unpaid + 1,"
         " expires_at = clock_timestamp() + least($1 * 2 ^ least(l.unpaid, 20), $2)"
@@ -181,5 +182,5 @@ async def drop_lapsed(connection: Connection) -> None:
     """Those of jobs whose payment was missing are kept as long as the job is open: the next wait is longer."""
     await connection.execute(
         "delete from leases l where (l.expires_at < clock_timestamp() and l.unpaid = 0) or (l.unpaid > 0"
-        " and not exists (select 1 from jobs j where j.job_id = l.job_id and j.state = 0))"
+        f" and not exists (select 1 from jobs j where j.job_id = l.job_id and {_OPEN}))"
     )
