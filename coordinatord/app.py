@@ -112,6 +112,7 @@ def relaying_of(dependencies: Dependencies) -> Relaying:
         budgets=GasBudgets(dependencies.database, GasPolicy.of(config)),
         max_depth=config.relay_max_depth,
         queue_timeout_ms=config.relay_queue_timeout_ms,
+        role=dependencies.role,
     )
 
 
@@ -176,6 +177,7 @@ async def relay(dependencies: Dependencies) -> None:
         dependencies.relayer,
         chain_id=dependencies.config.addresses.chain_id,
         settings=RelayerSettings.of(dependencies.config),
+        role=dependencies.role,
     )
 
 

@@ -24,6 +24,7 @@ from coordinatord.database.notices import Notices
 from coordinatord.files.files import FileStore
 from coordinatord.pins.containers import Containers, StorageBudgets
 from coordinatord.pins.store import PinStore, open_pin_store
+from coordinatord.relayer.role import RelayerRole, role_in
 
 # What must be true of the chain before anything is signed or verified for it.
 
@@ -81,6 +82,10 @@ class Dependencies:
     rpc_for_callers: Rpc
     pins: PinStore
     notices: Notices
+    role: RelayerRole = attrs.field(
+        init=False,
+        default=attrs.Factory(lambda self: role_in(self.config.addresses, self.relayer.address), takes_self=True),
+    )
 
 
 async def open_dependencies(config: Config, stack: AsyncExitStack) -> Dependencies:

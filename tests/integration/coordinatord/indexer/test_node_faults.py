@@ -17,6 +17,7 @@ from coordinatord.chain.rpc import open_rpc
 from coordinatord.database.connections import Connection, Database
 from coordinatord.indexer.fetch import Source
 from coordinatord.indexer.follow import IndexFollower
+from coordinatord.relayer.role import RelayerRole, role_in
 from coordinatord.system.readiness import ReadinessCheck
 from devnet.world import World
 from tests.faults.rpc_proxy import (
@@ -50,11 +51,15 @@ class Behind:
     readiness: ReadinessCheck
 
 
+def relayer_of(world: World) -> RelayerRole:
+    return role_in(address_book(world), bytes.fromhex(world.cast.with_role("relayer")[0].address[2:]))
+
+
 @pytest.fixture
 async def behind(scene: Scene, world: World, database: Database) -> AsyncIterator[Behind]:
     async with rpc_proxy(world.anvil.rpc_url) as proxy, open_rpc(proxy.url, patience=2) as rpc:
         source = Source(rpc, Decoder(address_book(world)))
-        readiness = ReadinessCheck(database, rpc, block_time_ms=0, ready_lag_blocks=2)
+        readiness = ReadinessCheck(database, rpc, block_time_ms=0, ready_lag_blocks=2, role=relayer_of(world))
         yield Behind(proxy, source, follower_of(source, world, JOURNAL_BLOCKS), readiness)
 
 
@@ -63,7 +68,9 @@ async def test_database_that_hangs_makes_unready_until_it_answers(
 ) -> None:
     await behind.follower.catch_up(connection)
     async with open_rpc(world.anvil.rpc_url) as rpc:
-        readiness = ReadinessCheck(database, rpc, block_time_ms=0, ready_lag_blocks=2, patience=1)
+        readiness = ReadinessCheck(
+            database, rpc, block_time_ms=0, ready_lag_blocks=2, role=relayer_of(world), patience=1
+        )
         assert (await readiness.report()).ready
         async with connection.transaction():
             await connection.execute("lock table index_position")
