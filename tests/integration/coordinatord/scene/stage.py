@@ -24,7 +24,7 @@ from coordinatord.dependencies import Dependencies, containers_of
 from coordinatord.escrow.hosting import Escrow, open_escrow
 from coordinatord.janitor import Janitor
 from coordinatord.pins.requests import RequestSigner, StoreRequests
-from coordinatord.pins.store import PinStore, bucket_url
+from coordinatord.pins.store import PinningStore, bucket_url
 from coordinatord.relayer.relaying import Relaying
 from coordinatord.system.routes import Stopping
 from devnet.world import World
@@ -122,7 +122,7 @@ async def staged(
             database=database,
             rpc=rpc,
             rpc_for_callers=rpc,
-            pins=PinStore(StoreRequests(http_over(store_client), url, signer, attempts=1)),
+            pins=PinningStore(StoreRequests(http_over(store_client), url, signer, attempts=1)),
             notices=Notices(),
         )
         async with database.connection() as connection:
