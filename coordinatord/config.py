@@ -312,6 +312,7 @@ class Config:
     log_level: str = variable("LOG_LEVEL", choice("debug", "info", "warning", "error"), "least level logged", "info")
 
 
+ADDRESSES: Final = ("ADDRESSES_FILE", "ADDRESSES_JSON")  # read together, outside the fields
 _MOCK_ONLY: Final = (
     "ESCROW_ROTATE_INTERVAL_MS",
     "ESCROW_SWEEP_INTERVAL_MS",

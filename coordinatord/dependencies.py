@@ -25,7 +25,7 @@ from coordinatord.files.files import FileStore
 from coordinatord.pins.addressed import AddressedStore
 from coordinatord.pins.containers import Containers, StorageBudgets
 from coordinatord.pins.kubo import open_kubo
-from coordinatord.pins.pinned_sql import PinnedKeys
+from coordinatord.pins.pinned_sql import KeyBook, PinnedKeys
 from coordinatord.pins.store import PinningStore, PinStore, open_bucket
 from coordinatord.relayer.role import RelayerRole, role_in
 
@@ -102,7 +102,7 @@ async def open_dependencies(config: Config, stack: AsyncExitStack) -> Dependenci
             statement_timeout=config.database_statement_timeout_s,
         )
     )
-    pins = await open_pins(config, database, stack)
+    pins = await open_pins(config, PinnedKeys(database), stack)
     node = config.rpc_url.reveal()
     rpc = await stack.enter_async_context(open_rpc(node))
     rpc_for_callers = await stack.enter_async_context(open_rpc(node, connections=_CONNECTIONS_FOR_CALLERS))
@@ -118,9 +118,9 @@ async def open_dependencies(config: Config, stack: AsyncExitStack) -> Dependenci
     )
 
 
-async def open_pins(config: Config, database: Database, stack: AsyncExitStack) -> PinStore:
-    """The pin store of the configured kind."""
-    endpoint, keys = config.pin_store_endpoint, PinnedKeys(database)
+async def open_pins(config: Config, keys: KeyBook, stack: AsyncExitStack) -> PinStore:
+    """The pin store of the configured kind. `keys`: for those that know content ids alone."""
+    endpoint = config.pin_store_endpoint
     user, password = config.pin_store_key, config.pin_store_secret
     if config.pin_store == "kubo":
         return await stack.enter_async_context(open_kubo(endpoint, user, password, keys))

@@ -16,7 +16,7 @@ from anyio import to_thread
 from common.cid import UnixFsHasher, cid_of
 from coordinatord.base.concurrency import thread_pipe
 from coordinatord.base.errors import Retryable
-from coordinatord.pins.pinned_sql import PinnedKeys
+from coordinatord.pins.pinned_sql import KeyBook
 from coordinatord.pins.requests import StoreRequests, missing, payload_of, rejected
 from coordinatord.pins.store import SINGLE_BYTES, BeforePart, Pinned, abort, no_parts, pieces_of, put_in_parts
 
@@ -28,7 +28,7 @@ _SMALL: Final = 1 << 16  # hashing more than this is left to a thread
 @attrs.frozen(slots=True)
 class AddressedStore:
     requests: StoreRequests
-    keys: PinnedKeys
+    keys: KeyBook
 
     async def put(self, key: str, content: bytes) -> Pinned:
         cid = str(cid_of(content) if len(content) <= _SMALL else await to_thread.run_sync(cid_of, content))

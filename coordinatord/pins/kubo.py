@@ -27,8 +27,8 @@ from common.daemon.process import Secret
 from common.refusal import Refused
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import Http, HttpResponse, NoResponse, open_http
-from coordinatord.pins.pinned_sql import PinnedKeys
-from coordinatord.pins.requests import insist, missing, observed, payload_of, rejected, unavailable
+from coordinatord.pins.pinned_sql import KeyBook
+from coordinatord.pins.requests import STORE_CLOCK, insist, missing, observed, payload_of, rejected, unavailable
 from coordinatord.pins.store import PART_BYTES, SINGLE_BYTES, BeforePart, Pinned, no_parts, require_of_content
 
 _CONNECTIONS: Final = 32
@@ -71,7 +71,7 @@ class KuboStore:
     streams: Http
     endpoint: str
     authorization: str | None
-    keys: PinnedKeys
+    keys: KeyBook
     attempts: int = _ATTEMPTS
 
     async def put(self, key: str, content: bytes) -> Pinned:
@@ -196,6 +196,7 @@ class KuboStore:
             async with self.http("POST", self._url(command, arguments), self._headers(form), form.body) as response:
                 with anyio.fail_after(_WHOLE_WITHIN):
                     answer = await response.read(longest)
+                    STORE_CLOCK.compare(response.headers)
                 _require_done(response.status, command, answer)
         return answer
 
@@ -278,7 +279,7 @@ def _require_done(status: int, command: str, answer: bytes) -> None:
 
 @asynccontextmanager
 async def open_kubo(
-    endpoint: str, user: Secret, password: Secret, keys: PinnedKeys, *, patience: float = 30.0
+    endpoint: str, user: Secret, password: Secret, keys: KeyBook, *, patience: float = 30.0
 ) -> AsyncIterator[KuboStore]:
     """`user` and `password`: of the RPC's basic authorisation, empty for none. `patience`: seconds between any two
     bytes; connecting gets a third of it."""

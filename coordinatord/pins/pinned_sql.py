@@ -7,7 +7,7 @@ passes. Who stores it after that stores it anew.
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, Protocol
 
 import attrs
 
@@ -16,8 +16,22 @@ from coordinatord.database.connections import Connection, Database
 _LOCK: Final = "select pg_advisory_xact_lock(hashtextextended('pinned:' || $1, 0))"
 
 
+class KeyBook(Protocol):
+    """Which key holds which content."""
+
+    async def cid_of(self, key: str) -> str | None: ...
+
+    async def pin(self, key: str, cid: str) -> str | None: ...
+
+    async def unpin(self, key: str, remove: Callable[[str], Awaitable[None]]) -> None: ...
+
+    async def drop(self, cid: str, remove: Callable[[str], Awaitable[None]]) -> None: ...
+
+
 @attrs.frozen(slots=True)
 class PinnedKeys:
+    """In the database, for all processes."""
+
     database: Database
 
     async def cid_of(self, key: str) -> str | None:

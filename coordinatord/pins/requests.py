@@ -188,7 +188,7 @@ class StoreRequests:
             async with self._http(method, url, headers, payload.pieces) as response:
                 with anyio.fail_after(_WHOLE_WITHIN):
                     answered = Answered(response.status, response.headers, await response.read(longest))
-            _CLOCK.compare(answered.headers)
+            STORE_CLOCK.compare(answered.headers)
             _require_success(answered.status, method, url)
         return answered
 
@@ -256,7 +256,7 @@ def clock_ahead(headers: Mapping[str, str], now: float) -> float | None:
 
 
 _COMPARED_EVERY: Final = 60.0  # seconds
-_CLOCK: Final = StoreClock()
+STORE_CLOCK: Final = StoreClock()
 
 
 @contextmanager

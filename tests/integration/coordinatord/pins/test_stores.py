@@ -17,6 +17,7 @@ from coordinatord.database.connections import open_database
 from coordinatord.database.migrate import migrate
 from coordinatord.dependencies import open_pins
 from coordinatord.pins.kubo import KuboStore
+from coordinatord.pins.pinned_sql import PinnedKeys
 from coordinatord.pins.store import PART_BYTES, SINGLE_BYTES, PinStore
 from devnet.pins import PinStoreService
 from devnet.world import World
@@ -73,7 +74,7 @@ class _Opened:
         database = await self._stack.enter_async_context(open_database(url, smallest=1, largest=4))
         async with database.connection() as connection:
             await migrate(connection)
-        return await open_pins(self._config, database, self._stack)
+        return await open_pins(self._config, PinnedKeys(database), self._stack)
 
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
