@@ -15,7 +15,7 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from common.daemon.process import Systemd
+from common.daemon.process import RELEASE, Systemd
 from common.native.library import LIBRARY
 from coordinatord.application import compose
 from coordinatord.base import metrics
@@ -84,7 +84,7 @@ async def run(config: Config) -> None:
                 await anyio.sleep(_UNREADY_PAUSE)
 
             systemd.say("READY=1")
-            log.info("serving", port=config.port, native=LIBRARY is not None)
+            log.info("serving", release=RELEASE, port=config.port, native=LIBRARY is not None)
             await serve_until(
                 app,
                 listening,

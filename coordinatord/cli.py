@@ -123,7 +123,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=f"environment variables (besides ADDRESSES_FILE or ADDRESSES_JSON):\n{settings}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"coordinatord {RELEASE}")
+    parser.add_argument("--version", action="version", version=RELEASE)
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     for name, (about, _) in _COMMANDS.items():
         commands.add_parser(name, help=about, description=about)
