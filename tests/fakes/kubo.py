@@ -33,6 +33,22 @@ class KuboNode:
     pins: set[str] = attrs.field(factory=set)
     endpoint: str = ""
 
+    @property
+    def settings(self) -> dict[str, object]:
+        """Of a coordinator that keeps its content here."""
+        user, password = self.authorization or ("", "")
+        return {
+            "PIN_STORE": "kubo",
+            "PIN_STORE_ENDPOINT": self.endpoint,
+            "PIN_STORE_KEY": user,
+            "PIN_STORE_SECRET": password,
+            "PIN_STORE_BUCKET": "",
+        }
+
+    def served(self, cid: str) -> bytes | None:
+        """What its gateway gives under this id."""
+        return self.content.get(cid)
+
     def collect_garbage(self) -> None:
         self.content = {cid: content for cid, content in self.content.items() if cid in self.pins}
 

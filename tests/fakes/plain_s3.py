@@ -22,6 +22,22 @@ class PlainS3:
     secret: str
     folder: Path
 
+    @property
+    def settings(self) -> dict[str, object]:
+        """Of a coordinator that keeps its content here."""
+        return {
+            "PIN_STORE": "s3",
+            "PIN_STORE_ENDPOINT": self.endpoint,
+            "PIN_STORE_KEY": self.key,
+            "PIN_STORE_SECRET": self.secret,
+            "PIN_STORE_BUCKET": self.bucket,
+        }
+
+    def served(self, cid: str) -> bytes | None:
+        """What a reader of the bucket is given under this id."""
+        path = self.folder / self.bucket / "ipfs" / cid
+        return path.read_bytes() if path.exists() else None
+
     def held(self) -> set[str]:
         """Keys of the bucket."""
         root = self.folder / self.bucket

@@ -46,14 +46,7 @@ async def server(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 
 @pytest.fixture
 async def store(server: PlainS3 | KuboNode | None, world: World, database_url: str) -> AsyncIterator[PinStore]:
-    settings: dict[str, object] = {}
-    if isinstance(server, PlainS3):
-        settings = {"PIN_STORE_ENDPOINT": server.endpoint, "PIN_STORE_KEY": server.key}
-        settings |= {"PIN_STORE": "s3", "PIN_STORE_BUCKET": server.bucket, "PIN_STORE_SECRET": server.secret}
-    elif isinstance(server, KuboNode):
-        user, password = server.authorization or ("", "")
-        settings = {"PIN_STORE": "kubo", "PIN_STORE_ENDPOINT": server.endpoint, "PIN_STORE_BUCKET": ""}
-        settings |= {"PIN_STORE_KEY": user, "PIN_STORE_SECRET": password}
+    settings = server.settings if server is not None else {}
     async with opened(configured(world, database_url, **settings)) as pins:
         yield pins
 
@@ -151,7 +144,7 @@ async def test_plain_bucket_is_a_gateway_and_nothing_else_is_left_in_it(store: P
     cids = [(await store.put("a", small)).cid, (await store.put_pieces("b", pieces_of(large))).cid]
     assert server.held() == {f"ipfs/{cid}" for cid in cids}
     for content, cid in zip((small, large), cids, strict=True):
-        assert (server.folder / server.bucket / "ipfs" / cid).read_bytes() == content
+        assert server.served(cid) == content
     for key in "ab":
         await store.delete(key)
     assert server.held() == set()
@@ -193,13 +186,14 @@ async def test_kubo_keeps_what_a_key_holds_through_a_garbage_collection(store: P
 async def test_kubo_that_answers_a_cid_of_version_0_is_understood(
     world: World, database_url: str, content: bytes
 ) -> None:
-    async with running_kubo(KuboNode(as_before=True)) as node:
-        settings = {"PIN_STORE": "kubo", "PIN_STORE_ENDPOINT": node.endpoint, "PIN_STORE_KEY": ""}
-        async with opened(configured(world, database_url, **settings, PIN_STORE_SECRET="")) as store:
-            pinned = await store.put("old", content)
-            assert pinned.cid.startswith("bafybei")
-            assert set(node.pins) == {pinned.cid}
-            assert await store.get("old") == content
+    async with (
+        running_kubo(KuboNode(as_before=True)) as node,
+        opened(configured(world, database_url, **node.settings)) as store,
+    ):
+        pinned = await store.put("old", content)
+        assert pinned.cid.startswith("bafybei")
+        assert set(node.pins) == {pinned.cid}
+        assert await store.get("old") == content
 
 
 async def test_kubo_that_refuses_the_user_is_a_store_that_rejects(world: World, database_url: str) -> None:
