@@ -12,6 +12,7 @@ import attrs
 import pytest
 
 from coordinatord.base.errors import Retryable
+from coordinatord.base.metrics import REGISTRY
 from coordinatord.chain.logs import Decoder
 from coordinatord.chain.rpc import open_rpc
 from coordinatord.database.connections import Connection, Database
@@ -77,6 +78,17 @@ async def test_database_that_hangs_makes_unready_until_it_answers(
             with anyio.fail_after(5):
                 assert not (await readiness.report()).ready
         assert (await readiness.report()).ready
+
+
+async def test_clock_that_is_behind_the_chain_is_measured(behind: Behind, connection: Connection) -> None:
+    def an_hour_ahead(_params: Any, block: Any) -> Any:
+        return {**block, "timestamp": hex(int(block["timestamp"], 16) + 3600)}
+
+    with behind.proxy.fault(Rewrite("eth_getBlockByNumber", an_hour_ahead)):
+        await behind.follower.catch_up(connection)
+    ahead = REGISTRY.get_sample_value("coordinatord_clock_ahead_seconds", {"source": "chain"})
+    assert ahead is not None
+    assert -3700 < ahead < -3000
 
 
 def other_header(params: Any, block: Any) -> Any:
