@@ -1,6 +1,7 @@
 """Kubo's RPC as its reference tells it, for the calls that the coordinator makes: one node's blocks, and its pins.
 
-Held against js-ipfs 0.66, which serves the same RPC, with the client under test: ids, spans, refusals and their words.
+The client under test was run against js-ipfs as well (ipfs-core 0.18 under ipfs-http-server 0.15), which serves the same
+RPC: ids, spans, refusals and their words are as there.
 """
 
 from base64 import b64encode

@@ -121,6 +121,19 @@ async def test_what_is_away_or_misconfigured_is_the_only_wrong_row(
     assert rows[what].remedy
 
 
+async def test_keys_in_addresses_stand_in_no_row(well: dict[str, str]) -> None:
+    rows = await looked(
+        well,
+        RPC_URL="http://127.0.0.1:1/v3/KEYOFTHENODE",
+        DATABASE_URL="postgresql://nobody:WORDOFTHEDATABASE@127.0.0.1:1/none",
+        PIN_STORE_SECRET="WORDOFTHESTORE",
+        RELAYER_KEY="0x" + "ab" * 32,
+    )
+    told = " ".join(f"{row.text} {row.detail}" for row in rows.values())
+    for secret in ("KEYOFTHENODE", "WORDOFTHEDATABASE", "WORDOFTHESTORE", "ab" * 32):
+        assert secret not in told
+
+
 async def test_older_empty_newer_and_changed_databases_are_told_apart(well: dict[str, str], world: World) -> None:
     async with open_database(well["DATABASE_URL"], smallest=1, largest=2) as database:
 
