@@ -1,6 +1,6 @@
 """Kubo's RPC as its reference tells it, for the calls that the coordinator makes: one node's blocks, and its pins.
 
-The client under test was run against js-ipfs as well (ipfs-core 0.18 under ipfs-http-server 0.15), which serves the same
+The client under test was run against js-ipfs, too (ipfs-core 0.18 under ipfs-http-server 0.15), which serves the same
 RPC: ids, spans, refusals and their words are as there.
 """
 
