@@ -27,6 +27,7 @@ _CODES: Final[dict[Codec, int]] = {"raw": 0x55, "dag-pb": 0x70}
 _CODECS: Final[dict[int, Codec]] = {code: codec for codec, code in _CODES.items()}
 _SHA2_256: Final = b"\x12\x20"
 _TEXT_LENGTH: Final = 59
+_BASE58: Final = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 
 
 @attrs.frozen
@@ -55,6 +56,18 @@ def parse_cid(text: object, param: str) -> Cid:
             if str(cid) == text:  # upper case and stray bits in the last digit decode too
                 return cid
     raise Refused(f"{param} must be a CIDv1 in base32: raw or dag-pb, sha2-256", param)
+
+
+def read_cid(text: object, param: str) -> Cid:
+    """What a store calls content: a CIDv1 as above or in base58, or a CIDv0, which names a dag-pb block alone."""
+    if isinstance(text, str) and len(text) < _TEXT_LENGTH and text[:1] in ("Q", "z"):
+        length, digits = (34, text) if text[0] == "Q" else (36, text[1:])
+        number = 0
+        for character in digits:
+            number = number * 58 + (_BASE58.find(character) if character in _BASE58 else 1 << 512)
+        if number < 1 << 8 * length:
+            return read_binary_cid(number.to_bytes(length, "big"), param)
+    return parse_cid(text, param)
 
 
 def read_binary_cid(raw: bytes, param: str) -> Cid:
@@ -145,6 +158,13 @@ def cid_of(data: Piece, profile: ImportProfile | None = None) -> Cid:
     hasher = UnixFsHasher(profile)
     hasher.update(data)
     return hasher.finish()
+
+
+def dag_leaf(data: bytes) -> Cid:
+    """The id of a file of one chunk where leaves are no raw blocks, as in every CIDv0."""
+    size = _varint(len(data))
+    unixfs = b"\x08\x02" + (_field(0x12, data) if data else b"") + b"\x18" + size
+    return Cid("dag-pb", hashlib.sha256(_field(0x0A, unixfs)).digest())
 
 
 def _node(links: list[_Link], file_size: int) -> bytes:

@@ -15,7 +15,7 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from common.daemon.process import Systemd
+from common.daemon.process import RELEASE, Systemd
 from common.native.library import LIBRARY
 from coordinatord.application import compose
 from coordinatord.base import metrics
@@ -84,7 +84,7 @@ async def run(config: Config) -> None:
                 await anyio.sleep(_UNREADY_PAUSE)
 
             systemd.say("READY=1")
-            log.info("serving", port=config.port, native=LIBRARY is not None)
+            log.info("serving", release=RELEASE, port=config.port, native=LIBRARY is not None)
             await serve_until(
                 app,
                 listening,
@@ -112,6 +112,7 @@ def relaying_of(dependencies: Dependencies) -> Relaying:
         budgets=GasBudgets(dependencies.database, GasPolicy.of(config)),
         max_depth=config.relay_max_depth,
         queue_timeout_ms=config.relay_queue_timeout_ms,
+        role=dependencies.role,
     )
 
 
@@ -176,6 +177,7 @@ async def relay(dependencies: Dependencies) -> None:
         dependencies.relayer,
         chain_id=dependencies.config.addresses.chain_id,
         settings=RelayerSettings.of(dependencies.config),
+        role=dependencies.role,
     )
 
 

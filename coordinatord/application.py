@@ -116,7 +116,11 @@ def compose(
         database, jobs, Decoder(book), first_block=book.deploy_block, widest_range=config.getlogs_cap
     )
     readiness = ReadinessCheck(
-        database, dependencies.rpc, block_time_ms=config.block_time_ms, ready_lag_blocks=config.ready_lag_blocks
+        database,
+        dependencies.rpc,
+        block_time_ms=config.block_time_ms,
+        ready_lag_blocks=config.ready_lag_blocks,
+        role=dependencies.role,
     )
     sessions = SessionService(domains, database, providers, SessionCache(database))
     uploads = Uploads(database, config.file_retention_seconds)

@@ -3,22 +3,28 @@
 import argparse
 import os
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Final
 
 import anyio
+import structlog
 from structlog.typing import Processor
 
 from common.daemon.logs import error_reporting, set_up_logging
-from common.daemon.process import Fatal, hide_memory
+from common.daemon.process import RELEASE, Fatal, hide_memory
 from coordinatord import app
+from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
+from coordinatord.checkup.examine import examine, unknown_settings
+from coordinatord.checkup.rows import check_json, check_table
 from coordinatord.config import Config, read_config, variables
 from coordinatord.database.connections import open_database
 from coordinatord.database.migrate import migrate
-from coordinatord.dependencies import check_chain, open_dependencies
+from coordinatord.dependencies import open_dependencies
 from coordinatord.relayer.budgets_sql import ALL_NEWCOMERS, TopSpender, top_spenders
+
+log = structlog.get_logger(__name__)
 
 _HEAD: Final = ("signer", "kind", "gas, this hour", "gas, 24 hours")
 
@@ -51,14 +57,6 @@ async def _migrate(config: Config) -> None:
     print("\n".join(applied) if applied else "nothing to apply")
 
 
-async def _check(config: Config) -> None:
-    """The configuration, the database and the chain, without serving."""
-    async with AsyncExitStack() as stack:
-        dependencies = await open_dependencies(config, stack)
-        await check_chain(dependencies.rpc, config.addresses, dependencies.domains)
-    print("the configuration holds: the database answers, and the chain is the address book's")
-
-
 async def _budgets(config: Config) -> None:
     """From the database alone: it answers while the node is away."""
     database = open_database(config.database_url.reveal(), smallest=1, largest=2)
@@ -66,22 +64,44 @@ async def _budgets(config: Config) -> None:
         print(spender_table(await top_spenders(connection, _SPENDERS)))
 
 
+def note_build(release: str, unknown: Mapping[str, str | None]) -> None:
+    """What runs, for the metrics, and a line for each variable that looks like a setting and is none."""
+    metrics.build_info.labels(release).set(1)
+    metrics.unknown_variables.set(len(unknown))
+    for name, near in unknown.items():
+        log.warning("unknown variable", name=name, nearest=near)
+
+
 _COMMANDS: dict[str, tuple[str, Callable[[Config], Awaitable[None]]]] = {
     "serve": ("run the coordinator until SIGTERM", app.run),
     "migrate": ("bring the database up to date, then exit", _migrate),
-    "check": ("check the configuration against the database and the chain, then exit", _check),
     "budgets": ("print whose ops used most gas in the last 24 hours, then exit", _budgets),
 }
 
 
+_CHECK: Final = "look at everything that a start needs, print what is right and what is wrong, then exit"
+
+
+def _check(as_json: bool) -> int:
+    """The exit status: 1 when something is wrong."""
+    set_up_logging("error")  # the table tells what a warning would
+    rows = anyio.run(examine, os.environ, backend="asyncio", backend_options={"use_uvloop": True})
+    print(check_json(rows) if as_json else check_table(rows))
+    return 1 if any(row.right is False for row in rows) else 0
+
+
 def main() -> None:
-    """The exit status is 0 after an orderly stop, 1 when the daemon cannot run, 2 for a wrong command line."""
+    """The exit status is 0 after an orderly stop, 1 when the daemon cannot run or something is wrong, 2 for a wrong
+    command line."""
     arguments = _parser().parse_args()
     hide_memory()  # before a key is read
+    if arguments.command == "check":
+        sys.exit(_check(arguments.json))
     _, command = _COMMANDS[arguments.command]
     try:
         config = read_config(os.environ)
         set_up_logging(config.log_level, *_reporting(config))
+        note_build(RELEASE, unknown_settings(os.environ))
         anyio.run(command, config, backend="asyncio", backend_options={"use_uvloop": True})
     except* (Fatal, Retryable, OSError) as errors:
         for error in _leaves(errors):
@@ -103,9 +123,12 @@ def _parser() -> argparse.ArgumentParser:
         epilog=f"environment variables (besides ADDRESSES_FILE or ADDRESSES_JSON):\n{settings}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=RELEASE)
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     for name, (about, _) in _COMMANDS.items():
         commands.add_parser(name, help=about, description=about)
+    check = commands.add_parser("check", help=_CHECK, description=_CHECK)
+    check.add_argument("--json", action="store_true", help="for programs: a list of rows")
     # Listed here, run by `__main__`, which imports none of the daemon for it.
     commands.add_parser("market", help="deploy, verify and administer a market's contracts: `market --help`")
     return parser

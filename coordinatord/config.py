@@ -27,6 +27,7 @@ from coordinatord.environment import (
 )
 
 EscrowMode = Literal["off", "static", "mock"]
+PinStoreKind = Literal["filebase", "s3", "kubo"]
 
 
 @attrs.frozen(slots=True, kw_only=True)
@@ -66,11 +67,24 @@ class Config:
         "longest wait in that queue; beyond it relay_queue_timeout",
         10000,
     )
+    pin_store: PinStoreKind = variable(
+        "PIN_STORE",
+        choice("filebase", "s3", "kubo"),
+        "kind of object store: an S3 that pins and tells the content id (filebase), any other S3, or Kubo's RPC",
+        "filebase",
+    )
     pin_store_endpoint: str = variable("PIN_STORE_ENDPOINT", url, "object store that pins to IPFS")
-    pin_store_key: Secret = variable("PIN_STORE_KEY", secret, "access key", secret=True)
-    pin_store_secret: Secret = variable("PIN_STORE_SECRET", secret, "secret key", secret=True)
-    pin_store_bucket: str = variable("PIN_STORE_BUCKET", text, "bucket")
+    pin_store_key: Secret = variable(
+        "PIN_STORE_KEY", secret, "access key; Kubo: user of its RPC, if it wants one", Secret(""), secret=True
+    )
+    pin_store_secret: Secret = variable(
+        "PIN_STORE_SECRET", secret, "secret key; Kubo: that user's password", Secret(""), secret=True
+    )
+    pin_store_bucket: str = variable("PIN_STORE_BUCKET", text, "bucket; none with Kubo", "")
     pin_store_region: str = variable("PIN_STORE_REGION", text, "signing region", "us-east-1")
+    pin_gateway: str | None = variable(
+        "PIN_GATEWAY", url, "where clients read what is stored, before /ipfs/; only `coordinatord check` asks it", None
+    )
     max_blob_bytes: int = variable("MAX_BLOB_BYTES", integer(1024, 1_073_741_824), "largest file upload", 209_715_200)
     file_retention_seconds: int = variable(
         "FILE_RETENTION_SECONDS",
@@ -298,6 +312,7 @@ class Config:
     log_level: str = variable("LOG_LEVEL", choice("debug", "info", "warning", "error"), "least level logged", "info")
 
 
+ADDRESSES: Final = ("ADDRESSES_FILE", "ADDRESSES_JSON")  # read together, outside the fields
 _MOCK_ONLY: Final = (
     "ESCROW_ROTATE_INTERVAL_MS",
     "ESCROW_SWEEP_INTERVAL_MS",
@@ -330,12 +345,21 @@ def _check_together(config: Config, present: Mapping[str, str]) -> None:
                 raise Fatal(f"{name} is for ESCROW_MODE=mock only; unset it or change the mode")
     if config.peer_required and config.peer_url is None:
         raise Fatal("PEER_REQUIRED needs PEER_URL")
+    if config.pin_store != "kubo":
+        for name in ("PIN_STORE_KEY", "PIN_STORE_SECRET", "PIN_STORE_BUCKET"):
+            if not _is_set(config, name):
+                raise Fatal(f"{name} is required with PIN_STORE={config.pin_store}")
     if config.metrics_port == config.port:
         raise Fatal("METRICS_PORT must not be PORT")
     if config.relay_cancel_reserve_gas > config.relay_reserve_gas:
         raise Fatal("RELAY_CANCEL_RESERVE_GAS must not be above RELAY_RESERVE_GAS")
     if config.database_pool_min > config.database_pool_max:
         raise Fatal("DATABASE_POOL_MIN must not be above DATABASE_POOL_MAX")
+
+
+def _is_set(config: Config, name: str) -> bool:
+    value = getattr(config, name.lower())
+    return bool(value.reveal() if isinstance(value, Secret) else value)
 
 
 def _read_addresses(present: Mapping[str, str]) -> AddressBook:

@@ -22,8 +22,12 @@ from coordinatord.database.connections import Database, open_database
 from coordinatord.database.migrate import migrate
 from coordinatord.database.notices import Notices
 from coordinatord.files.files import FileStore
+from coordinatord.pins.addressed import AddressedStore
 from coordinatord.pins.containers import Containers, StorageBudgets
-from coordinatord.pins.store import PinStore, open_pin_store
+from coordinatord.pins.kubo import open_kubo
+from coordinatord.pins.pinned_sql import KeyBook, PinnedKeys
+from coordinatord.pins.store import PinningStore, PinStore, open_bucket
+from coordinatord.relayer.role import RelayerRole, role_in
 
 # What must be true of the chain before anything is signed or verified for it.
 
@@ -81,6 +85,10 @@ class Dependencies:
     rpc_for_callers: Rpc
     pins: PinStore
     notices: Notices
+    role: RelayerRole = attrs.field(
+        init=False,
+        default=attrs.Factory(lambda self: role_in(self.config.addresses, self.relayer.address), takes_self=True),
+    )
 
 
 async def open_dependencies(config: Config, stack: AsyncExitStack) -> Dependencies:
@@ -94,15 +102,7 @@ async def open_dependencies(config: Config, stack: AsyncExitStack) -> Dependenci
             statement_timeout=config.database_statement_timeout_s,
         )
     )
-    pins = await stack.enter_async_context(
-        open_pin_store(
-            config.pin_store_endpoint,
-            config.pin_store_bucket,
-            config.pin_store_key,
-            config.pin_store_secret,
-            config.pin_store_region,
-        )
-    )
+    pins = await open_pins(config, PinnedKeys(database), stack)
     node = config.rpc_url.reveal()
     rpc = await stack.enter_async_context(open_rpc(node))
     rpc_for_callers = await stack.enter_async_context(open_rpc(node, connections=_CONNECTIONS_FOR_CALLERS))
@@ -116,6 +116,17 @@ async def open_dependencies(config: Config, stack: AsyncExitStack) -> Dependenci
         pins=pins,
         notices=Notices(),
     )
+
+
+async def open_pins(config: Config, keys: KeyBook, stack: AsyncExitStack) -> PinStore:
+    """The pin store of the configured kind. `keys`: for those that know content ids alone."""
+    endpoint = config.pin_store_endpoint
+    user, password = config.pin_store_key, config.pin_store_secret
+    if config.pin_store == "kubo":
+        return await stack.enter_async_context(open_kubo(endpoint, user, password, keys))
+    bucket = open_bucket(endpoint, config.pin_store_bucket, user, password, config.pin_store_region)
+    requests = await stack.enter_async_context(bucket)
+    return PinningStore(requests) if config.pin_store == "filebase" else AddressedStore(requests, keys)
 
 
 async def prepare(dependencies: Dependencies, patience: StartupPatience) -> None:

@@ -4,9 +4,10 @@ A field declares its variable, its default, its range and a sentence for the ope
 the variable's name. A secret may come from a systemd credential named like the variable, in lower case.
 """
 
+import difflib
 import ipaddress
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -20,6 +21,10 @@ T = TypeVar("T")
 
 _REQUIRED: Final = object()
 _ORIGIN: Final = re.compile(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?", re.ASCII)
+_VARIABLE: Final = re.compile(r"[A-Z][A-Z0-9_]*", re.ASCII)
+_NEAR: Final = 0.84  # of 1: one or two letters of a name
+# What systemd and shells set that begins as a setting does.
+_NOT_OURS: Final = frozenset({"CREDENTIALS_DIRECTORY", "JOURNAL_STREAM", "LOGS_DIRECTORY", "LOG_NAMESPACE"})
 _KEY: Final = re.compile(r"(0x)?[0-9a-fA-F]{64}", re.ASCII)
 
 
@@ -126,6 +131,22 @@ def read_fields(fields: Sequence["attrs.Attribute[Any]"], present: Mapping[str, 
         else:
             values[field.name] = about["default"]
     return values
+
+
+def unknown_variables(environ: Mapping[str, str], known: Collection[str]) -> dict[str, str | None]:
+    """Variables that look like settings and are none, with the setting that each is nearest to, if one is near.
+
+    A name looks like one when it begins as one does, or is spelt almost like one.
+    """
+    beginnings = {name.partition("_")[0] for name in known if "_" in name} - {"SENTRY"}  # its SDK has more of its own
+    found: dict[str, str | None] = {}
+    for name in sorted(set_variables(environ)):
+        if name in known or name in _NOT_OURS or not _VARIABLE.fullmatch(name):
+            continue
+        near = difflib.get_close_matches(name, known, n=1, cutoff=_NEAR)
+        if near or (name.partition("_")[0] in beginnings and "_" in name):
+            found[name] = near[0] if near else None
+    return found
 
 
 def _credential(path: Path) -> str | None:

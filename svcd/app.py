@@ -16,7 +16,7 @@ import attrs
 import structlog
 import trio
 
-from common.daemon.process import Systemd
+from common.daemon.process import RELEASE, Systemd
 from common.messages.providers import Ask
 from svcd import metrics
 from svcd.backends.backend import watch
@@ -97,7 +97,7 @@ class Daemon:
                     begin(model)
                 intake.start_soon(asks.run)
                 intake.start_soon(Catalogue(ground.coordinator, ground.equipment, ground.model_ids, begin).run)
-                log.info("working", provider_id=ground.provider_id, models=sorted(ground.offered))
+                log.info("working", release=RELEASE, provider_id=ground.provider_id, models=sorted(ground.offered))
                 await self.drain.begun.wait()
                 stopping()
                 log.info("stopping", held=ground.slots.held, grace_seconds=ground.config.shutdown_grace_seconds)

@@ -4,14 +4,13 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import TypeVar
 
 import trio
 
 from common.daemon.logs import set_up_logging
-from common.daemon.process import Fatal, hide_memory
+from common.daemon.process import RELEASE, Fatal, hide_memory
 from common.scalars import hex_of
 from svcd import app
 from svcd.base.keys import BOX_FILE, WALLET_FILE, create_identity
@@ -53,7 +52,7 @@ def _run(arguments: list[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="svcd", description="Provide compute to the market of sealed jobs.")
-    parser.add_argument("--version", action="version", version=version("sealed-job-coordinator"))
+    parser.add_argument("--version", action="version", version=RELEASE)
     commands = parser.add_subparsers(title="commands", required=True, metavar="command")
 
     def configured(name: str, about: str, act: Callable[[T], int], read: Callable[[Path], T]) -> None:

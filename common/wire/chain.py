@@ -18,11 +18,13 @@ class ReadinessFields(Shape, Generic[N], frozen=True):
     cursor: N | None = None
     head_block: N | None = None
     lag: N | None = None
+    code: str | None = None
 
 
 class ReadinessShape(ReadinessFields[Digits], frozen=True, kw_only=True):
     reason: Literal["ready", "cold_start", "trailing", "reorg", "chain_unreachable"]
     lag: SignedDigits | None
+    code: Omittable[Literal["stopping", "no_relayer_role"]] = None
 
 
 class ContractsShape(Shape, frozen=True):

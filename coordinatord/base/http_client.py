@@ -7,7 +7,7 @@
 A request ends with a response or with NoAnswer.
 """
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any, Final, Protocol
 
@@ -65,10 +65,10 @@ class HttpResponse:
 
 class Http(Protocol):
     """Sends one request; the response is closed when its block ends. `url` is quoted already. Redirections are not
-    followed."""
+    followed. Content of unknown length is sent in chunks, once."""
 
     def __call__(
-        self, method: str, url: str, headers: Mapping[str, str], content: Sequence[bytes] = ()
+        self, method: str, url: str, headers: Mapping[str, str], content: Sequence[bytes] | AsyncIterable[bytes] = ()
     ) -> AbstractAsyncContextManager[HttpResponse]: ...
 
 
@@ -83,11 +83,13 @@ async def open_http(
 
         @asynccontextmanager
         async def http(
-            method: str, url: str, headers: Mapping[str, str], content: Sequence[bytes] = ()
+            method: str, url: str, headers: Mapping[str, str], content: Sequence[bytes] | AsyncIterable[bytes] = ()
         ) -> AsyncIterator[HttpResponse]:
             with _answering(within=3 * patience) as until_answered:
                 data: bytes | _Content | None
-                if sum(len(piece) for piece in content) <= _JOINED_BYTES:
+                if isinstance(content, AsyncIterable):
+                    data = _Content(content, until_answered, patience)
+                elif sum(len(piece) for piece in content) <= _JOINED_BYTES:
                     data = b"".join(content) or None
                 else:
                     data = _Content(content, until_answered, patience)
@@ -102,17 +104,20 @@ async def open_http(
 
 class _Content(aiohttp.Payload):
     """Pieces of a request's body. aiohttp may send them a second time, when a kept connection turns out to be closed:
-    they start from the first then. The deadline moves with each piece."""
+    they start from the first then. (It does so with no POST, and pieces that come but once are those of a POST.) The
+    deadline moves with each piece."""
 
-    def __init__(self, pieces: Sequence[bytes], deadline: anyio.CancelScope, patience: float) -> None:
+    def __init__(
+        self, pieces: Sequence[bytes] | AsyncIterable[bytes], deadline: anyio.CancelScope, patience: float
+    ) -> None:
         super().__init__(pieces)
-        self._size = sum(len(piece) for piece in pieces)
+        self._size = None if isinstance(pieces, AsyncIterable) else sum(len(piece) for piece in pieces)
         self._pieces = pieces
         self._deadline = deadline
         self._patience = patience
 
     async def write(self, writer: AbstractStreamWriter) -> None:
-        for piece in self._pieces:
+        async for piece in _one_by_one(self._pieces):
             self._deadline.deadline = anyio.current_time() + self._patience
             await writer.write(piece)
         self._deadline.deadline = anyio.current_time() + 3 * self._patience
@@ -122,6 +127,15 @@ class _Content(aiohttp.Payload):
 
     def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
         raise TypeError("content of any size is not text")
+
+
+async def _one_by_one(pieces: Sequence[bytes] | AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    if isinstance(pieces, AsyncIterable):
+        async for piece in pieces:
+            yield piece
+    else:
+        for piece in pieces:
+            yield piece
 
 
 @asynccontextmanager

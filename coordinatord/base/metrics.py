@@ -6,6 +6,17 @@ REGISTRY = CollectorRegistry(auto_describe=True)
 
 _LATENCY = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
+build_info = Gauge("coordinatord_build_info", "1, by the version that runs", ["version"], registry=REGISTRY)
+unknown_variables = Gauge(
+    "coordinatord_unknown_variables", "Environment variables that look like settings and are none", registry=REGISTRY
+)
+clock_ahead = Gauge(
+    "coordinatord_clock_ahead_seconds",
+    "Time that this clock is ahead of another's, by whose",
+    ["source"],
+    registry=REGISTRY,
+)
+
 http_requests = Histogram(
     "coordinatord_http_request_seconds",
     "Time from the first byte of a request's head to the last byte of its answer",
@@ -92,6 +103,12 @@ stored_bytes = Gauge(
 )
 relayer_balance = Gauge(
     "coordinatord_relayer_balance_wei", "Native balance of the relayer account", ["account"], registry=REGISTRY
+)
+relayer_role = Gauge(
+    "coordinatord_relayer_role",
+    "1 while the registries know the account for a relayer; without it nothing is posted or settled",
+    ["account"],
+    registry=REGISTRY,
 )
 
 index_cursor = Gauge("coordinatord_index_cursor_block", "Last block indexed", registry=REGISTRY)

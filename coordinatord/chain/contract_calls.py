@@ -4,7 +4,7 @@ Every read names the code that a caller hears when the node answers it with an e
 provider id" and "could not read the job" stay apart.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import attrs
@@ -30,14 +30,14 @@ class Reverted:
 class View:
     """A call of a view function, or of any function to see whether it would revert. `code` is for its failure.
 
-    `block` is a tag or a quantity.
+    `block` is a tag, a quantity, or names a block by its hash.
     """
 
     target: bytes
     calldata: bytes
     code: str
     sender: bytes | None = None
-    block: str = "latest"
+    block: str | Mapping[str, str] = "latest"
 
     def as_call(self) -> RpcCall:
         transaction = {"to": hex_of(self.target), "data": hex_of(self.calldata)}

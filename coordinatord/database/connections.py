@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import anyio
 import asyncpg
+import attrs
 import tenacity
 
 from common.daemon.process import Fatal
@@ -205,6 +206,23 @@ class Database:
             raise database_unavailable(error) from error
         await _notice_silence(connection)
         return connection
+
+
+@attrs.frozen(slots=True)
+class ServerFacts:
+    """Of PostgreSQL itself. `clock`: its time, in Unix seconds."""
+
+    version: str
+    max_connections: int
+    clock: float
+
+
+async def server_facts(connection: Connection) -> ServerFacts:
+    row = await connection.fetchrow(
+        "select current_setting('server_version') as version, current_setting('max_connections')::integer as most,"
+        " extract(epoch from clock_timestamp())::float8 as clock"
+    )
+    return ServerFacts(row["version"], row["most"], row["clock"])
 
 
 def database_unavailable(cause: BaseException) -> Retryable:

@@ -4,6 +4,8 @@ import hashlib
 import re
 from importlib import resources
 
+import attrs
+
 from common.daemon.process import Fatal
 from coordinatord.database.connections import Connection
 
@@ -38,6 +40,35 @@ async def migrate(connection: Connection) -> list[str]:
             )
             fresh.append(name)
         return fresh
+
+
+@attrs.frozen(slots=True)
+class SchemaState:
+    """A database's migrations beside those of this release."""
+
+    applied: int
+    missing: tuple[str, ...]
+    unknown: tuple[str, ...]
+    changed: tuple[str, ...]
+
+
+async def compare(connection: Connection) -> SchemaState:
+    """Reads alone: nothing is applied, and no lock is taken."""
+    files = _migrations()
+    if await connection.fetchval("select to_regclass('migrations')") is None:
+        return SchemaState(0, tuple(name for name, _ in files.values()), (), ())
+    rows = await connection.fetch("select number, name, sha256 from migrations order by number")
+    applied = {row["number"]: row for row in rows}
+    return SchemaState(
+        applied=len(applied),
+        missing=tuple(name for number, (name, _) in sorted(files.items()) if number not in applied),
+        unknown=tuple(row["name"] for number, row in applied.items() if number not in files),
+        changed=tuple(
+            name
+            for number, (name, sql) in sorted(files.items())
+            if number in applied and applied[number]["sha256"] != hashlib.sha256(sql.encode()).digest()
+        ),
+    )
 
 
 def _migrations() -> dict[int, tuple[str, str]]:

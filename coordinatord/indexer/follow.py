@@ -1,5 +1,6 @@
 """The indexer: backfill in bulk, then block by block, for as long as this process holds the role."""
 
+import time
 from typing import Final
 
 import asyncpg
@@ -130,6 +131,8 @@ class IndexFollower:
     async def _target(self) -> BlockHeader:
         head = await self._source.head()
         metrics.index_head.set(head.height)
+        # A block may be as old as it likes: only that it is ahead says something of a clock.
+        metrics.clock_ahead.labels("chain").set(min(0.0, time.time() - head.time))
         if self._position is not None:  # readiness says the same, but only when somebody asks for it
             metrics.index_lag.set(head.height - self._position.block_number)
         depth = self._settings.confirmations

@@ -31,6 +31,7 @@ from coordinatord.pins.containers import Containers, result_key
 from coordinatord.relayer.budgets import GasBudgets, gas_estimate
 from coordinatord.relayer.outbox_sql import NewRelay, Priority, RelayKind
 from coordinatord.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, Relaying, RelayMined
+from coordinatord.relayer.role import require_role
 
 LONGEST_EVIDENCE: Final = limits.EVIDENCE_BYTES
 _SIGNED = "the provider wallet's signature over the op"
@@ -266,7 +267,9 @@ class Ops:
         view = self.jobs.would_accept(_settle_calldata(op, posted, _ANY_CID), self.relayer)
         (answer,) = await read_many(self.jobs.rpc, [view], "rpc_internal")
         if isinstance(answer, Reverted):
-            return RefusedByChain(decode_error(answer.data), answer.data)
+            name = decode_error(answer.data)
+            require_role(name)
+            return RefusedByChain(name, answer.data)
         result = op.result if op.result is not None else b""
         key = result_key(op.job_id, result)
         async with self.containers.holding(key, op.job_id, result, signer, bounded=False) as holding:

@@ -39,6 +39,7 @@ from coordinatord.pins.containers import Containers, Holding, container_key
 from coordinatord.relayer.budgets import Admitted, GasBudgets, Promises, insufficient
 from coordinatord.relayer.outbox_sql import NewRelay, Priority, Promise, RelayKind
 from coordinatord.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, Relaying, RelayMined
+from coordinatord.relayer.role import require_role
 
 _LARGE: Final = 1 << 16  # hashing more than this is left to a thread
 # Stands in for a content id while the chain is asked whether it would take the post at all.
@@ -143,7 +144,9 @@ class Submissions:
         facts = await ask_chain(self.registry, token, [paid], trial=trial)
         require(paid, facts.check)
         if facts.refusal is not None:
-            return RefusedByChain(decode_error(facts.refusal.data), facts.refusal.data)
+            name = decode_error(facts.refusal.data)
+            require_role(name)
+            return RefusedByChain(name, facts.refusal.data)
         balance = facts.balances.get(body.owner)
         promise = await self.promises.promise(admitted.standing, body.owner, paid.amount, balance)
         if promise is None and not await self.budgets.is_under_way(body.job_id):

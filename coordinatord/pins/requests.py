@@ -10,7 +10,9 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from email.utils import parsedate_to_datetime
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Final, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -19,10 +21,10 @@ import attrs
 from anyio import to_thread
 
 from common.daemon.process import Secret
+from coordinatord.base import metrics
 from coordinatord.base.concurrency import ThreadPipe
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import Http, HttpResponse, NoResponse, UnfitResponse
-from coordinatord.base.metrics import store_requests
 
 _LONGEST_CONTENT: Final = 32 << 20  # that is read whole: a container that a request carried has up to 15 MiB
 _LONGEST_ANSWER: Final = 1 << 20  # to content that was put
@@ -100,15 +102,20 @@ class RequestSigner:
         self._clock = clock
         self._date, self._key = "", b""
 
-    def headers(self, method: str, url: str, sha256: bytes) -> dict[str, str]:
+    def headers(
+        self, method: str, url: str, sha256: bytes, more: Mapping[str, str] = MappingProxyType({})
+    ) -> dict[str, str]:
         """The headers that authorise this very request, for the next minutes. `sha256` is that of its content. The
-        path and the query of `url` are quoted, and every parameter has its `=`."""
+        path and the query of `url` are quoted, and every parameter has its `=`. `more`: others to be signed, in lower
+        case; S3 wants that of all that begin with `x-amz-`."""
         at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self._clock()))
         parts, content = urlsplit(url), sha256.hex()
         host = parts.netloc.removesuffix(_OWN_PORTS.get(parts.scheme, ""))
         query = "&".join(sorted(parts.query.split("&")))
-        headers = f"host:{host}\nx-amz-content-sha256:{content}\nx-amz-date:{at}\n"
-        request = f"{method}\n{parts.path}\n{query}\n{headers}\n{_SIGNED}\n{content}"
+        named = {"host": host, "x-amz-content-sha256": content, "x-amz-date": at, **more}
+        signed = ";".join(sorted(named)) if more else _SIGNED
+        headers = "".join(f"{name}:{named[name]}\n" for name in signed.split(";"))
+        request = f"{method}\n{parts.path}\n{query}\n{headers}\n{signed}\n{content}"
         scope = f"{at[:8]}/{self._region}/s3/aws4_request"
         text = f"AWS4-HMAC-SHA256\n{at}\n{scope}\n{hashlib.sha256(request.encode()).hexdigest()}"
         signature = _hmac(self._key_of(at[:8]), text).hex()
@@ -116,7 +123,8 @@ class RequestSigner:
         return {
             "x-amz-date": at,
             "x-amz-content-sha256": content,
-            "authorization": f"AWS4-HMAC-SHA256 {credential}, SignedHeaders={_SIGNED}, Signature={signature}",
+            "authorization": f"AWS4-HMAC-SHA256 {credential}, SignedHeaders={signed}, Signature={signature}",
+            **more,
         }
 
     def _key_of(self, date: str) -> bytes:
@@ -154,21 +162,33 @@ class StoreRequests:
         self._attempts = attempts
 
     async def send(
-        self, operation: str, method: str, key: str, *, query: str = "", payload: Payload | None = None
+        self,
+        operation: str,
+        method: str,
+        key: str,
+        *,
+        query: str = "",
+        payload: Payload | None = None,
+        more: Mapping[str, str] = MappingProxyType({}),
     ) -> Answered:
-        """The answer, whole; it is a 2xx. `operation` is the metric's label."""
+        """The answer, whole; it is a 2xx. `operation` is the metric's label; `more`: headers, in lower case."""
         url = f"{self._root}/{quote(key, safe='/')}{'?' + query if query else ''}"
         content = payload if payload is not None else Payload()
-        return await self._insist(lambda: self._once(operation, method, url, content))
+        return await insist(self._attempts, lambda: self._once(operation, method, url, content, more))
 
-    async def _once(self, operation: str, method: str, url: str, payload: Payload) -> Answered:
+    def path(self, key: str) -> str:
+        """The key as a copy names its source."""
+        return f"{urlsplit(self._root).path}/{quote(key, safe='/')}"
+
+    async def _once(self, operation: str, method: str, url: str, payload: Payload, more: Mapping[str, str]) -> Answered:
         # The length is said ahead, so that pieces are not sent in chunks of their own, which S3 does not take.
-        headers = {**self._signer.headers(method, url, payload.sha256), "content-length": str(payload.size)}
+        headers = {**self._signer.headers(method, url, payload.sha256, more), "content-length": str(payload.size)}
         longest = _LONGEST_CONTENT if method == "GET" else _LONGEST_ANSWER
-        with _observed(operation):
+        with observed(operation):
             async with self._http(method, url, headers, payload.pieces) as response:
                 with anyio.fail_after(_WHOLE_WITHIN):
                     answered = Answered(response.status, response.headers, await response.read(longest))
+            STORE_CLOCK.compare(answered.headers)
             _require_success(answered.status, method, url)
         return answered
 
@@ -181,7 +201,7 @@ class StoreRequests:
         url = f"{self._root}/{quote(key, safe='/')}"
         wanted = {} if first == 0 and last is None else {"range": f"bytes={first}-{'' if last is None else last}"}
         async with AsyncExitStack() as stack:
-            response = await self._insist(lambda: self._opened(operation, url, wanted, stack))
+            response = await insist(self._attempts, lambda: self._opened(operation, url, wanted, stack))
             try:
                 yield response
             except NoResponse as error:
@@ -190,7 +210,7 @@ class StoreRequests:
     async def _opened(self, operation: str, url: str, wanted: Mapping[str, str], stack: AsyncExitStack) -> HttpResponse:
         """Closed with `stack`, once it is one to be read."""
         headers = {**self._signer.headers("GET", url, _NOTHING), **wanted}
-        with _observed(operation):
+        with observed(operation):
             async with AsyncExitStack() as opening:
                 response = await opening.enter_async_context(self._streams("GET", url, headers))
                 _require_success(response.status, "GET", url)
@@ -198,20 +218,49 @@ class StoreRequests:
                 await stack.enter_async_context(opening.pop_all())
         return response
 
-    async def _insist(self, once: Callable[[], Awaitable[T]]) -> T:
-        """By hand: tenacity would add a tenth to what a request costs, and a batch makes one for each line."""
-        for attempt in range(self._attempts - 1):
-            try:
-                return await once()
-            except Retryable as error:
-                if error.code != "store_unavailable":
-                    raise
-            await anyio.sleep(random.uniform(0, min(_FIRST_WAIT * 2**attempt, _LONGEST_WAIT)))  # noqa: S311 - keeps no secret
-        return await once()
+
+async def insist(attempts: int, once: Callable[[], Awaitable[T]]) -> T:
+    """By hand: tenacity would add a tenth to what a request costs, and a batch makes one for each line."""
+    for attempt in range(attempts - 1):
+        try:
+            return await once()
+        except Retryable as error:
+            if error.code != "store_unavailable":
+                raise
+        await anyio.sleep(random.uniform(0, min(_FIRST_WAIT * 2**attempt, _LONGEST_WAIT)))  # noqa: S311 - keeps no secret
+    return await once()
+
+
+class StoreClock:
+    """This clock beside the store's, by the date of an answer now and then."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def compare(self, headers: Mapping[str, str]) -> None:
+        now = time.time()
+        if now < self._next:
+            return
+        self._next = now + _COMPARED_EVERY
+        ahead = clock_ahead(headers, now)
+        if ahead is not None:
+            metrics.clock_ahead.labels("pin store").set(ahead)
+
+
+def clock_ahead(headers: Mapping[str, str], now: float) -> float | None:
+    """Seconds that `now` is ahead of an answer's date. The header has whole seconds, cut off."""
+    try:
+        return now - (parsedate_to_datetime(headers["date"]).timestamp() + 0.5)
+    except (KeyError, ValueError):
+        return None
+
+
+_COMPARED_EVERY: Final = 60.0  # seconds
+STORE_CLOCK: Final = StoreClock()
 
 
 @contextmanager
-def _observed(operation: str) -> Iterator[None]:
+def observed(operation: str) -> Iterator[None]:
     """Times one request, and turns its failures into Retryable."""
     started = time.perf_counter()
     outcome = "unavailable"
@@ -227,7 +276,7 @@ def _observed(operation: str) -> Iterator[None]:
     except (NoResponse, TimeoutError) as error:
         raise unavailable(str(error) or type(error).__name__) from error
     finally:
-        store_requests.labels(operation, outcome).observe(time.perf_counter() - started)
+        metrics.store_requests.labels(operation, outcome).observe(time.perf_counter() - started)
 
 
 def unavailable(why: str) -> Retryable:

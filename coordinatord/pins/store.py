@@ -7,8 +7,8 @@ could not be fetched again.
 import re
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from typing import Final, TypeAlias
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Final, Protocol, TypeAlias
 from urllib.parse import quote
 from xml.sax.saxutils import escape
 
@@ -16,7 +16,7 @@ import anyio
 import attrs
 import structlog
 
-from common.cid import Cid, parse_cid
+from common.cid import Cid, dag_leaf, read_cid
 from common.daemon.process import Secret
 from common.refusal import Refused
 from coordinatord.base.concurrency import ThreadPipe, read_ahead, thread_pipe
@@ -116,10 +116,10 @@ def _named(upload: str) -> str:
 _CONNECTIONS: Final = 32
 SINGLE_BYTES: Final = 8 << 20  # up to this, content goes in one request
 _PIECE_BYTES: Final = 1 << 20
-_RAW_LEAF_BYTES: Final = 1 << 18  # no store imports so little as more than one block
+_ONE_BLOCK_BYTES: Final = 1 << 18  # no store imports so little as more than one block
 
 
-async def _nothing(_: str) -> None:
+async def no_parts(_: str) -> None:
     pass
 
 
@@ -129,17 +129,51 @@ class Pinned:
     size: int
 
 
-class PinStore:
+class PinStore(Protocol):
+    """Objects by the coordinator's own keys. Content of one id may stand under several keys."""
+
+    async def put(self, key: str, content: bytes) -> Pinned:
+        """Store content that is at hand; large content goes in parts."""
+        ...
+
+    async def put_pieces(self, key: str, pieces: AsyncIterable[bytes], *, before_part: BeforePart = no_parts) -> Pinned:
+        """Store content as it comes, in constant memory. Nothing is left in the store if it does not come whole."""
+        ...
+
+    async def abort(self, key: str, upload: str) -> None:
+        """End the store's upload that a `before_part` was told of, if it has not ended."""
+        ...
+
+    async def holds(self, key: str) -> bool: ...
+
+    async def get(self, key: str) -> bytes:
+        """Retryable `object_missing` when the store does not hold it."""
+        ...
+
+    def read(
+        self, key: str, *, first: int = 0, last: int | None = None
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """The object piece by piece, or its bytes from `first` to `last` inclusive."""
+        ...
+
+    async def delete(self, key: str) -> None:
+        """Remove the object; removing what is not there succeeds."""
+        ...
+
+
+class PinningStore:
+    """An S3 store that pins what it is given, and says under which content id (Filebase, and the devnet's)."""
+
     def __init__(self, requests: StoreRequests) -> None:
         self._requests = requests
 
     async def put(self, key: str, content: bytes) -> Pinned:
         """Store content that is at hand; large content goes in parts."""
         if len(content) > SINGLE_BYTES:
-            return await self.put_pieces(key, _pieces(content))
+            return await self.put_pieces(key, pieces_of(content))
         return await self._put_whole(key, await payload_of(content))
 
-    async def put_pieces(self, key: str, pieces: AsyncIterable[bytes], *, before_part: BeforePart = _nothing) -> Pinned:
+    async def put_pieces(self, key: str, pieces: AsyncIterable[bytes], *, before_part: BeforePart = no_parts) -> Pinned:
         """Store content as it comes, in constant memory. Nothing is left in the store if it does not come whole.
 
         Pieces of some hundred KiB are the fastest: each is hashed in a thread and sent without a copy.
@@ -180,8 +214,7 @@ class PinStore:
         if cid_header(response.headers) == own:  # as for every line of a batch: nothing is left to be read or checked
             return Pinned(own, payload.size)
         cid = await self._cid(response, key)
-        if (cid.codec == "raw" or payload.size <= _RAW_LEAF_BYTES) and cid.digest != payload.sha256:
-            raise rejected("its content id is another content's")
+        require_of_content(cid, payload)
         return Pinned(str(cid), payload.size)
 
     async def cid_of(self, key: str) -> str | None:
@@ -217,12 +250,21 @@ class PinStore:
     async def _cid(self, response: Answered, key: str) -> Cid:
         text = cid_header(response.headers) or await self.cid_of(key)
         try:
-            return parse_cid(text, "cid")
+            return read_cid(text, "cid")
         except Refused as wrong:
             raise rejected(f"its content id {text!r} is none: {wrong}") from wrong
 
 
-async def _pieces(content: bytes) -> AsyncIterator[bytes]:
+def require_of_content(cid: Cid, payload: Payload) -> None:
+    """Raises Retryable where this cannot be the content's id. One block is a raw leaf or, as in CIDv0, a node of
+    dag-pb; the id of more depends on how the store cuts it, which only the store knows."""
+    if cid.digest == payload.sha256 and cid.codec == "raw":
+        return
+    if cid.codec == "raw" or (payload.size <= _ONE_BLOCK_BYTES and cid != dag_leaf(b"".join(payload.pieces))):
+        raise rejected("its content id is another content's")
+
+
+async def pieces_of(content: bytes) -> AsyncIterator[bytes]:
     with memoryview(content) as view:
         for start in range(0, len(content), _PIECE_BYTES):
             yield bytes(view[start : start + _PIECE_BYTES])
@@ -236,11 +278,20 @@ def bucket_url(endpoint: str, bucket: str) -> str:
 @asynccontextmanager
 async def open_pin_store(
     endpoint: str, bucket: str, access_key: Secret, secret_key: Secret, region: str, *, patience: float = 30.0
-) -> AsyncIterator[PinStore]:
+) -> AsyncIterator[PinningStore]:
     """`patience`: seconds between any two bytes; connecting gets a third of it."""
+    async with open_bucket(endpoint, bucket, access_key, secret_key, region, patience=patience) as requests:
+        yield PinningStore(requests)
+
+
+@asynccontextmanager
+async def open_bucket(
+    endpoint: str, bucket: str, access_key: Secret, secret_key: Secret, region: str, *, patience: float = 30.0
+) -> AsyncIterator[StoreRequests]:
+    """Connections to one bucket, in the same way."""
     signer = RequestSigner(access_key, secret_key, region)
     async with (
         open_http(connections=_CONNECTIONS, patience=patience, connecting=patience / 3) as http,
         open_http(connections=_CONNECTIONS, patience=patience, connecting=patience / 3) as streams,
     ):
-        yield PinStore(StoreRequests(http, bucket_url(endpoint, bucket), signer, streams=streams))
+        yield StoreRequests(http, bucket_url(endpoint, bucket), signer, streams=streams)

@@ -13,6 +13,7 @@ from coordinatord.chain.rpc_errors import RpcError
 from coordinatord.relayer.coalesce import GasBook, TxRoom
 from coordinatord.relayer.fees import NO_CEILING, FeeCeiling, FeeMarket, HeadBlock, believed_base_fee, believed_tip
 from coordinatord.relayer.pending import Life, PendingTx, PendingTxs
+from coordinatord.relayer.role import RelayerRole
 
 _DEFAULT_TIP: Final = 1_000_000_000  # where a node does not advise one
 _HISTORY: Final = "0x10"  # blocks whose tips a node's advice is held against
@@ -47,6 +48,7 @@ class RelayerAccount:
     head: int = 0
     taken: int = 0  # transactions that a node took, in this term
     unserved_rounds: int = 0  # of sending, in a row, that the endpoint refused to serve
+    role: RelayerRole | None = None  # None: taken for granted
 
     @property
     def address(self) -> bytes:
@@ -56,6 +58,10 @@ class RelayerAccount:
     def spendable(self) -> int:
         """The balance less what pending transactions may take of it."""
         return self.balance - self.pending.cost
+
+    @property
+    def lacks_role(self) -> bool:
+        return self.role is not None and self.role.is_missing
 
     @property
     def life(self) -> Life:
@@ -84,12 +90,13 @@ class RelayerAccount:
         """Nonce, balance and fees as of `block`, in one request; by its hash, so that no other branch answers."""
         address = "0x" + self.address.hex()
         at = {"blockHash": block.hash}
-        nonce, balance, tip, history = await rpc.batch(
+        nonce, balance, tip, history, *roles = await rpc.batch(
             [
                 RpcCall("eth_getTransactionCount", (address, at)),
                 RpcCall("eth_getBalance", (address, at)),
                 RpcCall("eth_maxPriorityFeePerGas"),
                 RpcCall("eth_feeHistory", (_HISTORY, "latest", (_PERCENTILE,))),
+                *(self.role.calls(at) if self.role is not None else ()),
             ]
         )
         if isinstance(nonce, RpcError):
@@ -108,6 +115,8 @@ class RelayerAccount:
             # The node's own forecast is last in the list.
             base_fee = believed_base_fee(base_fee, quantity(told.baseFeePerGas[-1]) if told.baseFeePerGas else 0)
         self.market = FeeMarket(base_fee, advised)
+        if self.role is not None:
+            self.role.hear(roles)
         self.room.block_gas_limit = block.gas_limit
         self.head = block.number
 

@@ -21,8 +21,9 @@ from coordinatord.relayer import outbox_sql
 from coordinatord.relayer.account import RelayerAccount
 from coordinatord.relayer.coalesce import Planned, Rank, Simulated, coalesce, in_flight, rank_of
 from coordinatord.relayer.fees import offer
-from coordinatord.relayer.outbox_sql import Ending, WaitingRelay
+from coordinatord.relayer.outbox_sql import Ending, RelayKind, WaitingRelay
 from coordinatord.relayer.resolution import inconclusive
+from coordinatord.relayer.role import LACKING, WITHOUT_ROLE
 from coordinatord.relayer.settings import Floors, RelayerSettings, affordable
 from coordinatord.relayer.signing import sign_planned
 from coordinatord.relayer.simulate import NoVerdict, WouldPass, WouldRevert, simulate
@@ -55,8 +56,7 @@ class RelayIntake:
         if room <= 0:
             return Round(moved=False, signed=False)
         async with self._term.transaction() as connection:
-            most = min(_TAKEN_AT_ONCE, room * self._settings.coalesce_max)
-            relays = await outbox_sql.take(connection, most, self._of_batches())
+            relays = await self._take(connection, room)
             if not relays:
                 return Round(moved=False, signed=False)
             simulated, endings = await self._examine(connection, relays)
@@ -75,9 +75,22 @@ class RelayIntake:
             metrics.relay_outcomes.labels(kinds[ending.id].value, ending.reason or ending.state).inc()
         return Round(moved=bool(signed or endings), signed=bool(signed))
 
+    async def _take(self, connection: Connection, room: int) -> Sequence[WaitingRelay]:
+        most = min(_TAKEN_AT_ONCE, room * self._coalesce_max)
+        if not self._account.lacks_role:
+            return await outbox_sql.take(connection, most, self._of_batches())
+        # Another account may have it, so the rest is left where it is. Settles outlast the queue's timeout.
+        await outbox_sql.hold_kind(connection, RelayKind.SETTLE, _HELD_FOR)
+        return await outbox_sql.take(connection, most, self._of_batches(), WITHOUT_ROLE)
+
+    @property
+    def _coalesce_max(self) -> int:
+        """Without the role, each by itself: `relay(bytes[])` is for relayers."""
+        return 1 if self._account.lacks_role else self._settings.coalesce_max
+
     def _planned(self, simulated: Sequence[Simulated]) -> list[Planned]:
         room = self._account.room.at(anyio.current_time())
-        return coalesce(simulated, most=self._settings.coalesce_max, room=room)
+        return coalesce(simulated, most=self._coalesce_max, room=room)
 
     def _paid(self, plans: Sequence[Planned], simulated: Sequence[Simulated]) -> tuple[list[Planned], list[Planned]]:
         """(what the funds pay for, the rest). Exits that they do not pay for together go one by one."""
@@ -121,7 +134,7 @@ class RelayIntake:
             match verdict:
                 case WouldPass(gas):
                     simulated.append(Simulated.of(relay, gas, self._account.gas))
-                case WouldRevert() if relay.id in waiting:
+                case WouldRevert(name) if relay.id in waiting or name in LACKING:
                     pass  # it stays queued
                 case WouldRevert(name, raw):
                     endings.append(Ending(relay.id, "refused", name, raw))

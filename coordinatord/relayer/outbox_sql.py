@@ -238,27 +238,31 @@ class WaitingRelay:
     requeued: int
 
 
-async def take(connection: Connection, limit: int, batch_limit: int) -> list[WaitingRelay]:
+async def take(
+    connection: Connection, limit: int, batch_limit: int, kinds: Iterable[RelayKind] | None = None
+) -> list[WaitingRelay]:
     """The next relays to sign, locked until the transaction ends; those that another account holds are passed by, and
-    those that wait for an older one.
+    those that wait for an older one. `kinds`: all, unless given.
 
     Of batches at most `batch_limit`: who waits for an answer waits behind them for one round.
     """
-    rows = await _take(connection, "priority < 3", limit)
+    named = None if kinds is None else [kind.value for kind in kinds]
+    rows = await _take(connection, "priority < 3", limit, named)
     if len(rows) < limit:
-        rows += await _take(connection, "priority = 3", min(limit - len(rows), batch_limit))
+        rows += await _take(connection, "priority = 3", min(limit - len(rows), batch_limit), named)
     return [
         WaitingRelay(r["id"], RelayKind(r["kind"]), r["target"], r["calldata"], r["priority"], r["requeued"])
         for r in rows
     ]
 
 
-async def _take(connection: Connection, which: str, limit: int) -> "list[asyncpg.Record]":
+async def _take(connection: Connection, which: str, limit: int, kinds: list[str] | None) -> "list[asyncpg.Record]":
     rows: list[asyncpg.Record] = await connection.fetch(
         f"select id, kind, target, calldata, priority, requeued from relays where state = 'queued' and {which}"
-        f" and not {_WAITS_FOR_OLDER}"
+        f" and not {_WAITS_FOR_OLDER} and ($2::text[] is null or kind::text = any($2::text[]))"
         " order by priority, id limit $1 for update skip locked",
         limit,
+        kinds,
     )
     return rows
 
@@ -298,6 +302,16 @@ async def hold(connection: Connection, relay_ids: Sequence[int], seconds: float)
             relay_ids,
             seconds,
         )
+
+
+async def hold_kind(connection: Connection, kind: RelayKind, seconds: float) -> None:
+    """The same for all of a kind that are queued, but for those that an account is just signing."""
+    await connection.execute(
+        "update relays set held_until = clock_timestamp() + $2 * interval '1 second' where id in"
+        " (select id from relays where state = 'queued' and kind::text = $1 for update skip locked)",
+        kind.value,
+        seconds,
+    )
 
 
 async def drop_overdue(connection: Connection, timeout_ms: int) -> list[RelayKind]:

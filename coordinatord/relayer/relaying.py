@@ -26,10 +26,12 @@ from coordinatord.relayer.outbox_sql import (
     Priority,
     Queued,
     QueueFull,
+    RelayKind,
     RelayStatus,
     SubjectBusy,
     Submitted,
 )
+from coordinatord.relayer.role import WITHOUT_ROLE, RelayerRole, lacking, require_role
 
 log = structlog.get_logger(__name__)
 
@@ -129,6 +131,7 @@ class Relaying:
         budgets: GasBudgets,
         max_depth: int,
         queue_timeout_ms: int,
+        role: RelayerRole | None = None,
         receipt_wait: float = RECEIPT_WAIT,
     ) -> None:
         self._database = database
@@ -136,6 +139,7 @@ class Relaying:
         self.budgets = budgets
         self._max_depth = max_depth
         self._queue_timeout_ms = queue_timeout_ms
+        self._role = role
         self.receipt_wait = receipt_wait
         self._waiters: dict[int, set[_Waiter]] = {}
         self._news: set[int] = set()  # relays to look at before the next slow poll
@@ -152,6 +156,8 @@ class Relaying:
 
         A caller that goes away changes nothing for the relay.
         """
+        if self._role is not None and self._role.is_missing_now and new.kind not in (*WITHOUT_ROLE, RelayKind.SETTLE):
+            raise lacking()
         submitted = await self._submit(new)
         match submitted:
             case SubjectBusy():
@@ -172,6 +178,7 @@ class Relaying:
                 await self._wait_for_index(block_number)
                 return RelayMined(tx_hash, block_number)
             case RelayStatus(state="refused", reason=name, raw=raw):
+                require_role(name)
                 return RefusedByChain(name, raw or b"")
             case RelayStatus(state="dropped", reason=reason):
                 raise _dropped(reason or "rpc_internal")

@@ -17,6 +17,7 @@ from coordinatord.relayer.fees import WINDOW, blocks_by_number
 from coordinatord.relayer.pending import PendingTx
 from coordinatord.relayer.receipts import TxReceipt
 from coordinatord.relayer.results_sql import MinedTx, RefusedCall
+from coordinatord.relayer.role import LACKING
 from coordinatord.relayer.simulate import replay, reverted
 from coordinatord.relayer.transactions_sql import NewestBlock
 
@@ -114,7 +115,7 @@ async def _reverted(
     term: RoleConnection, rpc: Rpc, account: RelayerAccount, found: Sequence[tuple[PendingTx, TxReceipt]]
 ) -> tuple[list[RefusedCall], list[int]]:
     """For relays of transactions that reverted as a whole: (why the chain refuses them, the ids of those that it would
-    take: they ran out of gas, or shared a transaction that did).
+    take: they ran out of gas, shared a transaction that did, or were sent by an account that had lost its role).
 
     A receipt does not say why; the state after its block does, as far as anything can."""
     refused: list[RefusedCall] = []
@@ -125,7 +126,7 @@ async def _reverted(
         calls = [(relay.target, relay.calldata) for relay in relays]
         reasons = await replay(rpc, account.address, calls, receipt.block_number)
         for relay, reason in zip(relays, reasons, strict=True):
-            if reason is None:
+            if reason is None or reason.name in LACKING:
                 passing.append(relay.id)
             else:
                 refused.append(RefusedCall(tx.id, relay.call_index, reason.name, reason.raw))

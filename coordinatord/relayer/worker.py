@@ -25,6 +25,7 @@ from coordinatord.relayer.follow import ReceiptWatcher
 from coordinatord.relayer.intake import RelayIntake
 from coordinatord.relayer.pending import PendingTx, PendingTxs
 from coordinatord.relayer.repair import drop_unserved, raise_fees, repair_nonces
+from coordinatord.relayer.role import RelayerRole
 from coordinatord.relayer.settings import RelayerSettings
 
 log = structlog.get_logger(__name__)
@@ -35,7 +36,14 @@ _REFRESH: Final = 1.0  # seconds between readings of the account while the head 
 
 
 async def run_relayer(
-    database: Database, notices: Notices, rpc: Rpc, wallet: Wallet, *, chain_id: int, settings: RelayerSettings
+    database: Database,
+    notices: Notices,
+    rpc: Rpc,
+    wallet: Wallet,
+    *,
+    chain_id: int,
+    settings: RelayerSettings,
+    role: RelayerRole | None = None,
 ) -> None:
     """Relay from `wallet`'s account whenever this process holds its role, until cancelled."""
     if settings.fee_ceiling.cap is None or settings.fee_ceiling.tip is None:
@@ -47,7 +55,7 @@ async def run_relayer(
             pending = PendingTxs(map(PendingTx.of, await transactions_sql.pending(inside, chain_id, wallet.address)))
             lost = PendingTxs(map(PendingTx.of, await transactions_sql.lost(inside, chain_id, wallet.address)))
         account = RelayerAccount(
-            chain_id, wallet, pending, lost, room=TxRoom(settings.max_tx_gas), ceiling=settings.fee_ceiling
+            chain_id, wallet, pending, lost, room=TxRoom(settings.max_tx_gas), ceiling=settings.fee_ceiling, role=role
         )
         log.info("relaying", account="0x" + wallet.address.hex(), pending=len(pending))
         await _Worker(term, rpc, account, notices, settings).run()

@@ -12,10 +12,11 @@ from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.contract_calls import Reverted, View, decoded, read_many
 from coordinatord.chain.registries import JobRegistry, read_terms
-from coordinatord.chain.rpc import Rpc, RpcCall, quantity
+from coordinatord.chain.rpc import Rpc, RpcCall, decode_result, quantity
 from coordinatord.chain.rpc_errors import RpcError
 from coordinatord.database.connections import Database
 from coordinatord.indexer.undo_sql import IndexPosition, read_position_in_time
+from coordinatord.relayer.role import RelayerRole
 
 Reason = Literal["ready", "cold_start", "trailing", "reorg", "chain_unreachable"]
 
@@ -29,6 +30,7 @@ class ReadinessReport:
     cursor: int | None
     head_block: int | None
     lag: int | None
+    relays: bool = True  # False: the relayer's account has no role, so that nothing can be posted or settled
 
 
 class ReadinessCheck:
@@ -41,6 +43,7 @@ class ReadinessCheck:
         *,
         block_time_ms: int,
         ready_lag_blocks: int,
+        role: RelayerRole,
         patience: float = _PATIENCE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -48,6 +51,7 @@ class ReadinessCheck:
         self._line = database.prepared_connection(patience)
         self._patience = patience
         self._rpc = rpc
+        self._role = role
         self._keep = block_time_ms / 1000
         self._ready_lag = ready_lag_blocks
         self._clock = clock
@@ -81,14 +85,19 @@ class ReadinessCheck:
             position = await read_position_in_time(self._line)
         except Retryable:
             position = None
-        report = judge(position, head, self._ready_lag)
+        report = attrs.evolve(judge(position, head, self._ready_lag), relays=not self._role.is_missing)
         if report.lag is not None:
             metrics.index_lag.set(report.lag)
         return report
 
     async def _head(self) -> int | None:
+        """The head; the relayer's role is asked for with it."""
         try:
-            return quantity(await self._rpc.call("eth_blockNumber"))
+            head, *roles = await self._rpc.batch([RpcCall("eth_blockNumber"), *self._role.calls()])
+            if isinstance(head, RpcError):
+                return None
+            self._role.hear(roles)
+            return quantity(decode_result(head, str, "eth_blockNumber"))
         except (Retryable, RpcError):
             return None
 

@@ -1,11 +1,13 @@
 """Health, readiness, the deployment."""
 
+from typing import Any
+
 import attrs
 
 from common.address_book import AddressBook
 from common.scalars import hex_of
 from common.wire import chain
-from common.wire.shapes import Digits
+from common.wire.shapes import OMITTED, Digits
 from coordinatord.http import responses
 from coordinatord.http.responses import Response
 from coordinatord.http.routing import CHAIN, Reply, Request, Route
@@ -15,10 +17,15 @@ from coordinatord.system.readiness import ChainNow, DeploymentReads, ReadinessCh
 
 
 def readiness(report: ReadinessReport, *, stopping: bool) -> Response:
-    """A node that is stopping is not ready, whatever its index says."""
+    """A node that is stopping is not ready, whatever its index says; nor is one that cannot post. `reason` is of the
+    index alone, `code` of what else stands in the way."""
+    code: Any = OMITTED
+    if stopping or not report.relays:
+        code = "stopping" if stopping else "no_relayer_role"
     body = chain.ReadinessShape(
-        ready=report.ready and not stopping,
+        ready=report.ready and code is OMITTED,
         reason=report.reason,
+        code=code,
         cursor=_digits(report.cursor),
         head_block=_digits(report.head_block),
         lag=_digits(report.lag),

@@ -92,7 +92,9 @@ async def coordinator(client: Client) -> list[Finding]:
         return [Finding.well("coordinator", f"{url} is ready; blocks behind the chain: {readiness.lag}")]
     behind = "" if readiness.lag is None else f"; blocks behind the chain: {readiness.lag}"
     remedy = "wait: listings and jobs are answered once it has caught up; if it lasts, tell its operator"
-    return [Finding.doubtful("coordinator", f"{url} is not ready: {readiness.reason}{behind}", remedy)]
+    return [
+        Finding.doubtful("coordinator", f"{url} is not ready: {readiness.code or readiness.reason}{behind}", remedy)
+    ]
 
 
 async def clock(client: Client) -> list[Finding]:

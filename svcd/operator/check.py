@@ -87,7 +87,11 @@ class _Checkup:
         if isinstance(ready, Unanswered):
             yield Checked("coordinator", False, f"{self.config.coordinator_url}: {ready.detail}")
             return
-        yield Checked("coordinator", ready.status == 200, f"{ready.fields.get('reason', ready.status)}")
+        yield Checked(
+            "coordinator",
+            ready.status == 200,
+            f"{ready.fields.get('code') or ready.fields.get('reason', ready.status)}",
+        )
         if ready.date is not None:
             # The header has whole seconds, cut off.
             ahead = (asked + self.clock.wall()) / 2 - (ready.date + 0.5)

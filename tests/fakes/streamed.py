@@ -1,7 +1,7 @@
 """Answers without a network that are read as those of one: their bodies come in a stream, which httpx's own stand-in
 hands over as if it had been read."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import httpx
@@ -35,10 +35,11 @@ def http_over(client: httpx.AsyncClient) -> Http:
 
     @asynccontextmanager
     async def http(
-        method: str, url: str, headers: Mapping[str, str], content: Sequence[bytes] = ()
+        method: str, url: str, headers: Mapping[str, str], content: Sequence[bytes] | AsyncIterable[bytes] = ()
     ) -> AsyncIterator[HttpResponse]:
+        body = content if isinstance(content, AsyncIterable) else b"".join(content)
         try:
-            request = client.build_request(method, url, headers=dict(headers), content=b"".join(content))
+            request = client.build_request(method, url, headers=dict(headers), content=body)
             response = await client.send(request, stream=True)
         except httpx.HTTPError as error:
             raise NoResponse(type(error).__name__) from error

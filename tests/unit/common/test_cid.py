@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.cid import Cid, ImportProfile, UnixFsHasher, cid_of, parse_cid
+from common.cid import Cid, ImportProfile, UnixFsHasher, cid_of, dag_leaf, parse_cid, read_cid
 from common.refusal import Refused
 from tests.vectors.vector_file import Case, cases, pattern
 
@@ -57,3 +57,26 @@ def test_the_pieces_do_not_change_the_cid(length: int, size: int, chunk_size: in
 def test_a_profile_that_could_not_end_is_a_bug_of_the_caller(chunk_size: int, width: int) -> None:
     with pytest.raises(ValueError, match="at least"):
         ImportProfile(chunk_size, width)
+
+
+@pytest.mark.parametrize(
+    ("content", "version_0"),
+    [
+        (b"hello world\n", "QmT78zSuBmuS4z925WZfrqQ1qHaJ56DQaTfyMUF7F8ff5o"),  # what everyone tries `ipfs add` with
+        (b"", "QmbFMke1KXqnYyBBWxB74N4c5SBnJMVAiMNRcGu6x1AwQH"),
+    ],
+)
+def test_file_of_one_chunk_without_raw_leaves_has_the_id_that_kubo_gives_it(content: bytes, version_0: str) -> None:
+    assert dag_leaf(content) == read_cid(version_0, "cid")
+    assert str(read_cid(version_0, "cid")).startswith("bafybei")
+
+
+def test_store_s_spellings_name_the_same_block() -> None:
+    in_base58 = "zb2rhZfjRh2FHHB2RkHVEvL2vJnCTcu7kwRqgVsf9gpkLgteo"
+    assert read_cid(in_base58, "cid") == cid_of(b"hello") == read_cid(str(cid_of(b"hello")), "cid")
+
+
+@pytest.mark.parametrize("text", ["Qm", "Qm" + "0" * 44, "z" * 50, "Q" + "z" * 45, "z", "", None, "bafy"])
+def test_text_that_is_no_id_in_any_spelling_is_refused(text: object) -> None:
+    with pytest.raises(Refused):
+        read_cid(text, "cid")

@@ -12,11 +12,13 @@ import attrs
 import pytest
 
 from coordinatord.base.errors import Retryable
+from coordinatord.base.metrics import REGISTRY
 from coordinatord.chain.logs import Decoder
 from coordinatord.chain.rpc import open_rpc
 from coordinatord.database.connections import Connection, Database
 from coordinatord.indexer.fetch import Source
 from coordinatord.indexer.follow import IndexFollower
+from coordinatord.relayer.role import RelayerRole, role_in
 from coordinatord.system.readiness import ReadinessCheck
 from devnet.world import World
 from tests.faults.rpc_proxy import (
@@ -50,11 +52,15 @@ class Behind:
     readiness: ReadinessCheck
 
 
+def relayer_of(world: World) -> RelayerRole:
+    return role_in(address_book(world), bytes.fromhex(world.cast.with_role("relayer")[0].address[2:]))
+
+
 @pytest.fixture
 async def behind(scene: Scene, world: World, database: Database) -> AsyncIterator[Behind]:
     async with rpc_proxy(world.anvil.rpc_url) as proxy, open_rpc(proxy.url, patience=2) as rpc:
         source = Source(rpc, Decoder(address_book(world)))
-        readiness = ReadinessCheck(database, rpc, block_time_ms=0, ready_lag_blocks=2)
+        readiness = ReadinessCheck(database, rpc, block_time_ms=0, ready_lag_blocks=2, role=relayer_of(world))
         yield Behind(proxy, source, follower_of(source, world, JOURNAL_BLOCKS), readiness)
 
 
@@ -63,13 +69,26 @@ async def test_database_that_hangs_makes_unready_until_it_answers(
 ) -> None:
     await behind.follower.catch_up(connection)
     async with open_rpc(world.anvil.rpc_url) as rpc:
-        readiness = ReadinessCheck(database, rpc, block_time_ms=0, ready_lag_blocks=2, patience=1)
+        readiness = ReadinessCheck(
+            database, rpc, block_time_ms=0, ready_lag_blocks=2, role=relayer_of(world), patience=1
+        )
         assert (await readiness.report()).ready
         async with connection.transaction():
             await connection.execute("lock table index_position")
             with anyio.fail_after(5):
                 assert not (await readiness.report()).ready
         assert (await readiness.report()).ready
+
+
+async def test_clock_that_is_behind_the_chain_is_measured(behind: Behind, connection: Connection) -> None:
+    def an_hour_ahead(_params: Any, block: Any) -> Any:
+        return {**block, "timestamp": hex(int(block["timestamp"], 16) + 3600)}
+
+    with behind.proxy.fault(Rewrite("eth_getBlockByNumber", an_hour_ahead)):
+        await behind.follower.catch_up(connection)
+    ahead = REGISTRY.get_sample_value("coordinatord_clock_ahead_seconds", {"source": "chain"})
+    assert ahead is not None
+    assert -3700 < ahead < -3000
 
 
 def other_header(params: Any, block: Any) -> Any:

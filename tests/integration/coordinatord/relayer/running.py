@@ -21,6 +21,7 @@ from coordinatord.relayer.budgets import GasBudgets, GasPolicy
 from coordinatord.relayer.fees import NO_CEILING, FeeCeiling
 from coordinatord.relayer.outbox_sql import NewRelay
 from coordinatord.relayer.relaying import Relaying
+from coordinatord.relayer.role import RelayerRole
 from coordinatord.relayer.settings import RelayerSettings
 from coordinatord.relayer.worker import run_relayer
 from devnet.anvil import CHAIN_ID, Anvil
@@ -49,13 +50,13 @@ class Stage:
     settings: RelayerSettings
     tasks: anyio.abc.TaskGroup
 
-    def start(self, wallet: Wallet) -> anyio.CancelScope:
+    def start(self, wallet: Wallet, role: RelayerRole | None = None) -> anyio.CancelScope:
         scope = anyio.CancelScope()
 
         async def run() -> None:
             with scope:
                 await run_relayer(
-                    self.database, self.notices, self.rpc, wallet, chain_id=CHAIN_ID, settings=self.settings
+                    self.database, self.notices, self.rpc, wallet, chain_id=CHAIN_ID, settings=self.settings, role=role
                 )
 
         self.tasks.start_soon(run)

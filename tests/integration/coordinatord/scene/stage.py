@@ -20,11 +20,12 @@ from coordinatord.config import Config, read_config
 from coordinatord.database.connections import open_database
 from coordinatord.database.migrate import migrate
 from coordinatord.database.notices import Notices
-from coordinatord.dependencies import Dependencies, containers_of
+from coordinatord.dependencies import Dependencies, containers_of, open_pins
 from coordinatord.escrow.hosting import Escrow, open_escrow
 from coordinatord.janitor import Janitor
+from coordinatord.pins.pinned_sql import PinnedKeys
 from coordinatord.pins.requests import RequestSigner, StoreRequests
-from coordinatord.pins.store import PinStore, bucket_url
+from coordinatord.pins.store import PinningStore, PinStore, bucket_url
 from coordinatord.relayer.relaying import Relaying
 from coordinatord.system.routes import Stopping
 from devnet.world import World
@@ -114,6 +115,9 @@ async def staged(
     ):
         signer = RequestSigner(config.pin_store_key, config.pin_store_secret, config.pin_store_region)
         url = bucket_url(config.pin_store_endpoint, config.pin_store_bucket)
+        pins: PinStore = PinningStore(StoreRequests(http_over(store_client), url, signer, attempts=1))
+        if config.pin_store != "filebase":
+            pins = await open_pins(config, PinnedKeys(database), stack)
         rpc = Rpc(node_transport(node_client, config.rpc_url.reveal()))
         ground = Dependencies(
             config=config,
@@ -122,7 +126,7 @@ async def staged(
             database=database,
             rpc=rpc,
             rpc_for_callers=rpc,
-            pins=PinStore(StoreRequests(http_over(store_client), url, signer, attempts=1)),
+            pins=pins,
             notices=Notices(),
         )
         async with database.connection() as connection:

@@ -15,8 +15,9 @@ CONTENT = b"content"
 SHA256 = hashlib.sha256(CONTENT).digest()
 
 
-def botocores(method: str, url: str) -> dict[str, str]:
-    request = AWSRequest(method=method, url=url, data=CONTENT, headers={"X-Amz-Content-SHA256": SHA256.hex()})
+def botocores(method: str, url: str, **more: str) -> dict[str, str]:
+    headers = {"X-Amz-Content-SHA256": SHA256.hex(), **more}
+    request = AWSRequest(method=method, url=url, data=CONTENT, headers=headers)
     S3SigV4Auth(Credentials("access", "secret"), "s3", "eu-west-3").add_auth(request)
     return {name.lower(): value for name, value in request.headers.items()}
 
@@ -38,6 +39,16 @@ def test_request_is_signed_as_botocore_signs_it(method: str, url: str) -> None:
     signer = RequestSigner(Secret("access"), Secret("secret"), "eu-west-3", clock=at.timestamp)
     ours = signer.headers(method, url, SHA256)
     assert {name: theirs[name] for name in ours} == ours
+
+
+def test_headers_of_s3_s_own_are_signed_as_botocore_signs_them() -> None:
+    url, more = "https://store.example/bucket/ipfs/b", {"x-amz-copy-source": "/bucket/incoming/files/file-1"}
+    theirs = botocores("PUT", url, **more)
+    at = datetime.datetime.strptime(theirs["x-amz-date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=datetime.UTC)
+    signer = RequestSigner(Secret("access"), Secret("secret"), "eu-west-3", clock=at.timestamp)
+    ours = signer.headers("PUT", url, SHA256, more)
+    assert {name: theirs[name] for name in ours} == ours
+    assert "x-amz-copy-source" in ours["authorization"]
 
 
 def test_signature_of_the_next_day_has_the_next_days_key() -> None:

@@ -1,0 +1,236 @@
+"""`coordinatord check` on a market that is well, and on one with each thing wrong in turn."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+
+import anyio
+import httpx
+import pytest
+
+from coordinatord.checkup.examine import examine
+from coordinatord.checkup.rows import CheckRow
+from coordinatord.database.connections import open_database
+from coordinatord.database.migrate import migrate
+from devnet.market import at, connected
+from devnet.world import World
+from tests.fakes.kubo import KuboNode, running_kubo
+from tests.faults.rpc_proxy import ErrorAnswer, RefuseWideRanges, Rewrite, RpcProxy, rpc_proxy
+from tests.integration.coordinatord.scene.stage import environment
+
+pytestmark = pytest.mark.anyio
+
+WELL = {
+    "settings": True,
+    "variables": True,
+    "database": True,
+    "migrations": True,
+    "node": True,
+    "clock and chain": True,
+    "contracts": True,
+    "token decimals": True,
+    "history": True,
+    "deployBlock": True,
+    "state": True,
+    "log range": True,
+    "gas": True,
+    "relayer role": True,
+    "relayer funds": True,
+    "pin store": True,
+    "gateway": True,
+    "clock and pin store": True,
+    "escrow": None,
+}
+
+
+@pytest.fixture
+async def well(world: World, database_url: str) -> dict[str, str]:
+    """The environment of a coordinator with nothing wrong."""
+    async with open_database(database_url, smallest=1, largest=2) as database, database.connection() as connection:
+        await migrate(connection)
+    return environment(world, database_url, PIN_GATEWAY=world.pins.gateway)
+
+
+@pytest.fixture
+async def proxy(world: World) -> AsyncIterator[RpcProxy]:
+    async with rpc_proxy(world.anvil.rpc_url) as proxy:
+        yield proxy
+
+
+async def looked(environ: dict[str, str], **changed: object) -> dict[str, CheckRow]:
+    rows = await examine({**environ, **{name: str(value) for name, value in changed.items()}})
+    by_name = {row.what: row for row in rows}
+    assert len(by_name) == len(rows)
+    return by_name
+
+
+def wrongs(rows: dict[str, CheckRow]) -> set[str]:
+    return {row.what for row in rows.values() if row.right is False}
+
+
+async def test_market_that_is_well_has_every_row_right_and_keeps_no_probe(well: dict[str, str], world: World) -> None:
+    rows = await looked(well)
+    assert {row.what: row.right for row in rows.values()} == WELL, [row.text for row in rows.values()]
+    cid = rows["pin store"].detail.rpartition(" ")[2]
+    async with httpx.AsyncClient(trust_env=False) as gateway:
+        assert (await gateway.get(f"{world.pins.gateway}/ipfs/{cid}")).status_code == 404
+
+
+async def test_command_prints_a_table_and_json_and_its_status_says_whether_all_is_right(well: dict[str, str]) -> None:
+    async def run(*arguments: str, **changed: str) -> "subprocess.CompletedProcess[bytes]":
+        command = [sys.executable, "-m", "coordinatord", "check", *arguments]
+        return await anyio.run_process(command, env={**well, **changed}, check=False)
+
+    table = await run()
+    assert (table.returncode, table.stderr) == (0, b"")
+    assert table.stdout.splitlines()[-1] == b"nothing is wrong"
+    assert b"right  relayer role" in table.stdout
+    found = await run("--json", RELAY_MAX_DEPHT="64")
+    assert found.returncode == 1
+    [row] = [row for row in json.loads(found.stdout) if row["right"] is False]
+    assert row["what"] == "variables"
+    assert "RELAY_MAX_DEPHT (did you mean RELAY_MAX_DEPTH?)" in row["detail"]
+
+
+async def test_settings_that_cannot_be_read_are_named_all_at_once(well: dict[str, str]) -> None:
+    rows = await examine({**well, "PORT": "none", "BLOCK_TIME_MS": "0", "RELAYER_KEY": ""})
+    faults = [row.detail for row in rows if row.what == "settings"]
+    assert [fault.split()[0] for fault in faults] == ["RELAYER_KEY", "PORT", "BLOCK_TIME_MS"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "what", "says"),
+    [
+        ({"DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none"}, "database", "DATABASE_URL"),
+        ({"RPC_URL": "http://127.0.0.1:1"}, "node", "RPC_URL"),
+        ({"PIN_STORE_ENDPOINT": "http://127.0.0.1:1"}, "pin store", "PIN_STORE"),
+        ({"PIN_STORE_SECRET": "wrong"}, "pin store", "refused"),
+        ({"PIN_GATEWAY": "http://127.0.0.1:1"}, "gateway", "does not serve the probe"),
+        ({"ESCROW_MODE": "static", "OPERATOR_KEY": "0x" + "02" * 32 + ",0x" + "02" * 32}, "escrow keys", "twice"),
+    ],
+)
+async def test_what_is_away_or_misconfigured_is_the_only_wrong_row(
+    well: dict[str, str], changed: dict[str, str], what: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coordinatord.checkup.examine._GATEWAY_PATIENCE", 1.0)
+    rows = await looked(well, **changed)
+    assert wrongs(rows) == {what}
+    assert says in rows[what].text
+    assert rows[what].remedy
+
+
+async def test_keys_in_addresses_stand_in_no_row(well: dict[str, str]) -> None:
+    rows = await looked(
+        well,
+        RPC_URL="http://127.0.0.1:1/v3/KEYOFTHENODE",
+        DATABASE_URL="postgresql://nobody:WORDOFTHEDATABASE@127.0.0.1:1/none",
+        PIN_STORE_SECRET="WORDOFTHESTORE",
+        RELAYER_KEY="0x" + "ab" * 32,
+    )
+    told = " ".join(f"{row.text} {row.detail}" for row in rows.values())
+    for secret in ("KEYOFTHENODE", "WORDOFTHEDATABASE", "WORDOFTHESTORE", "ab" * 32):
+        assert secret not in told
+
+
+async def test_older_empty_newer_and_changed_databases_are_told_apart(well: dict[str, str], world: World) -> None:
+    async with open_database(well["DATABASE_URL"], smallest=1, largest=2) as database:
+
+        async def migrations_after(statement: str) -> CheckRow:
+            async with database.connection() as connection:
+                await connection.execute(statement)
+            return (await looked(well))["migrations"]
+
+        older = await migrations_after("delete from migrations where number = 19")
+        newer = await migrations_after(
+            "insert into migrations (number, name, sha256) values (19, '0019_pinned_keys.sql', ''),"
+            " (9000, '9000_later.sql', '')"
+        )
+        changed = await migrations_after("delete from migrations where number = 9000")
+        empty = await migrations_after("drop table migrations")
+    assert older.right is None
+    assert "0019_pinned_keys.sql" in older.detail
+    assert newer.right is False
+    assert changed.right is False
+    assert "0019_pinned_keys.sql" in changed.detail
+    assert (empty.right, "empty" in empty.detail) == (None, True)
+
+
+@pytest.mark.parametrize(
+    ("member", "value", "what"),
+    [
+        ("chainId", lambda _: 1, "node"),
+        ("paymentTokenDecimals", lambda now: now + 12, "token decimals"),
+        ("deployBlock", lambda _: 10**9, "deployBlock"),
+        ("deployBlock", lambda now: now + 3, "deployBlock"),
+        ("askRegistry", lambda _: "0x" + "11" * 20, "contracts"),
+    ],
+)
+async def test_address_book_that_is_not_this_market_s_is_wrong(
+    well: dict[str, str], world: World, member: str, value: Callable[[int], object], what: str
+) -> None:
+    book = dict(world.market.address_book)
+    book[member] = value(book[member])
+    rows = await looked(well, ADDRESSES_JSON=json.dumps(book))
+    assert what in wrongs(rows)
+    assert wrongs(rows) <= {what, "relayer role", "history"}
+
+
+async def test_relayer_without_role_and_funds_is_told_how_to_get_them(well: dict[str, str], world: World) -> None:
+    relayer, book = world.cast.with_role("relayer")[0].address, world.market.address_book
+    async with connected(world.anvil.rpc_url) as chain:
+        jobs = at(chain, "JobRegistry", book["jobRegistry"])
+        await chain.send(jobs, world.cast.admin.address, "setRelayer", relayer, False)
+    await world.anvil.call("anvil_setBalance", relayer, "0x1")
+    rows = await looked(well)
+    assert wrongs(rows) == {"relayer role", "relayer funds"}
+    assert "jobRegistry" in rows["relayer role"].detail
+    assert f"grant-relayer {relayer.lower()}" in rows["relayer role"].remedy
+
+
+async def test_node_that_is_too_small_says_with_which_setting_to_live_with_it(
+    well: dict[str, str], proxy: RpcProxy
+) -> None:
+    def no_history(params: object, block: object) -> object:
+        assert isinstance(params, list)
+        return block if params[0] == "latest" else None
+
+    with proxy.fault(RefuseWideRanges(7, "block range too wide")):
+        rows = await looked(well, RPC_URL=proxy.url)
+    assert rows["log range"].right is None
+    assert "GETLOGS_CAP=" in rows["log range"].detail
+    with proxy.fault(Rewrite("eth_getBlockByNumber", no_history)):
+        assert "history" in wrongs(await looked(well, RPC_URL=proxy.url))
+    with proxy.fault(ErrorAnswer("eth_getBalance", -32000, "missing trie node")):
+        assert "state" in wrongs(await looked(well, RPC_URL=proxy.url, CONFIRMATIONS=5))
+    with proxy.fault(ErrorAnswer("eth_call", -32000, "gas limit is too high")):
+        assert wrongs(await looked(well, RPC_URL=proxy.url)) & {"gas", "node"}
+
+
+async def test_clock_that_is_wrong_is_seen_against_the_chain(
+    well: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time
+    monkeypatch.setattr("coordinatord.checkup.chain.time.time", lambda: now() - 3600)
+    assert "clock and chain" in wrongs(await looked(well))
+
+
+async def test_kubo_is_probed_in_its_own_language_and_asked_for_room(well: dict[str, str]) -> None:
+    node = KuboNode()
+    async with running_kubo(node):
+        kubo = {"PIN_STORE": "kubo", "PIN_STORE_ENDPOINT": node.endpoint, "PIN_GATEWAY": node.endpoint}
+        rows = await looked(well, **kubo, PIN_STORE_KEY="", PIN_STORE_SECRET="", PIN_STORE_BUCKET="")
+    assert wrongs(rows) == set()
+    assert rows["room in Kubo"].right is True
+    assert node.pins == set()
+
+
+async def test_mock_escrow_and_its_peer_are_told_in_plain_words(well: dict[str, str]) -> None:
+    key = "0x" + "02" * 32
+    rows = await looked(well, ESCROW_MODE="mock", OPERATOR_KEY=key, PEER_URL="http://127.0.0.1:1")
+    assert "for development alone" in rows["escrow"].detail
+    assert wrongs(rows) == {"escrow peer"}
+    static = await looked(well, ESCROW_MODE="static", OPERATOR_KEY=key)
+    assert "can read them" in static["escrow"].detail
+    assert static["escrow keys"].right is True

@@ -1,0 +1,146 @@
+"""The relayer's account loses its role, and is given it again: nobody is told that it was his fault, and nothing is
+lost meanwhile."""
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import anyio
+import httpx
+import pytest
+from structlog.testing import capture_logs
+
+from common.scalars import base64_of
+from coordinatord.base.metrics import REGISTRY
+from devnet.market import at, connected
+from devnet.world import World
+from tests.integration.coordinatord.scene.party import Party
+from tests.integration.coordinatord.scene.stage import Stage, until
+
+pytestmark = pytest.mark.anyio
+
+GRANT = Callable[[bool], Awaitable[None]]
+
+
+@pytest.fixture
+def stage_settings() -> dict[str, object]:
+    return {"RELAY_QUEUE_TIMEOUT_MS": 1500}
+
+
+@pytest.fixture
+async def granted(world: World) -> AsyncIterator[GRANT]:
+    """Gives the relayer its role in every registry, or takes it away."""
+    book, relayer = world.market.address_book, world.cast.with_role("relayer")[0].address
+    async with connected(world.anvil.rpc_url) as chain:
+
+        async def grant(allowed: bool) -> None:
+            for name in ("jobRegistry", "providerRegistry", "askRegistry"):
+                contract = at(chain, name[0].upper() + name[1:], book[name])
+                await chain.send(contract, world.cast.admin.address, "setRelayer", relayer, allowed)
+
+        yield grant
+
+
+def role_metric(world: World) -> float | None:
+    account = world.cast.with_role("relayer")[0].address.lower()
+    return REGISTRY.get_sample_value("coordinatord_relayer_role", {"account": account})
+
+
+async def test_without_the_role_readiness_says_so_and_callers_may_try_again(
+    stage: Stage, client: Party, granted: GRANT, world: World
+) -> None:
+    paid = await client.paid()
+    assert (await stage.http.get("/readyz")).json().get("code") is None
+    with capture_logs() as lines:
+        await granted(False)
+        unready = await until(lambda: stage.http.get("/readyz"), 503)
+        await granted_in_metrics(world, 0)
+        refused = await stage.http.post("/v1/jobs", json=paid)
+        assert (await stage.http.get("/v1/models")).status_code == 200  # reads go on
+    assert unready.json() | {"cursor": "", "head_block": "", "lag": ""} == {
+        "ready": False,
+        "reason": "ready",
+        "code": "no_relayer_role",
+        "cursor": "",
+        "head_block": "",
+        "lag": "",
+    }
+    assert_may_be_repeated(refused)
+    [told] = [line for line in lines if line["event"] == "no relayer role"]
+    assert told["missing_in"][0] == "jobRegistry"
+    assert "grant-relayer" in told["remedy"]
+
+    await granted(True)
+    await until(lambda: stage.http.get("/readyz"), 200)
+    await granted_in_metrics(world, 1)
+    assert (await stage.http.post("/v1/jobs", json=paid)).status_code == 201
+
+
+async def test_post_that_waits_in_the_queue_while_the_role_is_taken_is_not_refused_for_good(
+    stage: Stage, client: Party, granted: GRANT
+) -> None:
+    """The trial passed, and the relayer finds the refusal."""
+    paid = await client.paid()
+    await granted(False)
+    await until(lambda: stage.http.get("/readyz"), 503)
+    stage.relaying._role = None  # nobody refuses at the door
+    with stage.node.answering(passing_trial):
+        refused = await stage.http.post("/v1/jobs", json=paid)
+    assert_may_be_repeated(refused)
+    assert await stage.fetchval("select count(*) from relays where state = 'refused'") == 0
+
+
+async def test_settle_waits_for_the_role_past_the_queue_timeout_and_is_mined_then(
+    stage: Stage, client: Party, provider: Party, granted: GRANT
+) -> None:
+    job = str((await client.post())["job_id"])
+    other = str((await client.post())["job_id"])
+    third = str((await client.post())["job_id"])
+    for one in (job, other):
+        assert (await provider.run(provider.claim(one))).status_code == 201
+    uploaded = (await provider.upload("result", b"sealed")).json()["svc"]["cid"]
+    await granted(False)
+    await until(lambda: stage.http.get("/readyz"), 503)
+
+    # Whatever frees money without the role goes on.
+    assert (await provider.run(provider.fail(other))).status_code == 201
+    assert (await stage.http.post(f"/v1/jobs/{third}/cancel", json=client.cancel(third))).status_code == 200
+    assert_may_be_repeated(await provider.run(provider.settle(job, result=base64_of(b"inline"))))
+
+    answers: list[httpx.Response] = []
+
+    async def settle() -> None:
+        answers.append(await provider.run(provider.settle(job, result_cid=uploaded)))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(settle)
+        await anyio.sleep(2.5)  # past the queue's timeout
+        await granted(True)
+    assert answers[0].status_code == 201, answers[0].text
+
+
+async def granted_in_metrics(world: World, value: float) -> None:
+    with anyio.fail_after(10):
+        while role_metric(world) != value:  # noqa: ASYNC110 - nobody tells
+            await anyio.sleep(0.05)
+
+
+def passing_trial(request: httpx.Request) -> httpx.Response | None:
+    """Answers the submission's one request as if the account had its role."""
+    if b"eth_getCode" not in request.content:
+        return None
+    calls = json.loads(request.content)
+    answers = []
+    for call in calls:
+        result = "0x"
+        if call["method"] == "eth_call":
+            result = "0x" + (10**12).to_bytes(32, "big").hex() if "from" not in call["params"][0] else "0x"
+            if call["params"][0]["data"][:10] != "0x70a08231" and "from" not in call["params"][0]:
+                result = "0x" + (1).to_bytes(32, "big").hex()
+        answers.append({"jsonrpc": "2.0", "id": call["id"], "result": result})
+    return httpx.Response(200, json=answers)
+
+
+def assert_may_be_repeated(answer: httpx.Response) -> None:
+    assert (answer.status_code, answer.headers["x-svc-retryable"]) == (503, "true"), answer.text
+    error = answer.json()["error"]
+    assert (error["type"], error["code"]) == ("relay_unavailable", "relay_queue_timeout")

@@ -1,0 +1,214 @@
+"""Every kind of pin store behind the one port, each against a server that speaks its language: the devnet's, which pins
+and says the content id; rclone's S3, which does not; Kubo's RPC."""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import anyio
+import httpx
+import pytest
+
+from common.cid import cid_of
+from coordinatord.base.errors import Retryable
+from coordinatord.config import Config
+from coordinatord.database.connections import open_database
+from coordinatord.database.migrate import migrate
+from coordinatord.dependencies import open_pins
+from coordinatord.pins.kubo import KuboStore
+from coordinatord.pins.pinned_sql import PinnedKeys
+from coordinatord.pins.store import PART_BYTES, SINGLE_BYTES, PinStore
+from devnet.pins import PinStoreService
+from devnet.world import World
+from tests.fakes.kubo import KuboNode, running_kubo
+from tests.fakes.plain_s3 import PlainS3, running_plain_s3
+from tests.integration.coordinatord.scene.stage import configured
+
+pytestmark = pytest.mark.anyio
+
+KINDS = ["filebase", "s3", "kubo"]
+LARGE = SINGLE_BYTES + PART_BYTES
+
+
+@pytest.fixture
+async def server(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[PlainS3 | KuboNode | None]:
+    """The server of the kind; None for the devnet's, which is shared."""
+    if request.param == "s3":
+        async with running_plain_s3(tmp_path / "s3") as s3:
+            yield s3
+    elif request.param == "kubo":
+        async with running_kubo(KuboNode(authorization=("coordinator", "secret"))) as node:
+            yield node
+    else:
+        yield None
+
+
+@pytest.fixture
+async def store(server: PlainS3 | KuboNode | None, world: World, database_url: str) -> AsyncIterator[PinStore]:
+    settings = server.settings if server is not None else {}
+    async with opened(configured(world, database_url, **settings)) as pins:
+        yield pins
+
+
+def opened(config: Config) -> "_Opened":
+    return _Opened(config)
+
+
+class _Opened:
+    """The configured store over a migrated database."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> PinStore:
+        url = self._config.database_url.reveal()
+        database = await self._stack.enter_async_context(open_database(url, smallest=1, largest=4))
+        async with database.connection() as connection:
+            await migrate(connection)
+        return await open_pins(self._config, PinnedKeys(database), self._stack)
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+
+async def pieces_of(content: bytes) -> AsyncIterator[bytes]:
+    for at in range(0, len(content), 300_000):
+        yield content[at : at + 300_000]
+
+
+@pytest.mark.parametrize("server", KINDS, indirect=True)
+async def test_small_and_large_content_has_the_id_of_its_import_and_comes_back(store: PinStore) -> None:
+    small, large = os.urandom(1000), os.urandom(LARGE)
+    pinned = await store.put("containers/small one", small)
+    assert (pinned.cid, pinned.size) == (str(cid_of(small)), len(small))
+    streamed = await store.put_pieces("files/large", pieces_of(large))
+    assert (streamed.cid, streamed.size) == (str(cid_of(large)), len(large))
+    at_hand = await store.put("files/at hand", large)
+    assert at_hand.cid == streamed.cid
+    assert await store.get("containers/small one") == small
+    assert await store.get("files/large") == large
+    assert await store.holds("files/large")
+    async with store.read("files/large", first=SINGLE_BYTES - 2, last=SINGLE_BYTES + 1) as pieces:
+        assert b"".join([piece async for piece in pieces]) == large[SINGLE_BYTES - 2 : SINGLE_BYTES + 2]
+    async with store.read("files/large", first=LARGE - 3) as pieces:
+        assert b"".join([piece async for piece in pieces]) == large[-3:]
+
+
+@pytest.mark.parametrize("server", KINDS, indirect=True)
+async def test_content_of_two_keys_stays_until_both_are_removed(store: PinStore) -> None:
+    content = os.urandom(500)
+    for key in ("containers/mine", "files/of a stranger"):
+        await store.put(key, content)
+    await store.delete("files/of a stranger")
+    assert await store.get("containers/mine") == content
+    assert not await store.holds("files/of a stranger")
+    await store.delete("containers/mine")
+    await store.delete("containers/mine")
+    with pytest.raises(Retryable) as gone:
+        await store.get("containers/mine")
+    assert gone.value.code == "object_missing"
+    with pytest.raises(Retryable) as gone:
+        async with store.read("containers/mine"):
+            pass
+    assert gone.value.code == "object_missing"
+
+
+@pytest.mark.parametrize("server", KINDS, indirect=True)
+async def test_key_that_is_stored_anew_holds_the_new_content_alone(store: PinStore) -> None:
+    for content in (b"first", b"second"):
+        await store.put("files/output", content)
+    assert await store.get("files/output") == b"second"
+
+
+@pytest.mark.parametrize("server", KINDS, indirect=True)
+async def test_upload_that_breaks_off_leaves_nothing_and_may_come_again(store: PinStore) -> None:
+    content = os.urandom(LARGE)
+
+    async def broken() -> AsyncIterator[bytes]:
+        async for piece in pieces_of(content[: SINGLE_BYTES + 400_000]):
+            yield piece
+        raise ValueError("the caller went away")
+
+    with pytest.raises(ValueError, match="went away"):
+        await store.put_pieces("files/broken", broken())
+    assert not await store.holds("files/broken")
+    await store.delete("files/broken")
+    assert (await store.put_pieces("files/broken", pieces_of(content))).cid == str(cid_of(content))
+
+
+@pytest.mark.parametrize("server", ["s3"], indirect=True)
+async def test_plain_bucket_is_a_gateway_and_nothing_else_is_left_in_it(store: PinStore, server: PlainS3) -> None:
+    small, large = os.urandom(1000), os.urandom(LARGE)
+    cids = [(await store.put("a", small)).cid, (await store.put_pieces("b", pieces_of(large))).cid]
+    assert server.held() == {f"ipfs/{cid}" for cid in cids}
+    for content, cid in zip((small, large), cids, strict=True):
+        assert server.served(cid) == content
+    for key in "ab":
+        await store.delete(key)
+    assert server.held() == set()
+
+
+@pytest.mark.parametrize("server", ["s3", "kubo"], indirect=True)
+async def test_keys_of_one_content_that_come_and_go_at_once_never_lose_it(store: PinStore) -> None:
+    """Whoever stands with a key at the end has its content."""
+    content = os.urandom(300)
+
+    async def come_and_go(name: str) -> None:
+        for _ in range(6):
+            await store.put(name, content)
+            assert await store.get(name) == content
+            await store.delete(name)
+        await store.put(name, content)
+
+    async with anyio.create_task_group() as tasks:
+        for n in range(4):
+            tasks.start_soon(come_and_go, f"containers/{n}")
+    for n in range(4):
+        assert await store.holds(f"containers/{n}")
+        assert await store.get(f"containers/{n}") == content
+
+
+@pytest.mark.parametrize("server", ["kubo"], indirect=True)
+async def test_kubo_keeps_what_a_key_holds_through_a_garbage_collection(store: PinStore, server: KuboNode) -> None:
+    kept, gone = (await store.put("kept", b"kept")).cid, (await store.put("gone", b"gone")).cid
+    await store.delete("gone")
+    server.collect_garbage()
+    async with httpx.AsyncClient(base_url=server.endpoint, trust_env=False) as gateway:
+        assert (await gateway.get(f"/ipfs/{kept}")).content == b"kept"
+        assert (await gateway.get(f"/ipfs/{gone}")).status_code == 404
+    assert isinstance(store, KuboStore)
+    assert (await store.repo_stat()).StorageMax > 0
+
+
+@pytest.mark.parametrize("content", [b"hello", b"", os.urandom(1 << 18)])
+async def test_kubo_that_answers_a_cid_of_version_0_is_understood(
+    world: World, database_url: str, content: bytes
+) -> None:
+    async with (
+        running_kubo(KuboNode(as_before=True)) as node,
+        opened(configured(world, database_url, **node.settings)) as store,
+    ):
+        pinned = await store.put("old", content)
+        assert pinned.cid.startswith("bafybei")
+        assert set(node.pins) == {pinned.cid}
+        assert await store.get("old") == content
+
+
+async def test_kubo_that_refuses_the_user_is_a_store_that_rejects(world: World, database_url: str) -> None:
+    async with running_kubo(KuboNode(authorization=("another", "word"))) as node:
+        settings = {"PIN_STORE": "kubo", "PIN_STORE_ENDPOINT": node.endpoint}
+        async with opened(configured(world, database_url, **settings)) as store:
+            with pytest.raises(Retryable) as refused:
+                await store.put("a", b"a")
+    assert refused.value.code == "store_rejected"
+
+
+async def test_store_that_is_away_is_unavailable(world: World, database_url: str, pin_store: PinStoreService) -> None:
+    for kind in ("s3", "kubo"):
+        settings = {"PIN_STORE": kind, "PIN_STORE_ENDPOINT": "http://127.0.0.1:1"}
+        async with opened(configured(world, database_url, **settings)) as store:
+            with pytest.raises(Retryable) as away:
+                await store.put(f"a/{pin_store.bucket}", b"a")
+        assert away.value.code == "store_unavailable"

@@ -1,0 +1,62 @@
+"""Content ids as a pinning S3 spells them: understood where they are the content's, refused where they cannot be."""
+
+import hashlib
+import os
+
+import httpx
+import pytest
+
+from common.cid import Cid, ImportProfile, cid_of, dag_leaf
+from common.daemon.process import Secret
+from coordinatord.base.errors import Retryable
+from coordinatord.pins.requests import RequestSigner, StoreRequests
+from coordinatord.pins.store import Pinned, PinningStore
+from tests.fakes.kubo import spelt
+from tests.fakes.streamed import StreamedTransport, http_over
+
+pytestmark = pytest.mark.anyio
+
+SMALL = b"content"
+LARGE = os.urandom(3 << 20)
+
+
+async def put(content: bytes, said: str) -> Pinned:
+    """In a store that says this of whatever it is given."""
+    answer = httpx.Response(200, headers={"x-amz-meta-cid": said})
+    async with httpx.AsyncClient(transport=StreamedTransport(lambda _: answer)) as client:
+        signer = RequestSigner(Secret("key"), Secret("secret"), "us-east-1")
+        return await PinningStore(StoreRequests(http_over(client), "http://store/b", signer)).put("key", content)
+
+
+@pytest.mark.parametrize(
+    ("content", "said", "cid"),
+    [
+        (SMALL, str(cid_of(SMALL)), cid_of(SMALL)),
+        (SMALL, str(dag_leaf(SMALL)), dag_leaf(SMALL)),
+        (SMALL, spelt(str(dag_leaf(SMALL)), as_before=True), dag_leaf(SMALL)),
+        (LARGE, str(cid_of(LARGE)), cid_of(LARGE)),
+        (LARGE, str(cid_of(LARGE, ImportProfile(1 << 18, 174))), cid_of(LARGE, ImportProfile(1 << 18, 174))),
+        (LARGE, spelt(str(cid_of(LARGE)), as_before=True), cid_of(LARGE)),
+    ],
+    ids=["raw leaf", "dag-pb leaf", "version 0", "our cut", "another cut", "version 0 of many blocks"],
+)
+async def test_store_s_own_spelling_and_cut_is_taken(content: bytes, said: str, cid: Cid) -> None:
+    assert (await put(content, said)).cid == str(cid)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (SMALL, str(cid_of(b"other"))),
+        (SMALL, str(dag_leaf(b"other"))),
+        (SMALL, spelt(str(dag_leaf(b"other")), as_before=True)),
+        (SMALL, str(Cid("dag-pb", hashlib.sha256(SMALL).digest()))),
+        (LARGE, str(cid_of(b"other"))),
+        (SMALL, "Qm"),
+        (SMALL, "none"),
+    ],
+)
+async def test_id_that_cannot_be_the_content_s_is_refused(content: bytes, said: str) -> None:
+    with pytest.raises(Retryable) as refused:
+        await put(content, said)
+    assert refused.value.code == "store_rejected"
