@@ -20,6 +20,7 @@ from coordinatord.environment import (
     read_fields,
     secret,
     secret_url,
+    secret_urls,
     set_variables,
     text,
     url,
@@ -113,6 +114,19 @@ class Config:
     sentry_environment: str | None = variable("SENTRY_ENVIRONMENT", text, "error reporting: environment tag", None)
     sentry_release: str | None = variable("SENTRY_RELEASE", text, "error reporting: release tag", None)
 
+    rpc_urls: tuple[Secret, ...] = variable(
+        "RPC_URLS",
+        secret_urls,
+        "further JSON-RPC endpoints of the same chain, comma-separated, beside RPC_URL: failover and cross-checks",
+        (),
+        secret=True,
+    )
+    rpc_lag_blocks: int = variable(
+        "RPC_LAG_BLOCKS",
+        integer(1, 10_000),
+        "blocks that one of several nodes may be away from the others' head before it is not asked",
+        5,
+    )
     metrics_host: str = variable("METRICS_HOST", text, "address that metrics are served on", "127.0.0.1")
     metrics_port: int = variable("METRICS_PORT", integer(0, 65535), "port of /metrics; 0 serves none", 9402)
     relay_coalesce_max: int = variable(
@@ -316,6 +330,11 @@ def read_config(environ: Mapping[str, str]) -> Config:
     return config
 
 
+def node_urls(config: Config) -> list[str]:
+    """Endpoints of the chain, RPC_URL first."""
+    return [url.reveal() for url in (config.rpc_url, *config.rpc_urls)]
+
+
 def variables() -> list["attrs.Attribute[Any]"]:
     """The fields that are read from a variable each, with their metadata: what documentation and tests list."""
     return [field for field in attrs.fields(Config) if "variable" in field.metadata]
@@ -332,6 +351,8 @@ def _check_together(config: Config, present: Mapping[str, str]) -> None:
         raise Fatal("PEER_REQUIRED needs PEER_URL")
     if config.metrics_port == config.port:
         raise Fatal("METRICS_PORT must not be PORT")
+    if len(set(node_urls(config))) < len(node_urls(config)):
+        raise Fatal("RPC_URLS must name each node once, and not RPC_URL again: a node cannot check itself")
     if config.relay_cancel_reserve_gas > config.relay_reserve_gas:
         raise Fatal("RELAY_CANCEL_RESERVE_GAS must not be above RELAY_RESERVE_GAS")
     if config.database_pool_min > config.database_pool_max:

@@ -102,6 +102,10 @@ def secret_url(text: str) -> Secret:
     return Secret(url(text))
 
 
+def secret_urls(text: str) -> tuple[Secret, ...]:
+    return tuple(secret_url(part.strip()) for part in text.split(","))
+
+
 def set_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Variables that are set: an empty value counts as unset."""
     return {name: value for name, value in environ.items() if value != ""}

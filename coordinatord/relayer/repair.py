@@ -92,6 +92,8 @@ async def _give_up_lost(
     missing = [tx for tx in candidates if tx.nonce < count and not any(v.hash in mined for v in tx.versions)]
     now = anyio.current_time()
     lost = [tx for tx in missing if tx.is_missing(now)]
+    if lost and await _others_have(rpc, account, lost):
+        return 0
     if lost:
         log.warning("nonces lost to somebody else", nonces=[tx.nonce for tx in lost])
         async with term.transaction() as connection:
@@ -99,6 +101,18 @@ async def _give_up_lost(
         for tx in lost:
             account.was_lost(tx)
     return len(lost)
+
+
+async def _others_have(rpc: Rpc, account: RelayerAccount, lost: Sequence[PendingTx]) -> bool:
+    """True while another node knows these as mined, or does not count their nonces as used: a nonce that is given up
+    on one node's word may be sent for a second time."""
+    hashes = [version.hash for tx in lost for version in tx.versions]
+    for other in rpc.others:
+        receipts, count = await receipts_and_count(other, account.address, hashes)
+        if receipts or count <= max(tx.nonce for tx in lost):
+            log.warning("another node does not see these nonces lost", nonces=[tx.nonce for tx in lost])
+            return True
+    return False
 
 
 async def _undo_deep(term: RoleConnection, rpc: Rpc, account: RelayerAccount, suspects: Sequence[int]) -> int:

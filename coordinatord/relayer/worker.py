@@ -86,7 +86,7 @@ class _Worker:
     async def _follow(self) -> None:
         """The head, and all that follows from it."""
         while True:
-            looked = await self._try("follow the chain", self._look)
+            looked = await self._try("follow the chain", self._look, leads=True)
             busy = len(self._account.pending) > 0
             pause = self._settings.busy_poll if busy else self._settings.idle_poll
             await self._to_look.wait(pause if looked else max(pause, _RETRY))
@@ -172,10 +172,12 @@ class _Worker:
             metrics.relay_transactions_pending.set(len(self._account.pending))
             await anyio.sleep(_OBSERVE)
 
-    async def _try(self, what: str, do: Callable[[], Awaitable[None]]) -> bool:
-        """Errors of the node are met by trying again; errors of the database end the term."""
+    async def _try(self, what: str, do: Callable[[], Awaitable[None]], *, leads: bool = False) -> bool:
+        """One decision, on one node's view. Errors of the node are met by trying again; errors of the database end the
+        term."""
         try:
-            await do()
+            async with self._rpc.decision(leads=leads):
+                await do()
         except (Retryable, RpcError) as error:
             log.warning("the node does not let us " + what, reason=str(error))
             return False

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from common.daemon.process import Fatal
-from coordinatord.config import read_config, variables
+from coordinatord.config import node_urls, read_config, variables
 from coordinatord.relayer.fees import ceiling_of
 from coordinatord.relayer.settings import RelayerSettings
 from tests.unit.coordinatord.environment import ENVIRONMENT
@@ -122,3 +122,15 @@ def test_fees_have_the_ceiling_of_the_chain_unless_the_operator_names_one() -> N
     assert RelayerSettings.of(read_config(ENVIRONMENT)).fee_ceiling == ceiling_of(31337, None, None)
     named = read_config({**ENVIRONMENT, "RELAY_MAX_FEE_GWEI": "30", "RELAY_MAX_TIP_GWEI": "2"})
     assert RelayerSettings.of(named).fee_ceiling == ceiling_of(31337, 30, 2)
+
+
+def test_further_nodes_stand_behind_the_first_and_none_is_named_twice() -> None:
+    urls = "https://a.example/v3/key, http://b.example:8545"
+    nodes = node_urls(read_config(ENVIRONMENT | {"RPC_URL": "http://c.example", "RPC_URLS": urls}))
+    assert nodes == ["http://c.example", "https://a.example/v3/key", "http://b.example:8545"]
+    assert node_urls(read_config(ENVIRONMENT)) == ["http://localhost:8545"]
+    for twice in ({"RPC_URLS": "http://localhost:8545"}, {"RPC_URLS": "http://a.example,http://a.example/"}):
+        with pytest.raises(Fatal, match=r"^RPC_URLS must name each node once"):
+            read_config(ENVIRONMENT | twice)
+    with pytest.raises(Fatal, match=r"^RPC_URLS must be an http"):
+        read_config(ENVIRONMENT | {"RPC_URLS": "http://a.example,b.example"})

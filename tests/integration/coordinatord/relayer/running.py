@@ -1,6 +1,6 @@
 """A relayer with all that it stands on, and the services' face of it, in this process."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -11,10 +11,13 @@ from common.address_book import AddressBook
 from common.secp256k1 import Wallet
 from coordinatord.base.concurrency import Wake
 from coordinatord.chain.logs import Decoder
+from coordinatord.chain.nodes import Nodes, open_nodes
+from coordinatord.chain.pinned_rpc import PinnedRpc
 from coordinatord.chain.rpc import Rpc, open_rpc
 from coordinatord.database.connections import Database, open_database
 from coordinatord.database.migrate import migrate
 from coordinatord.database.notices import Notices
+from coordinatord.indexer.agreement import CheckedSource
 from coordinatord.indexer.fetch import Source
 from coordinatord.indexer.follow import IndexerSettings, run_indexer
 from coordinatord.relayer.budgets import GasBudgets, GasPolicy
@@ -74,7 +77,7 @@ class Stage:
 @asynccontextmanager
 async def stage(
     database_url: str,
-    rpc_url: str,
+    rpc_url: str | Sequence[str],
     *,
     max_depth: int = 4096,
     queue_timeout_ms: int = 30_000,
@@ -99,7 +102,7 @@ async def stage(
     )
     async with (
         open_database(database_url, smallest=1, largest=8) as database,
-        open_rpc(rpc_url, patience=patience) as rpc,
+        _open(rpc_url, patience) as (rpc, nodes),
     ):
         async with database.pool.acquire() as connection:
             await migrate(connection)
@@ -118,10 +121,23 @@ async def stage(
             tasks.start_soon(notices.listen, database)
             tasks.start_soon(relaying.run)
             if index is not None:
-                source, settings_of_index = Source(rpc, Decoder(index)), _settings_of_index(index)
-                tasks.start_soon(run_indexer, database, source, settings_of_index, notices, Wake())
+                source = Source(rpc, Decoder(index)) if nodes is None else CheckedSource(nodes, Decoder(index))
+                tasks.start_soon(run_indexer, database, source, _settings_of_index(index), notices, Wake())
+            if nodes is not None:
+                tasks.start_soon(nodes.watch, CHAIN_ID, 0.2)
             yield Stage(database, notices, relaying, rpc, settings, tasks)
             tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def _open(urls: str | Sequence[str], patience: float) -> AsyncIterator[tuple[Rpc, Nodes | None]]:
+    """One node, or several as the daemon has them."""
+    if isinstance(urls, str):
+        async with open_rpc(urls, patience=patience) as rpc:
+            yield rpc, None
+    else:
+        async with open_nodes(urls, patience=patience) as nodes:
+            yield PinnedRpc(nodes), nodes
 
 
 def _settings_of_index(book: AddressBook) -> IndexerSettings:

@@ -15,6 +15,7 @@ from common.secp256k1 import Wallet
 from coordinatord import app
 from coordinatord.application import compose
 from coordinatord.base.clock import system_clock
+from coordinatord.chain.nodes import Node, Nodes
 from coordinatord.chain.rpc import Rpc
 from coordinatord.config import Config, read_config
 from coordinatord.database.connections import open_database
@@ -114,12 +115,14 @@ async def staged(
     ):
         signer = RequestSigner(config.pin_store_key, config.pin_store_secret, config.pin_store_region)
         url = bucket_url(config.pin_store_endpoint, config.pin_store_bucket)
-        rpc = Rpc(node_transport(node_client, config.rpc_url.reveal()))
+        nodes = Nodes([Node("node", node_transport(node_client, config.rpc_url.reveal()))])
+        rpc = Rpc(nodes.transport())
         ground = Dependencies(
             config=config,
             domains=Domains.of(config.addresses),
             relayer=Wallet(bytes.fromhex(config.relayer_key.reveal())),
             database=database,
+            nodes=nodes,
             rpc=rpc,
             rpc_for_callers=rpc,
             pins=PinStore(StoreRequests(http_over(store_client), url, signer, attempts=1)),
