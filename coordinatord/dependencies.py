@@ -12,20 +12,20 @@ from common.address_book import AddressBook
 from common.daemon.process import Fatal
 from common.domains import Domains
 from common.scalars import hex_of
-from common.secp256k1 import Wallet
 from coordinatord.base.concurrency import StartupPatience
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.contract_calls import Reverted, View, read_many
 from coordinatord.chain.nodes import Nodes, open_nodes
 from coordinatord.chain.rpc import Rpc, quantity, retryable_of
 from coordinatord.chain.rpc_errors import Meaning, RpcError
-from coordinatord.config import Config, node_urls
+from coordinatord.config import Config
 from coordinatord.database.connections import Database, open_database
 from coordinatord.database.migrate import migrate
 from coordinatord.database.notices import Notices
 from coordinatord.files.files import FileStore
 from coordinatord.pins.containers import Containers, StorageBudgets
 from coordinatord.pins.store import PinStore, open_pin_store
+from coordinatord.relayer.signers import AccountSigner, open_signer
 
 # What must be true of the chain before anything is signed or verified for it.
 
@@ -93,7 +93,7 @@ class Dependencies:
 
     config: Config
     domains: Domains
-    relayer: Wallet
+    relayer: AccountSigner
     database: Database
     nodes: Nodes
     rpc: Rpc
@@ -123,12 +123,12 @@ async def open_dependencies(config: Config, stack: AsyncExitStack) -> Dependenci
         )
     )
     nodes = await stack.enter_async_context(
-        open_nodes(node_urls(config), for_callers=_CONNECTIONS_FOR_CALLERS, lag_blocks=config.rpc_lag_blocks)
+        open_nodes(config.node_urls, for_callers=_CONNECTIONS_FOR_CALLERS, lag_blocks=config.rpc_lag_blocks)
     )
     return Dependencies(
         config=config,
         domains=Domains.of(config.addresses),
-        relayer=Wallet(bytes.fromhex(config.relayer_key.reveal())),
+        relayer=await stack.enter_async_context(open_signer(config)),
         database=database,
         nodes=nodes,
         rpc=Rpc(nodes.transport()),

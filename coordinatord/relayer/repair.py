@@ -147,7 +147,7 @@ async def raise_fees(term: RoleConnection, account: RelayerAccount) -> bool:
         return False
     async with term.transaction() as connection:
         contents = await transactions_sql.contents(connection, [tx.id for tx in cheap])
-        versions = [(tx, version) for tx in cheap if (version := dearer(account, tx, contents[tx.id]))]
+        versions = [(tx, version) for tx in cheap if (version := await dearer(account, tx, contents[tx.id]))]
         await transactions_sql.add_versions(connection, [(tx.id, version) for tx, version in versions])
     for tx, version in versions:
         account.pending.replace(tx, version)
@@ -166,7 +166,7 @@ async def drop_unserved(term: RoleConnection, account: RelayerAccount) -> None:
     if not kept:
         return
     log.warning("the endpoint serves no sending of transactions", dropped=len(kept))
-    versions = [(tx, self_transfer(account, tx)) for tx in kept]
+    versions = [(tx, await self_transfer(account, tx)) for tx in kept]
     async with term.transaction() as connection:
         await transactions_sql.add_versions(connection, [(tx.id, version) for tx, version in versions])
         dropped = await results_sql.drop_unsent(connection, [tx.id for tx in kept], "endpoint_refused")

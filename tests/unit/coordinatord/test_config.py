@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from common.daemon.process import Fatal
-from coordinatord.config import node_urls, read_config, variables
+from coordinatord.config import read_config, variables
 from coordinatord.relayer.fees import ceiling_of
 from coordinatord.relayer.settings import RelayerSettings
 from tests.unit.coordinatord.environment import ENVIRONMENT
@@ -126,11 +126,27 @@ def test_fees_have_the_ceiling_of_the_chain_unless_the_operator_names_one() -> N
 
 def test_further_nodes_stand_behind_the_first_and_none_is_named_twice() -> None:
     urls = "https://a.example/v3/key, http://b.example:8545"
-    nodes = node_urls(read_config(ENVIRONMENT | {"RPC_URL": "http://c.example", "RPC_URLS": urls}))
+    nodes = read_config(ENVIRONMENT | {"RPC_URL": "http://c.example", "RPC_URLS": urls}).node_urls
     assert nodes == ["http://c.example", "https://a.example/v3/key", "http://b.example:8545"]
-    assert node_urls(read_config(ENVIRONMENT)) == ["http://localhost:8545"]
+    assert read_config(ENVIRONMENT).node_urls == ["http://localhost:8545"]
     for twice in ({"RPC_URLS": "http://localhost:8545"}, {"RPC_URLS": "http://a.example,http://a.example/"}):
         with pytest.raises(Fatal, match=r"^RPC_URLS must name each node once"):
             read_config(ENVIRONMENT | twice)
     with pytest.raises(Fatal, match=r"^RPC_URLS must be an http"):
         read_config(ENVIRONMENT | {"RPC_URLS": "http://a.example,b.example"})
+
+
+def test_the_relayers_account_has_one_signer_and_outside_of_this_process_a_name() -> None:
+    without = {name: value for name, value in ENVIRONMENT.items() if name != "RELAYER_KEY"}
+    address = "0x" + "ab" * 20
+    for setting in ({"RELAYER_KEYSTORE": "/k"}, {"RELAYER_SIGNER_URL": "http://s", "RELAYER_ACCOUNT": address}):
+        assert read_config(without | setting).relayer_key is None
+        with pytest.raises(Fatal, match=r"^RELAYER_KEY and RELAYER_\w+ must not both be set"):
+            read_config(ENVIRONMENT | setting)
+    for wrong in ({"RELAYER_SIGNER_COMMAND": "sign"}, {"RELAYER_KEYSTORE": "/k", "RELAYER_ACCOUNT": address}):
+        with pytest.raises(Fatal, match=r"^RELAYER_ACCOUNT must be set with RELAYER_SIGNER_URL"):
+            read_config(without | wrong)
+    with pytest.raises(Fatal, match=r"^RELAYER_ACCOUNT must be an address whose checksum is right"):
+        read_config(without | {"RELAYER_SIGNER_COMMAND": "sign", "RELAYER_ACCOUNT": "0x" + "aB" * 20})
+    with pytest.raises(Fatal, match=r"^RELAYER_ACCOUNT must be an address: 0x"):
+        read_config(without | {"RELAYER_SIGNER_COMMAND": "sign", "RELAYER_ACCOUNT": "me"})

@@ -25,6 +25,7 @@ from coordinatord.relayer.fees import NO_CEILING, FeeCeiling
 from coordinatord.relayer.outbox_sql import NewRelay
 from coordinatord.relayer.relaying import Relaying
 from coordinatord.relayer.settings import RelayerSettings
+from coordinatord.relayer.signers import AccountSigner, WalletSigner
 from coordinatord.relayer.worker import run_relayer
 from devnet.anvil import CHAIN_ID, Anvil
 
@@ -43,7 +44,7 @@ BROADCAST: Final = "select count(*) = $1 from relay_txs where broadcast_at is no
 
 @attrs.frozen
 class Stage:
-    """`relaying` hands over ops; `start(wallet)` adds a relayer for that account, which ends with the stage."""
+    """`relaying` hands over ops; `start(signer)` adds a relayer for that account, which ends with the stage."""
 
     database: Database
     notices: Notices
@@ -52,13 +53,14 @@ class Stage:
     settings: RelayerSettings
     tasks: anyio.abc.TaskGroup
 
-    def start(self, wallet: Wallet) -> anyio.CancelScope:
+    def start(self, by: Wallet | AccountSigner) -> anyio.CancelScope:
         scope = anyio.CancelScope()
+        signer = WalletSigner(by) if isinstance(by, Wallet) else by
 
         async def run() -> None:
             with scope:
                 await run_relayer(
-                    self.database, self.notices, self.rpc, wallet, chain_id=CHAIN_ID, settings=self.settings
+                    self.database, self.notices, self.rpc, signer, chain_id=CHAIN_ID, settings=self.settings
                 )
 
         self.tasks.start_soon(run)

@@ -11,11 +11,11 @@ import httpx
 from starlette.types import ASGIApp
 
 from common.domains import Domains
-from common.secp256k1 import Wallet
 from coordinatord import app
 from coordinatord.application import compose
 from coordinatord.base.clock import system_clock
-from coordinatord.chain.nodes import Node, Nodes
+from coordinatord.chain.node import Node
+from coordinatord.chain.nodes import Nodes
 from coordinatord.chain.rpc import Rpc
 from coordinatord.config import Config, read_config
 from coordinatord.database.connections import open_database
@@ -27,6 +27,7 @@ from coordinatord.janitor import Janitor
 from coordinatord.pins.requests import RequestSigner, StoreRequests
 from coordinatord.pins.store import PinStore, bucket_url
 from coordinatord.relayer.relaying import Relaying
+from coordinatord.relayer.signers import open_signer
 from coordinatord.system.routes import Stopping
 from devnet.world import World
 from tests.fakes.streamed import http_over
@@ -120,7 +121,7 @@ async def staged(
         ground = Dependencies(
             config=config,
             domains=Domains.of(config.addresses),
-            relayer=Wallet(bytes.fromhex(config.relayer_key.reveal())),
+            relayer=await stack.enter_async_context(open_signer(config)),
             database=database,
             nodes=nodes,
             rpc=rpc,
