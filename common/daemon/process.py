@@ -5,10 +5,14 @@ import os
 import socket
 import sys
 from collections.abc import Mapping
+from importlib.metadata import version
 from typing import Final
 
 import anyio
 import attrs
+
+RELEASE: Final = version("sealed-job-coordinator")
+"""The release that runs: the one version of all three programs."""
 
 
 class Systemd:
