@@ -126,6 +126,8 @@ def janitor_of(dependencies: Dependencies, containers: Containers) -> Janitor:
         config.file_retention_seconds,
         config.unsettled_retention_seconds,
         config.failed_batch_retention_seconds,
+        config.relay_retention_seconds,
+        config.endings_retention_seconds,
     )
 
 

@@ -166,6 +166,18 @@ class Config(ChainConfig):
     confirmations: int = variable(
         "CONFIRMATIONS", integer(0, 10_000), "blocks below the head that the index follows; 0 is the latest block", 0
     )
+    relay_retention_seconds: int = variable(
+        "RELAY_RETENTION_SECONDS",
+        integer(259_200, 31_536_000),
+        "time that ended relays, their transactions and the gas booked for them are kept",
+        604_800,
+    )
+    endings_retention_seconds: int = variable(
+        "ENDINGS_RETENTION_SECONDS",
+        integer(604_800, 315_360_000),
+        "time that it is kept which transaction ended a job; after it, whoever cancels that job has the chain asked",
+        31_536_000,
+    )
     journal_blocks: int = variable(
         "JOURNAL_BLOCKS", integer(64, 100_000), "blocks whose changes can be undone after a reorg", 256
     )
