@@ -11,6 +11,7 @@ from coordinatord.chain_config import ChainConfig, check_chain_settings
 from coordinatord.environment import (
     boolean,
     choice,
+    database_urls,
     integer,
     ip_addresses,
     origins,
@@ -180,6 +181,13 @@ class Config(ChainConfig):
     )
     journal_blocks: int = variable(
         "JOURNAL_BLOCKS", integer(64, 100_000), "blocks whose changes can be undone after a reorg", 256
+    )
+    database_replica_urls: tuple[Secret, ...] = variable(
+        "DATABASE_REPLICA_URLS",
+        database_urls,
+        "PostgreSQL standbys that reads of the index may go to, comma-separated; each gets a pool of its own",
+        (),
+        secret=True,
     )
     database_pool_min: int = variable("DATABASE_POOL_MIN", integer(1, 500), "connections kept open", 2)
     database_pool_max: int = variable("DATABASE_POOL_MAX", integer(2, 500), "connections at most", 16)

@@ -1,5 +1,6 @@
 """Dependencies of every service: database, node, pin store, keys; opened and checked before anything is served."""
 
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Final
@@ -22,6 +23,7 @@ from coordinatord.config import Config
 from coordinatord.database.connections import Database, open_database
 from coordinatord.database.migrate import migrate
 from coordinatord.database.notices import Notices
+from coordinatord.database.replicas import Replica, open_replicas
 from coordinatord.files.files import FileStore
 from coordinatord.pins.containers import Containers, StorageBudgets
 from coordinatord.pins.store import PinStore, open_pin_store
@@ -95,6 +97,7 @@ class Dependencies:
     domains: Domains
     relayer: AccountSigner
     database: Database
+    replicas: Sequence[Replica]
     nodes: Nodes
     rpc: Rpc
     rpc_for_callers: Rpc
@@ -109,6 +112,13 @@ async def open_dependencies(config: Config, stack: AsyncExitStack) -> Dependenci
         open_database(
             config.database_url.reveal(),
             smallest=config.database_pool_min,
+            largest=config.database_pool_max,
+            statement_timeout=config.database_statement_timeout_s,
+        )
+    )
+    replicas = await stack.enter_async_context(
+        open_replicas(
+            [url.reveal() for url in config.database_replica_urls],
             largest=config.database_pool_max,
             statement_timeout=config.database_statement_timeout_s,
         )
@@ -130,6 +140,7 @@ async def open_dependencies(config: Config, stack: AsyncExitStack) -> Dependenci
         domains=Domains.of(config.addresses),
         relayer=await stack.enter_async_context(open_signer(config)),
         database=database,
+        replicas=replicas,
         nodes=nodes,
         rpc=Rpc(nodes.transport()),
         rpc_for_callers=Rpc(nodes.transport(for_callers=True)),

@@ -119,6 +119,13 @@ def secret_urls(text: str) -> tuple[Secret, ...]:
     return tuple(secret_url(part.strip()) for part in text.split(","))
 
 
+def database_urls(text: str) -> tuple[Secret, ...]:
+    urls = tuple(part.strip() for part in text.split(","))
+    if not all(re.fullmatch(r"postgres(ql)?://[^\s/]+/\S+", url) for url in urls):
+        raise ValueError("must be postgresql://user:password@host:port/database, comma-separated (a comma is %2C)")
+    return tuple(Secret(url) for url in urls)
+
+
 def set_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Variables that are set: an empty value counts as unset."""
     return {name: value for name, value in environ.items() if value != ""}

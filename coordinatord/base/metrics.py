@@ -109,6 +109,12 @@ index_reorg_depth = Histogram(
 database_connections = Gauge(
     "coordinatord_database_connections", "Pooled connections, by use", ["use"], registry=REGISTRY
 )
+replica_reads = Counter(
+    "coordinatord_replica_reads_total",
+    "Reads that a standby was asked for: answered, or left to the primary because it was behind or failed",
+    ["outcome"],
+    registry=REGISTRY,
+)
 store_requests = Histogram(
     "coordinatord_pin_store_request_seconds",
     "Time of a pin store request",

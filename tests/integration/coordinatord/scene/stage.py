@@ -21,6 +21,7 @@ from coordinatord.config import Config, read_config
 from coordinatord.database.connections import open_database
 from coordinatord.database.migrate import migrate
 from coordinatord.database.notices import Notices
+from coordinatord.database.replicas import open_replicas
 from coordinatord.dependencies import Dependencies, containers_of
 from coordinatord.escrow.hosting import Escrow, open_escrow
 from coordinatord.janitor import Janitor
@@ -116,6 +117,8 @@ async def staged(
     ):
         signer = RequestSigner(config.pin_store_key, config.pin_store_secret, config.pin_store_region)
         url = bucket_url(config.pin_store_endpoint, config.pin_store_bucket)
+        urls = [url.reveal() for url in config.database_replica_urls]
+        replicas = await stack.enter_async_context(open_replicas(urls, largest=4, statement_timeout=10))
         nodes = Nodes([Node("node", node_transport(node_client, config.rpc_url.reveal()))])
         rpc = Rpc(nodes.transport())
         ground = Dependencies(
@@ -123,6 +126,7 @@ async def staged(
             domains=Domains.of(config.addresses),
             relayer=await stack.enter_async_context(open_signer(config)),
             database=database,
+            replicas=replicas,
             nodes=nodes,
             rpc=rpc,
             rpc_for_callers=rpc,
