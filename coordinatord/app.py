@@ -25,12 +25,14 @@ from coordinatord.batches.expansion import Expansion, LineAllowances
 from coordinatord.batches.lines import LineContainers
 from coordinatord.batches.worker import BatchWorker, Finalising
 from coordinatord.chain.logs import Decoder
+from coordinatord.chain.pinned_rpc import PinnedRpc
 from coordinatord.chain.registries import JobRegistry, PaymentToken, ProviderRegistry
 from coordinatord.config import Config
 from coordinatord.database.connections import Database
 from coordinatord.dependencies import Dependencies, containers_of, files_of, open_dependencies, prepare
 from coordinatord.escrow.hosting import EscrowDependencies, open_escrow
 from coordinatord.http.middleware import Origins
+from coordinatord.indexer.agreement import CheckedSource
 from coordinatord.indexer.fetch import Source
 from coordinatord.indexer.follow import IndexerSettings, run_indexer
 from coordinatord.janitor import Janitor
@@ -125,6 +127,8 @@ def janitor_of(dependencies: Dependencies, containers: Containers) -> Janitor:
         config.file_retention_seconds,
         config.unsettled_retention_seconds,
         config.failed_batch_retention_seconds,
+        config.relay_retention_seconds,
+        config.endings_retention_seconds,
     )
 
 
@@ -132,6 +136,8 @@ def start_background(tasks: TaskGroup, dependencies: Dependencies, relaying: Rel
     """Start the tasks that move relays to the chain and the chain into the index."""
     tasks.start_soon(dependencies.notices.listen, dependencies.database)
     tasks.start_soon(relaying.run)
+    if len(dependencies.nodes.all) > 1:
+        tasks.start_soon(watch_nodes, dependencies)
     tasks.start_soon(index, dependencies)
     tasks.start_soon(relay, dependencies)
     registry, depth = dependencies.config.addresses.job_registry, dependencies.config.relay_max_depth
@@ -165,15 +171,22 @@ async def index(dependencies: Dependencies) -> None:
         confirmations=config.confirmations,
         journal_blocks=config.journal_blocks,
     )
-    decoder = Decoder(book)
-    await run_indexer(dependencies.database, Source(dependencies.rpc, decoder), settings, dependencies.notices, Wake())
+    decoder, nodes = Decoder(book), dependencies.nodes
+    source = CheckedSource(nodes, decoder) if len(nodes.all) > 1 else Source(dependencies.rpc, decoder)
+    await run_indexer(dependencies.database, source, settings, dependencies.notices, Wake())
+
+
+async def watch_nodes(dependencies: Dependencies) -> None:
+    config = dependencies.config
+    await dependencies.nodes.watch(config.addresses.chain_id, min(max(config.block_time_ms / 1000, 0.5), 5.0))
 
 
 async def relay(dependencies: Dependencies) -> None:
+    nodes = dependencies.nodes
     await run_relayer(
         dependencies.database,
         dependencies.notices,
-        dependencies.rpc,
+        PinnedRpc(nodes) if len(nodes.all) > 1 else dependencies.rpc,
         dependencies.relayer,
         chain_id=dependencies.config.addresses.chain_id,
         settings=RelayerSettings.of(dependencies.config),

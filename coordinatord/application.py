@@ -111,7 +111,7 @@ def compose(
     asked = dependencies.rpc_for_callers
     jobs = JobRegistry(asked, book.job_registry)
     providers = ProviderRegistry(asked, book.provider_registry)
-    reads = IndexReads.over(database)
+    reads = IndexReads.over(database, dependencies.replicas)
     posted = PostedJobs.over(
         database, jobs, Decoder(book), first_block=book.deploy_block, widest_range=config.getlogs_cap
     )
@@ -165,12 +165,12 @@ def compose(
     endpoints = Endpoints(
         system=SystemRoutes(readiness, DeploymentReads(book, jobs, config.block_time_ms), stopping),
         handshake=SessionRoutes(sessions, book.chain_id),
-        models=ModelRoutes(database, reads),
+        models=ModelRoutes(reads),
         jobs=OrderRoutes(book, submissions, cancels, reads),
         files=FileRoutes(files_of(dependencies)),
-        book=BookRoutes(database, reads, polls),
+        book=BookRoutes(reads, polls),
         operations=OperationRoutes(ops, asks, jobs, posted),
-        providers=ProviderRoutes(database, reads),
+        providers=ProviderRoutes(reads),
         escrow=EscrowRoutes(hosted_escrow(dependencies, escrow, posted, providers)),
         batches=BatchRoutes(
             BatchService(database, config.file_retention_seconds, StorageBudgets.of(config)),

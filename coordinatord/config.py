@@ -1,25 +1,24 @@
 """Settings of the coordinator: read once, at the root, into one frozen value; nothing else reads the environment."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final, Literal
 
 import attrs
 
 from common.address_book import AddressBook
 from common.daemon.process import Fatal, Secret
-from common.refusal import Refused
+from coordinatord.chain_config import ChainConfig, check_chain_settings
 from coordinatord.environment import (
     boolean,
     choice,
+    database_urls,
     integer,
     ip_addresses,
     origins,
-    private_key,
     private_keys,
+    read_addresses,
     read_fields,
     secret,
-    secret_url,
     set_variables,
     text,
     url,
@@ -31,41 +30,19 @@ PinStoreKind = Literal["filebase", "s3", "kubo"]
 
 
 @attrs.frozen(slots=True, kw_only=True)
-class Config:
-    """The specification's variables first, then those that this implementation adds."""
+class Config(ChainConfig):
+    """The specification's variables first, then those that this implementation adds; those of nodes and relayer are
+    `ChainConfig`'s."""
 
     addresses: AddressBook
 
     database_url: Secret = variable("DATABASE_URL", secret, "PostgreSQL connection string", secret=True)
-    relayer_key: Secret = variable(
-        "RELAYER_KEY", private_key, "private key of the account that signs and pays relayed transactions", secret=True
-    )
-    rpc_url: Secret = variable(
-        "RPC_URL",
-        secret_url,
-        "JSON-RPC endpoint, with the key in it that a hosted one wants (default http://localhost:8545)",
-        Secret("http://localhost:8545"),
-        secret=True,
-    )
     port: int = variable("PORT", integer(1, 65535), "HTTP port; binds 0.0.0.0", 8402)
     cors_origins: tuple[str, ...] = variable(
         "CORS_ORIGINS", origins, "comma-separated exact origins; unset sends no CORS headers", ()
     )
-    getlogs_cap: int = variable("GETLOGS_CAP", integer(1, 1_000_000), "widest block range per log query", 5000)
-    block_time_ms: int = variable(
-        "BLOCK_TIME_MS", integer(1, 3_600_000), "indexer poll interval and readiness cache time", 2000
-    )
     ready_lag_blocks: int = variable(
         "READY_LAG_BLOCKS", integer(0, 1_000_000), "index lag that still counts as ready", 7
-    )
-    relay_max_depth: int = variable(
-        "RELAY_MAX_DEPTH", integer(1, 4096), "relays waiting to be broadcast; beyond it 503 relay_queue_full", 32
-    )
-    relay_queue_timeout_ms: int = variable(
-        "RELAY_QUEUE_TIMEOUT_MS",
-        integer(1, 600_000),
-        "longest wait in that queue; beyond it relay_queue_timeout",
-        10000,
     )
     pin_store: PinStoreKind = variable(
         "PIN_STORE",
@@ -129,39 +106,6 @@ class Config:
 
     metrics_host: str = variable("METRICS_HOST", text, "address that metrics are served on", "127.0.0.1")
     metrics_port: int = variable("METRICS_PORT", integer(0, 65535), "port of /metrics; 0 serves none", 9402)
-    relay_coalesce_max: int = variable(
-        "RELAY_COALESCE_MAX", integer(1, 500), "ops in one relay(bytes[]) transaction at most", 64
-    )
-    relay_max_tx_gas: int = variable(
-        "RELAY_MAX_TX_GAS",
-        integer(2_000_000, 16_777_216),
-        "gas of one transaction at most; never above half a block",
-        16_777_216,
-    )
-    relay_reserve_gas: int = variable(
-        "RELAY_RESERVE_GAS",
-        integer(0, 10**12),
-        "with native funds for less gas than this, only settles, fails, reclaims and cancels are relayed",
-        30_000_000,
-    )
-    relay_cancel_reserve_gas: int = variable(
-        "RELAY_CANCEL_RESERVE_GAS",
-        integer(0, 10**12),
-        "with native funds for less gas than this, cancels stop, too; not above RELAY_RESERVE_GAS",
-        10_000_000,
-    )
-    relay_max_fee_gwei: int | None = variable(
-        "RELAY_MAX_FEE_GWEI",
-        integer(1, 1_000_000_000),
-        "most offered per gas; unset, what suits the chain id, and no limit on an unknown chain",
-        None,
-    )
-    relay_max_tip_gwei: int | None = variable(
-        "RELAY_MAX_TIP_GWEI",
-        integer(1, 1_000_000_000),
-        "most of it offered to the block's producer; a first offer gives half; unset, as above",
-        None,
-    )
     budget_posts_gas: int = variable(
         "BUDGET_POSTS_GAS",
         integer(0, 10**15),
@@ -237,8 +181,27 @@ class Config:
     confirmations: int = variable(
         "CONFIRMATIONS", integer(0, 10_000), "blocks below the head that the index follows; 0 is the latest block", 0
     )
+    relay_retention_seconds: int = variable(
+        "RELAY_RETENTION_SECONDS",
+        integer(259_200, 31_536_000),
+        "time that ended relays, their transactions and the gas booked for them are kept",
+        604_800,
+    )
+    endings_retention_seconds: int = variable(
+        "ENDINGS_RETENTION_SECONDS",
+        integer(604_800, 315_360_000),
+        "time that it is kept which transaction ended a job; after it, whoever cancels that job has the chain asked",
+        31_536_000,
+    )
     journal_blocks: int = variable(
         "JOURNAL_BLOCKS", integer(64, 100_000), "blocks whose changes can be undone after a reorg", 256
+    )
+    database_replica_urls: tuple[Secret, ...] = variable(
+        "DATABASE_REPLICA_URLS",
+        database_urls,
+        "PostgreSQL standbys that reads of the index may go to, comma-separated; each gets a pool of its own",
+        (),
+        secret=True,
     )
     database_pool_min: int = variable("DATABASE_POOL_MIN", integer(1, 500), "connections kept open", 2)
     database_pool_max: int = variable("DATABASE_POOL_MAX", integer(2, 500), "connections at most", 16)
@@ -326,7 +289,7 @@ _MOCK_ONLY: Final = (
 def read_config(environ: Mapping[str, str]) -> Config:
     """The configuration, or Fatal naming the variable at fault. An empty value counts as unset."""
     present = set_variables(environ)
-    config = Config(addresses=_read_addresses(present), **read_fields(variables(), present))  # type: ignore[arg-type] # each value was read by its own field's reader
+    config = Config(addresses=read_addresses(present), **read_fields(variables(), present))  # type: ignore[arg-type] # each value was read by its own field's reader
     _check_together(config, present)
     return config
 
@@ -343,6 +306,7 @@ def _check_together(config: Config, present: Mapping[str, str]) -> None:
         for name in _MOCK_ONLY:
             if name in present:
                 raise Fatal(f"{name} is for ESCROW_MODE=mock only; unset it or change the mode")
+    check_chain_settings(config)
     if config.peer_required and config.peer_url is None:
         raise Fatal("PEER_REQUIRED needs PEER_URL")
     if config.pin_store != "kubo":
@@ -351,8 +315,6 @@ def _check_together(config: Config, present: Mapping[str, str]) -> None:
                 raise Fatal(f"{name} is required with PIN_STORE={config.pin_store}")
     if config.metrics_port == config.port:
         raise Fatal("METRICS_PORT must not be PORT")
-    if config.relay_cancel_reserve_gas > config.relay_reserve_gas:
-        raise Fatal("RELAY_CANCEL_RESERVE_GAS must not be above RELAY_RESERVE_GAS")
     if config.database_pool_min > config.database_pool_max:
         raise Fatal("DATABASE_POOL_MIN must not be above DATABASE_POOL_MAX")
 
@@ -360,17 +322,3 @@ def _check_together(config: Config, present: Mapping[str, str]) -> None:
 def _is_set(config: Config, name: str) -> bool:
     value = getattr(config, name.lower())
     return bool(value.reveal() if isinstance(value, Secret) else value)
-
-
-def _read_addresses(present: Mapping[str, str]) -> AddressBook:
-    inline, path = present.get("ADDRESSES_JSON"), present.get("ADDRESSES_FILE")
-    if (inline is None) == (path is None):
-        raise Fatal("exactly one of ADDRESSES_FILE and ADDRESSES_JSON must be set")
-    name = "ADDRESSES_JSON" if inline is not None else "ADDRESSES_FILE"
-    try:
-        raw = inline.encode() if inline is not None else Path(str(path)).read_bytes()
-        return AddressBook.parse(raw)
-    except OSError as missing:
-        raise Fatal(f"{name}: {path}: {missing.strerror}") from None
-    except Refused as wrong:
-        raise Fatal(f"{name}: {wrong}") from None

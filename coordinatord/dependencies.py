@@ -1,5 +1,6 @@
 """Dependencies of every service: database, node, pin store, keys; opened and checked before anything is served."""
 
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Final
@@ -12,15 +13,17 @@ from common.address_book import AddressBook
 from common.daemon.process import Fatal
 from common.domains import Domains
 from common.scalars import hex_of
-from common.secp256k1 import Wallet
 from coordinatord.base.concurrency import StartupPatience
+from coordinatord.base.errors import Retryable
 from coordinatord.chain.contract_calls import Reverted, View, read_many
-from coordinatord.chain.rpc import Rpc, open_rpc, quantity, retryable_of
+from coordinatord.chain.nodes import Nodes, open_nodes
+from coordinatord.chain.rpc import Rpc, quantity, retryable_of
 from coordinatord.chain.rpc_errors import Meaning, RpcError
 from coordinatord.config import Config
 from coordinatord.database.connections import Database, open_database
 from coordinatord.database.migrate import migrate
 from coordinatord.database.notices import Notices
+from coordinatord.database.replicas import Replica, open_replicas
 from coordinatord.files.files import FileStore
 from coordinatord.pins.addressed import AddressedStore
 from coordinatord.pins.containers import Containers, StorageBudgets
@@ -28,6 +31,7 @@ from coordinatord.pins.kubo import open_kubo
 from coordinatord.pins.pinned_sql import KeyBook, PinnedKeys
 from coordinatord.pins.store import PinningStore, PinStore, open_bucket
 from coordinatord.relayer.role import RelayerRole, role_in
+from coordinatord.relayer.signers import AccountSigner, open_signer
 
 # What must be true of the chain before anything is signed or verified for it.
 
@@ -64,6 +68,22 @@ async def check_chain(rpc: Rpc, book: AddressBook, domains: Domains) -> None:
             )
 
 
+async def check_nodes(nodes: Nodes, book: AddressBook, domains: Domains) -> None:
+    """`check_chain` of every node. One that does not answer is left for later where another does: `Retryable` only when
+    none does. Fatal names the node where there are several."""
+    away: list[Retryable] = []
+    for node in nodes.all:
+        try:
+            await check_chain(node.rpc, book, domains)
+        except Retryable as error:
+            away.append(error)
+            log.warning("node does not answer at the start", node=node.name, reason=error.message)
+        except Fatal as wrong:
+            raise wrong if len(nodes.all) == 1 else Fatal(f"node {node.name}: {wrong}") from None
+    if len(away) == len(nodes.all):
+        raise away[0]
+
+
 log = structlog.get_logger(__name__)
 
 _CONNECTIONS_FOR_CALLERS: Final = 32  # to the node
@@ -73,14 +93,16 @@ _CONNECTIONS_FOR_CALLERS: Final = 32  # to the node
 class Dependencies:
     """Connections, keys and settings that the services share.
 
-    `rpc_for_callers` is the same node through connections of its own: what callers ask must not wait in the way of
-    the relayer, the indexer and the readiness of all.
+    `rpc` asks whichever node is fit; `rpc_for_callers` the same nodes through connections of its own: what callers ask
+    must not wait in the way of the relayer, the indexer and the readiness of all.
     """
 
     config: Config
     domains: Domains
-    relayer: Wallet
+    relayer: AccountSigner
     database: Database
+    replicas: Sequence[Replica]
+    nodes: Nodes
     rpc: Rpc
     rpc_for_callers: Rpc
     pins: PinStore
@@ -102,17 +124,26 @@ async def open_dependencies(config: Config, stack: AsyncExitStack) -> Dependenci
             statement_timeout=config.database_statement_timeout_s,
         )
     )
+    replicas = await stack.enter_async_context(
+        open_replicas(
+            [url.reveal() for url in config.database_replica_urls],
+            largest=config.database_pool_max,
+            statement_timeout=config.database_statement_timeout_s,
+        )
+    )
     pins = await open_pins(config, PinnedKeys(database), stack)
-    node = config.rpc_url.reveal()
-    rpc = await stack.enter_async_context(open_rpc(node))
-    rpc_for_callers = await stack.enter_async_context(open_rpc(node, connections=_CONNECTIONS_FOR_CALLERS))
+    nodes = await stack.enter_async_context(
+        open_nodes(config.node_urls, for_callers=_CONNECTIONS_FOR_CALLERS, lag_blocks=config.rpc_lag_blocks)
+    )
     return Dependencies(
         config=config,
         domains=Domains.of(config.addresses),
-        relayer=Wallet(bytes.fromhex(config.relayer_key.reveal())),
+        relayer=await stack.enter_async_context(open_signer(config)),
         database=database,
-        rpc=rpc,
-        rpc_for_callers=rpc_for_callers,
+        replicas=replicas,
+        nodes=nodes,
+        rpc=Rpc(nodes.transport()),
+        rpc_for_callers=Rpc(nodes.transport(for_callers=True)),
         pins=pins,
         notices=Notices(),
     )
@@ -140,7 +171,7 @@ async def prepare(dependencies: Dependencies, patience: StartupPatience) -> None
         log.info("migrated", applied=applied)
     config = dependencies.config
     await patience.retry_until_ready(
-        "the node", partial(check_chain, dependencies.rpc, config.addresses, dependencies.domains)
+        "the node", partial(check_nodes, dependencies.nodes, config.addresses, dependencies.domains)
     )
 
 

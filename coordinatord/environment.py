@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import attrs
+from eth_utils.address import to_checksum_address
 
+from common.address_book import AddressBook
 from common.daemon.process import Fatal, Secret
 from common.refusal import Refused
 from common.secp256k1 import Wallet
@@ -25,6 +27,7 @@ _VARIABLE: Final = re.compile(r"[A-Z][A-Z0-9_]*", re.ASCII)
 _NEAR: Final = 0.84  # of 1: one or two letters of a name
 # What systemd and shells set that begins as a setting does.
 _NOT_OURS: Final = frozenset({"CREDENTIALS_DIRECTORY", "JOURNAL_STREAM", "LOGS_DIRECTORY", "LOG_NAMESPACE"})
+_ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
 _KEY: Final = re.compile(r"(0x)?[0-9a-fA-F]{64}", re.ASCII)
 
 
@@ -99,12 +102,33 @@ def private_keys(text: str) -> tuple[Secret, ...]:
     return tuple(private_key(part.strip()) for part in text.split(","))
 
 
+def account(text: str) -> str:
+    """An address as people write it; in mixed case its checksum must be right, since a typing error shows in it."""
+    if not _ADDRESS.fullmatch(text):
+        raise ValueError("must be an address: 0x and 40 hex digits")
+    checksummed = str(to_checksum_address(text))
+    if text not in (checksummed, text.lower()):
+        raise ValueError("must be an address whose checksum is right, or one in lower case")
+    return checksummed
+
+
 def secret(text: str) -> Secret:
     return Secret(text)
 
 
 def secret_url(text: str) -> Secret:
     return Secret(url(text))
+
+
+def secret_urls(text: str) -> tuple[Secret, ...]:
+    return tuple(secret_url(part.strip()) for part in text.split(","))
+
+
+def database_urls(text: str) -> tuple[Secret, ...]:
+    urls = tuple(part.strip() for part in text.split(","))
+    if not all(re.fullmatch(r"postgres(ql)?://[^\s/]+/\S+", url) for url in urls):
+        raise ValueError("must be postgresql://user:password@host:port/database, comma-separated (a comma is %2C)")
+    return tuple(Secret(url) for url in urls)
 
 
 def set_variables(environ: Mapping[str, str]) -> dict[str, str]:
@@ -158,3 +182,18 @@ def _credential(path: Path) -> str | None:
         raise Fatal(f"the credential {path.name} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise Fatal(f"the credential {path.name} must be UTF-8 text") from None
+
+
+def read_addresses(present: Mapping[str, str]) -> AddressBook:
+    """The address book, from the one of its two variables that is set."""
+    inline, path = present.get("ADDRESSES_JSON"), present.get("ADDRESSES_FILE")
+    if (inline is None) == (path is None):
+        raise Fatal("exactly one of ADDRESSES_FILE and ADDRESSES_JSON must be set")
+    name = "ADDRESSES_JSON" if inline is not None else "ADDRESSES_FILE"
+    try:
+        raw = inline.encode() if inline is not None else Path(str(path)).read_bytes()
+        return AddressBook.parse(raw)
+    except OSError as missing:
+        raise Fatal(f"{name}: {path}: {missing.strerror}") from None
+    except Refused as wrong:
+        raise Fatal(f"{name}: {wrong}") from None

@@ -1,5 +1,5 @@
 """Janitor: removes lapsed nonces, sessions and leases, ended relays, lines of old batches, objects that no job names,
-files past their time and uploads that died on the way.
+files past their time and uploads that died on the way. README.md, "Growth", has the rule of each table.
 
 A role, so that one process at a time does it. A sweep may be cut anywhere: the next one does the rest.
 """
@@ -15,7 +15,7 @@ import structlog
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
 from coordinatord.batches import lines_sql
-from coordinatord.book import leases_sql
+from coordinatord.book import candidates_sql, leases_sql
 from coordinatord.database.connections import Database
 from coordinatord.database.locks import hold_role
 from coordinatord.files import sql as files
@@ -28,7 +28,6 @@ from coordinatord.sessions import sql as sessions
 log = structlog.get_logger(__name__)
 
 INTERVAL: Final = 60.0
-_RELAYS_KEPT: Final = 7 * 86_400  # seconds: an operator may want to look at last week
 _AT_ONCE: Final = 200
 _BATCHES_AT_ONCE: Final = 20
 
@@ -41,6 +40,8 @@ class Janitor:
     retention_seconds: int
     unsettled_seconds: int = 172_800
     failed_batch_seconds: int = 259_200
+    relays_kept_seconds: int = 604_800
+    endings_kept_seconds: int = 31_536_000
 
     async def run(self) -> None:
         """Sweep whenever this process holds the role, until cancelled."""
@@ -55,13 +56,15 @@ class Janitor:
         """All that is due now."""
         await sessions.drop_expired(connection)
         await leases_sql.drop_lapsed(connection)
-        while await results_sql.drop_ended(connection, _RELAYS_KEPT, _AT_ONCE) == _AT_ONCE:
+        await candidates_sql.drop_gone(connection)
+        while await results_sql.drop_ended(connection, self.relays_kept_seconds, _AT_ONCE) == _AT_ONCE:
             pass
         while await lines_sql.drop_finished(
             connection, self.retention_seconds, self.failed_batch_seconds, _BATCHES_AT_ONCE
         ):
             pass
-        await budgets_sql.drop_old(connection)
+        await results_sql.drop_endings(connection, self.endings_kept_seconds)
+        await budgets_sql.drop_old(connection, self.relays_kept_seconds)
         await objects_sql.decide(
             connection, retention_seconds=self.retention_seconds, unsettled_seconds=self.unsettled_seconds
         )

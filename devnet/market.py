@@ -13,12 +13,12 @@ from web3.types import TxReceipt
 
 from common import artifacts
 from common.address_book import AddressBook
+from coordinatord.chain.signers import LocalKey
 from coordinatord.market.deploy import MarketDeployment
 from coordinatord.market.journal import DeploymentJournal
 from coordinatord.market.node import connect
 from coordinatord.market.preflight import check_chain_and_token
 from coordinatord.market.sending import SendOptions
-from coordinatord.market.signers import LocalKey
 from devnet.accounts import Cast, DevWallet
 from devnet.anvil import CHAIN_ID
 from devnet.catalogue import terms_of_trade

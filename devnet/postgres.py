@@ -86,11 +86,33 @@ async def running_postgres(port: int, directory: Path, logs: Path) -> AsyncItera
     """A fresh cluster in the empty `directory`, with the empty database `DATABASE`."""
     password = secrets.token_urlsafe(24)  # anyone who may connect as superuser may run programs as us
     data, run_as = await _initialised(directory, password, logs)
+    async with _serving(data, port, password, logs / "postgres.log", run_as) as server:
+        await server.execute(f"create database {DATABASE}")
+        yield server
+
+
+@asynccontextmanager
+async def running_standby(primary: Postgres, port: int, directory: Path, logs: Path) -> AsyncIterator[Postgres]:
+    """A copy of a running server in the empty `directory`, which follows it by streaming replication."""
+    run_as, data = primary.child.program.run_as, directory / "data"
+    if (account := primary.account) is not None:
+        owner = pwd.getpwnam(account)
+        os.chown(directory, owner.pw_uid, owner.pw_gid)
+    source = f"host={LOOPBACK} port={primary.port} user={SUPERUSER} password={primary.password}"
+    command = (str(binaries() / "pg_basebackup"), "-D", str(data), "-d", source, "-R", "-X", "stream", "-c", "fast")
+    async with child.running(Program("pg_basebackup", command, logs / "basebackup.log", run_as=run_as)) as copying:
+        await copying.succeed()
+    async with _serving(data, port, primary.password, logs / "standby.log", run_as) as server:
+        yield server
+
+
+@asynccontextmanager
+async def _serving(data: Path, port: int, password: str, log: Path, run_as: str) -> AsyncIterator[Postgres]:
     settings = tuple(f"--{name}={value}" for name, value in {**_SETTINGS, "port": str(port)}.items())
     program = Program(
         "postgres",
         (str(binaries() / "postgres"), "-D", str(data), *settings),
-        logs / "postgres.log",
+        log,
         run_as=run_as,
         stop_signal=signal.SIGINT,  # fast: ends sessions, then itself
         death_signal=signal.SIGQUIT,  # at once, but not without ending its own children and shared memory
@@ -106,7 +128,6 @@ async def running_postgres(port: int, directory: Path, logs: Path) -> AsyncItera
             return True
 
         await process.wait_until(answers)
-        await server.execute(f"create database {DATABASE}")
         yield server
 
 

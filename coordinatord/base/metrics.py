@@ -126,6 +126,12 @@ index_reorg_depth = Histogram(
 database_connections = Gauge(
     "coordinatord_database_connections", "Pooled connections, by use", ["use"], registry=REGISTRY
 )
+replica_reads = Counter(
+    "coordinatord_replica_reads_total",
+    "Reads that a standby was asked for: answered, or left to the primary because it was behind or failed",
+    ["outcome"],
+    registry=REGISTRY,
+)
 store_requests = Histogram(
     "coordinatord_pin_store_request_seconds",
     "Time of a pin store request",
@@ -135,6 +141,34 @@ store_requests = Histogram(
 )
 rpc_requests = Histogram(
     "coordinatord_rpc_request_seconds", "Time of a JSON-RPC request", ["outcome"], registry=REGISTRY, buckets=_LATENCY
+)
+node_up = Gauge(
+    "coordinatord_node_up", "1 while the node answers; 0 after three failures in a row", ["node"], registry=REGISTRY
+)
+node_head = Gauge("coordinatord_node_head_block", "Head that the node tells", ["node"], registry=REGISTRY)
+node_lag = Gauge(
+    "coordinatord_node_lag_blocks",
+    "Blocks that the node is behind the others (ahead of them: below 0); shown where there are several",
+    ["node"],
+    registry=REGISTRY,
+)
+node_contradicted = Counter(
+    "coordinatord_node_contradicted_total",
+    "Answers of the node that two others contradicted; it is not asked for ten minutes after each",
+    ["node"],
+    registry=REGISTRY,
+)
+nodes_disagree = Gauge(
+    "coordinatord_nodes_disagree",
+    "1 while something waits because nodes contradict each other: the index, or receipts",
+    ["of"],
+    registry=REGISTRY,
+)
+nodes_agreed = Gauge(
+    "coordinatord_nodes_agreed", "Nodes that told the last blocks alike that were indexed", registry=REGISTRY
+)
+signer_failing = Gauge(
+    "coordinatord_signer_failing", "1 since the last signature asked for did not come", ["account"], registry=REGISTRY
 )
 escrow_releases = Counter(
     "coordinatord_escrow_releases_total", "Releases answered, by outcome", ["outcome"], registry=REGISTRY

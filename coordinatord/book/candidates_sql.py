@@ -11,7 +11,7 @@ import attrs
 
 from common.wire.states import JobState
 from coordinatord.book.registries_sql import CAPACITY
-from coordinatord.database.connections import Database, PreparedConnection
+from coordinatord.database.connections import Connection, Database, PreparedConnection
 
 
 @attrs.frozen(slots=True)
@@ -134,3 +134,8 @@ async def mark_seen(line: PreparedConnection, polls: Sequence[Seen], ages: Seque
         [poll.free for poll in polls],
         ages,
     )
+
+
+async def drop_gone(connection: Connection) -> None:
+    """Drop providers' polls of long ago: who comes back is among the first again, as one who has waited long."""
+    await connection.execute("delete from liveness where seen_at < clock_timestamp() - interval '1 day'")

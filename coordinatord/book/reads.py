@@ -1,7 +1,8 @@
 """Reads of the index by key, gathered; one reader per kind, with a connection of its own, shared by all requests of
 this process."""
 
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeVar
 
 import attrs
 import structlog
@@ -26,9 +27,12 @@ from coordinatord.database.batched_reads import (
     IndexRead,
     Snapshot,
     read_snapshot,
-    with_snapshot,
 )
-from coordinatord.database.connections import Database
+from coordinatord.database.connections import Database, PreparedConnection
+from coordinatord.database.replicas import IndexSource, Replica, pools, prepared
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 @attrs.frozen(slots=True)
@@ -37,15 +41,31 @@ class IndexReads:
     model: BatchedReads[str, IndexRead[ModelRow]]
     provider: BatchedReads[int, IndexRead[ProviderRow]]
     position: FreshValue[Snapshot]
+    lists: IndexSource[Database]
 
     @classmethod
-    def over(cls, database: Database) -> "IndexReads":
+    def over(cls, database: Database, replicas: Sequence[Replica] = ()) -> "IndexReads":
+        """The position is the primary's in any case: it decides whether a standby's answer is of the present."""
+        position = FreshValue(database.prepared_connection(), read_snapshot)
         return cls(
-            job=BatchedReads(database.prepared_connection(), with_snapshot(sql.read_by_ids)),
-            model=BatchedReads(database.prepared_connection(), with_snapshot(registries_sql.read_by_names)),
-            provider=BatchedReads(database.prepared_connection(), with_snapshot(registries_sql.read_by_ids)),
-            position=FreshValue(database.prepared_connection(), read_snapshot),
+            job=BatchedReads(prepared(database, replicas, position), _by_key(sql.read_by_ids)),
+            model=BatchedReads(prepared(database, replicas, position), _by_key(registries_sql.read_by_names)),
+            provider=BatchedReads(prepared(database, replicas, position), _by_key(registries_sql.read_by_ids)),
+            position=position,
+            lists=pools(database, replicas, position),
         )
+
+
+def _by_key(
+    read: Callable[[PreparedConnection, list[K]], Awaitable[tuple[Snapshot, dict[K, V]]]],
+) -> Callable[[IndexSource[PreparedConnection], list[K]], Awaitable[dict[K, IndexRead[V]]]]:
+    """Every key gets an answer, all of one snapshot."""
+
+    async def read_all(source: IndexSource[PreparedConnection], keys: list[K]) -> dict[K, IndexRead[V]]:
+        snapshot, values = await source.read(lambda line: read(line, keys))
+        return {key: IndexRead(snapshot, values.get(key)) for key in keys}
+
+    return read_all
 
 
 log = structlog.get_logger(__name__)

@@ -27,7 +27,6 @@ from coordinatord.book.registries_sql import (
 )
 from coordinatord.book.sql import JobFilter, JobRow, OwnerSummary, read_page, read_summary
 from coordinatord.database.batched_reads import Snapshot
-from coordinatord.database.connections import Database
 from coordinatord.http import responses
 from coordinatord.http.responses import Response
 from coordinatord.http.routing import (
@@ -175,7 +174,6 @@ _FILTERS = {
 
 @attrs.frozen(slots=True)
 class BookRoutes:
-    database: Database
     reads: IndexReads
     polls: Polls
 
@@ -232,7 +230,7 @@ class BookRoutes:
         )
         limit, offset = page_of(request)
         if request.session is None:
-            snapshot, rows = await read_page(self.database, wanted, limit, offset)
+            snapshot, rows = await self.reads.lists.read(lambda database: read_page(database, wanted, limit, offset))
             return page(request, snapshot, "jobs", rows, job)
         held = await self.polls.poll(request.session, wanted, query["free"], limit, offset)
         if isinstance(held, NotSigned):
@@ -241,7 +239,7 @@ class BookRoutes:
         return page(request, snapshot, "jobs", rows, job)
 
     async def summary(self, request: Request) -> Response:
-        snapshot, rows = await read_summary(self.database, request.query["owner"])
+        snapshot, rows = await self.reads.lists.read(lambda database: read_summary(database, request.query["owner"]))
         return responses.ok(summary(rows, snapshot.block_number), snapshot=snapshot)
 
     async def one(self, request: Request) -> Response:
@@ -260,7 +258,6 @@ _MODEL = {"model": Parameter(Decimal(32), "a model id")}
 
 @attrs.frozen(slots=True)
 class ProviderRoutes:
-    database: Database
     reads: IndexReads
 
     def routes(self) -> list[Route]:
@@ -294,20 +291,24 @@ class ProviderRoutes:
         ]
 
     async def asks(self, request: Request) -> Response:
-        snapshot, rows = await read_asks(self.database, request.query.get("model"), *page_of(request))
+        snapshot, rows = await self.reads.lists.read(
+            lambda database: read_asks(database, request.query.get("model"), *page_of(request))
+        )
         return page(request, snapshot, "asks", rows, ask)
 
     async def floors(self, request: Request) -> Response:
         model, sla = request.query.get("model"), request.query.get("sla")
-        snapshot, rows = await read_floors(self.database, model, sla, *page_of(request))
+        snapshot, rows = await self.reads.lists.read(
+            lambda database: read_floors(database, model, sla, *page_of(request))
+        )
         return page(request, snapshot, "floors", rows, floor)
 
     async def list(self, request: Request) -> Response:
-        snapshot, rows = await read_providers(self.database, *page_of(request))
+        snapshot, rows = await self.reads.lists.read(lambda database: read_providers(database, *page_of(request)))
         return page(request, snapshot, "providers", rows, provider)
 
     async def allowlist(self, request: Request) -> Response:
-        snapshot, rows = await read_allowlist(self.database, *page_of(request))
+        snapshot, rows = await self.reads.lists.read(lambda database: read_allowlist(database, *page_of(request)))
         return page(request, snapshot, "entries", rows, allowlist_entry)
 
     async def one(self, request: Request) -> Response:
@@ -328,7 +329,6 @@ def _provider(row: ProviderRow, snapshot: Snapshot) -> Response:
 
 @attrs.frozen(slots=True)
 class ModelRoutes:
-    database: Database
     reads: IndexReads
 
     def routes(self) -> list[Route]:
@@ -363,7 +363,7 @@ class ModelRoutes:
         ]
 
     async def list(self, request: Request) -> Response:
-        snapshot, rows = await read_models(self.database, *page_of(request))
+        snapshot, rows = await self.reads.lists.read(lambda database: read_models(database, *page_of(request)))
         return page(request, snapshot, "data", rows, model, object="list")
 
     async def one(self, request: Request) -> Response:

@@ -86,6 +86,17 @@ class Rpc:
         self._transport = transport
         self._ids = itertools.count(1)
 
+    @property
+    def others(self) -> Sequence["Rpc"]:
+        """Further nodes of the chain that are fit to be asked: what is found here is held against them, and what is
+        sent goes to all. None where there is one node, or where each request goes to whichever is fit."""
+        return ()
+
+    @asynccontextmanager
+    async def decision(self, *, leads: bool = False) -> AsyncIterator[None]:
+        """Block in which one node answers every request; see `chain/nodes.py`."""
+        yield
+
     async def call(self, method: str, *params: Json) -> Json:
         """The result, decoded. Raises RpcError or Retryable."""
         return await self.call_as(object, method, *params)

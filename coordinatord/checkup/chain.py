@@ -14,7 +14,6 @@ from common.address_book import AddressBook
 from common.daemon.process import Fatal
 from common.domains import Domains
 from common.scalars import hex_of
-from common.secp256k1 import Wallet
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.contract_calls import View, read_view
 from coordinatord.chain.rpc import Quantity, Rpc, open_rpc, quantity
@@ -28,6 +27,7 @@ from coordinatord.relayer.fees import latest_block, offer
 from coordinatord.relayer.pending import PendingTxs
 from coordinatord.relayer.role import role_in
 from coordinatord.relayer.settings import RelayerSettings
+from coordinatord.relayer.signers import AccountSigner, open_signer
 
 NODE_REMEDY: Final = "point RPC_URL to a node that answers"
 _DECIMALS: Final = abi.selector("decimals()")
@@ -78,6 +78,25 @@ class ChainLook:
                         yield row
                 except (Retryable, RpcError) as error:
                     yield wrong(name, str(error), "the node refuses what a coordinator has to ask: take another")
+            for url in self.config.node_urls[1:]:
+                yield await self._other_node(url, number)
+
+    async def _other_node(self, url: str, head: int) -> CheckRow:
+        """One of RPC_URLS beside the first node."""
+        host, lag = urlsplit(url).hostname, self.config.rpc_lag_blocks
+        remedy = "take another address into RPC_URLS, or leave this one out"
+        try:
+            async with open_rpc(url, patience=8) as rpc:
+                seen = quantity(await rpc.call("eth_chainId"))
+                number = quantity(await rpc.call("eth_blockNumber"))
+        except (Retryable, RpcError) as error:
+            return wrong("node of RPC_URLS", f"{host}: {error}", remedy)
+        if seen != self.book.chain_id:
+            return wrong("node of RPC_URLS", f"{host} serves chain {seen}", remedy)
+        if abs(number - head) > lag:
+            detail = f"{host} is at block {number}, the first node at {head}: more than RPC_LAG_BLOCKS ({lag}) apart"
+            return wrong("node of RPC_URLS", detail, "see which of the two is behind")
+        return right("node of RPC_URLS", f"{host}: chain {seen}, block {number}")
 
     async def _contracts(self, rpc: Rpc, _: int) -> AsyncIterator[CheckRow]:
         remedy = "write the addresses of this market into the address book, as `coordinatord market deploy` does"
@@ -189,11 +208,18 @@ class ChainLook:
         yield right("gas", f"a block holds {limit:,}; a transaction takes {most:,} at most ({why})")
 
     async def _relayer(self, rpc: Rpc, _: int) -> AsyncIterator[CheckRow]:
+        try:
+            async with open_signer(self.config) as signer:
+                async for row in self._account(rpc, signer):
+                    yield row
+        except Fatal as unfit:
+            yield wrong("relayer", str(unfit), "see README.md: one key, keystore or signer for the relayer's account")
+
+    async def _account(self, rpc: Rpc, signer: AccountSigner) -> AsyncIterator[CheckRow]:
         config, settings = self.config, RelayerSettings.of(self.config)
-        wallet = Wallet(bytes.fromhex(config.relayer_key.reveal()))
-        address, role = hex_of(wallet.address), role_in(self.book, wallet.address)
+        address, role = hex_of(signer.address), role_in(self.book, signer.address)
         account = RelayerAccount(
-            self.book.chain_id, wallet, PendingTxs(()), PendingTxs(()), ceiling=settings.fee_ceiling, role=role
+            self.book.chain_id, signer, PendingTxs(()), PendingTxs(()), ceiling=settings.fee_ceiling, role=role
         )
         await account.read(rpc, await latest_block(rpc))
         if role.missing is None:

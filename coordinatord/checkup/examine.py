@@ -236,7 +236,7 @@ async def _escrow(config: Config) -> AsyncIterator[CheckRow]:
     keys = [key.reveal() for key in config.operator_keys]
     if len(set(keys)) != len(keys):
         yield wrong("escrow keys", "OPERATOR_KEY names a key twice", "name each once")
-    elif config.relayer_key.reveal() in keys:
+    elif config.relayer_key is not None and config.relayer_key.reveal() in keys:
         remedy = "make another: one is used daily and pays gas, the other opens what clients sealed"
         yield wrong("escrow keys", "OPERATOR_KEY has the relayer's key", remedy)
     elif config.escrow_mode == "static":

@@ -1,20 +1,37 @@
-"""Numbered SQL files, each applied once, in order, under one lock for the whole deployment."""
+"""Numbered SQL files, each applied once, in order, under one lock for the whole deployment.
+
+A file begins with the least release that runs on what it leaves behind:
+
+    -- least release: 0.1.0
+
+It is written beside the migration in the database, so that an older process that starts there later knows, of a file
+that it has never seen, whether it may run. UPGRADING.md tells what a file may do to keep that number low.
+"""
 
 import hashlib
 import re
+from collections.abc import Mapping
 from importlib import resources
+from typing import Final
 
 import attrs
+import structlog
 
-from common.daemon.process import Fatal
+from common.daemon.process import RELEASE, Fatal
 from coordinatord.database.connections import Connection
+
+log = structlog.get_logger(__name__)
 
 _LOCK = 0x5356_4300  # an arbitrary constant: the advisory lock that migrations hold
 _NAME = re.compile(r"(\d{4})_[a-z_]+\.sql")
+_HEADER: Final = re.compile(r"-- least release: (\d+\.\d+\.\d+)\n")
+FIRST_RELEASE: Final = "0.1.0"
+WITHOUT_HEADER: Final = 19  # migrations up to this one came with the first release, and do not begin so
 
 
-async def migrate(connection: Connection) -> list[str]:
-    """Apply what is missing and return its names. Processes that start together wait for the first."""
+async def migrate(connection: Connection, release: str = RELEASE) -> list[str]:
+    """Apply what is missing and return its names. Processes that start together wait for the first. Fatal when the
+    database is of a release that this one does not run beside."""
     files = _migrations()
     async with connection.transaction():
         await connection.execute("select pg_advisory_xact_lock($1)", _LOCK)
@@ -23,10 +40,10 @@ async def migrate(connection: Connection) -> list[str]:
             " number integer primary key, name text not null, sha256 bytea not null,"
             " applied_at timestamptz not null default clock_timestamp())"
         )
-        applied = {r["number"]: r for r in await connection.fetch("select number, name, sha256 from migrations")}
-        newer = sorted(set(applied) - set(files))
-        if newer:
-            raise Fatal(f"the database has migration {newer[-1]:04d}, which this version does not know; upgrade first")
+        await connection.execute("alter table migrations add column if not exists least_release text")
+        rows = await connection.fetch("select number, name, sha256, least_release from migrations")
+        applied = {row["number"]: row for row in rows}
+        _check_unknown({n: row["least_release"] for n, row in applied.items() if n not in files}, release)
         fresh = []
         for number, (name, sql) in sorted(files.items()):
             digest = hashlib.sha256(sql.encode()).digest()
@@ -36,7 +53,8 @@ async def migrate(connection: Connection) -> list[str]:
                 continue
             await connection.execute(sql)
             await connection.execute(
-                "insert into migrations (number, name, sha256) values ($1, $2, $3)", number, name, digest
+                "insert into migrations (number, name, sha256, least_release) values ($1, $2, $3, $4)",
+                *(number, name, digest, least_release(number, name, sql)),
             )
             fresh.append(name)
         return fresh
@@ -69,6 +87,36 @@ async def compare(connection: Connection) -> SchemaState:
             if number in applied and applied[number]["sha256"] != hashlib.sha256(sql.encode()).digest()
         ),
     )
+
+
+def least_release(number: int, name: str, sql: str) -> str:
+    """The oldest release that runs on what this file leaves behind."""
+    if found := _HEADER.match(sql):
+        return found[1]
+    if number > WITHOUT_HEADER:
+        raise Fatal(f"migration {name} must begin with `-- least release: X.Y.Z`, the oldest release that it lets run")
+    return FIRST_RELEASE
+
+
+def _check_unknown(unknown: Mapping[int, str | None], release: str) -> None:
+    """`unknown`: migrations that a newer release has applied, and the least release of each, if it told one."""
+    if not unknown:
+        return
+    untold = [number for number, least in unknown.items() if least is None]
+    if untold:
+        raise Fatal(f"the database has migration {max(untold):04d}, which this version does not know; upgrade first")
+    number, least = max(((n, str(least)) for n, least in unknown.items()), key=lambda one: release_order(one[1]))
+    if release_order(least) > release_order(release):
+        raise Fatal(
+            f"the database has migration {number:04d}, which lets release {least} or later run, and this is {release}: "
+            "start that release, or go back to a backup of before it (UPGRADING.md)"
+        )
+    log.warning("the database is of a newer release, which lets this one run", migrations=sorted(unknown))
+
+
+def release_order(release: str) -> tuple[int, ...]:
+    """Releases compare by their numbers; what stands behind them (`rc1`) does not count."""
+    return tuple(int(number) for number in re.findall(r"\d+", release)[:3])
 
 
 def _migrations() -> dict[int, tuple[str, str]]:

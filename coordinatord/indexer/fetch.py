@@ -6,7 +6,7 @@ Whatever goes wrong here is a `Retryable`: nothing was written, and the same que
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 import anyio
 import attrs
@@ -106,6 +106,16 @@ _RECEIPTS_PER_BATCH: Final = 10  # each may be as large as its block
 
 class _ReceiptLogs(msgspec.Struct):
     logs: list[ChainLog]
+
+
+class BlockSource(Protocol):
+    """Checked blocks and logs: of one node, or of several that agree."""
+
+    async def head(self) -> BlockHeader: ...
+    async def chain_id(self) -> int: ...
+    async def headers(self, first: int, last: int) -> list[BlockHeader]: ...
+    async def blocks(self, first: int, last: int) -> list[BlockRange]: ...
+    async def range(self, first: int, last: int, width: RangeWidth) -> BlockRange: ...
 
 
 class Source:

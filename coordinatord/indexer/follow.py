@@ -24,14 +24,14 @@ from coordinatord.indexer.apply import (
 )
 from coordinatord.indexer.changes import Contradiction
 from coordinatord.indexer.evidence import lied
-from coordinatord.indexer.fetch import RangeWidth, Source, prefetched
+from coordinatord.indexer.fetch import BlockSource, RangeWidth, prefetched
 from coordinatord.indexer.tables_sql import build_job_indexes, drop_job_indexes
 from coordinatord.indexer.undo_sql import IndexPosition, KeptBlock, kept_blocks, read_position
 
 _STEP: Final = 16  # headers asked for at once; most reorgs are shallower
 
 
-async def common_ancestor(connection: Connection, source: Source, upto: int) -> KeptBlock | None:
+async def common_ancestor(connection: Connection, source: BlockSource, upto: int) -> KeptBlock | None:
     """The highest block at or below `upto` that is both indexed and the node's; None if all kept ones differ.
 
     Raises Retryable unless the node's headers hang together from there up: an index is not taken back on hearsay.
@@ -66,7 +66,7 @@ class IndexerSettings:
 
 
 async def run_indexer(
-    database: Database, source: Source, settings: IndexerSettings, notices: Notices, wake: Wake
+    database: Database, source: BlockSource, settings: IndexerSettings, notices: Notices, wake: Wake
 ) -> None:
     """Index whenever this process holds the role, until cancelled. `wake`: hints that there may be a new block, from
     the relayer of this process or by notice from another's."""
@@ -78,7 +78,7 @@ async def run_indexer(
 class IndexFollower:
     """One term of the role. Its only state is what the position row holds, read when the term begins."""
 
-    def __init__(self, source: Source, settings: IndexerSettings, wake: Wake) -> None:
+    def __init__(self, source: BlockSource, settings: IndexerSettings, wake: Wake) -> None:
         self._source = source
         self._settings = settings
         self._wake = wake

@@ -13,7 +13,9 @@ from common.address_book import AddressBook
 from common.daemon.process import Fatal
 from common.refusal import Refused
 from coordinatord.base.errors import Retryable
+from coordinatord.chain.keystores import from_key_file, from_keystore, keystore_password, new_keystore
 from coordinatord.chain.rpc_errors import RpcError
+from coordinatord.chain.signers import TransactionSigner, from_command
 from coordinatord.market import actions, explorer, sending, status
 from coordinatord.market.admin import Action, Admin
 from coordinatord.market.contracts import read_address
@@ -22,14 +24,6 @@ from coordinatord.market.journal import DeploymentJournal
 from coordinatord.market.node import GWEI, FeeOptions, RetryingNode, connect
 from coordinatord.market.reading import read_market
 from coordinatord.market.sending import Sender, SendingStep, SendOptions, refusal
-from coordinatord.market.signers import (
-    TransactionSigner,
-    from_command,
-    from_key_file,
-    from_keystore,
-    keystore_password,
-    new_keystore,
-)
 from coordinatord.market.status import conformity, soundness, table
 from coordinatord.market.terms import MarketTerms, read_terms
 

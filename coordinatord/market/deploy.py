@@ -15,6 +15,7 @@ from common.address_book import AddressBook
 from common.daemon.process import Fatal
 from common.keccak import keccak256
 from common.scalars import hex_of
+from coordinatord.chain.signers import TransactionSigner
 from coordinatord.market import explorer
 from coordinatord.market.contracts import Contract, ContractCall
 from coordinatord.market.deployment import ASKS, JOBS, PROVIDERS, REGISTRIES, steps
@@ -23,7 +24,6 @@ from coordinatord.market.node import RetryingNode, current_fees
 from coordinatord.market.preflight import check_chain_and_token, costs, plan, require_funds
 from coordinatord.market.reading import MarketState, read_market
 from coordinatord.market.sending import Say, Sender, SendingStep, SendOptions, as_text
-from coordinatord.market.signers import TransactionSigner
 from coordinatord.market.status import Row, conformity, soundness, table
 from coordinatord.market.terms import MarketTerms
 from coordinatord.market.token_checks import TokenFacts

@@ -6,7 +6,6 @@ from typing import Final
 import attrs
 import msgspec
 
-from common.secp256k1 import Wallet
 from coordinatord.base.metrics import relayer_balance
 from coordinatord.chain.rpc import Rpc, RpcCall, decode_result, quantity, retryable_of
 from coordinatord.chain.rpc_errors import RpcError
@@ -14,6 +13,7 @@ from coordinatord.relayer.coalesce import GasBook, TxRoom
 from coordinatord.relayer.fees import NO_CEILING, FeeCeiling, FeeMarket, HeadBlock, believed_base_fee, believed_tip
 from coordinatord.relayer.pending import Life, PendingTx, PendingTxs
 from coordinatord.relayer.role import RelayerRole
+from coordinatord.relayer.signers import AccountSigner
 
 _DEFAULT_TIP: Final = 1_000_000_000  # where a node does not advise one
 _HISTORY: Final = "0x10"  # blocks whose tips a node's advice is held against
@@ -36,7 +36,7 @@ class RelayerAccount:
     """
 
     chain_id: int
-    wallet: Wallet
+    signer: AccountSigner
     pending: PendingTxs
     lost: PendingTxs
     nonce_floor: int = 0  # nonces below are used, as of the block last read
@@ -52,7 +52,7 @@ class RelayerAccount:
 
     @property
     def address(self) -> bytes:
-        return self.wallet.address
+        return self.signer.address
 
     @property
     def spendable(self) -> int:

@@ -23,6 +23,7 @@ log = structlog.get_logger(__name__)
 
 _BATCH_BYTES: Final = 950_000  # so that each batch is one request
 _CONNECTIONS: Final = 4
+_OTHERS_WAIT: Final = 1.0  # seconds that other nodes get when the one that is gone by has answered
 
 
 class Sent(enum.Enum):
@@ -62,18 +63,50 @@ class Sending:
 
 
 async def broadcast(rpc: Rpc, txs: Sequence[PendingTx]) -> list[Sending]:
-    """Send the latest version of each, in nonce order."""
+    """Send the latest version of each, in nonce order, to this node and to all others: the same bytes, so that it does
+    not matter who has them first."""
     outcomes: list[Sending] = []
     turns = anyio.CapacityLimiter(_CONNECTIONS)
 
     async def send(some: Sequence[PendingTx]) -> None:
         async with turns:
-            outcomes.extend(await _send_batch(rpc, [(tx, tx.latest) for tx in some]))
+            outcomes.extend(await _send_to_all(rpc, [(tx, tx.latest) for tx in some]))
 
     async with anyio.create_task_group() as tasks:
         for some in _batches(txs):
             tasks.start_soon(send, some)
     return outcomes
+
+
+async def _send_to_all(rpc: Rpc, txs: Sequence[tuple[PendingTx, Version]]) -> list[Sending]:
+    told: list[list[Sending]] = [[]]
+    others = rpc.others
+
+    async def send_to(other: Rpc) -> None:
+        told.append([Sending(tx, version, Sent.LATER) for tx, version in txs])
+        place = len(told) - 1
+        told[place] = await _send_batch(other, txs)
+
+    async with anyio.create_task_group() as tasks:
+        for other in others:
+            tasks.start_soon(send_to, other)
+        told[0] = await _send_batch(rpc, txs)
+        # The others may be slow: what they have not told by then is not known.
+        tasks.cancel_scope.deadline = anyio.current_time() + _OTHERS_WAIT
+    return [_together(sendings) for sendings in zip(*told, strict=True)]
+
+
+def _together(sendings: Sequence[Sending]) -> Sending:
+    """What several nodes told of one version: taken by one is taken. Otherwise the first that told anything decides,
+    and nobody has the bytes only where every node served no sending."""
+    outcomes = [sending.outcome for sending in sendings]
+    first = sendings[0]
+    if Sent.TAKEN in outcomes:
+        return attrs.evolve(first, outcome=Sent.TAKEN)
+    verdicts = [outcome for outcome in outcomes if outcome not in (Sent.LATER, Sent.NOT_SERVED)]
+    if verdicts:
+        return attrs.evolve(first, outcome=verdicts[0])
+    return attrs.evolve(first, outcome=Sent.LATER if Sent.LATER in outcomes else Sent.NOT_SERVED)
 
 
 def _batches(txs: Sequence[PendingTx]) -> list[list[PendingTx]]:

@@ -179,7 +179,7 @@ async def top_spenders(connection: Connection, most: int) -> list[TopSpender]:
 # A transaction is booked once, in the database transaction that records how its relays ended; a reorganisation that
 # unmakes its block takes out exactly what was booked, and it is booked again when it is mined again.
 
-KEPT_DAYS: Final = 8  # a day more than ended relays are kept, whose bookings go with them
+KEPT_DAYS: Final = 8  # at least: budgets look 7 days back
 
 # What `rows` (signer, hour, kind, gas, newcomer) add to the sums, or with a minus take from them. In one order for all
 # writers, or two accounts' relayers wait for each other.
@@ -250,6 +250,7 @@ async def unbook(connection: Connection, tx_ids: Sequence[int]) -> None:
     )
 
 
-async def drop_old(connection: Connection) -> None:
-    """Drop sums that no budget looks at any more, and no reorganisation reaches."""
-    await connection.execute("delete from gas_spent where hour < current_hour() - $1 * 24", KEPT_DAYS)
+async def drop_old(connection: Connection, relays_kept_seconds: int) -> None:
+    """Drop sums that no budget looks at any more, and no reorganisation reaches: a day after the relays they are of."""
+    days = max(KEPT_DAYS, relays_kept_seconds // 86_400 + 1)
+    await connection.execute("delete from gas_spent where hour < current_hour() - $1 * 24", days)

@@ -51,7 +51,8 @@ class RelayIntake:
         self._settings = settings
 
     async def round(self) -> Round:
-        """Raises Retryable `chain_unreachable` when the node does not answer: the relays stay queued."""
+        """Raises Retryable `chain_unreachable` when the node does not answer, SignerAway when the signer does not: the
+        relays stay queued."""
         room = self._settings.max_in_flight - len(self._account.pending)
         if room <= 0:
             return Round(moved=False, signed=False)
@@ -65,14 +66,16 @@ class RelayIntake:
             if unpaid and not plans and not len(self._account.pending):
                 endings += [_dropped(relay, "relayer_funds") for plan in unpaid for relay in plan.relays]
             await outbox_sql.end(connection, endings)
-            signed = await sign_planned(connection, self._account, plans) if plans else []
+            signed, away = await sign_planned(connection, self._account, plans) if plans else ([], None)
         for tx in signed:
             self._account.pending.add(tx)
-        for plan in plans:
+        for plan in plans[: len(signed)]:
             metrics.relay_coalesced.observe(len(plan.relays))
         kinds = {relay.id: relay.kind for relay in relays}
         for ending in endings:
             metrics.relay_outcomes.labels(kinds[ending.id].value, ending.reason or ending.state).inc()
+        if away is not None and not signed:
+            raise away  # what ended has ended; what could not be signed stays queued
         return Round(moved=bool(signed or endings), signed=bool(signed))
 
     async def _take(self, connection: Connection, room: int) -> Sequence[WaitingRelay]:

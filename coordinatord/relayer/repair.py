@@ -92,6 +92,8 @@ async def _give_up_lost(
     missing = [tx for tx in candidates if tx.nonce < count and not any(v.hash in mined for v in tx.versions)]
     now = anyio.current_time()
     lost = [tx for tx in missing if tx.is_missing(now)]
+    if lost and await _others_have(rpc, account, lost):
+        return 0
     if lost:
         log.warning("nonces lost to somebody else", nonces=[tx.nonce for tx in lost])
         async with term.transaction() as connection:
@@ -99,6 +101,18 @@ async def _give_up_lost(
         for tx in lost:
             account.was_lost(tx)
     return len(lost)
+
+
+async def _others_have(rpc: Rpc, account: RelayerAccount, lost: Sequence[PendingTx]) -> bool:
+    """True while another node knows these as mined, or does not count their nonces as used: a nonce that is given up
+    on one node's word may be sent for a second time."""
+    hashes = [version.hash for tx in lost for version in tx.versions]
+    for other in rpc.others:
+        receipts, count = await receipts_and_count(other, account.address, hashes)
+        if receipts or count <= max(tx.nonce for tx in lost):
+            log.warning("another node does not see these nonces lost", nonces=[tx.nonce for tx in lost])
+            return True
+    return False
 
 
 async def _undo_deep(term: RoleConnection, rpc: Rpc, account: RelayerAccount, suspects: Sequence[int]) -> int:
@@ -133,7 +147,7 @@ async def raise_fees(term: RoleConnection, account: RelayerAccount) -> bool:
         return False
     async with term.transaction() as connection:
         contents = await transactions_sql.contents(connection, [tx.id for tx in cheap])
-        versions = [(tx, version) for tx in cheap if (version := dearer(account, tx, contents[tx.id]))]
+        versions = [(tx, version) for tx in cheap if (version := await dearer(account, tx, contents[tx.id]))]
         await transactions_sql.add_versions(connection, [(tx.id, version) for tx, version in versions])
     for tx, version in versions:
         account.pending.replace(tx, version)
@@ -152,7 +166,7 @@ async def drop_unserved(term: RoleConnection, account: RelayerAccount) -> None:
     if not kept:
         return
     log.warning("the endpoint serves no sending of transactions", dropped=len(kept))
-    versions = [(tx, self_transfer(account, tx)) for tx in kept]
+    versions = [(tx, await self_transfer(account, tx)) for tx in kept]
     async with term.transaction() as connection:
         await transactions_sql.add_versions(connection, [(tx.id, version) for tx, version in versions])
         dropped = await results_sql.drop_unsent(connection, [tx.id for tx in kept], "endpoint_refused")

@@ -15,7 +15,7 @@ from coordinatord.relayer.account import RelayerAccount
 from coordinatord.relayer.budgets_sql import GasCost
 from coordinatord.relayer.fees import WINDOW, blocks_by_number
 from coordinatord.relayer.pending import PendingTx
-from coordinatord.relayer.receipts import TxReceipt
+from coordinatord.relayer.receipts import TxReceipt, confirmed
 from coordinatord.relayer.results_sql import MinedTx, RefusedCall
 from coordinatord.relayer.role import LACKING
 from coordinatord.relayer.simulate import replay, reverted
@@ -49,11 +49,13 @@ log = structlog.get_logger(__name__)
 
 
 async def resolve(term: RoleConnection, rpc: Rpc, account: RelayerAccount, receipts: Sequence[TxReceipt]) -> None:
-    """End all relays of these mined transactions, in one database transaction."""
+    """End all relays of these mined transactions, in one database transaction. Raises Retryable, with nothing ended,
+    while other nodes do not tell the same receipts."""
     # One for each: nodes of two branches may each have mined another version of one transaction.
     found = list({tx.id: (tx, r) for r in receipts if (tx := account.watched(r.tx_hash)) is not None}.values())
     if not found:
         return
+    await confirmed(rpc, [receipt for _, receipt in found])
     filled = [tx.id for tx, r in found if _is_fill(tx, r.tx_hash)]
     carrying = [(tx, r) for tx, r in found if not _is_fill(tx, r.tx_hash)]
     refused = [call for tx, r in carrying if r.succeeded for call in _refused_calls(tx, r)]

@@ -247,6 +247,13 @@ async def remember_ending(connection: Connection, job_id: bytes, tx_hash: bytes)
     )
 
 
+async def drop_endings(connection: Connection, older_than_seconds: int) -> None:
+    """Drop what the chain can tell again."""
+    await connection.execute(
+        "delete from job_ends where kept_at < clock_timestamp() - $1 * interval '1 second'", older_than_seconds
+    )
+
+
 # Relays that ended long ago: nobody waits for them, and no reorg reaches them any more.
 
 

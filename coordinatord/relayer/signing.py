@@ -9,13 +9,15 @@ from typing import Final
 
 import structlog
 
-from common.transactions import Transaction
+from common.transactions import SignedTransaction, Transaction
 from coordinatord.database.connections import Connection
 from coordinatord.relayer import outbox_sql, transactions_sql
 from coordinatord.relayer.account import RelayerAccount
 from coordinatord.relayer.coalesce import Planned, intrinsic_gas
 from coordinatord.relayer.fees import Fee, offer, replacement, substitute
+from coordinatord.relayer.outside_signer import SignerAway
 from coordinatord.relayer.pending import PendingTx
+from coordinatord.relayer.signers import sign_in_order
 from coordinatord.relayer.transactions_sql import Gap, NewTx, Version
 
 log = structlog.get_logger(__name__)
@@ -24,8 +26,11 @@ FILL_GAS: Final = 21_000
 _FILL_PRIORITY: Final = 0
 
 
-async def sign_planned(connection: Connection, account: RelayerAccount, plans: Sequence[Planned]) -> list[PendingTx]:
-    """Give out contiguous nonces, store the signed bytes and bind the relays to them."""
+async def sign_planned(
+    connection: Connection, account: RelayerAccount, plans: Sequence[Planned]
+) -> tuple[list[PendingTx], SignerAway | None]:
+    """Give out contiguous nonces, store the signed bytes and bind the relays to them. Answers with what was signed, and
+    why the rest was not: a signer outside may fail midway, and the relays of the rest stay queued."""
     stored_next = await transactions_sql.next_nonce(connection, account.chain_id, account.address)
     first = max(account.nonce_floor, stored_next or 0)
     if stored_next is not None and first > stored_next:
@@ -33,17 +38,17 @@ async def sign_planned(connection: Connection, account: RelayerAccount, plans: S
         log.warning("nonces used by somebody else", first=foreign.start, count=len(foreign))
         await transactions_sql.insert_foreign(connection, account.chain_id, account.address, foreign)
     fee = offer(account.market, account.ceiling)
-    txs = [
-        NewTx(
-            nonce,
-            plan.target,
-            plan.calldata,
-            plan.gas,
-            plan.priority,
-            "relay",
-            _sign(account, nonce, plan.gas, fee, target=plan.target, calldata=plan.calldata),
-        )
+    wanted = [
+        _transaction(account, nonce, plan.gas, fee, target=plan.target, calldata=plan.calldata)
         for nonce, plan in enumerate(plans, first)
+    ]
+    signed, failure = await sign_in_order(account.signer, wanted)
+    if not signed:
+        return [], failure
+    plans = plans[: len(signed)]
+    txs = [
+        NewTx(nonce, plan.target, plan.calldata, plan.gas, plan.priority, "relay", _version(fee, bytes_of))
+        for nonce, (plan, bytes_of) in enumerate(zip(plans, signed, strict=True), first)
     ]
     ids = await transactions_sql.insert(connection, account.chain_id, account.address, txs)
     bound = [
@@ -52,7 +57,7 @@ async def sign_planned(connection: Connection, account: RelayerAccount, plans: S
         for place, relay in enumerate(plan.relays)
     ]
     await outbox_sql.mark_signed(connection, [b[0] for b in bound], [b[1] for b in bound], [b[2] for b in bound])
-    return [
+    pending = [
         PendingTx(
             tx_id,
             tx.nonce,
@@ -65,11 +70,12 @@ async def sign_planned(connection: Connection, account: RelayerAccount, plans: S
         )
         for tx_id, tx, plan in zip(ids, txs, plans, strict=True)
     ]
+    return pending, failure
 
 
 async def sign_fill(connection: Connection, account: RelayerAccount, gap: Gap) -> PendingTx:
     """A self-transfer of nothing for a nonce that the chain waits for."""
-    version = _sign_fill(account, gap.nonce, offer(account.market, account.ceiling))
+    version = await _sign_fill(account, gap.nonce, offer(account.market, account.ceiling))
     if gap.lost_id is not None:
         lost = account.lost.with_id(gap.lost_id)
         versions = [] if lost is None else list(lost.versions)  # they may still be mined instead
@@ -82,34 +88,41 @@ async def sign_fill(connection: Connection, account: RelayerAccount, gap: Gap) -
     return PendingTx(tx_id, gap.nonce, account.address, FILL_GAS, [version])
 
 
-def dearer(account: RelayerAccount, tx: PendingTx, content: transactions_sql.Content) -> Version | None:
+async def dearer(account: RelayerAccount, tx: PendingTx, content: transactions_sql.Content) -> Version | None:
     """The next version of a pending transaction, or None while the present one will do.
 
     One that no node takes for good becomes a self-transfer: its nonce must not hold up those behind it.
     """
     if tx.unsendable:
-        return self_transfer(account, tx)
+        return await self_transfer(account, tx)
     fee = replacement(tx.fee, account.market, refused=tx.underpriced, ceiling=account.ceiling)
     if fee is None:
         return None
     if tx.latest.fills:
-        return _sign_fill(account, tx.nonce, fee)
-    return _sign(account, tx.nonce, tx.gas, fee, target=content.target, calldata=content.calldata)
+        return await _sign_fill(account, tx.nonce, fee)
+    return await _sign(account, tx.nonce, tx.gas, fee, target=content.target, calldata=content.calldata)
 
 
-def self_transfer(account: RelayerAccount, tx: PendingTx) -> Version:
+async def self_transfer(account: RelayerAccount, tx: PendingTx) -> Version:
     """The version that gives the pending bytes up and closes their nonce."""
-    return _sign_fill(account, tx.nonce, substitute(tx.fee, account.market, ceiling=account.ceiling))
+    return await _sign_fill(account, tx.nonce, substitute(tx.fee, account.market, ceiling=account.ceiling))
 
 
-def _sign_fill(account: RelayerAccount, nonce: int, fee: Fee) -> Version:
-    return _sign(account, nonce, FILL_GAS, fee, target=account.address, calldata=b"", fills=True)
+async def _sign_fill(account: RelayerAccount, nonce: int, fee: Fee) -> Version:
+    return await _sign(account, nonce, FILL_GAS, fee, target=account.address, calldata=b"", fills=True)
 
 
-def _sign(
+async def _sign(
     account: RelayerAccount, nonce: int, gas: int, fee: Fee, *, target: bytes, calldata: bytes, fills: bool = False
 ) -> Version:
-    signed = Transaction(
+    transaction = _transaction(account, nonce, gas, fee, target=target, calldata=calldata)
+    return _version(fee, await account.signer.sign(transaction), fills=fills)
+
+
+def _transaction(
+    account: RelayerAccount, nonce: int, gas: int, fee: Fee, *, target: bytes, calldata: bytes
+) -> Transaction:
+    return Transaction(
         chain_id=account.chain_id,
         nonce=nonce,
         max_priority_fee_per_gas=fee.tip,
@@ -118,5 +131,8 @@ def _sign(
         to=target,
         value=0,
         data=calldata,
-    ).sign(account.wallet)
+    )
+
+
+def _version(fee: Fee, signed: SignedTransaction, *, fills: bool = False) -> Version:
     return Version(signed.hash, signed.raw, fee.cap, fee.tip, fills)

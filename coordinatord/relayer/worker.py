@@ -1,13 +1,13 @@
 """The relayer of one account, in whichever process holds its role."""
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final
 
 import anyio
 import asyncpg
 import structlog
 
-from common.secp256k1 import Wallet
 from coordinatord.base import metrics
 from coordinatord.base.concurrency import Wake
 from coordinatord.base.errors import Retryable
@@ -23,10 +23,12 @@ from coordinatord.relayer.coalesce import TxRoom
 from coordinatord.relayer.fees import offer
 from coordinatord.relayer.follow import ReceiptWatcher
 from coordinatord.relayer.intake import RelayIntake
+from coordinatord.relayer.outside_signer import SignerAway
 from coordinatord.relayer.pending import PendingTx, PendingTxs
 from coordinatord.relayer.repair import drop_unserved, raise_fees, repair_nonces
 from coordinatord.relayer.role import RelayerRole
 from coordinatord.relayer.settings import RelayerSettings
+from coordinatord.relayer.signers import AccountSigner
 
 log = structlog.get_logger(__name__)
 
@@ -39,28 +41,28 @@ async def run_relayer(
     database: Database,
     notices: Notices,
     rpc: Rpc,
-    wallet: Wallet,
+    signer: AccountSigner,
     *,
     chain_id: int,
     settings: RelayerSettings,
     role: RelayerRole | None = None,
 ) -> None:
-    """Relay from `wallet`'s account whenever this process holds its role, until cancelled."""
+    """Relay from the signer's account whenever this process holds its role, until cancelled."""
     if settings.fee_ceiling.cap is None or settings.fee_ceiling.tip is None:
         log.warning("fees have no ceiling: set RELAY_MAX_FEE_GWEI and RELAY_MAX_TIP_GWEI", chain_id=chain_id)
 
     async def work(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
         term = RoleConnection(connection)
         async with term.transaction() as inside:
-            pending = PendingTxs(map(PendingTx.of, await transactions_sql.pending(inside, chain_id, wallet.address)))
-            lost = PendingTxs(map(PendingTx.of, await transactions_sql.lost(inside, chain_id, wallet.address)))
+            pending = PendingTxs(map(PendingTx.of, await transactions_sql.pending(inside, chain_id, signer.address)))
+            lost = PendingTxs(map(PendingTx.of, await transactions_sql.lost(inside, chain_id, signer.address)))
         account = RelayerAccount(
-            chain_id, wallet, pending, lost, room=TxRoom(settings.max_tx_gas), ceiling=settings.fee_ceiling, role=role
+            chain_id, signer, pending, lost, room=TxRoom(settings.max_tx_gas), ceiling=settings.fee_ceiling, role=role
         )
-        log.info("relaying", account="0x" + wallet.address.hex(), pending=len(pending))
+        log.info("relaying", account="0x" + signer.address.hex(), pending=len(pending))
         await _Worker(term, rpc, account, notices, settings).run()
 
-    await hold_role(database, role_of(chain_id, wallet.address), work)
+    await hold_role(database, role_of(chain_id, signer.address), work)
 
 
 class _Worker:
@@ -94,7 +96,7 @@ class _Worker:
     async def _follow(self) -> None:
         """The head, and all that follows from it."""
         while True:
-            looked = await self._try("follow the chain", self._look)
+            looked = await self._try("follow the chain", self._look, leads=True)
             busy = len(self._account.pending) > 0
             pause = self._settings.busy_poll if busy else self._settings.idle_poll
             await self._to_look.wait(pause if looked else max(pause, _RETRY))
@@ -109,9 +111,12 @@ class _Worker:
             await self._account.read(self._rpc, block)
             self._read_at = anyio.current_time()
             self._show_fees()
-            if await repair_nonces(self._term, self._rpc, self._account, block):
-                self._to_sign()
-        await raise_fees(self._term, self._account)
+            # Without a signature, what is signed is followed and sent on all the same; the next look asks again.
+            with suppress(SignerAway):
+                if await repair_nonces(self._term, self._rpc, self._account, block):
+                    self._to_sign()
+        with suppress(SignerAway):
+            await raise_fees(self._term, self._account)
         if not self._caught_up.is_set():
             self._caught_up.set()
         if len(self._account.pending) < pending_before:
@@ -158,7 +163,8 @@ class _Worker:
         if any(sending.outcome is Sent.NONCE_USED for sending in sendings):
             self._read_at = 0.0  # look the nonce up now, not only with the next block
         if self._account.endpoint_refuses:
-            await drop_unserved(self._term, self._account)
+            with suppress(SignerAway):
+                await drop_unserved(self._term, self._account)
             self._to_sign()
         self._to_look()
         taken = [sending.tx.id for sending in sendings if sending.outcome is Sent.TAKEN]
@@ -180,10 +186,14 @@ class _Worker:
             metrics.relay_transactions_pending.set(len(self._account.pending))
             await anyio.sleep(_OBSERVE)
 
-    async def _try(self, what: str, do: Callable[[], Awaitable[None]]) -> bool:
-        """Errors of the node are met by trying again; errors of the database end the term."""
+    async def _try(self, what: str, do: Callable[[], Awaitable[None]], *, leads: bool = False) -> bool:
+        """One decision, on one node's view. Errors of the node are met by trying again; errors of the database end the
+        term."""
         try:
-            await do()
+            async with self._rpc.decision(leads=leads):
+                await do()
+        except SignerAway:
+            return False  # told where it is asked
         except (Retryable, RpcError) as error:
             log.warning("the node does not let us " + what, reason=str(error))
             return False

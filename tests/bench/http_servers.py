@@ -92,7 +92,7 @@ async def _serve(name: str, port: int) -> None:
             reads = IndexReads.over(database)
             # Nothing is ever leased here, so nobody's funds are asked for.
             polls = Polls(database, cast(Funding, None), reads.position, lease_ms=20_000, liveness_ms=15_000)
-            routes = BookRoutes(database, reads, polls).routes()
+            routes = BookRoutes(reads, polls).routes()
 
             sessions = SessionCache(database)
 

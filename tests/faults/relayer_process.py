@@ -17,6 +17,7 @@ from coordinatord.chain.rpc import open_rpc
 from coordinatord.database.connections import open_database
 from coordinatord.database.notices import Notices
 from coordinatord.relayer.settings import RelayerSettings
+from coordinatord.relayer.signers import WalletSigner
 from coordinatord.relayer.worker import run_relayer
 from devnet.anvil import CHAIN_ID
 
@@ -49,7 +50,7 @@ async def _main() -> None:
         notices = Notices()
         tasks.start_soon(notices.listen, database)
         wallet = Wallet(bytes.fromhex(os.environ["RELAYER_KEY"].removeprefix("0x")))
-        await run_relayer(database, notices, rpc, wallet, chain_id=CHAIN_ID, settings=settings)
+        await run_relayer(database, notices, rpc, WalletSigner(wallet), chain_id=CHAIN_ID, settings=settings)
 
 
 if __name__ == "__main__":

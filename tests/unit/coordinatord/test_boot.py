@@ -1,13 +1,18 @@
 """A node's trouble at the start: what is waited for, and what ends the boot."""
 
+import json
+
 import pytest
 
 from common.address_book import AddressBook
 from common.daemon.process import Fatal
 from common.domains import Domains
 from coordinatord.base.errors import Retryable
+from coordinatord.base.http_client import NoResponse
+from coordinatord.chain.node import Node
+from coordinatord.chain.nodes import Nodes
 from coordinatord.chain.rpc import Rpc
-from coordinatord.dependencies import check_chain
+from coordinatord.dependencies import check_chain, check_nodes
 
 pytestmark = pytest.mark.anyio
 
@@ -31,3 +36,16 @@ async def test_chain_id_is_waited_for_unless_the_endpoint_does_not_serve_it(code
 
     with pytest.raises(raised):
         await check_chain(Rpc(refuse), BOOK, Domains.of(BOOK))
+
+
+async def test_one_of_two_nodes_that_is_away_at_the_start_is_left_for_later_and_one_of_another_chain_ends_it() -> None:
+    async def other_chain(request: bytes) -> tuple[int, bytes]:
+        return 200, b'{"jsonrpc":"2.0","id":%d,"result":"0x7"}' % json.loads(request)["id"]
+
+    async def away(_request: bytes) -> tuple[int, bytes]:
+        raise NoResponse("refused")
+
+    with pytest.raises(Retryable):
+        await check_nodes(Nodes([Node("a", away), Node("b", away)]), BOOK, Domains.of(BOOK))
+    with pytest.raises(Fatal, match=r"^node b: chainId: the address book is for chain 1, the RPC endpoint serves 7"):
+        await check_nodes(Nodes([Node("a", away), Node("b", other_chain)]), BOOK, Domains.of(BOOK))

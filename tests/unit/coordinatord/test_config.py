@@ -122,3 +122,31 @@ def test_fees_have_the_ceiling_of_the_chain_unless_the_operator_names_one() -> N
     assert RelayerSettings.of(read_config(ENVIRONMENT)).fee_ceiling == ceiling_of(31337, None, None)
     named = read_config({**ENVIRONMENT, "RELAY_MAX_FEE_GWEI": "30", "RELAY_MAX_TIP_GWEI": "2"})
     assert RelayerSettings.of(named).fee_ceiling == ceiling_of(31337, 30, 2)
+
+
+def test_further_nodes_stand_behind_the_first_and_none_is_named_twice() -> None:
+    urls = "https://a.example/v3/key, http://b.example:8545"
+    nodes = read_config(ENVIRONMENT | {"RPC_URL": "http://c.example", "RPC_URLS": urls}).node_urls
+    assert nodes == ["http://c.example", "https://a.example/v3/key", "http://b.example:8545"]
+    assert read_config(ENVIRONMENT).node_urls == ["http://localhost:8545"]
+    for twice in ({"RPC_URLS": "http://localhost:8545"}, {"RPC_URLS": "http://a.example,http://a.example/"}):
+        with pytest.raises(Fatal, match=r"^RPC_URLS must name each node once"):
+            read_config(ENVIRONMENT | twice)
+    with pytest.raises(Fatal, match=r"^RPC_URLS must be an http"):
+        read_config(ENVIRONMENT | {"RPC_URLS": "http://a.example,b.example"})
+
+
+def test_the_relayers_account_has_one_signer_and_outside_of_this_process_a_name() -> None:
+    without = {name: value for name, value in ENVIRONMENT.items() if name != "RELAYER_KEY"}
+    address = "0x" + "ab" * 20
+    for setting in ({"RELAYER_KEYSTORE": "/k"}, {"RELAYER_SIGNER_URL": "http://s", "RELAYER_ACCOUNT": address}):
+        assert read_config(without | setting).relayer_key is None
+        with pytest.raises(Fatal, match=r"^RELAYER_KEY and RELAYER_\w+ must not both be set"):
+            read_config(ENVIRONMENT | setting)
+    for wrong in ({"RELAYER_SIGNER_COMMAND": "sign"}, {"RELAYER_KEYSTORE": "/k", "RELAYER_ACCOUNT": address}):
+        with pytest.raises(Fatal, match=r"^RELAYER_ACCOUNT must be set with RELAYER_SIGNER_URL"):
+            read_config(without | wrong)
+    with pytest.raises(Fatal, match=r"^RELAYER_ACCOUNT must be an address whose checksum is right"):
+        read_config(without | {"RELAYER_SIGNER_COMMAND": "sign", "RELAYER_ACCOUNT": "0x" + "aB" * 20})
+    with pytest.raises(Fatal, match=r"^RELAYER_ACCOUNT must be an address: 0x"):
+        read_config(without | {"RELAYER_SIGNER_COMMAND": "sign", "RELAYER_ACCOUNT": "me"})

@@ -5,6 +5,7 @@ import json
 import asyncpg
 import pytest
 
+from common.daemon.process import Fatal
 from coordinatord.database import migrate as migrating
 from coordinatord.database.migrate import migrate
 from coordinatord.indexer.undo_sql import undo_above
@@ -56,4 +57,54 @@ async def test_jobs_of_before_are_numbered_marked_and_counted(
     async with connection.transaction():  # what was journaled before can be undone after
         await undo_above(connection, 8)
     assert tuple((await connection.fetch(book))[2]) == ("b", 2, 1, 1)
+    await connection.close()
+
+
+FUTURE = (
+    "-- least release: {least}\n"
+    "create table of_the_future (id bigint primary key, told text);"
+    " alter table jobs add column told text; alter table relays add column weight integer not null default 7;"
+    " create index relays_by_weight on relays (weight);"
+)
+
+
+async def test_a_newer_database_tells_an_older_release_whether_it_may_run(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = await asyncpg.connect(database_url)
+    files = migrating._migrations()
+    applied = await migrate(connection)
+    assert len(applied) == len(files)
+    with monkeypatch.context() as newer:
+        future = {900: ("0900_future.sql", FUTURE.format(least="0.3.0"))}
+        newer.setattr(migrating, "_migrations", lambda: files | future)
+        assert await migrate(connection, "0.4.0") == ["0900_future.sql"]
+    for may_run in ("0.3.0", "0.3.1", "1.0.0", "0.10.0", "0.3.0rc1"):
+        assert await migrate(connection, may_run) == []
+    with pytest.raises(Fatal, match=r"migration 0900, which lets release 0\.3\.0 or later run, and this is 0\.2\.9"):
+        await migrate(connection, "0.2.9")
+    await connection.execute("update migrations set least_release = null where number = 900")
+    with pytest.raises(Fatal, match="migration 0900, which this version does not know; upgrade first"):
+        await migrate(connection, "9.9.9")
+    await connection.close()
+
+
+async def test_a_database_from_before_least_releases_were_kept_is_taken_over(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = await asyncpg.connect(database_url)
+    await migrate(connection)
+    await connection.execute("alter table migrations drop column least_release")
+    assert await migrate(connection) == []
+    await connection.close()
+
+
+async def test_a_later_migration_without_a_least_release_is_not_applied(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = await asyncpg.connect(database_url)
+    monkeypatch.setattr(migrating, "_migrations", lambda: {900: ("0900_future.sql", "create table t (a int)")})
+    with pytest.raises(Fatal, match=r"0900_future\.sql must begin with `-- least release: X\.Y\.Z`"):
+        await migrate(connection)
+    assert await connection.fetchval("select to_regclass('t')") is None
     await connection.close()

@@ -7,12 +7,12 @@ from typing import Any
 import attrs
 
 from common.address_book import AddressBook
+from coordinatord.chain.signers import LocalKey
 from coordinatord.market.contracts import Contract, ContractCall, creation
 from coordinatord.market.deploy import MarketDeployment, deploy
 from coordinatord.market.journal import DeploymentJournal
 from coordinatord.market.node import RetryingNode
 from coordinatord.market.sending import Sender, SendingStep, SendOptions
-from coordinatord.market.signers import LocalKey
 from coordinatord.market.terms import MarketTerms, ModelTerms
 from devnet.accounts import Cast, DevWallet
 from devnet.anvil import CHAIN_ID

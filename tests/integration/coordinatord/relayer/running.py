@@ -1,6 +1,6 @@
 """A relayer with all that it stands on, and the services' face of it, in this process."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -11,10 +11,13 @@ from common.address_book import AddressBook
 from common.secp256k1 import Wallet
 from coordinatord.base.concurrency import Wake
 from coordinatord.chain.logs import Decoder
+from coordinatord.chain.nodes import Nodes, open_nodes
+from coordinatord.chain.pinned_rpc import PinnedRpc
 from coordinatord.chain.rpc import Rpc, open_rpc
 from coordinatord.database.connections import Database, open_database
 from coordinatord.database.migrate import migrate
 from coordinatord.database.notices import Notices
+from coordinatord.indexer.agreement import CheckedSource
 from coordinatord.indexer.fetch import Source
 from coordinatord.indexer.follow import IndexerSettings, run_indexer
 from coordinatord.relayer.budgets import GasBudgets, GasPolicy
@@ -23,6 +26,7 @@ from coordinatord.relayer.outbox_sql import NewRelay
 from coordinatord.relayer.relaying import Relaying
 from coordinatord.relayer.role import RelayerRole
 from coordinatord.relayer.settings import RelayerSettings
+from coordinatord.relayer.signers import AccountSigner, WalletSigner
 from coordinatord.relayer.worker import run_relayer
 from devnet.anvil import CHAIN_ID, Anvil
 
@@ -41,7 +45,7 @@ BROADCAST: Final = "select count(*) = $1 from relay_txs where broadcast_at is no
 
 @attrs.frozen
 class Stage:
-    """`relaying` hands over ops; `start(wallet)` adds a relayer for that account, which ends with the stage."""
+    """`relaying` hands over ops; `start(signer)` adds a relayer for that account, which ends with the stage."""
 
     database: Database
     notices: Notices
@@ -50,13 +54,14 @@ class Stage:
     settings: RelayerSettings
     tasks: anyio.abc.TaskGroup
 
-    def start(self, wallet: Wallet, role: RelayerRole | None = None) -> anyio.CancelScope:
+    def start(self, by: Wallet | AccountSigner, role: RelayerRole | None = None) -> anyio.CancelScope:
         scope = anyio.CancelScope()
+        signer = WalletSigner(by) if isinstance(by, Wallet) else by
 
         async def run() -> None:
             with scope:
                 await run_relayer(
-                    self.database, self.notices, self.rpc, wallet, chain_id=CHAIN_ID, settings=self.settings, role=role
+                    self.database, self.notices, self.rpc, signer, chain_id=CHAIN_ID, settings=self.settings, role=role
                 )
 
         self.tasks.start_soon(run)
@@ -75,7 +80,7 @@ class Stage:
 @asynccontextmanager
 async def stage(
     database_url: str,
-    rpc_url: str,
+    rpc_url: str | Sequence[str],
     *,
     max_depth: int = 4096,
     queue_timeout_ms: int = 30_000,
@@ -100,7 +105,7 @@ async def stage(
     )
     async with (
         open_database(database_url, smallest=1, largest=8) as database,
-        open_rpc(rpc_url, patience=patience) as rpc,
+        _open(rpc_url, patience) as (rpc, nodes),
     ):
         async with database.pool.acquire() as connection:
             await migrate(connection)
@@ -119,10 +124,23 @@ async def stage(
             tasks.start_soon(notices.listen, database)
             tasks.start_soon(relaying.run)
             if index is not None:
-                source, settings_of_index = Source(rpc, Decoder(index)), _settings_of_index(index)
-                tasks.start_soon(run_indexer, database, source, settings_of_index, notices, Wake())
+                source = Source(rpc, Decoder(index)) if nodes is None else CheckedSource(nodes, Decoder(index))
+                tasks.start_soon(run_indexer, database, source, _settings_of_index(index), notices, Wake())
+            if nodes is not None:
+                tasks.start_soon(nodes.watch, CHAIN_ID, 0.2)
             yield Stage(database, notices, relaying, rpc, settings, tasks)
             tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def _open(urls: str | Sequence[str], patience: float) -> AsyncIterator[tuple[Rpc, Nodes | None]]:
+    """One node, or several as the daemon has them."""
+    if isinstance(urls, str):
+        async with open_rpc(urls, patience=patience) as rpc:
+            yield rpc, None
+    else:
+        async with open_nodes(urls, patience=patience) as nodes:
+            yield PinnedRpc(nodes), nodes
 
 
 def _settings_of_index(book: AddressBook) -> IndexerSettings:

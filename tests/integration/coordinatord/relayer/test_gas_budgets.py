@@ -170,7 +170,7 @@ async def test_bookings_go_with_their_transaction_and_sums_when_no_budget_looks_
     await spend(connection, ALICE, 5, hours_ago=24 * budgets_sql.KEPT_DAYS + 1)
     tx_id = await signed(connection, 0, post(BOB))
     await mine(connection, tx_id, 7)
-    await budgets_sql.drop_old(connection)
+    await budgets_sql.drop_old(connection, 604_800)
     assert await spent(connection) == {(BOB, "post"): 7}
     await connection.execute("delete from relays")
     await connection.execute("delete from relay_tx_versions")

@@ -11,15 +11,17 @@ import httpx
 from starlette.types import ASGIApp
 
 from common.domains import Domains
-from common.secp256k1 import Wallet
 from coordinatord import app
 from coordinatord.application import compose
 from coordinatord.base.clock import system_clock
+from coordinatord.chain.node import Node
+from coordinatord.chain.nodes import Nodes
 from coordinatord.chain.rpc import Rpc
 from coordinatord.config import Config, read_config
 from coordinatord.database.connections import open_database
 from coordinatord.database.migrate import migrate
 from coordinatord.database.notices import Notices
+from coordinatord.database.replicas import open_replicas
 from coordinatord.dependencies import Dependencies, containers_of, open_pins
 from coordinatord.escrow.hosting import Escrow, open_escrow
 from coordinatord.janitor import Janitor
@@ -27,6 +29,7 @@ from coordinatord.pins.pinned_sql import PinnedKeys
 from coordinatord.pins.requests import RequestSigner, StoreRequests
 from coordinatord.pins.store import PinningStore, PinStore, bucket_url
 from coordinatord.relayer.relaying import Relaying
+from coordinatord.relayer.signers import open_signer
 from coordinatord.system.routes import Stopping
 from devnet.world import World
 from tests.fakes.streamed import http_over
@@ -118,12 +121,17 @@ async def staged(
         pins: PinStore = PinningStore(StoreRequests(http_over(store_client), url, signer, attempts=1))
         if config.pin_store != "filebase":
             pins = await open_pins(config, PinnedKeys(database), stack)
-        rpc = Rpc(node_transport(node_client, config.rpc_url.reveal()))
+        urls = [url.reveal() for url in config.database_replica_urls]
+        replicas = await stack.enter_async_context(open_replicas(urls, largest=4, statement_timeout=10))
+        nodes = Nodes([Node("node", node_transport(node_client, config.rpc_url.reveal()))])
+        rpc = Rpc(nodes.transport())
         ground = Dependencies(
             config=config,
             domains=Domains.of(config.addresses),
-            relayer=Wallet(bytes.fromhex(config.relayer_key.reveal())),
+            relayer=await stack.enter_async_context(open_signer(config)),
             database=database,
+            replicas=replicas,
+            nodes=nodes,
             rpc=rpc,
             rpc_for_callers=rpc,
             pins=pins,

@@ -1,7 +1,9 @@
 """What a node's answer to raw bytes means for them."""
 
 import json
+from collections.abc import Sequence
 
+import anyio
 import pytest
 
 from coordinatord.base.http_client import NoResponse
@@ -93,3 +95,54 @@ async def test_a_whole_request_turned_away_unread_is_told_from_one_that_nobody_a
 
     (sending,) = await broadcast(Rpc(answer), [tx(1)])
     assert sending.outcome is outcome
+
+
+class Several(Rpc):
+    """A node with others beside it."""
+
+    def __init__(self, node: Node, *beside: Node) -> None:
+        super().__init__(node)
+        self._beside = [Rpc(other) for other in beside]
+
+    @property
+    def others(self) -> Sequence[Rpc]:
+        return self._beside
+
+
+TAKES: dict[str, object] | None = None
+TOO_LOW: dict[str, object] = {"code": -32000, "message": "nonce too low"}
+OVERSIZED: dict[str, object] = {"code": -32000, "message": "oversized data"}
+FULL: dict[str, object] = {"code": -32000, "message": "txpool is full"}
+NOT_SERVED: dict[str, object] = {"code": -32601, "message": "method not found"}
+
+
+@pytest.mark.parametrize(
+    ("by", "beside", "outcome"),
+    [
+        (TAKES, OVERSIZED, Sent.TAKEN),
+        (OVERSIZED, TAKES, Sent.TAKEN),  # nobody gives up what a node has
+        (NOT_SERVED, TAKES, Sent.TAKEN),
+        (TOO_LOW, OVERSIZED, Sent.NONCE_USED),
+        (OVERSIZED, FULL, Sent.OVERSIZED),
+        (FULL, OVERSIZED, Sent.OVERSIZED),
+        (NOT_SERVED, FULL, Sent.LATER),  # somebody may have them
+        (NOT_SERVED, NOT_SERVED, Sent.NOT_SERVED),
+    ],
+)
+async def test_what_several_nodes_tell_of_the_same_bytes_is_one_outcome(
+    by: dict[str, object] | None, beside: dict[str, object] | None, outcome: Sent
+) -> None:
+    (sending,) = await broadcast(Several(Node(by), Node(beside)), [tx(1)])
+    assert sending.outcome is outcome
+
+
+async def test_a_node_that_is_slow_beside_the_one_gone_by_is_waited_for_a_second_and_known_by_nothing() -> None:
+    class Slow(Node):
+        async def __call__(self, request: bytes) -> tuple[int, bytes]:
+            await anyio.sleep(30)
+            return await super().__call__(request)
+
+    with anyio.fail_after(5):
+        (taken,) = await broadcast(Several(Node(), Slow()), [tx(1)])
+        (refused,) = await broadcast(Several(Node(NOT_SERVED), Slow()), [tx(1)])
+    assert (taken.outcome, refused.outcome) == (Sent.TAKEN, Sent.LATER)

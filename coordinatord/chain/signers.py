@@ -1,0 +1,157 @@
+"""Signers of transactions: a key in memory, or a program that signs; and what a signer outside is held to. For the
+market's tool and for the relayer.
+
+Errors begin with the option or variable at fault, and hold no key.
+"""
+
+import json
+import shlex
+import subprocess
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+import attrs
+from eth_account import Account
+from eth_account.typed_transactions.typed_transaction import TypedTransaction
+from eth_utils.address import to_checksum_address
+from hexbytes import HexBytes
+
+from common.daemon.process import Fatal
+from common.refusal import Refused
+from common.scalars import read_hex_upto
+from common.secp256k1 import Wallet
+from common.transactions import Transaction
+
+SIGNER_SECONDS: Final = 600  # somebody may have to press a button
+_LONGEST_RAW: Final = 1 << 18
+
+
+class SigningFailed(Fatal):
+    """The signer is away, took too long, or answered with something else than it was asked for."""
+
+
+class TransactionSigner(Protocol):
+    """Signs as one account."""
+
+    @property
+    def address(self) -> str: ...
+    def sign(self, transaction: Transaction) -> bytes: ...
+
+
+@attrs.frozen(slots=True)
+class LocalKey:
+    """A key in this process's memory."""
+
+    address: str
+    wallet: Wallet = attrs.field(repr=False)
+
+    @classmethod
+    def of(cls, key: bytes) -> "LocalKey":
+        wallet = Wallet(key)
+        return cls(to_checksum_address(wallet.address), wallet)
+
+    def sign(self, transaction: Transaction) -> bytes:
+        return transaction.sign(self.wallet).raw
+
+
+@attrs.frozen(slots=True)
+class SigningProgram:
+    """A program that gets one transaction as JSON on stdin, and answers with its signed bytes in hex on stdout.
+
+    Its stderr is the operator's terminal (of a daemon: its log), so that it can ask for a password or tell what to
+    press.
+    `setting`: what names it. `environment`: all that it gets; None for this process's own.
+    """
+
+    address: str
+    command: tuple[str, ...]
+    setting: str = "--signer"
+    seconds: float = SIGNER_SECONDS
+    environment: Mapping[str, str] | None = attrs.field(default=None, repr=False)
+
+    def sign(self, transaction: Transaction) -> bytes:
+        program = f"{self.setting} {self.command[0]}"
+        try:
+            done = subprocess.run(  # noqa: S603 - the operator's own command
+                self.command,
+                input=json.dumps(as_json(transaction, self.address)).encode(),
+                stdout=subprocess.PIPE,
+                timeout=self.seconds,
+                env=self.environment,
+                check=False,
+            )
+        except OSError as missing:
+            raise SigningFailed(f"{program} cannot be run: {missing.strerror}") from None
+        except subprocess.TimeoutExpired:
+            raise SigningFailed(f"{program} did not sign within {self.seconds:g} s") from None
+        if done.returncode != 0:
+            raise SigningFailed(f"{program} ended with status {done.returncode} and signed nothing")
+        text = done.stdout.decode("utf-8", "replace").strip()
+        try:
+            raw = read_raw(text)
+        except Refused as wrong:
+            raise SigningFailed(f"{program} must print the signed transaction in hex: {wrong}") from None
+        require_signed(raw, transaction, self.address, self.setting)
+        return raw
+
+
+def read_raw(text: object) -> bytes:
+    """A signed transaction in hex."""
+    return read_hex_upto(text, _LONGEST_RAW, "its output")
+
+
+def as_json(transaction: Transaction, sender: str) -> dict[str, object]:
+    """The transaction as `eth_signTransaction` names its fields. A deployment has no `to`."""
+    fields: dict[str, object] = {
+        "type": "0x2",
+        "chainId": hex(transaction.chain_id),
+        "from": sender,
+        "nonce": hex(transaction.nonce),
+        "gas": hex(transaction.gas),
+        "maxFeePerGas": hex(transaction.max_fee_per_gas),
+        "maxPriorityFeePerGas": hex(transaction.max_priority_fee_per_gas),
+        "value": hex(transaction.value),
+        "data": "0x" + transaction.data.hex(),
+        "accessList": [],
+    }
+    return fields if transaction.to is None else fields | {"to": to_checksum_address(transaction.to)}
+
+
+def require_signed(raw: bytes, asked: Transaction, address: str, setting: str) -> None:
+    """SigningFailed, with the setting's name, unless `raw` is the transaction asked for, field for field, signed by
+    `address`."""
+    try:
+        signer = to_checksum_address(Account.recover_transaction(raw))
+        signed: Mapping[str, Any] = TypedTransaction.from_bytes(HexBytes(raw)).as_dict()
+    except Exception as strange:  # a decoder of foreign bytes raises whatever it likes
+        raise SigningFailed(
+            f"{setting} must answer with a signed transaction of type 2: {type(strange).__name__}"
+        ) from None
+    wanted = {
+        "chainId": asked.chain_id,
+        "nonce": asked.nonce,
+        "maxFeePerGas": asked.max_fee_per_gas,
+        "maxPriorityFeePerGas": asked.max_priority_fee_per_gas,
+        "gas": asked.gas,
+        "to": asked.to or b"",
+        "value": asked.value,
+        "data": asked.data,
+    }
+    for name, value in wanted.items():
+        found = signed[name]
+        if (bytes(found) if isinstance(value, bytes) else found) != value:
+            raise SigningFailed(f"{setting} signed another transaction than asked: its {name} differs")
+    if tuple(signed["accessList"]):
+        raise SigningFailed(f"{setting} signed another transaction than asked: it has an access list")
+    if signer != address:
+        raise SigningFailed(f"{setting} signed as {signer}, not as {address}")
+
+
+def from_command(command: str, address: str, setting: str = "--signer") -> SigningProgram:
+    try:
+        words = tuple(shlex.split(command))
+    except ValueError as wrong:
+        raise Fatal(f"{setting} must be a command line: {wrong}") from None
+    if not words:
+        raise Fatal(f"{setting} must name a program")
+    return SigningProgram(address, words, setting)

@@ -1,0 +1,208 @@
+"""What grows: every table stands on the operator's page with its rule, and each rule removes what is due and nothing
+that is younger."""
+
+import re
+from pathlib import Path
+from typing import Final
+
+import asyncpg
+import attrs
+import pytest
+
+from coordinatord.config import variables
+from coordinatord.database.migrate import migrate
+from coordinatord.escrow import sql as escrow_sql
+from coordinatord.indexer import undo_sql
+from coordinatord.indexer.undo_sql import KeptBlock
+from tests.integration.coordinatord.scene.stage import Stage
+
+pytestmark = pytest.mark.anyio
+
+PAGE: Final = Path(__file__).parents[4] / "coordinatord" / "README.md"
+SECTION: Final = PAGE.read_text(encoding="utf-8").partition("\n## Growth\n")[2].partition("\n## ")[0]
+ROWS: Final = re.findall(r"^\| `(\w+)` \| (.+) \| (.+) \| (.+) \| (.+) \|$", SECTION, re.MULTILINE)
+DAY: Final = 86_400
+
+
+async def test_every_table_of_the_schema_stands_on_the_page_and_no_other(database_url: str) -> None:
+    connection = await asyncpg.connect(database_url)
+    await migrate(connection)
+    tables = await connection.fetch(
+        "select c.relname from pg_class c where c.relkind in ('r', 'p') and c.relnamespace = 'public'::regnamespace"
+    )
+    await connection.close()
+    named = [row[0] for row in ROWS]
+    assert len(named) == len(set(named))
+    assert {row["relname"] for row in tables} == set(named)
+
+
+def test_every_setting_on_the_page_is_one() -> None:
+    known = {field.metadata["variable"] for field in variables()}
+    named = {name for row in ROWS for name in re.findall(r"`([A-Z_]+)`", row[4])}
+    assert named <= known
+    assert {"RELAY_RETENTION_SECONDS", "ENDINGS_RETENTION_SECONDS", "JOURNAL_BLOCKS"} <= named
+
+
+@attrs.frozen
+class Rule:
+    """`insert`: a row of the number $1, which counts from $2 seconds ago. `kept`: seconds that it is kept from then on.
+    `number`: SQL of the number of a row."""
+
+    table: str
+    insert: str
+    kept: int
+    number: str
+    margin: int = 60
+
+
+_AGO: Final = "clock_timestamp() - $2::bigint * interval '1 second'"
+_TX: Final = (
+    "insert into relay_txs (chain_id, account, nonce, target, calldata, gas, priority, purpose, created_at,"
+    " mined_hash, block_number, block_hash) overriding system value"
+    " values (1, 'a', $1::bigint, '', '', 1, 0, 'relay', @AGO, 'h', 1, 'b')"
+)
+_BATCH: Final = (
+    "insert into batches (id, owner, endpoint, input_file_id, completion_window, metadata, request_hash, expires_at,"
+    " completed_at, completed) select 'batch_' || $1::bigint, '', '', '', '24h', '{}', '', clock_timestamp(),"
+    " @AGO, 1"
+)
+
+
+def spelled(insert: str) -> str:
+    for name, text in (("@WITH_TX", "with tx as (@TX returning id, nonce)"), ("@TX", _TX), ("@BATCH", _BATCH)):
+        insert = insert.replace(name, text)
+    return insert.replace("@AGO", _AGO)
+
+
+RULES: Final = [
+    Rule("nonces", "insert into nonces values ($1::bigint::text, '', 'c', @AGO, @AGO)", 0, "nonce::bigint"),
+    Rule(
+        "sessions",
+        "insert into sessions (token_hash, address, expires_at) values (int8send($1), '', @AGO)",
+        0,
+        "('x' || encode(token_hash, 'hex'))::bit(64)::bigint",
+    ),
+    Rule("liveness", "insert into liveness values ($1, 1, 1, @AGO)", DAY, "provider_id"),
+    Rule("leases", "insert into leases values (int8send($1), $1, 1, @AGO)", 0, "provider_id"),
+    Rule(
+        "gas_spent",
+        "insert into gas_spent values (int8send($1), floor((extract(epoch from clock_timestamp())"
+        " - $2::bigint) / 3600)::bigint, 'post', 1)",
+        8 * DAY,
+        "('x' || encode(signer, 'hex'))::bit(64)::bigint",
+        margin=2 * 3600,
+    ),
+    Rule(
+        "job_ends",
+        "insert into job_ends (job_id, tx_hash, kept_at) values (int8send($1), '', @AGO)",
+        365 * DAY,
+        "('x' || encode(job_id, 'hex'))::bit(64)::bigint",
+    ),
+    Rule(
+        "relays",
+        "insert into relays (kind, subject, dedupe, target, calldata, priority, state, call_index, ended_at)"
+        " values ('claim', '', int8send($1), '', '', 0, 'refused', $1, @AGO)",
+        7 * DAY,
+        "call_index",
+    ),
+    Rule("relay_txs", "@TX", 7 * DAY, "nonce"),
+    Rule(
+        "relay_tx_versions",
+        "@WITH_TX insert into relay_tx_versions (hash, tx_id, raw, max_fee, max_tip)"
+        " select int8send(nonce), id, '', nonce, 0 from tx",
+        7 * DAY,
+        "max_fee::bigint",
+    ),
+    Rule(
+        "gas_bookings",
+        "@WITH_TX insert into gas_bookings select id, '', 'post', false, nonce, 1 from tx",
+        7 * DAY,
+        "hour",
+    ),
+    Rule("batches", "@BATCH", 30 * DAY, "substr(id, 7)::bigint"),
+    Rule(
+        "batch_lines",
+        "with b as (@BATCH returning id) insert into batch_lines (batch_id, line) select id, $1 from b",
+        30 * DAY,
+        "line",
+    ),
+    Rule(
+        "objects",
+        "insert into objects (key, subject, cid, bytes, sha256, holders, expires_at)"
+        " values ('containers/' || $1::bigint, int8send($1), 'bafk', $1, '', 0, @AGO)",
+        0,
+        "bytes",
+    ),
+    Rule(
+        "files",
+        "insert into files (id, owner, purpose, filename, cid, bytes, expires_at)"
+        " values ('file-' || $1::bigint, '', 'input', '', 'bafk', $1, @AGO)",
+        0,
+        "bytes",
+    ),
+]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.table)
+async def test_a_sweep_removes_what_is_due_and_nothing_younger(stage: Stage, rule: Rule) -> None:
+    """The third row is there because an account's newest transaction stays whatever its age."""
+    await stage.execute(spelled(rule.insert), 1, rule.kept + rule.margin)
+    await stage.execute(spelled(rule.insert), 2, rule.kept - rule.margin)
+    await stage.execute(spelled(rule.insert), 3, rule.kept - rule.margin)
+    query = f"select array_agg({rule.number} order by {rule.number}) from {rule.table}"  # noqa: S608 - ours
+    assert await stage.fetchval(query) == [1, 2, 3]
+    await stage.sweep()
+    assert await stage.fetchval(query) == [2, 3]
+
+
+async def test_relays_and_transactions_that_are_not_decided_stay_whatever_their_age(stage: Stage) -> None:
+    await stage.execute(spelled("@TX").replace("'h', 1, 'b'", "null, null, null"), 1, 99 * DAY)
+    await stage.execute(spelled("@TX"), 2, 99 * DAY)
+    await stage.execute(
+        "insert into relays (kind, subject, dedupe, target, calldata, priority, state, tx_id)"
+        " select 'claim', '', 'd', '', '', 0, 'signed', id from relay_txs where nonce = 1"
+    )
+    await stage.execute("update relays set created_at = clock_timestamp() - interval '99 days'")
+    await stage.sweep()
+    assert await stage.fetchval("select array_agg(nonce order by nonce) from relay_txs") == [1, 2]
+    assert await stage.fetchval("select count(*) from relays") == 1
+
+
+async def test_a_lease_held_back_for_want_of_payment_goes_with_its_open_job(stage: Stage) -> None:
+    await stage.execute("insert into leases values ('j', 0, 1, clock_timestamp() + interval '1 hour', 3)")
+    await stage.sweep()
+    assert await stage.fetchval("select count(*) from leases") == 0
+
+
+async def test_sums_of_nothing_go_and_others_stay(stage: Stage) -> None:
+    await stage.execute("insert into stored values ('a', 'inputs', 0, 0), ('b', 'inputs', 1, 0), ('c', 'inputs', 0, 1)")
+    await stage.sweep()
+    assert await stage.fetchval("select array_agg(owner order by owner) from stored") == [b"b", b"c"]
+
+
+async def test_erased_generations_of_the_escrow_go_after_49_hours(stage: Stage) -> None:
+    for key, hours in ((b"old", 50), (b"new", 48)):
+        await stage.execute(
+            "insert into escrow_generations (public_key, announced_from, erased_at)"
+            " values ($1, 1, clock_timestamp() - $2 * interval '1 hour')",
+            key,
+            hours,
+        )
+    async with stage.ground.database.connection() as connection:
+        await escrow_sql.drop_forgotten(connection)
+    assert await stage.fetchval("select array_agg(public_key) from escrow_generations") == [b"new"]
+
+
+async def test_the_journal_keeps_its_window_and_no_more(stage: Stage) -> None:
+    async with stage.ground.database.connection() as connection, connection.transaction():
+        await undo_sql.restart_run(connection, KeptBlock(100, b"h", b"p", 1))
+        for number in range(101, 121):
+            await connection.execute(
+                "insert into undo_journal (block_number, table_name, key, old_row) values ($1, 'fees', '{}', null)",
+                number,
+            )
+            await undo_sql.keep_blocks(connection, [KeptBlock(number, b"h", b"p", number)], 8)
+        for table, column in (("index_blocks", "number"), ("undo_journal", "block_number")):
+            found = await connection.fetchrow(f"select min({column}), max({column}) from {table}")  # noqa: S608 - ours
+            assert found is not None
+            assert tuple(found) == ((112, 120) if table == "index_blocks" else (113, 120))

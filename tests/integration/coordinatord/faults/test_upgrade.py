@@ -1,0 +1,127 @@
+"""An upgrade and a rollback, by real processes over one database: a release that is older than the database runs on it
+when each newer migration lets it, and names the release that it needs when one does not."""
+
+import os
+import subprocess
+import tomllib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import anyio
+import asyncpg
+import httpx
+import pytest
+
+from common.address_book import AddressBook
+from coordinatord.database import migrate as migrating
+from coordinatord.database.migrate import migrate
+from devnet.accounts import DevWallet as DevnetWallet
+from devnet.ports import pick_free
+from devnet.world import World
+from tests.integration.coordinatord.database.test_migrations import FUTURE
+from tests.integration.coordinatord.faults.invariants import all_violations
+from tests.integration.coordinatord.scene.party import Party
+from tests.integration.coordinatord.scene.running import running, start
+from tests.integration.coordinatord.scene.stage import environment
+
+pytestmark = pytest.mark.anyio
+
+ROOT = Path(__file__).parents[4]
+At = Callable[[DevnetWallet, httpx.AsyncClient], Party]
+
+
+# Run as a module, it would find this tree first: the folder that the test runs in.
+OF_ITS_FOLDER = """
+import sys
+from pathlib import Path
+sys.path.insert(0, str(Path(__file__).parent))
+import coordinatord
+assert Path(coordinatord.__file__).parents[1] == Path(__file__).parent, coordinatord.__file__
+from coordinatord.__main__ import main
+main()
+"""
+
+
+async def unpack(release: str, folder: Path) -> None:
+    """The code of a release, which takes itself for that release."""
+    await anyio.run_process(f"git archive '{release}' | tar -x -C '{folder}'", cwd=ROOT)
+    (folder / "last_release.py").write_text(OF_ITS_FOLDER)
+    version = tomllib.loads((folder / "pyproject.toml").read_text())["project"]["version"]
+    told = folder / f"sealed_job_coordinator-{version}.dist-info"
+    told.mkdir()
+    (told / "METADATA").write_text(f"Metadata-Version: 2.1\nName: sealed-job-coordinator\nVersion: {version}\n")
+
+
+async def sell(
+    given: dict[str, str], world: World, party_at: At, program: Sequence[str] = ("coordinatord",)
+) -> tuple[str, list[str]]:
+    """A coordinator that starts, takes a job and ends well: the job, and all that it lists by then."""
+    async with running(given, pick_free(), pick_free(), program=program) as coordinator:
+        async with httpx.AsyncClient(base_url=coordinator.base_url, trust_env=False, timeout=30) as http:
+            job = (await party_at(world.cast.with_role("client")[0], http).post())["job_id"]
+            listed = [one["job_id"] for one in (await http.get("/evm/jobs")).json()["jobs"]]
+        coordinator.terminate()
+        assert await coordinator.exit_status() == 0
+    return job, listed
+
+
+async def upgrade(database_url: str, monkeypatch: pytest.MonkeyPatch, least: str) -> None:
+    """As `coordinatord migrate` of a release to come would: with one migration more than this one knows."""
+    files = migrating._migrations()
+    connection = await asyncpg.connect(database_url)
+    with monkeypatch.context() as newer:
+        future = {900: ("0900_future.sql", FUTURE.format(least=least))}
+        newer.setattr(migrating, "_migrations", lambda: files | future)
+        assert "0900_future.sql" in await migrate(connection, "99.0.0")
+    await connection.close()
+
+
+async def test_after_an_additive_upgrade_this_release_starts_again_serves_and_loses_nothing(
+    *, world: World, database_url: str, book: AddressBook, party_at: At, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = environment(world, database_url)
+    before, _ = await sell(given, world, party_at)
+    await upgrade(database_url, monkeypatch, "0.1.0")
+    after, listed = await sell(given, world, party_at)
+    assert {before, after} <= set(listed)
+    promised = {bytes.fromhex(job[2:]) for job in (before, after)}
+    assert await all_violations(database_url, world.anvil.rpc_url, book, promised=promised) == []
+
+
+async def test_after_an_upgrade_that_is_not_additive_this_release_ends_and_names_the_one_it_needs(
+    world: World, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await upgrade(database_url, monkeypatch, "98.7.6")
+    ports = {"PORT": str(pick_free()), "METRICS_PORT": "0"}
+    process = start(environment(world, database_url) | ports, errors=subprocess.PIPE)
+    told = process.communicate(timeout=30)[1].decode()
+    assert process.returncode == 1
+    assert "migration 0900, which lets release 98.7.6 or later run" in told
+    assert "UPGRADING.md" in told
+
+
+def last_release() -> str | None:
+    """The newest tag of a release, or the commit that RELEASE_COMMIT names; none in a checkout without history."""
+    if given := os.environ.get("RELEASE_COMMIT"):
+        return given
+    command = ("git", "describe", "--tags", "--abbrev=0", "--match", "v[0-9]*")
+    described = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return described.stdout.strip() or None
+
+
+async def test_the_last_release_starts_on_the_database_that_this_tree_migrated(
+    *, world: World, database_url: str, book: AddressBook, party_at: At, tmp_path: Path
+) -> None:
+    release = last_release()
+    if release is None:
+        pytest.skip("no release is tagged in this checkout's history; RELEASE_COMMIT names a commit to go back to")
+    given = environment(world, database_url)
+    before, _ = await sell(given, world, party_at)
+    await unpack(release, tmp_path)
+    old = given | {"PYTHONPATH": str(tmp_path)}
+    after, listed = await sell(old, world, party_at, ("last_release",))
+    assert {before, after} <= set(listed)
+    back, listed = await sell(given, world, party_at)  # and forward again
+    assert {before, after, back} <= set(listed)
+    promised = {bytes.fromhex(job[2:]) for job in (before, after, back)}
+    assert await all_violations(database_url, world.anvil.rpc_url, book, promised=promised) == []

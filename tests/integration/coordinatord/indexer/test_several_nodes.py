@@ -1,0 +1,222 @@
+"""An index of several nodes, one of which dies, lags, lies or sits on another branch: what two tell alike is taken, no
+event is lost, and none is believed of one."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import anyio
+import attrs
+import pytest
+
+from coordinatord.base.errors import Retryable
+from coordinatord.base.metrics import REGISTRY
+from coordinatord.chain.logs import Decoder
+from coordinatord.chain.nodes import Nodes, open_nodes
+from coordinatord.database.connections import Connection
+from coordinatord.indexer.agreement import CheckedSource, Disagreement
+from coordinatord.indexer.follow import IndexFollower
+from coordinatord.indexer.undo_sql import read_position
+from devnet.world import World
+from tests.faults.rpc_proxy import ANY, ErrorAnswer, Fault, Hang, HttpStatus, Rewrite, RpcProxy, rpc_proxy
+from tests.integration.coordinatord.indexer.index_rows import index_rows
+from tests.integration.coordinatord.indexer.moves import address_book
+from tests.integration.coordinatord.indexer.scene import JOURNAL_BLOCKS, Scene, follower_of
+
+pytestmark = pytest.mark.anyio
+
+
+@attrs.define
+class Clock:
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@attrs.frozen
+class Several:
+    proxies: Sequence[RpcProxy]
+    nodes: Nodes
+    follower: IndexFollower
+    clock: Clock
+
+
+@asynccontextmanager
+async def several(world: World, count: int) -> AsyncIterator[Several]:
+    async with AsyncExitStack() as stack:
+        proxies = [await stack.enter_async_context(rpc_proxy(world.anvil.rpc_url)) for _ in range(count)]
+        nodes = await stack.enter_async_context(open_nodes([proxy.url for proxy in proxies], patience=0.5))
+        clock = Clock()
+        source = CheckedSource(nodes, Decoder(address_book(world)), clock)  # type: ignore[arg-type] # a source
+        yield Several(proxies, nodes, follower_of(source, world, JOURNAL_BLOCKS), clock)
+
+
+def without_filters(_params: Any, block: Any) -> Any:
+    """A block that claims to hold no logs at all: a lie that hangs together."""
+    return block and {**block, "logsBloom": "0x" + "00" * 256}
+
+
+def dropped_log(_params: Any, logs: Any) -> Any:
+    return logs[:-1]
+
+
+def another_payer(_params: Any, logs: Any) -> Any:
+    """The second topic of each log replaced: events about others than those that they happened to."""
+    return [{**log, "topics": [log["topics"][0], "0x" + "00" * 31 + "07", *log["topics"][2:]]} for log in logs]
+
+
+DROPPED: tuple[Fault, ...] = (
+    Rewrite("eth_getLogs", dropped_log),
+    Rewrite("eth_getBlockByNumber", without_filters),
+)
+ALTERED: tuple[Fault, ...] = (Rewrite("eth_getLogs", another_payer),)
+
+
+def lagging(blocks: int) -> Rewrite:
+    """A node whose head is so many blocks old: the number alone, which is what it is judged by."""
+
+    def older(params: Any, block: Any) -> Any:
+        return {**block, "number": hex(int(block["number"], 16) - blocks)} if params[0] == "latest" else block
+
+    return Rewrite("eth_getBlockByNumber", older)
+
+
+def other_branch(above: int) -> tuple[Fault, ...]:
+    """Blocks above this number have other hashes, linked as they must be, and no logs."""
+
+    def renamed(number: int, text: str) -> str:
+        return "0x" + "f0" * 4 + text[10:] if number > above else text
+
+    def forked(_params: Any, block: Any) -> Any:
+        number = int(block["number"], 16)
+        hashes = {
+            "hash": renamed(number, block["hash"]),
+            "parentHash": renamed(number - 1, block["parentHash"]),
+        }
+        return {**block, **hashes, "logsBloom": "0x" + "00" * 256}
+
+    return (Rewrite("eth_getBlockByNumber", forked), ErrorAnswer("eth_getLogs", -32000, "unknown block"))
+
+
+def contradicted(node: int, on: Several) -> float:
+    name = on.nodes.all[node].name
+    return REGISTRY.get_sample_value("coordinatord_node_contradicted_total", {"node": name}) or 0.0
+
+
+async def until_caught_up(on: Several, connection: Connection, tries: int = 8) -> None:
+    """As the follower goes on: errors are waited out."""
+    for _ in range(tries):
+        try:
+            await on.follower.catch_up(connection)
+        except Retryable:
+            await anyio.sleep(0.01)
+        else:
+            return
+    await on.follower.catch_up(connection)
+
+
+@pytest.mark.parametrize("lie", [DROPPED, ALTERED], ids=["a log dropped", "logs altered"])
+@pytest.mark.parametrize("backfill", [False, True], ids=["near the head", "in backfill"])
+async def test_of_two_that_differ_neither_is_believed_and_both_are_named(
+    scene: Scene, world: World, connection: Connection, lie: tuple[Fault, ...], backfill: bool
+) -> None:
+    async with several(world, 2) as on:
+        await on.follower.catch_up(connection)
+        before = await index_rows(connection)
+        await scene.play(4, 4)
+        if backfill:
+            await world.anvil.call("anvil_mine", hex(JOURNAL_BLOCKS + 1))
+        with on.proxies[1].fault(*lie):
+            for _ in range(5):
+                with pytest.raises(Disagreement) as waiting:
+                    await on.follower.catch_up(connection)
+        assert all(node.name in waiting.value.message for node in on.nodes.all)
+        assert REGISTRY.get_sample_value("coordinatord_nodes_disagree", {"of": "index"}) == 1
+        assert await index_rows(connection) == before
+        await on.follower.catch_up(connection)
+        assert REGISTRY.get_sample_value("coordinatord_nodes_disagree", {"of": "index"}) == 0
+    await scene.check()
+
+
+@pytest.mark.parametrize("liar", [0, 1, 2])
+async def test_of_three_two_decide_and_the_liar_is_not_asked_again(
+    scene: Scene, world: World, connection: Connection, liar: int
+) -> None:
+    async with several(world, 3) as on:
+        await on.follower.catch_up(connection)
+        await scene.play(4, 4)
+        with on.proxies[liar].fault(*ALTERED):
+            await on.follower.catch_up(connection)
+            assert contradicted(liar, on) == (1 if liar < 2 else 0)  # the third is asked only when two differ
+            await scene.check_registries()
+            if liar < 2:
+                asked = on.proxies[liar].seen("eth_getLogs")
+                await scene.play(2, 2)
+                await on.follower.catch_up(connection)
+                assert on.proxies[liar].seen("eth_getLogs") == asked
+    await scene.check()
+
+
+@pytest.mark.parametrize("fault", [HttpStatus(ANY, 503), Hang(ANY), ErrorAnswer("eth_getLogs", -32601, "no such")])
+@pytest.mark.parametrize("dead", [0, 1])
+async def test_one_of_two_that_fails_is_waited_for_then_left_out_and_asked_again_when_it_is_back(
+    scene: Scene, world: World, connection: Connection, fault: Fault, dead: int
+) -> None:
+    async with several(world, 2) as on:
+        await on.follower.catch_up(connection)
+        await scene.play(3, 3)
+        with on.proxies[dead].fault(fault):
+            await until_caught_up(on, connection)
+            await scene.check_registries()
+            assert REGISTRY.get_sample_value("coordinatord_nodes_agreed") == 1
+        await scene.play(2, 2)
+        on.clock.now += 300
+        for node in on.nodes.all:
+            await node.rpc.call("eth_chainId")  # as the watch would find it back
+        await until_caught_up(on, connection)
+        assert REGISTRY.get_sample_value("coordinatord_nodes_agreed") == 2
+    await scene.check()
+
+
+async def test_a_node_that_lags_far_is_not_asked_and_one_that_lags_a_little_is_waited_for(
+    scene: Scene, world: World, connection: Connection
+) -> None:
+    async with several(world, 2) as on:
+        await on.follower.catch_up(connection)
+        await scene.play(3, 3)
+        head = await scene.head()
+        with on.proxies[1].fault(lagging(2)):
+            await on.follower.catch_up(connection)
+            position = await read_position(connection)
+            assert position is not None
+            assert position.block_number == head - 2
+        with on.proxies[1].fault(lagging(20)):
+            asked = on.proxies[1].seen("eth_getLogs")
+            await on.follower.catch_up(connection)
+            assert on.proxies[1].seen("eth_getLogs") == asked
+            position = await read_position(connection)
+            assert position is not None
+            assert position.block_number == head
+    await scene.check()
+
+
+@pytest.mark.parametrize("count", [2, 3])
+async def test_a_node_on_another_branch_is_outvoted_or_waited_for_and_the_index_is_not_taken_back(
+    scene: Scene, world: World, connection: Connection, count: int
+) -> None:
+    async with several(world, count) as on:
+        await on.follower.catch_up(connection)
+        before, head = await index_rows(connection), await scene.head()
+        await scene.play(3, 3)
+        with on.proxies[0].fault(*other_branch(head - 2)):
+            if count == 2:
+                with pytest.raises(Disagreement):
+                    await on.follower.catch_up(connection)
+                assert await index_rows(connection) == before
+            else:
+                await on.follower.catch_up(connection)
+                await scene.check_registries()
+                assert contradicted(0, on) == 0  # an honest node may be there for a block or two
+        await on.follower.catch_up(connection)
+    await scene.check()

@@ -1,0 +1,215 @@
+"""The relayer's account signed for by a keystore, by a program and by a signer over HTTP, on a real chain; and signers
+that are away, slow or wrong: nothing of theirs is stored or sent, the op waits, and goes when the signer is well."""
+
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from eth_account import Account
+
+from common.daemon.process import Fatal
+from common.scalars import hex_of
+from common.secp256k1 import Wallet
+from coordinatord.base.metrics import REGISTRY
+from coordinatord.chain.rpc import open_rpc
+from coordinatord.config import Config, read_config
+from coordinatord.relayer.relaying import RelayMined
+from coordinatord.relayer.signers import AccountSigner, open_signer
+from devnet.world import World
+from tests.faults.rpc_proxy import ErrorAnswer, Fault, Hang, HttpStatus, Rewrite, RpcProxy, Truncate, rpc_proxy
+from tests.integration.coordinatord.relayer.mining import mining_by_hand
+from tests.integration.coordinatord.relayer.ops import Ops
+from tests.integration.coordinatord.relayer.running import BROADCAST, Stage, relay_into, stage
+from tests.integration.coordinatord.scene.stage import environment
+from tests.invariants.relays import relay_violations
+
+pytestmark = pytest.mark.anyio
+
+PASSWORD = "not a good one"
+# A program as an operator would write it: the key is the program's own affair.
+PROGRAM = """
+import json, sys
+from pathlib import Path
+from common.secp256k1 import Wallet
+from common.transactions import Transaction
+asked = json.load(sys.stdin)
+number = lambda name: int(asked[name], 16)
+told = Transaction(number("chainId"), number("nonce"), number("maxPriorityFeePerGas"), number("maxFeePerGas"),
+                   number("gas"), bytes.fromhex(asked["to"][2:]), number("value"), bytes.fromhex(asked["data"][2:]))
+assert "DATABASE_URL" not in __import__("os").environ
+print("0x" + told.sign(Wallet(bytes.fromhex(Path(sys.argv[1]).read_text()))).raw.hex())
+"""
+
+
+@pytest.fixture
+def key(world: World) -> str:
+    return world.cast.with_role("relayer")[0].private_key.removeprefix("0x")
+
+
+def private(path: Path, text: str) -> Path:
+    path.write_text(text)
+    path.chmod(0o600)
+    return path
+
+
+def configured(world: World, database_url: str, **relayer: object) -> Config:
+    given = environment(world, database_url, **relayer)
+    del given["RELAYER_KEY"]
+    return read_config(given)
+
+
+def by_keystore(tmp_path: Path, key: str, _world: World) -> dict[str, object]:
+    document = Account.encrypt(bytes.fromhex(key), PASSWORD, kdf="pbkdf2", iterations=2)
+    return {
+        "RELAYER_KEYSTORE": private(tmp_path / "keystore.json", json.dumps(document)),
+        "RELAYER_KEYSTORE_PASSWORD_FILE": private(tmp_path / "password", PASSWORD + "\n"),
+    }
+
+
+def by_program(tmp_path: Path, key: str, world: World) -> dict[str, object]:
+    script, held = private(tmp_path / "sign.py", PROGRAM), private(tmp_path / "key", key)
+    return {
+        "RELAYER_SIGNER_COMMAND": f"{sys.executable} '{script}' '{held}'",
+        "RELAYER_ACCOUNT": world.cast.with_role("relayer")[0].address,
+        "RELAYER_SIGNER_TIMEOUT_S": 30,
+    }
+
+
+def by_http(_tmp_path: Path, _key: str, world: World) -> dict[str, object]:
+    """The node signs, which has the keys of its accounts: the method and its answer are those of a signer."""
+    return {
+        "RELAYER_SIGNER_URL": world.anvil.rpc_url,
+        "RELAYER_ACCOUNT": world.cast.with_role("relayer")[0].address,
+    }
+
+
+@pytest.mark.parametrize("way", [by_keystore, by_program, by_http])
+async def test_a_post_is_relayed_by_every_kind_of_signer_and_no_key_is_told(
+    world: World,
+    database_url: str,
+    ops: Ops,
+    *,
+    client: Wallet,
+    key: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    way: Callable[[Path, str, World], dict[str, object]],
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.getcwd())
+    monkeypatch.setenv("DATABASE_URL", "for the daemon alone")
+    outcomes: list[object] = []
+    config = configured(world, database_url, **way(tmp_path, key, world))
+    async with open_signer(config) as signer, stage(database_url, world.anvil.rpc_url) as on:
+        on.start(signer)
+        await relay_into(on, outcomes)(ops.post(client))
+        assert isinstance(outcomes[0], RelayMined)
+        assert await on.fetchval("select account from relay_txs") == signer.address
+        async with on.database.connection() as connection:
+            assert await relay_violations(connection, on.rpc, stuck_after=0) == []
+    told = capfd.readouterr()
+    assert key not in told.out + told.err + repr(signer) + repr(config)
+    assert PASSWORD not in told.out + told.err + repr(config)
+
+
+@asynccontextmanager
+async def signing_over(
+    world: World, database_url: str, **settings: object
+) -> AsyncIterator[tuple[Stage, RpcProxy, AccountSigner]]:
+    """The signer behind a proxy, apart from the node."""
+    async with rpc_proxy(world.anvil.rpc_url) as proxy:
+        account = world.cast.with_role("relayer")[0].address
+        given = {"RELAYER_SIGNER_URL": proxy.url, "RELAYER_ACCOUNT": account, "RELAYER_SIGNER_TIMEOUT_S": 1}
+        async with (
+            open_signer(configured(world, database_url, **given)) as signer,
+            stage(database_url, world.anvil.rpc_url, **settings) as on,  # type: ignore[arg-type] # stage's own
+        ):
+            yield on, proxy, signer
+
+
+def signed_as(key: str, **changes: str) -> Callable[[Any, Any], str]:
+    def sign(params: Any, _raw: Any) -> str:
+        asked = {name: value for name, value in params[0].items() if name != "from"} | changes
+        return str(Account.from_key(key).sign_transaction(asked).raw_transaction.to_0x_hex())
+
+    return sign
+
+
+OWN = "0x5de4111afa1a4b94908f83103eb1f1706367c2e68ca870fc3fb9a804cdab365a"  # anvil's third account, the relayer
+WRONG: dict[str, Fault] = {
+    "away": HttpStatus("eth_signTransaction", 503),
+    "silent": Hang("eth_signTransaction"),
+    "cut off": Truncate("eth_signTransaction"),
+    "unwilling": ErrorAnswer("eth_signTransaction", -32000, "signing not allowed by policy"),
+    "nonsense": Rewrite("eth_signTransaction", lambda _params, _raw: "0x1234"),
+    "an object": Rewrite("eth_signTransaction", lambda _params, raw: {"tx": raw}),
+    "another account": Rewrite("eth_signTransaction", signed_as("0x" + "07" * 32)),
+    "more gas": Rewrite("eth_signTransaction", signed_as(OWN, gas="0xffffff")),
+    "another nonce": Rewrite("eth_signTransaction", signed_as(OWN, nonce="0x7")),
+    "another call": Rewrite("eth_signTransaction", signed_as(OWN, data="0xdeadbeef")),
+}
+
+
+@pytest.mark.parametrize("fault", WRONG.values(), ids=WRONG)
+async def test_a_signer_that_is_away_slow_or_wrong_keeps_the_op_waiting_and_nothing_is_stored(
+    world: World, database_url: str, ops: Ops, client: Wallet, *, fault: Fault
+) -> None:
+    outcomes: list[object] = []
+    async with signing_over(world, database_url) as (on, proxy, signer), anyio.create_task_group() as callers:
+        account = {"account": hex_of(signer.address)}
+        with proxy.fault(fault):
+            on.start(signer)
+            callers.start_soon(relay_into(on, outcomes), ops.post(client))
+            with anyio.fail_after(20):
+                while REGISTRY.get_sample_value("coordinatord_signer_failing", account) != 1:  # noqa: ASYNC110
+                    await anyio.sleep(0.02)
+            assert await on.fetchval("select array_agg(state) from relays") == ["queued"]
+            assert await on.fetchval("select count(*) from relay_txs") == 0
+        await on.until("select state = 'mined' from relays")
+        assert REGISTRY.get_sample_value("coordinatord_signer_failing", account) == 0
+        assert await on.fetchval("select count(*) from relay_tx_versions") == 1
+    assert isinstance(outcomes[0], RelayMined)
+
+
+async def test_what_is_signed_is_followed_to_its_receipt_and_what_is_refused_is_told_while_the_signer_is_away(
+    world: World, database_url: str, ops: Ops, client: Wallet
+) -> None:
+    outcomes: list[object] = []
+    first, second = ops.post(client), ops.post(client)
+    async with mining_by_hand(world.anvil), signing_over(world, database_url) as (on, proxy, signer):
+        on.start(signer)
+        async with anyio.create_task_group() as callers:
+            callers.start_soon(relay_into(on, outcomes), first)
+            await on.until(BROADCAST, 1)
+            with proxy.fault(HttpStatus("eth_signTransaction", 503)):
+                callers.start_soon(relay_into(on, outcomes), second)
+                await on.until("select count(*) = 2 from relays")
+                await world.anvil.call("evm_mine")
+                await on.until("select count(*) = 1 from relays where state = 'mined'")
+                assert await on.fetchval("select count(*) from relays where state = 'queued'") == 1
+            await on.until(BROADCAST, 2)
+            await world.anvil.call("evm_mine")
+        assert [type(outcome) for outcome in outcomes] == [RelayMined] * 2
+        async with on.database.connection() as connection, open_rpc(world.anvil.rpc_url) as rpc:
+            assert await relay_violations(connection, rpc, stuck_after=0) == []
+
+
+async def test_a_keystore_that_does_not_open_ends_the_start_with_the_settings_name(
+    world: World, database_url: str, key: str, tmp_path: Path
+) -> None:
+    given = by_keystore(tmp_path, key, world)
+    wrong = given | {"RELAYER_KEYSTORE_PASSWORD_FILE": private(tmp_path / "wrong", "another")}
+    without = {"RELAYER_KEYSTORE": given["RELAYER_KEYSTORE"]}
+    for settings, said in (
+        (wrong, r"^RELAYER_KEYSTORE .*keystore.json cannot be opened"),
+        (without, r"^RELAYER_KEYSTORE needs RELAYER_KEYSTORE_PASSWORD"),
+    ):
+        with pytest.raises(Fatal, match=said):
+            async with open_signer(configured(world, database_url, **settings)):
+                pass

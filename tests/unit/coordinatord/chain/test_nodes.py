@@ -1,0 +1,234 @@
+"""Several nodes: which is asked, who answers when one fails, and when a decision changes its node."""
+
+import json
+from collections.abc import Callable
+
+import anyio
+import attrs
+import pytest
+
+from coordinatord.base.errors import Retryable
+from coordinatord.base.http_client import NoResponse
+from coordinatord.chain.node import Node, turned_away
+from coordinatord.chain.nodes import Nodes, node_names
+from coordinatord.chain.pinned_rpc import PinnedRpc
+from coordinatord.chain.rpc import Rpc
+
+pytestmark = pytest.mark.anyio
+
+LIMITED = b'{"jsonrpc":"2.0","id":1,"error":{"code":-32005,"message":"limit exceeded"}}'
+REVERTED = b'{"jsonrpc":"2.0","id":1,"error":{"code":3,"message":"execution reverted"}}'
+
+
+@attrs.define
+class Endpoint:
+    """Answers every call with its number, or as it is told."""
+
+    number: int
+    asked: int = 0
+    gone: bool = False
+    answer: tuple[int, bytes] | None = None
+    before: Callable[[], None] = lambda: None
+
+    async def __call__(self, body: bytes) -> tuple[int, bytes]:
+        await anyio.lowlevel.checkpoint()
+        self.asked += 1
+        self.before()
+        if self.gone:
+            raise NoResponse("refused")
+        if self.answer is not None:
+            return self.answer
+        return 200, json.dumps({"jsonrpc": "2.0", "id": json.loads(body)["id"], "result": hex(self.number)}).encode()
+
+
+@attrs.define
+class Clock:
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@attrs.frozen
+class Place:
+    endpoints: list[Endpoint]
+    nodes: Nodes
+    clock: Clock
+
+    @classmethod
+    def of(cls, count: int) -> "Place":
+        clock = Clock()
+        endpoints = [Endpoint(number) for number in range(count)]
+        nodes = [Node(f"node{number}", endpoint, clock=clock) for number, endpoint in enumerate(endpoints)]
+        return cls(endpoints, Nodes(nodes, lag_blocks=5), clock)
+
+    async def asked(self) -> int:
+        """The number of the node that answers."""
+        return int(str(await Rpc(self.nodes.transport()).call("eth_chainId")), 16)
+
+    def heads(self, *heads: int) -> list[str]:
+        for node, head in zip(self.nodes.all, heads, strict=True):
+            node.saw_head(head)
+        return [node.name for node in self.nodes.fit()]
+
+
+async def test_the_first_node_is_asked_and_the_next_when_it_is_gone() -> None:
+    place = Place.of(2)
+    assert await place.asked() == 0
+    place.endpoints[0].gone = True
+    assert await place.asked() == 1
+    assert place.nodes.all[0].failing
+
+
+@pytest.mark.parametrize(
+    "answer", [(429, b"slow down"), (403, b""), (502, b"<html>"), (200, LIMITED), (200, b"[" + LIMITED + b"]")]
+)
+async def test_a_node_that_turns_us_away_is_passed_over(answer: tuple[int, bytes]) -> None:
+    place = Place.of(2)
+    place.endpoints[0].answer = answer
+    assert await place.asked() == 1
+
+
+@pytest.mark.parametrize("answer", [(200, REVERTED), (400, REVERTED), (200, b'{"result":"\\"error\\""}')])
+def test_an_answer_of_the_chain_is_none_that_turns_away(answer: tuple[int, bytes]) -> None:
+    assert not turned_away(*answer)
+
+
+async def test_when_all_turn_us_away_the_caller_hears_why() -> None:
+    place = Place.of(2)
+    for endpoint in place.endpoints:
+        endpoint.answer = (429, b"slow down")
+    with pytest.raises(Retryable) as limited:
+        await place.asked()
+    assert limited.value.code == "rate_limited"
+
+
+async def test_a_node_away_is_left_alone_for_longer_each_time_and_comes_back_with_its_answer() -> None:
+    place = Place.of(2)
+    (away, _), (node, _) = place.endpoints, place.nodes.all
+    away.gone = True
+    rests = []
+    for _ in range(12):
+        while node.resting:
+            place.clock.now += 1
+        before, asked = place.clock.now, away.asked
+        await node.look(0)
+        assert away.asked > asked
+        while node.resting:
+            place.clock.now += 1
+        rests.append(place.clock.now - before)
+    assert rests[:7] == [0, 0, 1, 2, 4, 8, 16]
+    assert max(rests) == 60
+    assert node.away
+    assert [fit.name for fit in place.nodes.fit()] == ["node1"]
+    away.gone = False
+    await node.look(0)
+    assert not node.away
+    assert await place.asked() == 0
+
+
+@pytest.mark.parametrize(
+    ("heads", "fit"),
+    [
+        ((100, 100), ["node0", "node1"]),
+        ((95, 100), ["node0", "node1"]),
+        ((94, 100), ["node1"]),
+        ((100, 94), ["node0"]),
+        ((100, 90, 101), ["node0", "node2"]),
+        ((100, 1_000_000, 99), ["node0", "node2"]),  # three: the middle one decides, and none can run ahead
+    ],
+)
+async def test_a_node_out_of_step_is_not_asked(heads: tuple[int, ...], fit: list[str]) -> None:
+    assert Place.of(len(heads)).heads(*heads) == fit
+
+
+async def test_a_node_of_another_chain_is_never_asked_not_even_as_the_last() -> None:
+    place = Place.of(2)
+    place.endpoints[0].number = 31337
+    await place.nodes.look(31337)
+    place.endpoints[0].gone = True
+    assert [node.name for node in place.nodes.fit()] == ["node0"]
+    with pytest.raises(Retryable):
+        await place.asked()
+    assert place.endpoints[1].asked == 2  # its chain id, and its head
+
+
+async def test_a_doubted_node_is_asked_again_after_ten_minutes_or_when_no_other_is_there() -> None:
+    place = Place.of(2)
+    place.nodes.all[0].doubt("blocks 1 to 2")
+    assert await place.asked() == 1
+    place.endpoints[1].gone = True
+    for _ in range(3):
+        with pytest.raises(Retryable):
+            await place.asked()
+    assert await place.asked() == 0  # any node before none
+    place.clock.now += 600
+    place.endpoints[1].gone = False
+    assert not place.nodes.all[0].doubted
+
+
+async def test_a_pinned_node_stays_while_it_is_fit_and_changes_between_decisions_only() -> None:
+    place = Place.of(2)
+    pinned = PinnedRpc(place.nodes)
+    entered, leave = anyio.Event(), anyio.Event()
+    order: list[str] = []
+
+    async def long_decision() -> None:
+        async with pinned.decision():
+            entered.set()
+            await leave.wait()
+            assert pinned.node.name == "node0"
+            order.append("decided on node0")
+
+    async def leading() -> None:
+        async with pinned.decision(leads=True):
+            order.append(f"led on {pinned.node.name}")
+            assert await pinned.call("eth_chainId") == "0x1"
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(long_decision)
+        await entered.wait()
+        place.heads(10, 100)
+        tasks.start_soon(leading)
+        for _ in range(10):
+            await anyio.lowlevel.checkpoint()
+        assert order == []  # it waits for the one under way
+        leave.set()
+    assert order == ["decided on node0", "led on node1"]
+    place.heads(100, 100)
+    async with pinned.decision(leads=True):
+        assert pinned.node.name == "node1"  # no reason to go back
+
+
+async def test_a_pinned_node_that_fails_three_leading_decisions_is_left() -> None:
+    place = Place.of(2)
+    pinned = PinnedRpc(place.nodes)
+
+    async def failing() -> None:
+        async with pinned.decision(leads=True):
+            assert pinned.node.name == "node0"
+            raise Retryable("chain_unreachable", "it withholds receipts")
+
+    for _ in range(3):
+        with pytest.raises(Retryable):
+            await failing()
+    async with pinned.decision(leads=True):
+        assert pinned.node.name == "node1"
+
+
+async def test_a_single_node_is_asked_whatever_it_does() -> None:
+    place = Place.of(1)
+    pinned = PinnedRpc(place.nodes)
+    place.endpoints[0].gone = True
+    for _ in range(5):
+        with pytest.raises(Retryable):
+            await place.asked()
+        with pytest.raises(Retryable):
+            async with pinned.decision(leads=True):
+                await pinned.call("eth_chainId")
+    assert place.endpoints[0].asked == 10
+
+
+def test_names_tell_nodes_apart_and_tell_no_key() -> None:
+    urls = ["https://user:secret@a.example/v3/key", "https://a.example/v3/other", "http://b.example:8545/?k=key"]
+    assert node_names(urls) == ["a.example", "a.example#2", "b.example:8545"]

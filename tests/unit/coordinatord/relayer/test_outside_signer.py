@@ -1,0 +1,82 @@
+"""A signer outside: its rests after failures, its time, and many signatures in order."""
+
+import attrs
+import pytest
+
+from common.secp256k1 import Wallet
+from common.transactions import Transaction
+from coordinatord.chain.signers import SigningFailed
+from coordinatord.relayer.outside_signer import OutsideSigner, SignerAway
+from coordinatord.relayer.signers import WalletSigner, sign_in_order
+
+pytestmark = pytest.mark.anyio
+
+WALLET = Wallet(bytes(31) + b"\x07")
+
+
+def transaction(nonce: int) -> Transaction:
+    return Transaction(1, nonce, 1, 2, 21_000, bytes(20), 0, b"")
+
+
+@attrs.define
+class Program:
+    """Signs all nonces but those in `refuses`."""
+
+    refuses: set[int] = attrs.field(factory=set)
+    asked: list[int] = attrs.field(factory=list)
+    now: float = 100.0
+
+    def clock(self) -> float:
+        return self.now
+
+    async def __call__(self, asked: Transaction) -> bytes:
+        self.asked.append(asked.nonce)
+        if asked.nonce in self.refuses:
+            raise SigningFailed("it is locked")
+        return asked.sign(WALLET).raw
+
+    def signer(self) -> OutsideSigner:
+        return OutsideSigner(WALLET.address, self, 1, self.clock)
+
+
+async def test_of_many_those_before_the_first_failure_count_and_no_nonce_behind_it() -> None:
+    program = Program(refuses={11})
+    wanted = [transaction(nonce) for nonce in range(30)]
+    signed, failure = await sign_in_order(program.signer(), wanted)
+    assert [one.raw for one in signed] == [one.sign(WALLET).raw for one in wanted[:11]]
+    assert isinstance(failure, SignerAway)
+    assert max(program.asked) < 16  # nothing is asked for behind the round that failed
+    assert await sign_in_order(WalletSigner(WALLET), wanted) == ([one.sign(WALLET) for one in wanted], None)
+
+
+async def test_a_signer_that_failed_rests_for_longer_each_time_and_is_asked_again() -> None:
+    program = Program(refuses={0})
+    signer = program.signer()
+    rests = []
+    for _ in range(8):
+        began = program.now
+        with pytest.raises(SignerAway, match="it is locked"):
+            await signer.sign(transaction(0))
+        asked = len(program.asked)
+        while True:
+            program.now += 0.5
+            try:
+                await signer.sign(transaction(1))
+            except SignerAway:
+                assert len(program.asked) == asked  # not asked at all while it rests
+            else:
+                break
+        rests.append(program.now - began)
+        signer._failures = len(rests)  # as if it had failed again: a success would begin anew
+    assert rests == [0.5, 1, 2, 4, 8, 16, 16, 16]
+
+
+async def test_a_signature_wipes_what_was_before() -> None:
+    program = Program(refuses={0})
+    signer = program.signer()
+    for _ in range(3):
+        with pytest.raises(SignerAway):
+            await signer.sign(transaction(0))
+        program.now += 60
+        await signer.sign(transaction(1))
+    assert program.asked == [0, 1] * 3
