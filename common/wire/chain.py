@@ -4,11 +4,13 @@ from typing import Annotated, Generic, Literal
 
 from msgspec import Meta
 
-from common.wire.shapes import Address, Digits, N, Omittable, Shape, SignedDigits
+from common.wire.shapes import Address, Digits, N, Omittable, Shape, SignedDigits, said
 
 
 class HealthShape(Shape, frozen=True):
-    status: Literal["ok"]
+    """The server listens."""
+
+    status: Annotated[Literal["ok"], said("`ok`", "ok")]
 
 
 class ReadinessFields(Shape, Generic[N], frozen=True):
@@ -20,11 +22,22 @@ class ReadinessFields(Shape, Generic[N], frozen=True):
 
 
 class ReadinessShape(ReadinessFields[Digits], frozen=True, kw_only=True):
-    reason: Literal["ready", "cold_start", "trailing", "reorg", "chain_unreachable"]
+    """Where the index stands, and where the chain."""
+
+    reason: Annotated[
+        Literal["ready", "cold_start", "trailing", "reorg", "chain_unreachable"],
+        said(
+            "`ready`; `cold_start` (nothing is indexed yet), `trailing` (READY_LAG_BLOCKS or more behind), `reorg` (the"
+            " index is rebuilt) or `chain_unreachable` (the node does not answer)",
+            "ready",
+        ),
+    ]
     lag: SignedDigits | None
 
 
 class ContractsShape(Shape, frozen=True):
+    """Addresses of the contracts."""
+
     job_registry: Address
     provider_registry: Address
     ask_registry: Address
@@ -32,11 +45,13 @@ class ContractsShape(Shape, frozen=True):
 
 
 class TokenName(Shape, frozen=True):
+    """Name and version of the payment token's signing domain."""
+
     name: str
     version: str
 
 
-class DeploymentShape(Shape, Generic[N], frozen=True):
+class DeploymentFields(Shape, Generic[N], frozen=True):
     chain_id: int
     contracts: ContractsShape
     decimals: int
@@ -47,13 +62,28 @@ class DeploymentShape(Shape, Generic[N], frozen=True):
     fee_bps: int
 
 
+class DeploymentShape(DeploymentFields[Digits], frozen=True):
+    """The deployment, and the chain as the coordinator's node sees it now."""
+
+    gas_fee: Digits
+    gateway_url: Omittable[str] = None
+
+
 class Nonce(Shape, frozen=True):
-    nonce: Annotated[str, Meta(extra_json_schema={"pattern": "^[0-9a-f]{32}$"})]
-    expires_at: int
+    """A nonce to be signed."""
+
+    nonce: Annotated[
+        str,
+        said("text to sign as it is: 32 hex digits, for one use", "00112233445566778899aabbccddeeff"),
+        Meta(extra_json_schema={"pattern": "^[0-9a-f]{32}$"}),
+    ]
+    expires_at: Annotated[int, said("end of the nonce, in Unix seconds", 1800000300)]
     chain_id: int
 
 
 class SessionShape(Shape, frozen=True):
+    """A session."""
+
     token: str
-    expires_at: int
-    provider_id: Omittable[int] = None
+    expires_at: Annotated[int, said("end of the session, in Unix seconds", 1800086400)]
+    provider_id: Annotated[Omittable[int], said("id of the provider; of a provider's session only", 2)] = None

@@ -22,7 +22,10 @@ QUESTIONS: Final = ("What", "Who", "Whose", "Where", "Whether", "How")
 FRAGMENT_LINES: Final = 60
 # The files that the specification's own capabilities may have, and beside them those of each capability added since.
 FILES: Final = 290
-ADDED: Final[dict[str, int]] = {}
+ADDED: Final[dict[str, int]] = {
+    # common/wire/words, worked_order, errors, files; http/openapi_schemas; book/bodies; files/foreign_lines
+    "an API that explains itself": 7,
+}
 
 
 @attrs.frozen
