@@ -275,7 +275,7 @@ class ModelRoutes:
                 replies=(
                     Reply(200, shape=market.ModelAsOf, about="The model"),
                     *malformed(),
-                    Reply(404, "model_not_found", ModelNotFound, about="There is no model of this name: `model_not_found`"),
+                    Reply(404, "model_not_found", ModelNotFound, about="`model_not_found`: no model has this name"),
                     *INDEX,
                 ),
                 index_backed=True,

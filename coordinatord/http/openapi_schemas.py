@@ -102,6 +102,8 @@ def _schemas(shapes: Sequence[Any]) -> tuple[dict[Any, Schema], Schema]:
         if sent.pop(OMITTABLE, False):
             (present,) = (variant for variant in sent.pop("anyOf") if variant != {"type": "null"})
             sent = {**present, **sent}
+        if sent.get("enum") in ([True], [False]):  # as generators read it
+            sent |= {"type": "boolean", "const": sent.pop("enum")[0]}
         return sent
 
     def component(schema: Schema) -> Schema:
