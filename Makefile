@@ -155,7 +155,7 @@ openapi-check: .venv-openapi/.ready tests/openapi/node_modules/.ready ## other p
 	@$(call QUIETLY,typescript,$(WITH_NODE) tests/openapi/node_modules/.bin/openapi-typescript common/openapi.json -o $(GENERATED)/api.d.ts \
 		&& $(WITH_NODE) tests/openapi/node_modules/.bin/tsc --noEmit --strict $(GENERATED)/api.d.ts && echo "typescript: $$(grep -c 'operations\[' $(GENERATED)/api.d.ts) operations")
 	@echo "openapi: openapi-python-client, and its modules compiled"
-	@$(call QUIETLY,python-client,PATH="$(CURDIR)/.venv-openapi/bin:$$PATH" openapi-python-client generate --path common/openapi.json \
+	@$(call QUIETLY,python-client,PATH="$(CURDIR)/.venv-openapi/bin:$$PATH" openapi-python-client generate --config tests/openapi/python-client.yaml --path common/openapi.json \
 		--output-path $(GENERATED)/client --meta none --fail-on-warning \
 		&& PYTHONPATH=$(GENERATED) .venv-openapi/bin/python -W error -c "from client.api.jobs import post_job" \
 		&& .venv-openapi/bin/python -m compileall -q $(GENERATED)/client \
