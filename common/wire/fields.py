@@ -266,7 +266,16 @@ class Several(Generic[T]):
             raise Refused(f"{param} must be an array", param)
         if len(value) > self.most:
             raise Refused(f"{param} must have at most {self.most} items", param)
-        return tuple(self.item.read(item, f"{param}[{n}]") for n, item in enumerate(value))
+        items: list[T] = []
+        faults: list[Refused] = []
+        for n, item in enumerate(value):
+            try:
+                items.append(self.item.read(item, f"{param}[{n}]"))
+            except Refused as fault:
+                faults.append(fault)
+        if faults:
+            raise Refused.together(faults)
+        return tuple(items)
 
     def schema(self) -> Schema:
         return {"type": "array", "items": self.item.schema(), "maxItems": self.most}
