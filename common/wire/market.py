@@ -1,8 +1,10 @@
 """Shapes of the market: the catalogue, providers, asks, floors, the allowlist, and quotes."""
 
+import enum
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from common.wire.shapes import Address, Bytes32, Digits, HexBytes, N, Omittable, Shape, said
+from common.wire.states import meanings
 from common.wire.words import WORDS
 
 Zero = TypeVar("Zero")  # the coordinator promises "0"; clients read a number and check it
@@ -107,13 +109,31 @@ class FloorList(Shape, frozen=True):
     as_of_block: Digits
 
 
+class AllowlistStatus(enum.IntEnum):
+    NOT_LISTED = 0
+    ALLOWED = 1
+    TOMBSTONED = 2
+
+
+AllowlistStatusNumber = Annotated[
+    int,
+    meanings(
+        "what the market's admin says of such instances",
+        AllowlistStatus.ALLOWED,
+        {
+            AllowlistStatus.NOT_LISTED: "nothing, or no more",
+            AllowlistStatus.ALLOWED: "keys may be handed to them",
+            AllowlistStatus.TOMBSTONED: "withdrawn: they get no keys",
+        },
+    ),
+]
+
+
 class AllowlistEntry(Shape, frozen=True):
     """An entry of the escrow allowlist."""
 
     key: Annotated[HexBytes, said("measurement of an instance", "0x" + "ab" * 32)]
-    status: Annotated[
-        int, said("1: listed, keys may be handed to such an instance; 2: withdrawn (tombstoned); 0: not listed", 1)
-    ]
+    status: AllowlistStatusNumber
     entry: dict[str, Any]
 
 

@@ -149,7 +149,7 @@ def _error_table(routes: Sequence[Route]) -> Iterable[Schema]:
     statuses: dict[int | str, set[int]] = defaultdict(set)
     for route in routes:
         for reply in [*route.replies, *_everywhere(route)]:
-            if is_error(reply):
+            if reply.status >= 400 and (reply.shape is None or reply.code is not None):
                 statuses[reply.status if reply.code is None else reply.code].add(reply.status)
     statuses |= {405: {405}, 505: {505}}  # of no route: they are answered before one is known
     for key, error in [*errors.UNCODED.items(), *errors.CODED.items()]:

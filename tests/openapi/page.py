@@ -143,7 +143,8 @@ def _flat(document: Schema, schema: Schema, at: str, seen: set[str]) -> Iterator
         if path in seen:
             continue
         seen.add(path)
-        said = " ".join(member.get("description", "").split())
+        about, *values = member.get("description", "").split("\n- ")
+        said = " ".join([about.strip(), "; ".join(values)]).strip()
         yield f"`{path}`{optional}", _kind(document, member), said
         for inner, mark in _inside(document, member):
             yield from _flat(document, inner, f"{path}{mark}.", seen)

@@ -12,7 +12,7 @@ import pytest
 from common.wire.words import WORDS
 from coordinatord.http.openapi import describe
 from coordinatord.orders.judgement import OrderBody, read_submission
-from tests.openapi.__main__ import declared, pages
+from tests.openapi.__main__ import COMMON, declared, pages
 from tests.vectors.vector_file import cases
 
 Schema = dict[str, Any]
@@ -87,6 +87,20 @@ def test_numbers_that_stand_for_words_are_enumerated_with_their_meanings() -> No
         assert job[name]["enum"] == list(range(most + 1))
         assert len(job[name]["x-enum-descriptions"]) == len(job[name]["x-enum-varnames"]) == most + 1
         assert all(f"- {n} {job[name]['x-enum-varnames'][n]}: " in job[name]["description"] for n in range(most + 1))
+
+
+def test_contents_of_the_page_lead_to_its_headings() -> None:
+    page = (COMMON / "HTTP.md").read_text("utf-8")
+    headings = [
+        re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        for heading in re.findall(r"^#+ (.+)$", page, re.MULTILINE)
+    ]
+    assert len(headings) == len(set(headings))
+    links = re.findall(r"\]\(#([^)]+)\)", page)
+    assert set(links) <= set(headings)
+    assert len(links) >= len(OPERATIONS) + len(DOCUMENT["tags"])
+    for name in set(re.findall(r"\]\(([\w./]+)", page)):
+        assert (COMMON / name).exists(), name
 
 
 def test_every_word_is_some_bodys() -> None:
