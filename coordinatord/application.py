@@ -163,7 +163,7 @@ def compose(
     endings = Endings(database, jobs, config.getlogs_cap)
     cancels = Cancels(domains, jobs, posted, budgets, endings, relaying, system_clock)
     endpoints = Endpoints(
-        system=SystemRoutes(readiness, DeploymentReads(book, jobs, config.block_time_ms), stopping),
+        system=SystemRoutes(readiness, DeploymentReads(book, jobs, config.block_time_ms, config.gateway_url), stopping),
         handshake=SessionRoutes(sessions, book.chain_id),
         models=ModelRoutes(reads),
         jobs=OrderRoutes(book, submissions, cancels, reads),

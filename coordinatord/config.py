@@ -104,6 +104,9 @@ class Config(ChainConfig):
     sentry_environment: str | None = variable("SENTRY_ENVIRONMENT", text, "error reporting: environment tag", None)
     sentry_release: str | None = variable("SENTRY_RELEASE", text, "error reporting: release tag", None)
 
+    gateway_url: str | None = variable(
+        "GATEWAY_URL", url, "gateway that GET /evm/chain tells clients to read containers and results from", None
+    )
     metrics_host: str = variable("METRICS_HOST", text, "address that metrics are served on", "127.0.0.1")
     metrics_port: int = variable("METRICS_PORT", integer(0, 65535), "port of /metrics; 0 serves none", 9402)
     budget_posts_gas: int = variable(

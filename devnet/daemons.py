@@ -61,6 +61,7 @@ async def running_coordinator(
             "PIN_STORE_SECRET": pins.secret,
             "PIN_STORE_BUCKET": pins.bucket,
             "PIN_STORE_REGION": pins.region,
+            "GATEWAY_URL": pins.gateway,
         },
         stop_seconds=_STOP_SECONDS,
     )

@@ -3,12 +3,12 @@
 Unknown fields are ignored. Ids, hashes, addresses and keys stay 0x-prefixed text, as every other tool shows them.
 """
 
-from common.wire import batches, chain, jobs, market, providers, states
+from common.wire import batches, chain, files, jobs, market, providers, states
 from common.wire.shapes import Shape
 
 Record = Shape
 
-Purpose = batches.Purpose
+Purpose = files.Purpose
 JobStatus = states.JobStatus
 BatchStatus = states.BatchStatus
 ENDED_JOB = states.ENDED_JOB
@@ -18,7 +18,7 @@ ENDED_BECAUSE = states.ENDED_BECAUSE
 ModelDetails = market.ModelDetails[int]
 Model = market.ModelFields[int]
 Candidate = market.ListedCandidate[int]
-Provider = market.ProviderShape[int]
+Provider = market.ProviderFields[int]
 Ask = market.AskShape[int]
 Floor = market.Floor[int]
 AllowlistEntry = market.AllowlistEntry
@@ -42,15 +42,15 @@ class Job(jobs.ClientJobFields[int], frozen=True):
 
 Contracts = chain.ContractsShape
 TokenName = chain.TokenName
-Deployment = chain.DeploymentShape[int]
+Deployment = chain.DeploymentFields[int]
 Readiness = chain.ReadinessFields[int]
 Session = chain.SessionShape
 
 Evidence = providers.EvidenceShape
 EscrowKey = providers.Key[Evidence]
 
-FileDetails = batches.FileDetails
-File = batches.FileFields
+FileDetails = files.FileDetails
+File = files.FileFields
 
 RequestCounts = batches.RequestCounts
 BatchDetails = batches.BatchTerms

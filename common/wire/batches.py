@@ -1,47 +1,58 @@
 """Shapes of batches: a batch and lists of them, the plan for one, and the lines of its output and error files."""
 
-from typing import Any, Generic, Literal
+from typing import Annotated, Any, Generic, Literal
 
-from common.wire.shapes import Bytes32, Digits, N, Shape
-from common.wire.states import ENDED_BATCH, BatchStatus
+from common.wire.shapes import Bytes32, Digits, N, Shape, said
+from common.wire.states import BATCH_STATUS, ENDED_BATCH, BatchStatus
+from common.wire.worked_order import BATCH_ID
 
 
 class BatchError(Shape, frozen=True):
-    code: str
-    message: str
-    param: str | None
-    line: int | None
+    """Why an input could not be read."""
+
+    code: Annotated[str, said("the error's name: `object_missing`, when the store lost the file", "object_missing")]
+    message: Annotated[str, said("sentence for a person", "the input file is gone")]
+    param: Annotated[str | None, said("member of the batch at fault, or null", "input_file_id")]
+    line: Annotated[int | None, said("line from which on nothing could be read, or null", 1)]
 
 
 class BatchErrors(Shape, frozen=True):
-    object: Literal["list"]
+    """Errors of a batch."""
+
+    object: Annotated[Literal["list"], said("kind of the object", "list")]
     data: list[BatchError]
 
 
 class RequestCounts(Shape, frozen=True):
-    completed: int
-    failed: int
-    total: int
+    """How many lines there are, and how they ended."""
+
+    completed: Annotated[int, said("lines whose jobs settled", 1)]
+    failed: Annotated[
+        int, said("lines that were skipped, or whose jobs were cancelled, failed, reclaimed or expired", 0)
+    ]
+    total: Annotated[int, said("lines recorded so far", 1)]
 
 
 class BatchTerms(Shape, frozen=True):
-    sla: str
+    """The window of a batch."""
+
+    sla: Annotated[str, said("label of the window: `1h` or `24h`", "1h")]
 
 
 class BatchFields(Shape, frozen=True):
-    id: str
+    id: Annotated[str, said("id of the batch", BATCH_ID)]
     endpoint: str
     input_file_id: str
     completion_window: str
-    status: BatchStatus
+    status: Annotated[BatchStatus, said(BATCH_STATUS, "completed")]
     created_at: int
-    expires_at: int
+    expires_at: Annotated[int, said("end of the window, in Unix seconds", 1800003600)]
     request_counts: RequestCounts
     svc: BatchTerms
     errors: Any = None
     output_file_id: str | None = None
     error_file_id: str | None = None
-    in_progress_at: int | None = None
+    in_progress_at: Annotated[int | None, said("time of the first lines, in Unix seconds, or null", 1800000001)] = None
     finalizing_at: int | None = None
     completed_at: int | None = None
     failed_at: int | None = None
@@ -56,16 +67,22 @@ class BatchFields(Shape, frozen=True):
 
 
 class Batch(BatchFields, frozen=True, kw_only=True, tag_field="object", tag="batch"):
+    """A batch: the jobs of the lines of one file, followed together."""
+
     errors: BatchErrors | None
     metadata: dict[str, str]
 
 
 class BatchAsOf(Batch, frozen=True, kw_only=True, tag="batch"):
+    """A batch, and when it was read."""
+
     as_of_block: Digits
 
 
 class BatchList(Shape, frozen=True):
-    object: Literal["list"]
+    """A page of an address's batches, newest first."""
+
+    object: Annotated[Literal["list"], said("kind of the object", "list")]
     data: list[Batch]
     first_id: str | None
     last_id: str | None
@@ -74,20 +91,26 @@ class BatchList(Shape, frozen=True):
 
 
 class PlannedShare(Shape, Generic[N], frozen=True):
+    """Lines that one provider could take, at its ask."""
+
     provider_id: N
     box_key: Bytes32
     rate_in: N
     rate_out: N
-    lines: N
+    lines: Annotated[N, said("lines that it could take", "100")]
 
 
 class PlannedModelShape(Shape, Generic[N], frozen=True):
+    """Who could take the lines of one model; fewer than asked for where the network has no room."""
+
     model_id: N
-    lines: N
+    lines: Annotated[N, said("lines that were asked for", "100")]
     allocation: tuple[PlannedShare[N], ...]
 
 
 class PlanShape(Shape, Generic[N], frozen=True):
+    """Who could take a batch now."""
+
     plan: tuple[PlannedModelShape[N], ...]
 
 
@@ -136,28 +159,3 @@ class ErrorLine(Shape, frozen=True):
     response: None
     error: LineError
     svc: ErrorDetails
-
-
-# Shapes of uploaded files.
-
-Purpose = Literal["input", "result", "batch", "batch_output"]
-
-
-class FileDetails(Shape, frozen=True):
-    cid: str
-    lines: int
-
-
-class FileFields(Shape, frozen=True):
-    id: str
-    bytes: int
-    created_at: int
-    expires_at: int
-    filename: str
-    purpose: Purpose
-    status: str
-    svc: FileDetails
-
-
-class File(FileFields, frozen=True, tag_field="object", tag="file"):
-    status: Literal["uploaded", "processed"]

@@ -5,11 +5,13 @@ from typing import Annotated, Final, Generic, Literal
 from msgspec import Meta
 
 from common.address_book import AddressBook
-from common.wire.shapes import Address, Digits, N, Omittable, Shape, SignedDigits
+from common.wire.shapes import Address, Digits, N, Omittable, Shape, SignedDigits, said
 
 
 class HealthShape(Shape, frozen=True):
-    status: Literal["ok"]
+    """The server listens."""
+
+    status: Annotated[Literal["ok"], said("`ok`", "ok")]
 
 
 class ReadinessFields(Shape, Generic[N], frozen=True):
@@ -22,12 +24,23 @@ class ReadinessFields(Shape, Generic[N], frozen=True):
 
 
 class ReadinessShape(ReadinessFields[Digits], frozen=True, kw_only=True):
-    reason: Literal["ready", "cold_start", "trailing", "reorg", "chain_unreachable"]
+    """Where the index stands, and where the chain."""
+
+    reason: Annotated[
+        Literal["ready", "cold_start", "trailing", "reorg", "chain_unreachable"],
+        said(
+            "`ready`; `cold_start` (nothing is indexed yet), `trailing` (READY_LAG_BLOCKS or more behind), `reorg` (the"
+            " index is rebuilt) or `chain_unreachable` (the node does not answer)",
+            "ready",
+        ),
+    ]
     lag: SignedDigits | None
     code: Omittable[Literal["stopping", "no_relayer_role"]] = None
 
 
 class ContractsShape(Shape, frozen=True):
+    """Addresses of the contracts."""
+
     job_registry: Address
     provider_registry: Address
     ask_registry: Address
@@ -35,11 +48,13 @@ class ContractsShape(Shape, frozen=True):
 
 
 class TokenName(Shape, frozen=True):
+    """Name and version of the payment token's signing domain."""
+
     name: str
     version: str
 
 
-class DeploymentShape(Shape, Generic[N], frozen=True):
+class DeploymentFields(Shape, Generic[N], frozen=True):
     chain_id: int
     contracts: ContractsShape
     decimals: int
@@ -50,10 +65,17 @@ class DeploymentShape(Shape, Generic[N], frozen=True):
     fee_bps: int
 
 
+class DeploymentShape(DeploymentFields[Digits], frozen=True):
+    """The deployment, and the chain as the coordinator's node sees it now."""
+
+    gas_fee: Digits
+    gateway_url: Omittable[str] = None
+
+
 _NO_BLOCK: Final = 0  # where a deployment begins is not told: it is no fact that anything is signed for
 
 
-def told_book(told: DeploymentShape[int]) -> AddressBook:
+def told_book(told: DeploymentFields[int]) -> AddressBook:
     """The address book of the deployment that a coordinator tells. Raises Refused for one that is malformed."""
     return AddressBook.of(
         {
@@ -70,12 +92,20 @@ def told_book(told: DeploymentShape[int]) -> AddressBook:
 
 
 class Nonce(Shape, frozen=True):
-    nonce: Annotated[str, Meta(extra_json_schema={"pattern": "^[0-9a-f]{32}$"})]
-    expires_at: int
+    """A nonce to be signed."""
+
+    nonce: Annotated[
+        str,
+        said("text to sign as it is: 32 hex digits, for one use", "00112233445566778899aabbccddeeff"),
+        Meta(extra_json_schema={"pattern": "^[0-9a-f]{32}$"}),
+    ]
+    expires_at: Annotated[int, said("end of the nonce, in Unix seconds", 1800000300)]
     chain_id: int
 
 
 class SessionShape(Shape, frozen=True):
+    """A session."""
+
     token: str
-    expires_at: int
-    provider_id: Omittable[int] = None
+    expires_at: Annotated[int, said("end of the session, in Unix seconds", 1800086400)]
+    provider_id: Annotated[Omittable[int], said("id of the provider; of a provider's session only", 2)] = None

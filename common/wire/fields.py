@@ -7,17 +7,19 @@ A body is an attrs class whose fields are made by `wire(...)`; `read_object` rea
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import attrs
 
 from common import scalars, strict_json
 from common.refusal import Refused
 from common.wire.limits import JSON_VALUES
+from common.wire.words import NOTHING, WORDS
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 Schema = dict[str, Any]  # a JSON Schema
+_PLAIN_NUMBERS: Final = 64  # bits, up to which examples write integers as JSON numbers
 
 
 class Kind(Protocol[T_co]):
@@ -264,7 +266,16 @@ class Several(Generic[T]):
             raise Refused(f"{param} must be an array", param)
         if len(value) > self.most:
             raise Refused(f"{param} must have at most {self.most} items", param)
-        return tuple(self.item.read(item, f"{param}[{n}]") for n, item in enumerate(value))
+        items: list[T] = []
+        faults: list[Refused] = []
+        for n, item in enumerate(value):
+            try:
+                items.append(self.item.read(item, f"{param}[{n}]"))
+            except Refused as fault:
+                faults.append(fault)
+        if faults:
+            raise Refused.together(faults)
+        return tuple(items)
 
     def schema(self) -> Schema:
         return {"type": "array", "items": self.item.schema(), "maxItems": self.most}
@@ -289,22 +300,32 @@ def _has_more_parts(raw: bytes, most: int) -> bool:
     return False
 
 
-def wire(kind: Kind[Any], about: str = "", *, optional: bool = False, default: object = None) -> Any:
-    """A field of a body. An optional one that is absent takes `default`."""
+def wire(
+    kind: Kind[Any], about: str = "", *, optional: bool = False, default: object = None, example: Any = NOTHING
+) -> Any:
+    """A field of a body. An optional one that is absent takes `default`. Sentence and example are those of `WORDS`
+    unless they are given here."""
+    metadata = {"kind": kind, "about": about, "example": example}
     if optional:
-        return attrs.field(default=default, kw_only=True, metadata={"kind": kind, "about": about})
-    return attrs.field(kw_only=True, metadata={"kind": kind, "about": about})
+        return attrs.field(default=default, kw_only=True, metadata=metadata)
+    return attrs.field(kw_only=True, metadata=metadata)
 
 
 def read_object(shape: type[T], values: Mapping[str, object], prefix: str = "") -> T:
-    """The body as `shape`, or Refused naming the first field at fault. Members it does not know are left alone."""
+    """The body as `shape`, or Refused naming every field at fault. Members it does not know are left alone."""
     read: dict[str, object] = {}
+    faults: list[Refused] = []
     for name, param, read_value, required in _readers(shape, prefix):  # type: ignore[arg-type] # every class is hashable
         value = values.get(name)
         if value is not None:
-            read[name] = read_value(value, param)
+            try:
+                read[name] = read_value(value, param)
+            except Refused as fault:
+                faults.append(fault)
         elif required:
-            raise Refused(f"{param} is required", param)
+            faults.append(Refused(f"{param} is required", param))
+    if faults:
+        raise Refused.together(faults)
     return shape(**read)
 
 
@@ -323,10 +344,30 @@ def object_schema(shape: type[object]) -> Schema:
             required.append(field.name)
         else:
             schema = {"anyOf": [schema, {"type": "null"}]}
-        if field.metadata["about"]:
-            schema = {**schema, "description": field.metadata["about"]}
-        properties[field.name] = schema
-    return {"type": "object", "properties": properties, "required": required}
+        properties[field.name] = {"description": field.metadata["about"] or WORDS[field.name].about, **schema}
+    return {"title": shape.__name__, "type": "object", "properties": properties, "required": required}
+
+
+def object_example(shape: type[object], *without: str) -> dict[str, Any]:
+    """A body of the shape with all of its fields but those named, as a client writes it."""
+    return {
+        field.name: example_of(field.metadata["kind"], field.name, field.metadata["example"])
+        for field in _fields(shape)
+        if field.name not in without
+    }
+
+
+def example_of(kind: Kind[Any], name: str, own: Any = NOTHING) -> Any:
+    """A value of the kind: its own, that of the word, or one put together from the parts."""
+    match kind:
+        case Nested():
+            return object_example(kind.shape)
+        case Several():
+            return [example_of(kind.item, name)]
+        case Choice() if own is NOTHING and (name not in WORDS or WORDS[name].example not in kind.choices):
+            return kind.choices[0]
+    value = WORDS[name].example if own is NOTHING else own
+    return int(value) if isinstance(kind, Uint | Decimal) and kind.bits <= _PLAIN_NUMBERS else value
 
 
 def _fields(shape: type[Any]) -> Iterable["attrs.Attribute[Any]"]:

@@ -1,9 +1,12 @@
 """Shapes of jobs: rows of the job book, jobs as their owners follow them, and the answers to posting and cancelling."""
 
-from typing import Generic
+from typing import Annotated, Generic
 
-from common.wire.shapes import Address, Bytes32, Digits, N, Shape
-from common.wire.states import ENDED_JOB, JobStatus
+from common.wire.shapes import Address, Bytes32, Digits, N, Shape, said
+from common.wire.states import ENDED_JOB, JOB_STATUS, EndedBecauseNumber, JobStateNumber, JobStatus
+from common.wire.words import WORDS
+
+_TX = WORDS["tx_hash"].example
 
 
 class JobShape(Shape, Generic[N], frozen=True):
@@ -24,22 +27,28 @@ class JobShape(Shape, Generic[N], frozen=True):
     claimed_at: N
     completion_tok: N
     posted_block: N
-    state: int
-    ended_because: int
+    state: JobStateNumber
+    ended_because: EndedBecauseNumber
     task_cid: str
     result_cid: str | None
 
 
 class JobAsOf(JobShape[Digits], frozen=True):
+    """A row of the job book, and when it was read."""
+
     as_of_block: Digits
 
 
 class JobList(Shape, frozen=True):
-    jobs: list[JobShape[Digits]]
+    """A page of the job book."""
+
+    jobs: Annotated[list[JobShape[Digits]], said("rows of the job book")]
     as_of_block: Digits
 
 
 class ClientJobDetails(Shape, Generic[N], frozen=True):
+    """The order and what became of it, as the chain has them."""
+
     job_id: Bytes32
     owner: Address
     model_id: N
@@ -53,15 +62,15 @@ class ClientJobDetails(Shape, Generic[N], frozen=True):
     expires_at: N
     task_cid: str
     completion_tok: N
-    state: int
-    ended_because: int
+    state: JobStateNumber
+    ended_because: EndedBecauseNumber
 
 
 class ClientJobFields(Shape, Generic[N], frozen=True):
-    id: Bytes32
-    model: str | None
-    status: JobStatus
-    in_progress_at: N | None
+    id: Annotated[Bytes32, said("id of the job: keccak256(owner ‖ c)", WORDS["job_id"].example)]
+    model: Annotated[str | None, said("name of the model; null if the catalogue has none", "demo/text-small")]
+    status: Annotated[JobStatus, said(JOB_STATUS, "completed")]
+    in_progress_at: Annotated[N | None, said("time of the claim, in Unix seconds, or null", "1800000030")]
     result_cid: str | None
     svc: ClientJobDetails[N]
 
@@ -71,35 +80,49 @@ class ClientJobFields(Shape, Generic[N], frozen=True):
 
 
 class ClientJob(ClientJobFields[Digits], frozen=True, tag_field="object", tag="job"):
+    """A job as its client follows it."""
+
     as_of_block: Digits
 
 
+Jobs = Annotated[N, said("how many jobs", "1")]
+Completed = Annotated[N, said("how many of them are settled", "1")]
+
+
 class ModelSummary(Shape, Generic[N], frozen=True):
-    jobs: N
-    completed: N
+    """An owner's jobs of one model, summed up."""
+
+    jobs: Jobs[N]
+    completed: Completed[N]
     priced: N
     escrowed: N
     model_id: N
 
 
 class SummaryFields(Shape, Generic[N], frozen=True):
-    jobs: N
-    completed: N
+    jobs: Jobs[N]
+    completed: Completed[N]
     priced: N
     escrowed: N
     by_model: tuple[ModelSummary[N], ...]
 
 
 class Summary(SummaryFields[Digits], frozen=True):
+    """An owner's jobs, summed up."""
+
     as_of_block: Digits
 
 
 class PostedShape(Shape, frozen=True):
+    """A job that was posted."""
+
     job_id: Bytes32
     task_cid: str
     tx_hash: Bytes32
 
 
 class Cancelled(Shape, frozen=True):
+    """A job that is cancelled, or had ended before."""
+
     job_id: Bytes32
-    tx_hash: Bytes32
+    tx_hash: Annotated[Bytes32, said("transaction that cancelled it, or that had ended it before", _TX)]

@@ -1,43 +1,54 @@
 """Shapes of the market: the catalogue, providers, asks, floors, the allowlist, and quotes."""
 
-from typing import Any, Generic, Literal, TypeVar
+import enum
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from common.wire.shapes import Address, Bytes32, Digits, HexBytes, N, Omittable, Shape
+from common.wire.shapes import Address, Bytes32, Digits, HexBytes, N, Omittable, Shape, said
+from common.wire.states import meanings
+from common.wire.words import WORDS
 
 Zero = TypeVar("Zero")  # the coordinator promises "0"; clients read a number and check it
 
 
 class ModelDetails(Shape, Generic[N], frozen=True):
+    """What orders need of a model."""
+
     model_id: N
     enabled: bool
     params_schema: Omittable[dict[str, Any]] = None
 
 
 class ModelFields(Shape, Generic[N], frozen=True):
-    id: str
+    id: Annotated[str, said("name of the model, which may hold slashes", "demo/text-small")]
     owned_by: str
     svc: ModelDetails[N]
 
 
 class ModelShape(ModelFields[Digits], frozen=True, tag_field="object", tag="model"):
-    pass
+    """A model of the catalogue."""
 
 
 class ModelAsOf(ModelShape, frozen=True, tag="model"):
+    """A model of the catalogue, and when it was read."""
+
     as_of_block: Digits
 
 
 class ModelList(Shape, frozen=True):
-    object: str
+    """A page of the catalogue."""
+
+    object: Annotated[str, said("kind of the object: `list`", "list")]
     data: list[ModelShape]
     as_of_block: Digits
 
 
-class ProviderShape(Shape, Generic[N], frozen=True):
+class ProviderFields(Shape, Generic[N], frozen=True):
     provider_id: N
     operator: Address
     box_key: Bytes32 | None
-    evidence: Any
+    evidence: Annotated[
+        Any, said("evidence as published: its JSON, its bytes as hex where they are none, or null", None)
+    ]
     listed: bool
     reputation: N
     allow_all_models: bool
@@ -46,16 +57,28 @@ class ProviderShape(Shape, Generic[N], frozen=True):
     active_jobs: N
 
 
-class ProviderAsOf(ProviderShape[Digits], frozen=True):
+class ProviderShape(ProviderFields[Digits], frozen=True):
+    """A provider as the registry knows it."""
+
+    requested: Digits
+
+
+class ProviderAsOf(ProviderShape, frozen=True):
+    """A provider, and when it was read."""
+
     as_of_block: Digits
 
 
 class ProviderList(Shape, frozen=True):
-    providers: list[ProviderShape[Digits]]
+    """A page of the providers."""
+
+    providers: list[ProviderShape]
     as_of_block: Digits
 
 
 class AskShape(Shape, Generic[N], frozen=True):
+    """A provider's published price for a model and window."""
+
     provider_id: N
     model_id: N
     sla: N
@@ -64,11 +87,15 @@ class AskShape(Shape, Generic[N], frozen=True):
 
 
 class AskList(Shape, frozen=True):
+    """A page of the asks."""
+
     asks: list[AskShape[Digits]]
     as_of_block: Digits
 
 
 class Floor(Shape, Generic[N], frozen=True):
+    """The lowest rates for a model and window: each by itself, perhaps of two providers."""
+
     model_id: N
     sla: N
     rate_in: N
@@ -76,22 +103,50 @@ class Floor(Shape, Generic[N], frozen=True):
 
 
 class FloorList(Shape, frozen=True):
+    """A page of the floors."""
+
     floors: list[Floor[Digits]]
     as_of_block: Digits
 
 
+class AllowlistStatus(enum.IntEnum):
+    NOT_LISTED = 0
+    ALLOWED = 1
+    TOMBSTONED = 2
+
+
+AllowlistStatusNumber = Annotated[
+    int,
+    meanings(
+        "what the market's admin says of such instances",
+        AllowlistStatus.ALLOWED,
+        {
+            AllowlistStatus.NOT_LISTED: "nothing, or no more",
+            AllowlistStatus.ALLOWED: "keys may be handed to them",
+            AllowlistStatus.TOMBSTONED: "withdrawn: they get no keys",
+        },
+    ),
+]
+
+
 class AllowlistEntry(Shape, frozen=True):
-    key: HexBytes
-    status: int
+    """An entry of the escrow allowlist."""
+
+    key: Annotated[HexBytes, said("measurement of an instance", "0x" + "ab" * 32)]
+    status: AllowlistStatusNumber
     entry: dict[str, Any]
 
 
 class Allowlist(Shape, frozen=True):
+    """A page of the escrow allowlist."""
+
     entries: list[AllowlistEntry]
     as_of_block: Digits
 
 
 class ListedCandidate(Shape, Generic[N], frozen=True):
+    """A live provider and its ask."""
+
     provider_id: N
     box_key: Bytes32
     rate_in: N
@@ -99,10 +154,14 @@ class ListedCandidate(Shape, Generic[N], frozen=True):
 
 
 class Candidates(Shape, Generic[N], frozen=True):
+    """Every live provider's ask for a model and window, ranked; there is no quote."""
+
     candidates: tuple[ListedCandidate[N], ...]
 
 
 class TokenDomainShape(Shape, frozen=True):
+    """EIP-712 domain of the payment token."""
+
     name: str
     version: str
     chainId: int  # noqa: N815 - EIP-712 names it so
@@ -110,15 +169,19 @@ class TokenDomainShape(Shape, frozen=True):
 
 
 class Authorization(Shape, Generic[N, Zero], frozen=True):
+    """What the owner signs to pay: an EIP-3009 ReceiveWithAuthorization."""
+
     domain: TokenDomainShape
     to: Address
     value: N
     valid_after: Zero
     valid_before: N
-    nonce: Bytes32
+    nonce: Annotated[Bytes32, said("nonce of the authorization: the job id", WORDS["job_id"].example)]
 
 
 class QuoteShape(Shape, Generic[N, Zero], frozen=True):
+    """The price of an order. All amounts are base units of the payment token."""
+
     cap: N
     fee_bps: int
     fee: N
@@ -128,14 +191,18 @@ class QuoteShape(Shape, Generic[N, Zero], frozen=True):
 
 
 class Accepts(Shape, frozen=True):
+    """A way to pay."""
+
     scheme: Literal["eip3009"]
     network: str
 
 
 class QuoteFields(Shape, Generic[N, Zero], frozen=True):
-    quote: QuoteShape[N, Zero]
+    quote: Annotated[QuoteShape[N, Zero], said("the price")]
     candidates: tuple[ListedCandidate[N], ...]
 
 
 class QuoteBodyShape(QuoteFields[Digits, Literal["0"]], frozen=True):
+    """The price of an order, who would take it now, and how it may be paid."""
+
     accepts: list[Accepts]

@@ -27,6 +27,12 @@ Bytes32 = Annotated[str, Meta(extra_json_schema={"pattern": r"^0x[0-9a-f]{64}$"}
 BareBytes32 = Annotated[str, Meta(extra_json_schema={"pattern": r"^[0-9a-f]{64}$"})]
 Base64 = Annotated[str, Meta(extra_json_schema={"contentEncoding": "base64"})]
 
+
+def said(about: str, *example: Any) -> Meta:
+    """Sentence, unit and value of a member that means something else here than `WORDS` says, or is here alone."""
+    return Meta(description=about, examples=list(example) or None)
+
+
 OMITTABLE: Final = "omittable"
 """Marks, in a generated schema, a member that may be absent and is never null."""
 
@@ -68,22 +74,35 @@ ErrorType = Literal[
 ]
 
 
+ErrorMessage = Annotated[
+    str, said("sentence for a person; may change at any time, so never branch on it", "there is no model 'demo/none'")
+]
+
+
 class ErrorBody(Shape, frozen=True):
-    message: str
-    type: ErrorType
-    param: str | None
-    code: str | None
+    """An error: branch on `code`, then on `type`."""
+
+    message: ErrorMessage
+    type: Annotated[ErrorType, said("class of the error", "invalid_request_error")]
+    param: Annotated[str | None, said("request field at fault, dotted where it is nested, or null")]
+    code: Annotated[str | None, said("the error's name within its type, or null where the type tells it alone")]
 
 
 class Error(Shape, frozen=True):
+    """The envelope that all errors come in."""
+
     error: ErrorBody
 
 
 class ModelNotFoundBody(Shape, frozen=True):
-    message: str
-    type: ErrorType
-    code: Literal["model_not_found"]
+    """The one error that is specified without `param` and without the header `x-svc-retryable`."""
+
+    message: ErrorMessage
+    type: Annotated[Literal["not_found"], said("class of the error", "not_found")]
+    code: Annotated[Literal["model_not_found"], said("there is no model of this name")]
 
 
 class ModelNotFound(Shape, frozen=True):
+    """Answer to a name that no model has."""
+
     error: ModelNotFoundBody

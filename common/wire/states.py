@@ -1,7 +1,23 @@
 """States of jobs and batches: the registry's numbers, and the words that the specification has for them."""
 
 import enum
-from typing import Final, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+from msgspec import Meta
+
+Numbered = TypeVar("Numbered", bound=enum.IntEnum)
+
+
+def meanings(about: str, example: int, numbers: Mapping[Numbered, str]) -> Meta:
+    """A number of the wire and what each of its values says, as the API's description has it."""
+    listed = "".join(f"\n- {number.value} {number.name}: {said}" for number, said in numbers.items())
+    described: dict[str, Any] = {
+        "enum": [number.value for number in numbers],
+        "x-enum-varnames": [number.name for number in numbers],
+        "x-enum-descriptions": list(numbers.values()),
+    }
+    return Meta(description=f"{about}:\n{listed}", examples=[example], extra_json_schema=described)
 
 
 class JobState(enum.IntEnum):
@@ -24,6 +40,35 @@ class EndedBecause(enum.IntEnum):
     EXPIRY = 5
 
 
+JobStateNumber = Annotated[
+    int,
+    meanings(
+        "state of the job, as the registry numbers it",
+        JobState.SETTLED,
+        {
+            JobState.OPEN: "posted, and claimed by nobody yet",
+            JobState.CLAIMED: "a provider works on it; its payment is in the registry",
+            JobState.SETTLED: "the result is there, and paid for",
+            JobState.CANCELLED: "ended without a result: `ended_because` says how",
+        },
+    ),
+]
+EndedBecauseNumber = Annotated[
+    int,
+    meanings(
+        "event that ended the job",
+        EndedBecause.SETTLE,
+        {
+            EndedBecause.NOT_ENDED: "it has not ended",
+            EndedBecause.SETTLE: "the provider settled it",
+            EndedBecause.CANCEL: "its owner cancelled it while it was open",
+            EndedBecause.PROVIDER_FAIL: "the provider failed it; the payment went back",
+            EndedBecause.RECLAIM: "the provider missed the window; the payment went back",
+            EndedBecause.EXPIRY: "nobody claimed it until `expires_at`",
+        },
+    ),
+]
+
 # Why a job that is not settled has ended, as batch error lines name it.
 ENDED_BECAUSE: Final[dict[int, str]] = {
     EndedBecause.CANCEL: "cancelled",
@@ -33,11 +78,19 @@ ENDED_BECAUSE: Final[dict[int, str]] = {
 }
 
 JobStatus = Literal["queued", "in_progress", "completed", "failed", "cancelled"]
+JOB_STATUS: Final = (
+    "the job as its client sees it: `queued` (open), `in_progress` (claimed), `completed` (settled), `failed` (failed"
+    " by the provider, or reclaimed) or `cancelled` (cancelled, or expired)"
+)
 ENDED_JOB: Final = frozenset({"completed", "failed", "cancelled"})
 
 BatchStatus = Literal[
     "validating", "in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled"
 ]
+BATCH_STATUS: Final = (
+    "`validating` (no line was looked at yet), `in_progress`, `finalizing` (every line has ended), `cancelling`; and in"
+    " the end `completed` (even where every line failed), `failed` (unreadable input), `expired` or `cancelled`"
+)
 ENDED_BATCH: Final = frozenset({"completed", "failed", "expired", "cancelled"})
 
 _STATUS: Final[dict[int, JobStatus]] = {

@@ -11,13 +11,14 @@ import attrs
 from common import strict_json
 from common.refusal import Refused
 from common.wire import limits, states
-from common.wire.fields import Choice, StringPairs, Text, read_object, wire
+from common.wire.fields import Choice, Nested, StringPairs, Text, read_object, wire
 from coordinatord.batches import sql as batches
 from coordinatord.batches.plan import WINDOWS, PlanBody, read_plan
 from coordinatord.batches.sql import BatchRow, NewBatch
 from coordinatord.database.batched_reads import Snapshot
 from coordinatord.database.connections import Connection, Database
 from coordinatord.files import sql as files
+from coordinatord.files.files import ExpiresAfter
 from coordinatord.pins.containers import UNLIMITED, StorageBudgets
 
 Status = states.BatchStatus
@@ -56,10 +57,15 @@ _METADATA: Final = StringPairs(limits.METADATA_PAIRS, limits.METADATA_KEY, limit
 class BatchBody:
     """`completion_window`: the batch ends that long after its creation, whatever is still open then."""
 
-    input_file_id: str = wire(Text(_ID_CHARACTERS), "a batch upload of this session's address")
-    endpoint: str = wire(Choice(ENDPOINTS, "invalid_endpoint"), "a line's url, when present, must equal it")
+    input_file_id: str = wire(Text(_ID_CHARACTERS))
+    endpoint: str = wire(Choice(ENDPOINTS, "invalid_endpoint"))
     completion_window: str = wire(Choice(tuple(WINDOWS), "invalid_completion_window"))
     metadata: Mapping[str, str] = wire(_METADATA, optional=True, default={})
+    output_expires_after: ExpiresAfter | None = wire(
+        Nested(ExpiresAfter),
+        "how long the output files are kept: accepted where it is the retention period",
+        optional=True,
+    )
 
 
 @attrs.frozen(slots=True)
@@ -98,6 +104,8 @@ class BatchService:
 
     async def create(self, owner: bytes, body: BatchBody, idempotency_key: str | None) -> BatchRow:
         """With a key that this owner used before: the batch of then, when the request is the same."""
+        if body.output_expires_after is not None:
+            body.output_expires_after.check(self.retention_seconds, "output_expires_after")
         new = NewBatch(
             id=f"batch_{secrets.token_hex(12)}",
             owner=owner,

@@ -19,6 +19,7 @@ from common.refusal import Refused
 from common.wire.fields import parse_sent
 from coordinatord.base.errors import Retryable
 from coordinatord.database.connections import Database
+from coordinatord.files.foreign_lines import foreign
 from coordinatord.files.inspection import BLANK
 from coordinatord.orders.judgement import (
     Fault,
@@ -180,6 +181,13 @@ class LineChecks:
         url = values.get("url")
         if url is not None and url != self.endpoint:
             return Skipped(line.number, None, "endpoint_mismatch", f"url is not the batch's endpoint {self.endpoint}")
+        message = foreign(
+            body=isinstance(values.get("body"), dict),
+            signed=values.get("signature") is not None,
+            named=values.get("custom_id") is not None,
+        )
+        if message is not None:
+            return Skipped(line.number, None, "invalid_line", message)
         try:
             body = read_submission(values)
         except Refused as wrong:

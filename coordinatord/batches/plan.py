@@ -86,15 +86,15 @@ class ModelLines:
     """The lines of one model; the units are totals over them."""
 
     model_id: int = wire(UINT32)
-    lines: int = wire(Uint(32, least=1))
-    units_in: int = wire(UINT64, "of all its lines together")
-    units_out: int = wire(UINT64, "of all its lines together")
+    lines: int = wire(Uint(32, least=1), "how many lines order the model", example=100)
+    units_in: int = wire(UINT64, "input units of all these lines together", example=1100)
+    units_out: int = wire(UINT64, "output units of all these lines together", example=6400)
 
 
 @attrs.frozen(slots=True)
 class PlanBody:
-    completion_window: str = wire(Text(16), "1h or 24h")
-    models: tuple[ModelLines, ...] = wire(Several(Nested(ModelLines), _MOST_MODELS), "1 to 16")
+    completion_window: str = wire(Text(16), "`1h` or `24h`: the window that the lines will be signed with")
+    models: tuple[ModelLines, ...] = wire(Several(Nested(ModelLines), _MOST_MODELS))
 
 
 @attrs.frozen(slots=True)

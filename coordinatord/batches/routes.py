@@ -19,8 +19,9 @@ from common.wire.batches import (
     PlanShape,
     RequestCounts,
 )
-from common.wire.fields import Decimal, Text, Visible
+from common.wire.fields import Decimal, Text, Visible, object_example
 from common.wire.shapes import Digits
+from common.wire.worked_order import BATCH_ID
 from coordinatord.base.errors import NoSuchObject
 from coordinatord.batches import batches
 from coordinatord.batches.batches import BatchBody, BatchService, read_batch, status_of
@@ -118,6 +119,19 @@ def batch_cancelled(outcome: batches.BatchCancelOutcome) -> Response:
 
 _ID: Final = Text(16_384)  # whatever it is, it names a batch or none
 _KEY: Final = "idempotency-key"
+_NEW: Final = {
+    "status": "validating",
+    "in_progress_at": None,
+    "finalizing_at": None,
+    "completed_at": None,
+    "output_file_id": None,
+    "request_counts": {"completed": 0, "failed": 0, "total": 0},
+}
+_CANCELLING: Final = {**_NEW, "status": "cancelling", "cancelling_at": 1800000002}
+
+
+def _examples() -> dict[str, object]:
+    return {"batch": object_example(BatchBody, "output_expires_after"), "plan": object_example(PlanBody)}
 
 
 @attrs.frozen(slots=True)
@@ -130,14 +144,25 @@ class BatchRoutes:
             Route(
                 method="POST",
                 path="/v1/batches",
-                about="Post every line of an uploaded file as a job, and follow them together; without a file, a plan",
+                id="createBatch",
+                tag="Batches",
+                about="Post every line of a file as a job, and follow them together; without a file, plan it",
+                details=(
+                    "With `input_file_id`: a batch of the lines of that file; send `idempotency-key` the first time"
+                    " too, so that a lost answer can be asked for again. Without it: a plan, answered with 402, of who"
+                    " could take so many lines now."
+                ),
                 handler=self.create,
-                headers={_KEY: Parameter(Visible(255), "the same key and body answer with the same batch")},
-                body=Body.any_of([BatchBody, PlanBody], read_batch),
+                headers={
+                    _KEY: Parameter(
+                        Visible(255), "name of this request: the same key and body answer with the same batch"
+                    )
+                },
+                body=Body.any_of([BatchBody, PlanBody], read_batch, _examples),
                 session=True,
                 replies=(
-                    Reply(200, shape=Batch),
-                    Reply(402, shape=PlanShape[Digits]),
+                    Reply(200, shape=Batch, about="The batch", example=_NEW),
+                    Reply(402, shape=PlanShape[Digits], about="The plan: not an error"),
                     *malformed(
                         "invalid_endpoint", "invalid_completion_window", "invalid_input_file", "idempotency_key_reused"
                     ),
@@ -147,18 +172,21 @@ class BatchRoutes:
             Route(
                 method="GET",
                 path="/v1/batches",
-                about="This address's batches, newest first",
+                id="listBatches",
+                tag="Batches",
+                about="List this address's batches, newest first",
+                details="Pages by cursor: send `last_id` as `after` while `has_more` is true.",
                 handler=self.page,
                 query={
                     "limit": Parameter(
                         Decimal(32, 1, limits.LARGEST_BATCH_PAGE),
-                        f"at most so many (default {limits.DEFAULT_BATCH_PAGE})",
+                        f"at most so many, 1 to {limits.LARGEST_BATCH_PAGE} (default {limits.DEFAULT_BATCH_PAGE})",
                     ),
-                    "after": Parameter(_ID, "those behind this batch"),
+                    "after": Parameter(_ID, "id of a batch: those behind it"),
                 },
                 session=True,
                 replies=(
-                    Reply(200, shape=BatchList),
+                    Reply(200, shape=BatchList, about="A page of batches"),
                     *malformed(),
                     Reply(401, "invalid_session"),
                     *INDEX,
@@ -168,12 +196,19 @@ class BatchRoutes:
             Route(
                 method="GET",
                 path="/v1/batches/{id}",
-                about="One batch",
+                id="getBatch",
+                tag="Batches",
+                about="Read one batch",
+                details=(
+                    "`output_file_id` and `error_file_id` are set at the end. Lines of the output are `{id, custom_id:"
+                    " null, response, error: null, svc}`, one for each settled job; lines of errors are `{id,"
+                    " custom_id: null, response: null, error: {code, message}, svc}`, one for each other line."
+                ),
                 handler=self.one,
-                segments={"id": _ID},
+                segments={"id": Parameter(_ID, "id of the batch", example=BATCH_ID)},
                 session=True,
                 replies=(
-                    Reply(200, shape=BatchAsOf),
+                    Reply(200, shape=BatchAsOf, about="The batch"),
                     Reply(401, "invalid_session"),
                     Reply(404),
                     *INDEX,
@@ -183,12 +218,15 @@ class BatchRoutes:
             Route(
                 method="POST",
                 path="/v1/batches/{id}/cancel",
-                about="Post no more lines of a batch; jobs on the chain stay as they are",
+                id="cancelBatch",
+                tag="Batches",
+                about="Post no more lines of a batch",
+                details="Lines that are not posted yet will not be; jobs on the chain stay as they are.",
                 handler=self.cancel,
-                segments={"id": _ID},
+                segments={"id": Parameter(_ID, "id of the batch", example=BATCH_ID)},
                 session=True,
                 replies=(
-                    Reply(200, shape=BatchAsOf),
+                    Reply(200, shape=BatchAsOf, about="The batch", example=_CANCELLING),
                     *malformed("batch_not_cancellable"),
                     Reply(401, "invalid_session"),
                     Reply(404),

@@ -173,10 +173,11 @@ class Polls:
         """Record the provider as live with `free` slots, lease it the oldest jobs it may claim, give what it holds."""
         if session.provider_id is None:
             return NotSigned("authentication_error", "not_registered", "free needs a provider session")
-        if wanted.state != "Open":
-            raise Refused("free needs state=Open", "state")
-        if wanted.model_id is None:
-            raise Refused("free needs model", "model")
+        if wanted.state != "Open" or wanted.model_id is None:
+            missing = {"state": wanted.state != "Open", "model": wanted.model_id is None}
+            said = {"state": "state=Open", "model": "model"}
+            faults = [Refused(f"free needs {said[name]}", name) for name, lacks in missing.items() if lacks]
+            raise Refused.together(faults)
         poller = PollKey(session.provider_id, wanted.model_id)
         nothing = await self._nothing_for(poller)
         await self._attendance.note(poller, free)

@@ -75,13 +75,14 @@ class ProviderRow:
     allowed_models: list[int]
     capacity: int
     active_jobs: int
+    requested: int
 
 
 CAPACITY: Final = "greatest(1, v.reputation * least(v.requested, v.ceiling) / 1000)"
 _PROVIDER: Final = (
     "v.provider_id, v.operator, v.box_key, v.evidence, v.listed, v.reputation, v.allow_all_models,"
     " array(select a.model_id from provider_models a where a.provider_id = v.provider_id order by a.model_id)"
-    f" as allowed_models, {CAPACITY} as capacity, v.active_jobs"
+    f" as allowed_models, {CAPACITY} as capacity, v.active_jobs, v.requested"
 )
 
 
@@ -106,7 +107,7 @@ async def read_by_ids(line: PreparedConnection, provider_ids: Sequence[int]) -> 
 
 
 def _provider(row: asyncpg.Record) -> ProviderRow:
-    return ProviderRow(*row[:10])
+    return ProviderRow(*row[:11])
 
 
 @attrs.frozen(slots=True)

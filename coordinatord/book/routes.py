@@ -1,22 +1,15 @@
 """Routes of the job book and the market: pages of jobs, an owner's sums, one row, and the polls of providers."""
 
-from typing import Any
-
 import attrs
 
-from common import scalars, strict_json
-from common.refusal import Refused
-from common.scalars import hex_of
 from common.wire import jobs, market
 from common.wire.fields import ADDRESS, BYTES32, Choice, Decimal, Text
-from common.wire.shapes import OMITTED, Digits, ModelNotFound
+from common.wire.shapes import ModelNotFound
 from coordinatord.base.errors import NoSuchObject, NotSigned
+from coordinatord.book import bodies
 from coordinatord.book.polls import Polls
 from coordinatord.book.reads import IndexReads
 from coordinatord.book.registries_sql import (
-    AllowlistRow,
-    AskRow,
-    FloorRow,
     ModelRow,
     ProviderRow,
     read_allowlist,
@@ -25,150 +18,42 @@ from coordinatord.book.registries_sql import (
     read_models,
     read_providers,
 )
-from coordinatord.book.sql import JobFilter, JobRow, OwnerSummary, read_page, read_summary
+from coordinatord.book.sql import JobFilter, JobRow, read_page, read_summary
 from coordinatord.database.batched_reads import Snapshot
 from coordinatord.http import responses
 from coordinatord.http.responses import Response
-from coordinatord.http.routing import (
-    INDEX,
-    PAGE,
-    Handler,
-    Parameter,
-    Reply,
-    Request,
-    Route,
-    malformed,
-    page,
-    page_of,
-)
-
-# Rows of the index as the shapes that are sent.
-
-
-def model(row: ModelRow) -> market.ModelShape:
-    return market.ModelShape(row.name, row.owned_by, _model_details(row))
-
-
-def model_as_of(row: ModelRow, block: int) -> market.ModelAsOf:
-    return market.ModelAsOf(id=row.name, owned_by=row.owned_by, svc=_model_details(row), as_of_block=str(block))
-
-
-def _model_details(row: ModelRow) -> market.ModelDetails[Digits]:
-    schema = published_json(row.params_schema.encode())
-    return market.ModelDetails(str(row.model_id), row.enabled, schema if isinstance(schema, dict) else OMITTED)
-
-
-def _job_fields(row: JobRow) -> dict[str, Any]:
-    return {
-        "job_id": hex_of(row.job_id),
-        "owner": hex_of(row.owner),
-        "c": hex_of(row.c),
-        "model_id": str(row.model_id),
-        "sla_secs": str(row.sla_secs),
-        "designated": str(row.designated),
-        "rate_in": row.rate_in,
-        "rate_out": row.rate_out,
-        "units_in": str(row.units_in),
-        "units_out": str(row.units_out),
-        "expires_at": str(row.expires_at),
-        "provider_id": str(row.provider_id),
-        "claimed_at": str(row.claimed_at),
-        "completion_tok": str(row.completion_tok),
-        "posted_block": str(row.posted_block),
-        "state": row.state,
-        "ended_because": row.ended_because,
-        "task_cid": row.task_cid,
-        "result_cid": row.result_cid,
-    }
-
-
-def job(row: JobRow) -> jobs.JobShape[Digits]:
-    return jobs.JobShape(**_job_fields(row))
-
-
-def job_as_of(row: JobRow, block: int) -> jobs.JobAsOf:
-    return jobs.JobAsOf(**_job_fields(row), as_of_block=str(block))
-
-
-def summary(rows: list[OwnerSummary], block: int) -> jobs.Summary:
-    """`rows`: the total first."""
-    total, *models = rows
-    return jobs.Summary(
-        jobs=str(total.jobs),
-        completed=str(total.completed),
-        priced=str(total.priced),
-        escrowed=total.escrowed,
-        by_model=tuple(
-            jobs.ModelSummary(str(m.jobs), str(m.completed), str(m.priced), m.escrowed, str(m.model_id)) for m in models
-        ),
-        as_of_block=str(block),
-    )
-
-
-def _provider_fields(row: ProviderRow) -> dict[str, Any]:
-    return {
-        "provider_id": str(row.provider_id),
-        "operator": hex_of(row.operator),
-        "box_key": hex_of(row.box_key) if row.box_key is not None and any(row.box_key) else None,
-        "evidence": _evidence(row.evidence),
-        "listed": row.listed,
-        "reputation": str(row.reputation),
-        "allow_all_models": row.allow_all_models,
-        "allowed_models": tuple(str(model_id) for model_id in row.allowed_models),
-        "capacity": str(row.capacity),
-        "active_jobs": str(row.active_jobs),
-    }
-
-
-def provider(row: ProviderRow) -> market.ProviderShape[Digits]:
-    return market.ProviderShape(**_provider_fields(row))
-
-
-def provider_as_of(row: ProviderRow, block: int) -> market.ProviderAsOf:
-    return market.ProviderAsOf(**_provider_fields(row), as_of_block=str(block))
-
-
-def _evidence(raw: bytes | None) -> object:
-    """Whatever the provider published: its JSON, or its bytes as hex when they are none."""
-    if not raw:
-        return None
-    try:
-        return strict_json.parse(raw)
-    except Refused:
-        return hex_of(raw)
-
-
-def ask(row: AskRow) -> market.AskShape[Digits]:
-    return market.AskShape(str(row.provider_id), str(row.model_id), str(row.sla), row.rate_in, row.rate_out)
-
-
-def floor(row: FloorRow) -> market.Floor[Digits]:
-    return market.Floor(str(row.model_id), str(row.sla), row.rate_in, row.rate_out)
-
-
-def allowlist_entry(row: AllowlistRow) -> market.AllowlistEntry:
-    entry = published_json(row.entry.encode())
-    return market.AllowlistEntry(scalars.hex_of(row.key), row.status, entry if isinstance(entry, dict) else {})
-
-
-def published_json(raw: bytes) -> object:
-    """JSON that somebody published on the chain, or None: the chain does not check it."""
-    try:
-        return strict_json.parse(raw)
-    except Refused:
-        return None
-
+from coordinatord.http.routing import INDEX, PAGE, Handler, Parameter, Reply, Request, Route, malformed, page, page_of
 
 _FILTERS = {
-    "state": Parameter(Choice(("Open", "Claimed", "Settled", "Cancelled"))),
-    "model": Parameter(Decimal(32), "a model id"),
-    "provider": Parameter(Decimal(32), "jobs claimed by this provider"),
-    "owner": Parameter(ADDRESS),
-    "min_rate_in": Parameter(Decimal(128)),
-    "min_rate_out": Parameter(Decimal(128)),
-    "posted_before": Parameter(Decimal(63), "posted at or before this block"),
-    "order": Parameter(Choice(("oldest", "newest")), "by posting block"),
-    "free": Parameter(Decimal(32), "provider poll: lease up to this many jobs"),
+    "state": Parameter(
+        Choice(("Open", "Claimed", "Settled", "Cancelled")),
+        "jobs in this state; `Cancelled` are all that ended without a result",
+        example="Open",
+    ),
+    "model": Parameter(Decimal(32), "jobs of the model of this id", example=1),
+    "provider": Parameter(Decimal(32), "jobs claimed by the provider of this id"),
+    "owner": Parameter(ADDRESS, "jobs of this wallet"),
+    "min_rate_in": Parameter(Decimal(128), "jobs that pay so much for 10^6 input units, in base units, or more"),
+    "min_rate_out": Parameter(Decimal(128), "jobs that pay so much for 10^6 output units, in base units, or more"),
+    "posted_before": Parameter(Decimal(63), "jobs posted at or before this block"),
+    "order": Parameter(
+        Choice(("oldest", "newest")), "by the block of the post: `oldest` first (the default) or `newest`"
+    ),
+    "free": Parameter(Decimal(32), "a provider's poll: how many jobs it has room for"),
+}
+
+
+_OPEN = {
+    "jobs": [
+        {
+            "state": 0,
+            "ended_because": 0,
+            "provider_id": "0",
+            "claimed_at": "0",
+            "completion_tok": "0",
+            "result_cid": None,
+        }
+    ]
 }
 
 
@@ -182,11 +67,20 @@ class BookRoutes:
             Route(
                 method="GET",
                 path="/evm/jobs",
-                about="The job book; with `free`, a provider's poll for jobs to claim",
+                id="listJobs",
+                tag="Job book",
+                about="List jobs; with `free`, poll for jobs to claim",
+                details=(
+                    "All filters are optional. With `free` it is a provider's poll: it needs a provider's session,"
+                    " `state=Open` and `model`. It answers at once. It says that the provider is there with so many"
+                    " free slots for the model, leases it up to that many jobs (open bids, and orders designated to it,"
+                    " the oldest first) for MATCH_LEASE_MS, counting those that it holds already, and returns the jobs"
+                    " that it holds: they come with every poll until they are claimed or the lease has lapsed."
+                ),
                 handler=self.list,
                 query={**_FILTERS, **PAGE},
                 replies=(
-                    Reply(200, shape=jobs.JobList),
+                    Reply(200, shape=jobs.JobList, about="A page of jobs", example=_OPEN),
                     *malformed(),
                     Reply(401, "invalid_session"),
                     Reply(403, "not_registered"),
@@ -199,19 +93,23 @@ class BookRoutes:
             Route(
                 method="GET",
                 path="/evm/jobs/summary",
-                about="An owner's jobs, summed up",
+                id="getOwnerSummary",
+                tag="Job book",
+                about="Sum up an owner's jobs",
                 handler=self.summary,
-                query={"owner": Parameter(ADDRESS, required=True)},
-                replies=(Reply(200, shape=jobs.Summary), *malformed(), *INDEX),
+                query={"owner": Parameter(ADDRESS, "wallet that ordered", required=True)},
+                replies=(Reply(200, shape=jobs.Summary, about="The sums"), *malformed(), *INDEX),
                 index_backed=True,
             ),
             Route(
                 method="GET",
                 path="/evm/jobs/{job_id}",
-                about="One row of the book",
+                id="getBookJob",
+                tag="Job book",
+                about="Read one row of the job book",
                 handler=self.one,
-                segments={"job_id": BYTES32},
-                replies=(Reply(200, shape=jobs.JobAsOf), *malformed(), Reply(404), *INDEX),
+                segments={"job_id": Parameter(BYTES32)},
+                replies=(Reply(200, shape=jobs.JobAsOf, about="The job"), *malformed(), Reply(404), *INDEX),
                 index_backed=True,
             ),
         ]
@@ -231,16 +129,16 @@ class BookRoutes:
         limit, offset = page_of(request)
         if request.session is None:
             snapshot, rows = await self.reads.lists.read(lambda database: read_page(database, wanted, limit, offset))
-            return page(request, snapshot, "jobs", rows, job)
+            return page(request, snapshot, "jobs", rows, bodies.job)
         held = await self.polls.poll(request.session, wanted, query["free"], limit, offset)
         if isinstance(held, NotSigned):
             return responses.not_signed(held)
         snapshot, rows = held
-        return page(request, snapshot, "jobs", rows, job)
+        return page(request, snapshot, "jobs", rows, bodies.job)
 
     async def summary(self, request: Request) -> Response:
         snapshot, rows = await self.reads.lists.read(lambda database: read_summary(database, request.query["owner"]))
-        return responses.ok(summary(rows, snapshot.block_number), snapshot=snapshot)
+        return responses.ok(bodies.summary(rows, snapshot.block_number), snapshot=snapshot)
 
     async def one(self, request: Request) -> Response:
         found = await self.reads.job.get(request.path["job_id"])
@@ -248,12 +146,12 @@ class BookRoutes:
 
 
 def _job(row: JobRow, snapshot: Snapshot) -> Response:
-    return responses.ok(job_as_of(row, snapshot.block_number), snapshot=snapshot)
+    return responses.ok(bodies.job_as_of(row, snapshot.block_number), snapshot=snapshot)
 
 
 # Providers, their asks, the floors under them, and the allowlist.
 
-_MODEL = {"model": Parameter(Decimal(32), "a model id")}
+_MODEL = {"model": Parameter(Decimal(32), "those of the model of this id", example=1)}
 
 
 @attrs.frozen(slots=True)
@@ -261,31 +159,42 @@ class ProviderRoutes:
     reads: IndexReads
 
     def routes(self) -> list[Route]:
-        def paged(path: str, about: str, shape: type, handler: Handler, query: dict[str, Parameter]) -> Route:
+        def paged(name: str, path: str, about: str, shape: type, handler: Handler) -> Route:
             return Route(
                 method="GET",
                 path=path,
+                id=name,
+                tag="Providers",
                 about=about,
                 handler=handler,
-                query={**query, **PAGE},
-                replies=(Reply(200, shape=shape), *malformed(), *INDEX),
+                query={**filters.get(name, {}), **PAGE},
+                replies=(Reply(200, shape=shape, about="A page"), *malformed(), *INDEX),
                 index_backed=True,
                 paged=True,
             )
 
-        floors = _MODEL | {"sla": Parameter(Decimal(32), "seconds")}
+        window = {"sla": Parameter(Decimal(32), "those of this window, in seconds")}
+        filters = {"listAsks": _MODEL, "listFloors": _MODEL | window}
         return [
-            paged("/evm/asks", "Asks of listed providers", market.AskList, self.asks, _MODEL),
-            paged("/evm/asks/floors", "The lowest rates per model and window", market.FloorList, self.floors, floors),
-            paged("/evm/providers", "Providers by id", market.ProviderList, self.list, {}),
-            paged("/evm/allowlist", "The escrow allowlist", market.Allowlist, self.allowlist, {}),
+            paged("listAsks", "/evm/asks", "List asks of listed providers", market.AskList, self.asks),
+            paged(
+                "listFloors",
+                "/evm/asks/floors",
+                "List the lowest rates by model and window",
+                market.FloorList,
+                self.floors,
+            ),
+            paged("listProviders", "/evm/providers", "List providers by id", market.ProviderList, self.list),
+            paged("listAllowlist", "/evm/allowlist", "List the escrow allowlist", market.Allowlist, self.allowlist),
             Route(
                 method="GET",
                 path="/evm/providers/{id}",
-                about="One provider",
+                id="getProvider",
+                tag="Providers",
+                about="Read one provider",
                 handler=self.one,
-                segments={"id": Decimal(32)},
-                replies=(Reply(200, shape=market.ProviderAsOf), *malformed(), Reply(404), *INDEX),
+                segments={"id": Parameter(Decimal(32), "id of the provider", example=2)},
+                replies=(Reply(200, shape=market.ProviderAsOf, about="The provider"), *malformed(), Reply(404), *INDEX),
                 index_backed=True,
             ),
         ]
@@ -294,22 +203,22 @@ class ProviderRoutes:
         snapshot, rows = await self.reads.lists.read(
             lambda database: read_asks(database, request.query.get("model"), *page_of(request))
         )
-        return page(request, snapshot, "asks", rows, ask)
+        return page(request, snapshot, "asks", rows, bodies.ask)
 
     async def floors(self, request: Request) -> Response:
         model, sla = request.query.get("model"), request.query.get("sla")
         snapshot, rows = await self.reads.lists.read(
             lambda database: read_floors(database, model, sla, *page_of(request))
         )
-        return page(request, snapshot, "floors", rows, floor)
+        return page(request, snapshot, "floors", rows, bodies.floor)
 
     async def list(self, request: Request) -> Response:
         snapshot, rows = await self.reads.lists.read(lambda database: read_providers(database, *page_of(request)))
-        return page(request, snapshot, "providers", rows, provider)
+        return page(request, snapshot, "providers", rows, bodies.provider)
 
     async def allowlist(self, request: Request) -> Response:
         snapshot, rows = await self.reads.lists.read(lambda database: read_allowlist(database, *page_of(request)))
-        return page(request, snapshot, "entries", rows, allowlist_entry)
+        return page(request, snapshot, "entries", rows, bodies.allowlist_entry)
 
     async def one(self, request: Request) -> Response:
         found = await self.reads.provider.get(request.path["id"])
@@ -321,7 +230,7 @@ class ProviderRoutes:
 
 
 def _provider(row: ProviderRow, snapshot: Snapshot) -> Response:
-    return responses.ok(provider_as_of(row, snapshot.block_number), snapshot=snapshot)
+    return responses.ok(bodies.provider_as_of(row, snapshot.block_number), snapshot=snapshot)
 
 
 # The catalogue.
@@ -337,25 +246,36 @@ class ModelRoutes:
                 Route(
                     method="GET",
                     path=path,
-                    about="The models of the catalogue",
+                    id=name,
+                    tag="Models",
+                    about=about,
                     handler=self.list,
                     query=PAGE,
-                    replies=(Reply(200, shape=market.ModelList), *malformed(), *INDEX),
+                    replies=(Reply(200, shape=market.ModelList, about="A page of models"), *malformed(), *INDEX),
                     index_backed=True,
                     paged=True,
                 )
-                for path in ("/v1/models", "/evm/models")
+                for path, name, about in (
+                    ("/v1/models", "listModels", "List the models of the catalogue"),
+                    ("/evm/models", "listModelsOfChain", "List the models of the catalogue: as /v1/models"),
+                )
             ),
             Route(
                 method="GET",
                 path="/v1/models/{name...}",
-                about="One model by its name, which may contain slashes",
+                id="getModel",
+                tag="Models",
+                about="Read one model by its name, which may contain slashes",
+                details=(
+                    "The name is sent as it is or percent-encoded. Its 404 is the one error without `param` and"
+                    " `x-svc-retryable`."
+                ),
                 handler=self.one,
-                segments={"name": Text(16384)},
+                segments={"name": Parameter(Text(16384), "name of the model", example="demo/text-small")},
                 replies=(
-                    Reply(200, shape=market.ModelAsOf),
+                    Reply(200, shape=market.ModelAsOf, about="The model"),
                     *malformed(),
-                    Reply(404, "model_not_found", ModelNotFound),
+                    Reply(404, "model_not_found", ModelNotFound, about="`model_not_found`: no model has this name"),
                     *INDEX,
                 ),
                 index_backed=True,
@@ -364,7 +284,7 @@ class ModelRoutes:
 
     async def list(self, request: Request) -> Response:
         snapshot, rows = await self.reads.lists.read(lambda database: read_models(database, *page_of(request)))
-        return page(request, snapshot, "data", rows, model, object="list")
+        return page(request, snapshot, "data", rows, bodies.model, object="list")
 
     async def one(self, request: Request) -> Response:
         name = request.path["name"]
@@ -373,4 +293,4 @@ class ModelRoutes:
 
 
 def _model(row: ModelRow, snapshot: Snapshot) -> Response:
-    return responses.ok(model_as_of(row, snapshot.block_number), snapshot=snapshot)
+    return responses.ok(bodies.model_as_of(row, snapshot.block_number), snapshot=snapshot)

@@ -10,6 +10,7 @@ from common.messages.jobs import Order
 from common.messages.providers import AskSnapshot
 from common.quotes import Terms, job_id
 from common.scalars import hex_of
+from common.wire.market import AllowlistStatus
 from common.wire.states import JobState
 from coordinatord.chain.contract_calls import Reverted, View, read_many, read_view, unreadable
 from coordinatord.chain.rpc import Hash, Quantity, Rpc, quantity
@@ -272,8 +273,8 @@ _ALLOWLIST_STATUS: Final = abi.selector("allowlistStatus(bytes32)")
 _SET_IDENTITY: Final = abi.selector("setIdentity(bytes32,bytes,uint64,bytes)")
 _REQUEST_CAPACITY: Final = abi.selector("requestCapacity(uint32,uint64,bytes)")
 
-NOT_LISTED: Final = 0
-TOMBSTONED: Final = 2
+NOT_LISTED: Final = AllowlistStatus.NOT_LISTED
+TOMBSTONED: Final = AllowlistStatus.TOMBSTONED
 
 
 @attrs.frozen(slots=True)

@@ -76,21 +76,23 @@ class Operators:
 
 @attrs.frozen(slots=True)
 class PeerEvidence:
-    type: str = wire(Choice((escrow.MOCK,)))
-    report_data: bytes = wire(BareHex(32), "of channel_pubkey, made as that of an escrow's key")
+    type: str = wire(Choice((escrow.MOCK,)), "kind of the evidence")
+    report_data: bytes = wire(BareHex(32), "sha256(channel_pubkey ‖ `svc-coordinator-escrow-v1`), hex without 0x")
     debug: bool = wire(Boolean())
     release: int = wire(Uint(16))
-    measurement: bytes = wire(BareHex(32), "the key of its entry in the allowlist")
+    measurement: bytes = wire(BareHex(32))
     tcb: str = wire(Text(256))
-    quote: str = wire(Text(2048))
+    quote: str = wire(Text(2048), "measurement and report_data again, in base64", example="AAAA")
 
 
 @attrs.frozen(slots=True)
 class HandoverBody:
-    evidence: PeerEvidence = wire(Nested(PeerEvidence), "of the instance that asks")
-    channel_pubkey: PublicKey = wire(SealingKey(), "the X25519 key that the keys are sealed to")
-    issued_at: int = wire(UINT64, f"Unix seconds, within ±{ISSUED_WITHIN} of the holder's clock")
-    operator_signature: bytes = wire(AnySignature(), "HandoverAuth, by an operator key that the holder accepts")
+    evidence: PeerEvidence = wire(Nested(PeerEvidence), "evidence of the instance that asks, made for `channel_pubkey`")
+    channel_pubkey: PublicKey = wire(SealingKey())
+    issued_at: int = wire(
+        UINT64, f"time that is signed along, in Unix seconds: within {ISSUED_WITHIN} s of the holder's clock"
+    )
+    operator_signature: bytes = wire(AnySignature())
 
 
 Reason = Literal[

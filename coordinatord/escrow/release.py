@@ -116,11 +116,11 @@ async def _read_views(rpc: Rpc, views: Sequence[View], decode: Callable[[bytes],
 
 @attrs.frozen(slots=True)
 class ReleaseBody:
-    job_id: bytes = wire(BYTES32, "the claimed job")
-    seed_wrap: bytes = wire(Coded(Base64(SEED_WRAP_BYTES), "bad_container"), "the container's seed_wrap")
-    ct_hash: bytes = wire(Coded(BYTES32, "bad_container"), "keccak256 of the container's ciphertext")
-    response_pubkey: PublicKey = wire(SealingKey(), "the X25519 key that the answer is sealed to")
-    issued_at: int = wire(UINT64, f"Unix seconds, within ±{ISSUED_WITHIN} of the coordinator's clock")
+    job_id: bytes = wire(BYTES32, "id of the claimed job")
+    seed_wrap: bytes = wire(Coded(Base64(SEED_WRAP_BYTES), "bad_container"))
+    ct_hash: bytes = wire(Coded(BYTES32, "bad_container"))
+    response_pubkey: PublicKey = wire(SealingKey())
+    issued_at: int = wire(UINT64)
     signature: bytes = wire(AnySignature(), "the claiming provider wallet's Release signature")
 
 

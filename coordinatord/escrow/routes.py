@@ -1,7 +1,7 @@
 """The escrow's routes: its key, the release of a payload key, the handing over of keys to a peer."""
 
 from collections.abc import Mapping
-from typing import Final, assert_never
+from typing import Any, Final, assert_never
 
 import attrs
 
@@ -124,10 +124,16 @@ class EscrowRoutes:
             Route(
                 method="GET",
                 path="/key",
-                about="The key that open orders are sealed to, with its evidence",
+                id="getEscrowKey",
+                tag="Escrow",
+                about="Read the key that open orders are sealed to, with its evidence",
+                details=(
+                    "Compute `report_data` from the key again before you seal to it, and seal to nothing where it"
+                    " differs."
+                ),
                 handler=self.key,
                 replies=(
-                    Reply(200, shape=Key[PublishedEvidence]),
+                    Reply(200, shape=Key[PublishedEvidence], about="The key"),
                     _NOT_HERE,
                     Reply(503, "escrow_key_unminted"),
                 ),
@@ -135,11 +141,18 @@ class EscrowRoutes:
             Route(
                 method="POST",
                 path="/release",
-                about="A claimed job's payload key, for the provider that holds the claim",
+                id="releaseKey",
+                tag="Escrow",
+                about="Release a claimed job's payload key to the provider that holds the claim",
+                details=(
+                    "The signature and the chain are the authority: the job must be claimed, `seed_wrap` and `ct_hash`"
+                    " must reproduce its commitment, and the claimer's wallet must have signed. What cannot be opened"
+                    " is to be failed within 300 s of the claim."
+                ),
                 handler=self.release,
-                body=_anything(limits.RELEASE_BODY) if hosted is None else Body.of(ReleaseBody, limits.RELEASE_BODY),
+                body=_body(ReleaseBody, limits.RELEASE_BODY, looked_into=hosted is not None),
                 replies=(
-                    Reply(200, shape=ReleasedShape),
+                    Reply(200, shape=ReleasedShape, about="The data key"),
                     *malformed("stale_issued_at", "bad_container", "wrap_mismatch", "unseal_failed"),
                     _NOT_HERE,
                     Reply(403, "wrong_wallet"),
@@ -147,6 +160,7 @@ class EscrowRoutes:
                     Reply(409, "not_claimed"),
                     Reply(410, "escrow_key_lost"),
                     *CHAIN,
+                    Reply(503, "rpc_internal"),
                     Reply(503, "job_read"),
                     Reply(503, "provider_id_read"),
                     Reply(503, "escrow_key_unminted"),
@@ -155,11 +169,14 @@ class EscrowRoutes:
             Route(
                 method="POST",
                 path="/handover",
-                about="The held keys, for a peer instance",
+                id="handOverKeys",
+                tag="Escrow",
+                about="Hand the held keys to a peer instance",
+                details="Between instances of one development escrow. Others answer 403.",
                 handler=self.handover,
-                body=Body.of(HandoverBody, limits.HANDOVER_BODY) if hands_over else _anything(limits.HANDOVER_BODY),
+                body=_body(HandoverBody, limits.HANDOVER_BODY, looked_into=hands_over),
                 replies=(
-                    Reply(200, shape=HandedOverShape),
+                    Reply(200, shape=HandedOverShape, about="The keys"),
                     *malformed("stale_issued_at", "bad_binding"),
                     _NOT_HERE,
                     Reply(403, "escrow_handover_disabled"),
@@ -195,6 +212,7 @@ class EscrowRoutes:
         return handed_over(await handing.hand_over(request.body))
 
 
-def _anything(limit: int) -> Body:
-    """A body that is not looked into: any JSON object of the route's size."""
-    return Body(limit, lambda values: values, lambda: {"type": "object"})
+def _body(shape: type[Any], limit: int, *, looked_into: bool) -> Body:
+    """Described alike by every coordinator; where the route is not open, any JSON object of its size is heard."""
+    body = Body.of(shape, limit)
+    return body if looked_into else attrs.evolve(body, read=lambda values: values)

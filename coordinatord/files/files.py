@@ -13,12 +13,14 @@ import anyio
 import attrs
 import structlog
 
+from common.refusal import Refused
+from common.wire.fields import UINT32, Text, wire
 from coordinatord.base.concurrency import read_ahead, thread_pipe
 from coordinatord.base.errors import Retryable
 from coordinatord.database.connections import Connection, Database
 from coordinatord.files import sql
 from coordinatord.files.inspection import Inspected, Inspection, inspection_of
-from coordinatord.files.sql import Begun, Doomed, FileRow, Purpose
+from coordinatord.files.sql import UNATTACHED, Begun, Doomed, FileRow, Purpose
 from coordinatord.pins.containers import UNLIMITED, StorageBudgets
 from coordinatord.pins.store import Pinned, PinStore
 
@@ -26,6 +28,24 @@ log = structlog.get_logger(__name__)
 
 # The least that is handed to a thread at once. Half of what the reader of uploads joins, which then passes as it is.
 _PIECE_BYTES: Final = 1 << 18
+
+
+@attrs.frozen(slots=True)
+class ExpiresAfter:
+    """The life of a file as its owner wants it, in the words of the clients that these routes are shaped for. How long
+    files are kept is the operator's to say: it is taken where it says just that, and refused where it does not."""
+
+    anchor: str = wire(Text(64), "where the time counts from: `created_at`", example="created_at")
+    seconds: int = wire(UINT32, "the operator's retention period, in seconds", example=2_592_000)
+
+    def check(self, retention_seconds: int, param: str) -> None:
+        if (self.anchor, self.seconds) != ("created_at", retention_seconds):
+            raise Refused(
+                f"{param} must be left out, or be created_at and {retention_seconds} seconds: so long files are kept"
+                " here once they are used; one that no job, settle or batch uses is gone after"
+                f" {UNATTACHED.seconds} s",
+                param,
+            )
 
 
 @attrs.frozen(slots=True)

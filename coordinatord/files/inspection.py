@@ -7,6 +7,7 @@ import attrs
 from common.container import Commitment
 from common.refusal import Refused
 from common.wire import limits
+from coordinatord.files.foreign_lines import LONGEST_HELD, check_line
 from coordinatord.files.sql import Purpose
 
 MOST_LINES: Final = limits.BATCH_LINES
@@ -69,21 +70,42 @@ class ResultInspection:
 
 
 class LineInspection:
-    """Requests, one a line: counts those that are not blank. What they say is checked when a batch runs them."""
+    """Requests, one a line: counts those that are not blank, and refuses lines of another API. What the others say is
+    checked when a batch runs them, and so are lines that are too long to be held here."""
 
     def __init__(self) -> None:
         self._lines = 0
-        self._in_line = False  # something of the current line was seen that is not blank
+        self._number = 0  # of the line, blank ones counted
+        self._line = b""  # the current one, as far as it was seen
+        self._too_long = False
 
     def update(self, piece: bytes) -> None:
         for start in range(0, len(piece), _AT_ONCE):
             *ended, last = piece[start : start + _AT_ONCE].split(b"\n")
             for line in ended:
-                self._lines += self._in_line or bool(line.strip(BLANK))
-                self._in_line = False
-            self._in_line = self._in_line or bool(last.strip(BLANK))
+                self._add(line)
+                self._end_line()
+            self._add(last)
         if self._lines > MOST_LINES:
             raise Refused(f"a batch file has at most {MOST_LINES} lines that are not blank", "file", "too_many_lines")
+
+    def _add(self, part: bytes) -> None:
+        if self._too_long:
+            return
+        self._line += part
+        if len(self._line) > LONGEST_HELD:
+            self._too_long = bool(self._line.strip(BLANK))
+            self._line = b""
+
+    def _end_line(self) -> None:
+        line, self._line = self._line, b""
+        self._number += 1
+        if self._too_long:
+            self._lines += 1
+            self._too_long = False
+        elif line.strip(BLANK):
+            self._lines += 1
+            check_line(line, self._number)
 
     def finish(self) -> Inspected:
         self.update(b"\n")

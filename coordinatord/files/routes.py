@@ -1,26 +1,43 @@
 """Routes of files: upload, description and content, for their owner alone."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Final
 from urllib.parse import quote
 
 import attrs
 
 from common.refusal import Refused
-from common.wire.batches import File, FileDetails, Purpose
-from common.wire.fields import Text
+from common.wire.fields import Schema, Text, read_object
+from common.wire.files import File, FileDetails, Purpose
+from common.wire.worked_order import FILE_ID
 from coordinatord.base.errors import NoSuchObject
-from coordinatord.files.files import FileStore
+from coordinatord.files.files import ExpiresAfter, FileStore
 from coordinatord.files.sql import FileRow
 from coordinatord.http import responses
 from coordinatord.http.responses import Response
 from coordinatord.http.routing import STORE, Form, Parameter, Reply, Request, Route, malformed
 from coordinatord.http.streaming import ByteRange, StreamedResponse, Unsatisfiable, byte_range
-from coordinatord.http.uploads import UploadForm
+from coordinatord.http.uploads import EXPIRES_AFTER, UploadForm
 
 UPLOADED: Final[tuple[Purpose, ...]] = ("input", "result", "batch")
 _TEXT: Final = Text(16_384)  # as long as a request's head may be
-_ID: Final = {"id": _TEXT}  # whatever it is, it names a file or none
+_ID: Final = {"id": Parameter(_TEXT, "id of the file", example=FILE_ID)}  # whatever it is, it names a file or none
+_PARTS: Final[dict[str, Schema]] = {
+    "purpose": {"type": "string", "enum": list(UPLOADED), "description": "what the file is"},
+    "file": {
+        "type": "string",
+        "format": "binary",
+        "description": (
+            "the bytes, with a filename: at most MAX_BLOB_BYTES (200 MiB unless the operator says otherwise)"
+        ),
+    },
+    "expires_after[anchor]": {"type": "string", "enum": ["created_at"], "description": "where the time counts from"},
+    "expires_after[seconds]": {
+        "type": "string",
+        "pattern": "^[0-9]{1,10}$",
+        "description": "the operator's retention period, in seconds: any other value is refused",
+    },
+}
 _OCTETS: Final = "application/octet-stream"
 _JSONL: Final = "application/jsonl"
 
@@ -34,12 +51,21 @@ class FileRoutes:
             Route(
                 method="POST",
                 path="/v1/files",
+                id="uploadFile",
+                tag="Files",
                 about="Upload a container, a result, or the lines of a batch",
+                details=(
+                    "A form: part `purpose` first, then part `file`. `input` is a sealed container, `result` a sealed"
+                    " result, `batch` the lines of a batch: each a whole POST /v1/jobs submission. The file is gone"
+                    " after 300 s unless a job, a settle or a batch uses it; then it is kept for the operator's"
+                    " retention period, from that use on. `expires_after` is accepted where it says just that period,"
+                    " with the anchor `created_at`."
+                ),
                 handler=self.upload,
-                form=Form({"purpose": {"type": "string", "enum": list(UPLOADED)}, "file": {"type": "string"}}),
+                form=Form(_PARTS, required=("purpose", "file")),
                 session=True,
                 replies=(
-                    Reply(200, shape=File),
+                    Reply(200, shape=File, about="The file"),
                     *malformed("invalid_purpose", "empty_file", "too_many_lines", "bad_container"),
                     Reply(401, "invalid_session"),
                     Reply(413, "file_too_large"),
@@ -49,12 +75,14 @@ class FileRoutes:
             Route(
                 method="GET",
                 path="/v1/files/{id}",
-                about="What is known of a file",
+                id="getFile",
+                tag="Files",
+                about="Read what is known of a file",
                 handler=self.one,
                 segments=_ID,
                 session=True,
                 replies=(
-                    Reply(200, shape=File),
+                    Reply(200, shape=File, about="The file"),
                     Reply(401, "invalid_session"),
                     Reply(404),
                 ),
@@ -62,17 +90,25 @@ class FileRoutes:
             Route(
                 method="GET",
                 path="/v1/files/{id}/content",
-                about="A file's bytes, or one range of them",
+                id="getFileContent",
+                tag="Files",
+                about="Read a file's bytes, or one range of them",
+                details=(
+                    "`range` takes one range of bytes; with `if-range` and another etag the whole file is the answer."
+                ),
                 handler=self.content,
                 segments=_ID,
-                headers={"range": Parameter(_TEXT, "one range of bytes"), "if-range": Parameter(_TEXT, "its etag")},
+                headers={
+                    "range": Parameter(_TEXT, "one range of bytes, as `bytes=0-1023`"),
+                    "if-range": Parameter(_TEXT, "the etag of the file that the range is of"),
+                },
                 session=True,
                 replies=(
-                    Reply(200, media=(_OCTETS, _JSONL)),
-                    Reply(206, media=(_OCTETS, _JSONL)),
+                    Reply(200, media=(_OCTETS, _JSONL), about="The bytes", headers=("etag",)),
+                    Reply(206, media=(_OCTETS, _JSONL), about="The range", headers=("etag", "content-range")),
                     Reply(401, "invalid_session"),
                     Reply(404),
-                    Reply(416),
+                    Reply(416, headers=("content-range",)),
                     Reply(503, "object_missing"),
                     *STORE,
                 ),
@@ -83,8 +119,21 @@ class FileRoutes:
         form: UploadForm = request.body
         purpose = read_purpose(await form.purpose())
         filename = await form.filename()
-        row = await self.files.upload(request.owner, purpose, filename, form.pieces(), form.size_at_most)
+        row = await self.files.upload(request.owner, purpose, filename, self._pieces(form), form.size_at_most)
         return responses.ok(_file(row))
+
+    async def _pieces(self, form: UploadForm) -> AsyncIterator[bytes]:
+        """The file's bytes. Refuses, after the last of them, an `expires_after` that does not hold here."""
+        if len(form.expires_after) == len(EXPIRES_AFTER):  # told before the file: it need not be received in vain
+            self._check_end(form)
+        async for piece in form.pieces():
+            yield piece
+        self._check_end(form)
+
+    def _check_end(self, form: UploadForm) -> None:
+        if form.expires_after:
+            wanted = read_object(ExpiresAfter, form.expires_after, "expires_after.")
+            wanted.check(self.files.retention_seconds, "expires_after")
 
     async def one(self, request: Request) -> Response:
         row = await self.files.find(request.path["id"], request.owner)

@@ -9,10 +9,10 @@ import asyncpg
 import attrs
 
 from common.quotes import job_id as job_id_of
-from common.wire import batches
+from common.wire import files
 from coordinatord.database.connections import Connection
 
-Purpose = batches.Purpose
+Purpose = files.Purpose
 Named = tuple[bytes, str]  # an upload's owner and content id
 
 UNATTACHED: Final = timedelta(seconds=300)  # what an upload lives until a job or a batch refers to it

@@ -87,7 +87,7 @@ class Dispatcher:
     async def _run(
         self, route: Route, texts: dict[str, str], scope: Scope, receive: Receive
     ) -> Response | StreamedResponse:
-        path: dict[str, Any] = {name: kind.read(texts[name], name) for name, kind in route.segments.items()}
+        path: dict[str, Any] = {name: one.kind.read(texts[name], name) for name, one in route.segments.items()}
         query = self._query(route, scope["query_string"])
         session = None
         if route.session or (route.session_with is not None and route.session_with in query):

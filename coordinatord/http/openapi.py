@@ -1,34 +1,92 @@
-"""/openapi.json, written from the routes' own declarations."""
+"""/openapi.json, written from the routes' own declarations, the shapes' sentences and the table of errors."""
 
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
-from common.wire.fields import Schema
-from common.wire.shapes import OMITTABLE, Error
+from common.wire import errors
+from common.wire.fields import Schema, example_of
+from common.wire.shapes import Error, ModelNotFound
+from common.wire.words import NOTHING, WORDS
+from coordinatord.http.openapi_schemas import Components, name_of
 from coordinatord.http.responses import Response
-from coordinatord.http.routing import Reply, Request, Route
+from coordinatord.http.routing import Parameter, Reply, Request, Route
 
-_REF: Final = "#/components/schemas/{name}"
+_JSON: Final = "application/json"
+
+TAGS: Final[Mapping[str, str]] = {
+    "Deployment": "Health, readiness, and what is signed for: chain id, contracts, fees.",
+    "Sessions": "A wallet signs a nonce and gets a bearer token, for files, batches, ops, asks and the poll.",
+    "Models": "The catalogue.",
+    "Jobs": "A client's jobs: ask the market, get a quote, post, follow, cancel.",
+    "Files": "Containers and results that are too large for a body, and the lines of batches. For their owner alone.",
+    "Batches": "Many jobs from one file of lines. For their owner alone.",
+    "Job book": "All jobs as the chain has them, and the poll of providers.",
+    "Provider operations": "What providers sign: claims, settles, fails, their identity, capacity and prices.",
+    "Providers": "The registries: providers, their asks, the floors under them, the escrow's allowlist.",
+    "Escrow": "The key that open orders are sealed to. A coordinator without one answers 403 `escrow_unavailable`.",
+}
+_ABOUT: Final = """\
+A coordinator of a market of sealed compute jobs that are settled on a chain.
+
+Bodies are JSON. Integers that may pass 32 bits are decimal strings in answers; requests take them as numbers up to \
+2^53 − 1 or as decimal strings. Hex has `0x` and lower case unless a member says otherwise. Times are Unix seconds. \
+Amounts are base units of the payment token, rates are base units per 10^6 units. Ignore members that you do not know.
+
+**402** is a quote or a plan, as asked for: no error, and not the x402 protocol. **409** says that the chain refuses \
+or would refuse: it is never a failure to reach the chain. Errors come as `{"error": {message, type, param, code}}`: \
+branch on `code`, then on `type`. Decide whether to send again by the header `x-svc-retryable`, never by the status."""
+_SESSION: Final = (
+    "`authorization: Bearer svc_sess_…`, from GET /auth/nonce and POST /auth/session. Where there is none, the route is"
+    " public, or the signatures in its body are the authority."
+)
 # Answers that any request may get, whatever its route.
 _EVERYWHERE: Final = (
     Reply(400),
-    Reply(404),
     Reply(429, "busy"),
+    Reply(431),
     Reply(500),
     Reply(503, "not_ready"),
 )
 _WITH_BODY: Final = (Reply(408), Reply(413, "body_too_large"))
 _WITH_FORM: Final = (Reply(408),)
-_REQUEST_ID: Final = {"x-request-id": {"schema": {"type": "string"}, "required": True}}
-_RETRYABLE: Final = {"x-svc-retryable": {"schema": {"type": "string", "enum": ["true", "false"]}}}
-_RETRY_AFTER: Final = {"retry-after": {"schema": {"type": "string", "pattern": "^[0-9]+$"}}}  # seconds
-_ETAG: Final = {"etag": {"schema": {"type": "string"}}}
-_PAGE: Final = {
-    "x-svc-page-truncated": {"schema": {"type": "string", "enum": ["true", "false"]}, "required": True},
-    "x-svc-next-offset": {"schema": {"type": "string", "pattern": "^[0-9]+$"}},
+
+
+def _header(about: str, schema: Schema, *, required: bool = False) -> Schema:
+    return {"description": about, "schema": schema, **({"required": True} if required else {})}
+
+
+_HEADERS: Final[Mapping[str, tuple[str, Schema]]] = {
+    "x-request-id": (
+        "RequestId",
+        _header("id of this request: tell it to the operator", {"type": "string"}, required=True),
+    ),
+    "date": ("Date", _header("time of the answer by the coordinator's clock (RFC 9110)", {"type": "string"})),
+    "x-svc-retryable true": (
+        "MayBeSentAgain",
+        _header("the same request may succeed later", {"type": "string", "enum": ["true"]}, required=True),
+    ),
+    "x-svc-retryable false": (
+        "MustChange",
+        _header("the request must change, or stop", {"type": "string", "enum": ["false"]}, required=True),
+    ),
+    "retry-after": ("RetryAfter", _header("seconds to wait", {"type": "string", "pattern": "^[0-9]+$"})),
+    "etag": ("ETag", _header("what to send as `if-none-match`, or `if-range`", {"type": "string"})),
+    "content-range": ("ContentRange", _header("which bytes these are, of how many", {"type": "string"}, required=True)),
+    "x-svc-page-truncated": (
+        "PageTruncated",
+        _header(
+            "`true` where the page was cut before it passed 4 MiB: go on from `x-svc-next-offset`",
+            {"type": "string", "enum": ["true", "false"]},
+            required=True,
+        ),
+    ),
+    "x-svc-next-offset": (
+        "NextOffset",
+        _header("`offset` of what comes next", {"type": "string", "pattern": "^[0-9]+$"}),
+    ),
 }
 
 
@@ -42,6 +100,8 @@ def openapi_route(routes: Sequence[Route]) -> Route:
     return Route(
         method="GET",
         path="/openapi.json",
+        id="getOpenapi",
+        tag="Deployment",
         about="This document",
         handler=serve,
         replies=(Reply(200, shape=dict),),
@@ -50,131 +110,175 @@ def openapi_route(routes: Sequence[Route]) -> Route:
 
 def describe(routes: Sequence[Route]) -> Schema:
     answered = {reply.shape for route in routes for reply in route.replies if reply.shape is not None} | {Error}
-    by_shape, components = _schemas(sorted(answered, key=_name_of))
+    components = Components(sorted(answered, key=name_of))
     paths: Schema = defaultdict(dict)
     for route in routes:
-        paths[route.path.replace("...", "")][route.method.lower()] = _operation(route, by_shape)
+        paths[route.path.replace("...", "")][route.method.lower()] = _operation(route, components)
+    headers = dict(_HEADERS.values())
     return {
         "openapi": "3.1.0",
-        "info": {"title": "coordinatord", "version": "1", "description": "A coordinator for sealed compute jobs"},
+        "info": {
+            "title": "Sealed-job coordinator",
+            "version": "1",
+            "description": _ABOUT,
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/", "description": "the coordinator that serves this document"}],
+        "tags": [{"name": name, "description": about} for name, about in TAGS.items()],
         "paths": paths,
         "components": {
-            "schemas": components,
-            "securitySchemes": {"session": {"type": "http", "scheme": "bearer"}},
+            "schemas": dict(sorted(components.schemas.items())),
+            "headers": headers,
+            "securitySchemes": {
+                "session": {"type": "http", "scheme": "bearer", "bearerFormat": "svc_sess_…", "description": _SESSION}
+            },
         },
+        "x-svc-errors": list(_error_table(routes)),
+        "x-svc-contract-errors": [
+            {"names": each.names, "said_of": each.said_of, "cause": each.cause, "remedy": each.remedy}
+            for each in errors.CONTRACT_ERRORS
+        ],
+        "x-svc-line-errors": [
+            {"code": code, "cause": cause, "remedy": remedy} for code, (cause, remedy) in errors.LINE_ERRORS.items()
+        ],
     }
 
 
-def _schemas(shapes: Sequence[Any]) -> tuple[dict[Any, Schema], Schema]:
-    """Schemas of the shapes, and the components that they refer to, as the coordinator fills them in: with its number
-    type, so that a generic shape goes by its plain name; and every member sent, but for those that are `Omittable`."""
-    schemas, components = msgspec.json.schema_components(shapes, ref_template=_REF)
-    plain = {name: _plain(component["title"]) for name, component in components.items()}
-    references = {_REF.format(name=name): _REF.format(name=named) for name, named in plain.items()}
-
-    def as_sent(schema: Any) -> Any:
-        if isinstance(schema, str):
-            return references.get(schema, schema)
-        if isinstance(schema, list):
-            return [as_sent(each) for each in schema]
-        if not isinstance(schema, dict):
-            return schema
-        sent = {name: as_sent(each) for name, each in schema.items()}
-        if sent.pop(OMITTABLE, False):
-            (sent,) = (variant for variant in sent["anyOf"] if variant != {"type": "null"})
-        return sent
-
-    def component(schema: Schema) -> Schema:
-        always = [name for name, member in schema["properties"].items() if OMITTABLE not in member]
-        sent: Schema = as_sent(schema)
-        for name in always:
-            sent["properties"][name].pop("default", None)
-        return {**sent, "title": _plain(sent["title"]), "required": always}
-
-    named = {plain[name]: component(schema) for name, schema in components.items()}
-    if len(named) != len(components):
-        raise AssertionError("two shapes of the API have the same name")
-    return dict(zip(shapes, map(as_sent, schemas), strict=True)), named
+def _error_table(routes: Sequence[Route]) -> Iterable[Schema]:
+    """Each error once: its statuses, whether the same request may be sent again, and what to do."""
+    statuses: dict[int | str, set[int]] = defaultdict(set)
+    for route in routes:
+        for reply in [*route.replies, *_everywhere(route)]:
+            if reply.status >= 400 and (reply.shape is None or reply.code is not None):
+                statuses[reply.status if reply.code is None else reply.code].add(reply.status)
+    statuses |= {405: {405}, 505: {505}}  # of no route: they are answered before one is known
+    for key, error in [*errors.UNCODED.items(), *errors.CODED.items()]:
+        yield {
+            "code": "the transaction's hash" if key == errors.TX_HASH else error.code,
+            "types": error.types,
+            "statuses": sorted(statuses[key]),
+            "retryable": statuses[key] <= {429, 503},
+            "cause": error.cause,
+            "remedy": error.remedy,
+        }
 
 
-def _name_of(shape: Any) -> str:
-    return _plain(getattr(shape, "__origin__", shape).__name__)
+def is_error(reply: Reply) -> bool:
+    return reply.status >= 400 and reply.shape is None
 
 
-def _plain(name: str) -> str:
-    """The component's name for a class: without its parameters, and without the suffix that sets it apart from the
-    class of the same thing elsewhere."""
-    return name.partition("[")[0].removesuffix("Shape")
+def _everywhere(route: Route) -> tuple[Reply, ...]:
+    if route.body is not None:
+        return (*_EVERYWHERE, *_WITH_BODY)
+    return (*_EVERYWHERE, *_WITH_FORM) if route.form is not None else _EVERYWHERE
 
 
-def _operation(route: Route, by_shape: dict[Any, Schema]) -> Schema:
+# Operations.
+
+
+def _operation(route: Route, components: Components) -> Schema:
     operation: Schema = {
+        "operationId": route.id,
+        "tags": [route.tag],
         "summary": route.about,
-        "operationId": f"{route.method.lower()} {route.path}",
+        "description": route.details or f"{route.about}.",
         "parameters": [
-            *(
-                {"name": name, "in": "path", "required": True, "schema": kind.schema()}
-                for name, kind in route.segments.items()
-            ),
-            *(
-                {
-                    "name": name,
-                    "in": "query",
-                    "required": parameter.required,
-                    "description": parameter.about,
-                    "schema": parameter.kind.schema(),
-                }
-                for name, parameter in route.query.items()
-            ),
-            *(
-                {"name": name, "in": "header", "description": parameter.about, "schema": parameter.kind.schema()}
-                for name, parameter in route.headers.items()
-            ),
+            *(_parameter(name, "path", one, required=True) for name, one in route.segments.items()),
+            *(_parameter(name, "query", one, required=one.required) for name, one in route.query.items()),
+            *(_parameter(name, "header", one, required=False) for name, one in route.headers.items()),
         ],
-        "responses": _responses(route, by_shape),
+        "responses": _responses(route, components),
+        "security": [{"session": []}] if route.session else [{}, {"session": []}] if route.session_with else [],
     }
     if route.body is not None:
-        content = {"application/json": {"schema": route.body.schema()}}
-        operation["requestBody"] = {"required": True, "content": content}
+        examples = {name: {"value": value} for name, value in route.body.examples().items()}
+        content = {_JSON: {"schema": route.body.schema(), "examples": examples}}
+        limit = f"At most {route.body.limit:,} bytes."
+        operation["requestBody"] = {"required": True, "description": limit, "content": content}
     if route.form is not None:
-        form = {"type": "object", "properties": dict(route.form.parts), "required": list(route.form.parts)}
-        operation["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": form}}}
-    if route.session:
-        operation["security"] = [{"session": []}]
-    elif route.session_with is not None:
-        operation["security"] = [{}, {"session": []}]
+        form = {"type": "object", "properties": dict(route.form.parts), "required": list(route.form.required)}
+        operation["requestBody"] = {
+            "required": True,
+            "description": "A form, read as it comes: `purpose` before `file`.",
+            "content": {"multipart/form-data": {"schema": form}},
+        }
     return operation
 
 
-def _responses(route: Route, by_shape: dict[Any, Schema]) -> Schema:
-    replies = [
-        *route.replies,
-        *_EVERYWHERE,
-        *(_WITH_BODY if route.body is not None else ()),
-        *(_WITH_FORM if route.form is not None else ()),
-    ]
+def _parameter(name: str, where: str, one: Parameter, *, required: bool) -> Schema:
+    about = one.about or WORDS[name].about
+    described = {"name": name, "in": where, "required": required, "description": about, "schema": one.kind.schema()}
+    if required or one.example is not NOTHING:
+        described["example"] = example_of(one.kind, name, one.example)
+    return described
+
+
+def _responses(route: Route, components: Components) -> Schema:
     by_status: dict[int, list[Reply]] = defaultdict(list)
-    for reply in replies:
-        by_status[reply.status].append(reply)
+    for reply in [*route.replies, *_everywhere(route)]:
+        if reply not in by_status[reply.status]:
+            by_status[reply.status].append(reply)
     responses: Schema = {}
     for status, several in sorted(by_status.items()):
-        bodies = {reply.shape if reply.shape is not None else Error for reply in several}
-        variants = [by_shape[shape] for shape in sorted(bodies, key=_name_of)]
-        codes = sorted({reply.code for reply in several if reply.code is not None})
-        responses[str(status)] = {
-            "description": f"codes: {', '.join(codes)}" if codes else "see the schema",
-            "headers": {**_REQUEST_ID, **_headers_of(route, status)},
-            "content": {"application/json": {"schema": variants[0] if len(variants) == 1 else {"anyOf": variants}}},
+        shaped = [reply for reply in several if reply.shape is not None]
+        refused = [reply for reply in several if is_error(reply)]
+        examples = {name_of(reply.shape): components.example(reply.shape, reply.example) for reply in shaped}
+        variants = [components.of(reply.shape) for reply in shaped]
+        if refused:
+            variants.append(components.error(route.id, status, refused))
+            one = errors.named(refused[0].status, refused[0].code)
+            body = {"message": one.cause, "type": one.types[0], "param": None, "code": one.code}
+            if refused[0].code == errors.TX_HASH:
+                body["code"] = WORDS["tx_hash"].example
+            examples["Error"] = {"error": body}
+        content = {
+            _JSON: {
+                "schema": variants[0] if len(variants) == 1 else {"anyOf": variants},
+                "examples": {name: {"value": value} for name, value in examples.items()},
+            }
         }
-        if media := [kind for reply in several for kind in reply.media]:
-            responses[str(status)]["content"] = {kind: {} for kind in media}
+        media = {kind: {"schema": {"type": "string", "format": "binary"}} for reply in several for kind in reply.media}
+        responses[str(status)] = {
+            "description": _said_of(several),
+            "headers": _headers_of(route, status, several),
+            "content": media or content,
+        }
     if route.kept_while_index_stands:
-        headers = {**_REQUEST_ID, **_ETAG, **(_PAGE if route.paged else {})}
-        responses["304"] = {"description": "the index has not moved since", "headers": headers}
+        names = [
+            "x-request-id",
+            "date",
+            "etag",
+            *(["x-svc-page-truncated", "x-svc-next-offset"] if route.paged else []),
+        ]
+        responses["304"] = {"description": "The index has not moved since `if-none-match`.", "headers": _headers(names)}
     return responses
 
 
-def _headers_of(route: Route, status: int) -> Schema:
-    if status >= 400:
-        return {**_RETRYABLE, **(_RETRY_AFTER if status in (429, 503) else {})}
-    return {**(_ETAG if route.kept_while_index_stands else {}), **(_PAGE if route.paged else {})}
+def _said_of(replies: Sequence[Reply]) -> str:
+    """Sentences of the answers, and a line for each error."""
+    about = [f"{reply.about}." for reply in replies if reply.about]
+    lines = []
+    for reply in filter(is_error, replies):
+        error = errors.named(reply.status, reply.code)
+        name = f"`{error.code}`" if error.code is not None else "the transaction's hash"
+        if reply.code != errors.TX_HASH and error.code is None:
+            name = "no code" if error.types == ("invalid_request_error",) else f"`{error.types[0]}`, no code"
+        lines.append(f"- {name}: {error.cause}. Then: {error.remedy}.")
+    return "\n".join([*about, *lines])
+
+
+def _headers_of(route: Route, status: int, replies: Sequence[Reply]) -> Schema:
+    names = ["x-request-id", "date", *(name for reply in replies for name in reply.headers)]
+    if status >= 400 and any(reply.shape is not ModelNotFound for reply in replies):
+        names.append(f"x-svc-retryable {'true' if status in (429, 503) else 'false'}")
+    if status in (429, 503):
+        names.append("retry-after")
+    if status < 400 and route.kept_while_index_stands:
+        names.append("etag")
+    if status < 400 and route.paged:
+        names += ["x-svc-page-truncated", "x-svc-next-offset"]
+    return _headers(names)
+
+
+def _headers(names: Iterable[str]) -> Schema:
+    return {name.split()[0]: {"$ref": f"#/components/headers/{_HEADERS[name][0]}"} for name in names}

@@ -10,7 +10,9 @@ from starlette.datastructures import Headers
 
 from common.refusal import Refused
 from common.wire import limits
-from common.wire.fields import Decimal, Kind, Schema, object_schema, read_object
+from common.wire.errors import TX_HASH, contract_errors
+from common.wire.fields import Decimal, Kind, Schema, object_example, object_schema, read_object
+from common.wire.words import NOTHING
 from coordinatord.base.errors import SessionRow
 from coordinatord.database.batched_reads import Snapshot
 from coordinatord.http.responses import Response
@@ -43,30 +45,42 @@ Handler = Callable[[Request], Awaitable[Response | StreamedResponse]]
 
 @attrs.frozen(slots=True)
 class Parameter:
-    """A query parameter."""
+    """A variable segment of the path, a query parameter or a header. Its sentence is that of `WORDS` unless it has its
+    own; an optional one with an `example` is part of the route's example."""
 
     kind: Kind[Any]
     about: str = ""
     required: bool = False
+    example: Any = NOTHING
 
 
 @attrs.frozen(slots=True)
 class Body:
-    """A JSON body: how large, how it is read, and its schema."""
+    """A JSON body: how large, how it is read, its schema, and examples by name."""
 
     limit: int
     read: Callable[[Mapping[str, object]], Any]
     schema: Callable[[], Schema]
+    examples: Callable[[], Mapping[str, Any]]
 
     @classmethod
     def of(cls, shape: type[Any], limit: int = limits.PLAIN_BODY) -> "Body":
-        return cls(limit, lambda values: read_object(shape, values), lambda: object_schema(shape))
+        return cls(
+            limit,
+            lambda values: read_object(shape, values),
+            lambda: object_schema(shape),
+            lambda: {"example": object_example(shape)},
+        )
 
     @classmethod
     def any_of(
-        cls, shapes: list[type[Any]], read: Callable[[Mapping[str, object]], Any], limit: int = limits.PLAIN_BODY
+        cls,
+        shapes: list[type[Any]],
+        read: Callable[[Mapping[str, object]], Any],
+        examples: Callable[[], Mapping[str, Any]],
+        limit: int = limits.PLAIN_BODY,
     ) -> "Body":
-        return cls(limit, read, lambda: {"anyOf": [object_schema(shape) for shape in shapes]})
+        return cls(limit, read, lambda: {"anyOf": [object_schema(shape) for shape in shapes]}, examples)
 
 
 @attrs.frozen(slots=True)
@@ -74,27 +88,37 @@ class Form:
     """A multipart/form-data body, handed to the handler as an UploadForm: schemas of its parts."""
 
     parts: Mapping[str, Schema]
+    required: tuple[str, ...]
 
 
 @attrs.frozen(slots=True)
 class Reply:
-    """An answer that the route may give. `code` tells errors of one status apart; `shape` is a body of its own;
-    `media` are the types of a body that is no JSON."""
+    """An answer that the route may give.
+
+    `code` tells errors of one status apart: a code or, for an error without one, its type. `shape` is a body of its
+    own, `about` the sentence on it, `example` where its example differs from what its members make up. `media` are the
+    types of a body that is no JSON; `headers` those that this answer alone has."""
 
     status: int
     code: str | None = None
     shape: Any = None
     media: tuple[str, ...] = ()
+    about: str = ""
+    example: Any = attrs.field(default=NOTHING, hash=False)
+    headers: tuple[str, ...] = ()
 
 
 @attrs.frozen(slots=True, kw_only=True)
 class Route:
     method: Method
     path: str  # `{name}` is one segment, `{name...}` the rest
+    id: str  # the operation's name, from which generators make a function's
+    tag: str  # one of the document's
     about: str
+    details: str = ""
     handler: Handler
     replies: tuple[Reply, ...]
-    segments: Mapping[str, Kind[Any]] = attrs.field(factory=dict)
+    segments: Mapping[str, Parameter] = attrs.field(factory=dict)
     query: Mapping[str, Parameter] = attrs.field(factory=dict)
     headers: Mapping[str, Parameter] = attrs.field(factory=dict)  # by names in lower case
     body: Body | None = None
@@ -114,10 +138,15 @@ def malformed(*codes: str | None) -> tuple[Reply, ...]:
     return tuple(Reply(400, code) for code in (None, *codes))
 
 
+def refused_by_chain(*calls: str) -> tuple[Reply, ...]:
+    """The contract errors that these calls meet, and one that is not known here."""
+    return tuple(Reply(409, name) for name in (None, *contract_errors(*calls)))
+
+
 INDEX: Final = (Reply(503, "not_ready"),)
 """Every index-backed route."""
 
-CHAIN: Final = (Reply(503, "chain_unreachable"), Reply(503, "rate_limited"))
+CHAIN: Final = (Reply(503, "chain_unreachable"), Reply(503, "rate_limited"), Reply(503, "endpoint_refused"))
 """Every route that reads the chain, beside the code of its read."""
 
 RELAY: Final = (
@@ -126,10 +155,9 @@ RELAY: Final = (
     Reply(503, "relayer_funds"),
     Reply(503, "nonce_conflict"),
     Reply(503, "rpc_internal"),
-    Reply(503, "endpoint_refused"),
     Reply(503, "relay_queue_full"),
     Reply(503, "relay_queue_timeout"),
-    Reply(504, "transaction hash"),
+    Reply(504, TX_HASH),
 )
 """Every route that relays."""
 
@@ -138,8 +166,13 @@ STORE: Final = (Reply(503, "store_unavailable"), Reply(503, "store_rejected"))
 
 
 PAGE: Final = {
-    "limit": Parameter(Decimal(32, 1, limits.LARGEST_PAGE), f"at most so many (default {limits.DEFAULT_PAGE})"),
-    "offset": Parameter(Decimal(32, 0, limits.LARGEST_OFFSET), "after so many (default 0)"),
+    "limit": Parameter(
+        Decimal(32, 1, limits.LARGEST_PAGE),
+        f"at most so many, 1 to {limits.LARGEST_PAGE} (default {limits.DEFAULT_PAGE})",
+    ),
+    "offset": Parameter(
+        Decimal(32, 0, limits.LARGEST_OFFSET), f"pass over so many, 0 to {limits.LARGEST_OFFSET} (default 0)"
+    ),
 }
 """The parameters of every paged route."""
 
@@ -242,25 +275,38 @@ _MOST: Final = 64
 def read_query(raw: bytes, parameters: Mapping[str, Parameter]) -> dict[str, Any]:
     """The parameters present, each as its declaration reads it."""
     texts = _split(raw) if raw else {}
-    values = {}
+    values: dict[str, Any] = {}
+    faults: list[Refused] = []
     for name, parameter in parameters.items():
         text = texts.get(name, "")
         if text:
-            values[name] = parameter.kind.read(text, name)
+            _read_into(values, faults, name, parameter, text)
         elif parameter.required:
-            raise Refused(f"{name} is required", name)
+            faults.append(Refused(f"{name} is required", name))
+    if faults:
+        raise Refused.together(faults)
     return values
+
+
+def _read_into(values: dict[str, Any], faults: list[Refused], name: str, parameter: Parameter, text: str) -> None:
+    try:
+        values[name] = parameter.kind.read(text, name)
+    except Refused as fault:
+        faults.append(fault)
 
 
 def read_headers(headers: Headers, parameters: Mapping[str, Parameter]) -> dict[str, Any]:
     """The same of request headers that a route declares."""
-    values = {}
+    values: dict[str, Any] = {}
+    faults: list[Refused] = []
     for name, parameter in parameters.items():
         texts = headers.getlist(name)
         if len(texts) > 1:
-            raise Refused(f"{name} appears more than once", name)
-        if texts and texts[0]:
-            values[name] = parameter.kind.read(texts[0], name)
+            faults.append(Refused(f"{name} appears more than once", name))
+        elif texts and texts[0]:
+            _read_into(values, faults, name, parameter, texts[0])
+    if faults:
+        raise Refused.together(faults)
     return values
 
 

@@ -22,7 +22,8 @@ from coordinatord.base.errors import Retryable
 from coordinatord.http import responses
 from coordinatord.http.bodies import BodyBudget, BudgetShare, CallerGone, Unacceptable, refuse_encoded
 
-# multipart/form-data as uploads send it, read as it comes: the field `purpose`, then one file.
+# multipart/form-data as uploads send it, read as it comes: the field `purpose`, then one file; and anywhere the fields
+# `expires_after[...]`.
 #
 # Nothing of it is kept: the file's bytes are handed on as they arrive. What the form holds after the file decides
 # whether it was well-formed, so a reader must take `pieces` to their end before it believes any of them.
@@ -32,6 +33,7 @@ _MOST_HEADERS: Final = 8
 _LONGEST_HEADER: Final = 2048
 _LONGEST_FIELD: Final = 64
 _LONGEST_NAME: Final = 255
+EXPIRES_AFTER: Final = {"expires_after[anchor]": "anchor", "expires_after[seconds]": "seconds"}
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
@@ -125,7 +127,9 @@ class FormParser:
 
 
 class UploadForm:
-    """The form of one upload, from the pieces of its body. Read `purpose`, then `filename`, then `pieces`."""
+    """The form of one upload, from the pieces of its body. Read `purpose`, then `filename`, then `pieces`.
+
+    `expires_after` is asked of the form's own `expires_after[...]`, by their names, when its end has come."""
 
     def __init__(
         self, boundary: bytes, body: AsyncIterator[bytes], most_bytes: int, declared: int | None = None
@@ -134,26 +138,19 @@ class UploadForm:
         self._parser = FormParser(boundary)
         self._events = self._read(body)
         self._most = most_bytes
+        self.expires_after: dict[str, str] = {}
         self.size_at_most = most_bytes if declared is None else min(declared, most_bytes)
 
     async def purpose(self) -> str:
-        """The first part of the form."""
-        part = await self._next_part("purpose")
+        """The first part of the form, but for `expires_after[...]`."""
+        part = await self._next_field("purpose")
         if part.name != "purpose":
             raise Refused("purpose must be there, before the file", "purpose")
-        value = b""
-        async for event in self._events:
-            if isinstance(event, PartEnds):
-                break
-            if isinstance(event, PartData):
-                value += event.data
-            if len(value) > _LONGEST_FIELD:
-                raise Refused("purpose is too long", "purpose", "invalid_purpose")
-        return _text(value)
+        return await self._field("purpose", "invalid_purpose")
 
     async def filename(self) -> str:
-        """Of the second part, which must be the file."""
-        part = await self._next_part("file")
+        """Of the file, which is the second part, but for `expires_after[...]`."""
+        part = await self._next_field("file")
         if part.name != "file":
             raise _unexpected(part)
         if part.filename is None:
@@ -172,8 +169,32 @@ class UploadForm:
                     raise FileTooLarge
                 yield event.data
         async for event in self._events:
-            if isinstance(event, PartBegins):
+            if isinstance(event, PartBegins) and event.name in EXPIRES_AFTER:
+                await self._note(event)
+            elif isinstance(event, PartBegins):
                 raise _unexpected(event)
+
+    async def _next_field(self, wanted: str) -> PartBegins:
+        while (part := await self._next_part(wanted)).name in EXPIRES_AFTER:
+            await self._note(part)
+        return part
+
+    async def _note(self, part: PartBegins) -> None:
+        if EXPIRES_AFTER[part.name] in self.expires_after:
+            raise Refused(f"the form has more than one part {part.name}", part.name)
+        self.expires_after[EXPIRES_AFTER[part.name]] = await self._field(part.name)
+
+    async def _field(self, name: str, code: str | None = None) -> str:
+        """The text of the part that has begun."""
+        value = b""
+        async for event in self._events:
+            if isinstance(event, PartEnds):
+                break
+            if isinstance(event, PartData):
+                value += event.data
+            if len(value) > _LONGEST_FIELD:
+                raise Refused(f"{name} must be at most {_LONGEST_FIELD} bytes", name, code)
+        return _text(value)
 
     async def _next_part(self, wanted: str) -> PartBegins:
         async for event in self._events:
@@ -207,7 +228,7 @@ def _text(raw: bytes) -> str:
 def _unexpected(part: PartBegins) -> Refused:
     if part.name in ("purpose", "file"):
         return Refused(f"the form has more than one part {part.name}", part.name)
-    return Refused("the form has a part that is neither purpose nor file", part.name[:_LONGEST_FIELD])
+    return Refused("the form has a part that is none of purpose, file and expires_after[…]", part.name[:_LONGEST_FIELD])
 
 
 def _malformed() -> Refused:

@@ -34,8 +34,10 @@ class QuotedAsk:
 
 @attrs.frozen(slots=True)
 class SnapshotBody:
-    provider_id: int = wire(UINT32)
-    signed_at: int = wire(UINT64, "newer than the provider's latest, at most an hour ahead")
+    provider_id: int = wire(UINT32, "id of the provider that the signer operates")
+    signed_at: int = wire(
+        UINT64, "time that is signed along, in Unix seconds: newer than the latest snapshot, at most 3600 s ahead"
+    )
     quotes: tuple[QuotedAsk, ...] = wire(Several(Nested(QuotedAsk), MOST_QUOTES))
 
 

@@ -16,6 +16,7 @@ from common.refusal import Refused
 from common.secp256k1 import recover
 from common.wire import limits
 from common.wire.fields import BYTES32, SIGNATURE, UINT32, UINT64, Base64, Choice, HexUpTo, Text, read_object, wire
+from common.wire.worked_order import SETTLE_SIGNATURE
 from coordinatord.base.clock import ISSUED_WITHIN, Clock, is_fresh
 from coordinatord.base.errors import NotSigned, WouldRefuse
 from coordinatord.book import leases_sql
@@ -34,12 +35,13 @@ from coordinatord.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, 
 from coordinatord.relayer.role import require_role
 
 LONGEST_EVIDENCE: Final = limits.EVIDENCE_BYTES
-_SIGNED = "the provider wallet's signature over the op"
+_SIGNED = "the provider wallet's signature over the op's message"
+_INCREASING = "time that is signed along, in Unix seconds: greater than that of the last one, at most 3600 s ahead"
 
 
 @attrs.frozen(slots=True)
 class ClaimOp:
-    op: str = wire(Choice(("claim",)))
+    op: str = wire(Choice(("claim",)), "`claim`: take the job; its payment goes into the registry")
     job_id: bytes = wire(BYTES32)
     issued_at: int = wire(UINT64)
     signature: bytes = wire(SIGNATURE, _SIGNED)
@@ -47,18 +49,22 @@ class ClaimOp:
 
 @attrs.frozen(slots=True)
 class SettleOp:
-    op: str = wire(Choice(("settle",)))
+    op: str = wire(Choice(("settle",)), "`settle`: end the job with its result")
     job_id: bytes = wire(BYTES32)
-    completion_tok: int = wire(UINT32)
+    completion_tok: int = wire(UINT32, "output units that are charged for, at most the job's `units_out`")
     issued_at: int = wire(UINT64)
-    signature: bytes = wire(SIGNATURE, _SIGNED)
-    result: bytes | None = wire(Base64(INLINE_BYTES), "the sealed result, not empty", optional=True)
-    result_cid: str | None = wire(Text(CID_CHARACTERS), "a result upload of this session", optional=True)
+    signature: bytes = wire(SIGNATURE, _SIGNED, example=SETTLE_SIGNATURE)
+    result: bytes | None = wire(Base64(INLINE_BYTES), optional=True)
+    result_cid: str | None = wire(
+        Text(CID_CHARACTERS),
+        "`svc.cid` of a `result` upload of this session's address, in place of `result`",
+        optional=True,
+    )
 
 
 @attrs.frozen(slots=True)
 class FailOp:
-    op: str = wire(Choice(("fail",)))
+    op: str = wire(Choice(("fail",)), "`fail`: end the job without a result; its payment goes back")
     job_id: bytes = wire(BYTES32)
     issued_at: int = wire(UINT64)
     signature: bytes = wire(SIGNATURE, _SIGNED)
@@ -66,18 +72,20 @@ class FailOp:
 
 @attrs.frozen(slots=True)
 class SetIdentityOp:
-    op: str = wire(Choice(("set_identity",)))
-    box_key: bytes = wire(BYTES32, "X25519 key that designated orders are sealed to")
-    evidence: bytes = wire(HexUpTo(LONGEST_EVIDENCE))
-    issued_at: int = wire(UINT64)
+    op: str = wire(Choice(("set_identity",)), "`set_identity`: publish the box key, and evidence")
+    box_key: bytes = wire(BYTES32)
+    evidence: bytes = wire(
+        HexUpTo(LONGEST_EVIDENCE), "evidence of identity, at most 32,768 bytes; `0x` for none", example="0x"
+    )
+    issued_at: int = wire(UINT64, _INCREASING)
     signature: bytes = wire(SIGNATURE, _SIGNED)
 
 
 @attrs.frozen(slots=True)
 class RequestCapacityOp:
-    op: str = wire(Choice(("request_capacity",)))
+    op: str = wire(Choice(("request_capacity",)), "`request_capacity`: ask for jobs at a time")
     n: int = wire(UINT32)
-    issued_at: int = wire(UINT64)
+    issued_at: int = wire(UINT64, _INCREASING)
     signature: bytes = wire(SIGNATURE, _SIGNED)
 
 

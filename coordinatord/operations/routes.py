@@ -8,14 +8,15 @@ from common.artifacts import decode_error
 from common.scalars import hex_of
 from common.wire import limits
 from common.wire import providers as shapes
-from common.wire.fields import ADDRESS, BYTES32, wire
+from common.wire.fields import ADDRESS, BYTES32, object_example, wire
 from common.wire.shapes import OMITTED
+from common.wire.words import WORDS
 from coordinatord.base.errors import NotSigned, SessionRow, WouldRefuse
 from coordinatord.book.reads import PostedJobs
 from coordinatord.chain.registries import JobRegistry
 from coordinatord.http import responses
 from coordinatord.http.responses import Response
-from coordinatord.http.routing import CHAIN, RELAY, STORE, Body, Reply, Request, Route, malformed
+from coordinatord.http.routing import CHAIN, RELAY, STORE, Body, Reply, Request, Route, malformed, refused_by_chain
 from coordinatord.operations import asks, ops
 from coordinatord.operations.asks import Asks, AsksBody
 from coordinatord.operations.ops import OPS, Ops, read_op
@@ -76,7 +77,11 @@ def asks_published(outcome: asks.PublishOutcome) -> Response:
 @attrs.frozen(slots=True)
 class SimulateBody:
     job_id: bytes = wire(BYTES32)
-    address: bytes = wire(ADDRESS, "the provider's wallet")
+    address: bytes = wire(ADDRESS, "the provider's wallet", example=WORDS["operator"].example)
+
+
+def _examples() -> dict[str, object]:
+    return {op: object_example(shape, "result_cid") for op, shape in OPS.items()}
 
 
 @attrs.frozen(slots=True)
@@ -91,48 +96,64 @@ class OperationRoutes:
             Route(
                 method="POST",
                 path="/evm/ops",
-                about="Relay one signed op of a provider",
+                id="runOp",
+                tag="Provider operations",
+                about="Claim, settle or fail a job, publish an identity, ask for capacity: one signed op",
+                details=(
+                    "The signature is the authority, the session may be any address's. The op is tried on the chain,"
+                    " sent, and waited for. `claim`, `settle` and `fail` are signed with an `issued_at` within 600 s of"
+                    " now; `set_identity` and `request_capacity` with one greater than the last. The same op again"
+                    " joins the one under way."
+                ),
                 handler=self.run,
-                body=Body.any_of(list(OPS.values()), read_op, limits.ORDER_BODY),
+                body=Body.any_of(list(OPS.values()), read_op, _examples, limits.ORDER_BODY),
                 session=True,
                 replies=(
-                    Reply(201, shape=shapes.OpDoneShape),
+                    Reply(201, shape=shapes.OpDoneShape, about="The op is mined"),
                     *malformed("result_required", "result_ambiguous", "unknown_result"),
                     Reply(401, "invalid_session"),
-                    Reply(403),
-                    Reply(409, shape=shapes.OpRefused),
+                    Reply(403, "invalid_op_signature"),
+                    Reply(409, shape=shapes.OpRefused, about="The chain refuses the op: nothing took effect"),
                     *RELAY,
                     *STORE,
                     Reply(503, "provider_id_read"),
                     Reply(503, "claim_simulate_read"),
                     Reply(503, "job_read"),
-                    Reply(503, "not_ready"),
                 ),
             ),
             Route(
                 method="POST",
                 path="/evm/simulate/claim",
-                about="Whether the chain would let this provider claim this job",
+                id="simulateClaim",
+                tag="Provider operations",
+                about="Tell whether the chain would let this provider claim this job",
+                details="Costs nothing. Payment, signature and time are not looked at.",
                 handler=self.simulate_claim,
                 body=Body.of(SimulateBody),
                 replies=(
-                    Reply(200, shape=shapes.ClaimAccepted),
-                    Reply(200, shape=shapes.ClaimRefused),
+                    Reply(200, shape=shapes.ClaimAccepted, about="It would"),
+                    Reply(200, shape=shapes.ClaimRefused, about="It would not, and why"),
                     *malformed(),
                     *CHAIN,
+                    Reply(503, "rpc_internal"),
                     Reply(503, "claim_simulate_read"),
-                    Reply(503, "not_ready"),
                 ),
             ),
             Route(
                 method="PUT",
                 path="/evm/asks",
+                id="publishAsks",
+                tag="Provider operations",
                 about="Publish a provider's signed prices",
+                details=(
+                    "Prices by model and window; both rates 0 withdraw one, those not named stay as they are. Answered"
+                    " when the transaction is mined."
+                ),
                 handler=self.publish,
                 body=Body.of(AsksBody, limits.ASKS_BODY),
                 session=True,
                 replies=(
-                    Reply(200, shape=shapes.PublishedShape),
+                    Reply(200, shape=shapes.PublishedShape, about="The prices are published"),
                     *malformed(),
                     Reply(401, "invalid_session"),
                     Reply(403, "invalid_signature"),
@@ -140,7 +161,7 @@ class OperationRoutes:
                     Reply(403, "provider_mismatch"),
                     Reply(409, "stale_snapshot"),
                     Reply(409, "superseded"),
-                    Reply(409, "contract error"),
+                    *refused_by_chain("asks"),
                     *RELAY,
                     Reply(503, "publication_skipped"),
                     Reply(503, "provider_id_read"),

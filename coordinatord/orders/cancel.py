@@ -70,7 +70,7 @@ class Endings:
 
 @attrs.frozen(slots=True)
 class CancelBody:
-    issued_at: int = wire(UINT64, f"Unix seconds, within ±{ISSUED_WITHIN} of the coordinator's clock")
+    issued_at: int = wire(UINT64)
     signature: bytes = wire(SIGNATURE, "the owner's Cancel signature")
 
 

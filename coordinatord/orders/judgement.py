@@ -51,7 +51,7 @@ class MarketProbe:
     sla_secs: int = wire(UINT32)
     units_in: int = wire(UINT32)
     units_out: int = wire(UINT32)
-    designated: int = wire(UINT32, "only this provider", optional=True, default=0)
+    designated: int = wire(UINT32, "id of the one provider that is asked; 0 for all", optional=True, default=0)
 
 
 @attrs.frozen(slots=True)
@@ -59,22 +59,26 @@ class OrderBody(Order):
     """An order that its owner signed; with `auth_sig`, `amount` and a container it is to be posted. (It is the order
     itself, as the wire names its fields: a second object for every line of a batch would say the same.)"""
 
-    c: bytes = wire(BYTES32, "commitment to the sealed container")
+    c: bytes = wire(BYTES32)
     model_id: int = wire(UINT32)
     sla_secs: int = wire(UINT32)
-    rate_in: int = wire(UINT128, "price per 10^6 units, in base units of the payment token")
-    rate_out: int = wire(UINT128, "price per 10^6 units, in base units of the payment token")
+    rate_in: int = wire(UINT128)
+    rate_out: int = wire(UINT128)
     units_in: int = wire(UINT32)
     units_out: int = wire(UINT32)
-    designated: int = wire(UINT32, "0, or the provider the job is reserved for")
-    expires_at: int = wire(UINT64, "Unix seconds, at most a day ahead")
-    owner: bytes = wire(ADDRESS, "owner and payer")
-    job_id: bytes = wire(BYTES32, "keccak256(owner ‖ c)")
+    designated: int = wire(UINT32)
+    expires_at: int = wire(
+        UINT64, "last second in which the job may be claimed, in Unix seconds: at most 86400 s ahead"
+    )
+    owner: bytes = wire(ADDRESS)
+    job_id: bytes = wire(BYTES32)
     signature: bytes = wire(SIGNATURE, "the owner's Order signature")
-    auth_sig: bytes | None = wire(SIGNATURE, "the owner's ReceiveWithAuthorization signature", optional=True)
-    amount: int | None = wire(UINT256, "the quoted amount", optional=True)
-    container: bytes | None = wire(Base64(INLINE_BYTES), "the sealed container", optional=True)
-    container_cid: str | None = wire(Text(CID_CHARACTERS), "an input upload by the owner", optional=True)
+    auth_sig: bytes | None = wire(SIGNATURE, optional=True)
+    amount: int | None = wire(UINT256, "the quoted amount, in base units of the payment token", optional=True)
+    container: bytes | None = wire(Base64(INLINE_BYTES), optional=True)
+    container_cid: str | None = wire(
+        Text(CID_CHARACTERS), "`svc.cid` of an `input` upload by the owner, in place of `container`", optional=True
+    )
 
     def quote(self, terms: Terms) -> Quote:
         return quotes.quote(self.rate_in, self.rate_out, self.units_in, self.units_out, terms)

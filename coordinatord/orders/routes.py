@@ -7,9 +7,10 @@ import attrs
 from common.address_book import AddressBook
 from common.scalars import hex_of
 from common.wire import jobs, limits, market
-from common.wire.fields import BYTES32
+from common.wire.fields import BYTES32, object_example
 from common.wire.shapes import Digits
 from common.wire.states import job_status
+from common.wire.words import WORDS
 from coordinatord.base.errors import NoSuchObject, WouldRefuse
 from coordinatord.book.candidates_sql import LiveAsk
 from coordinatord.book.reads import IndexReads
@@ -17,7 +18,18 @@ from coordinatord.book.sql import JobRow
 from coordinatord.database.batched_reads import Snapshot
 from coordinatord.http import responses
 from coordinatord.http.responses import Response
-from coordinatord.http.routing import INDEX, RELAY, STORE, Body, Reply, Request, Route, malformed
+from coordinatord.http.routing import (
+    INDEX,
+    RELAY,
+    STORE,
+    Body,
+    Parameter,
+    Reply,
+    Request,
+    Route,
+    malformed,
+    refused_by_chain,
+)
 from coordinatord.orders import cancel, submission
 from coordinatord.orders.cancel import CancelBody, Cancels
 from coordinatord.orders.judgement import MarketProbe, OrderBody, read_submission
@@ -116,6 +128,14 @@ def cancelled(job_id: bytes, outcome: cancel.CancelOutcome) -> Response:
     return responses.relayed(outcome, f"GET /v1/jobs/{hex_of(job_id)}")
 
 
+def _examples() -> dict[str, object]:
+    return {
+        "probe": object_example(MarketProbe, "designated"),
+        "quote": object_example(OrderBody, "auth_sig", "amount", "container", "container_cid"),
+        "submission": object_example(OrderBody, "container_cid"),
+    }
+
+
 _REFUSALS = (
     "cap_overflow",
     "invalid_order_signature",
@@ -143,16 +163,30 @@ class OrderRoutes:
             Route(
                 method="POST",
                 path="/v1/jobs",
-                about="Ask the market (without rates), get a quote (with rates), or post a job (with auth_sig)",
+                id="postJob",
+                tag="Jobs",
+                about="Ask the market, get a quote, or post a job",
+                details=(
+                    "One body in three modes. Without `rate_in` and `rate_out` it is a question to the market"
+                    " (`probe`): 402 with every live ask. With the signed order (`quote`): 402 with the price and the"
+                    " payment to sign. With `auth_sig`, `amount` and a container too (`submission`): the job is posted,"
+                    " 201. The quote is answered before model, window and payer are checked. The job's id is known"
+                    " before it is sent; after a lost answer or a 504 look at GET /v1/jobs/{id}, then send the same"
+                    " again."
+                ),
                 handler=self.post,
-                body=Body.any_of([MarketProbe, OrderBody], read_submission, limits.ORDER_BODY),
+                body=Body.any_of([MarketProbe, OrderBody], read_submission, _examples, limits.ORDER_BODY),
                 replies=(
-                    Reply(201, shape=jobs.PostedShape),
-                    Reply(402, shape=market.Candidates[Digits]),
-                    Reply(402, shape=market.QuoteBodyShape),
+                    Reply(201, shape=jobs.PostedShape, about="The job is posted"),
+                    Reply(402, shape=market.Candidates[Digits], about="Asked without rates: the live asks, ranked"),
+                    Reply(402, shape=market.QuoteBodyShape, about="Asked with rates: the quote. Not an error"),
                     *malformed(*_REFUSALS),
-                    Reply(409, shape=market.QuoteBodyShape),
-                    Reply(409, "contract error"),
+                    Reply(
+                        409,
+                        shape=market.QuoteBodyShape,
+                        about="`amount` is not the current one: a fresh quote. Sign a new payment, send again",
+                    ),
+                    *refused_by_chain("post"),
                     *RELAY,
                     Reply(503, "payer_code_read"),
                     Reply(503, "registry_floor_read"),
@@ -162,26 +196,35 @@ class OrderRoutes:
             Route(
                 method="GET",
                 path="/v1/jobs/{id}",
-                about="One job",
+                id="getJob",
+                tag="Jobs",
+                about="Read one job, as its client sees it",
+                details=(
+                    "Poll it: after a quarter of a second, then ever later, up to every five seconds, until `status`"
+                    " is `completed`, `failed` or `cancelled`."
+                ),
                 handler=self.one,
-                segments={"id": BYTES32},
-                replies=(Reply(200, shape=jobs.ClientJob), *malformed(), Reply(404), *INDEX),
+                segments={"id": Parameter(BYTES32, "id of the job", example=WORDS["job_id"].example)},
+                replies=(Reply(200, shape=jobs.ClientJob, about="The job"), *malformed(), Reply(404), *INDEX),
                 index_backed=True,
             ),
             Route(
                 method="POST",
                 path="/v1/jobs/{id}/cancel",
-                about="Take an open job back; one that has ended stays as it is",
+                id="cancelJob",
+                tag="Jobs",
+                about="Cancel an open job",
+                details=(
+                    "Takes an open job back. 200 for a job that has ended means that nothing was done: read how it"
+                    " ended."
+                ),
                 handler=self.cancel,
-                segments={"id": BYTES32},
+                segments={"id": Parameter(BYTES32, "id of the job", example=WORDS["job_id"].example)},
                 body=Body.of(CancelBody, limits.CANCEL_BODY),
                 replies=(
-                    Reply(200, shape=jobs.Cancelled),
+                    Reply(200, shape=jobs.Cancelled, about="The job is cancelled, or had ended before"),
                     *malformed(),
-                    Reply(409, "StaleOp"),
-                    Reply(409, "NotCancellable"),
-                    Reply(409, "NotTheOwner"),
-                    Reply(409, "contract error"),
+                    *refused_by_chain("cancel"),
                     *RELAY,
                     Reply(503, "job_read"),
                 ),

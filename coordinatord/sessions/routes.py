@@ -40,19 +40,29 @@ class SessionRoutes:
             Route(
                 method="GET",
                 path="/auth/nonce",
-                about="A nonce for an address, to be signed within 300 seconds",
+                id="getNonce",
+                tag="Sessions",
+                about="Get a nonce for an address, to be signed",
+                details="The nonce is for one use within 300 s. An address holds 16 at most: another drops the oldest.",
                 handler=self.nonce,
-                query={"address": Parameter(ADDRESS, required=True)},
-                replies=(Reply(200, shape=Nonce), *malformed()),
+                query={"address": Parameter(ADDRESS, "wallet that will sign", required=True)},
+                replies=(Reply(200, shape=Nonce, about="A nonce"), *malformed()),
             ),
             Route(
                 method="POST",
                 path="/auth/session",
-                about="A bearer token for a signed nonce",
+                id="openSession",
+                tag="Sessions",
+                about="Open a session: a bearer token for a signed nonce",
+                details=(
+                    "Signs in with SvcSession over (address, nonce), the nonce signed as the text that it is, in the"
+                    " domain `SVC Session` of the `chain_id` that came with it. A session lasts 24 hours; an address"
+                    " holds 32 at most. Role `provider` binds it to the wallet's provider id, which the poll needs."
+                ),
                 handler=self.session,
                 body=Body.of(SessionBody),
                 replies=(
-                    Reply(200, shape=SessionShape),
+                    Reply(200, shape=SessionShape, about="The session"),
                     *malformed(),
                     Reply(401, "invalid_signature"),
                     Reply(403, "not_registered"),

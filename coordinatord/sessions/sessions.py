@@ -79,7 +79,7 @@ _NONCE: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
 @attrs.frozen(slots=True)
 class SessionBody:
     address: bytes = wire(ADDRESS, "the address that the nonce was issued to")
-    nonce: str = wire(Text(64))
+    nonce: str = wire(Text(64), "the nonce of GET /auth/nonce", example="00112233445566778899aabbccddeeff")
     # Read as text: a malformed signature is answered as a wrong one (401), not as a malformed field.
     signature: str = wire(Text(256), "the wallet's SvcSession signature over (address, nonce)")
     role: str = wire(Choice(("client", "provider")), optional=True, default="client")

@@ -8,6 +8,7 @@ import anyio
 import attrs
 
 from common.address_book import AddressBook
+from common.quotes import Terms
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.contract_calls import Reverted, View, decoded, read_many
@@ -124,7 +125,7 @@ def judge(position: IndexPosition | None, head: int | None, ready_lag: int) -> R
 class ChainNow:
     gas_price: int
     head_block: int
-    fee_bps: int
+    terms: Terms
 
 
 @attrs.frozen(slots=True)
@@ -132,6 +133,7 @@ class DeploymentReads:
     book: AddressBook
     registry: JobRegistry
     block_time_ms: int
+    gateway_url: str | None = None
 
     async def now(self) -> ChainNow:
         """One request to the node; Retryable `config_read` when it answers with an error."""
@@ -141,7 +143,7 @@ class DeploymentReads:
         if isinstance(fees, Reverted):
             raise Retryable("relay_unavailable", "the job registry does not tell its fees", "config_read")
         terms = decoded(fees, read_terms, "config_read")
-        return ChainNow(_number(gas_price), _number(head), terms.fee_bps)
+        return ChainNow(_number(gas_price), _number(head), terms)
 
 
 def _number(answer: bytes | Reverted) -> int:

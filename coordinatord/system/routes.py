@@ -4,10 +4,9 @@ from typing import Any
 
 import attrs
 
-from common.address_book import AddressBook
 from common.scalars import hex_of
 from common.wire import chain
-from common.wire.shapes import OMITTED, Digits
+from common.wire.shapes import OMITTED
 from coordinatord.http import responses
 from coordinatord.http.responses import Response
 from coordinatord.http.routing import CHAIN, Reply, Request, Route
@@ -41,7 +40,8 @@ def _digits(number: int | None) -> str | None:
 # The deployment as the shape that is sent.
 
 
-def deployment_body(book: AddressBook, now: ChainNow, block_time_ms: int) -> chain.DeploymentShape[Digits]:
+def deployment_body(reads: DeploymentReads, now: ChainNow) -> chain.DeploymentShape:
+    book = reads.book
     return chain.DeploymentShape(
         chain_id=book.chain_id,
         contracts=chain.ContractsShape(
@@ -54,8 +54,10 @@ def deployment_body(book: AddressBook, now: ChainNow, block_time_ms: int) -> cha
         token_domain=chain.TokenName(book.token_domain.name, book.token_domain.version),
         gas_price=str(now.gas_price),
         head_block=str(now.head_block),
-        block_time_ms=block_time_ms,
-        fee_bps=now.fee_bps,
+        block_time_ms=reads.block_time_ms,
+        fee_bps=now.terms.fee_bps,
+        gas_fee=str(now.terms.gas_fee),
+        gateway_url=reads.gateway_url if reads.gateway_url is not None else OMITTED,
     )
 
 
@@ -77,27 +79,47 @@ class SystemRoutes:
             Route(
                 method="GET",
                 path="/healthz",
-                about="Whether the server listens",
+                id="getHealth",
+                tag="Deployment",
+                about="Tell that the server listens",
+                details="Answers as soon as the server listens, whatever the index does.",
                 handler=self.health,
-                replies=(Reply(200, shape=chain.HealthShape),),
+                replies=(Reply(200, shape=chain.HealthShape, about="It listens"),),
             ),
             Route(
                 method="GET",
                 path="/readyz",
-                about="Whether the index may be read",
+                id="getReadiness",
+                tag="Deployment",
+                about="Tell whether the index may be read",
+                details=(
+                    "200 while the index is within READY_LAG_BLOCKS of the chain, else 503 with the same body. Routes"
+                    " that read the index answer 503 `not_ready` meanwhile; others go on."
+                ),
                 handler=self.ready,
                 replies=(
-                    Reply(200, shape=chain.ReadinessShape),
-                    Reply(503, shape=chain.ReadinessShape),
+                    Reply(200, shape=chain.ReadinessShape, about="The index may be read"),
+                    Reply(
+                        503,
+                        shape=chain.ReadinessShape,
+                        about="The index may not be read",
+                        example={"ready": False, "reason": "trailing", "cursor": "30", "lag": "15"},
+                    ),
                 ),
             ),
             Route(
                 method="GET",
                 path="/evm/chain",
-                about="The deployment, and the chain as the node sees it now",
+                id="getChain",
+                tag="Deployment",
+                about="Read the deployment, its fees, and the chain as the node sees it now",
+                details=(
+                    "Chain id, contracts and the payment token: compare them with an address book that you trust, for"
+                    " you are about to sign for them. `fee_bps` and `gas_fee` are those of a job that is posted now."
+                ),
                 handler=self.chain,
                 replies=(
-                    Reply(200, shape=chain.DeploymentShape[Digits]),
+                    Reply(200, shape=chain.DeploymentShape, about="The deployment"),
                     *CHAIN,
                     Reply(503, "config_read"),
                 ),
@@ -111,6 +133,4 @@ class SystemRoutes:
         return readiness(await self.readiness.report(), stopping=self.stopping.begun)
 
     async def chain(self, _: Request) -> Response:
-        deployment = self.deployment
-        now = await deployment.now()
-        return responses.ok(deployment_body(deployment.book, now, deployment.block_time_ms))
+        return responses.ok(deployment_body(self.deployment, await self.deployment.now()))

@@ -12,9 +12,9 @@ from common.address_book import AddressBook
 from common.refusal import Refused as Malformed
 from common.scalars import hex_of, read_base64
 from common.wire import limits
-from common.wire.batches import FileFields
-from common.wire.chain import DeploymentShape, told_book
-from common.wire.market import AskShape, ModelFields, ProviderShape
+from common.wire.chain import DeploymentFields, told_book
+from common.wire.files import FileFields
+from common.wire.market import AskShape, ModelFields, ProviderFields
 from common.wire.providers import ReleasedShape
 from common.wire.shapes import read_shape
 from svcd.coordinator.outcomes import (
@@ -36,9 +36,9 @@ from svcd.job.held import Job
 _LONGEST_SEALED_KEY: Final = 256
 
 # This provider as the registry has it, and what it asks for. Unknown members are ignored.
-ProviderRecord = ProviderShape[int]
+ProviderRecord = ProviderFields[int]
 PostedAsk = AskShape[int]
-_Deployment = DeploymentShape[int]
+_Deployment = DeploymentFields[int]
 _Model = ModelFields[int]
 
 

@@ -70,7 +70,8 @@ def stack_hello() -> ASGIApp:
         return Response(200, HELLO)
 
     nowhere = Standing(Snapshot(0, b"", 0))
-    return our_stack([Route(method="GET", path="/", about="", handler=hello, replies=())], nowhere)
+    route = Route(method="GET", path="/", id="hello", tag="Hello", about="", handler=hello, replies=())
+    return our_stack([route], nowhere)
 
 
 async def _serve(name: str, port: int) -> None:

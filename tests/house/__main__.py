@@ -27,6 +27,8 @@ ADDED: Final[dict[str, int]] = {
     "several nodes: which is asked, one for a decision, what two tell alike": 4,
     "reads by standbys": 1,
     "the relayer's signers, their keystores and settings": 4,
+    # common/wire/words, worked_order, errors, files; http/openapi_schemas; book/bodies; files/foreign_lines
+    "an API that explains itself": 7,
 }
 
 

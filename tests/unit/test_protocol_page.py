@@ -16,6 +16,7 @@ from common.address_book import AddressBook, TokenDomain
 from common.domains import Domains
 from common.keccak import keccak256
 from common.quotes import Terms
+from common.refusal import Refused
 from common.secp256k1 import recover
 from common.wire.fields import read_object
 from coordinatord.base import clock
@@ -24,11 +25,12 @@ from coordinatord.batches.lines import Good, InputLine, LineChecks, Skipped
 from coordinatord.batches.lines_sql import EndedLine
 from coordinatord.batches.plan import WINDOWS, PlanBody
 from coordinatord.batches.worker import error_line, output_line
-from coordinatord.book import routes as book
+from coordinatord.book import bodies as book
 from coordinatord.book.sql import JobRow
 from coordinatord.config import Config
 from coordinatord.escrow.release import ReleaseBody
-from coordinatord.files.inspection import MOST_LINES
+from coordinatord.files.foreign_lines import LONGEST_HELD, NAMED, WRAPPED
+from coordinatord.files.inspection import MOST_LINES, LineInspection
 from coordinatord.files.sql import UNATTACHED
 from coordinatord.operations.asks import AsksBody
 from coordinatord.operations.ops import LONGEST_EVIDENCE, OPS, read_op
@@ -321,10 +323,23 @@ def test_batch_line_passes_every_check(checks: LineChecks, order: Case) -> None:
 
 def test_wrapped_line_is_refused_as_the_page_says(checks: LineChecks) -> None:
     line = examples("Batches", "jsonl")[0]
-    wrapped = {"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": line}
-    [refused] = checks.check([InputLine(3, json.dumps(wrapped).encode())])
+    wrapped = json.dumps({"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": line}).encode()
+    named = json.dumps({**line, "custom_id": "a"}).encode()
+    assert f"in a line above {LONGEST_HELD:,} bytes it is refused as `invalid_line`" in words(PAGE)
+    for text, message in ((wrapped, WRAPPED), (named, NAMED)):
+        with pytest.raises(Refused, match=re.escape(f"line 1: {message}")) as at_upload:
+            LineInspection().update(text + b"\n")
+        assert at_upload.value.param == "file"
+        [refused] = checks.check([InputLine(3, text)])
+        assert isinstance(refused, Skipped)
+        assert (refused.code, refused.message) == ("invalid_line", message)
+
+
+def test_error_line_is_that_of_a_line_without_its_model(checks: LineChecks) -> None:
+    line = examples("Batches", "jsonl")[0]
+    del line["model_id"]
+    [refused] = checks.check([InputLine(3, json.dumps(line).encode())])
     assert isinstance(refused, Skipped)
-    assert "around a body is refused as `invalid_line`" in words(PAGE)
     error = examples("Batches", "jsonl")[3]["error"]
     assert (refused.code, refused.message) == (error["code"], error["message"])
 

@@ -55,7 +55,8 @@ JUDGED: Final[dict[str, dict[str, Judged]]] = {
         **dict.fromkeys(
             (f"contracts.{each}" for each in ("job_registry", "provider_registry", "ask_registry", "paytoken")), _PINNED
         ),
-        **dict.fromkeys(("gas_price", "block_time_ms", "fee_bps"), _SHOWN),
+        **dict.fromkeys(("gas_price", "block_time_ms", "fee_bps", "gas_fee"), _SHOWN),
+        "gateway_url": _unread("gateways are the owner's own setting; what any of them gives is held against its id"),
         "head_block": _harmless("nodes that are behind it are waited for, after the order"),
     },
     "GET /v1/models/{name} 200": {
@@ -93,8 +94,9 @@ JUDGED: Final[dict[str, dict[str, Judged]]] = {
         "listed": _harmless("an order for a provider that is not listed expires; a node tells the listing"),
         "allowed_models[]": _unread("the registry refuses the claim"),
         **dict.fromkeys(
-            ("operator", "evidence", "reputation", "allow_all_models", "capacity", "active_jobs", "as_of_block"), _SHOWN
+            ("operator", "evidence", "reputation", "allow_all_models", "capacity", "requested", "active_jobs"), _SHOWN
         ),
+        "as_of_block": _SHOWN,
     },
     "GET /key 200": {
         "escrow_public_key": _EVIDENCE,

@@ -56,6 +56,16 @@ async def test_poll_needs_a_provider_session_state_and_model(client: Party, prov
         assert (answer.status_code, error["code"] or error["param"]) == (status, told), query
 
 
+async def test_poll_is_told_everything_that_it_lacks(provider: Party, stage: Stage) -> None:
+    for query, message in (
+        ("free=1", "free needs state=Open; free needs model"),
+        ("free=x&model=-1", "model must be a decimal"),
+    ):
+        answer = await stage.http.get(f"/evm/jobs?{query}", headers=provider.authorization)
+        assert answer.json()["error"]["message"].startswith(message), query
+    assert "; free must be a decimal" in answer.json()["error"]["message"]
+
+
 async def test_session_is_ignored_without_free(provider: Party, stage: Stage) -> None:
     headers = {"authorization": "Bearer nonsense"}
     assert (await stage.http.get("/evm/jobs", headers=headers)).status_code == 200

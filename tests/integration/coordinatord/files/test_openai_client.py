@@ -1,5 +1,7 @@
 """The file and batch routes through the client that they are shaped for, with a session token as its key."""
 
+from typing import Any
+
 import anyio
 import openai
 import pytest
@@ -51,6 +53,30 @@ async def test_client_lists_models_uploads_creates_polls_and_downloads(
     error = await sdk.files.retrieve(batch.error_file_id)
     assert (error.purpose, error.status) == ("batch_output", "processed")
     assert '"code":"invalid_json"' in (await sdk.files.content(error.id)).text
+
+
+async def test_expiry_is_taken_where_it_is_the_retention_and_refused_with_it_where_it_is_not(
+    sdk: openai.AsyncOpenAI, batching: Batching, stage: Stage
+) -> None:
+    kept = stage.ground.config.file_retention_seconds
+    content = jsonl([batching.submitter.line()])
+    upload = await sdk.files.create(
+        file=("in.jsonl", content), purpose="batch", expires_after={"anchor": "created_at", "seconds": kept}
+    )
+    terms: Any = {"input_file_id": upload.id, "endpoint": "/v1/responses", "completion_window": "24h"}
+    for refuse in (
+        sdk.files.create(
+            file=("in.jsonl", content), purpose="batch", expires_after={"anchor": "created_at", "seconds": 3600}
+        ),
+        sdk.batches.create(**terms, output_expires_after={"anchor": "created_at", "seconds": 3600}),
+    ):
+        with pytest.raises(openai.BadRequestError, match=f"created_at and {kept} seconds") as refused:
+            await refuse
+        assert refused.value.param in ("expires_after", "output_expires_after")
+    batch = await sdk.batches.create(**terms, output_expires_after={"anchor": "created_at", "seconds": kept})
+    assert batch.status == "validating"
+    count = await stage.fetchval("select count(*) from files where purpose = 'batch'")
+    assert count == 1  # nothing is left of what was refused
 
 
 async def test_client_pages_cancels_and_reads_errors(sdk: openai.AsyncOpenAI, batching: Batching) -> None:

@@ -92,14 +92,14 @@ class Served:
             self.uploaded += sum([len(piece) async for piece in request.body.pieces()])
             return Response(200, b"{}")
 
-        body = Body(64 * KIB, lambda values: values, dict)
-        route = partial(Route, about="", replies=())
+        body = Body(64 * KIB, lambda values: values, dict, dict)
+        route = partial(Route, id="served", tag="Served", about="", replies=())
         return [
             route(method="GET", path="/hello", handler=hello),
             route(method="GET", path="/large", handler=large),
             route(method="GET", path="/wait", handler=wait),
             route(method="POST", path="/take", handler=take, body=body),
-            route(method="POST", path="/upload", handler=upload, form=Form({}), session=True),
+            route(method="POST", path="/upload", handler=upload, form=Form({}, ()), session=True),
         ]
 
 

@@ -1,7 +1,10 @@
 """Messages that a proxy in front may have read differently, and protocols that are not ours."""
 
 import json
+import re
+import time
 from collections.abc import AsyncIterator
+from email.utils import parsedate_to_datetime
 from typing import NoReturn
 
 import pytest
@@ -117,8 +120,20 @@ async def test_refusal_before_any_route_can_be_read_by_an_allowed_origin_and_by_
 async def test_head_of_more_than_16_kib_or_100_headers_is_431(served: Served, headers: bytes) -> None:
     async with served.connected() as client:
         await client.send(b"GET /hello HTTP/1.1\r\nhost: x\r\n" + headers)
-        assert (await client.rest()).startswith(b"HTTP/1.1 431 ")
+        answer = (await client.rest()).lower()
+    assert answer.startswith(b"http/1.1 431 ")
+    assert b"\r\nx-svc-retryable: false\r\n" in answer
+    assert b"\r\ndate: " in answer
     assert served.paths == []
+
+
+async def test_every_answer_tells_the_time(served: Served) -> None:
+    async with served.connected() as client:
+        await client.send(b"GET /hello HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        answer = await client.rest()
+    told = re.search(rb"\r\ndate: ([^\r]+)\r\n", answer)
+    assert told is not None
+    assert abs(parsedate_to_datetime(told[1].decode()).timestamp() - time.time()) < 10
 
 
 @pytest.mark.parametrize(

@@ -99,3 +99,5 @@ async def test_deployment_tells_contracts_token_and_chain(stage: Stage) -> None:
     assert int(deployment["head_block"]) >= book.deploy_block
     assert int(deployment["gas_price"]) > 0
     assert deployment["block_time_ms"] == 100
+    assert deployment["gas_fee"] == "2000"
+    assert deployment.get("gateway_url") == (stage.ground.config.gateway_url or None)

@@ -5,7 +5,7 @@ import pytest
 
 from common.address_book import TokenDomain
 from common.refusal import Refused
-from common.wire.chain import DeploymentShape, told_book
+from common.wire.chain import DeploymentFields, told_book
 from common.wire.shapes import read_shape
 from tests.fakes.market import BOOK
 
@@ -26,7 +26,7 @@ TOLD: dict[str, object] = {
 
 
 def test_deployment_is_the_books_wherever_its_replay_begins() -> None:
-    told = told_book(read_shape(DeploymentShape[int], TOLD))
+    told = told_book(read_shape(DeploymentFields[int], TOLD))
     assert attrs.evolve(BOOK, deploy_block=77).differences(told) == []
 
 
@@ -36,7 +36,7 @@ def test_deployment_is_the_books_wherever_its_replay_begins() -> None:
 )
 def test_anything_else_is_refused(changed: dict[str, object]) -> None:
     with pytest.raises(Refused):
-        told_book(read_shape(DeploymentShape[int], TOLD | changed))
+        told_book(read_shape(DeploymentFields[int], TOLD | changed))
 
 
 @pytest.mark.parametrize(

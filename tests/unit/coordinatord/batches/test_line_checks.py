@@ -33,7 +33,7 @@ Check = Callable[[Body | bytes | None], Good | Skipped]
 
 def test_complete_submission_passes(check: Check, submitter: Submitter) -> None:
     line = submitter.line()
-    good = check({**line, "url": ENDPOINT, "custom_id": "a", "method": "POST"})
+    good = check({**line, "url": ENDPOINT, "custom_id": None, "method": "POST"})
     assert isinstance(good, Good)
     assert hex_of(good.paid.body.job_id) == line["job_id"]
 

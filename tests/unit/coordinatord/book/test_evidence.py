@@ -1,6 +1,6 @@
 import pytest
 
-from coordinatord.book import routes
+from coordinatord.book import bodies as routes
 from coordinatord.book.registries_sql import ProviderRow
 
 
@@ -27,5 +27,6 @@ def test_evidence_is_shown_as_its_json_or_its_bytes(published: bytes, shown: obj
         allowed_models=[],
         capacity=1,
         active_jobs=0,
+        requested=1,
     )
     assert routes.provider(row).evidence == shown

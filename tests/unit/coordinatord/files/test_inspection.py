@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from common.box import SecretKey
 from common.container import commit, seal
 from common.refusal import Refused
+from coordinatord.files.foreign_lines import LONGEST_HELD, NAMED, WRAPPED
 from coordinatord.files.inspection import BLANK, MOST_LINES, Inspected, inspection_of
 from coordinatord.files.sql import Purpose
 
@@ -60,3 +61,44 @@ def test_file_without_a_byte_is_empty(purpose: Purpose) -> None:
     assert empty.value.code == "empty_file"
     if purpose == "result":
         assert inspect(purpose, b"", b"\0") == Inspected()
+
+
+ORDER = b'{"c":"0x00","signature":"0x00","body":{"kept":"apart"}}'
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b'{"custom_id":"a","method":"POST","url":"/v1/responses","body":{"signature":"0x00"}}', WRAPPED),
+        (b'{"body":{"model":"demo/text-small","input":"a"}}', WRAPPED),
+        (b'{"signature":"0x00","custom_id":"a"}', NAMED),
+        (b'{"signature":"0x00","custom_id":7}', NAMED),
+    ],
+    ids=["wrapped", "a body alone", "named", "named by a number"],
+)
+@pytest.mark.parametrize("size", [1, 7, 1 << 16], ids=["bytes", "slivers", "whole"])
+def test_line_of_another_api_is_refused_by_its_number_however_the_file_is_cut(
+    line: bytes, message: str, size: int
+) -> None:
+    content = b"\n".join([ORDER, b" ", line, ORDER])
+    with pytest.raises(Refused) as foreign:
+        inspect("batch", *(content[start : start + size] for start in range(0, len(content), size)))
+    assert (foreign.value.message, foreign.value.param) == (f"line 3: {message}", "file")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ORDER,
+        b'{"signature":"0x00","custom_id":null}',
+        b'{"custom_id":"a"',  # no JSON: that is the line's own error, when a batch comes to it
+        b'["custom_id"]',
+        b'{"body":"text"}',
+        b"[" * 5000,
+        b"\xff",
+        b'{"custom_id":"a","body":{"x":"' + b"a" * LONGEST_HELD + b'"}}',  # longer than what is held
+    ],
+    ids=["an order", "no name", "no JSON", "a list", "no object", "deep", "no text", "long"],
+)
+def test_other_lines_are_left_to_the_batch(line: bytes) -> None:
+    assert inspect("batch", line + b"\n", ORDER).lines == 2

@@ -45,8 +45,8 @@ async def test_read_after_a_write_is_not_answered_from_before_it(written: int, i
         return Response(written, b"{}")
 
     routes = [
-        Route(method="GET", path="/rows", about="", handler=read, replies=(), index_backed=True),
-        Route(method="POST", path="/rows", about="", handler=write, replies=()),
+        Route(method="GET", path="/rows", id="rows", tag="Rows", about="", handler=read, replies=(), index_backed=True),
+        Route(method="POST", path="/rows", id="rows", tag="Rows", about="", handler=write, replies=()),
     ]
     app = application(routes, Standing(AT_6, known=AT_5))  # it has moved on since it was last looked at
     for method in ("GET", "GET", "POST", "GET"):

@@ -21,12 +21,16 @@ def form(*parts: tuple[str, bytes], closing: bytes = b"--b--\r\n") -> bytes:
     ) + (closing if closing else b"")
 
 
-async def read(body: bytes, *, size: int = 65_536, most: int = 1 << 20) -> tuple[str, str, bytes]:
+def form_of(body: bytes, *, size: int = 65_536, most: int = 1 << 20) -> UploadForm:
     async def pieces() -> AsyncIterator[bytes]:
         for start in range(0, len(body), size):
             yield body[start : start + size]
 
-    upload = UploadForm(b"b", pieces(), most)
+    return UploadForm(b"b", pieces(), most)
+
+
+async def read(body: bytes, *, size: int = 65_536, most: int = 1 << 20) -> tuple[str, str, bytes]:
+    upload = form_of(body, size=size, most=most)
     purpose, filename = await upload.purpose(), await upload.filename()
     return purpose, filename, b"".join([piece async for piece in upload.pieces()])
 
@@ -123,6 +127,32 @@ async def test_malformed_form_is_refused(body: bytes) -> None:
     with pytest.raises(Refused) as refused:
         await read(body)
     assert refused.value.code is None
+
+
+ANCHOR = ('form-data; name="expires_after[anchor]"', b"created_at")
+SECONDS = ('form-data; name="expires_after[seconds]"', b"3600")
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        ((PURPOSE, b"batch"), ANCHOR, SECONDS, (FILE, b"x")),
+        ((PURPOSE, b"batch"), (FILE, b"x"), ANCHOR, SECONDS),
+        (ANCHOR, (PURPOSE, b"batch"), SECONDS, (FILE, b"x")),
+    ],
+    ids=["before the file", "after the file", "before the purpose"],
+)
+async def test_expires_after_is_read_wherever_it_stands(parts: tuple[tuple[str, bytes], ...]) -> None:
+    upload = form_of(form(*parts), size=5)
+    assert (await upload.purpose(), await upload.filename()) == ("batch", "a.jsonl")
+    assert b"".join([piece async for piece in upload.pieces()]) == b"x"
+    assert upload.expires_after == {"anchor": "created_at", "seconds": "3600"}
+
+
+async def test_expires_after_twice_is_refused() -> None:
+    with pytest.raises(Refused) as refused:
+        await read(form((PURPOSE, b"batch"), SECONDS, (FILE, b"x"), SECONDS))
+    assert refused.value.param == "expires_after[seconds]"
 
 
 async def test_long_purpose_is_none_that_there_is() -> None:

@@ -9,7 +9,7 @@ async def _handler(_: Request) -> Response:
 
 
 def _route(path: str) -> Route:
-    return Route(method="GET", path=path, about="", handler=_handler, replies=())
+    return Route(method="GET", path=path, id="rows", tag="Rows", about="", handler=_handler, replies=())
 
 
 MATCHER = Matcher(

@@ -1,0 +1,161 @@
+"""Schemas of /openapi.json: those of the shapes that are sent, the envelope of each route's errors, and examples."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from common.wire import errors
+from common.wire.fields import Schema
+from common.wire.shapes import OMITTABLE
+from common.wire.words import NOTHING, WORDS
+from coordinatord.http.routing import Reply
+
+_REF: Final = "#/components/schemas/{name}"
+_TX_HASH_PATTERN: Final = "^0x[0-9a-f]{64}$"
+
+
+class Components:
+    """Schemas of the shapes and of the errors, by the names that the document refers to."""
+
+    def __init__(self, shapes: Sequence[Any]) -> None:
+        self._by_shape, self.schemas = _schemas(shapes)
+        self._error_members = self.schemas.pop("ErrorBody")["properties"]
+        del self.schemas["Error"]
+
+    def of(self, shape: Any) -> Schema:
+        return self._by_shape[shape]
+
+    def example(self, shape: Any, changed: Any) -> Any:
+        composed = _example(self._by_shape[shape], "", self.schemas)
+        return composed if changed is NOTHING else _merged(composed, changed)
+
+    def error(self, operation: str, status: int, replies: Sequence[Reply]) -> Schema:
+        """A reference to the envelope with the types and codes that these replies have, and no others."""
+        known = [errors.named(reply.status, reply.code) for reply in replies]
+        codes = sorted({error.code for error in known if error.code is not None})
+        name = _error_name(replies[0]) if len(replies) == 1 else f"{operation[0].upper()}{operation[1:]}{status}Error"
+        code: Schema = {"description": self._error_members["code"]["description"]}
+        if any(reply.code == errors.TX_HASH for reply in replies):
+            code |= {"type": "string", "pattern": _TX_HASH_PATTERN, "description": "hash of the transaction"}
+        elif all(error.code is not None for error in known):
+            code |= {"type": "string", "enum": codes}
+        elif codes:
+            code |= {"type": ["string", "null"], "enum": [*codes, None]}
+        else:
+            code |= {"type": "null"}
+        types = sorted({kind for error in known for kind in error.types})
+        members = {
+            **{name: {k: v for k, v in one.items() if k != "examples"} for name, one in self._error_members.items()},
+            "type": {"type": "string", "enum": types, "description": self._error_members["type"]["description"]},
+            "code": code,
+        }
+        envelope = {
+            "title": f"{name}Body",
+            "description": "the error",
+            "type": "object",
+            "properties": members,
+            "required": list(members),
+        }
+        self.schemas[name] = {
+            "title": name,
+            "description": f"Error {status}.",
+            "type": "object",
+            "properties": {"error": envelope},
+            "required": ["error"],
+        }
+        return {"$ref": _REF.format(name=name)}
+
+
+def _error_name(reply: Reply) -> str:
+    words = reply.code or re.sub(r"\W+", "_", _UNCODED_NAMES[reply.status])
+    return "".join(word[0].upper() + word[1:] for word in words.split("_")) + "Error"
+
+
+_UNCODED_NAMES: Final = {
+    400: "malformed",
+    404: "not_found",
+    408: "body_too_slow",
+    409: "refused_by_chain",
+    416: "range_not_satisfiable",
+    431: "head_too_large",
+    500: "internal",
+}
+
+
+def _schemas(shapes: Sequence[Any]) -> tuple[dict[Any, Schema], Schema]:
+    """Schemas of the shapes, and the components that they refer to, as the coordinator fills them in: with its number
+    type, so that a generic shape goes by its plain name; and every member sent, but for those that are `Omittable`."""
+    schemas, components = msgspec.json.schema_components(shapes, ref_template=_REF)
+    plain = {name: _plain(component["title"]) for name, component in components.items()}
+    references = {_REF.format(name=name): _REF.format(name=named) for name, named in plain.items()}
+
+    def as_sent(schema: Any) -> Any:
+        if isinstance(schema, str):
+            return references.get(schema, schema)
+        if isinstance(schema, list):
+            return [as_sent(each) for each in schema]
+        if not isinstance(schema, dict):
+            return schema
+        sent = {name: as_sent(each) for name, each in schema.items()}
+        if sent.pop(OMITTABLE, False):
+            (present,) = (variant for variant in sent.pop("anyOf") if variant != {"type": "null"})
+            sent = {**present, **sent}
+        if sent.get("enum") in ([True], [False]):  # as generators read it
+            sent |= {"type": "boolean", "const": sent.pop("enum")[0]}
+        return sent
+
+    def component(schema: Schema) -> Schema:
+        always = [name for name, member in schema["properties"].items() if OMITTABLE not in member]
+        sent: Schema = as_sent(schema)
+        for name, member in sent["properties"].items():
+            member.pop("default", None)
+            if name in WORDS and "examples" not in member:  # else the shape says what the member is here
+                member["description"] = WORDS[name].about
+        return {**sent, "title": _plain(sent["title"]), "required": always}
+
+    named = {plain[name]: component(schema) for name, schema in components.items()}
+    if len(named) != len(components):
+        raise AssertionError("two shapes of the API have the same name")
+    return dict(zip(shapes, map(as_sent, schemas), strict=True)), named
+
+
+def name_of(shape: Any) -> str:
+    return _plain(getattr(shape, "__origin__", shape).__name__)
+
+
+def _plain(name: str) -> str:
+    """The component's name for a class: without its parameters, and without the suffix that sets it apart from the
+    class of the same thing elsewhere."""
+    return name.partition("[")[0].removesuffix("Shape")
+
+
+# Examples: put together from those of the members.
+
+
+def _example(schema: Schema, name: str, components: Mapping[str, Schema]) -> Any:
+    if "examples" in schema:
+        return schema["examples"][0]
+    if name in WORDS and WORDS[name].example is not NOTHING:
+        value = WORDS[name].example
+        return int(value) if schema.get("type") == "integer" else value
+    if "$ref" in schema:
+        return _example(components[schema["$ref"].rpartition("/")[2]], "", components)
+    if "enum" in schema:
+        return schema["enum"][0]
+    if "anyOf" in schema:
+        return _example(schema["anyOf"][0], name, components)
+    if schema.get("type") == "array":
+        return [_example(schema["items"], "", components)]
+    members = {each: _example(one, each, components) for each, one in schema.get("properties", {}).items()}
+    return {each: value for each, value in members.items() if value is not NOTHING} if members else NOTHING
+
+
+def _merged(composed: Any, changed: Any) -> Any:
+    if isinstance(composed, dict) and isinstance(changed, dict):
+        kept = {name: value for name, value in composed.items() if changed.get(name, value) is not NOTHING}
+        return {**kept, **{name: _merged(kept.get(name), value) for name, value in changed.items() if name in kept}}
+    if isinstance(composed, list) and isinstance(changed, list):
+        return [_merged(one, other) for one, other in zip(composed, changed, strict=True)]
+    return changed

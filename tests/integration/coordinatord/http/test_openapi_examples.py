@@ -1,0 +1,213 @@
+"""Examples of /openapi.json are replayed: bodies of their shape, signed for the run, get answers of their shape."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+import httpx
+import pytest
+
+from common.box import PublicKey, SecretKey
+from common.wire import worked_order
+from devnet.world import World
+from tests.fakes.submissions import jsonl
+from tests.integration.coordinatord.escrow.test_handover import request as handover_request
+from tests.integration.coordinatord.scene.batching import Batching
+from tests.integration.coordinatord.scene.escrows import MOCK, allow
+from tests.integration.coordinatord.scene.party import Body, Party
+from tests.integration.coordinatord.scene.stage import Stage
+from tests.openapi.__main__ import COMMON
+
+pytestmark = pytest.mark.anyio
+
+# Values of the operator's or the market's own, of whatever shape.
+THEIR_OWN = {"params_schema", "entry", "metadata", "evidence", "gateway_url"}
+OMITTED = {"result_cid", "params_schema"}  # of an op that is no settle, of a model that has none
+
+
+@pytest.fixture
+def stage_settings() -> dict[str, object]:
+    return {**MOCK, "GATEWAY_URL": "https://gateway.example"}
+
+
+def shape(value: Any, at: str = "") -> Any:
+    """What kind of value it is: its members, the length of its hex, digits or text."""
+    if value is None or at in THEIR_OWN:
+        return None
+    if isinstance(value, dict):
+        return {name: shape(each, name) for name, each in value.items()}
+    if isinstance(value, list):
+        return [shape(value[0])] if value else []
+    if isinstance(value, str):
+        hexadecimal = re.fullmatch(r"(0x)?([0-9a-f]{40,})", value)
+        if hexadecimal:
+            return f"{hexadecimal[1] or ''}{len(hexadecimal[2])} digits"
+        return "number" if value.isdigit() else "text"
+    return type(value).__name__
+
+
+def alike(shown: Any, got: Any) -> bool:
+    """Nothing stands for anything: members may be null, and lists empty."""
+    if shown is None or got is None or shown == [] or got == []:
+        return True
+    if isinstance(shown, dict) and isinstance(got, dict):
+        missing, more = shown.keys() - got.keys(), got.keys() - shown.keys()
+        return missing <= OMITTED and not more and all(alike(shown[name], got[name]) for name in got)
+    if isinstance(shown, list) and isinstance(got, list):
+        return alike(shown[0], got[0])
+    return bool(shown == got or {shown, got} == {"number", "int"})
+
+
+@attrs.define
+class Replay:
+    """The document's examples, and those that were replayed."""
+
+    document: Body
+    http: httpx.AsyncClient
+    authorization: dict[str, str]
+    real: dict[str, str] = attrs.field(factory=dict)  # what stands here for the values of the worked order
+    shown: set[tuple[str, str, str]] = attrs.field(factory=set)
+
+    def operation(self, name: str) -> tuple[str, str, Body]:
+        return next(
+            (path, method, one)
+            for path, methods in self.document["paths"].items()
+            for method, one in methods.items()
+            if one["operationId"] == name
+        )
+
+    def url(self, name: str) -> str:
+        """The operation's address with its own examples, these with what stands for them here."""
+        path, _, operation = self.operation(name)
+        values = {one["name"]: str(one["example"]) for one in operation["parameters"] if "example" in one}
+        values = {each: self.real.get(value, value) for each, value in values.items()}
+        for each in re.findall(r"\{(\w+)\}", path):
+            path = path.replace(f"{{{each}}}", values.pop(each))
+        return f"{path}?{'&'.join(f'{each}={value}' for each, value in values.items())}"
+
+    async def ask(self, name: str, example: str = "example", body: Body | None = None, **more: Any) -> Any:
+        """Send the request of an example; its answer is one of those that are shown."""
+        _, method, operation = self.operation(name)
+        if body is not None:
+            content = operation["requestBody"]["content"]["application/json"]["examples"]
+            committed = shape(content[example]["value"])
+            assert alike(committed, shape(body)), (name, example, committed, shape(body))
+            more["json"] = body
+            self.shown.add((name, "asked", example))
+        answer = await self.http.request(method.upper(), self.url(name), headers=self.authorization, **more)
+        self.judge(name, answer)
+        return answer
+
+    def judge(self, name: str, answer: httpx.Response) -> None:
+        _, _, operation = self.operation(name)
+        response = operation["responses"][str(answer.status_code)]
+        examples = response["content"].get("application/json", {}).get("examples", {})
+        if not examples:
+            assert answer.headers["content-type"] in response["content"]
+            return
+        got = shape(answer.json())
+        like = [each for each, one in examples.items() if alike(shape(one["value"]), got)]
+        assert like, (name, answer.status_code, got, examples)
+        self.shown.add((name, str(answer.status_code), like[0]))
+
+    def to_show(self) -> Iterator[tuple[str, str, str]]:
+        """Every example of a request, and of an answer that is no error."""
+        for methods in self.document["paths"].values():
+            for one in methods.values():
+                asked = [("asked", one["requestBody"])] if "requestBody" in one else []
+                for kind, told in (*asked, *one["responses"].items()):
+                    examples = told.get("content", {}).get("application/json", {}).get("examples", {})
+                    yield from ((one["operationId"], kind, example) for example in examples if example != "Error")
+
+
+async def test_every_example_is_replayed(
+    stage: Stage, world: World, client: Party, provider: Party, batching: Batching
+) -> None:
+    document: Body = (await stage.http.get("/openapi.json")).json()
+    assert document == json.loads((COMMON / "openapi.json").read_text("utf-8"))
+    me = (await stage.http.get("/evm/providers")).json()["providers"]
+    provider_id = next(each["provider_id"] for each in me if each["operator"] == provider.address)
+    of_provider = Replay(document, stage.http, provider.authorization, {worked_order.OWNER: provider.address})
+    of_client = Replay(
+        document, stage.http, client.authorization, {worked_order.OWNER: client.address}, of_provider.shown
+    )
+    of_client.real["2"] = provider_id
+
+    await _registries(of_provider, provider, provider_id)
+    settled = await _a_job(of_client, of_provider, client, provider)
+    of_client.real[worked_order.JOB] = settled
+    for name in ("getJob", "getBookJob", "getOwnerSummary", "getProvider", "listProviders", "listAsks", "listFloors"):
+        await of_client.ask(name)
+    for name in ("getHealth", "getReadiness", "getChain", "listModels", "listModelsOfChain", "getModel", "getNonce"):
+        await of_client.ask(name)
+    of_client.real["demo/text-small"] = "demo/none"
+    await of_client.ask("getModel")
+    await of_client.ask("openSession", body=await provider.session_body(role="provider"))
+    await _batches(of_client, batching, provider)
+    await _escrow(of_client, of_provider, client, provider)
+    await allow(world)
+    await of_client.ask("handOverKeys", body=handover_request(stage))
+    await of_client.ask("listAllowlist")
+    stage.stopping.begun = True
+    await of_client.ask("getReadiness")
+    assert set(of_client.to_show()) - of_client.shown == set()
+
+
+async def _registries(replay: Replay, provider: Party, provider_id: str) -> None:
+    await replay.ask("runOp", "set_identity", provider.set_identity(provider.box_key, b""))
+    await replay.ask("runOp", "request_capacity", provider.request_capacity(8))
+    await replay.ask("publishAsks", body=provider.asks(int(provider_id), (1, 3600, 1, 1)))
+    poll = await replay.http.get("/evm/jobs?state=Open&model=1&free=8", headers=replay.authorization)
+    replay.judge("listJobs", poll)
+
+
+async def _a_job(replay: Replay, of_provider: Replay, client: Party, provider: Party) -> str:
+    """A job that is settled in the end, one that fails, and one that is cancelled."""
+    await replay.ask("postJob", "probe", {"model_id": 1, "sla_secs": 3600, "units_in": 11, "units_out": 64})
+    body = await client.paid()
+    extra = ("auth_sig", "amount", "container")
+    await replay.ask("postJob", "quote", {name: value for name, value in body.items() if name not in extra})
+    outdated = await replay.ask("postJob", "submission", client.pay(body, 1))
+    assert outdated.status_code == 409
+    job: str = (await replay.ask("postJob", "submission", body)).json()["job_id"]
+    await replay.ask("listJobs")
+    asked = {"job_id": job, "address": provider.address}
+    await of_provider.ask("simulateClaim", body=asked)
+    await of_provider.ask("runOp", "claim", provider.claim(job))
+    await of_provider.ask("simulateClaim", body=asked)
+    await of_provider.ask("runOp", "claim", provider.claim(job))  # refused: it is claimed
+    await of_provider.ask("runOp", "settle", provider.settle(job, result="AAAA"))
+    failing = (await client.post())["job_id"]
+    await of_provider.ask("runOp", "claim", provider.claim(failing))
+    await of_provider.ask("runOp", "fail", provider.fail(failing))
+    cancelled = (await client.post())["job_id"]
+    replay.real[worked_order.JOB] = cancelled
+    await replay.ask("cancelJob", body=client.cancel(cancelled))
+    return job
+
+
+async def _batches(replay: Replay, batching: Batching, provider: Party) -> None:
+    plan = {"completion_window": "1h", "models": [{"model_id": 1, "lines": 100, "units_in": 1100, "units_out": 6400}]}
+    await replay.ask("createBatch", "plan", plan)
+    line = batching.submitter.line()
+    form = {"data": {"purpose": "batch"}, "files": {"file": ("lines.jsonl", jsonl([line]))}}
+    upload = (await replay.ask("uploadFile", **form)).json()["id"]
+    replay.real[worked_order.FILE_ID] = upload
+    await replay.ask("getFile")
+    await replay.ask("getFileContent")
+    body = {"input_file_id": upload, "endpoint": "/v1/responses", "completion_window": "1h", "metadata": {"run": "7"}}
+    batch = (await replay.ask("createBatch", "batch", body)).json()["id"]
+    replay.real[worked_order.BATCH_ID] = batch
+    await replay.ask("cancelBatch")
+    await replay.ask("getBatch")
+    await replay.ask("listBatches")
+
+
+async def _escrow(replay: Replay, of_provider: Replay, client: Party, provider: Party) -> None:
+    key = (await replay.ask("getEscrowKey")).json()["escrow_public_key"]
+    container = client.container(to=PublicKey(bytes.fromhex(key)))
+    job = (await client.post(container=container))["job_id"]
+    await of_provider.ask("runOp", "claim", provider.claim(job))
+    await of_provider.ask("releaseKey", body=provider.release(job, container, SecretKey.generate().public))

@@ -1,0 +1,65 @@
+"""Renewal of the committed pages of the API: `make openapi`.
+
+common/openapi.json is what a coordinator serves; common/HTTP.md is written from it; and the table of contract errors of
+common/PROTOCOL.md from the same sources. Tests hold that none of them is older than the routes.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any, Final
+
+from coordinatord.application import Endpoints
+from coordinatord.batches.routes import BatchRoutes
+from coordinatord.book.routes import BookRoutes, ModelRoutes, ProviderRoutes
+from coordinatord.escrow.routes import EscrowRoutes
+from coordinatord.files.routes import FileRoutes
+from coordinatord.http.openapi import describe
+from coordinatord.http.routing import Route
+from coordinatord.operations.routes import OperationRoutes
+from coordinatord.orders.routes import OrderRoutes
+from coordinatord.sessions.routes import SessionRoutes
+from coordinatord.system.routes import SystemRoutes
+from tests.openapi.page import contract_errors, page
+
+COMMON: Final = Path(__file__).parents[2] / "common"
+_TABLE: Final = re.compile(r"(## Contract errors\n.*?\n\n)(\| error .*?\n)(\n## )", re.DOTALL)
+
+
+def declared() -> list[Route]:
+    """Every route over no services at all: what routes declare asks for none."""
+    absent: Any = None
+    endpoints = Endpoints(
+        system=SystemRoutes(absent, absent, absent),
+        handshake=SessionRoutes(absent, 0),
+        models=ModelRoutes(absent, absent),
+        jobs=OrderRoutes(absent, absent, absent, absent),
+        files=FileRoutes(absent),
+        book=BookRoutes(absent, absent, absent),
+        operations=OperationRoutes(absent, absent, absent, absent),
+        providers=ProviderRoutes(absent, absent),
+        escrow=EscrowRoutes(None),
+        batches=BatchRoutes(absent, absent),
+    )
+    return [route for route in endpoints.routes() if route.path != "/openapi.json"]
+
+
+def pages() -> dict[Path, str]:
+    """The texts that the committed files must have."""
+    document = json.loads(json.dumps(describe(declared())))
+    protocol = (COMMON / "PROTOCOL.md").read_text("utf-8")
+    table = contract_errors(document)
+    return {
+        COMMON / "openapi.json": json.dumps(document, indent=1, ensure_ascii=False) + "\n",
+        COMMON / "HTTP.md": page(document),
+        COMMON / "PROTOCOL.md": _TABLE.sub(lambda found: f"{found[1]}{table}{found[3]}", protocol),
+    }
+
+
+def main() -> None:
+    for path, text in pages().items():
+        path.write_text(text, "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,307 @@
+"""HTTP.md from the document of the API: route by route, curl, answer, errors."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+from urllib.parse import quote
+
+Schema = dict[str, Any]
+_LONGEST_VALUE: Final = 100  # characters of an example's text, beyond which it is cut
+
+_HEAD: Final = """\
+# The HTTP interface
+
+Every route with its fields, a call, an answer and its errors. Written by `make openapi` from the routes' own
+declarations, through [`openapi.json`](openapi.json), which every coordinator serves at `/openapi.json`: do not edit it.
+[`PROTOCOL.md`](PROTOCOL.md) says who calls what and when, and how what is signed and sealed is made;
+[`ONE_ORDER.md`](ONE_ORDER.md) is the order of the examples, with all of its bytes.
+
+"""
+_REFUSED_WITH: Final = "| refused with | code | because | then |\n|---|---|---|---|\n"
+_HEADERS: Final = """\
+| header | on | says |
+|---|---|---|
+| `x-request-id` | every answer | id of the request: tell it to the operator |
+| `date` | every answer | the coordinator's clock |
+| `x-svc-retryable` | errors, 402 | `true`: the same request may succeed later; `false`: it must change, or stop |
+| `retry-after` | 429, 503, where it is known | seconds to wait |
+| `etag` | answers of the index alone | send it as `if-none-match`: 304 until the index's next block |
+| `x-svc-page-truncated` | paged routes | whether the page was cut before it passed 4 MiB |
+| `x-svc-next-offset` | pages that were cut | the offset to go on at |
+
+A page is asked for with `limit` and `offset`; go on while as many came as were asked for, or the page was cut. A query
+parameter may appear once; an empty one is absent; those that a route does not know are passed over. `HEAD` works where
+`GET` does. A refusal names everything that is missing or malformed in `message`; `param` is the first of it.
+"""
+
+
+def page(document: Schema) -> str:
+    by_tag: dict[str, list[tuple[str, str, Schema]]] = {tag["name"]: [] for tag in document["tags"]}
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            by_tag[operation["tags"][0]].append((method.upper(), path, operation))
+    parts = [_HEAD, "**Contents**\n\n- [Conventions](#conventions)\n"]
+    for tag, routes in by_tag.items():
+        parts.append(f"- [{tag}](#{_anchor(tag)})\n")
+        parts += [
+            f"  - [{_title(method, path)}](#{_anchor(_title(method, path))}): {one['summary']}\n"
+            for method, path, one in routes
+        ]
+    parts.append(
+        "- [Errors](#errors)\n- [Contract errors](#contract-errors)\n"
+        "- [Errors of batch lines](#errors-of-batch-lines)\n"
+    )
+    parts.append(f"\n## Conventions\n\n{document['info']['description']}\n\n{_HEADERS}")
+    everywhere = _refused_everywhere(document)
+    parts.append(
+        f"\nAny request may be refused with\n\n{_REFUSED_WITH}{''.join(_row(*row) for row in sorted(everywhere))}"
+    )
+    for tag in document["tags"]:
+        parts.append(f"\n## {tag['name']}\n\n{tag['description']}\n")
+        parts += [
+            _route(document, method, path, operation, everywhere) for method, path, operation in by_tag[tag["name"]]
+        ]
+    parts.append(_errors(document))
+    return "".join(parts).replace("](#times)", "](PROTOCOL.md#times)")
+
+
+def _title(method: str, path: str) -> str:
+    return f"{method} {path}"
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def _route(document: Schema, method: str, path: str, operation: Schema, everywhere: set[tuple[str, ...]]) -> str:
+    who = {"[]": "public", '[{"session": []}]': "session"}.get(
+        json.dumps(operation["security"]), "public; session with `free`"
+    )
+    parts = [f"\n### {_title(method, path)}\n\n{operation['description']}\n\n`{operation['operationId']}`, {who}.\n"]
+    if operation["parameters"]:
+        parts.append("\n| parameter | in | type | says |\n|---|---|---|---|\n")
+        for one in operation["parameters"]:
+            name = f"`{one['name']}`" + ("" if one["required"] else ", optional")
+            parts.append(_row(name, one["in"], _kind(document, one["schema"]), one["description"]))
+    body = operation.get("requestBody")
+    if body is not None:
+        parts.append(_request(document, body))
+    parts += ["\n```sh\n", *_calls(method, path, operation), "```\n"]
+    told: dict[str, str] = {}
+    for status, response in operation["responses"].items():
+        if status < "400" or _shapes(response):
+            parts.append(_answer(document, status, response, told))
+    refused = [row for row in _refusals(operation) if row not in everywhere]
+    if not refused:
+        return "".join(parts)
+    return "".join([*parts, f"\n{_REFUSED_WITH}", *(_row(*row) for row in refused)])
+
+
+def _refusals(operation: Schema) -> list[tuple[str, ...]]:
+    return [
+        (status, *_split(line))
+        for status, response in operation["responses"].items()
+        for line in response["description"].splitlines()
+        if line.startswith("- ")
+    ]
+
+
+def _refused_everywhere(document: Schema) -> set[tuple[str, ...]]:
+    """The refusals that all routes share."""
+    all_of_them = [one for methods in document["paths"].values() for one in methods.values()]
+    return set.intersection(*(set(_refusals(one)) for one in all_of_them))
+
+
+def _split(line: str) -> tuple[str, str, str]:
+    code, _, rest = line.removeprefix("- ").partition(": ")
+    cause, _, remedy = rest.partition(". Then: ")
+    return code, cause, remedy.removesuffix(".")
+
+
+def _request(document: Schema, body: Schema) -> str:
+    [(media, content)] = body["content"].items()
+    parts = [f"\nBody: `{media}`. {body['description']}\n"]
+    variants = content["schema"].get("anyOf", [content["schema"]])
+    for variant in variants:
+        parts += [f"\n{variant['title']}:\n"] if len(variants) > 1 else []
+        parts.append(_members(document, variant))
+    return "".join(parts)
+
+
+def _members(document: Schema, schema: Schema) -> str:
+    rows = [_row(*row) for row in _flat(document, schema, "", set())]
+    return "".join(["\n| member | type | says |\n|---|---|---|\n", *rows]) if rows else ""
+
+
+def _flat(document: Schema, schema: Schema, at: str, seen: set[str]) -> Iterator[tuple[str, str, str]]:
+    """The members of a body and of the objects within it, by their paths."""
+    schema = _resolved(document, schema)
+    for name, member in schema.get("properties", {}).items():
+        optional = "" if name in schema.get("required", []) else ", optional"
+        path = f"{at}{name}"
+        if path in seen:
+            continue
+        seen.add(path)
+        about, *values = member.get("description", "").split("\n- ")
+        said = " ".join([about.strip(), "; ".join(values)]).strip()
+        yield f"`{path}`{optional}", _kind(document, member), said
+        for inner, mark in _inside(document, member):
+            yield from _flat(document, inner, f"{path}{mark}.", seen)
+
+
+def _inside(document: Schema, member: Schema) -> Iterator[tuple[Schema, str]]:
+    """The objects that a member holds, and how its path goes on."""
+    for variant in member.get("anyOf", [member]):
+        whole = _resolved(document, variant)
+        if whole.get("type") == "array":
+            for inner, _ in _inside(document, whole["items"]):
+                yield inner, "[]"
+        elif "properties" in whole:
+            yield whole, ""
+        elif "anyOf" in whole and whole is not member:
+            yield from _inside(document, whole)
+
+
+def _resolved(document: Schema, schema: Schema) -> Schema:
+    if "$ref" not in schema:
+        return schema
+    found: Schema = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+    return found
+
+
+def _kind(document: Schema, schema: Schema) -> str:
+    """A word or two on the type."""
+    schema = _resolved(document, schema)
+    if "enum" in schema and schema.get("type") != "integer":
+        return ", ".join(
+            f"`{json.dumps(value)}`" if not isinstance(value, str) else f"`{value}`" for value in schema["enum"]
+        )
+    if "anyOf" in schema:
+        kinds = list(dict.fromkeys(_kind(document, each) for each in schema["anyOf"]))
+        return "number or decimal string" if set(kinds) == {"number", "decimal string"} else " or ".join(kinds)
+    match schema.get("type"):
+        case "integer" | "number":
+            return "number"
+        case "null":
+            return "null"
+        case "array":
+            return f"array of {_kind(document, schema['items'])}"
+        case "string":
+            return _text_kind(schema)
+        case "object" | "boolean" as plain:
+            return str(plain)
+        case _:
+            return "any JSON"
+
+
+def _text_kind(schema: Schema) -> str:
+    pattern = schema.get("pattern", "")
+    found = re.fullmatch(r"\^(0x)?\[0-9a-f(?:A-F)?\]\{(\d+)\}\$", pattern)
+    if found is not None and int(found[2]) % 2 == 0:
+        return f"{int(found[2]) // 2} bytes, hex {'with' if found[1] else 'without'} 0x"
+    if pattern.startswith("^0x("):
+        return "bytes, hex with 0x"
+    if "[1-9][0-9]*" in pattern:
+        return "decimal string"
+    if schema.get("contentEncoding") == "base64":
+        return "base64"
+    return "bytes" if schema.get("format") == "binary" else "string"
+
+
+def _calls(method: str, path: str, operation: Schema) -> Iterator[str]:
+    """curl with each example; what is above a hundred characters is cut."""
+    shown = {one["name"]: one["example"] for one in operation["parameters"] if "example" in one}
+    for name in re.findall(r"\{(\w+)\}", path):
+        path = path.replace(f"{{{name}}}", quote(str(shown.pop(name)), safe="/"))
+    query = "&".join(f"{name}={quote(str(value))}" for name, value in shown.items())
+    url = f'"$COORDINATOR{path}{"?" + query if query else ""}"'
+    verb = {"GET": ""}.get(method, f"-X {method} ")
+    signed_in = (
+        ' -H "authorization: Bearer $TOKEN"'
+        if {"session": []} in operation["security"] and {} not in operation["security"]
+        else ""
+    )
+    content = operation.get("requestBody", {}).get("content", {})
+    if "multipart/form-data" in content:
+        yield f'curl {verb}{url}{signed_in} -F purpose=batch -F "file=@lines.jsonl"\n'
+    elif "application/json" in content:
+        for name, example in content["application/json"]["examples"].items():
+            if name != "example":
+                yield f"# {name}\n"
+            body = json.dumps(_cut(example["value"]), ensure_ascii=False)
+            yield f"curl {verb}{url}{signed_in} \\\n  -H 'content-type: application/json' -d '{body}'\n"
+    else:
+        yield f"curl {verb}{url}{signed_in}\n"
+
+
+def _shapes(response: Schema) -> list[str]:
+    examples = response.get("content", {}).get("application/json", {}).get("examples", {})
+    return [name for name in examples if name != "Error"]
+
+
+def _answer(document: Schema, status: str, response: Schema, told: dict[str, str]) -> str:
+    """`told`: the shapes that were described before, and at which status."""
+    about = " ".join(line for line in response["description"].splitlines() if not line.startswith("- "))
+    parts = [f"\n**{status}** {about}\n"]
+    content = response.get("content", {}).get("application/json")
+    if content is None:
+        return "".join(parts)
+    for name in _shapes(response):
+        if name in told:
+            return f"{parts[0]}\nThe body is that of {told[name]}.\n"
+        told[name] = status
+        body = json.dumps(_cut(content["examples"][name]["value"]), indent=1, ensure_ascii=False)
+        parts.append(f"\n```json\n{body}\n```\n")
+    for variant in content["schema"].get("anyOf", [content["schema"]]):
+        if variant.get("$ref", "").rpartition("/")[2] in document["components"]["schemas"] and not variant[
+            "$ref"
+        ].endswith("Error"):
+            parts.append(_members(document, variant))
+    return "".join(parts)
+
+
+def _cut(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _cut(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_cut(each) for each in value]
+    return f"{value[:_LONGEST_VALUE]}…" if isinstance(value, str) and len(value) > 2 * _LONGEST_VALUE else value
+
+
+def _errors(document: Schema) -> str:
+    parts = [
+        "\n## Errors\n\nEach error once. Where there is no code, the type tells it. Retryable is what the header"
+        " `x-svc-retryable` says.\n",
+        "\n| code | type | status | retryable | because | then |\n|---|---|---|---|---|---|\n",
+    ]
+    for error in document["x-svc-errors"]:
+        code = f"`{error['code']}`" if error["code"] and " " not in error["code"] else error["code"] or "–"
+        types = ", ".join(f"`{kind}`" for kind in error["types"])
+        statuses = ", ".join(map(str, error["statuses"]))
+        parts.append(
+            _row(code, types, statuses, "yes" if error["retryable"] else "no", error["cause"], error["remedy"])
+        )
+    parts.append(
+        "\n## Contract errors\n\nThe `code` of a 409 (`reason` of an op), and of lines of batches. None is retryable:"
+        " do what the last column says.\n\n"
+    )
+    parts.append(contract_errors(document))
+    parts.append(
+        "\n## Errors of batch lines\n\nThe `error.code` of lines that did not settle, beside the codes of POST /v1/jobs"
+        " and the contract errors.\n\n| code | because | then |\n|---|---|---|\n"
+    )
+    parts += [_row(f"`{each['code']}`", each["cause"], each["remedy"]) for each in document["x-svc-line-errors"]]
+    return "".join(parts)
+
+
+def contract_errors(document: Schema) -> str:
+    parts = ["| error | said of | because | then |\n|---|---|---|---|\n"]
+    for each in document["x-svc-contract-errors"]:
+        names = ", ".join(f"`{name}`" for name in each["names"])
+        parts.append(_row(names, each["said_of"], each["cause"], each["remedy"]))
+    return "".join(parts)
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |\n"

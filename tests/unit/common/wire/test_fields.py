@@ -1,0 +1,66 @@
+"""Bodies are refused for all that is wrong with them at once; the code and the field are those of the first."""
+
+from typing import Any
+
+import attrs
+import pytest
+
+from common.refusal import Refused
+from common.wire.fields import BYTES32, UINT32, Choice, Nested, Several, Uint, object_example, read_object, wire
+
+
+@attrs.frozen
+class Inner:
+    n: int = wire(Uint(8))
+    sla: int = wire(UINT32)
+
+
+@attrs.frozen
+class Outer:
+    model_id: int = wire(UINT32)
+    op: str = wire(Choice(("a", "b"), "invalid_op"))
+    job_id: bytes = wire(BYTES32)
+    quotes: tuple[Inner, ...] = wire(Several(Nested(Inner), 64))
+    snapshot: Inner | None = wire(Nested(Inner), optional=True)
+
+
+@pytest.mark.parametrize(
+    ("body", "message", "param", "code"),
+    [
+        ({"op": "a", "quotes": []}, "model_id is required; job_id is required", "model_id", None),
+        (
+            {"op": "c", "model_id": 1, "quotes": []},
+            "op must be one of a, b; job_id is required",
+            "op",
+            "invalid_op",
+        ),
+        (
+            {"op": "a", "model_id": 1, "job_id": "0x" + "11" * 32, "quotes": [{"n": 1}, {}]},
+            "quotes[0].sla is required; quotes[1].n is required; quotes[1].sla is required",
+            "quotes[0].sla",
+            None,
+        ),
+        ({}, "model_id is required; op is required; job_id is required; quotes is required", "model_id", None),
+    ],
+    ids=["missing", "malformed and missing", "in arrays", "empty"],
+)
+def test_refusal_names_everything_that_is_wrong(
+    body: dict[str, Any], message: str, param: str, code: str | None
+) -> None:
+    with pytest.raises(Refused) as refused:
+        read_object(Outer, body)
+    assert (refused.value.message, refused.value.param, refused.value.code) == (message, param, code)
+
+
+def test_refusal_of_very_much_says_how_much_more_there_is() -> None:
+    body = {"op": "a", "model_id": 1, "job_id": "0x" + "11" * 32, "quotes": [{}] * 64}
+    with pytest.raises(Refused) as refused:
+        read_object(Outer, body)
+    *told, last = refused.value.message.split("; ")
+    assert (len(told), last) == (2 * 16, "and 48 more")
+
+
+def test_example_is_a_body_that_is_read() -> None:
+    example = object_example(Outer, "snapshot")
+    assert set(example) == {"model_id", "op", "job_id", "quotes"}
+    assert read_object(Outer, {**example, "quotes": [{"n": 1, "sla": 1}]}).op == "a"

@@ -1,0 +1,161 @@
+"""The API's document explains itself, is the committed one, and its examples are what it describes."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from common.wire.words import WORDS
+from coordinatord.http.openapi import describe
+from coordinatord.orders.judgement import OrderBody, read_submission
+from tests.openapi.__main__ import COMMON, declared, pages
+from tests.vectors.vector_file import cases
+
+Schema = dict[str, Any]
+DOCUMENT: Schema = json.loads(json.dumps(describe(declared())))
+OPERATIONS = {one["operationId"]: one for methods in DOCUMENT["paths"].values() for one in methods.values()}
+by_operation = pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
+
+
+@pytest.mark.parametrize("path", pages(), ids=lambda path: path.name)
+def test_committed_page_is_the_one_that_the_routes_make(path: Path) -> None:
+    assert path.read_text("utf-8") == pages()[path], "run `make openapi`"
+
+
+def test_operations_have_names_that_generators_can_use() -> None:
+    assert len(OPERATIONS) == sum(map(len, DOCUMENT["paths"].values()))
+    assert [name for name in OPERATIONS if not re.fullmatch(r"[a-z]+([A-Z][a-z]+)*", name)] == []
+
+
+@by_operation
+def test_operation_and_its_answers_are_described(operation: Schema) -> None:
+    assert {tag["name"] for tag in DOCUMENT["tags"]} >= set(operation["tags"])
+    assert operation["summary"]
+    assert operation["description"]
+    assert "security" in operation
+    for parameter in operation["parameters"]:
+        assert len(parameter["description"]) > 5, parameter["name"]
+    for status, response in operation["responses"].items():
+        assert len(response["description"]) > 5, status
+        assert "see the schema" not in response["description"]
+
+
+def _properties(schema: Any, at: str) -> Iterator[tuple[str, Schema]]:
+    if isinstance(schema, dict):
+        for name, member in schema.get("properties", {}).items() if schema.get("type") == "object" else ():
+            yield f"{at}.{name}", member
+            yield from _properties(member, f"{at}.{name}")
+        for key in ("anyOf", "items", "allOf"):
+            parts = schema.get(key, [])
+            for part in parts if isinstance(parts, list) else [parts]:
+                yield from _properties(part, at)
+
+
+def _all_properties() -> Iterator[tuple[str, Schema]]:
+    for name, schema in DOCUMENT["components"]["schemas"].items():
+        yield from _properties(schema, name)
+    for operation_id, operation in OPERATIONS.items():
+        for content in operation.get("requestBody", {}).get("content", {}).values():
+            yield from _properties(content["schema"], operation_id)
+
+
+def test_every_property_has_a_sentence_of_its_own() -> None:
+    lacking = [at for at, member in _all_properties() if len(member.get("description", "")) < 4]
+    assert lacking == []
+    kinds = {"a decimal integer"}
+    assert [at for at, member in _all_properties() if member["description"] in kinds] == []
+
+
+def test_times_and_amounts_name_their_unit() -> None:
+    times = re.compile(r"(_at|_before|signed_at)$")
+    for at, member in _all_properties():
+        if times.search(at):
+            assert "Unix seconds" in member["description"], at
+        if re.search(r"\.(amount|cap|fee|gas_fee|rate_in|rate_out|escrowed)$", at):
+            assert "base units" in member["description"], at
+        if at.endswith("_ms"):
+            assert "milliseconds" in member["description"], at
+
+
+def test_numbers_that_stand_for_words_are_enumerated_with_their_meanings() -> None:
+    job = DOCUMENT["components"]["schemas"]["Job"]["properties"]
+    for name, most in (("state", 3), ("ended_because", 5)):
+        assert job[name]["enum"] == list(range(most + 1))
+        assert len(job[name]["x-enum-descriptions"]) == len(job[name]["x-enum-varnames"]) == most + 1
+        assert all(f"- {n} {job[name]['x-enum-varnames'][n]}: " in job[name]["description"] for n in range(most + 1))
+
+
+def test_contents_of_the_page_lead_to_its_headings() -> None:
+    page = (COMMON / "HTTP.md").read_text("utf-8")
+    headings = [
+        re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        for heading in re.findall(r"^#+ (.+)$", page, re.MULTILINE)
+    ]
+    assert len(headings) == len(set(headings))
+    links = re.findall(r"\]\(#([^)]+)\)", page)
+    assert set(links) <= set(headings)
+    assert len(links) >= len(OPERATIONS) + len(DOCUMENT["tags"])
+    for name in set(re.findall(r"\]\(([\w./]+)", page)):
+        assert (COMMON / name).exists(), name
+
+
+def test_every_word_is_some_bodys() -> None:
+    used = {at.rpartition(".")[2] for at, _ in _all_properties()}
+    used |= {parameter["name"] for operation in OPERATIONS.values() for parameter in operation["parameters"]}
+    assert set(WORDS) - used == set()
+
+
+def test_no_code_is_a_placeholder() -> None:
+    for operation_id, operation in OPERATIONS.items():
+        for status, response in operation["responses"].items():
+            if int(status) >= 400:
+                for code in _codes(response["content"]["application/json"]["schema"]):
+                    assert code is None or re.fullmatch(r"[a-z]+(_[a-z]+)*|[A-Z][A-Za-z]+", code), (operation_id, code)
+
+
+def _codes(schema: Schema) -> Iterator[Any]:
+    for each in schema.get("anyOf", [schema]):
+        component = DOCUMENT["components"]["schemas"][each["$ref"].rpartition("/")[2]]
+        members = component["properties"].get("error", {}).get("properties", {})
+        yield from members.get("code", {}).get("enum", [])
+
+
+@by_operation
+def test_examples_are_what_is_described(operation: Schema) -> None:
+    contents = [*operation.get("requestBody", {}).get("content", {}).values()]
+    contents += [each for one in operation["responses"].values() for each in one.get("content", {}).values()]
+    shown = 0
+    for content in contents:
+        validator = jsonschema.Draft202012Validator({**content["schema"], "components": DOCUMENT["components"]})
+        for name, example in content.get("examples", {}).items():
+            validator.validate(example["value"])
+            shown += bool(name)
+    assert shown
+
+
+def test_example_of_a_submission_is_the_worked_order() -> None:
+    [order] = cases("worked_order.json")
+    examples = OPERATIONS["postJob"]["requestBody"]["content"]["application/json"]["examples"]
+    body = read_submission(examples["submission"]["value"])
+    assert isinstance(body, OrderBody)
+    assert (body.signature.hex(), (body.auth_sig or b"").hex()) == (order["order_signature"][2:], order["auth_sig"][2:])
+    assert (body.job_id.hex(), body.amount) == (order["job_id"][2:], int(order["amount"]))
+    assert examples["submission"]["value"]["container"] == order["container"]
+    settle = OPERATIONS["runOp"]["requestBody"]["content"]["application/json"]["examples"]["settle"]["value"]
+    assert (settle["signature"], settle["result"]) == (order["settle_signature"], order["sealed_result"])
+    assert (settle["issued_at"], settle["completion_tok"]) == (
+        int(order["settle_issued_at"]),
+        int(order["completion_tok"]),
+    )
+    job = OPERATIONS["getJob"]["responses"]["200"]["content"]["application/json"]["examples"]["ClientJob"]["value"]
+    assert (job["result_cid"], job["svc"]["task_cid"]) == (order["result_cid"], order["task_cid"])
+
+
+def test_nothing_in_it_is_of_one_deployment() -> None:
+    text = json.dumps(DOCUMENT)
+    assert [url for url in re.findall(r"https?://[^\s\"]+", text) if url != "https://gateway.example"] == []
+    assert [server["url"] for server in DOCUMENT["servers"]] == ["/"]
