@@ -59,9 +59,6 @@ class Config(ChainConfig):
     )
     pin_store_bucket: str = variable("PIN_STORE_BUCKET", text, "bucket; none with Kubo", "")
     pin_store_region: str = variable("PIN_STORE_REGION", text, "signing region", "us-east-1")
-    pin_gateway: str | None = variable(
-        "PIN_GATEWAY", url, "where clients read what is stored, before /ipfs/; only `coordinatord check` asks it", None
-    )
     max_blob_bytes: int = variable("MAX_BLOB_BYTES", integer(1024, 1_073_741_824), "largest file upload", 209_715_200)
     file_retention_seconds: int = variable(
         "FILE_RETENTION_SECONDS",
@@ -105,7 +102,10 @@ class Config(ChainConfig):
     sentry_release: str | None = variable("SENTRY_RELEASE", text, "error reporting: release tag", None)
 
     gateway_url: str | None = variable(
-        "GATEWAY_URL", url, "gateway that GET /evm/chain tells clients to read containers and results from", None
+        "GATEWAY_URL",
+        url,
+        "gateway that GET /evm/chain tells clients to read containers and results from; before /ipfs/",
+        None,
     )
     metrics_host: str = variable("METRICS_HOST", text, "address that metrics are served on", "127.0.0.1")
     metrics_port: int = variable("METRICS_PORT", integer(0, 65535), "port of /metrics; 0 serves none", 9402)

@@ -167,7 +167,7 @@ async def _pin_store(config: Config) -> AsyncIterator[CheckRow]:
                 took = time.monotonic() - began
                 detail = f"{config.pin_store} at {host}: a probe was stored and read back in {took:.2f} s, as {cid}"
                 rows.append(right("pin store", detail))
-                rows.append(await _gateway(config.pin_gateway, cid, probe))
+                rows.append(await _gateway(config.gateway_url, cid, probe))
         finally:
             with anyio.move_on_after(10, shield=True) as removing:
                 left = await _removed(pins, key)
@@ -206,7 +206,7 @@ async def _store_facts(pins: PinStore) -> AsyncIterator[CheckRow]:
 
 async def _gateway(gateway: str | None, cid: str, probe: bytes) -> CheckRow:
     if gateway is None:
-        return told("gateway", "PIN_GATEWAY is not set: whether clients can read what is stored was not looked at")
+        return told("gateway", "GATEWAY_URL is not set: whether clients can read what is stored was not looked at")
     url, answer = f"{gateway}/ipfs/{cid}", "no answer"
     with anyio.move_on_after(_GATEWAY_PATIENCE):
         async with open_http(connections=1, patience=8) as http:

@@ -50,7 +50,7 @@ async def well(world: World, database_url: str) -> dict[str, str]:
     """The environment of a coordinator with nothing wrong."""
     async with open_database(database_url, smallest=1, largest=2) as database, database.connection() as connection:
         await migrate(connection)
-    return environment(world, database_url, PIN_GATEWAY=world.pins.gateway)
+    return environment(world, database_url, GATEWAY_URL=world.pins.gateway)
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ async def test_settings_that_cannot_be_read_are_named_all_at_once(well: dict[str
         ({"RPC_URL": "http://127.0.0.1:1"}, "node", "RPC_URL"),
         ({"PIN_STORE_ENDPOINT": "http://127.0.0.1:1"}, "pin store", "PIN_STORE"),
         ({"PIN_STORE_SECRET": "wrong"}, "pin store", "refused"),
-        ({"PIN_GATEWAY": "http://127.0.0.1:1"}, "gateway", "does not serve the probe"),
+        ({"GATEWAY_URL": "http://127.0.0.1:1"}, "gateway", "does not serve the probe"),
         ({"ESCROW_MODE": "static", "OPERATOR_KEY": "0x" + "02" * 32 + ",0x" + "02" * 32}, "escrow keys", "twice"),
     ],
 )
@@ -219,7 +219,7 @@ async def test_clock_that_is_wrong_is_seen_against_the_chain(
 async def test_kubo_is_probed_in_its_own_language_and_asked_for_room(well: dict[str, str]) -> None:
     node = KuboNode()
     async with running_kubo(node):
-        kubo = {"PIN_STORE": "kubo", "PIN_STORE_ENDPOINT": node.endpoint, "PIN_GATEWAY": node.endpoint}
+        kubo = {"PIN_STORE": "kubo", "PIN_STORE_ENDPOINT": node.endpoint, "GATEWAY_URL": node.endpoint}
         rows = await looked(well, **kubo, PIN_STORE_KEY="", PIN_STORE_SECRET="", PIN_STORE_BUCKET="")
     assert wrongs(rows) == set()
     assert rows["room in Kubo"].right is True

@@ -22,7 +22,7 @@ def test_example_is_a_configuration_of_that_kind_with_a_gateway(kind: str) -> No
     environ |= dict(line.split("=", 1) for line in EXAMPLES[kind].splitlines())
     config = read_config(environ)
     assert config.pin_store == kind
-    assert config.pin_gateway is not None
+    assert config.gateway_url is not None
     assert set(re.findall(r"^(\w+)=", EXAMPLES[kind], re.MULTILINE)) <= {
         "PIN_STORE",
         "PIN_STORE_ENDPOINT",
@@ -30,5 +30,5 @@ def test_example_is_a_configuration_of_that_kind_with_a_gateway(kind: str) -> No
         "PIN_STORE_SECRET",
         "PIN_STORE_BUCKET",
         "PIN_STORE_REGION",
-        "PIN_GATEWAY",
+        "GATEWAY_URL",
     }
