@@ -68,6 +68,9 @@ class ClientTrial:
                 self.report.leave("purchases", purchase.tried, "no command for open bids", purchase.page)
         for promise, expected, page in _PROMISES:
             faults = [fault for market, _ in found.values() for fault in market.faults.get(promise, [])]
+            if not faults and not any(market.submissions for market, _ in found.values()):
+                self.report.leave("promises", promise, "nothing was submitted", page)
+                continue
             self.report.judge("promises", promise, expected, faults[0] if faults else None, page)
         return self.report
 

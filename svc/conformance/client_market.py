@@ -66,6 +66,7 @@ class ClientMarket(ScriptedMarket):
     secret: str = attrs.field(factory=lambda: secrets.token_hex(16))
     text: str = attrs.field(factory=lambda: f"conformance {secrets.token_hex(4)}")
     gas_fee: int = GAS_FEE
+    asked: int = 0  # requests, of whatever kind
     submissions: list[Body] = attrs.field(factory=list)
     posted_at: dict[str, float] = attrs.field(factory=dict)
     reads: list[float] = attrs.field(factory=list)
@@ -74,6 +75,7 @@ class ClientMarket(ScriptedMarket):
     _result_reads: int = 0
 
     async def handle(self, request: ServedRequest) -> ServedReply:
+        self.asked += 1
         route = f"{request.method} {request.path}"
         if request.path.startswith("/ipfs/"):
             return self._gateway(request)

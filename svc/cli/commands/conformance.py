@@ -25,6 +25,7 @@ from svc.conformance.coordinator import Trial, try_coordinator
 from svc.conformance.provider import ProviderTrial
 from svc.conformance.provider_market import ProviderMarket
 from svc.conformance.serving import serving
+from svc.conformance.twists import PURCHASES
 from svc.conformance.vectors import try_vectors
 from svc.conformance.verdicts import Mark, Report, Verdict
 from svc.signers import read_wallet
@@ -179,7 +180,7 @@ async def client(
     if not command:
         raise Refused("a client is tried by running it: name its command after --")
     buy, buy_open = _bought_by(command), _bought_by(shlex.split(open_command)) if open_command else None
-    output.say("a market for each run; what the command writes to standard error is not kept")
+    output.say(f"{len(PURCHASES)} markets, {at_once} runs at a time")
     return await ClientTrial(report, buy, buy_open, model, patience, at_once).run()
 
 
@@ -234,7 +235,7 @@ def _bought_by(command: Sequence[str]) -> Buy:
     async def buy(environment: Mapping[str, str]) -> tuple[int, str]:
         try:
             ran = await anyio.run_process(
-                list(command), env={**os.environ, **environment}, check=False, stderr=subprocess.DEVNULL
+                list(command), env={**os.environ, **environment}, check=False, stderr=_STDERR
             )
         except OSError as error:
             raise Refused(f"{command[0]}: {error.strerror}") from None
