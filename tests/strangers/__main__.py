@@ -35,6 +35,7 @@ from tests.strangers.orders import batch_line, session_of
 HERE: Final = Path(__file__).parent
 ROOT: Final = HERE.parents[1]
 MODEL: Final = "demo/text-small"
+SVC: Final = (str(Path(sys.executable).with_name("svc")), "conformance")
 _SECONDS: Final = 240
 
 
@@ -186,15 +187,25 @@ def _end_of(log: Path) -> str:
     return log.read_text("utf-8", "replace")[-2000:]
 
 
+async def before_the_coordinator(trial: Trial, folder: Path) -> None:
+    """The market's own coordinator, by `svc conformance` with a wallet that spends."""
+    key = folder / "wallet.key"
+    key.touch(mode=0o600)
+    key.write_text(trial.up.world.cast.with_role("client")[3].private_key)
+    where = ["--coordinator", trial.up.coordinator.base_url, "--gateway", trial.up.world.pins.gateway]
+    buying = ["--model", MODEL, "--key-file", str(key), "--spend"]
+    command = [*SVC, "coordinator", "--quiet", *where, *buying]
+    await trial.tell("svc conformance coordinator, of ours", command, os.environ, _all_right)
+
+
 async def by_conformance(trial: Trial, here: Sequence[Stranger]) -> None:
-    svc = [str(Path(sys.executable).with_name("svc")), "conformance"]
     environment = {**os.environ, "SVC_BOX_KEY": "0x" + secrets.token_hex(32)}
     environment["SVC_WALLET_KEY"] = "0x" + secrets.token_hex(32)
     for stranger in here:
         openly = " ".join([*stranger.command, "buy", "--open"])
-        client = [*svc, "client", "--quiet", "--open-command", openly, "--", *stranger.command, "buy"]
+        client = [*SVC, "client", "--quiet", "--open-command", openly, "--", *stranger.command, "buy"]
         await trial.tell(f"svc conformance client, of {stranger.name}", client, environment, _all_right)
-        provider = [*svc, "provider", "--quiet", "--", *stranger.command, "provide"]
+        provider = [*SVC, "provider", "--quiet", "--", *stranger.command, "provide"]
         await trial.tell(f"svc conformance provider, of {stranger.name}", provider, environment, _all_right)
 
 
@@ -236,6 +247,7 @@ async def main(only: Sequence[str]) -> int:
             trial = Trial(up)
             await in_the_market(trial, here, folder)
             await with_openai_for_node(trial, folder)
+            await before_the_coordinator(trial, folder)
         await by_conformance(trial, here)
     print(f"{trial.wrong} wrong" if trial.wrong else "every stranger is at home")
     return 1 if trial.wrong or not here else 0
