@@ -124,6 +124,7 @@ class ClientMarket(ScriptedMarket):
             return error(400, "invalid_request_error")
         if "auth_sig" not in body:
             return self._quoted(order, body, 402)
+        self.submissions.append(body)
         return await self.answered("submit", None, body, lambda: self._submitted(order, body))
 
     def __attrs_post_init__(self) -> None:
@@ -169,8 +170,7 @@ class ClientMarket(ScriptedMarket):
         return self.told(told, status, x_svc_retryable="false")
 
     def _submitted(self, order: Order, body: Body) -> ServedReply:
-        self.submissions.append(body)
-        if self.twist.price_changes and len(self.submissions) == 1:
+        if self.twist.price_changes and self.gas_fee == GAS_FEE:
             self.gas_fee += 500
             return self._quoted(order, body, 409)
         job = hex_of(read_hex(body["job_id"], 32, "job_id"))

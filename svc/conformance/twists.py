@@ -49,7 +49,7 @@ class Purchase:
             return f"no result, exit code {code}: {shortened(wrote.strip())}"
         if self.ends == "refused" and shown:
             return "it took it for the result"
-        if not (market.asked if self.unsigned else market.submissions):
+        if not (market.submissions if self.ends == "refused" and not self.unsigned else market.asked):
             return f"exit code {code} before it came to that: {shortened(wrote.strip())}"
         if self.unsigned and market.submissions:
             return f"a submission for {market.submissions[0].get('amount')}"
