@@ -165,6 +165,11 @@ openapi-check: .venv-openapi/.ready tests/openapi/node_modules/.ready ## other p
 programs: ## promtool and nginx, for the tests that drive them
 	@bash tests/programs/fetch.sh build/programs promtool=prometheus nginx=nginx
 
+# Go is taken from the system, or from build/go where somebody put a toolchain; without one its stranger is passed over.
+.PHONY: strangers
+strangers: setup tests/strangers/javascript/node_modules/.ready tests/strangers/openai/node_modules/.ready ## buyers and providers in JavaScript and Go, written from the pages alone, in a local market; ONLY=javascript chooses
+	@$(WITH_NODE) $(BIN)/python -m tests.strangers --only "$(ONLY)"
+
 # Each situation that the commands are to hold in: the other user, the closed folder, the missing program, …
 .PHONY: environments
 environments: setup ## the two commands where they are hard to run; ONLY="name …" chooses, `make environments ONLY=list` lists

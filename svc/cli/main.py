@@ -11,7 +11,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from svc.cli import doctor
-from svc.cli.commands import batches, jobs, known, market
+from svc.cli.commands import batches, conformance, jobs, known, market
 from svc.cli.failures import MEANINGS, Exit
 from svc.cli.output import one_line
 
@@ -52,6 +52,7 @@ _SECTIONS: Final[dict[str, tuple[click.Command, ...]]] = {
     "Many jobs": (batches.batch,),
     "The market": (market.models, market.asks, market.providers, market.escrow),
     "Set-up": (known.keygen, known.address, doctor.doctor, known.market, completion),
+    "Your own implementation": (conformance.conformance,),
 }
 _ENVIRONMENT: Final = (
     ("SVC_BASE_URL", "the coordinator (default http://127.0.0.1:8402)"),

@@ -1,11 +1,13 @@
 """Requests to the coordinator, repeated only where that is safe and of use.
 
-An error is repeated when its `x-svc-retryable` header says so, and on nothing else. A request that got no answer at all
+An error is repeated when its `x-svc-retryable` header says so, and on nothing else, and not before its `retry-after`
+is over. A request that got no answer at all
 is repeated when the caller says that it may be (`resend`): it may have taken effect. A proxy that answers in the
 coordinator's place, which is being restarted, say, gives no answer of it either.
 """
 
 import random
+import re
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
@@ -20,12 +22,14 @@ from svcd.payload.gateway import LongAnswer, opened, read_whole
 
 _ATTEMPTS: Final = 4
 _LONGEST_PAUSE: Final = 10.0
+_LONGEST_TOLD: Final = 60.0  # what a coordinator may tell us to wait: longer, and jobs would be late for nothing
 _LONGEST_WAIT: Final = 180.0  # for a whole answer, where the caller names no time: one that trickles ends, too
 _LONGEST_ANSWER: Final = 16 * 2**20  # pages are cut at 4 MiB
 # One of them is on every error of a coordinator.
 _RETRYABLE: Final = "x-svc-retryable"
 _REQUEST_ID: Final = "x-request-id"
 _OF_PROXIES: Final = frozenset({502, 503, 504})
+_SECONDS: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 
 @attrs.frozen(slots=True)
@@ -36,6 +40,7 @@ class CoordinatorReply:
     body: object
     retryable: bool
     date: float | None = None  # the coordinator's clock, in Unix seconds
+    retry_after: float = 0.0  # seconds
 
     @property
     def code(self) -> str | None:
@@ -84,7 +89,9 @@ class Requests:
         while True:
             answer = await self._once(method, path, give_up_at, params=params, json=json, headers=headers, **more)
             again = resend if isinstance(answer, Unanswered) else answer.retryable
-            pause = min(_LONGEST_PAUSE, 0.5 * 2 ** min(attempt, 8)) + random.uniform(0, 0.25)  # noqa: S311 - spreads load
+            told = answer.retry_after if isinstance(answer, CoordinatorReply) else 0.0
+            spread = random.uniform(0, 0.25)  # noqa: S311 - spreads load
+            pause = max(told, min(_LONGEST_PAUSE, 0.5 * 2 ** min(attempt, 8))) + spread
             attempt += 1
             over = attempt >= attempts if give_up_at is None else trio.current_time() + pause >= give_up_at
             if not again or over:
@@ -117,7 +124,9 @@ def _answer(response: httpx.Response, content: bytes) -> CoordinatorReply | Unan
     except Refused:
         body = None
     retryable = response.is_error and said == "true"
-    return CoordinatorReply(response.status_code, body, retryable, _date(response.headers.get("date")))
+    told = response.headers.get("retry-after", "")
+    wait = min(_LONGEST_TOLD, float(told)) if retryable and _SECONDS.fullmatch(told) else 0.0
+    return CoordinatorReply(response.status_code, body, retryable, _date(response.headers.get("date")), wait)
 
 
 def _date(text: str | None) -> float | None:

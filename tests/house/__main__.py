@@ -29,6 +29,7 @@ ADDED: Final[dict[str, int]] = {
     "the relayer's signers, their keystores and settings": 4,
     # common/wire/words, worked_order, errors, files; http/openapi_schemas; book/bodies; files/foreign_lines
     "an API that explains itself": 7,
+    "svc conformance: trials of a stranger's coordinator, provider, client and reader": 21,
 }
 
 

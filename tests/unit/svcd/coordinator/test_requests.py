@@ -54,6 +54,18 @@ async def test_error_is_repeated_by_its_header_and_not_by_its_status(
     assert (reply.status, reply.code, server.asked) == (status, "busy", asked)
 
 
+@pytest.mark.parametrize(("told", "waited"), [("7", 7), ("86400", 60), ("soon", 0.5), ("-5", 0.5)])
+async def test_error_is_not_repeated_before_its_retry_after_is_over(
+    told: str, waited: float, autojump_clock: MockClock
+) -> None:
+    busy = trouble(429, True)
+    busy.headers["retry-after"] = told
+    reply = await ask(Server(busy, httpx.Response(201, json={})))
+    assert isinstance(reply, CoordinatorReply)
+    assert reply.status == 201
+    assert waited <= trio.current_time() <= waited + 0.25
+
+
 async def test_request_without_an_answer_is_repeated_only_where_that_is_safe(autojump_clock: MockClock) -> None:
     careful, free = Server(httpx.ReadError("cut")), Server(httpx.ReadError("cut"), httpx.Response(200, json={}))
     assert isinstance(await ask(careful, resend=False), Unanswered)

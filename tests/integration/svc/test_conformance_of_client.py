@@ -1,0 +1,93 @@
+"""The scripted market of `svc conformance client` before svc itself, which it must find right, and before clients that
+break a promise each."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import anyio
+import pytest
+
+from svc.client import Client
+from svc.conformance.client import Buy, ClientTrial
+from svc.conformance.twists import PURCHASES
+from svc.conformance.verdicts import Mark, Report
+from svc.core.orders import PreparedOrder
+from svc.errors import SvcError
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def buying(**terms: Any) -> Buy:
+    async def buy(environment: Mapping[str, str]) -> tuple[int, str]:
+        asked = {"input": environment["SVC_INPUT"], "max_output_tokens": 64}
+        async with Client(environment=environment) as client:
+            try:
+                result = await client.run(environment["SVC_MODEL"], asked, window="1h", **terms)
+            except SvcError as refused:
+                return 3, str(refused)
+        return 0, json.dumps(result.output)
+
+    return buy
+
+
+async def tried(buy: Buy, *names: str) -> Report:
+    purchases = [one for one in PURCHASES if one.tried in names]
+    assert len(purchases) == len(names)
+    return await ClientTrial(Report(), buy, purchases=purchases).run()
+
+
+async def test_svc_is_right_in_every_market() -> None:
+    trial = ClientTrial(Report(), buying(), buying(rate_in=100_000, rate_out=200_000), at_once=30)
+    report = await trial.run()
+    assert [(v.tried, v.expected, v.came) for v in report.wrong] == []
+    assert [v for v in report.verdicts if v.standing is Mark.UNCHECKED] == []
+    assert len(report.right) == len(PURCHASES) + 4
+
+
+async def test_client_that_signs_other_terms_than_it_sends_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = PreparedOrder.body
+
+    def changed(order: PreparedOrder) -> dict[str, Any]:
+        return {**body(order), "units_out": 65}
+
+    monkeypatch.setattr(PreparedOrder, "body", changed)
+    report = await tried(buying(), "ordinary purchase")
+    wrong = {verdict.tried: verdict.came for verdict in report.wrong}
+    assert "not signed by its owner over these terms" in wrong["orders"]
+
+
+async def test_client_that_shows_whatever_it_gets_is_found() -> None:
+    """It shows something and ends well, whatever came."""
+
+    async def credulous(environment: Mapping[str, str]) -> tuple[int, str]:
+        _, wrote = await buying()(environment)
+        return 0, wrote
+
+    report = await tried(credulous, "ordinary purchase", "result with a bit turned", "job that failed")
+    assert [v.tried for v in report.wrong] == ["job that failed", "result with a bit turned"]
+    assert report.wrong[0].came.startswith("exit code 0 without the result")
+
+
+async def test_client_that_buys_again_when_no_answer_comes_is_found() -> None:
+    async def impatient(environment: Mapping[str, str]) -> tuple[int, str]:
+        await buying()(environment)
+        return await buying()(environment)
+
+    report = await tried(impatient, "submission whose answer is lost")
+    assert [(v.tried, v.came) for v in report.wrong] == [("submission whose answer is lost", "2 jobs")]
+
+
+async def test_client_that_never_ends_is_wrong_when_its_time_is_over() -> None:
+    async def endless(_: Mapping[str, str]) -> tuple[int, str]:
+        await anyio.sleep_forever()
+        return 0, ""
+
+    [ordinary] = [one for one in PURCHASES if one.tried == "ordinary purchase"]
+    report = await ClientTrial(Report(), endless, purchases=[ordinary], patience=0.1).run()
+    assert [v.came for v in report.wrong] == ["no end after 0 s"]

@@ -1,0 +1,121 @@
+"""The vectors before programs that answer by line: one over `common`, and ones that are wrong in one place."""
+
+import json
+import sys
+
+import pytest
+
+from common.refusal import Refused
+from svc.cli.failures import Exit
+from svc.cli.main import main
+from svc.conformance.vectors import try_vectors
+from svc.conformance.verdicts import Mark, Report
+from tests.vectors.vector_file import FOLDER
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+_PROGRAM = """\
+import json, sys
+from common import strict_json
+from common.quotes import job_id
+from common.refusal import Refused
+
+def of_job(case):
+    return {"job_id": "0x" + job_id(bytes.fromhex(case["owner"][2:]), bytes.fromhex(case["c"][2:])).hex()}
+
+def of_json(case):
+    raw = bytes.fromhex(case["hex"]) if "hex" in case else case["text"].encode("utf-8", "surrogatepass")
+    value = strict_json.parse(raw)
+    return {"canonical": strict_json.canonical(value).decode()}
+
+readers = {"job_id": of_job, "strict_json": of_json}
+for line in sys.stdin.buffer:
+    asked = json.loads(line)
+    if asked["file"] not in readers:
+        answer = {"skip": True}
+    else:
+        try:
+            answer = readers[asked["file"]](asked["case"])
+        except Refused as refused:
+            answer = {"refused": str(refused)}
+    CHANGE
+    print(json.dumps(answer), flush=True)
+"""
+
+
+def program(change: str = "pass") -> list[str]:
+    return [sys.executable, "-c", _PROGRAM.replace("CHANGE", change)]
+
+
+@pytest.mark.anyio
+async def test_right_program_is_right_and_what_it_skips_is_unchecked() -> None:
+    report = await try_vectors(FOLDER, ["job_id", "scalars", "strict_json"], program(), Report())
+    standings = {verdict.tried: verdict.standing for verdict in report.verdicts}
+    assert standings == {
+        "job_id.json": Mark.RIGHT,
+        "scalars.json": Mark.UNCHECKED,
+        "strict_json.json": Mark.RIGHT,
+    }
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("change", "came"),
+    [
+        ("answer = answer if 'refused' not in answer else {'canonical': ''}", "accepted, and must be refused"),
+        ("answer = {'refused': 'all'}", "and must be accepted"),
+        ("answer = {**answer, 'canonical': 'x'}", "canonical is x and not"),
+        ("answer = {}", "canonical is None and not"),
+        ("answer = [1]", "is no object"),
+        ("sys.exit()", "the program ended at strict_json"),
+        ("print('hello', flush=True)", "no line of JSON in answer to"),
+    ],
+)
+async def test_program_that_answers_wrong_is_found_with_its_case(change: str, came: str) -> None:
+    report = await try_vectors(FOLDER, ["strict_json"], program(change), Report())
+    [verdict] = report.wrong
+    assert verdict.tried == "strict_json.json"
+    assert came in verdict.came
+
+
+@pytest.mark.anyio
+async def test_program_that_is_not_there_and_a_file_that_is_none_are_refused() -> None:
+    with pytest.raises(Refused, match="no file of vectors"):
+        await try_vectors(FOLDER, ["nothing"], program(), Report())
+    with pytest.raises(Refused, match="/no/such"):
+        await try_vectors(FOLDER, ["job_id"], ["/no/such/program"], Report())
+
+
+def test_command_ends_with_0_where_all_is_right_and_with_9_where_something_is_wrong(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked = ["conformance", "vectors", "--folder", str(FOLDER), "--only", "job_id"]
+    assert main([*asked, "--json", "--", *program()]) == Exit.DONE
+    said = capsys.readouterr()
+    assert [row["tried"] for row in json.loads(said.out)] == ["job_id.json"]
+    assert "1 right, 0 WRONG, 0 unchecked" in said.err
+    assert main([*asked, "--", *program("answer = {}")]) == Exit.UNHEALTHY
+    assert capsys.readouterr().out.startswith("WRONG\tvectors\tjob_id.json\t")
+    assert main([*asked, "--", *program("answer = {'skip': True}")]) == Exit.UNHEALTHY  # nothing was looked at
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["vectors", "--folder", str(FOLDER)], "name its command after --"),
+        (["client"], "name its command after --"),
+        (["client", "--", "/no/such/client"], "/no/such/client: No such file or directory"),
+        (["provider", "--box-key", "0x12"], "--box-key must"),
+        (["provider", "--", "/no/such/provider"], "/no/such/provider: No such file or directory"),
+        (["coordinator", "--coordinator", "http://127.0.0.1:9", "--spend"], "--spend needs a wallet"),
+    ],
+)
+def test_command_that_cannot_be_begun_says_why(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["conformance", *arguments]) == Exit.USAGE
+    assert said in capsys.readouterr().err

@@ -1,0 +1,94 @@
+"""The scripted market of `svc conformance provider` before the real daemon, which it must find right, and before one
+whose requests are spoiled on their way."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import attrs
+import pytest
+
+from common.box import PublicKey
+from devnet.accounts import Cast
+from devnet.daemons import key_variables, write_config
+from devnet.ports import pick_free
+from svc.conformance.provider import ProviderTrial
+from svc.conformance.provider_market import ProviderMarket
+from svc.conformance.serving import Handler, ServedReply, ServedRequest, serving
+from svc.conformance.situations import ROUNDS
+from svc.conformance.verdicts import Mark, Report
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@asynccontextmanager
+async def daemon(market: ProviderMarket, handler: Handler, cast: Cast, directory: Path) -> AsyncIterator[None]:
+    async with serving(handler) as url:
+        config = write_config(
+            directory,
+            coordinator_url=url,
+            gateway=url,
+            address_book=market.book.as_json(),
+            metrics_port=pick_free(),
+        )
+        command = [sys.executable, "-m", "svcd", "run", "--config", str(config)]
+        environment = {"PATH": os.environ["PATH"], **key_variables(cast.demo_provider)}
+        with (directory / "svcd.log").open("wb") as log:
+            process = subprocess.Popen(command, env=environment, stderr=log)  # noqa: ASYNC220 - returns at once
+        try:
+            yield
+        finally:
+            process.kill()
+            process.wait()
+
+
+async def test_svcd_is_right_in_every_situation(cast: Cast, tmp_path: Path) -> None:
+    market = ProviderMarket(box_key=PublicKey(cast.demo_provider.box_key))
+    async with daemon(market, market.handle, cast, tmp_path):
+        report = await ProviderTrial(market, Report(), patience=40, looked_on=1.0).run()
+    wrong = [(v.tried, v.expected, v.came) for v in report.wrong]
+    assert wrong == []
+    unchecked = [v.tried for v in report.verdicts if v.standing is Mark.UNCHECKED]
+    assert unchecked == ["set_identity"]
+    assert len(report.right) >= 35
+
+
+def _signature_spoiled(request: ServedRequest) -> ServedRequest:
+    """Another `completion_tok` than was signed; whoever sent it signed well."""
+    if b'"settle"' not in request.body:
+        return request
+    body = json.loads(request.body)
+    return attrs.evolve(request, body=json.dumps({**body, "completion_tok": body["completion_tok"] + 1}).encode())
+
+
+async def test_each_broken_promise_is_found_by_its_row(cast: Cast, tmp_path: Path) -> None:
+    """Not the daemon's fault: its settles are changed on their way, and its fails never arrive."""
+    market = ProviderMarket(box_key=PublicKey(cast.demo_provider.box_key))
+    [ordinary, _], [*many], _ = ROUNDS
+    unsealed = next(each for each in many if each.tried == "container sealed to another key")
+
+    async def spoiling(request: ServedRequest) -> ServedReply:
+        if b'"fail"' in request.body:
+            return ServedReply(404)
+        return await market.handle(_signature_spoiled(request))
+
+    async with daemon(market, spoiling, cast, tmp_path):
+        trial = ProviderTrial(market, Report(), patience=4, looked_on=0.1, rounds=[[ordinary, unsealed]])
+        report = await trial.run()
+    assert {v.tried for v in report.wrong} == {"ordinary job", "container sealed to another key", "settles"}
+    ordinary_row = next(v for v in report.verdicts if v.tried == "ordinary job")
+    assert ordinary_row.came.startswith("claimed, not ended (sent: claim, settle")
+
+
+async def test_provider_that_never_comes_is_wrong(cast: Cast, tmp_path: Path) -> None:
+    report = await ProviderTrial(ProviderMarket(), Report(), patience=0.2).run()
+    assert [(v.tried, v.came) for v in report.wrong] == [("sign-in and first poll", "no session")]
