@@ -16,8 +16,8 @@ from svc.conformance.operations import Operations
 from svc.conformance.purchases import Purchases
 from svc.conformance.quotes import Quotes
 from svc.conformance.reads import Reads
-from svc.conformance.sessions import Sessions
-from svc.conformance.uploads import Uploads
+from svc.conformance.sessions import SessionTrials
+from svc.conformance.uploads import UploadTrials
 from svc.conformance.verdicts import Report
 
 _SPENDING: Final = "--spend was not given"
@@ -45,9 +45,9 @@ async def try_coordinator(http: httpx.AsyncClient, trial: Trial, report: Report)
         coordinator.judge_headers()
         return report
     buyer, other = (Buyer(Wallet(secrets.token_bytes(32)), chain) for _ in range(2))
-    await Sessions(coordinator, buyer, other).run()
+    await SessionTrials(coordinator, buyer, other).run()
     if buyer.token and other.token:
-        await Uploads(coordinator, buyer, other).run()
+        await UploadTrials(coordinator, buyer, other).run()
         await TriedBatches(coordinator, buyer, other).run()
         await Operations(coordinator, buyer).run()
     named = _named(reads.models, trial.model)

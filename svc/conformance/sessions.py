@@ -23,7 +23,7 @@ async def sign_in(coordinator: TriedCoordinator, buyer: Buyer) -> Answer:
 
 
 @attrs.frozen
-class Sessions:
+class SessionTrials:
     """`buyer` and `other` are throw-away wallets; both are signed in afterwards, where that is to be had."""
 
     coordinator: TriedCoordinator

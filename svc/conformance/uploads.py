@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import attrs
 
-from common.wire.batches import File
+from common.wire.files import File
 from svc.conformance.asking import Answer, Body, TriedCoordinator, not_like, not_refused
 from svc.conformance.buyer import Buyer
 
@@ -24,7 +24,7 @@ async def upload(coordinator: TriedCoordinator, buyer: Buyer, purpose: str | Non
 
 
 @attrs.frozen
-class Uploads:
+class UploadTrials:
     """What is left lapses by itself."""
 
     coordinator: TriedCoordinator
