@@ -234,9 +234,7 @@ def _write_book(path: Path | None, book: Mapping[str, object]) -> None:
 def _bought_by(command: Sequence[str]) -> Buy:
     async def buy(environment: Mapping[str, str]) -> tuple[int, str]:
         try:
-            ran = await anyio.run_process(
-                list(command), env={**os.environ, **environment}, check=False, stderr=_STDERR
-            )
+            ran = await anyio.run_process(list(command), env={**os.environ, **environment}, check=False, stderr=_STDERR)
         except OSError as error:
             raise Refused(f"{command[0]}: {error.strerror}") from None
         return ran.returncode, ran.stdout.decode("utf-8", "replace")
