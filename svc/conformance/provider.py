@@ -35,7 +35,7 @@ _OPS: Final = {"claims": "claim", "settles": "settle", "fails": "fail", "release
 
 @attrs.define
 class ProviderTrial:
-    """`arrival`: seconds for the provider's first poll; `patience`: for each round of jobs; `looked_on`: after a round's
+    """`arrival`: seconds for the first poll; `patience`: for each round of jobs; `looked_on`: after a round's
     last end, for what must not happen."""
 
     market: ProviderMarket
