@@ -154,7 +154,7 @@ _LINES: Final = b"\n".join(
         b"no json",
         b'["no", "object"]',
         b"",
-        json.dumps({"custom_id": "1", "method": "POST", "url": "/v1/responses", "body": {"model": "x"}}).encode(),
+        b'{"model_id": 1}',
         b'{"url": "/v1/embeddings"}',
     )
 )

@@ -35,19 +35,22 @@ _OPS: Final = {"claims": "claim", "settles": "settle", "fails": "fail", "release
 
 @attrs.define
 class ProviderTrial:
-    """`patience`: seconds for the provider's first poll, and for each round of jobs. `looked_on`: seconds after a
-    round's last end, for what must not happen."""
+    """`arrival`: seconds for the first poll; `patience`: for each round of jobs; `looked_on`: after a round's
+    last end, for what must not happen."""
 
     market: ProviderMarket
     report: Report
     patience: float = 60.0
+    arrival: float = 60.0
     looked_on: float = 4.0
     rounds: Sequence[Sequence[Situation]] = ROUNDS
 
     async def run(self) -> Report:
-        if not await self._until(lambda: self.market.operator is not None and bool(self.market.heard_of(None, "poll"))):
+        if not await self._until(
+            lambda: self.market.operator is not None and bool(self.market.heard_of(None, "poll")), self.arrival
+        ):
             came = "a session and no poll" if self.market.operator else "no session"
-            self.report.judge("provider", "sign-in and first poll", f"both within {self.patience:g} s", came, EIGHT)
+            self.report.judge("provider", "sign-in and first poll", f"both within {self.arrival:g} s", came, EIGHT)
             return self.report
         self.report.judge("provider", "sign-in and first poll", "both", None, EIGHT)
         if not await self._until(lambda: self.market.box_key is not None):

@@ -151,7 +151,7 @@ async def provider(
         _write_book(addresses_out, market.book.as_json())
         output.say(f"market: {url} (coordinator, gateway), {url}/rpc (node); waiting for a provider")
         async with _child(command, _environment(url, market.book.as_json(), model)):
-            return await ProviderTrial(market, report, patience).run()
+            return await ProviderTrial(market, report, patience, arrival=patience).run()
 
 
 @conformance.command()

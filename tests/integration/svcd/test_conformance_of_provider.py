@@ -90,5 +90,5 @@ async def test_each_broken_promise_is_found_by_its_row(cast: Cast, tmp_path: Pat
 
 
 async def test_provider_that_never_comes_is_wrong(cast: Cast, tmp_path: Path) -> None:
-    report = await ProviderTrial(ProviderMarket(), Report(), patience=0.2).run()
+    report = await ProviderTrial(ProviderMarket(), Report(), arrival=0.2).run()
     assert [(v.tried, v.came) for v in report.wrong] == [("sign-in and first poll", "no session")]
