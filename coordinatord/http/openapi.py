@@ -37,7 +37,8 @@ Amounts are base units of the payment token, rates are base units per 10^6 units
 
 **402** is a quote or a plan, as asked for: no error, and not the x402 protocol. **409** says that the chain refuses \
 or would refuse: it is never a failure to reach the chain. Errors come as `{"error": {message, type, param, code}}`: \
-branch on `code`, then on `type`. Decide whether to send again by the header `x-svc-retryable`, never by the status."""
+branch on `code`, then on `type`. Decide whether to send again by the header `x-svc-retryable`, never by the status. \
+Members, codes and contract errors may be added: take an unknown code by its type."""
 _SESSION: Final = (
     "`authorization: Bearer svc_sess_…`, from GET /auth/nonce and POST /auth/session. Where there is none, the route is"
     " public, or the signatures in its body are the authority."

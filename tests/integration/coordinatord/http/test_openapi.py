@@ -123,6 +123,8 @@ async def test_answers_of_the_whole_life_of_a_job_are_described(stage: Stage, cl
         (paths["/evm/asks/floors"]["get"], await stage.http.get("/evm/asks/floors")),
         (paths["/evm/providers"]["get"], await stage.http.get("/evm/providers")),
         (paths["/v1/models"]["get"], await stage.http.get("/v1/models")),
+        (paths["/v1/models/{name}"]["get"], await stage.http.get("/v1/models/demo/text-small")),
+        (paths["/v1/models/{name}"]["get"], await stage.http.get("/v1/models/demo/none")),
         (paths["/evm/chain"]["get"], await stage.http.get("/evm/chain")),
         (paths["/key"]["get"], await stage.http.get("/key")),
     ):
