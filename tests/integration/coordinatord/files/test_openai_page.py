@@ -134,7 +134,6 @@ async def test_what_the_page_says_does_not_work_is_refused_as_it_says(sdk: opena
     assert came == told
 
 
-@pytest.mark.xfail(strict=True, reason="the route takes no expires_after yet")
 async def test_expires_after_is_accepted_where_it_agrees_with_the_retention_and_else_refused_with_what_holds(
     sdk: openai.AsyncOpenAI, stage: Stage
 ) -> None:
