@@ -148,9 +148,6 @@ class _ProbeKeys:
             await remove(self.held[key])
             del self.held[key]
 
-    async def drop(self, cid: str, remove: Callable[[str], Awaitable[None]]) -> None:
-        await remove(cid)
-
 
 async def _pin_store(config: Config) -> AsyncIterator[CheckRow]:
     probe = f"a probe of coordinatord check: {os.urandom(16).hex()}\n".encode()
