@@ -79,6 +79,29 @@ class AddressBook:
             "tokenDomain": {"name": self.token_domain.name, "version": self.token_domain.version},
         }
 
+    @property
+    def described(self) -> dict[str, str]:
+        """The facts of the deployment by name, as they are shown and compared; where it begins is none."""
+        return {
+            "chain id": str(self.chain_id),
+            "job registry": hex_of(self.job_registry),
+            "provider registry": hex_of(self.provider_registry),
+            "ask registry": hex_of(self.ask_registry),
+            "payment token": hex_of(self.paytoken),
+            "token decimals": str(self.payment_token_decimals),
+            "token's signing domain": f"{self.token_domain.name!r} version {self.token_domain.version!r}",
+        }
+
+    def differences(self, told: Self) -> list[str]:
+        """Each fact that is told otherwise than it is known here, both shown.
+
+        >>> book = AddressBook(1, 0, bytes(20), bytes(20), bytes(20), bytes(20), 6, TokenDomain("Dollar", "1"))
+        >>> book.differences(attrs.evolve(book, deploy_block=7, chain_id=5))
+        ['chain id: known 1, told 5']
+        """
+        ours, theirs = self.described, told.described
+        return [f"{fact}: known {ours[fact]}, told {theirs[fact]}" for fact in ours if ours[fact] != theirs[fact]]
+
 
 def _object(value: object, param: str | None, keys: tuple[str, ...]) -> dict[str, object]:
     if not isinstance(value, dict):

@@ -22,10 +22,11 @@ from common.box import PublicKey
 from common.quotes import Terms
 from common.refusal import Refused
 from common.scalars import hex_of
+from common.wire.chain import told_book
 from svc.chain import facts
 from svc.chain.facts import check_deployment
 from svc.chain.node import Chain, Refusal
-from svc.core.known_market import KnownMarket, Market, differences, fingerprint, read_key, told_book
+from svc.core.known_market import KnownMarket, Market, fingerprint, read_key
 from svc.core.money import Token
 from svc.core.sealing import EscrowTrust, verified_key
 from svc.errors import ChainContradicts, EscrowUntrusted, MarketChanged, NoProvider, OrderRefused
@@ -79,7 +80,7 @@ class Vouching:
         self._require_same(told, known)
         if self.chain is not None:
             await check_deployment(self.chain.later(), told)
-        if known is None or differences(known.deployment, told):
+        if known is None or known.deployment.differences(told):
             pinned = self.book is not None
             remembered = await self._remember(lambda entry: entry if entry and not pinned else KnownMarket(told))
             self._require_same(told, remembered)  # another command may have been here first
@@ -177,7 +178,7 @@ class Vouching:
 
     def _require_same(self, told: AddressBook, known: KnownMarket | None) -> None:
         if self.book is not None:
-            if other := differences(self.book, told):
+            if other := self.book.differences(told):
                 message = f"{self.url} tells another deployment than the address book: {'; '.join(other)}"
                 raise MarketChanged(f"{message}; ask its operator which is right", code="deployment_changed")
             return
@@ -186,7 +187,7 @@ class Vouching:
                 message = f"{self.url} is no known market, and only such are taken: give its address book (addresses=)"
                 raise MarketChanged(message, code="market_unknown", param="addresses")
             return
-        if other := differences(known.deployment, told):
+        if other := known.deployment.differences(told):
             command = f"svc market accept --coordinator {self.url} --deployment {fingerprint(told)}"
             message = f"{self.url} tells another deployment than it did before: {'; '.join(other)}"
             raise MarketChanged(f"{message}; if its operator announced it: {command}", code="deployment_changed")

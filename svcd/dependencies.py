@@ -10,15 +10,17 @@ import httpx
 import structlog
 import trio
 
+from common.address_book import AddressBook
 from common.daemon.process import Fatal
+from common.domains import Domains
 from common.refusal import Refused
 from common.scalars import hex_of
 from svcd.backends.backend import Backend, Breaker
 from svcd.backends.build import open_backend
 from svcd.chain import ChainReader
 from svcd.configuration.config import DaemonConfig, ModelConfig
-from svcd.coordinator.client import Coordinator, read_chain
-from svcd.coordinator.requests import Requests, ServedDeployment, differences
+from svcd.coordinator.client import Coordinator, read_deployment
+from svcd.coordinator.requests import Requests
 from svcd.coordinator.sessions import OpSigner, ProviderSession, ProviderSessions
 from svcd.errors import Unavailable
 from svcd.job.held import Slots
@@ -54,7 +56,7 @@ class DaemonDependencies:
     journal: Journal
     coordinator: Coordinator
     signer: OpSigner
-    deployment: ServedDeployment
+    deployment: AddressBook
     provider_id: int
     model_ids: dict[str, int]
     gateways: PayloadGateways
@@ -78,10 +80,10 @@ async def prepare(
     http = await stack.enter_async_context(_client(transport))
     requests = Requests(http, config.coordinator_url)
     deployment = await _deployment(config, requests)
-    signer = OpSigner(config.wallet, deployment.domains)
+    signer = OpSigner(config.wallet, Domains.of(deployment))
     coordinator = Coordinator(requests, ProviderSessions(requests, signer, clock))
     session = await _session(coordinator)
-    book = deployment.book
+    book = deployment
     await journal.belongs_to(Home(book.chain_id, hex_of(book.job_registry), signer.address))
     model_ids = await _model_ids(config, coordinator)
     slots = Slots(config.slots)
@@ -114,10 +116,10 @@ def _client(transport: httpx.AsyncBaseTransport | None) -> httpx.AsyncClient:
     )
 
 
-async def _deployment(config: DaemonConfig, requests: Requests) -> ServedDeployment:
+async def _deployment(config: DaemonConfig, requests: Requests) -> AddressBook:
     while True:
         try:
-            deployment = await read_chain(requests)
+            deployment = await read_deployment(requests)
             break
         except Unavailable as error:
             log.warning("waiting for the coordinator", reason=str(error))
@@ -125,26 +127,26 @@ async def _deployment(config: DaemonConfig, requests: Requests) -> ServedDeploym
         except Refused as malformed:
             raise Fatal(f"{config.coordinator_url} is no coordinator: {malformed}") from None
     if config.addresses is not None:
-        found = differences(config.addresses, deployment.book)
+        found = config.addresses.differences(deployment)
         if found:
             raise Fatal(f"{config.coordinator_url} serves another deployment than addresses_file: {'; '.join(found)}")
     return deployment
 
 
 async def _chain(
-    config: DaemonConfig, http: httpx.AsyncClient, deployment: ServedDeployment, provider_id: int
+    config: DaemonConfig, http: httpx.AsyncClient, deployment: AddressBook, provider_id: int
 ) -> ChainReader | None:
     """A node that is away is waited for where a job needs it; one of another chain is a mistake."""
     if config.rpc_url is None:
         return None
-    chain = ChainReader(http, config.rpc_url, deployment.book, provider_id)
+    chain = ChainReader(http, config.rpc_url, deployment, provider_id)
     try:
         found = await chain.chain_id()
     except Unavailable as error:
         log.warning("the node does not answer: jobs that are claimed wait for it", reason=str(error))
         return chain
-    if found != deployment.book.chain_id:
-        raise Fatal(f"rpc_url is a node of chain {found}, the market is on {deployment.book.chain_id}")
+    if found != deployment.chain_id:
+        raise Fatal(f"rpc_url is a node of chain {found}, the market is on {deployment.chain_id}")
     return chain
 
 

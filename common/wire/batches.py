@@ -92,18 +92,29 @@ class PlanShape(Shape, Generic[N], frozen=True):
 
 
 class OutputDetails(Shape, Generic[N], frozen=True):
-    job_id: str
+    job_id: Bytes32
     result_cid: str
-    provider: N
+    provider: int
     rate_in: N
     rate_out: N
-    completion_tok: N
+    completion_tok: int
+
+
+class LineResponse(Shape, frozen=True):
+    """`body` is null: the result is sealed to its owner, and fetched by its CID."""
+
+    status_code: int
+    request_id: str
+    body: None
 
 
 class OutputLine(Shape, Generic[N], frozen=True):
-    """A line of a batch's output file: one settled job."""
+    """A line of a batch's output file: one settled job. `custom_id` travels sealed: the coordinator never sees it."""
 
     id: str
+    custom_id: None
+    response: LineResponse
+    error: None
     svc: OutputDetails[N]
 
 
@@ -113,14 +124,16 @@ class LineError(Shape, frozen=True):
 
 
 class ErrorDetails(Shape, frozen=True):
+    job_id: Bytes32 | None
     line: int
-    job_id: str | None = None
 
 
 class ErrorLine(Shape, frozen=True):
     """A line of a batch's error file: one line that did not end in a settled job."""
 
     id: str
+    custom_id: None
+    response: None
     error: LineError
     svc: ErrorDetails
 

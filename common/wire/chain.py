@@ -1,9 +1,10 @@
 """Shapes of health, readiness, the deployment, and the sessions that are opened under it."""
 
-from typing import Annotated, Generic, Literal
+from typing import Annotated, Final, Generic, Literal
 
 from msgspec import Meta
 
+from common.address_book import AddressBook
 from common.wire.shapes import Address, Digits, N, Omittable, Shape, SignedDigits
 
 
@@ -47,6 +48,25 @@ class DeploymentShape(Shape, Generic[N], frozen=True):
     head_block: N
     block_time_ms: int
     fee_bps: int
+
+
+_NO_BLOCK: Final = 0  # where a deployment begins is not told: it is no fact that anything is signed for
+
+
+def told_book(told: DeploymentShape[int]) -> AddressBook:
+    """The address book of the deployment that a coordinator tells. Raises Refused for one that is malformed."""
+    return AddressBook.of(
+        {
+            "chainId": told.chain_id,
+            "deployBlock": _NO_BLOCK,
+            "jobRegistry": told.contracts.job_registry,
+            "providerRegistry": told.contracts.provider_registry,
+            "askRegistry": told.contracts.ask_registry,
+            "paytoken": told.contracts.paytoken,
+            "paymentTokenDecimals": told.decimals,
+            "tokenDomain": {"name": told.token_domain.name, "version": told.token_domain.version},
+        }
+    )
 
 
 class Nonce(Shape, frozen=True):

@@ -14,6 +14,8 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta
 
+from common.refusal import Refused
+
 N = TypeVar("N")
 T = TypeVar("T")
 
@@ -36,6 +38,17 @@ OMITTED: Final[Any] = UNSET
 
 class Shape(msgspec.Struct, frozen=True):
     """A body of the API, or a part of one. `msgspec.to_builtins` gives it back as plain JSON values."""
+
+
+S = TypeVar("S", bound=Shape)
+
+
+def read_shape(kind: type[S], value: object) -> S:
+    """A parsed body that a client got; members that it does not know are left out. Raises Refused for another shape."""
+    try:
+        return msgspec.convert(value, kind, strict=False)
+    except msgspec.ValidationError as odd:
+        raise Refused(f"the answer is of another shape: {odd}") from None
 
 
 # Error bodies: the types that the specification names, and the two envelopes that carry them.

@@ -9,19 +9,20 @@ from typing import Final
 
 import attrs
 
+from common.wire.states import ENDED_BECAUSE, JobState
 from coordinatord.database.connections import Connection
 from coordinatord.relayer import budgets_sql
 from coordinatord.relayer.budgets_sql import Spending
 from coordinatord.relayer.outbox_sql import Priority
 
+_ENDINGS: Final = " ".join(f"when {number} then '{name}'" for number, name in ENDED_BECAUSE.items())
 # How a line ended: `completed`, the code of its error, or null while it goes on. A job counts only as this batch's own
 # post: one of the same id that was there before is why the chain refused the line.
 OUTCOME: Final = (
     "case when l.result is not null then 'completed' when l.code is not null then l.code"
     " when r.state = 'refused' then coalesce(r.reason, 'unknown')"
-    " when j.state = 2 then 'completed'"
-    " when j.state = 3 then case j.ended_because when 2 then 'cancelled' when 3 then 'provider_fail'"
-    " when 4 then 'reclaim' else 'expired' end end"
+    f" when j.state = {JobState.SETTLED} then 'completed'"
+    f" when j.state = {JobState.CANCELLED} then case j.ended_because {_ENDINGS} end end"
 )
 JOINED: Final = (
     "batch_lines l left join relays r on r.id = l.relay_id"

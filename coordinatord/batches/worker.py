@@ -8,12 +8,15 @@ import hashlib
 import json
 import time
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import attrs
+import msgspec
 import structlog
 
 from common.scalars import hex_of
+from common.wire.batches import ErrorDetails, ErrorLine, LineError, LineResponse, OutputDetails, OutputLine
+from common.wire.shapes import Digits, Shape, read_shape
 from coordinatord.base.concurrency import Wake
 from coordinatord.base.errors import Retryable
 from coordinatord.batches import lines_sql, sql
@@ -44,13 +47,8 @@ def output_line(batch_id: str, ended: EndedLine) -> bytes:
     if ended.job_id is None or ended.result is None:
         raise AssertionError(f"line {ended.line} of {batch_id} did not settle")
     job_id = hex_of(ended.job_id)
-    return _line(
-        batch_id,
-        ended.line,
-        response={"status_code": 200, "request_id": job_id, "body": None},
-        error=None,
-        svc={"job_id": job_id, **json.loads(ended.result)},
-    )
+    details = read_shape(OutputDetails[Digits], {"job_id": job_id, **json.loads(ended.result)})
+    return _text(OutputLine(_line_id(batch_id, ended), None, LineResponse(200, job_id, None), None, details))
 
 
 def error_line(batch_id: str, ended: EndedLine) -> bytes:
@@ -60,19 +58,17 @@ def error_line(batch_id: str, ended: EndedLine) -> bytes:
     message = ended.message or _MESSAGES.get(ended.code, f"the chain refuses: {ended.code}")
     if ended.late and ended.message is None:
         message = _WINDOW_ENDED
-    return _line(
-        batch_id,
-        ended.line,
-        response=None,
-        error={"code": ended.code, "message": message},
-        svc={"job_id": hex_of(ended.job_id) if ended.job_id is not None else None, "line": ended.line},
-    )
+    job_id = hex_of(ended.job_id) if ended.job_id is not None else None
+    details = ErrorDetails(job_id, ended.line)
+    return _text(ErrorLine(_line_id(batch_id, ended), None, None, LineError(ended.code, message), details))
 
 
-def _line(batch_id: str, number: int, **members: Any) -> bytes:
-    """`custom_id` travels sealed: the coordinator never sees it."""
-    line = {"id": f"batch_req_{batch_id}_{number}", "custom_id": None, **members}
-    return json.dumps(line, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+def _line_id(batch_id: str, ended: EndedLine) -> str:
+    return f"batch_req_{batch_id}_{ended.line}"
+
+
+def _text(line: Shape) -> bytes:
+    return msgspec.json.encode(line) + b"\n"
 
 
 log = structlog.get_logger(__name__)

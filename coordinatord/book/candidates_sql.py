@@ -9,6 +9,7 @@ from typing import Final
 
 import attrs
 
+from common.wire.states import JobState
 from coordinatord.book.registries_sql import CAPACITY
 from coordinatord.database.connections import Database, PreparedConnection
 
@@ -88,7 +89,7 @@ async def read_takers(database: Database, models: Collection[int], sla_secs: int
             f" {CAPACITY} - v.active_jobs as room, l.picked_at {_LIVE.format('$3')}"
             " and a.model_id = any($1) and a.sla = $2),"
             " reserved as (select j.designated, count(*) as jobs from jobs j"
-            " where j.state = 0 and j.designated > 0"
+            f" where j.state = {JobState.OPEN} and j.designated > 0"
             " and j.designated in (select provider_id from takers) group by j.designated)"
             " select t.model_id, t.provider_id, t.box_key, t.rate_in, t.rate_out, t.room - coalesce(r.jobs, 0) as room"
             " from takers t left join reserved r on r.designated = t.provider_id"

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import asyncpg
 import attrs
 
+from common.wire.states import JobState
 from coordinatord.book.sql import JOB_COLUMNS, JobFilter, JobRow, job_row
 from coordinatord.database.batched_reads import COLUMNS, Snapshot, snapshot_of
 from coordinatord.database.connections import Connection, PreparedConnection
@@ -21,7 +22,7 @@ _LONGEST_WAIT: Final = timedelta(minutes=30)
 _MOST_HELD_BACK: Final = 10_000  # jobs of one owner at once
 _AMOUNT: Final = "(j.cap + div(j.cap * j.fee_bps, 10000) + j.gas_fee)"
 _LIVE: Final = "l.expires_at > clock_timestamp()"
-_OPEN: Final = "j.state = 0"
+_OPEN: Final = f"j.state = {JobState.OPEN}"
 _BID: Final = f"j.model_id = m.model_id and j.designated = 0 and {_OPEN}"
 
 
@@ -122,7 +123,9 @@ async def poll(
         f"select page.*, {COLUMNS} from index_position p left join lateral (select {JOB_COLUMNS}, j.posted_log,"
         f" h.is_new, {_AMOUNT}::text as amount, h.poller"
         " from poll_jobs($1, $2, $3, $4, $5, $6 * interval '1 millisecond', p.block_time, $7, $8, $9, $10, $11) h"
-        f" join jobs j on j.job_id = h.leased_job where {_OPEN}"
+        # `offset 0` has the leased ones looked up, whatever a generic plan guesses that the filters leave of the open.
+        " cross join lateral (select * from jobs k where k.job_id = h.leased_job offset 0) j"
+        f" where {_OPEN}"
         # What is held from an earlier poll is told only to one that asks for such jobs.
         " and ($8::numeric is null or j.rate_in >= $8) and ($9::numeric is null or j.rate_out >= $9)"
         " and ($10::bytea is null or j.owner = $10) and ($11::bigint is null or j.posted_block <= $11)) page on true"
@@ -164,7 +167,7 @@ async def hold_back_beyond(connection: Connection, owner: bytes, balance: int) -
 async def _hold_back(connection: Connection, which: str, *values: object) -> None:
     await connection.execute(
         "insert into leases as l (job_id, provider_id, model_id, expires_at, unpaid)"
-        f" select j.job_id, {_NOBODY}, j.model_id, clock_timestamp() + $1, 1 from jobs j where j.state = 0 and {which}"
+        f" select j.job_id, {_NOBODY}, j.model_id, clock_timestamp() + $1, 1 from jobs j where {_OPEN} and {which}"
         f" order by j.job_id limit {_MOST_HELD_BACK} on conflict (job_id) do update"
         " set provider_id = excluded.provider_id, unpaid = l.unpaid + 1,"
         " expires_at = clock_timestamp() + least($1 * 2 ^ least(l.unpaid, 20), $2)"
@@ -179,5 +182,5 @@ async def drop_lapsed(connection: Connection) -> None:
     """Those of jobs whose payment was missing are kept as long as the job is open: the next wait is longer."""
     await connection.execute(
         "delete from leases l where (l.expires_at < clock_timestamp() and l.unpaid = 0) or (l.unpaid > 0"
-        " and not exists (select 1 from jobs j where j.job_id = l.job_id and j.state = 0))"
+        f" and not exists (select 1 from jobs j where j.job_id = l.job_id and {_OPEN}))"
     )

@@ -11,6 +11,8 @@ import attrs
 
 from common.messages.jobs import Order
 from common.quotes import Terms
+from common.wire import limits
+from common.wire.states import EndedBecause, JobState
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.registries import PostedOrder, RegisteredJob
 from coordinatord.database.batched_reads import COLUMNS, Snapshot, snapshot_of
@@ -18,12 +20,12 @@ from coordinatord.database.connections import Connection, Database, PreparedConn
 
 # Of `jobs j` beside `index_position p`. Numeric columns as text: they are answered as decimal strings, and Decimal in
 # between costs more than the row. One that expired with very many others may have its mark still before it.
-_UNMARKED: Final = "j.state = 0 and j.expires_at < p.block_time"
+_UNMARKED: Final = f"j.state = {JobState.OPEN} and j.expires_at < p.block_time"
 JOB_COLUMNS: Final = (
     "j.job_id, j.owner, j.c, j.model_id, j.sla_secs, j.rate_in::text as rate_in, j.rate_out::text as rate_out,"
     " j.units_in, j.units_out, j.designated, j.expires_at, j.task_cid, j.posted_block,"
-    f" case when {_UNMARKED} then 3::smallint else j.state end as state,"
-    f" case when {_UNMARKED} then 5::smallint else j.ended_because end as ended_because,"
+    f" case when {_UNMARKED} then {JobState.CANCELLED}::smallint else j.state end as state,"
+    f" case when {_UNMARKED} then {EndedBecause.EXPIRY}::smallint else j.ended_because end as ended_because,"
     " j.provider_id, j.claimed_at, j.completion_tok, j.result_cid,"
     " (select name from models m where m.model_id = j.model_id) as model"
 )
@@ -123,7 +125,7 @@ async def read_posted_block(connection: Connection, job_id: bytes) -> int | None
 # each with or without a state and `posted_before`, in both orders. A list by two of those, or by rates, walks one of
 # the lists that it is part of, and is given up after `_PATIENCE`.
 
-_STATES: Final = {"Open": 0, "Claimed": 1, "Settled": 2, "Cancelled": 3}
+_STATES: Final = {state.name.capitalize(): state for state in JobState}
 _CHUNK_BITS: Final = 12  # as the migration has it: chunks of 2^12 ordinals,
 _STEP_BITS: Final = 6  # and of 2^18
 _WALKED: Final = 1000  # rows that are passed over sooner than counts are added up
@@ -232,7 +234,14 @@ class _Listing:
         )
 
     def walk(self, limit: int, offset: int) -> str:
-        return self._page([], self.values.bind(limit, "bigint"), self.values.bind(offset, "bigint"))
+        # Written out where they are usual: of a limit that it does not know, the planner expects a tenth of the list,
+        # and plans anew for every page of a long one.
+        usual = limit in (limits.DEFAULT_PAGE, limits.LARGEST_PAGE)
+        return self._page(
+            [],
+            str(limit) if usual else self.values.bind(limit, "bigint"),
+            self.values.bind(offset, "bigint") if offset else "0",
+        )
 
     def from_found(self, limit: int) -> str:
         """On from where the chunk that was found begins, in the list's direction."""
@@ -342,7 +351,8 @@ def posted_job(row: asyncpg.Record) -> RegisteredJob:
 async def overdue_jobs(connection: Connection, limit: int, but_not: Collection[bytes]) -> dict[bytes, PostedOrder]:
     """Terms by job id, oldest claim first, without jobs named in `but_not`; none while the index is being rebuilt."""
     rows = await connection.fetch(
-        f"select {POSTED_COLUMNS} from jobs j, index_position p where j.state = 1 and not p.rebuilding"
+        f"select {POSTED_COLUMNS} from jobs j, index_position p"
+        f" where j.state = {JobState.CLAIMED} and not p.rebuilding"
         " and j.claimed_at + j.sla_secs < p.block_time and not j.job_id = any($2::bytea[])"
         " order by j.claimed_at limit $1",
         limit,

@@ -16,6 +16,7 @@ from common.escrow import Handover
 from common.messages.sessions import HandoverAuth, HandoverKeys
 from common.refusal import Refused
 from common.scalars import hex_of, read_base64
+from common.wire.providers import HandedOverShape
 from coordinatord.base.clock import Clock
 from coordinatord.base.http_client import Http, HttpResponse, NoResponse, UnfitResponse, open_http
 from coordinatord.escrow.custody import mock_evidence
@@ -25,12 +26,6 @@ from coordinatord.escrow.keys import Generation, KeyPair, wipe
 _PATIENCE: Final = 10.0  # seconds for one pull
 _HEADERS: Final = {"content-type": "application/json"}
 _LONGEST_ANSWER: Final = 4 << 20  # above the largest message in base64
-
-
-class _PeerResponse(msgspec.Struct):
-    keys_sealed: str
-    key_count: int
-    holder_release: int
 
 
 class _Error(msgspec.Struct):
@@ -68,7 +63,7 @@ class Peer:
                 body = await reply.read(_LONGEST_ANSWER)
             if reply.status != HTTPStatus.OK:
                 return _refused(reply, body)
-            return self._opened(channel, issued_at, msgspec.json.decode(body, type=_PeerResponse))
+            return self._opened(channel, issued_at, msgspec.json.decode(body, type=HandedOverShape))
         except (msgspec.DecodeError, Refused, UnfitResponse) as error:
             return NoKeys(f"the peer's answer is no handover: {error}", final=False)
         except NoResponse as error:
@@ -93,7 +88,7 @@ class Peer:
             "operator_signature": hex_of(self.operators.sign(HandoverAuth(channel.public.raw, issued_at))),
         }
 
-    def _opened(self, channel: KeyPair, issued_at: int, answer: _PeerResponse) -> list[Generation] | NoKeys:
+    def _opened(self, channel: KeyPair, issued_at: int, answer: HandedOverShape) -> list[Generation] | NoKeys:
         """Raises Refused for bytes that are none."""
         message = channel.open(read_base64(answer.keys_sealed, _LONGEST_ANSWER, "keys_sealed"))
         if message is None:

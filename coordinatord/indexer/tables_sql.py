@@ -10,6 +10,7 @@ from typing import Final
 import asyncpg
 import msgspec.structs
 
+from common.wire.states import EndedBecause, JobState
 from coordinatord.database.connections import Connection
 from coordinatord.indexer.changes import OPEN, Changes, JobPatch, NewJob, contradiction
 
@@ -305,8 +306,8 @@ AT_ONCE: Final = 4_000  # a quarter of a second, on a machine that is busy
 
 _ALONE: Final = "select set_config('svc.journal_block', '', true), set_config('enable_seqscan', 'off', true)"
 _MARK: Final = (
-    "update jobs set state = 3, ended_because = 5 where ctid = any(array("
-    " select ctid from jobs where state = 0 and expires_at < $1 order by expires_at limit $2))"
+    f"update jobs set state = {JobState.CANCELLED}, ended_because = {EndedBecause.EXPIRY} where ctid = any(array("
+    f" select ctid from jobs where state = {JobState.OPEN} and expires_at < $1 order by expires_at limit $2))"
 )
 
 

@@ -7,6 +7,7 @@ from typing import Final
 
 import attrs
 
+from common.wire.states import JobState
 from coordinatord.database.connections import Connection
 
 HOLD: Final = timedelta(minutes=15)  # far beyond the wait for a receipt; a relay still alive then prolongs it
@@ -171,7 +172,7 @@ async def release_many(connection: Connection, keys: Sequence[str]) -> None:
 
 
 _TABLES: Final = (("objects", "subject"), ("files", "held_for"))
-_ALIVE: Final = "(j.state = 1 or (j.state = 0 and j.expires_at >= p.block_time))"
+_ALIVE: Final = f"(j.state = {JobState.CLAIMED} or (j.state = {JobState.OPEN} and j.expires_at >= p.block_time))"
 # A job that the outbox or a batch may post yet, or has posted in a block that the index does not show.
 _COMING: Final = (
     "(exists (select from relays r where r.subject = t.{job} and r.kind = 'post' and r.state in ('queued', 'signed',"
@@ -188,7 +189,7 @@ async def decide(connection: Connection, *, retention_seconds: int, unsettled_se
             f"update {table} t set decided = false, expires_at = t.created_at + $1 * interval '1 second'"
             f" from jobs j cross join index_position p where t.attached and t.decided and t.removing_until is null"
             f" and t.expires_at < clock_timestamp() and t.created_at + $1 * interval '1 second' > clock_timestamp()"
-            f" and j.job_id = t.{job} and (j.state = 2 or {_ALIVE})",
+            f" and j.job_id = t.{job} and (j.state = {JobState.SETTLED} or {_ALIVE})",
             retention_seconds,
         )
         await connection.execute(

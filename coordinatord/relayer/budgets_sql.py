@@ -7,6 +7,7 @@ from typing import Final
 
 import attrs
 
+from common.wire.states import JobState
 from coordinatord.database.connections import Connection, PreparedConnection
 
 EARNS_FOR_DAYS: Final = 7  # a settled job counts so long from its claim
@@ -62,13 +63,15 @@ async def read_standings(
         " from unnest($1::bytea[], $2::boolean[]) with ordinality as a(signer, owns, place)"
         " left join index_position p on true"
         " cross join lateral (select"
-        "  (select count(*) from (select from jobs j where a.owns and j.owner = a.signer and j.state = 2"
+        "  (select count(*) from (select from jobs j"
+        f"   where a.owns and j.owner = a.signer and j.state = {JobState.SETTLED}"
         "   and j.claimed_at > p.block_time - $3::bigint * 86400 limit $4) s) as settled,"
-        f"  (select coalesce(sum({_AMOUNT}), 0) from jobs j where a.owns and j.owner = a.signer and j.state = 0"
+        f"  (select coalesce(sum({_AMOUNT}), 0) from jobs j"
+        f"   where a.owns and j.owner = a.signer and j.state = {JobState.OPEN}"
         "   and j.expires_at >= p.block_time) as amounts,"
         "  case when a.owns then unindexed_posts(a.signer, coalesce(p.block_number, -1)) else 0 end as unindexed) o"
         " cross join lateral (select coalesce(max((select count(*) from (select from jobs j"
-        "   where j.provider_id = v.provider_id and j.state = 2"
+        f"   where j.provider_id = v.provider_id and j.state = {JobState.SETTLED}"
         "   and j.claimed_at > p.block_time - $3::bigint * 86400 limit $4) s)), 0) as settled,"
         "  coalesce(bool_or(v.listed), false) as listed"
         "  from providers v where not a.owns and v.operator = a.signer) v",

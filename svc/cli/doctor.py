@@ -15,6 +15,7 @@ import httpx
 from common.address_book import AddressBook
 from common.refusal import Refused
 from common.scalars import read_hex
+from common.wire.chain import told_book
 from svc.chain import facts
 from svc.chain.facts import check_deployment
 from svc.chain.node import Chain, Refusal
@@ -25,7 +26,6 @@ from svc.cli.inputs import readers_of_open_orders
 from svc.cli.output import Table
 from svc.client import Client
 from svc.core.clock import MOST_SKEW
-from svc.core.known_market import told_book
 from svc.errors import ChainContradicts, ConnectionFailed, EscrowUntrusted, NodeFailed, OrderRefused, SvcError
 from svc.records import Deployment
 from svc.wire.transport import opened

@@ -16,12 +16,10 @@ from common.domains import Domains
 from common.keccak import keccak256
 from common.receipt import ReceiptMarket
 from common.refusal import Refused
-from common.scalars import hex_of, read_hex
+from common.scalars import read_hex
 from common.strict_json import parse
-from svc.records import Deployment
 
 _PORTS: Final = {"http": 80, "https": 443}
-_NO_BLOCK: Final = 0  # where a deployment begins is no fact that anything is signed for
 _LONGEST_KIND: Final = 64
 
 
@@ -39,50 +37,10 @@ def market_url(base_url: str) -> str:
     return f"{scheme}://{place}{parts.path.rstrip('/')}"
 
 
-def told_book(answer: Deployment) -> AddressBook:
-    """The deployment that a coordinator tells. Raises Refused for one that is malformed."""
-    told = {
-        "chainId": answer.chain_id,
-        "deployBlock": _NO_BLOCK,
-        "jobRegistry": answer.contracts.job_registry,
-        "providerRegistry": answer.contracts.provider_registry,
-        "askRegistry": answer.contracts.ask_registry,
-        "paytoken": answer.contracts.paytoken,
-        "paymentTokenDecimals": answer.decimals,
-        "tokenDomain": {"name": answer.token_domain.name, "version": answer.token_domain.version},
-    }
-    return AddressBook.of(told)
-
-
 def fingerprint(book: AddressBook) -> str:
     """Sixteen digits that stand for a deployment in a command: those of another deployment differ."""
-    known = described(book)
+    known = book.described
     return keccak256("\n".join(f"{name}={known[name]}" for name in sorted(known)).encode())[:8].hex()
-
-
-def described(book: AddressBook) -> dict[str, str]:
-    """The facts of a deployment by name, as they are shown and compared."""
-    return {
-        "chain id": str(book.chain_id),
-        "job registry": hex_of(book.job_registry),
-        "provider registry": hex_of(book.provider_registry),
-        "ask registry": hex_of(book.ask_registry),
-        "payment token": hex_of(book.paytoken),
-        "token decimals": str(book.payment_token_decimals),
-        "token's signing domain": f"{book.token_domain.name!r} version {book.token_domain.version!r}",
-    }
-
-
-def differences(known: AddressBook, told: AddressBook) -> list[str]:
-    """Each fact that is told otherwise than it is known, both shown; where the deployment begins is none.
-
-    >>> from common.address_book import TokenDomain
-    >>> book = AddressBook(1, 0, bytes(20), bytes(20), bytes(20), bytes(20), 6, TokenDomain("Dollar", "1"))
-    >>> differences(book, attrs.evolve(book, deploy_block=7, chain_id=5))
-    ['chain id: known 1, told 5']
-    """
-    ours, theirs = described(known), described(told)
-    return [f"{fact}: known {ours[fact]}, told {theirs[fact]}" for fact in ours if ours[fact] != theirs[fact]]
 
 
 @attrs.frozen(slots=True)

@@ -18,6 +18,7 @@ from common.pricing.assets import Modality
 from common.refusal import Refused
 from common.scalars import read_uint
 from common.secp256k1 import Wallet
+from common.wire.limits import LONGEST_SLA, SNAPSHOT_QUOTES
 from svcd.backends.settings import BackendSettings, with_api_key
 from svcd.base.keys import KeySource, read_key
 from svcd.base.toml import KeyPath, Mistake, Text, TomlTable, Url, read_file, read_table
@@ -27,7 +28,6 @@ T = TypeVar("T")
 Port = Annotated[int, Meta(ge=0, le=65_535)]
 
 _PUBLIC_FILES: Final = frozenset({"addresses_file", "evidence_file"})
-_MOST_QUOTES: Final = 64  # of one snapshot of asks
 
 
 class CoordinatorTable(TomlTable, frozen=True, kw_only=True):
@@ -88,7 +88,7 @@ class Rate(int):
 
 
 class AskTable(TomlTable, frozen=True, kw_only=True):
-    sla_seconds: Annotated[int, Meta(ge=1, le=86_400)]
+    sla_seconds: Annotated[int, Meta(ge=1, le=LONGEST_SLA)]
     rate_in: Rate
     rate_out: Rate
 
@@ -231,8 +231,8 @@ def _models(models: tuple[ModelConfig, ...], environ: Mapping[str, str]) -> tupl
             if window in windows[:k]:
                 place = ("model", n, "ask", k, "sla_seconds")
                 raise Mistake.at(place, f"the window of {window} seconds stands here twice")
-    if sum(len(model.ask) for model in models) > _MOST_QUOTES:
-        raise Mistake.at(("model",), f"the asks of all models must be at most {_MOST_QUOTES}: a snapshot holds no more")
+    if sum(len(model.ask) for model in models) > SNAPSHOT_QUOTES:
+        raise Mistake.at(("model",), f"all models must have at most {SNAPSHOT_QUOTES} asks: a snapshot holds no more")
     return tuple(_with_keys(model, ("model", n, "backend"), environ) for n, model in enumerate(models))
 
 

@@ -8,9 +8,15 @@ from typing import Any, BinaryIO, Final
 
 import attrs
 
+from common.address_book import AddressBook
 from common.refusal import Refused as Malformed
-from common.scalars import hex_of, read_base64, read_uint
+from common.scalars import hex_of, read_base64
 from common.wire import limits
+from common.wire.batches import FileFields
+from common.wire.chain import DeploymentShape, told_book
+from common.wire.market import AskShape, ModelFields, ProviderShape
+from common.wire.providers import ReleasedShape
+from common.wire.shapes import read_shape
 from svcd.coordinator.outcomes import (
     ChainRefused,
     CoordinatorRefusal,
@@ -22,37 +28,25 @@ from svcd.coordinator.outcomes import (
     Uploaded,
     UploadOutcome,
 )
-from svcd.coordinator.requests import CoordinatorReply, Requests, ServedDeployment, Unanswered, read_deployment
+from svcd.coordinator.requests import CoordinatorReply, Requests, Unanswered
 from svcd.coordinator.sessions import Body, ProviderSession, ProviderSessions, SignInRefused
 from svcd.errors import Unavailable
 from svcd.job.held import Job
 
 _LONGEST_SEALED_KEY: Final = 256
 
-
-@attrs.frozen(slots=True)
-class ProviderRecord:
-    """This provider as the registry has it."""
-
-    provider_id: int
-    operator: str
-    box_key: str | None
-    listed: bool
-    capacity: int
-    reputation: int
+# This provider as the registry has it, and what it asks for. Unknown members are ignored.
+ProviderRecord = ProviderShape[int]
+PostedAsk = AskShape[int]
+_Deployment = DeploymentShape[int]
+_Model = ModelFields[int]
 
 
-@attrs.frozen(slots=True)
-class PostedAsk:
-    model_id: int
-    sla: int
-    rate_in: int
-    rate_out: int
+async def read_deployment(requests: Requests) -> AddressBook:
+    """The chain and contracts that our signatures are bound to: there is no session before they are known.
 
-
-async def read_chain(requests: Requests) -> ServedDeployment:
-    """Needed before there can be a session: its domain comes from here. Raises common's Refused when malformed."""
-    return read_deployment(await _ok(requests, "/evm/chain"))
+    Raises common's Refused when malformed."""
+    return told_book(read_shape(_Deployment, (await _ok(requests, "/evm/chain")).body))
 
 
 @attrs.frozen(slots=True)
@@ -66,22 +60,13 @@ class Coordinator:
         """Ids of the enabled models, by name."""
         found: dict[str, int] = {}
         async for row in self._pages("/v1/models", "data", {}):
-            details = row.get("svc") if isinstance(row, dict) else None
-            if isinstance(row, dict) and isinstance(details, dict) and details.get("enabled") is True:
-                found[str(row.get("id"))] = read_uint(details.get("model_id"), 32, "model_id")
+            model = read_shape(_Model, row)
+            if model.svc.enabled:
+                found[model.id] = model.svc.model_id
         return found
 
     async def provider(self, provider_id: int) -> ProviderRecord:
-        fields = (await _ok(self.requests, f"/evm/providers/{provider_id}")).fields
-        box_key = fields.get("box_key")
-        return ProviderRecord(
-            provider_id=read_uint(fields.get("provider_id"), 32, "provider_id"),
-            operator=str(fields.get("operator")),
-            box_key=str(box_key) if box_key is not None else None,
-            listed=fields.get("listed") is True,
-            capacity=read_uint(fields.get("capacity"), 32, "capacity"),
-            reputation=read_uint(fields.get("reputation"), 32, "reputation"),
-        )
+        return read_shape(ProviderRecord, (await _ok(self.requests, f"/evm/providers/{provider_id}")).body)
 
     async def job(self, job_id: bytes) -> Job | None:
         """None when the coordinator knows no such job."""
@@ -96,12 +81,8 @@ class Coordinator:
         return [Job.read(row) async for row in self._pages("/evm/jobs", "jobs", query)]
 
     async def asks_of(self, provider_id: int) -> list[PostedAsk]:
-        found = []
-        async for row in self._pages("/evm/asks", "asks", {}):
-            if isinstance(row, dict) and row.get("provider_id") == str(provider_id):
-                names = ("model_id", "sla", "rate_in", "rate_out")
-                found.append(PostedAsk(*(read_uint(row.get(name), 128, name) for name in names)))
-        return found
+        asks = [read_shape(PostedAsk, row) async for row in self._pages("/evm/asks", "asks", {})]
+        return [ask for ask in asks if ask.provider_id == provider_id]
 
     async def poll(self, model_id: int, free: int, rates: Mapping[str, int]) -> list[Job]:
         """Says that we are live with `free` slots; the jobs that are leased to us, at most so many.
@@ -154,9 +135,10 @@ class Coordinator:
             return reply
         if reply.status != 200:
             return CoordinatorRefusal(reply.status, reply.code)
-        details = reply.fields.get("svc")
-        cid = details.get("cid") if isinstance(details, dict) else None
-        return Uploaded(cid if isinstance(cid, str) and cid else None)
+        try:
+            return Uploaded(read_shape(FileFields, reply.body).svc.cid or None)
+        except Malformed:
+            return Uploaded(None)
 
     async def release(self, body: Body, give_up_at: float) -> ReleaseOutcome:
         reply = await self.requests.ask("POST", "/release", json=body, give_up_at=give_up_at)
@@ -165,7 +147,8 @@ class Coordinator:
         if reply.status != 200:
             return CoordinatorRefusal(reply.status, reply.code)
         try:
-            return ReleasedKey(read_base64(reply.fields.get("dek_sealed"), _LONGEST_SEALED_KEY, "dek_sealed"))
+            released = read_shape(ReleasedShape, reply.body)
+            return ReleasedKey(read_base64(released.dek_sealed, _LONGEST_SEALED_KEY, "dek_sealed"))
         except Malformed:
             return CoordinatorRefusal(reply.status, "malformed_release")
 

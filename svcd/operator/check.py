@@ -9,14 +9,16 @@ import attrs
 import httpx
 import trio
 
+from common.address_book import AddressBook
+from common.domains import Domains
 from common.refusal import Refused
 from common.scalars import hex_of
 from svcd.backends.build import open_backend
 from svcd.backends.settings import EchoSettings, ExecSettings, HttpSettings, OpenAISettings
 from svcd.chain import ChainReader, Registered
 from svcd.configuration.config import DaemonConfig, ModelConfig
-from svcd.coordinator.client import Coordinator, read_chain
-from svcd.coordinator.requests import Requests, ServedDeployment, Unanswered, differences
+from svcd.coordinator.client import Coordinator, read_deployment
+from svcd.coordinator.requests import Requests, Unanswered
 from svcd.coordinator.sessions import OpSigner, ProviderSession, ProviderSessions
 from svcd.errors import Unavailable
 from svcd.load import JsonSettings, PrometheusSettings, open_load
@@ -95,7 +97,7 @@ class _Checkup:
             ahead = (asked + self.clock.wall()) / 2 - (ready.date + 0.5)
             yield Checked("clock", abs(ahead) <= _CLOCK_TOLERANCE, f"{ahead:+.1f} s against the coordinator's")
         try:
-            deployment = await read_chain(self.requests)
+            deployment = await read_deployment(self.requests)
         except (Unavailable, Refused) as wrong:
             yield Checked("deployment", False, str(wrong))
             return
@@ -103,8 +105,8 @@ class _Checkup:
         async for finding in self._signed_in(deployment):
             yield finding
 
-    async def _signed_in(self, deployment: ServedDeployment) -> AsyncIterator[Checked]:
-        signer = OpSigner(self.config.wallet, deployment.domains)
+    async def _signed_in(self, deployment: AddressBook) -> AsyncIterator[Checked]:
+        signer = OpSigner(self.config.wallet, Domains.of(deployment))
         coordinator = Coordinator(self.requests, ProviderSessions(self.requests, signer, self.clock))
         session = await coordinator.sessions.current()
         try:
@@ -119,11 +121,11 @@ class _Checkup:
         except (Unavailable, Refused) as wrong:
             yield Checked("registry", False, str(wrong))
 
-    def _deployment(self, deployment: ServedDeployment) -> Checked:
-        chain = f"chain {deployment.book.chain_id}, job registry {hex_of(deployment.book.job_registry)}"
+    def _deployment(self, deployment: AddressBook) -> Checked:
+        chain = f"chain {deployment.chain_id}, job registry {hex_of(deployment.job_registry)}"
         if self.config.addresses is None:
             return Checked("domains", None, f"{chain} (no addresses_file to compare with)")
-        found = differences(self.config.addresses, deployment.book)
+        found = self.config.addresses.differences(deployment)
         return Checked("domains", not found, "; ".join(found) or chain)
 
     async def _provider(self, coordinator: Coordinator, session: ProviderSession) -> AsyncIterator[Checked]:

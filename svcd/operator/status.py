@@ -10,11 +10,12 @@ import trio
 from prometheus_client.parser import text_string_to_metric_families
 
 from common.daemon.process import Fatal
+from common.domains import Domains
 from common.plain_answers import IDENTITY
 from common.refusal import Refused
 from common.scalars import hex_of
 from svcd.configuration.config import DaemonConfig, Whereabouts
-from svcd.coordinator.client import Coordinator, read_chain
+from svcd.coordinator.client import Coordinator, read_deployment
 from svcd.coordinator.outcomes import OpMined, describe
 from svcd.coordinator.requests import Requests
 from svcd.coordinator.sessions import OpSigner, ProviderSessions, SignInRefused
@@ -106,10 +107,10 @@ async def publish_identity(config: DaemonConfig, transport: httpx.AsyncBaseTrans
     async with httpx.AsyncClient(transport=transport, timeout=_IDENTITY_PATIENCE, trust_env=False) as http:
         requests = Requests(http, config.coordinator_url)
         try:
-            deployment = await read_chain(requests)
+            deployment = await read_deployment(requests)
         except (Unavailable, Refused) as wrong:
             raise Fatal(str(wrong)) from None
-        signer = OpSigner(config.wallet, deployment.domains)
+        signer = OpSigner(config.wallet, Domains.of(deployment))
         coordinator = Coordinator(requests, ProviderSessions(requests, signer, Clock()))
         op = signer.set_identity(box.public.raw, evidence, int(time.time()))
         outcome = await coordinator.run(op, trio.current_time() + _IDENTITY_PATIENCE)

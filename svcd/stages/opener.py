@@ -8,13 +8,13 @@ import attrs
 import httpx
 import trio
 
+from common.address_book import AddressBook
 from common.box import SecretKey, open_sealed
 from common.container import Committed, Opener
 from svcd.chain import ChainReader, Claimed, Contradicted, NotClaimed
 from svcd.configuration.config import ModelConfig
 from svcd.coordinator.client import Coordinator
 from svcd.coordinator.outcomes import CoordinatorRefusal, ReleasedKey
-from svcd.coordinator.requests import ServedDeployment
 from svcd.coordinator.sessions import OpSigner
 from svcd.errors import Unavailable, WorkFailed
 from svcd.job.held import ClaimedJob, ModelWork, Opened
@@ -40,7 +40,7 @@ class PayloadOpener:
     coordinator: Coordinator
     signer: OpSigner
     clock: Clock
-    deployment: ServedDeployment
+    deployment: AddressBook
     provider_id: int
     box: SecretKey | None
     gateways: PayloadGateways
@@ -124,7 +124,7 @@ class PayloadOpener:
         )
 
     async def _opener(self, held: ClaimedJob, found: Committed, until: float) -> Callable[[], Opener]:
-        book = self.deployment.book
+        book = self.deployment
         if held.job.designated == 0:
             dek = await self._released(held, found, until)
             return lambda: Opener.with_dek(dek)

@@ -5,6 +5,7 @@ from typing import Final
 import attrs
 import trio
 
+from common.address_book import AddressBook
 from common.box import PublicKey
 from common.envelope import ResultBody
 from common.refusal import Refused
@@ -13,7 +14,6 @@ from svcd import metrics
 from svcd.backends.backend import Backend, Breaker
 from svcd.coordinator.client import Coordinator
 from svcd.coordinator.outcomes import CoordinatorRefusal, Uploaded
-from svcd.coordinator.requests import ServedDeployment
 from svcd.coordinator.sessions import SignInRefused
 from svcd.errors import WorkFailed
 from svcd.job.held import Finished, Opened, SealedJob, WorkOutput
@@ -110,12 +110,12 @@ _PIECE: Final = 65_536  # what the sealer is fastest with
 
 @attrs.frozen(slots=True, eq=False)
 class SealStage:
-    deployment: ServedDeployment
+    deployment: AddressBook
     pipeline: Pipeline
 
     async def step(self, finished: Finished) -> None:
         held, output = finished.held, finished.output
-        job, book = held.job, self.deployment.book
+        job, book = held.job, self.deployment
 
         def seal() -> bytes:
             try:

@@ -24,8 +24,9 @@ from common.keccak import keccak256
 from common.quotes import Terms as FeeTerms
 from common.refusal import Refused
 from common.secp256k1 import Wallet
+from common.wire.chain import told_book
 from svc.core.batches import LineWork, Place, prepare_lines, read_lines
-from svc.core.known_market import Market, told_book
+from svc.core.known_market import Market
 from svc.core.money import Bid, Rates, Token, line_ceiling, read_rates
 from svc.core.orders import OrderRequest
 from svc.records import Contracts, Deployment, Model, ModelDetails, TokenName

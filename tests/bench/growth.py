@@ -176,6 +176,7 @@ async def _fill(dsn: str, jobs: int) -> None:
         await add_history(connection, jobs, models=MODELS, providers=PROVIDERS)
         await add_jobs(connection, OPEN, models=MODELS, after=jobs)
         await connection.execute("vacuum analyze")
+        await connection.execute("checkpoint")  # else the first questions wait for the disk, which writes the book
 
 
 if __name__ == "__main__":

@@ -197,6 +197,10 @@ class Market:
                 "contracts": contracts,
                 "decimals": 6,
                 "token_domain": {"name": BOOK.token_domain.name, "version": BOOK.token_domain.version},
+                "gas_price": "1000000000",
+                "head_block": "1",
+                "block_time_ms": 1000,
+                "fee_bps": 250,
             },
         )
 
@@ -215,13 +219,17 @@ class Market:
 
     def _models(self, request: httpx.Request) -> httpx.Response:
         first = request.url.params.get("offset", "0") == "0"
-        rows = [{"id": name, "svc": {"model_id": str(n), "enabled": True}} for name, n in self.models.items()]
+        rows = [
+            {"id": name, "object": "model", "owned_by": "the market", "svc": {"model_id": str(n), "enabled": True}}
+            for name, n in self.models.items()
+        ]
         return answer(200, {"data": rows if first else []})
 
     def _providers(self, _: httpx.Request) -> httpx.Response:
         fields: Body = {"provider_id": str(self.provider_id), "operator": hex_of(self.provider.address)}
         fields |= {"capacity": str(self.capacity), "reputation": str(self.reputation), "listed": self.listed}
-        fields |= {"box_key": hex_of(self.box.public.raw)}
+        fields |= {"box_key": hex_of(self.box.public.raw), "evidence": None, "active_jobs": "0"}
+        fields |= {"allow_all_models": True, "allowed_models": [], "as_of_block": "1"}
         return answer(200, fields)
 
     def _asks(self, request: httpx.Request) -> httpx.Response:
@@ -332,7 +340,9 @@ class Market:
         content = rest.partition(b"\r\n\r\n")[2].rpartition(b"\r\n--")[0]
         cid = str(cid_of(content))
         self.content[cid] = content
-        return answer(200, {"id": "file", "svc": {"cid": cid}})
+        fields: Body = {"id": "file-1", "object": "file", "bytes": len(content), "created_at": int(self.now())}
+        fields |= {"expires_at": int(self.now()) + 86_400, "filename": "result", "purpose": "result"}
+        return answer(200, fields | {"status": "processed", "svc": {"cid": cid, "lines": 0}})
 
     def _release(self, request: httpx.Request) -> httpx.Response:
         body = json.loads(request.content)

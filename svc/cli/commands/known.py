@@ -10,10 +10,11 @@ from anyio import to_thread
 from common.address_book import AddressBook
 from common.refusal import Refused
 from common.scalars import hex_of
+from common.wire.chain import told_book
 from svc.cli.connection import Connection, connected, wallet_of
 from svc.cli.failures import Exit
 from svc.client import Client
-from svc.core.known_market import KnownMarket, described, fingerprint, read_key, told_book
+from svc.core.known_market import KnownMarket, fingerprint, read_key
 from svc.errors import OrderRefused, SvcError
 from svc.records import Deployment
 from svc.signers import create_wallet
@@ -55,11 +56,11 @@ async def show(connection: Connection, every: bool) -> None:
     if entry is None:
         facts.append(("known", "no: it is remembered at its first use"))
     else:
-        facts += list(described(entry.deployment).items())
+        facts += list(entry.deployment.described.items())
         facts += [("escrow's key", f"{key} ({kind})") for key, kind in entry.escrow_keys.items()]
         facts += [(f"key of provider {each}", f"0x{key}") for each, key in sorted(entry.box_keys.items())]
-    if told is not None and (entry is None or described(told) != described(entry.deployment)):
-        facts += [(f"told now: {fact}", value) for fact, value in described(told).items()]
+    if told is not None and (entry is None or told.described != entry.deployment.described):
+        facts += [(f"told now: {fact}", value) for fact, value in told.described.items()]
         facts.append(("accepted by", f"svc market accept --coordinator {url} --deployment {fingerprint(told)}"))
     output.facts(facts, _as_json({url: entry} if entry is not None else {}))
 

@@ -22,7 +22,7 @@ from tests.integration.coordinatord.book.market_rows import (
 
 pytestmark = pytest.mark.anyio
 
-PAST, STRANGERS = 5_000, 2_000
+PAST, OPEN, STRANGERS = 5_000, 400, 2_000
 LISTED = 3
 READ = (
     "select sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::bigint"
@@ -42,7 +42,7 @@ async def database(database_url: str) -> AsyncIterator[Database]:
             await add_providers(connection, STRANGERS)
             await connection.execute("update providers set listed = provider_id <= $1", LISTED)
             await add_history(connection, PAST, models=1, providers=LISTED)
-            await add_jobs(connection, 20, models=1, after=PAST)
+            await add_jobs(connection, OPEN, models=1, after=PAST)
             await connection.execute("insert into asks select provider_id, 1, 3600, 5, 6 from providers")
             await connection.execute("vacuum analyze")
         yield opened
@@ -60,7 +60,11 @@ async def rows_read(database: Database, tables: list[str], work: Callable[[], Aw
     return await so_far() - before
 
 
-async def test_poll_looks_at_no_job_that_ended_or_expired(database: Database) -> None:
+@pytest.mark.parametrize("plans", ["force_custom_plan", "force_generic_plan"])
+async def test_poll_looks_at_no_job_but_those_that_it_leases(database: Database, plans: str) -> None:
+    """A plan that is made for all values of the filters, once, would like to walk all open jobs."""
+    await database.pool.execute(f"set plan_cache_mode = {plans}")
+
     async def poll() -> None:
         async with database.connection() as connection:
             _, held = await leases_sql.poll(

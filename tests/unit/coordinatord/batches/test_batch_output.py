@@ -74,12 +74,13 @@ def test_error_line_says_why(code: str, message: str | None, late: bool, told: s
 
 
 def test_output_line_carries_no_body() -> None:
-    result = json.dumps({"result_cid": "c", "provider": 1})
+    told = {"result_cid": "c", "provider": 1, "rate_in": "2", "rate_out": "3", "completion_tok": 4}
+    result = json.dumps(told)
     text = output_line("batch_1", EndedLine(7, JOB, None, None, False, result))
     assert text.endswith(b"\n")
     line = json.loads(text)
     assert line["response"] == {"status_code": 200, "request_id": hex_of(JOB), "body": None}
-    assert line["svc"] == {"job_id": hex_of(JOB), "result_cid": "c", "provider": 1}
+    assert line["svc"] == {"job_id": hex_of(JOB)} | told
 
 
 def test_file_ids_follow_from_the_batch() -> None:

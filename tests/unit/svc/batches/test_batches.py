@@ -373,6 +373,7 @@ async def test_results_come_in_file_order_settled_lines_first(coordinator: FakeC
         told = {"job_id": "0x" + raw.hex(), "result_cid": f"bafy{n}", "provider": 7}
         rates = {"rate_in": "1", "rate_out": "1", "completion_tok": 3}
         outputs.append({"id": f"batch_req_b1_{n}", "custom_id": None, "error": None, "svc": told | rates})
+        outputs[-1]["response"] = {"status_code": 200, "request_id": "0x" + raw.hex(), "body": None}
     failed = {
         **{"id": "batch_req_b1_3", "custom_id": None, "response": None, "svc": {"job_id": None, "line": 3}},
         "error": {"code": "invalid_line", "message": "m"},

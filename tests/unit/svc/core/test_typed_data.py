@@ -6,7 +6,8 @@ from common.domains import Domains, Message, SigningDomain
 from common.messages.jobs import Cancel, Order
 from common.messages.payments import job_payment
 from common.messages.sessions import ResultKey, SvcSession
-from svc.core.known_market import Market, told_book
+from common.wire.chain import told_book
+from svc.core.known_market import Market
 from svc.core.typed_data import request
 from svc.records import Contracts, Deployment, TokenName
 

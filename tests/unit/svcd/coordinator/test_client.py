@@ -16,7 +16,8 @@ pytestmark = pytest.mark.trio
 
 
 async def test_list_whose_pages_never_end_is_left(autojump_clock: MockClock) -> None:
-    same = httpx.Response(200, json={"data": ["no model"] * 200_000})
+    model = {"id": "m", "owned_by": "us", "svc": {"model_id": "1", "enabled": True}}
+    same = httpx.Response(200, json={"data": [model] * 100_000})
     async with httpx.AsyncClient(transport=StreamedTransport(lambda _: same)) as http:
         requests = Requests(http, "http://c")
         signer = OpSigner(Wallet(b"\x11" * 32), Market(trio.current_time).domains)

@@ -73,10 +73,10 @@ CASES = {
     ),
     "clock is off": Case("clock", "+299.5 s", market={"always": {"readyz": dated(300)}}),
     "it is no coordinator": Case(
-        "deployment", "does not describe", market={"always": {"chain": instead(answer(200, {"hello": 1}))}}
+        "deployment", "another shape", market={"always": {"chain": instead(answer(200, {"hello": 1}))}}
     ),
     "another deployment": Case(
-        "domains", "chain 31337 instead of 1", configured={"addresses": attrs.evolve(BOOK, chain_id=1)}
+        "domains", "chain id: known 1, told 31337", configured={"addresses": attrs.evolve(BOOK, chain_id=1)}
     ),
     "wallet is no provider's": Case(
         "session", "not a registered provider", market={"always": {"session": instead(error(403, "not_registered"))}}
