@@ -33,6 +33,7 @@ from coordinatord.pins.kubo import KuboStore
 from coordinatord.pins.store import PinStore
 
 _CLOCK_TOLERANCE: Final = 60.0  # seconds, of the fifteen minutes within which the store takes requests
+_STORE_SECONDS: Final = 60.0
 _GATEWAY_PATIENCE: Final = 20.0  # a public gateway finds new content after some seconds
 _BESIDE_POOL: Final = 16  # connections of reads that requests share, of notices and of roles
 _FULL: Final = 0.9  # of a node's storage
@@ -62,7 +63,7 @@ async def examine(environ: Mapping[str, str]) -> list[CheckRow]:
     parts = [
         CheckPart("database", lambda: _database(config), _DATABASE_REMEDY),
         CheckPart("node", ChainLook(config).rows, NODE_REMEDY, seconds=45),
-        CheckPart("pin store", lambda: _pin_store(config), _STORE_REMEDY, seconds=60),
+        CheckPart("pin store", lambda: _pin_store(config), _STORE_REMEDY, _STORE_SECONDS),
         CheckPart("escrow", lambda: _escrow(config), "see OPERATOR_KEY and PEER_URL"),
     ]
     return rows + await run_parts(parts)
@@ -147,9 +148,6 @@ class _ProbeKeys:
         if key in self.held:
             await remove(self.held[key])
             del self.held[key]
-
-    async def drop(self, cid: str, remove: Callable[[str], Awaitable[None]]) -> None:
-        await remove(cid)
 
 
 async def _pin_store(config: Config) -> AsyncIterator[CheckRow]:

@@ -32,13 +32,13 @@ class AddressedStore:
 
     async def put(self, key: str, content: bytes) -> Pinned:
         cid = str(cid_of(content) if len(content) <= _SMALL else await to_thread.run_sync(cid_of, content))
-        before = await self.keys.pin(key, cid)
+        replaced = await self.keys.pin(key, cid)
         if len(content) > SINGLE_BYTES:
             await put_in_parts(self.requests, GATEWAY_PATH + cid, pieces_of(content), no_parts)
         else:
             await self.requests.send("put", "PUT", GATEWAY_PATH + cid, payload=await payload_of(content))
-        if before is not None:
-            await self.keys.drop(before, self._remove)
+        if replaced is not None:
+            await self.keys.unpin(replaced, self._remove)
         return Pinned(cid, len(content))
 
     async def put_pieces(self, key: str, pieces: AsyncIterable[bytes], *, before_part: BeforePart = no_parts) -> Pinned:
@@ -69,14 +69,14 @@ class AddressedStore:
             await put_in_parts(self.requests, _INCOMING + key, all_pieces(), before_part)
             await thread.idle()
         cid = str(hasher.finish())
-        before = await self.keys.pin(key, cid)
+        replaced = await self.keys.pin(key, cid)
         source = {"x-amz-copy-source": self.requests.path(_INCOMING + key)}
         copied = await self.requests.send("copy", "PUT", GATEWAY_PATH + cid, more=source)
         if b"<Error>" in copied.content:  # S3 says 200 before it knows
             raise rejected("it could not copy what came in")
         await self._delete(_INCOMING + key)
-        if before is not None:
-            await self.keys.drop(before, self._remove)
+        if replaced is not None:
+            await self.keys.unpin(replaced, self._remove)
         return Pinned(cid, size)
 
     async def abort(self, key: str, upload: str) -> None:

@@ -168,10 +168,10 @@ class KuboStore:
     async def _pinned(self, key: str, cid: Cid, size: int) -> Pinned:
         """With the key written down, and pinned for certain: another key's removal may have unpinned the same content
         between its addition and the note of this key."""
-        before = await self.keys.pin(key, str(cid))
+        replaced = await self.keys.pin(key, str(cid))
         await self._ask("pin", "pin/add", {"arg": str(cid), **_OFFLINE})
-        if before is not None:
-            await self.keys.drop(before, self._unpin)
+        if replaced is not None:
+            await self.keys.unpin(replaced, self._unpin)
         return Pinned(str(cid), size)
 
     async def _unpin(self, cid: str) -> None:

@@ -13,6 +13,7 @@ import attrs
 
 from coordinatord.database.connections import Connection, Database
 
+_REPLACED: Final = "replaced/"
 _LOCK: Final = "select pg_advisory_xact_lock(hashtextextended('pinned:' || $1, 0))"
 
 
@@ -21,11 +22,15 @@ class KeyBook(Protocol):
 
     async def cid_of(self, key: str) -> str | None: ...
 
-    async def pin(self, key: str, cid: str) -> str | None: ...
+    async def pin(self, key: str, cid: str) -> str | None:
+        """Write down that the key is to hold this content. Of a key that held another, that is kept under the key that
+        is returned, to be unpinned once the new content is stored."""
+        ...
 
-    async def unpin(self, key: str, remove: Callable[[str], Awaitable[None]]) -> None: ...
-
-    async def drop(self, cid: str, remove: Callable[[str], Awaitable[None]]) -> None: ...
+    async def unpin(self, key: str, remove: Callable[[str], Awaitable[None]]) -> None:
+        """Forget the key, and what it held before, each with its content where no other key holds that. Nothing is
+        forgotten when `remove` fails."""
+        ...
 
 
 @attrs.frozen(slots=True)
@@ -40,43 +45,41 @@ class PinnedKeys:
         return found
 
     async def pin(self, key: str, cid: str) -> str | None:
-        """Write down that the key is to hold this content; returns the content that it held, if that is another."""
-
         async def body(connection: Connection) -> str | None:
             await connection.execute(_LOCK, cid)
-            before: str | None = await connection.fetchval("select cid from pinned_keys where key = $1 for update", key)
+            before = await connection.fetchval("select cid from pinned_keys where key = $1 for update", key)
+            replaced = None if before in (None, cid) else f"{_REPLACED}{key}/{before}"
+            if replaced is not None:
+                await connection.execute(
+                    "insert into pinned_keys (key, cid) values ($1, $2) on conflict do nothing", replaced, before
+                )
             await connection.execute(
                 "insert into pinned_keys (key, cid) values ($1, $2) on conflict (key) do update set cid = excluded.cid",
                 key,
                 cid,
             )
-            return before if before != cid else None
+            return replaced
 
         return await self.database.transact(body)
 
     async def unpin(self, key: str, remove: Callable[[str], Awaitable[None]]) -> None:
-        """Forget the key, with its content where no other key holds that. Nothing is forgotten when `remove` fails."""
-        cid = await self.cid_of(key)
-        if cid is None:
-            return
+        async with self.database.connection() as connection:
+            rows = await connection.fetch(
+                # Of keys in the order of bytes, '0' is the first that does not begin with '/'.
+                "select key, cid from pinned_keys where key = $1 or (key >= $2 and key < $3)",
+                key,
+                f"{_REPLACED}{key}/",
+                f"{_REPLACED}{key}0",
+            )
+        for row in rows:  # one after the other: two locks at once may wait for each other
+            await self._forget(row["key"], row["cid"], remove)
 
+    async def _forget(self, key: str, cid: str, remove: Callable[[str], Awaitable[None]]) -> None:
         async def body(connection: Connection) -> None:
             await connection.execute(_LOCK, cid)
             await connection.execute("delete from pinned_keys where key = $1 and cid = $2", key, cid)
-            await self._remove_unheld(connection, cid, remove)
+            held = await connection.fetchval("select exists (select from pinned_keys where cid = $1)", cid)
+            if not held:
+                await remove(cid)
 
         await self.database.transact(body)
-
-    async def drop(self, cid: str, remove: Callable[[str], Awaitable[None]]) -> None:
-        """Remove content that a key held before, unless another does."""
-
-        async def body(connection: Connection) -> None:
-            await connection.execute(_LOCK, cid)
-            await self._remove_unheld(connection, cid, remove)
-
-        await self.database.transact(body)
-
-    async def _remove_unheld(self, connection: Connection, cid: str, remove: Callable[[str], Awaitable[None]]) -> None:
-        held = await connection.fetchval("select exists (select from pinned_keys where cid = $1)", cid)
-        if not held:
-            await remove(cid)

@@ -10,10 +10,12 @@ import anyio
 import httpx
 import pytest
 
+from common.daemon.process import Secret
 from coordinatord.checkup.examine import examine
 from coordinatord.checkup.rows import CheckRow
 from coordinatord.database.connections import open_database
 from coordinatord.database.migrate import migrate
+from coordinatord.pins.store import Pinned, PinningStore, open_pin_store
 from devnet.market import at, connected
 from devnet.world import World
 from tests.fakes.kubo import KuboNode, running_kubo
@@ -132,6 +134,32 @@ async def test_keys_in_addresses_stand_in_no_row(well: dict[str, str]) -> None:
     told = " ".join(f"{row.text} {row.detail}" for row in rows.values())
     for secret in ("KEYOFTHENODE", "WORDOFTHEDATABASE", "WORDOFTHESTORE", "ab" * 32):
         assert secret not in told
+
+
+async def test_probe_is_removed_when_its_time_is_over(
+    well: dict[str, str], world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored: list[str] = []
+    put = PinningStore.put
+
+    async def noted(self: PinningStore, key: str, content: bytes) -> Pinned:
+        stored.append(key)
+        return await put(self, key, content)
+
+    async def hangs(_self: PinningStore, _key: str) -> bytes:
+        await anyio.sleep_forever()
+        return b""
+
+    monkeypatch.setattr(PinningStore, "put", noted)
+    monkeypatch.setattr(PinningStore, "get", hangs)
+    monkeypatch.setattr("coordinatord.checkup.examine._STORE_SECONDS", 1.0)
+    rows = await looked(well)
+    assert rows["pin store"].detail == "no answer in 1 s"
+    [key] = stored
+    place = world.pins
+    key_and_secret = Secret(place.key), Secret(place.secret)
+    async with open_pin_store(place.endpoint, place.bucket, *key_and_secret, place.region) as pins:
+        assert not await pins.holds(key)
 
 
 async def test_older_empty_newer_and_changed_databases_are_told_apart(well: dict[str, str], world: World) -> None:

@@ -18,7 +18,7 @@ from coordinatord.http.uploads import HELD_BYTES
 from coordinatord.janitor import Janitor
 from coordinatord.pins.containers import Containers
 from coordinatord.pins.requests import RequestSigner, StoreRequests
-from coordinatord.pins.store import PinStore, bucket_url, open_pin_store
+from coordinatord.pins.store import PinningStore, bucket_url, open_pin_store
 from devnet.pins import PinStoreService as DevnetPins
 from tests.fakes.streamed import http_over
 from tests.faults.upload_process import upload_process
@@ -53,7 +53,7 @@ async def requests(faults: Faults, pin_store: DevnetPins) -> AsyncIterator[Store
 
 @pytest.fixture
 def files(database: Database, requests: StoreRequests) -> FileStore:
-    return FileStore(database, PinStore(requests), RETENTION)
+    return FileStore(database, PinningStore(requests), RETENTION)
 
 
 async def pieces(*contents: bytes) -> AsyncIterator[bytes]:

@@ -16,6 +16,7 @@ from coordinatord.config import Config
 from coordinatord.database.connections import open_database
 from coordinatord.database.migrate import migrate
 from coordinatord.dependencies import open_pins
+from coordinatord.pins.addressed import AddressedStore
 from coordinatord.pins.kubo import KuboStore
 from coordinatord.pins.pinned_sql import PinnedKeys
 from coordinatord.pins.store import PART_BYTES, SINGLE_BYTES, PinStore
@@ -120,6 +121,20 @@ async def test_key_that_is_stored_anew_holds_the_new_content_alone(store: PinSto
     for content in (b"first", b"second"):
         await store.put("files/output", content)
     assert await store.get("files/output") == b"second"
+
+
+@pytest.mark.parametrize("server", ["s3", "kubo"], indirect=True)
+async def test_death_before_the_new_content_is_stored_leaves_nothing_once_the_key_is_removed(
+    store: PinStore, server: PlainS3 | KuboNode
+) -> None:
+    first = (await store.put("files/output", b"first")).cid
+    assert isinstance(store, AddressedStore | KuboStore)
+    await store.keys.pin("files/output", str(cid_of(b"second")))  # and no more
+    assert server.served(first) == b"first"
+    await store.delete("files/output")
+    if isinstance(server, KuboNode):
+        server.collect_garbage()
+    assert server.served(first) is None
 
 
 @pytest.mark.parametrize("server", KINDS, indirect=True)
