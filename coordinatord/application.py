@@ -12,6 +12,7 @@ from coordinatord.book.reads import IndexReads, PostedJobs
 from coordinatord.book.routes import BookRoutes, ModelRoutes, ProviderRoutes
 from coordinatord.chain.logs import Decoder
 from coordinatord.chain.registries import AskRegistry, JobRegistry, PaymentToken, ProviderRegistry
+from coordinatord.chain.rpc import Rpc
 from coordinatord.config import Config
 from coordinatord.dependencies import Dependencies, files_of
 from coordinatord.escrow.hosting import Escrow
@@ -171,7 +172,7 @@ def compose(
         book=BookRoutes(reads, polls),
         operations=OperationRoutes(ops, asks, jobs, posted),
         providers=ProviderRoutes(reads),
-        escrow=EscrowRoutes(hosted_escrow(dependencies, escrow, posted, providers)),
+        escrow=EscrowRoutes(hosted_escrow(dependencies, escrow, posted)),
         batches=BatchRoutes(
             BatchService(database, config.file_retention_seconds, StorageBudgets.of(config)),
             Plans(database, config.match_liveness_ms),
@@ -180,18 +181,23 @@ def compose(
     return build_application(config, endpoints, readiness, sessions, reads)
 
 
-def hosted_escrow(
-    dependencies: Dependencies, escrow: Escrow | None, posted: PostedJobs, providers: ProviderRegistry
-) -> Hosted | None:
+def hosted_escrow(dependencies: Dependencies, escrow: Escrow | None, posted: PostedJobs) -> Hosted | None:
     if escrow is None:
         return None
     book = dependencies.config.addresses
+    # A key given to the wrong wallet cannot be taken back: two nodes, where there are two, have to name the claimer.
+    agreed = Rpc(dependencies.nodes.agreed_transport()) if len(dependencies.nodes.all) > 1 else posted.registry.rpc
+    claims = Claims(
+        JobRegistry(agreed, book.job_registry),
+        ProviderRegistry(agreed, book.provider_registry),
+        dependencies.config.confirmations,
+    )
     releases = Releases(
         domains=dependencies.domains,
         chain_id=book.chain_id,
         registry=book.job_registry,
         custody=escrow.custody,
-        claims=Claims(posted.registry, providers, dependencies.config.confirmations),
+        claims=claims,
         posted=posted,
         clock=system_clock,
     )

@@ -7,14 +7,20 @@ PinnedRpc(nodes)                one node for as long as it is fit; the others as
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Final
 from urllib.parse import urlsplit
 
 import anyio
+import msgspec
 
 from coordinatord.base import metrics
 from coordinatord.base.http_client import NoResponse
 from coordinatord.chain.node import Node, turned_away
 from coordinatord.chain.rpc import Transport, open_transport
+from coordinatord.chain.rpc_errors import read_error
+
+_TRIES: Final = 4
+_PAUSE: Final = 0.25  # seconds: a node that is a block behind has it by then
 
 
 class Nodes:
@@ -66,6 +72,32 @@ class Nodes:
 
         return post
 
+    def agreed_transport(self) -> Transport:
+        """For what must not be taken on one node's word: an answer that two fit nodes give alike. Of two that differ a
+        third decides; without one they are asked again, as one may be a block behind. One alone is believed."""
+
+        async def post(body: bytes) -> tuple[int, bytes]:
+            for _ in range(_TRIES):
+                heard: list[tuple[int, bytes]] = []
+                for node in self.fit():
+                    try:
+                        status, answer = await node.callers(body)
+                    except NoResponse:
+                        continue
+                    if turned_away(status, answer):
+                        continue
+                    if any(_same(answer, other) for _, other in heard):
+                        return status, answer
+                    heard.append((status, answer))
+                if len(heard) == 1:
+                    return heard[0]
+                if not heard:
+                    raise NoResponse("no node answers")
+                await anyio.sleep(_PAUSE)
+            raise NoResponse("nodes contradict each other")
+
+        return post
+
     async def look(self, chain_id: int) -> None:
         """The heads of all nodes, as far as they answer."""
         async with anyio.create_task_group() as tasks:
@@ -84,6 +116,25 @@ class Nodes:
         while True:
             await self.look(chain_id)
             await anyio.sleep(pause)
+
+
+def _same(one: bytes, other: bytes) -> bool:
+    """True for answers of the same results and reverts; errors have each node's own words."""
+    try:
+        return one == other or _told(one) == _told(other)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+
+
+def _told(answer: bytes) -> dict[object, object]:
+    decoded = msgspec.json.decode(answer)
+    calls = decoded if isinstance(decoded, list) else [decoded]
+    found: dict[object, object] = {}
+    for call in calls:
+        if isinstance(call, dict):
+            error = call.get("error")
+            found[call.get("id")] = read_error(error).data if isinstance(error, dict) else call.get("result")
+    return found
 
 
 def node_names(urls: Sequence[str]) -> list[str]:

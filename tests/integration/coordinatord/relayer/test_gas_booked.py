@@ -8,7 +8,7 @@ from coordinatord.relayer.relaying import RelayMined
 from devnet.world import World
 from tests.integration.coordinatord.relayer.mining import mining_by_hand
 from tests.integration.coordinatord.relayer.ops import Ops
-from tests.integration.coordinatord.relayer.running import BROADCAST, Stage, mine_until_ended, relay_into, stage
+from tests.integration.coordinatord.relayer.running import Stage, mine_until_ended, relay_into, stage
 
 pytestmark = pytest.mark.anyio
 
@@ -30,8 +30,11 @@ async def test_gas_is_booked_to_its_signers_and_after_a_reorganisation_once_agai
         on.start(relayer_wallet)
         on.tasks.start_soon(relay_into(on, outcomes), ops.post(client))
         on.tasks.start_soon(relay_into(on, outcomes), ops.post(client))
-        await on.until(BROADCAST, 1)
-        await mine_until_ended(on, world.anvil)
+        await on.until(
+            "select count(*) = 2 from relays r join relay_txs t on t.id = r.tx_id where t.broadcast_at is not null"
+        )
+        await world.anvil.call("evm_mine")  # one block, which the reorganisation takes away
+        await on.until("select count(*) = 2 from relays where state = 'mined'")
         assert await on.fetchval(BOOKED) == await used_on_the_chain(world, on) > 0
         await world.anvil.call("anvil_reorg", 1, [])
         await on.until("select count(*) = 0 from gas_bookings")

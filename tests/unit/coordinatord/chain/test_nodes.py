@@ -232,3 +232,38 @@ async def test_a_single_node_is_asked_whatever_it_does() -> None:
 def test_names_tell_nodes_apart_and_tell_no_key() -> None:
     urls = ["https://user:secret@a.example/v3/key", "https://a.example/v3/other", "http://b.example:8545/?k=key"]
     assert node_names(urls) == ["a.example", "a.example#2", "b.example:8545"]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "told"),
+    [
+        ((7, 7), 7),
+        ((7, 8), None),
+        ((7, 8, 8), 8),
+        ((8, 7, 8), 8),
+        ((7, 8, 9), None),
+        ((7, None), 7),
+        ((None, 7, 8), None),
+    ],
+)
+async def test_what_two_nodes_tell_alike_is_taken_and_of_one_alone_only_when_no_other_answers(
+    numbers: tuple[int | None, ...], told: int | None
+) -> None:
+    place = Place.of(len(numbers))
+    for endpoint, number in zip(place.endpoints, numbers, strict=True):
+        endpoint.number, endpoint.gone = number or 0, number is None
+    rpc = Rpc(place.nodes.agreed_transport())
+    if told is None:
+        with pytest.raises(Retryable, match="nodes contradict each other"):
+            await rpc.call("eth_chainId")
+    else:
+        assert await rpc.call("eth_chainId") == hex(told)
+
+
+async def test_a_node_that_is_a_block_behind_is_asked_again() -> None:
+    place = Place.of(2)
+    ahead, behind = place.endpoints
+    ahead.number = 5
+    behind.before = lambda: setattr(behind, "number", 5 if behind.asked > 1 else 4)
+    assert await Rpc(place.nodes.agreed_transport()).call("eth_chainId") == "0x5"
+    assert behind.asked == 2
