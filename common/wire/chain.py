@@ -35,7 +35,13 @@ class ReadinessShape(ReadinessFields[Digits], frozen=True, kw_only=True):
         ),
     ]
     lag: SignedDigits | None
-    code: Omittable[Literal["stopping", "no_relayer_role"]] = None
+    code: Annotated[
+        Omittable[Literal["stopping", "no_relayer_role"]],
+        said(
+            "what is missing where the index is not: `stopping` (the process ends), `no_relayer_role` (the account may"
+            " not post or settle)"
+        ),
+    ] = None
 
 
 class ContractsShape(Shape, frozen=True):

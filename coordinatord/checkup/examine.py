@@ -117,9 +117,10 @@ async def _database(config: Config) -> AsyncIterator[CheckRow]:
     if state.changed:
         detail = f"{', '.join(state.changed)} differ from what this database applied"
         yield wrong("migrations", detail, "install the release that made it, unchanged")
+    elif state.refusal is not None:
+        yield wrong("migrations", state.refusal, "install that release, or a newer one")
     elif state.unknown:
-        detail = f"the database has {', '.join(state.unknown)}, which this release does not know"
-        yield wrong("migrations", detail, "install that release, or a newer one")
+        yield told("migrations", f"newer, and this release may run: {', '.join(state.unknown)}")
     elif not state.applied:
         yield told(
             "migrations", f"the database is empty: `coordinatord migrate` or a start applies {len(state.missing)}"

@@ -62,12 +62,14 @@ async def migrate(connection: Connection, release: str = RELEASE) -> list[str]:
 
 @attrs.frozen(slots=True)
 class SchemaState:
-    """A database's migrations beside those of this release."""
+    """A database's migrations beside those of this release. `refusal`: why this release must not start on it, where a
+    newer one has migrated it further than this one may run on."""
 
     applied: int
     missing: tuple[str, ...]
     unknown: tuple[str, ...]
     changed: tuple[str, ...]
+    refusal: str | None = None
 
 
 async def compare(connection: Connection) -> SchemaState:
@@ -75,9 +77,18 @@ async def compare(connection: Connection) -> SchemaState:
     files = _migrations()
     if await connection.fetchval("select to_regclass('migrations')") is None:
         return SchemaState(0, tuple(name for name, _ in files.values()), (), ())
-    rows = await connection.fetch("select number, name, sha256 from migrations order by number")
+    # Tables of before the first least release have no such column.
+    rows = await connection.fetch(
+        "select m.*, to_jsonb(m) ->> 'least_release' as least from migrations m order by number"
+    )
     applied = {row["number"]: row for row in rows}
+    try:
+        _check_unknown({n: row["least"] for n, row in applied.items() if n not in files}, RELEASE)
+        refusal = None
+    except Fatal as newer:
+        refusal = str(newer)
     return SchemaState(
+        refusal=refusal,
         applied=len(applied),
         missing=tuple(name for number, (name, _) in sorted(files.items()) if number not in applied),
         unknown=tuple(row["name"] for number, row in applied.items() if number not in files),

@@ -24,7 +24,7 @@ class Subparsers(Protocol):
 
 
 @attrs.frozen(slots=True)
-class Word:
+class Argument:
     """A positional argument. `read` raises Refused."""
 
     name: str
@@ -35,7 +35,7 @@ class Word:
 @attrs.frozen(slots=True)
 class Verb:
     about: str
-    words: tuple[Word, ...]
+    words: tuple[Argument, ...]
     take: Callable[..., Action]
 
 
@@ -77,17 +77,17 @@ def _entry(text: str) -> str:
     return text
 
 
-_PROVIDER: Final = Word("provider", _uint(32, 1, param="the provider's id"), "id of the provider")
-_MODEL: Final = Word("model", _uint(32, 1, param="the model's id"), "id of the model")
-_ALLOWED: Final = Word("allowed", _yes_no, "yes or no")
-_ACCOUNT: Final = Word("account", _address, "0x…")
+_PROVIDER: Final = Argument("provider", _uint(32, 1, param="the provider's id"), "id of the provider")
+_MODEL: Final = Argument("model", _uint(32, 1, param="the model's id"), "id of the model")
+_ALLOWED: Final = Argument("allowed", _yes_no, "yes or no")
+_ACCOUNT: Final = Argument("account", _address, "0x…")
 
 VERBS: Final[dict[str, Verb]] = {
     "list-provider": Verb("let a provider claim jobs", (_PROVIDER,), lambda a, p: a.list_provider(p, True)),
     "delist-provider": Verb("stop a provider's claims", (_PROVIDER,), lambda a, p: a.list_provider(p, False)),
     "ceiling": Verb(
         "bound the jobs that a provider runs at once",
-        (_PROVIDER, Word("ceiling", _uint(32, param="the ceiling"), "jobs at most")),
+        (_PROVIDER, Argument("ceiling", _uint(32, param="the ceiling"), "jobs at most")),
         Admin.set_ceiling,
     ),
     "allow-all-models": Verb("let a provider run every model, or not", (_PROVIDER, _ALLOWED), Admin.allow_all_models),
@@ -95,25 +95,29 @@ VERBS: Final[dict[str, Verb]] = {
     "enable-model": Verb("enable or disable a model that was set", (_MODEL, _ALLOWED), Admin.enable_model),
     "sla": Verb(
         "allow or forbid a window",
-        (Word("seconds", _uint(32, 1, LONGEST_SLA, "the window"), f"1..{LONGEST_SLA}"), _ALLOWED),
+        (Argument("seconds", _uint(32, 1, LONGEST_SLA, "the window"), f"1..{LONGEST_SLA}"), _ALLOWED),
         Admin.allow_sla,
     ),
     "fees": Verb(
         "set the fees of jobs posted from now on",
         (
-            Word("bps", _uint(16, 0, MAX_FEE_BPS, "the fee in bps"), f"0..{MAX_FEE_BPS}"),
-            Word("gas_fee", _uint(128, param="the gas fee"), "in the token's smallest unit"),
+            Argument("bps", _uint(16, 0, MAX_FEE_BPS, "the fee in bps"), f"0..{MAX_FEE_BPS}"),
+            Argument("gas_fee", _uint(128, param="the gas fee"), "in the token's smallest unit"),
         ),
         Admin.set_fees,
     ),
     "token-gas": Verb(
         "set what one call of the token may use",
-        (Word("gas", _uint(32, LEAST_TOKEN_GAS, MOST_TOKEN_GAS, "the gas"), f"{LEAST_TOKEN_GAS}..{MOST_TOKEN_GAS}"),),
+        (
+            Argument(
+                "gas", _uint(32, LEAST_TOKEN_GAS, MOST_TOKEN_GAS, "the gas"), f"{LEAST_TOKEN_GAS}..{MOST_TOKEN_GAS}"
+            ),
+        ),
         Admin.set_token_gas,
     ),
     "point-price": Verb(
         "set what the treasury must get for a point of a provider's reputation",
-        (Word("price", _uint(96, param="the price"), "in the token's smallest unit"),),
+        (Argument("price", _uint(96, param="the price"), "in the token's smallest unit"),),
         Admin.set_point_price,
     ),
     "treasury": Verb("change where fees go", (_ACCOUNT,), Admin.set_treasury),
@@ -124,9 +128,9 @@ VERBS: Final[dict[str, Verb]] = {
     "allowlist": Verb(
         "set the status of an escrow key",
         (
-            Word("key", _key, "32 bytes, 0x…"),
-            Word("status", _status, ", ".join(STATUSES)),
-            Word("entry", _entry, "what it is, for people and clients; may be empty"),
+            Argument("key", _key, "32 bytes, 0x…"),
+            Argument("status", _status, ", ".join(STATUSES)),
+            Argument("entry", _entry, "what it is, for people and clients; may be empty"),
         ),
         Admin.set_allowlist,
     ),

@@ -32,12 +32,12 @@ def declared() -> list[Route]:
     endpoints = Endpoints(
         system=SystemRoutes(absent, absent, absent),
         handshake=SessionRoutes(absent, 0),
-        models=ModelRoutes(absent, absent),
+        models=ModelRoutes(absent),
         jobs=OrderRoutes(absent, absent, absent, absent),
         files=FileRoutes(absent),
-        book=BookRoutes(absent, absent, absent),
+        book=BookRoutes(absent, absent),
         operations=OperationRoutes(absent, absent, absent, absent),
-        providers=ProviderRoutes(absent, absent),
+        providers=ProviderRoutes(absent),
         escrow=EscrowRoutes(None),
         batches=BatchRoutes(absent, absent),
     )

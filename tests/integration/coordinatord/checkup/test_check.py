@@ -97,9 +97,9 @@ async def test_command_prints_a_table_and_json_and_its_status_says_whether_all_i
 
 
 async def test_settings_that_cannot_be_read_are_named_all_at_once(well: dict[str, str]) -> None:
-    rows = await examine({**well, "PORT": "none", "BLOCK_TIME_MS": "0", "RELAYER_KEY": ""})
+    rows = await examine({**well, "PORT": "none", "BLOCK_TIME_MS": "0", "DATABASE_URL": ""})
     faults = [row.detail for row in rows if row.what == "settings"]
-    assert [fault.split()[0] for fault in faults] == ["RELAYER_KEY", "PORT", "BLOCK_TIME_MS"]
+    assert [fault.split()[0] for fault in faults] == ["DATABASE_URL", "PORT", "BLOCK_TIME_MS"]
 
 
 @pytest.mark.parametrize(
