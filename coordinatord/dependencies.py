@@ -15,9 +15,8 @@ from common.domains import Domains
 from common.scalars import hex_of
 from coordinatord.base.concurrency import StartupPatience
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.contract_calls import Reverted, View, read_many
 from coordinatord.chain.nodes import Nodes, open_nodes
-from coordinatord.chain.rpc import Rpc, quantity, retryable_of
+from coordinatord.chain.rpc import Reverted, Rpc, View, quantity, read_many, retryable_of
 from coordinatord.chain.rpc_errors import Meaning, RpcError
 from coordinatord.config import Config
 from coordinatord.database.connections import Database, open_database

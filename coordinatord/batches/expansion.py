@@ -35,8 +35,8 @@ from coordinatord.batches.lines import (
 )
 from coordinatord.batches.lines_sql import Allowance, LineRecord, Post
 from coordinatord.batches.sql import BatchWork
-from coordinatord.chain.contract_calls import read_many
 from coordinatord.chain.registries import JobRegistry, read_balance
+from coordinatord.chain.rpc import read_many
 from coordinatord.database.connections import Connection
 from coordinatord.database.locks import kept_open
 from coordinatord.files import sql as files

@@ -7,8 +7,7 @@ import anyio
 import structlog
 
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.node import FAILURES, Node
-from coordinatord.chain.nodes import Nodes
+from coordinatord.chain.nodes import FAILURES, Node, Nodes
 from coordinatord.chain.rpc import Rpc
 from coordinatord.chain.rpc_errors import RpcError
 

@@ -12,8 +12,7 @@ from common.quotes import Terms, job_id
 from common.scalars import hex_of
 from common.wire.market import AllowlistStatus
 from common.wire.states import JobState
-from coordinatord.chain.contract_calls import Reverted, View, read_many, read_view, unreadable
-from coordinatord.chain.rpc import Hash, Quantity, Rpc, quantity
+from coordinatord.chain.rpc import Hash, Quantity, Reverted, Rpc, View, quantity, read_many, read_view, unreadable
 from coordinatord.chain.rpc_errors import Meaning, RpcError
 
 _ORDER: Final = "(bytes32,uint32,uint32,uint128,uint128,uint32,uint32,uint32,uint64)"

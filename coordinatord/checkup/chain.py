@@ -15,8 +15,7 @@ from common.daemon.process import Fatal
 from common.domains import Domains
 from common.scalars import hex_of
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.contract_calls import View, read_view
-from coordinatord.chain.rpc import Quantity, Rpc, open_rpc, quantity
+from coordinatord.chain.rpc import Quantity, Rpc, View, open_rpc, quantity, read_view
 from coordinatord.chain.rpc_errors import Meaning, RpcError
 from coordinatord.checkup.rows import CheckRow, right, told, wrong
 from coordinatord.config import Config

@@ -18,8 +18,7 @@ from common.daemon.process import Fatal
 from coordinatord.base import metrics
 from coordinatord.base.clock import Clock
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.contract_calls import unreadable
-from coordinatord.chain.rpc import Rpc, quantity
+from coordinatord.chain.rpc import Rpc, quantity, unreadable
 from coordinatord.chain.rpc_errors import RpcError
 from coordinatord.database.connections import Connection, Database
 from coordinatord.escrow import sql as rows

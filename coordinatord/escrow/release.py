@@ -23,9 +23,8 @@ from coordinatord.base import metrics
 from coordinatord.base.clock import ISSUED_WITHIN, Clock, is_fresh
 from coordinatord.base.errors import Retryable
 from coordinatord.book.reads import PostedJobs
-from coordinatord.chain.contract_calls import Reverted, View, decoded, read_many, unreadable
 from coordinatord.chain.registries import CLAIMED, ChainJob, JobRegistry, ProviderRegistry, read_job, read_provider_id
-from coordinatord.chain.rpc import Rpc, quantity
+from coordinatord.chain.rpc import Reverted, Rpc, View, decoded, quantity, read_many, unreadable
 from coordinatord.chain.rpc_errors import RpcError
 from coordinatord.database.batched_reads import BatchedReads
 from coordinatord.escrow.custody import Custody, unminted

@@ -16,8 +16,7 @@ import structlog
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.logs import Decoder
-from coordinatord.chain.node import Node
-from coordinatord.chain.nodes import Nodes
+from coordinatord.chain.nodes import Node, Nodes
 from coordinatord.chain.rpc import BlockHeader
 from coordinatord.indexer.evidence import BlockRange
 from coordinatord.indexer.fetch import RangeWidth, Source

@@ -22,8 +22,8 @@ from coordinatord.base.errors import NotSigned, WouldRefuse
 from coordinatord.book import leases_sql
 from coordinatord.book.reads import PostedJobs
 from coordinatord.chain import registries
-from coordinatord.chain.contract_calls import Reverted, read_many
 from coordinatord.chain.registries import JobRegistry, PostedOrder, ProviderRegistry
+from coordinatord.chain.rpc import Reverted, read_many
 from coordinatord.database.connections import Database
 from coordinatord.files.files import Uploads
 from coordinatord.files.sql import FileRow

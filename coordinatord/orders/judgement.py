@@ -33,9 +33,8 @@ from common.wire.fields import (
 )
 from coordinatord.base.clock import ORDER_LIFE
 from coordinatord.chain import registries
-from coordinatord.chain.contract_calls import Reverted, View, is_true, read_many
 from coordinatord.chain.registries import JobRegistry, PaymentToken, read_balance
-from coordinatord.chain.rpc import RpcCall
+from coordinatord.chain.rpc import Reverted, RpcCall, View, is_true, read_many
 from coordinatord.files.sql import FileRow, Named
 
 INLINE_BYTES: Final = limits.INLINE_BYTES  # largest container or result inside a JSON body, decoded

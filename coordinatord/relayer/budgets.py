@@ -12,8 +12,8 @@ import attrs
 
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable, WouldRefuse
-from coordinatord.chain.contract_calls import read_many
 from coordinatord.chain.registries import PaymentToken, read_balance
+from coordinatord.chain.rpc import read_many
 from coordinatord.config import Config
 from coordinatord.database.batched_reads import BatchedReads
 from coordinatord.database.connections import Database

@@ -4,6 +4,7 @@ One background task per process learns of ends for all who wait here: woken by n
 them at once, and by a slow poll in case a notice was lost.
 """
 
+import time
 from collections.abc import Iterable
 from typing import Final, NoReturn, TypeAlias
 
@@ -37,6 +38,7 @@ log = structlog.get_logger(__name__)
 
 RECEIPT_WAIT: Final = 60.0  # seconds from signing
 INDEX_WAIT: Final = 5.0
+_ROLE_IS_FRESH: Final = 15.0  # seconds after it was read
 _SLOW_POLL: Final = 1.0
 _EXITS_DEPTH: Final = 1024  # exits that may wait beyond the queue's depth
 
@@ -150,13 +152,19 @@ class Relaying:
         self._indexed = -1
         self._index_moved = anyio.Event()
 
+    @property
+    def _lacks_role(self) -> bool:
+        """By an answer that is not old: what nobody asked for of late may have changed."""
+        role = self._role
+        return role is not None and bool(role.missing) and time.monotonic() - role.heard_at < _ROLE_IS_FRESH
+
     async def relay(self, new: NewRelay) -> Outcome:
         """Submit or join, and wait. Raises Retryable `relay_unavailable` when nothing was signed and nothing will be,
         and `busy` when the signer's budget has no room for it.
 
         A caller that goes away changes nothing for the relay.
         """
-        if self._role is not None and self._role.is_missing_now and new.kind not in (*WITHOUT_ROLE, RelayKind.SETTLE):
+        if self._lacks_role and new.kind not in (*WITHOUT_ROLE, RelayKind.SETTLE):
             raise lacking()
         submitted = await self._submit(new)
         match submitted:

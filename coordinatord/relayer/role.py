@@ -18,8 +18,7 @@ from common.address_book import AddressBook
 from common.scalars import hex_of
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.contract_calls import View
-from coordinatord.chain.rpc import RpcCall, decode_result
+from coordinatord.chain.rpc import RpcCall, View, decode_result
 from coordinatord.chain.rpc_errors import RpcError
 from coordinatord.relayer.outbox_sql import RelayKind
 
@@ -33,7 +32,6 @@ REMEDY: Final = "the registries' owner gives it: coordinatord market admin grant
 
 _IS_RELAYER: Final = abi.selector("isRelayer(address)")
 _RETRY_AFTER: Final = 30  # seconds: a person has to act
-_FRESH: Final = 15.0  # seconds
 
 
 def lacking() -> Retryable:
@@ -56,16 +54,11 @@ class RelayerRole:
     account: bytes
     registries: Mapping[str, bytes]
     missing: tuple[str, ...] | None = None
-    _heard_at: float = -math.inf
+    heard_at: float = -math.inf  # time.monotonic()
 
     @property
     def is_missing(self) -> bool:
         return bool(self.missing)
-
-    @property
-    def is_missing_now(self) -> bool:
-        """By an answer that is not old: what nobody asked for of late may have changed."""
-        return self.is_missing and time.monotonic() - self._heard_at < _FRESH
 
     def calls(self, block: str | Mapping[str, str] = "latest") -> list[RpcCall]:
         """To be sent along with a reading of the head; `hear` takes the answers, in this order."""
@@ -82,7 +75,7 @@ class RelayerRole:
         if bool(missing) != self.is_missing:
             self._tell(missing)
         self.missing = missing
-        self._heard_at = time.monotonic()
+        self.heard_at = time.monotonic()
         metrics.relayer_role.labels(hex_of(self.account)).set(not missing)
 
     def _tell(self, missing: tuple[str, ...]) -> None:

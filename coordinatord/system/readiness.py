@@ -11,9 +11,8 @@ from common.address_book import AddressBook
 from common.quotes import Terms
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.contract_calls import Reverted, View, decoded, read_many
 from coordinatord.chain.registries import JobRegistry, read_terms
-from coordinatord.chain.rpc import Rpc, RpcCall, decode_result, quantity
+from coordinatord.chain.rpc import Reverted, Rpc, RpcCall, View, decode_result, decoded, quantity, read_many
 from coordinatord.chain.rpc_errors import RpcError
 from coordinatord.database.connections import Database
 from coordinatord.indexer.undo_sql import IndexPosition, read_position_in_time

@@ -9,8 +9,7 @@ from common.daemon.process import Fatal
 from common.domains import Domains
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import NoResponse
-from coordinatord.chain.node import Node
-from coordinatord.chain.nodes import Nodes
+from coordinatord.chain.nodes import Node, Nodes
 from coordinatord.chain.rpc import Rpc
 from coordinatord.dependencies import check_chain, check_nodes
 

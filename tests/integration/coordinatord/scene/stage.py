@@ -14,8 +14,7 @@ from common.domains import Domains
 from coordinatord import app
 from coordinatord.application import compose
 from coordinatord.base.clock import system_clock
-from coordinatord.chain.node import Node
-from coordinatord.chain.nodes import Nodes
+from coordinatord.chain.nodes import Node, Nodes
 from coordinatord.chain.rpc import Rpc
 from coordinatord.config import Config, read_config
 from coordinatord.database.connections import open_database

@@ -3,8 +3,7 @@
 import pytest
 
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.contract_calls import View, read_many
-from coordinatord.chain.rpc import Rpc
+from coordinatord.chain.rpc import Rpc, View, read_many
 
 pytestmark = pytest.mark.anyio
 

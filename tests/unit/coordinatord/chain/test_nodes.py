@@ -9,8 +9,7 @@ import pytest
 
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import NoResponse
-from coordinatord.chain.node import Node, turned_away
-from coordinatord.chain.nodes import Nodes, node_names
+from coordinatord.chain.nodes import Node, Nodes, node_names, turned_away
 from coordinatord.chain.pinned_rpc import PinnedRpc
 from coordinatord.chain.rpc import Rpc
 
