@@ -27,10 +27,12 @@ contract ProviderRegistry is IProviderRegistry, Relayed {
     uint16 private constant MOST_GRACE = 320;
     uint16 private constant GRACE_OF_A_FAIL = 20;
 
-    /// All but the operator and the key in one slot: what a claim reads and an exit writes.
+    /// All that an exit writes is in one slot, which the rest stands around.
     struct Record {
         address operator;
         // next slot
+        bytes32 boxKey;
+        // next slot: full, to the byte
         uint32 reputation; // parts of a point
         uint32 grace; // parts of a point
         uint32 requested;
@@ -40,8 +42,6 @@ contract ProviderRegistry is IProviderRegistry, Relayed {
         uint40 lastCapacityAt;
         bool listed;
         bool allowAllModels;
-        // next slot
-        bytes32 boxKey;
         // next slot
         address proposedOperator;
     }

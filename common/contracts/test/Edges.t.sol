@@ -3,16 +3,33 @@ pragma solidity ^0.8.28;
 
 import {DevToken} from "../src/DevToken.sol";
 import {JobRegistry} from "../src/JobRegistry.sol";
+import {Ownable} from "@openzeppelin/contracts/access/Ownable.sol";
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {IJobRegistry} from "../src/interfaces/IJobRegistry.sol";
+import {IRelayed} from "../src/interfaces/IRelayed.sol";
 import {Vm} from "./Check.sol";
 import {World} from "./World.sol";
 
-/// Notes how much gas a transfer found.
+/// Notes how much gas a transfer found, and refuses to tell balances, in words that read as a large one.
 contract MeteredToken is DevToken {
     uint256 public found;
+    bool public secretive;
 
     constructor(address owner) DevToken(owner) {}
+
+    function keepSecrets() external {
+        secretive = true;
+    }
+
+    function balanceOf(address account) public view override returns (uint256) {
+        if (secretive) {
+            assembly ("memory-safe") {
+                mstore(0, not(0))
+                revert(0, 32)
+            }
+        }
+        return super.balanceOf(account);
+    }
 
     function transfer(address to, uint256 value) public override returns (bool) {
         found = gasleft();
@@ -126,6 +143,36 @@ contract EdgesTest is World {
         vm.prank(client);
         vm.expectRevert(IJobRegistry.PaymentRefused.selector);
         bare.post(order, client, amount, CID, orderSig, paySig);
+    }
+
+    function test_post_for_a_token_that_tells_no_balance_is_refused() public {
+        Draft memory d = draftOf("c");
+        MeteredToken(address(token)).keepSecrets();
+        vm.prank(client);
+        vm.expectRevert(IJobRegistry.PaymentRefused.selector);
+        jobs.post(d.order, d.owner, d.amount, d.taskCid, d.orderSig, d.paySig);
+    }
+
+    function test_job_costs_one_at_no_rates_and_where_the_rest_of_a_division_is_one() public {
+        jobs.setFees(0, 0);
+        (bytes32 free, Draft memory first) = claimedFor("free", 0);
+        claim(free, first.paySig);
+        vm.assertEq(jobs.escrowed(), 1);
+        IJobRegistry.Order memory order = orderOf("dust");
+        (order.rateIn, order.unitsIn, order.rateOut) = (1, 1, 0);
+        Draft memory second = signed(order);
+        claim(post(second), second.paySig);
+        vm.assertEq(jobs.escrowed(), 2);
+    }
+
+    /// Of 36 bytes, the last of them no zero.
+    function test_refusal_inside_a_relay_is_told_to_its_last_byte() public {
+        bytes[] memory calls = new bytes[](1);
+        calls[0] = abi.encodeCall(jobs.pause, ());
+        vm.expectEmit(address(jobs));
+        emit IRelayed.CallRefused(0, abi.encodeWithSelector(Ownable.OwnableUnauthorizedAccount.selector, relayer));
+        vm.prank(relayer);
+        jobs.relay(calls);
     }
 
     function test_model_name_has_256_bytes_at_most() public {

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.28;
+
+import {ProviderRegistry} from "../src/ProviderRegistry.sol";
+import {Proof} from "./Proof.sol";
+
+/// The provider registry stops no exit either: it ends every claimed job for its claimer, whatever the provider's record.
+contract ProviderProofs is Proof {
+    uint256 private constant REGISTRY = 5;
+    uint256 private constant RECORDS = 8;
+    uint32 private constant ID = 3;
+    uint256 private constant POINT = 1 << 16;
+
+    ProviderRegistry internal providers;
+    /// Of the job registry, which this contract plays.
+    uint256 public escrowed;
+
+    function setUp() public {
+        vm.warp(NOW);
+        providers = new ProviderRegistry(address(this), 0);
+    }
+
+    function record(uint256 offset) private pure returns (bytes32) {
+        return bytes32(uint256(keccak256(abi.encode(ID, RECORDS))) + offset);
+    }
+
+    /// Any record with a claimed job, and any price of a point.
+    function anyRecord() private returns (uint256 reputation, uint256 grace, uint256 active) {
+        uint256 price = svm.createUint(96, "pointPrice");
+        vm.store(address(providers), bytes32(REGISTRY), bytes32(uint160(address(this)) | price << 160));
+        reputation = svm.createUint(32, "reputation");
+        grace = svm.createUint(32, "grace");
+        active = svm.createUint(32, "activeJobs");
+        vm.assume(reputation >= 100 * POINT && reputation <= 1000 * POINT && grace <= 320 * POINT && active != 0);
+        uint256 requested = svm.createUint(32, "requested");
+        uint256 ceiling = svm.createUint(32, "ceiling");
+        uint256 dates = svm.createUint(80, "dates");
+        uint256 flags = svm.createUint(1, "listed") | svm.createUint(1, "all models") << 8;
+        vm.store(address(providers), record(0), bytes32(uint256(uint160(OPERATOR))));
+        vm.store(
+            address(providers),
+            record(2),
+            bytes32(
+                reputation | grace << 32 | requested << 64 | ceiling << 96 | active << 128 | dates << 160 | flags << 240
+            )
+        );
+        assert(providers.provider(ID).operator == OPERATOR && providers.provider(ID).activeJobs == active);
+        assert(providers.jobRegistry() == address(this) && providers.pointPrice() == price);
+    }
+
+    function assertEnded(uint256 active) private view {
+        assert(providers.provider(ID).activeJobs == active - 1 && providers.provider(ID).operator == OPERATOR);
+        assert(providers.provider(ID).reputation >= 100 && providers.provider(ID).reputation <= 1000);
+        assert(providers.provider(ID).grace <= 320);
+    }
+
+    /// That a gain which is not the full one is below it, tests/proofs/prices.py proves; quotients of unknowns stay
+    /// unknown here.
+    function check_a_settle_is_taken_whatever_the_record() public {
+        (uint256 reputation,, uint256 active) = anyRecord();
+        address owner = svm.createBool("an order to itself") ? OPERATOR : OWNER;
+        uint256 share = svm.createUint(128, "share");
+        uint256 price = providers.pointPrice();
+        unchecked {
+            if (share < price * 5) vm.assume(share * POINT / price <= 5 * POINT);
+        }
+        try providers.jobSettled(ID, OPERATOR, owner, share) {
+            assertEnded(active);
+            assert(providers.provider(ID).reputation >= reputation / POINT);
+            if (owner == OPERATOR) assert(providers.provider(ID).reputation == reputation / POINT);
+        } catch {
+            assert(false);
+        }
+    }
+
+    function check_a_fail_is_taken_whatever_the_record() public {
+        (uint256 reputation, uint256 grace, uint256 active) = anyRecord();
+        bool prompt = svm.createBool("prompt");
+        try providers.jobFailed(ID, OPERATOR, prompt) {
+            assertEnded(active);
+            if (prompt && grace >= 20 * POINT) assert(providers.provider(ID).reputation == reputation / POINT);
+        } catch {
+            assert(false);
+        }
+    }
+
+    function check_a_reclaim_is_taken_whatever_the_record() public {
+        (,, uint256 active) = anyRecord();
+        try providers.jobReclaimed(ID) {
+            assertEnded(active);
+        } catch {
+            assert(false);
+        }
+    }
+
+    /// No admin call takes a claimed job's ending from its claimer, or from the registry that holds its payment.
+    function check_admin_call_touches_no_claimed_job() public {
+        (uint256 reputation, uint256 grace, uint256 active) = anyRecord();
+        escrowed = svm.createUint(128, "escrowed");
+        vm.assume(escrowed != 0);
+        (bool done,) = address(providers).call(anyCall());
+        done;
+        assert(providers.provider(ID).activeJobs == active && providers.provider(ID).operator == OPERATOR);
+        assert(providers.provider(ID).reputation == reputation / POINT && providers.provider(ID).grace == grace / POINT);
+        assert(providers.jobRegistry() == address(this));
+    }
+
+    function anyCall() private returns (bytes memory) {
+        uint256 what = svm.createUint(8, "what");
+        uint256 value = svm.createUint(128, "value");
+        bool flag = svm.createBool("flag");
+        if (what == 0) return abi.encodeCall(providers.setListed, (ID, flag));
+        if (what == 1) return abi.encodeCall(providers.setCeiling, (ID, uint32(value)));
+        if (what == 2) return abi.encodeCall(providers.setAllowAllModels, (ID, flag));
+        if (what == 3) return abi.encodeCall(providers.setModelAllowed, (ID, uint32(value), flag));
+        if (what == 4) return abi.encodeCall(providers.setAllowlist, (bytes32(value), uint8(value), "entry"));
+        if (what == 5) return abi.encodeCall(providers.setJobRegistry, (BYSTANDER));
+        if (what == 6) return abi.encodeCall(providers.setPointPrice, (uint96(value)));
+        if (what == 7) return abi.encodeCall(providers.setRelayer, (BYSTANDER, flag));
+        if (what == 8) return abi.encodeCall(providers.transferOwnership, (BYSTANDER));
+        return abi.encodeCall(providers.renounceOwnership, ());
+    }
+}
