@@ -96,6 +96,10 @@ wheel: $(VENV)/.ready ## the wheels for pip, in build/wheels: the same bytes fro
 wheel-check: setup ## the wheels in a fresh virtual environment for each extra: what it takes, and that all of it imports
 	@$(BIN)/python -m tests.wheel
 
+.PHONY: install-check
+install-check: setup ## the pages on installing the daemons, with pip and from the locks, as the user that the units name
+	@INSTALL_CHECK=1 $(BIN)/python -m pytest -q tests/integration/test_install_pages.py
+
 .PHONY: clean
 clean: ## stop a devnet of this folder, and remove what set-up, builds and checks made
 	@if test -d .devnet; then for python in $(BIN)/python "$(PYTHON)"; do "$$python" -c '' 2>/dev/null || continue; \

@@ -12,11 +12,13 @@ from functools import partial
 from typing import Final
 
 import anyio
+import attrs
 import structlog
 from anyio.abc import TaskGroup
 
 from common.daemon.process import Systemd
 from common.native.library import LIBRARY
+from common.secp256k1 import Wallet
 from coordinatord.application import compose
 from coordinatord.base import metrics
 from coordinatord.base.clock import system_clock
@@ -28,7 +30,14 @@ from coordinatord.chain.logs import Decoder
 from coordinatord.chain.registries import JobRegistry, PaymentToken, ProviderRegistry
 from coordinatord.config import Config
 from coordinatord.database.connections import Database
-from coordinatord.dependencies import Dependencies, containers_of, files_of, open_dependencies, prepare
+from coordinatord.dependencies import (
+    Dependencies,
+    containers_of,
+    files_of,
+    former_relayers,
+    open_dependencies,
+    prepare,
+)
 from coordinatord.escrow.hosting import EscrowDependencies, open_escrow
 from coordinatord.http.middleware import Origins
 from coordinatord.indexer.fetch import Source
@@ -133,6 +142,8 @@ def start_background(tasks: TaskGroup, dependencies: Dependencies, relaying: Rel
     tasks.start_soon(relaying.run)
     tasks.start_soon(index, dependencies)
     tasks.start_soon(relay, dependencies)
+    for wallet in former_relayers(dependencies):
+        tasks.start_soon(follow_former, dependencies, wallet)
     registry, depth = dependencies.config.addresses.job_registry, dependencies.config.relay_max_depth
     tasks.start_soon(ReclaimWorker(dependencies.database, dependencies.notices, registry, max_depth=depth).run)
     tasks.start_soon(batch_worker_of(dependencies).run)
@@ -176,6 +187,18 @@ async def relay(dependencies: Dependencies) -> None:
         dependencies.relayer,
         chain_id=dependencies.config.addresses.chain_id,
         settings=RelayerSettings.of(dependencies.config),
+    )
+
+
+async def follow_former(dependencies: Dependencies, wallet: Wallet) -> None:
+    """Transactions of an account that another one replaced: nobody else would see them through."""
+    await run_relayer(
+        dependencies.database,
+        dependencies.notices,
+        dependencies.rpc,
+        wallet,
+        chain_id=dependencies.config.addresses.chain_id,
+        settings=attrs.evolve(RelayerSettings.of(dependencies.config), former=True),
     )
 
 

@@ -133,6 +133,14 @@ async def prepare(dependencies: Dependencies, patience: StartupPatience) -> None
     )
 
 
+def former_relayers(dependencies: Dependencies) -> list[Wallet]:
+    """Accounts that were replaced and whose transactions are still followed."""
+    wallets = [Wallet(bytes.fromhex(key.reveal())) for key in dependencies.config.former_relayer_keys]
+    if any(wallet.address == dependencies.relayer.address for wallet in wallets):
+        raise Fatal("FORMER_RELAYER_KEYS must not name the account that relays; take its key out of the list")
+    return wallets
+
+
 def files_of(dependencies: Dependencies) -> FileStore:
     config = dependencies.config
     budgets = StorageBudgets.of(config)

@@ -49,14 +49,13 @@ class Stage:
     settings: RelayerSettings
     tasks: anyio.abc.TaskGroup
 
-    def start(self, wallet: Wallet) -> anyio.CancelScope:
+    def start(self, wallet: Wallet, *, former: bool = False) -> anyio.CancelScope:
         scope = anyio.CancelScope()
+        settings = attrs.evolve(self.settings, former=former)
 
         async def run() -> None:
             with scope:
-                await run_relayer(
-                    self.database, self.notices, self.rpc, wallet, chain_id=CHAIN_ID, settings=self.settings
-                )
+                await run_relayer(self.database, self.notices, self.rpc, wallet, chain_id=CHAIN_ID, settings=settings)
 
         self.tasks.start_soon(run)
         return scope
