@@ -1,4 +1,4 @@
-"""Two coordinators as their units start them, on a folder that stands for the root of their machine."""
+"""Coordinators as their units start them, on a folder that stands for the root of their machine."""
 
 import json
 import os
@@ -86,14 +86,15 @@ async def deployed(
     party_at: Callable[[DevnetWallet, httpx.AsyncClient], Party],
     *,
     variables: dict[str, str],
+    processes: int,
     posts: int,
     changed: dict[str, object],
 ) -> AsyncIterator[Deployment]:
-    """Two units that serve one port, under clients that go on posting until it ends; every promise is checked then.
+    """Units that serve one port, under clients that go on posting until it ends; every promise is checked then.
     `variables` are the page's, `changed` the coordinators' settings."""
     root, tools = folder / "root", folder / "tools"
     tools.mkdir()
-    port, units = pick_free(), [f"coordinatord@{pick_free()}" for _ in range(2)]
+    port, units = pick_free(), [f"coordinatord@{pick_free()}" for _ in range(processes)]
     settings = environment(world, database_url, PORT=port, OPERATOR_KEY="0a" * 32, ESCROW_MODE="static")
     lay_out(root, world, settings | {name: str(value) for name, value in changed.items()})
     service_manager.install(tools, root)
@@ -111,8 +112,7 @@ async def deployed(
         },
     )
     try:
-        for unit in units:
-            await anyio.to_thread.run_sync(service_manager.start, unit)
+        await anyio.to_thread.run_sync(shell.run, f"systemctl start {' '.join(units)}")
         async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=30) as http:
             await until(lambda: http.get("/readyz"), 200)
             load = Load([url])

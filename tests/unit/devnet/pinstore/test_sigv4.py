@@ -111,3 +111,14 @@ def test_chunk_signed_bodies_are_said_to_be_unsupported() -> None:
 def with_header(request: SignedRequest, name: bytes, value: bytes) -> SignedRequest:
     others = [(key, held) for key, held in request.headers if key != name]
     return attrs.evolve(request, headers=[*others, (name, value)])
+
+
+def test_each_of_several_keys_signs_for_itself_and_not_with_the_others_secret() -> None:
+    other = attrs.evolve(CREDENTIAL, key="OTHER", secret="another")
+    for one in (CREDENTIAL, other):
+        request, now = signed(one)
+        authenticate(request, [CREDENTIAL, other], now)
+    request, now = signed(attrs.evolve(other, secret=CREDENTIAL.secret))
+    with pytest.raises(S3Error) as refused:
+        authenticate(request, [CREDENTIAL, other], now)
+    assert refused.value.code == "SignatureDoesNotMatch"
