@@ -100,6 +100,10 @@ wheel-check: setup ## the wheels in a fresh virtual environment for each extra: 
 install-check: setup ## the pages on installing the daemons, with pip and from the locks, as the user that the units name
 	@INSTALL_CHECK=1 $(BIN)/python -m pytest -q tests/integration/test_install_pages.py
 
+.PHONY: rotation-check
+rotation-check: setup ## the page on changing keys, there and back again, under running coordinators
+	@ROTATION_CHECK=1 $(BIN)/python -m pytest -q tests/integration/coordinatord/faults/test_rotation.py
+
 .PHONY: clean
 clean: ## stop a devnet of this folder, and remove what set-up, builds and checks made
 	@if test -d .devnet; then for python in $(BIN)/python "$(PYTHON)"; do "$$python" -c '' 2>/dev/null || continue; \

@@ -13,6 +13,13 @@ def chapter(page: Path, heading: str) -> list[str]:
     return BLOCK.findall(section)
 
 
+def way_back(page: Path, heading: str) -> str:
+    """The commands of the paragraph "To go back" under a heading, which stand in its sentences."""
+    section = page.read_text(encoding="utf-8").partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    paragraph = section.partition("**To go back**")[2].partition("\n\n")[0]
+    return "\n".join(re.findall(r"`([^`]+)`", paragraph)) + "\n"
+
+
 class PageShell:
     """Variables and functions of one block are there for the next, as at a prompt. Paths that the page names below
     /etc, /opt and /var are those below `root`."""

@@ -75,7 +75,10 @@ def credentials_of(settings: Settings, name: str) -> dict[str, str]:
         return {}
     folder = root() / "run" / "credentials" / name
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True, mode=0o700)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    for passed in (folder.parent, folder.parent.parent):
+        passed.chmod(0o755)  # whatever the umask of the shell
+    folder.mkdir(mode=0o700)
     for credential in loaded:
         identifier, _, path = credential.partition(":")
         copy = folder / identifier
@@ -94,6 +97,8 @@ def state_of(settings: Settings) -> dict[str, str]:
     folders = [root() / "var" / "lib" / name for name in settings.get("StateDirectory", [])]
     for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)
+        for passed in (folder.parent, folder.parent.parent):
+            passed.chmod(0o755)
         folder.chmod(int(settings.get("StateDirectoryMode", ["0755"])[0], 8))
         if (user := service_user()) is not None:
             os.chown(folder, user, user)
