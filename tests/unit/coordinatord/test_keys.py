@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,6 +10,7 @@ from common.box import escrow_key
 from common.daemon.process import Fatal
 from common.secp256k1 import Wallet
 from coordinatord.config import read_config
+from coordinatord.dependencies import former_relayers
 from coordinatord.keys import key_lines, new_key, relayer_table
 from coordinatord.relayer.transactions_sql import AccountUse
 from tests.unit.coordinatord.environment import ENVIRONMENT
@@ -72,3 +74,13 @@ def test_table_of_relayers_tells_which_keys_are_still_needed() -> None:
 
 def test_deployment_that_never_relayed_is_said_so() -> None:
     assert relayer_table([], b"\1" * 20, []) == "no account has relayed yet"
+
+
+def test_account_that_relays_cannot_be_a_former_one() -> None:
+    relayer = Wallet(bytes.fromhex(KEYS[0]))
+    config = read_config({**ENVIRONMENT, "RELAYER_KEY": KEYS[0], "FORMER_RELAYER_KEYS": f"{KEYS[1]},{KEYS[0]}"})
+    with pytest.raises(Fatal, match="FORMER_RELAYER_KEYS must not name the account that relays"):
+        former_relayers(SimpleNamespace(config=config, relayer=relayer))  # type: ignore[arg-type] # all that it reads
+    config = read_config({**ENVIRONMENT, "RELAYER_KEY": KEYS[0], "FORMER_RELAYER_KEYS": KEYS[1]})
+    followed = former_relayers(SimpleNamespace(config=config, relayer=relayer))  # type: ignore[arg-type] # the same
+    assert [wallet.address for wallet in followed] == [Wallet(bytes.fromhex(KEYS[1])).address]
