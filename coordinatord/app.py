@@ -12,6 +12,7 @@ from functools import partial
 from typing import Final
 
 import anyio
+import attrs
 import structlog
 from anyio.abc import TaskGroup
 
@@ -27,9 +28,17 @@ from coordinatord.batches.worker import BatchWorker, Finalising
 from coordinatord.chain.logs import Decoder
 from coordinatord.chain.pinned_rpc import PinnedRpc
 from coordinatord.chain.registries import JobRegistry, PaymentToken, ProviderRegistry
+from coordinatord.chain.rpc import Rpc
 from coordinatord.config import Config
 from coordinatord.database.connections import Database
-from coordinatord.dependencies import Dependencies, containers_of, files_of, open_dependencies, prepare
+from coordinatord.dependencies import (
+    Dependencies,
+    containers_of,
+    files_of,
+    former_relayers,
+    open_dependencies,
+    prepare,
+)
 from coordinatord.escrow.hosting import EscrowDependencies, open_escrow
 from coordinatord.http.middleware import Origins
 from coordinatord.indexer.agreement import CheckedSource
@@ -41,6 +50,7 @@ from coordinatord.pins.containers import Containers
 from coordinatord.relayer.budgets import GasBudgets, GasPolicy, Promises
 from coordinatord.relayer.relaying import Relaying
 from coordinatord.relayer.settings import RelayerSettings
+from coordinatord.relayer.signers import AccountSigner
 from coordinatord.relayer.worker import run_relayer
 from coordinatord.server.connections import ConnectionLimits
 from coordinatord.server.serving import listening_socket, serve_metrics, serve_until
@@ -140,6 +150,8 @@ def start_background(tasks: TaskGroup, dependencies: Dependencies, relaying: Rel
         tasks.start_soon(watch_nodes, dependencies)
     tasks.start_soon(index, dependencies)
     tasks.start_soon(relay, dependencies)
+    for signer in former_relayers(dependencies):
+        tasks.start_soon(follow_former, dependencies, signer)
     registry, depth = dependencies.config.addresses.job_registry, dependencies.config.relay_max_depth
     tasks.start_soon(ReclaimWorker(dependencies.database, dependencies.notices, registry, max_depth=depth).run)
     tasks.start_soon(batch_worker_of(dependencies).run)
@@ -181,16 +193,33 @@ async def watch_nodes(dependencies: Dependencies) -> None:
     await dependencies.nodes.watch(config.addresses.chain_id, min(max(config.block_time_ms / 1000, 0.5), 5.0))
 
 
-async def relay(dependencies: Dependencies) -> None:
+def _decided_by(dependencies: Dependencies) -> Rpc:
+    """One node for each decision, where there are several."""
     nodes = dependencies.nodes
+    return PinnedRpc(nodes) if len(nodes.all) > 1 else dependencies.rpc
+
+
+async def relay(dependencies: Dependencies) -> None:
     await run_relayer(
         dependencies.database,
         dependencies.notices,
-        PinnedRpc(nodes) if len(nodes.all) > 1 else dependencies.rpc,
+        _decided_by(dependencies),
         dependencies.relayer,
         chain_id=dependencies.config.addresses.chain_id,
         settings=RelayerSettings.of(dependencies.config),
         role=dependencies.role,
+    )
+
+
+async def follow_former(dependencies: Dependencies, signer: AccountSigner) -> None:
+    """Transactions of an account that another one replaced: nobody else would see them through."""
+    await run_relayer(
+        dependencies.database,
+        dependencies.notices,
+        _decided_by(dependencies),
+        signer,
+        chain_id=dependencies.config.addresses.chain_id,
+        settings=attrs.evolve(RelayerSettings.of(dependencies.config), former=True),
     )
 
 

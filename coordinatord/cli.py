@@ -1,10 +1,15 @@
-"""The command line: `coordinatord serve`, `migrate`, `check`, `budgets`. Settings come from the environment alone."""
+"""The command line: `coordinatord serve`, `migrate`, `check`, `keys`, `relayers`, `budgets`, `new-key`.
+
+Settings come from the environment alone.
+"""
 
 import argparse
 import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
 from typing import Final
 
 import anyio
@@ -13,6 +18,7 @@ from structlog.typing import Processor
 
 from common.daemon.logs import error_reporting, set_up_logging
 from common.daemon.process import RELEASE, Fatal, hide_memory
+from common.secp256k1 import Wallet
 from coordinatord import app
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
@@ -22,7 +28,10 @@ from coordinatord.config import Config, read_config, variables
 from coordinatord.database.connections import open_database
 from coordinatord.database.migrate import migrate
 from coordinatord.dependencies import open_dependencies
+from coordinatord.keys import key_lines, new_key, relayer_table
 from coordinatord.relayer.budgets_sql import ALL_NEWCOMERS, TopSpender, top_spenders
+from coordinatord.relayer.signers import open_signer
+from coordinatord.relayer.transactions_sql import account_uses
 
 log = structlog.get_logger(__name__)
 
@@ -72,9 +81,24 @@ def note_build(release: str, unknown: Mapping[str, str | None]) -> None:
         log.warning("unknown variable", name=name, nearest=near)
 
 
+async def _relayers(config: Config) -> None:
+    """From the database alone, too: a rotation is watched while the node is away as well."""
+    former = [Wallet(bytes.fromhex(key.reveal())).address for key in config.former_relayer_keys]
+    database = open_database(config.database_url.reveal(), smallest=1, largest=2)
+    async with open_signer(config) as signer, database as opened, opened.connection() as connection:
+        print(relayer_table(await account_uses(connection, config.addresses.chain_id), signer.address, former))
+
+
+async def _keys(config: Config) -> None:
+    """From the settings alone."""
+    print("\n".join(key_lines(config)))
+
+
 _COMMANDS: dict[str, tuple[str, Callable[[Config], Awaitable[None]]]] = {
     "serve": ("run the coordinator until SIGTERM", app.run),
     "migrate": ("bring the database up to date, then exit", _migrate),
+    "keys": ("print the public side of every key that is set, then exit", _keys),
+    "relayers": ("print every account that relayed, and what of it is pending, then exit", _relayers),
     "budgets": ("print whose ops used most gas in the last 24 hours, then exit", _budgets),
 }
 
@@ -97,6 +121,9 @@ def main() -> None:
     hide_memory()  # before a key is read
     if arguments.command == "check":
         sys.exit(_check(arguments.json))
+    if arguments.command == "new-key":
+        print(_or_exit(partial(new_key, arguments.file)))
+        return
     _, command = _COMMANDS[arguments.command]
     try:
         config = read_config(os.environ)
@@ -106,6 +133,14 @@ def main() -> None:
     except* (Fatal, Retryable, OSError) as errors:
         for error in _leaves(errors):
             print(f"coordinatord: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+def _or_exit(do: Callable[[], str]) -> str:
+    try:
+        return do()
+    except Fatal as error:
+        print(f"coordinatord: {error}", file=sys.stderr)
         sys.exit(1)
 
 
@@ -129,6 +164,9 @@ def _parser() -> argparse.ArgumentParser:
         commands.add_parser(name, help=about, description=about)
     check = commands.add_parser("check", help=_CHECK, description=_CHECK)
     check.add_argument("--json", action="store_true", help="for programs: a list of rows")
+    about = "make a private key, in a file that only its owner may read, and print its address"
+    made = commands.add_parser("new-key", help=about, description=about)
+    made.add_argument("file", type=Path, metavar="FILE", help="must not be there yet")
     # Listed here, run by `__main__`, which imports none of the daemon for it.
     commands.add_parser("market", help="deploy, verify and administer a market's contracts: `market --help`")
     return parser

@@ -275,6 +275,13 @@ class Config(ChainConfig):
     shutdown_grace_s: int = variable(
         "SHUTDOWN_GRACE_S", integer(1, 600), "time that requests in flight get after SIGTERM", 30
     )
+    former_relayer_keys: tuple[Secret, ...] = variable(
+        "FORMER_RELAYER_KEYS",
+        private_keys,
+        "keys of accounts relayed from before, comma-separated: what they sent is seen through, nothing new is sent",
+        (),
+        secret=True,
+    )
     log_level: str = variable("LOG_LEVEL", choice("debug", "info", "warning", "error"), "least level logged", "info")
 
 

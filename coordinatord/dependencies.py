@@ -13,6 +13,7 @@ from common.address_book import AddressBook
 from common.daemon.process import Fatal
 from common.domains import Domains
 from common.scalars import hex_of
+from common.secp256k1 import Wallet
 from coordinatord.base.concurrency import StartupPatience
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.nodes import Nodes, open_nodes
@@ -30,7 +31,7 @@ from coordinatord.pins.kubo import open_kubo
 from coordinatord.pins.pinned_sql import KeyBook, PinnedKeys
 from coordinatord.pins.store import PinningStore, PinStore, open_bucket
 from coordinatord.relayer.role import RelayerRole, role_in
-from coordinatord.relayer.signers import AccountSigner, open_signer
+from coordinatord.relayer.signers import AccountSigner, WalletSigner, open_signer
 
 # What must be true of the chain before anything is signed or verified for it.
 
@@ -172,6 +173,15 @@ async def prepare(dependencies: Dependencies, patience: StartupPatience) -> None
     await patience.retry_until_ready(
         "the node", partial(check_nodes, dependencies.nodes, config.addresses, dependencies.domains)
     )
+
+
+def former_relayers(dependencies: Dependencies) -> list[AccountSigner]:
+    """Accounts that were replaced and whose transactions are still followed."""
+    keys = dependencies.config.former_relayer_keys
+    signers: list[AccountSigner] = [WalletSigner(Wallet(bytes.fromhex(key.reveal()))) for key in keys]
+    if any(signer.address == dependencies.relayer.address for signer in signers):
+        raise Fatal("FORMER_RELAYER_KEYS must not name the account that relays; take its key out of the list")
+    return signers
 
 
 def files_of(dependencies: Dependencies) -> FileStore:

@@ -1,3 +1,17 @@
-from svcd.cli import main
+"""The program `svcd`: its command line, or the extra that it needs."""
 
-main()
+import sys
+
+from common.extras import missing_extra
+
+
+def main() -> None:
+    try:
+        from svcd.cli import main as run  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        sys.exit(missing_extra(error, "svcd", "provider"))
+    run()
+
+
+if __name__ == "__main__":
+    main()

@@ -48,6 +48,12 @@ relay_outcomes = Counter(
 relay_transactions_pending = Gauge(
     "coordinatord_relay_transactions_pending", "Transactions broadcast and not mined", registry=REGISTRY
 )
+relay_former_pending = Gauge(
+    "coordinatord_relay_former_pending",
+    "Transactions of an account of FORMER_RELAYER_KEYS that are not mined",
+    ["account"],
+    registry=REGISTRY,
+)
 relay_replacements = Counter(
     "coordinatord_relay_replacements_total", "Transactions sent again with a higher fee", registry=REGISTRY
 )

@@ -17,7 +17,8 @@ class RelayerSettings:
     `max_tx_gas`: what one transaction may use at most. `fee_ceiling`: what is never offered more than.
     `max_in_flight`: transactions signed and not mined at most; nodes drop what is far ahead of the chain's nonce.
     `keeping_up`: seconds that the chain may take for a transaction until posts of batches are held back: far less than
-    callers wait for a receipt, and enough to fill any block."""
+    callers wait for a receipt, and enough to fill any block.
+    `former`: the account is followed until nothing of it is pending, and signs nothing but replacements."""
 
     coalesce_max: int
     queue_timeout_ms: int
@@ -28,6 +29,7 @@ class RelayerSettings:
     fee_ceiling: FeeCeiling = NO_CEILING
     max_in_flight: int = 256
     keeping_up: float = 5.0
+    former: bool = False
 
     @classmethod
     def of(cls, config: Config) -> Self:

@@ -189,6 +189,32 @@ async def mark_broadcast(connection: Connection, tx_ids: Sequence[int]) -> None:
 
 
 @attrs.frozen(slots=True)
+class AccountUse:
+    """`pending`: its transactions that are neither mined nor lost. `quiet`: seconds since the last one was signed."""
+
+    account: bytes
+    pending: int
+    quiet: float
+
+
+async def account_uses(connection: Connection, chain_id: int) -> list[AccountUse]:
+    """Every account that this deployment ever signed for, the latest first; by index, however many transactions."""
+    rows = await connection.fetch(
+        "with recursive known (account) as ("
+        "(select account from relay_txs where chain_id = $1 order by account limit 1) union all"
+        " (select (select account from relay_txs where chain_id = $1 and account > k.account order by account limit 1)"
+        " from known k where k.account is not null))"
+        " select k.account, l.quiet, (select count(*) from relay_txs t where t.account = k.account"
+        " and t.chain_id = $1 and t.block_number is null and not t.lost) as pending"
+        " from known k, lateral (select extract(epoch from clock_timestamp() - created_at)::float8 as quiet"
+        " from relay_txs t where t.chain_id = $1 and t.account = k.account order by nonce desc limit 1) l"
+        " where k.account is not null order by l.quiet",
+        chain_id,
+    )
+    return [AccountUse(r["account"], r["pending"], r["quiet"]) for r in rows]
+
+
+@attrs.frozen(slots=True)
 class NewestBlock:
     """The last block that an account knows transactions of its own in; `quiet`: seconds since it sent any."""
 

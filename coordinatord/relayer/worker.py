@@ -59,7 +59,8 @@ async def run_relayer(
         account = RelayerAccount(
             chain_id, signer, pending, lost, room=TxRoom(settings.max_tx_gas), ceiling=settings.fee_ceiling, role=role
         )
-        log.info("relaying", account="0x" + signer.address.hex(), pending=len(pending))
+        event = "following a former account" if settings.former else "relaying"
+        log.info(event, account="0x" + signer.address.hex(), pending=len(pending))
         await _Worker(term, rpc, account, notices, settings).run()
 
     await hold_role(database, role_of(chain_id, signer.address), work)
@@ -90,8 +91,11 @@ class _Worker:
         ):
             tasks.start_soon(self._follow)
             tasks.start_soon(self._send)
-            tasks.start_soon(self._drain)
-            tasks.start_soon(self._observe)
+            if self._settings.former:
+                tasks.start_soon(self._observe_former)
+            else:
+                tasks.start_soon(self._drain)
+                tasks.start_soon(self._observe)
 
     async def _follow(self) -> None:
         """The head, and all that follows from it."""
@@ -125,6 +129,8 @@ class _Worker:
 
     def _show_fees(self) -> None:
         account = self._account
+        if self._settings.former:
+            return  # those of the account that relays count
         metrics.relay_fees_above_ceiling.set(account.ceiling.is_below(account.market))
         metrics.relay_base_fee.set(account.market.base_fee)
         reserve = self._settings.reserve_gas * offer(account.market, account.ceiling).cap
@@ -184,6 +190,13 @@ class _Worker:
                 metrics.relay_queue_depth.labels(priority.name.lower()).set(waiting.get(priority, 0))
             metrics.relay_queue_age.set(age)
             metrics.relay_transactions_pending.set(len(self._account.pending))
+            await anyio.sleep(_OBSERVE)
+
+    async def _observe_former(self) -> None:
+        """How far an account that was replaced is from its end."""
+        account = "0x" + self._account.address.hex()
+        while True:
+            metrics.relay_former_pending.labels(account).set(len(self._account.pending))
             await anyio.sleep(_OBSERVE)
 
     async def _try(self, what: str, do: Callable[[], Awaitable[None]], *, leads: bool = False) -> bool:

@@ -80,7 +80,7 @@ class S3Call:
 class S3:
     objects: Objects
     bucket: str
-    credential: Credential
+    credentials: tuple[Credential, ...]
 
     async def endpoint(self, request: Request) -> Response:
         try:
@@ -91,7 +91,7 @@ class S3:
     async def _answer(self, request: Request) -> Response:
         scope = request.scope
         signed = SignedRequest(request.method, scope["raw_path"], scope["query_string"], scope["headers"])
-        signed_hash = authenticate(signed, self.credential, datetime.now(UTC))
+        signed_hash = authenticate(signed, self.credentials, datetime.now(UTC))
         bucket, _, key = scope["path"].removeprefix("/").partition("/")
         if bucket != self.bucket:
             raise S3Error("NoSuchBucket", "There is no such bucket.")
@@ -104,7 +104,7 @@ class S3:
 
     async def _bucket(self, request: Request) -> Response:
         if request.method == "HEAD":
-            return Response(headers={"x-amz-bucket-region": self.credential.region})
+            return Response(headers={"x-amz-bucket-region": self.credentials[0].region})
         raise S3Error("NotImplemented", "Of a bucket, only its existence can be asked.")
 
     async def receive(self, call: S3Call, largest: int = _LARGEST_PUT) -> Received:

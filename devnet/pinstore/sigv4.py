@@ -52,8 +52,8 @@ class SignedRequest:
         return values[0] if len(values) == 1 else None
 
 
-def authenticate(request: SignedRequest, credential: Credential, now: datetime) -> str:
-    """Raise `S3Error` unless `credential` signed the request; returns the payload hash that it signed.
+def authenticate(request: SignedRequest, credentials: Sequence[Credential], now: datetime) -> str:
+    """Raise `S3Error` unless one of `credentials` signed the request; returns the payload hash that it signed.
 
     That is `UNSIGNED`, or the SHA-256 in hex which the body has to have: the caller checks the body.
     """
@@ -64,8 +64,10 @@ def authenticate(request: SignedRequest, credential: Credential, now: datetime) 
     if parts is None:
         raise S3Error("AuthorizationHeaderMalformed", f"The Authorization header is not of {_ALGORITHM}.")
     key, _, scope = parts["credential"].partition("/")
-    if not hmac.compare_digest(key.encode(), credential.key.encode()):
+    known = [one for one in credentials if hmac.compare_digest(key.encode(), one.key.encode())]
+    if not known:
         raise S3Error("InvalidAccessKeyId", "The access key does not exist.")
+    credential = known[0]
 
     signed_at = _signed_at(request, now)
     expected_scope = f"{signed_at[:8]}/{credential.region}/s3/aws4_request"

@@ -30,6 +30,8 @@ ADDED: Final[dict[str, int]] = {
     # common/wire/words, worked_order, errors, files; http/openapi_schemas; book/bodies; files/foreign_lines
     "an API that explains itself": 7,
     "svc conformance: trials of a stranger's coordinator, provider, client and reader": 21,
+    "a wheel with an extra for each program": 3,  # common/extras, svc/__main__, devnet/__main__
+    "keys that are changed while the market runs": 1,
 }
 
 

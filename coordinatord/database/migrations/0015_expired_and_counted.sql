@@ -34,19 +34,28 @@ create index providers_listed on providers (provider_id) where listed;
 alter table jobs set (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 20000);
 
 create function mark_expired_jobs(at_time bigint) returns void language plpgsql
-set enable_seqscan = off set svc.journal_block = '' as $$
+set enable_seqscan = off as $$
+declare
+    journaling text := coalesce(current_setting('svc.journal_block', true), '');
 begin
+    -- Not by a SET clause of the function: to create one for a setting of ours takes a superuser.
+    perform set_config('svc.journal_block', '', true);
     if to_regclass('jobs_due') is not null then  -- in a first backfill, jobs are marked when the indexes are built
         update jobs set state = 3, ended_because = 5 where state = 0 and expires_at < at_time;
     end if;
+    perform set_config('svc.journal_block', journaling, true);
 end
 $$;
 
 -- For a position that went back.
 create function unmark_expired_jobs(at_time bigint) returns void language plpgsql
-set enable_seqscan = off set svc.journal_block = '' as $$
+set enable_seqscan = off as $$
+declare
+    journaling text := coalesce(current_setting('svc.journal_block', true), '');
 begin
+    perform set_config('svc.journal_block', '', true);
     update jobs set state = 0, ended_because = 0 where ended_because = 5 and expires_at >= at_time;
+    perform set_config('svc.journal_block', journaling, true);
 end
 $$;
 

@@ -1,6 +1,7 @@
 """Migrations of a database that holds something."""
 
 import json
+import secrets
 
 import asyncpg
 import pytest
@@ -9,6 +10,7 @@ from common.daemon.process import Fatal
 from coordinatord.database import migrate as migrating
 from coordinatord.database.migrate import migrate
 from coordinatord.indexer.undo_sql import undo_above
+from devnet.postgres import Postgres
 
 pytestmark = pytest.mark.anyio
 
@@ -17,6 +19,44 @@ _OLD_JOB = (
     " expires_at, cap, fee_bps, gas_fee, task_cid, pay_sig, posted_block, posted_log, state, ended_because)"
     " values ($1, '\\xaa', '\\x01', 1, 60, 1, 1, 1, 1, 0, $2, 7, 0, 0, 'bafk', '\\x01', $3, $4, $5, $6)"
 )
+
+
+async def test_role_that_owns_its_database_and_nothing_more_migrates_it(postgres: Postgres) -> None:
+    """As config/postgresql/README.md makes it."""
+    name = f"owner_{secrets.token_hex(4)}"
+    await postgres.execute(f"create role {name} login password 'word'")
+    await postgres.execute(f"create database {name} owner {name}")
+    try:
+        connection = await asyncpg.connect(f"postgresql://{name}:word@127.0.0.1:{postgres.port}/{name}")
+        assert len(await migrate(connection)) == len(migrating._migrations())
+        assert await migrate(connection) == []
+        await connection.close()
+    finally:
+        await postgres.execute(f"drop database {name} with (force)")
+        await postgres.execute(f"drop role {name}")
+
+
+async def test_database_that_applied_a_file_before_it_was_mended_goes_on(database_url: str) -> None:
+    connection = await asyncpg.connect(database_url)
+    await migrate(connection)
+    for number, digest in migrating._MENDED.items():
+        await connection.execute("update migrations set sha256 = $2 where number = $1", number, digest)
+    assert await migrate(connection) == []
+    await connection.execute("update migrations set sha256 = '\\x00' where number = 15")
+    with pytest.raises(Fatal, match=r"0015_expired_and_counted\.sql was changed"):
+        await migrate(connection)
+    await connection.close()
+
+
+async def test_marks_of_expired_jobs_are_no_event_of_the_block_that_is_applied(database_url: str) -> None:
+    """They are not journaled, and what follows them in the transaction is."""
+    connection = await asyncpg.connect(database_url)
+    await migrate(connection)
+    async with connection.transaction():
+        await connection.execute("select set_config('svc.journal_block', '7', true)")
+        await connection.execute("select mark_expired_jobs(1000), unmark_expired_jobs(900)")
+        assert await connection.fetchval("select current_setting('svc.journal_block')") == "7"
+    await connection.close()
 
 
 async def test_jobs_of_before_are_numbered_marked_and_counted(

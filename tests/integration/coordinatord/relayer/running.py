@@ -54,14 +54,17 @@ class Stage:
     settings: RelayerSettings
     tasks: anyio.abc.TaskGroup
 
-    def start(self, by: Wallet | AccountSigner, role: RelayerRole | None = None) -> anyio.CancelScope:
+    def start(
+        self, by: Wallet | AccountSigner, role: RelayerRole | None = None, *, former: bool = False
+    ) -> anyio.CancelScope:
         scope = anyio.CancelScope()
         signer = WalletSigner(by) if isinstance(by, Wallet) else by
+        settings = attrs.evolve(self.settings, former=former)
 
         async def run() -> None:
             with scope:
                 await run_relayer(
-                    self.database, self.notices, self.rpc, signer, chain_id=CHAIN_ID, settings=self.settings, role=role
+                    self.database, self.notices, self.rpc, signer, chain_id=CHAIN_ID, settings=settings, role=role
                 )
 
         self.tasks.start_soon(run)

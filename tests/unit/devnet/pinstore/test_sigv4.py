@@ -31,13 +31,13 @@ def signed(
 
 def refusal(request: SignedRequest, now: datetime) -> str:
     with pytest.raises(S3Error) as refused:
-        authenticate(request, CREDENTIAL, now)
+        authenticate(request, [CREDENTIAL], now)
     return refused.value.code
 
 
 def test_request_signed_by_botocore_is_accepted_with_its_payload_hash() -> None:
     request, now = signed()
-    assert authenticate(request, CREDENTIAL, now) == (
+    assert authenticate(request, [CREDENTIAL], now) == (
         "230d8358dc8e8890b4c58deeb62912ee2f20357ae92a5cc861b98e68fe31acb5"
     )
 
@@ -45,7 +45,7 @@ def test_request_signed_by_botocore_is_accepted_with_its_payload_hash() -> None:
 @pytest.mark.parametrize("path", ["/bucket/plain", "/bucket/a/b//c", "/bucket/100%25", "/bucket/a%3Bb%3D1%2B2"])
 def test_any_spelling_of_a_path_that_botocore_signs_is_accepted(path: str) -> None:
     request, now = signed(path=path, query="")
-    authenticate(request, CREDENTIAL, now)
+    authenticate(request, [CREDENTIAL], now)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_clock_more_than_a_quarter_of_an_hour_apart_is_refused(minutes: int) -> 
 @pytest.mark.parametrize("minutes", [-14, 14])
 def test_clock_within_a_quarter_of_an_hour_is_accepted(minutes: int) -> None:
     request, now = signed()
-    authenticate(request, CREDENTIAL, now + timedelta(minutes=minutes))
+    authenticate(request, [CREDENTIAL], now + timedelta(minutes=minutes))
 
 
 def test_amz_header_added_beside_the_signature_is_refused() -> None:
@@ -111,3 +111,14 @@ def test_chunk_signed_bodies_are_said_to_be_unsupported() -> None:
 def with_header(request: SignedRequest, name: bytes, value: bytes) -> SignedRequest:
     others = [(key, held) for key, held in request.headers if key != name]
     return attrs.evolve(request, headers=[*others, (name, value)])
+
+
+def test_each_of_several_keys_signs_for_itself_and_not_with_the_others_secret() -> None:
+    other = attrs.evolve(CREDENTIAL, key="OTHER", secret="another")
+    for one in (CREDENTIAL, other):
+        request, now = signed(one)
+        authenticate(request, [CREDENTIAL, other], now)
+    request, now = signed(attrs.evolve(other, secret=CREDENTIAL.secret))
+    with pytest.raises(S3Error) as refused:
+        authenticate(request, [CREDENTIAL, other], now)
+    assert refused.value.code == "SignatureDoesNotMatch"

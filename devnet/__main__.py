@@ -1,0 +1,17 @@
+"""The program `devnet`: its command line, or the extra that it needs."""
+
+import sys
+
+from common.extras import missing_extra
+
+
+def main() -> int:
+    try:
+        from devnet.cli import main as run  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        sys.exit(missing_extra(error, "devnet", "devnet"))
+    return run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,245 @@
+"""The page on changing keys, followed to the letter while coordinators serve clients: two of them where the page says
+that none has to wait for another, one where the steps are the same for each."""
+
+import os
+import re
+import secrets
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import asyncpg
+import httpx
+import pytest
+from eth_utils import to_checksum_address
+
+from common.box import PublicKey, escrow_key
+from common.secp256k1 import Wallet
+from devnet.accounts import DevWallet as DevnetWallet
+from devnet.child import Program, running
+from devnet.market import at, connected
+from devnet.pins import BUCKET, REGION
+from devnet.ports import pick_free
+from devnet.postgres import Postgres
+from devnet.world import World
+from tests.fakes.page_shell import chapter, way_back
+from tests.integration.coordinatord.faults.deployment import PAGE, Deployment
+from tests.integration.coordinatord.faults.deployment import deployed as deployed_in
+from tests.integration.coordinatord.scene.escrows import claimed, code, opened, released
+from tests.integration.coordinatord.scene.party import Party
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
+
+Deployed = Callable[..., AbstractAsyncContextManager[Deployment]]
+OPERATOR = "0a" * 32
+# There and back is twice the restarts: chapters of one process do it always, the others in `make rotation-check`.
+THERE_AND_BACK = os.environ.get("ROTATION_CHECK") == "1"
+
+
+@pytest.fixture
+def deployed(
+    world: World,
+    database_url: str,
+    party_at: Callable[[DevnetWallet, httpx.AsyncClient], Party],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Deployed:
+    """Coordinators under load; given are variables of the page, and settings."""
+    monkeypatch.setenv("SERVICE_ROOT", str(tmp_path / "root"))
+
+    def deploying(
+        variables: dict[str, str] | None = None, processes: int = 2, posts: int = 6, **changed: object
+    ) -> AbstractAsyncContextManager[Deployment]:
+        return deployed_in(
+            tmp_path,
+            world,
+            database_url,
+            party_at,
+            variables=variables or {},
+            processes=processes,
+            posts=posts,
+            changed=changed,
+        )
+
+    return deploying
+
+
+def test_every_chapter_that_the_page_lists_is_there_and_has_steps() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    linked = re.findall(r"\]\(#([a-z-]+)\)", text)
+    headings = {re.sub(r"[^a-z ]", "", h.lower()).replace(" ", "-"): h for h in re.findall(r"^## (.*)$", text, re.M)}
+    assert len(linked) == 4
+    for name in linked:
+        assert chapter(PAGE, headings[name])
+        for part in ("**To see that it is done", "**To go back**", "**The end"):
+            assert part in text.partition(f"\n## {headings[name]}\n")[2].partition("\n## ")[0]
+
+
+async def test_relayer_is_replaced_by_a_new_account(deployed: Deployed, world: World) -> None:
+    make, grant, change, look, end = chapter(PAGE, "The relayer's key")
+    old = Wallet(bytes.fromhex(world.cast.with_role("relayer")[0].private_key[2:])).address
+    async with deployed() as on:
+        printed = await on.follow(make)
+        new = re.findall(r"0x[0-9a-fA-F]{40}", printed)[0]
+        await world.anvil.call("anvil_setBalance", new, hex(10**19))
+        await on.follow(grant)
+        assert f"former relayer    0x{old.hex()}" in await on.follow(change)
+        await on.buy()
+        table = (await on.follow(look)).splitlines()
+        (current,) = [line for line in table if line.startswith(new.lower())]
+        (former,) = [line for line in table if line.startswith(f"0x{old.hex()}")]
+        assert current.endswith("  relays")
+        assert "0 pending" in former
+        assert "former: followed" in former
+        if THERE_AND_BACK:
+            back = way_back(PAGE, "The relayer's key")
+            shown = await on.follow(back + "tell keys\n")
+            assert f"relayer           0x{old.hex()}" in shown
+            assert f"former relayer    {new.lower()}" in shown
+            await on.buy()
+            await on.follow(change)
+        shown = await on.follow(end)
+        assert f"relayer           {new.lower()}" in shown
+        assert "former" not in shown
+        assert {name for name in on.credentials() if "." in name or "former" in name} == set()
+        async with connected(world.anvil.rpc_url) as chain:
+            registry = at(chain, "JobRegistry", world.market.jobs)
+            trusted = [
+                await registry.functions.isRelayer(to_checksum_address(a)).call() for a in (new, f"0x{old.hex()}")
+            ]
+        assert trusted == [True, False]
+
+
+async def test_escrow_announces_a_new_key_and_opens_with_both_until_the_old_one_is_taken_out(
+    deployed: Deployed, world: World, party_at: Callable[[DevnetWallet, httpx.AsyncClient], Party]
+) -> None:
+    add, announce, look, end = chapter(PAGE, "The escrow's key")
+    old = escrow_key(bytes.fromhex(OPERATOR)).public
+    async with deployed(processes=1) as on:
+        client = party_at(world.cast.with_role("client")[1], on.http)
+        provider = party_at(world.cast.with_role("provider")[0], on.http)
+        await provider.sign_in("provider")
+        former = client.container(b"sealed to the former", old)
+        job = await claimed(client, provider, former)
+        announced = (await on.follow(add)).split()[-1]
+        assert await _key(on) == old.raw.hex()
+        await on.follow(announce)
+        answer = (await on.follow(look)).partition("{")
+        assert f"escrow, announced {announced}" in answer[0]
+        assert f'"escrow_public_key":"{announced}"' in answer[2].replace(" ", "")
+        await on.follow(way_back(PAGE, "The escrow's key"))
+        assert await _key(on) == old.raw.hex()
+        await on.follow(announce)
+        assert await _key(on) == announced
+        current = client.container(b"sealed to the new", PublicKey(bytes.fromhex(announced)))
+        other = await claimed(client, provider, current)
+        for name, container in ((job, former), (other, current)):
+            assert opened(await released(on.http, provider, name, container), container).startswith(b"sealed to")
+        shown = await on.follow(end)
+        assert shown.count("escrow, ") == 1
+        assert on.credential("operator_key") not in ("", OPERATOR)
+        assert opened(await released(on.http, provider, other, current), current) == b"sealed to the new"
+        assert code(await released(on.http, provider, job, former))[0] == 400  # no key that is held opens it
+        assert {name for name in on.credentials() if "." in name} == set()
+
+
+async def _key(on: Deployment) -> str:
+    return str((await on.http.get("/key")).json()["escrow_public_key"])
+
+
+@asynccontextmanager
+async def pin_store(folder: Path, port: int, keys: dict[str, str]) -> AsyncIterator[str]:
+    """A store that these keys may write to, on the same content each time."""
+    url = f"http://127.0.0.1:{port}"
+    program = Program(
+        "pin store",
+        (sys.executable, "-m", "devnet.pinstore", "--port", str(port), "--data", str(folder)),
+        folder.parent / "pins.log",
+        environment={
+            **{"PIN_STORE_KEY": ",".join(keys), "PIN_STORE_SECRET": ",".join(keys.values())},
+            **{"PIN_STORE_BUCKET": BUCKET, "PIN_STORE_REGION": REGION},
+        },
+    )
+    async with running(program) as child, httpx.AsyncClient(trust_env=False) as client:
+
+        async def answers() -> bool:
+            try:
+                await client.get(f"{url}/ipfs/")
+            except httpx.TransportError:
+                return False
+            return True
+
+        await child.wait_until(answers)
+        yield url
+
+
+async def test_pin_store_is_written_with_a_new_key_before_the_old_one_is_deleted(
+    deployed: Deployed, world: World, tmp_path: Path
+) -> None:
+    change, look, end = chapter(PAGE, "The pin store's key")
+    old, new = {"OLD": secrets.token_urlsafe()}, {"NEW": secrets.token_urlsafe()}
+    port, content = pick_free(), tmp_path / "pins"
+    content.mkdir()
+    for name, value in (("key", "NEW"), ("secret", new["NEW"])):
+        (tmp_path / name).write_text(value)
+    variables = {"NEW_STORE_KEY": str(tmp_path / "key"), "NEW_STORE_SECRET": str(tmp_path / "secret")}
+    store = {"PIN_STORE_ENDPOINT": f"http://127.0.0.1:{port}", "PIN_STORE_KEY": "OLD", "PIN_STORE_SECRET": old["OLD"]}
+    async with pin_store(content, port, old | new) as url:
+        async with deployed(variables, processes=1, **store, PIN_STORE_BUCKET=BUCKET) as on:
+            assert on.shell.environment["URL"] != url
+            await on.follow(change)
+            await on.follow(look)
+            assert on.credential("pin_store_key.former") == "OLD"
+            await on.follow(way_back(PAGE, "The pin store's key"))
+            assert [on.credential(name) for name in ("pin_store_key", "pin_store_secret")] == ["OLD", old["OLD"]]
+            await on.buy()
+            await on.follow(change)
+            await on.follow(end)
+            await on.buy()
+            used = [on.credential(name) for name in ("pin_store_key", "pin_store_secret")]
+            assert used == ["NEW", new["NEW"]]
+        log = "".join(file.read_text() for file in (tmp_path / "root/var/log").iterdir())
+        assert "store_rejected" not in log
+
+
+async def test_database_is_used_by_a_new_login_that_acts_as_the_owner(
+    deployed: Deployed, postgres: Postgres, database_url: str
+) -> None:
+    change, look, end = chapter(PAGE, "The database's password")
+    owner = f"owner_{secrets.token_hex(4)}"
+    database = database_url.rpartition("/")[2]
+    await postgres.execute(f"create role {owner} login password 'first'")
+    await postgres.execute(f"alter database {database} owner to {owner}")
+    place = database_url.partition("@")[2]
+    variables = {"ADMIN_URL": database_url, "OWNER_ROLE": owner}
+    async with deployed(variables, DATABASE_URL=f"postgresql://{owner}:first@{place}") as on:
+        await on.follow(change)
+        await on.buy()
+        logins = dict(line.split("|") for line in (await on.follow(look)).split())
+        assert owner not in logins
+        assert any(login.startswith(f"{owner}_") for login in logins)
+        if THERE_AND_BACK:
+            await on.follow(way_back(PAGE, "The database's password"))
+            await on.buy()
+            assert set(dict(line.split("|") for line in (await on.follow(look)).split())) == {owner}
+            await on.follow(change)
+        await on.follow(end)
+        await on.buy()
+    with pytest.raises(asyncpg.InvalidAuthorizationSpecificationError, match="not permitted to log in"):
+        await asyncpg.connect(f"postgresql://{owner}:first@{place}")
+    connection = await asyncpg.connect(database_url)
+    owners = "select distinct tableowner from pg_tables where schemaname = 'public'"
+    assert [row[0] for row in await connection.fetch(owners)] == [owner]
+    await connection.close()
+    await _drop(postgres, database_url, owner)
+
+
+async def _drop(postgres: Postgres, database_url: str, owner: str) -> None:
+    """Roles outlive the database of a test."""
+    connection = await asyncpg.connect(database_url)
+    await connection.execute(f"reassign owned by {owner} to current_user; drop owned by {owner}")
+    logins = await connection.fetch("select rolname from pg_roles where rolname like $1", f"{owner}%")
+    await connection.close()
+    for login in sorted((row[0] for row in logins), reverse=True):
+        await postgres.execute(f'drop role "{login}"')

@@ -1,0 +1,49 @@
+"""An account that another one replaced: what it sent is seen through, and it sends nothing new."""
+
+import anyio
+import pytest
+
+from common.secp256k1 import Wallet
+from coordinatord.relayer.relaying import RelayMined
+from coordinatord.relayer.transactions_sql import account_uses
+from devnet.accounts import Cast
+from devnet.anvil import CHAIN_ID
+from devnet.world import World
+from tests.integration.coordinatord.relayer.mining import mining_by_hand
+from tests.integration.coordinatord.relayer.ops import Ops, signer
+from tests.integration.coordinatord.relayer.running import BROADCAST, mine_until_ended, relay_into, stage
+from tests.invariants.relays import relay_violations
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_replaced_account_is_followed_to_its_end_and_the_new_one_sends_what_comes(
+    *, world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, cast: Cast, client: Wallet
+) -> None:
+    successor = signer(cast.with_role("relayer")[1])
+    outcomes: list[object] = []
+    async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url) as on:
+        relaying = on.start(relayer_wallet)
+        async with anyio.create_task_group() as callers:
+            callers.start_soon(relay_into(on, outcomes), ops.post(client))
+            await on.until(BROADCAST, 1)
+            relaying.cancel()
+            await world.anvil.call("anvil_dropAllTransactions")  # only whoever follows it sends it again
+            on.start(relayer_wallet, former=True)
+            callers.start_soon(relay_into(on, outcomes), ops.post(client))
+            await on.until("select count(*) = 1 from relays where state = 'queued'")
+            on.start(successor)
+            await on.until(BROADCAST, 2)
+            await mine_until_ended(on, world.anvil)
+        assert [type(outcome) for outcome in outcomes] == [RelayMined, RelayMined]
+        async with on.database.connection() as connection:
+            assert await relay_violations(connection, on.rpc, stuck_after=0) == []
+            uses = await account_uses(connection, CHAIN_ID)
+        assert [(use.account, use.pending) for use in uses] == [(successor.address, 0), (relayer_wallet.address, 0)]
+        sent = "select count(*) from relay_txs where account = $1"
+        assert [await on.fetchval(sent, wallet.address) for wallet in (relayer_wallet, successor)] == [1, 1]
+
+
+async def test_deployment_that_never_relayed_has_no_accounts(world: World, database_url: str) -> None:
+    async with stage(database_url, world.anvil.rpc_url) as on, on.database.connection() as connection:
+        assert await account_uses(connection, CHAIN_ID) == []

@@ -1,0 +1,108 @@
+"""The extras of the distribution: what each program imports, it brings, and nothing else."""
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from common.extras import OURS, missing_extra
+
+ROOT = Path(__file__).parents[3]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PROGRAMS = {"client": "svc", "provider": "svcd", "coordinator": "coordinatord"}
+# Imported where their extra is installed, and left alone where it is not.
+OPTIONAL = {"sentry-sdk": "sentry"}
+# Asked for by name, through anyio.
+BY_NAME = {"coordinator": {"uvloop"}}
+BUILD_ONLY = {ROOT / "common" / "native" / "build.py"}
+
+
+def declared(extra: str | None) -> set[str]:
+    texts = PROJECT["dependencies"] if extra is None else PROJECT["optional-dependencies"][extra]
+    return {canonicalize_name(Requirement(text).name) for text in texts}
+
+
+def file_of(module: str) -> Path | None:
+    path = ROOT.joinpath(*module.split("."))
+    for candidate in (path.with_suffix(".py"), path / "__init__.py"):
+        if candidate.exists():
+            return candidate
+    return None
+
+
+def imported(file: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def needed(package: str) -> dict[str, str]:
+    """Distributions that a package's modules and those of ours that they reach import, with one file of each."""
+    distributions, found = packages_distributions(), dict[str, str]()
+    waiting = [file for file in (ROOT / package).rglob("*.py") if "node_modules" not in file.parts]
+    seen = set(waiting)
+    while waiting:
+        file = waiting.pop()
+        for module in imported(file):
+            top = module.partition(".")[0]
+            if top in OURS:
+                reached = file_of(module)
+                if reached is not None and reached not in seen:
+                    seen.add(reached)
+                    waiting.append(reached)
+            elif top not in sys.stdlib_module_names:
+                for name in distributions.get(top, [top]):
+                    found.setdefault(canonicalize_name(name), str(file.relative_to(ROOT)))
+    return found
+
+
+def locked(extra: str) -> dict[str, str]:
+    text = (ROOT / "config" / f"requirements-{extra}.lock").read_text(encoding="utf-8")
+    return dict(re.findall(r"^([a-z0-9.-]+)==([^ ;\\]+)", text, re.MULTILINE))
+
+
+@pytest.mark.parametrize("extra", PROGRAMS)
+def test_extra_brings_what_its_program_imports_and_nothing_else(extra: str) -> None:
+    imports = needed(PROGRAMS[extra])
+    brought = declared(None) | declared(extra)
+    assert {name: file for name, file in imports.items() if name not in brought | OPTIONAL.keys()} == {}
+    assert declared(extra) - imports.keys() == BY_NAME.get(extra, set())
+
+
+def test_distribution_without_an_extra_brings_what_common_imports_for_every_program() -> None:
+    everywhere = set.intersection(*(set(needed(package)) for package in PROGRAMS.values()))
+    assert declared(None) <= everywhere
+
+
+def test_optional_packages_have_the_extra_that_the_pages_name() -> None:
+    assert {name: extra for name, extra in OPTIONAL.items() if name in declared(extra)} == OPTIONAL
+
+
+@pytest.mark.parametrize("extra", PROGRAMS)
+def test_lock_of_an_extra_holds_its_packages_at_the_versions_that_are_tested(extra: str) -> None:
+    packages = locked(extra)
+    assert (declared(None) | declared(extra)) - packages.keys() == set()
+    assert packages.items() - locked("dev").items() == set()
+
+
+def test_buyer_installs_few_packages() -> None:
+    assert len(locked("client")) <= 24
+
+
+def test_missing_package_is_told_by_its_extra_and_a_missing_module_of_ours_is_raised() -> None:
+    told = missing_extra(ModuleNotFoundError("No module named 'trio'", name="trio"), "svcd", "provider")
+    assert told.startswith("svcd: the Python package trio must be installed")
+    assert told.endswith("pip install 'sealed-job-coordinator[provider]'")
+    fault = ModuleNotFoundError("No module named 'svcd.gone'", name="svcd.gone")
+    with pytest.raises(ModuleNotFoundError, match=r"svcd\.gone"):
+        missing_extra(fault, "svcd", "provider")

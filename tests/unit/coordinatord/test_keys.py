@@ -1,0 +1,86 @@
+"""Keys as an operator makes them and sees them."""
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from common.box import escrow_key
+from common.daemon.process import Fatal
+from common.secp256k1 import Wallet
+from coordinatord.config import read_config
+from coordinatord.dependencies import former_relayers
+from coordinatord.keys import key_lines, new_key, relayer_table
+from coordinatord.relayer.transactions_sql import AccountUse
+from tests.unit.coordinatord.environment import ENVIRONMENT
+
+KEYS = [f"{n:02x}" * 32 for n in range(1, 5)]
+
+
+def address(key: str) -> str:
+    return "0x" + Wallet(bytes.fromhex(key)).address.hex()
+
+
+def lines(**settings: str) -> list[str]:
+    return key_lines(read_config({**ENVIRONMENT, "RELAYER_KEY": KEYS[0], **settings}))
+
+
+def test_new_key_is_its_owners_alone_and_replaces_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "relayer_key"
+    made = new_key(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    text = path.read_text().strip()
+    assert re.fullmatch(r"0x[0-9a-f]{64}", text)
+    assert address(text[2:]) == made
+    with pytest.raises(Fatal, match="File exists"):
+        new_key(path)
+    assert path.read_text().strip() == text
+
+
+def test_keys_are_shown_by_their_public_side_and_use() -> None:
+    assert lines() == [f"relayer           {address(KEYS[0])}"]
+    shown = lines(FORMER_RELAYER_KEYS=KEYS[1], ESCROW_MODE="static", OPERATOR_KEY=f"{KEYS[2]},{KEYS[3]}")
+    first, second = (escrow_key(bytes.fromhex(key)).public.raw.hex() for key in KEYS[2:])
+    assert shown[1:] == [
+        f"former relayer    {address(KEYS[1])}",
+        f"escrow, announced {first}",
+        f"escrow, opens     {second}",
+    ]
+    assert not any(key in line for key in KEYS for line in shown)
+
+
+def test_operators_of_a_development_escrow_are_shown_as_accounts() -> None:
+    shown = lines(ESCROW_MODE="mock", OPERATOR_KEY=f"{KEYS[2]},{KEYS[3]}")
+    assert shown[1:] == [f"operator, signs   {address(KEYS[2])}", f"operator, trusted {address(KEYS[3])}"]
+
+
+def test_table_of_relayers_tells_which_keys_are_still_needed() -> None:
+    current, former, ended, foreign = (bytes([n]) * 20 for n in range(1, 5))
+    uses = [
+        AccountUse(current, 3, 1),
+        AccountUse(former, 0, 120),
+        AccountUse(ended, 0, 7200),
+        AccountUse(foreign, 1, 86400),
+    ]
+    lines = relayer_table(uses, current, [former, ended]).splitlines()
+    assert [line.split("  ")[0] for line in lines] == ["0x" + use.account.hex() for use in uses]
+    assert lines[0].endswith("3 pending, last signed    0 min ago  relays")
+    assert "former: followed until" in lines[1]
+    assert lines[2].endswith("0 pending, last signed  120 min ago  ended: its key is not needed any more")
+    assert "1 pending" in lines[3]
+    assert "NO KEY HERE" in lines[3]
+
+
+def test_deployment_that_never_relayed_is_said_so() -> None:
+    assert relayer_table([], b"\1" * 20, []) == "no account has relayed yet"
+
+
+def test_account_that_relays_cannot_be_a_former_one() -> None:
+    relayer = Wallet(bytes.fromhex(KEYS[0]))
+    config = read_config({**ENVIRONMENT, "RELAYER_KEY": KEYS[0], "FORMER_RELAYER_KEYS": f"{KEYS[1]},{KEYS[0]}"})
+    with pytest.raises(Fatal, match="FORMER_RELAYER_KEYS must not name the account that relays"):
+        former_relayers(SimpleNamespace(config=config, relayer=relayer))  # type: ignore[arg-type] # all that it reads
+    config = read_config({**ENVIRONMENT, "RELAYER_KEY": KEYS[0], "FORMER_RELAYER_KEYS": KEYS[1]})
+    followed = former_relayers(SimpleNamespace(config=config, relayer=relayer))  # type: ignore[arg-type] # the same
+    assert [wallet.address for wallet in followed] == [Wallet(bytes.fromhex(KEYS[1])).address]

@@ -1,0 +1,160 @@
+"""Tries the wheel as its users install it: one virtual environment for each extra, and one without any.
+
+    python -m tests.wheel [FOLDER]
+
+Builds the wheels twice, requires the same bytes, and prints what each extra takes. Needs a registry of Python packages,
+or full caches of one.
+"""
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[2]
+# Extra: its program, its package.
+EXTRAS: Final = {
+    "client": ("svc", "svc"),
+    "provider": ("svcd", "svcd"),
+    "coordinator": ("coordinatord", "coordinatord"),
+}
+_TOOLS: Final = ("pip", "setuptools", "wheel")
+_IMPORT_ALL: Final = """
+import importlib, pkgutil, sys, warnings
+warnings.simplefilter("error")
+package = importlib.import_module(sys.argv[1])
+assert "site-packages" in package.__file__, package.__file__
+names = [module.name for module in pkgutil.walk_packages(package.__path__, package.__name__ + ".")]
+for name in names:
+    importlib.import_module(name)
+print(len(names))
+"""
+
+
+class Failed(Exception):
+    """The wheel does not hold what its page says."""
+
+
+def run(*command: str | Path, status: int = 0) -> str:
+    """Standard output and error of a command that ends with this status, run outside of the source tree."""
+    # Nothing of ours in the path that modules are found by: the wheel alone must do.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    done = subprocess.run(
+        list(map(str, command)),
+        cwd="/",
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode != status:
+        said = done.stdout[-2000:]
+        raise Failed(
+            f"{' '.join(map(str, command))[:200]} must end with status {status}, not {done.returncode}:\n{said}"
+        )
+    return done.stdout
+
+
+def build(folder: Path) -> list[Path]:
+    """The wheels that `make wheel` builds: the one for every machine and, with a C compiler, the one for this."""
+    subprocess.run(
+        ["make", "--no-print-directory", "wheel", f"WHEELS={folder}"], cwd=ROOT, check=True, capture_output=True
+    )
+    return sorted(folder.glob("*.whl"))
+
+
+def built_alike(folder: Path) -> list[Path]:
+    """The wheels, after a second build gave the same bytes."""
+    first, second = build(folder / "first"), build(folder / "second")
+    for one, other in zip(first, second, strict=True):
+        digests = {hashlib.sha256(wheel.read_bytes()).hexdigest() for wheel in (one, other)}
+        if one.name != other.name or len(digests) != 1:
+            raise Failed(f"two builds of {one.name} must give the same bytes")
+        print(f"{one.name}: {one.stat().st_size / 1e6:.1f} MB, sha256 {digests.pop()}, twice")
+    if not any(wheel.name.endswith("-py3-none-any.whl") for wheel in first):
+        raise Failed("one of the wheels must be for every machine")
+    return first
+
+
+def environment(folder: Path) -> Path:
+    """The interpreter of a fresh virtual environment."""
+    run(sys.executable, "-m", "venv", folder)
+    return folder / "bin" / "python"
+
+
+def install(python: Path, *what: str | Path) -> None:
+    run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *what)
+
+
+def installed(python: Path) -> set[str]:
+    listed = run(python, "-m", "pip", "list", "--format=freeze", "--disable-pip-version-check")
+    names = {line.partition("==")[0] for line in listed.splitlines() if "==" in line and " " not in line}
+    return names - set(_TOOLS)
+
+
+def megabytes(python: Path) -> float:
+    """What the packages take on the disk, without pip's own."""
+    (packages,) = python.parents[1].glob("lib/python*/site-packages")
+    own = {
+        tool
+        for tool in packages.iterdir()
+        if tool.name.partition("-")[0] in (*_TOOLS, "_distutils_hack", "pkg_resources")
+    }
+    files = (file for entry in packages.iterdir() if entry not in own for file in (entry, *entry.rglob("*")))
+    return sum(file.stat().st_size for file in files if file.is_file()) / 1e6
+
+
+def try_extra(extra: str, wheels: Path, folder: Path) -> None:
+    """The lock brings all that the extra asks for, and with that alone the program starts and every module imports."""
+    program, package = EXTRAS[extra]
+    python = environment(folder / extra)
+    install(python, "--require-hashes", "-r", ROOT / "config" / f"requirements-{extra}.lock")
+    locked = installed(python)
+    install(python, "--find-links", wheels, f"sealed-job-coordinator[{extra}]")
+    if more := installed(python) - locked - {"sealed-job-coordinator"}:
+        raise Failed(f"config/requirements-{extra}.lock must bring what the extra asks for; it lacks {sorted(more)}")
+    run(python.with_name(program), "--help")
+    modules = run(python, "-I", "-c", _IMPORT_ALL, package).strip()
+    run(python, "-m", "pip", "check", "--disable-pip-version-check")
+    print(f"[{extra}] {len(locked)} packages, {megabytes(python):.0f} MB: {program} starts, {modules} modules import")
+
+
+def try_without(wheels: Path, folder: Path) -> None:
+    """Without an extra each program says which one it needs, and `common` can be used."""
+    python = environment(folder / "none")
+    install(python, "--find-links", wheels, "sealed-job-coordinator")
+    for extra, (program, _) in EXTRAS.items():
+        said = run(python.with_name(program), "--help", status=1)
+        if f"pip install 'sealed-job-coordinator[{extra}]'" not in said or "Traceback" in said:
+            raise Failed(f"{program} must name its extra, and said: {said}")
+    run(python, "-I", "-c", "import common.container, common.quotes, common.receipt, common.messages.jobs")
+    print(f"[] {len(installed(python)) - 1} packages, {megabytes(python):.0f} MB: each program names its extra")
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory(prefix="wheel-") as name:
+        folder = Path(name)
+        try:
+            wheels = built_alike(folder)[0].parent
+            try_without(wheels, folder)
+            for extra in EXTRAS:
+                try_extra(extra, wheels, folder)
+            # A machine without a compiler, or of another kind, has the wheel for every machine alone.
+            python = environment(folder / "any")
+            (pure,) = wheels.glob("*-any.whl")
+            install(python, f"{pure}[client]")
+            run(python, "-I", "-c", "from common.native.library import LIBRARY; assert LIBRARY is None")
+            run(python.with_name("svc"), "--help")
+            print(f"{pure.name}: svc starts without the compiled library")
+        except Failed as failure:
+            print(f"wheel: {failure}", file=sys.stderr)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
