@@ -27,9 +27,7 @@ class RequestCounts(Shape, frozen=True):
     """How many lines there are, and how they ended."""
 
     completed: Annotated[int, said("lines whose jobs settled", 1)]
-    failed: Annotated[
-        int, said("lines that were skipped, or whose jobs were cancelled, failed, reclaimed or expired", 0)
-    ]
+    failed: Annotated[int, said("lines that were skipped, or whose jobs ended without a result", 0)]
     total: Annotated[int, said("lines recorded so far", 1)]
 
 

@@ -148,15 +148,7 @@ def _example(schema: Schema, name: str, components: Mapping[str, Schema]) -> Any
         return _example(schema["anyOf"][0], name, components)
     if schema.get("type") == "array":
         return [_example(schema["items"], "", components)]
-    always = schema.get("required", ())
-    members = {
-        each: _example(one, each, components)
-        for each, one in schema.get("properties", {}).items()
-        if each in always
-        or each in WORDS
-        or "enum" not in one
-        or "examples" in one  # else it belongs to some cases only
-    }
+    members = {each: _example(one, each, components) for each, one in schema.get("properties", {}).items()}
     return {each: value for each, value in members.items() if value is not NOTHING} if members else NOTHING
 
 

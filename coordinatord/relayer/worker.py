@@ -59,8 +59,11 @@ async def run_relayer(
         account = RelayerAccount(
             chain_id, signer, pending, lost, room=TxRoom(settings.max_tx_gas), ceiling=settings.fee_ceiling, role=role
         )
-        event = "following a former account" if settings.former else "relaying"
-        log.info(event, account="0x" + signer.address.hex(), pending=len(pending))
+        log.info(
+            "following a former account" if settings.former else "relaying",
+            account="0x" + signer.address.hex(),
+            pending=len(pending),
+        )
         await _Worker(term, rpc, account, notices, settings).run()
 
     await hold_role(database, role_of(chain_id, signer.address), work)

@@ -7,6 +7,7 @@ import attrs
 from common.scalars import hex_of
 from common.wire import chain
 from common.wire.shapes import OMITTED
+from common.wire.words import NOTHING
 from coordinatord.http import responses
 from coordinatord.http.responses import Response
 from coordinatord.http.routing import CHAIN, Reply, Request, Route
@@ -98,12 +99,12 @@ class SystemRoutes:
                 ),
                 handler=self.ready,
                 replies=(
-                    Reply(200, shape=chain.ReadinessShape, about="The index may be read"),
+                    Reply(200, shape=chain.ReadinessShape, about="The index may be read", example={"code": NOTHING}),
                     Reply(
                         503,
                         shape=chain.ReadinessShape,
                         about="The index may not be read",
-                        example={"ready": False, "reason": "trailing", "cursor": "30", "lag": "15"},
+                        example={"ready": False, "code": "no_relayer_role"},
                     ),
                 ),
             ),

@@ -2,8 +2,9 @@ from typing import Any
 
 import pytest
 
-from common.wire.chain import DeploymentShape, SessionShape
+from common.wire.chain import DeploymentFields, SessionShape
 from common.wire.market import ModelList
+from common.wire.shapes import Digits
 from svc.conformance.verdicts import Report, misfit
 
 DEPLOYMENT: dict[str, Any] = {
@@ -20,7 +21,7 @@ MODEL: dict[str, Any] = {"object": "model", "id": "m", "owned_by": "x", "svc": {
 
 
 def test_answer_that_has_more_than_its_shape_fits() -> None:
-    assert misfit({**DEPLOYMENT, "later": {"let": "it be"}}, DeploymentShape) is None
+    assert misfit({**DEPLOYMENT, "later": {"let": "it be"}}, DeploymentFields[Digits]) is None
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,7 @@ def test_answer_that_has_more_than_its_shape_fits() -> None:
     ],
 )
 def test_misfit_names_the_member_that_does_not_fit(changed: dict[str, Any], said: str) -> None:
-    assert said in str(misfit({**DEPLOYMENT, **changed}, DeploymentShape))
+    assert said in str(misfit({**DEPLOYMENT, **changed}, DeploymentFields[Digits]))
 
 
 def test_member_that_may_be_left_out_may_be_and_others_may_not() -> None:
