@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import anyio
 import httpx
@@ -16,10 +16,15 @@ from coordinatord.checkup.rows import CheckRow
 from coordinatord.database.connections import open_database
 from coordinatord.database.migrate import migrate
 from coordinatord.pins.store import Pinned, PinningStore, open_pin_store
-from devnet.market import at, connected
+from devnet.accounts import Cast
+from devnet.anvil import Anvil, running_anvil
+from devnet.app import deployed_market
+from devnet.market import DevnetMarket, at, connected
+from devnet.ports import pick_free
 from devnet.world import World
 from tests.fakes.kubo import KuboNode, running_kubo
 from tests.faults.rpc_proxy import ErrorAnswer, RefuseWideRanges, Rewrite, RpcProxy, rpc_proxy
+from tests.integration.conftest import Services
 from tests.integration.coordinatord.scene.stage import environment
 
 pytestmark = pytest.mark.anyio
@@ -45,6 +50,17 @@ WELL = {
     "clock and pin store": True,
     "escrow": None,
 }
+
+
+@pytest.fixture(scope="module")
+def shared_anvil(services: Services) -> Iterator[Anvil]:
+    """A chain of these tests' own: the one that all tests share has forgotten the states of its deployment."""
+    yield from services.run(running_anvil(pick_free(), services.folder("anvil-checked"), services.folder("logs")))
+
+
+@pytest.fixture(scope="module")
+def market(services: Services, shared_anvil: Anvil, cast: Cast) -> DevnetMarket:
+    return services.portal.call(deployed_market, shared_anvil, cast)
 
 
 @pytest.fixture
@@ -99,7 +115,7 @@ async def test_command_prints_a_table_and_json_and_its_status_says_whether_all_i
 async def test_settings_that_cannot_be_read_are_named_all_at_once(well: dict[str, str]) -> None:
     rows = await examine({**well, "PORT": "none", "BLOCK_TIME_MS": "0", "DATABASE_URL": ""})
     faults = [row.detail for row in rows if row.what == "settings"]
-    assert [fault.split()[0] for fault in faults] == ["DATABASE_URL", "PORT", "BLOCK_TIME_MS"]
+    assert [fault.split()[0] for fault in faults] == ["BLOCK_TIME_MS", "DATABASE_URL", "PORT"]
 
 
 @pytest.mark.parametrize(
