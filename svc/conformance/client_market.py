@@ -65,7 +65,6 @@ class ClientMarket(ScriptedMarket):
     box: SecretKey = attrs.field(factory=SecretKey.generate)
     secret: str = attrs.field(factory=lambda: secrets.token_hex(16))
     text: str = attrs.field(factory=lambda: f"conformance {secrets.token_hex(4)}")
-    gas_fee: int = GAS_FEE
     asked: int = 0  # requests, of whatever kind
     submissions: list[Body] = attrs.field(factory=list)
     posted_at: dict[str, float] = attrs.field(factory=dict)

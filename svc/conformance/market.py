@@ -95,6 +95,7 @@ class ScriptedMarket:
     heard: list[Heard] = attrs.field(factory=list)
     faults: defaultdict[str, list[str]] = attrs.field(factory=lambda: defaultdict(list))
     block: int = 1
+    gas_fee: int = GAS_FEE
     domains: Domains = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -229,6 +230,7 @@ class ScriptedMarket:
             "head_block": str(self.block),
             "block_time_ms": 500,
             "fee_bps": FEE_BPS,
+            "gas_fee": str(self.gas_fee),
         }
 
     def model_row(self) -> Body:

@@ -1,7 +1,9 @@
 """Small HTTP/1.1 server for scripted markets: it can answer late, or take a request and never answer."""
 
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from email.utils import formatdate
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
@@ -73,7 +75,8 @@ async def _converse(stream: SocketStream, handler: Handler) -> None:
         reply = await handler(request)
         if reply.lost:
             return
-        headers = {"content-length": str(len(reply.body)), **reply.headers}
+        told_always = {"date": formatdate(usegmt=True), "x-request-id": secrets.token_hex(8)}
+        headers = {"content-length": str(len(reply.body)), **told_always, **reply.headers}
         told = [(name, value) for name, value in headers.items() if reply.status != 304 or name != "content-type"]
         sent = connection.send(h11.Response(status_code=reply.status, headers=told)) or b""
         if request.method != "HEAD" and reply.status != 304:
