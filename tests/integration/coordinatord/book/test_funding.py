@@ -122,7 +122,7 @@ async def test_node_that_does_not_answer_holds_no_poll_up(client: Party, provide
     job = (await client.post())["job_id"]
 
     def calls_fail(request: httpx.Request) -> httpx.Response | None:
-        asks_head_too = b"eth_getBlockByNumber" in request.content  # readiness looks at the role with the head
+        asks_head_too = b"eth_blockNumber" in request.content  # readiness looks at the role with the head
         return unreachable(request) if b"eth_call" in request.content and not asks_head_too else None
 
     with stage.node.answering(calls_fail):
