@@ -183,10 +183,10 @@ class Expansion:
     retention_seconds: int
     clock: Clock
     failed_seconds: int = 259_200  # that the files of a batch without a result are kept
-    most_lines: int = MOST_LINES  # of one stretch
+    most_lines: int = MOST_LINES  # of one portion
 
     async def step(self, connection: Connection, work: BatchWork) -> None:
-        """Record the next stretch, as much of it as its owners' budgets allow, within the transaction that locks
+        """Record the next portion, as much of it as its owners' budgets allow, within the transaction that locks
         `work`."""
         start = Cursor(work.bytes_done, work.lines_done)
         ended = work.cancelling or work.expired
@@ -196,7 +196,7 @@ class Expansion:
             return
         try:
             async with kept_open(connection):
-                stretch = await self._read(work, start, most)
+                portion = await self._read(work, start, most)
         except Retryable as error:
             if error.code != "object_missing" or work.attempts < _GIVEN_UP_AFTER:
                 raise
@@ -205,18 +205,18 @@ class Expansion:
         if ended:
             code = "cancelled" if work.cancelling else "expired"
             late = code == "expired"
-            records = [LineRecord(line.number, None, None, code, NOT_POSTED[code], late) for line in stretch.lines]
+            records = [LineRecord(line.number, None, None, code, NOT_POSTED[code], late) for line in portion.lines]
         else:
-            records = await self._post(connection, work, stretch.lines)
-            if stretch.lines and not records:  # even the first has to wait
+            records = await self._post(connection, work, portion.lines)
+            if portion.lines and not records:  # even the first has to wait
                 await batch_work.pause(connection, work.batch_id, _NO_ROOM)
                 return
-            if len(records) < len(stretch.lines):
+            if len(records) < len(portion.lines):
                 async with kept_open(connection):
-                    stretch = await self._read(work, start, len(records))
+                    portion = await self._read(work, start, len(records))
         await lines_sql.record(connection, work.batch_id, records)
-        expanded = stretch.end.offset >= (work.input_bytes or 0)
-        await batch_work.move(connection, work.batch_id, stretch.end.offset, stretch.end.lines, expanded=expanded)
+        expanded = portion.end.offset >= (work.input_bytes or 0)
+        await batch_work.move(connection, work.batch_id, portion.end.offset, portion.end.lines, expanded=expanded)
         await batches.mark_in_progress(connection, work.batch_id)
 
     async def _read(self, work: BatchWork, start: Cursor, most_lines: int) -> LineBatch:
@@ -248,7 +248,7 @@ class Expansion:
         )
         await batch_work.move(connection, work.batch_id, work.bytes_done, numbers.stop - 1, expanded=True)
 
-    # --- a stretch that is to be posted --------------------------------------------------------------------
+    # --- a portion that is to be posted --------------------------------------------------------------------
 
     async def _post(self, connection: Connection, work: BatchWork, lines: Sequence[InputLine]) -> list[LineRecord]:
         """Records of these lines, or of the first of them when an owner's gas budget has no room for the next."""

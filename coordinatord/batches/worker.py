@@ -1,6 +1,6 @@
 """Moves batches, in every process: one step of one batch at a time, under a lock that dies with the process.
 
-A step is a small transaction: the next stretch of the input file, a look at what was posted, or the files at the end.
+A step is a small transaction: the next portion of the input file, a look at what was posted, or the files at the end.
 Whatever kills it, the next worker finds the batch as the last commit left it.
 """
 

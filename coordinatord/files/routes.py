@@ -145,7 +145,7 @@ class FileRoutes:
             return responses.not_found(NoSuchObject("file"))
         etag = f'"{row.cid}"'
         try:
-            stretch = _wanted(request.headers, etag, row.bytes)
+            span = _wanted(request.headers, etag, row.bytes)
         except Unsatisfiable:
             return responses.range_not_satisfiable(row.bytes)
         headers = (
@@ -156,9 +156,9 @@ class FileRoutes:
             (b"cache-control", b"private, no-cache"),
             (b"etag", etag.encode()),
         )
-        if stretch is None:
+        if span is None:
             return StreamedResponse(200, headers, row.bytes, lambda: self.files.open(row))
-        first, last = stretch.first, stretch.last
+        first, last = span.first, span.last
         told = (b"content-range", f"bytes {first}-{last}/{row.bytes}".encode())
         return StreamedResponse(206, (*headers, told), last - first + 1, lambda: self.files.open(row, first, last))
 

@@ -56,7 +56,7 @@ async def _cancel_when_gone(receive: Receive, scope: anyio.CancelScope) -> None:
     scope.cancel()
 
 
-# Single `Range: bytes=` requests, reduced to the stretch to answer with.
+# Single `Range: bytes=` requests, reduced to the bytes to answer with.
 
 _ONE_RANGE: Final = re.compile(r"bytes=([0-9]{0,19})-([0-9]{0,19})", re.ASCII)
 

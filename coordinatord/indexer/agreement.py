@@ -203,6 +203,6 @@ def _headers_told(headers: Sequence[BlockHeader]) -> _Told:
     return _Told(headers[-1].hash.lower(), content)
 
 
-def _told(*stretches: BlockRange) -> _Told:
-    headers = _headers_told([header for stretch in stretches for header in stretch.headers])
-    return _Told(headers.branch, (headers.content, [placed for stretch in stretches for placed in stretch.events]))
+def _told(*ranges: BlockRange) -> _Told:
+    headers = _headers_told([header for block_range in ranges for header in block_range.headers])
+    return _Told(headers.branch, (headers.content, [placed for block_range in ranges for placed in block_range.events]))

@@ -24,17 +24,17 @@ from coordinatord.indexer.undo_sql import (
 )
 
 
-async def apply_range(connection: Connection, stretch: BlockRange, *, rebuilding: bool) -> IndexPosition:
+async def apply_range(connection: Connection, block_range: BlockRange, *, rebuilding: bool) -> IndexPosition:
     """Blocks far below the head: written in bulk, and not to be undone."""
-    changes = folded(stretch)
-    _expire(changes, stretch.last.time)
-    position = _position(stretch.last, rebuilding)
+    changes = folded(block_range)
+    _expire(changes, block_range.last.time)
+    position = _position(block_range.last, rebuilding)
     async with connection.transaction():
         await write_changes(connection, changes)
-        await mark_all_expired(connection, stretch.last.time)
-        await restart_run(connection, _kept(stretch.last))
+        await mark_all_expired(connection, block_range.last.time)
+        await restart_run(connection, _kept(block_range.last))
         await move_position(connection, position)
-    _count(stretch)
+    _count(block_range)
     return position
 
 
@@ -88,10 +88,10 @@ async def finish_rebuilding(connection: Connection, position: IndexPosition) -> 
     return rebuilt
 
 
-def folded(stretch: BlockRange) -> Changes:
+def folded(block_range: BlockRange) -> Changes:
     fold = Fold()
     add = fold.add
-    for block, log, event in stretch.events:
+    for block, log, event in block_range.events:
         add(event, block, log)
     return fold.changes
 
@@ -111,6 +111,6 @@ def _position(header: BlockHeader, rebuilding: bool) -> IndexPosition:
     return IndexPosition(header.height, bytes.fromhex(header.hash[2:]), header.time, rebuilding)
 
 
-def _count(stretch: BlockRange) -> None:
-    for kind, times in Counter([type(event) for _, _, event in stretch.events]).items():
+def _count(block_range: BlockRange) -> None:
+    for kind, times in Counter([type(event) for _, _, event in block_range.events]).items():
         metrics.index_events.labels(event=kind.__name__).inc(times)

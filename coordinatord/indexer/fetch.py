@@ -147,14 +147,14 @@ class Source:
         logs = await self._many(list[ChainLog], calls, CALLS_PER_REQUEST)
         read = [read_logs([h], found, self._decoder) for h, found in zip(headers, logs, strict=True)]
         await self._clear([header for _, silent in read for header in silent])
-        return [stretch for stretch, _ in read]
+        return [block_range for block_range, _ in read]
 
     async def range(self, first: int, last: int, width: RangeWidth) -> BlockRange:
         """All of them in one range. What the node says about too wide ranges is told to `width`."""
         headers = await self.headers(first, last)
-        stretch, silent = read_logs(headers, await self._logs(first, last, width), self._decoder)
+        block_range, silent = read_logs(headers, await self._logs(first, last, width), self._decoder)
         await self._clear(silent)
-        return stretch
+        return block_range
 
     async def _logs(self, first: int, last: int, width: RangeWidth) -> list[ChainLog]:
         found: list[ChainLog] = []

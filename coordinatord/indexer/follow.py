@@ -181,10 +181,10 @@ class IndexFollower:
             last,
             lambda: self._width.blocks,
         ) as following:
-            while (stretch := await following()) is not None:
-                if not self._continues(stretch.first):
+            while (block_range := await following()) is not None:
+                if not self._continues(block_range.first):
                     break  # the step by step that follows finds the fork
-                self._position = await apply_range(connection, stretch, rebuilding=self._rebuilding)
+                self._position = await apply_range(connection, block_range, rebuilding=self._rebuilding)
                 steps += 1
                 self._measure()
         return steps

@@ -143,11 +143,11 @@ class ClientConnection:
     """`run` it to its end. `finish` when no further request is wanted, `give_way` when another needs its place, `abort`
     to end it now. `address`: the client's; `idle_since`: when it had a request last, None while it has one."""
 
-    def __init__(self, pace: Timeouts, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, timeouts: Timeouts, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = writer.get_extra_info("peername")
         self.address: str = peer[0] if peer else "unknown"
         self.idle_since: float | None = asyncio.get_running_loop().time()
-        self._pace = pace
+        self._timeouts = timeouts
         self._reader = reader
         self._writer = writer
         self._transport = writer.transport
@@ -156,7 +156,7 @@ class ClientConnection:
 
     async def run(self, app: AppWrapper, config: Config, context: WorkerContext, origins: Origins) -> None:
         try:
-            self._end_after(self._pace.idle)
+            self._end_after(self._timeouts.idle)
             begun = await self._reader.read(_MOST_AT_ONCE)  # nothing is made for a connection that says nothing
             if begun and not self._ending:
                 async with Handlers() as handlers:
@@ -200,11 +200,11 @@ class ClientConnection:
                 await self._write(event.data)
             case Updated():
                 self.idle_since = asyncio.get_running_loop().time() if event.idle else None
-                self._end_after(self._pace.idle if event.idle else None)
+                self._end_after(self._timeouts.idle if event.idle else None)
             case Closed() if not self._ending and not self._transport.is_closing():
                 self._ending = True
                 self._writer.write_eof()
-                self._abort_after(_LINGER + self._unsent() / self._pace.least_rate)
+                self._abort_after(_LINGER + self._unsent() / self._timeouts.least_rate)
 
     async def _write(self, data: bytes) -> None:
         """Raises CallerGone when nobody reads, or not fast enough."""
@@ -214,7 +214,7 @@ class ClientConnection:
         unsent = self._unsent()
         if unsent <= PIECE_BYTES:
             return
-        with anyio.move_on_after(self._pace.patience(unsent)) as waiting:
+        with anyio.move_on_after(self._timeouts.patience(unsent)) as waiting:
             try:
                 await self._writer.drain()
             except ConnectionError:
@@ -237,7 +237,7 @@ class ClientConnection:
     def _end_idle(self) -> None:
         self._ending = True
         self._transport.close()  # after what is written
-        self._abort_after(self._pace.patience(self._unsent()))
+        self._abort_after(self._timeouts.patience(self._unsent()))
 
     def _abort_after(self, seconds: float) -> None:
         if self._deadline is not None:
@@ -247,7 +247,7 @@ class ClientConnection:
     async def _part(self) -> None:
         """Until the socket is closed, and everything sent that will be."""
         self._transport.close()
-        self._abort_after(self._pace.patience(self._unsent()))
+        self._abort_after(self._timeouts.patience(self._unsent()))
         try:
             await self._writer.wait_closed()
         except OSError:

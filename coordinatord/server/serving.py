@@ -27,7 +27,7 @@ from coordinatord.server.connection import PIECE_BYTES, ClientConnection, Timeou
 from coordinatord.server.connections import ConnectionLimits, Connections
 
 _BACKLOG: Final = 4096  # after a restart all providers come back at once; beyond it connections are reset
-_PACE: Final = Timeouts()
+_TIMEOUTS: Final = Timeouts()
 _ROOM: Final = ConnectionLimits()
 _NO_ORIGINS: Final = Origins()
 
@@ -38,7 +38,7 @@ async def serve_until(
     stop: Callable[[], Awaitable[None]],
     *,
     grace_seconds: float,
-    pace: Timeouts = _PACE,
+    timeouts: Timeouts = _TIMEOUTS,
     room: ConnectionLimits = _ROOM,
     origins: Origins = _NO_ORIGINS,
 ) -> None:
@@ -57,7 +57,7 @@ async def serve_until(
                     await connection.run(wrapped, config, context, origins)
 
             def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                connection = ClientConnection(pace, reader, writer)
+                connection = ClientConnection(timeouts, reader, writer)
                 if connections.admit(connection):
                     tasks.start_soon(serve, connection)
                 else:

@@ -146,7 +146,9 @@ async def serving(
 
     async def serve() -> None:
         app = _stack(served.routes(), BodyReader(body_deadline, 4096, body_silence), uploads or uploading())
-        await serve_until(app, listening, served.stop.wait, grace_seconds=grace, pace=pace, room=room, origins=_ORIGINS)
+        await serve_until(
+            app, listening, served.stop.wait, grace_seconds=grace, timeouts=pace, room=room, origins=_ORIGINS
+        )
         served.stopped.set()
 
     async with anyio.create_task_group() as tasks:
