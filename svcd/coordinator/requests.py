@@ -1,9 +1,9 @@
 """Requests to the coordinator, repeated only where that is safe and of use.
 
-An error is repeated when its `x-svc-retryable` header says so, and on nothing else, and not before its `retry-after`
-is over. A request that got no answer at all
-is repeated when the caller says that it may be (`resend`): it may have taken effect. A proxy that answers in the
-coordinator's place, which is being restarted, say, gives no answer of it either.
+An error is repeated when its `x-svc-retryable` header says so, and on nothing else; not before its `retry-after` is
+over, unless that is later than the caller's deadline. A request that got no answer at all is repeated when the caller
+says that it may be (`resend`): it may have taken effect. A proxy that answers in the coordinator's place, which is
+being restarted, say, gives no answer of it either.
 """
 
 import random
@@ -89,9 +89,11 @@ class Requests:
         while True:
             answer = await self._once(method, path, give_up_at, params=params, json=json, headers=headers, **more)
             again = resend if isinstance(answer, Unanswered) else answer.retryable
+            pause = min(_LONGEST_PAUSE, 0.5 * 2 ** min(attempt, 8)) + random.uniform(0, 0.25)  # noqa: S311 - spreads load
             told = answer.retry_after if isinstance(answer, CoordinatorReply) else 0.0
-            spread = random.uniform(0, 0.25)  # noqa: S311 - spreads load
-            pause = max(told, min(_LONGEST_PAUSE, 0.5 * 2 ** min(attempt, 8))) + spread
+            # A wait that is told beyond the deadline is not obeyed: a settle would be given up with time left for it.
+            if give_up_at is None or trio.current_time() + told < give_up_at:
+                pause = max(pause, told)
             attempt += 1
             over = attempt >= attempts if give_up_at is None else trio.current_time() + pause >= give_up_at
             if not again or over:

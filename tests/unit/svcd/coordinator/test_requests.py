@@ -66,6 +66,16 @@ async def test_error_is_not_repeated_before_its_retry_after_is_over(
     assert waited <= trio.current_time() <= waited + 0.25
 
 
+async def test_request_with_a_deadline_is_repeated_before_it_whatever_retry_after_says(
+    autojump_clock: MockClock,
+) -> None:
+    busy = trouble(503, True)
+    busy.headers["retry-after"] = "30"
+    reply = await ask(Server(busy, httpx.Response(201, json={})), give_up_at=trio.current_time() + 20)
+    assert isinstance(reply, CoordinatorReply)
+    assert reply.status == 201
+
+
 async def test_request_without_an_answer_is_repeated_only_where_that_is_safe(autojump_clock: MockClock) -> None:
     careful, free = Server(httpx.ReadError("cut")), Server(httpx.ReadError("cut"), httpx.Response(200, json={}))
     assert isinstance(await ask(careful, resend=False), Unanswered)
