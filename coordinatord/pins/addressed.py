@@ -5,7 +5,6 @@ the database holds which key has which (`pinned_sql`). Content that streams in h
 `incoming/<key>`, and is copied within the store.
 """
 
-from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
@@ -18,7 +17,16 @@ from coordinatord.base.concurrency import thread_pipe
 from coordinatord.base.errors import Retryable
 from coordinatord.pins.pinned_sql import KeyBook
 from coordinatord.pins.requests import StoreRequests, missing, payload_of, rejected
-from coordinatord.pins.store import SINGLE_BYTES, BeforePart, Pinned, abort, no_parts, pieces_of, put_in_parts
+from coordinatord.pins.store import (
+    SINGLE_BYTES,
+    BeforePart,
+    ComingContent,
+    Pinned,
+    abort,
+    no_parts,
+    pieces_of,
+    put_in_parts,
+)
 
 GATEWAY_PATH: Final = "ipfs/"
 _INCOMING: Final = "incoming/"
@@ -42,27 +50,14 @@ class AddressedStore:
         return Pinned(cid, len(content))
 
     async def put_pieces(self, key: str, pieces: AsyncIterable[bytes], *, before_part: BeforePart = no_parts) -> Pinned:
-        begun: deque[bytes] = deque()
-        size = 0
-        coming = aiter(pieces)
-        async for piece in coming:
-            begun.append(piece)
-            size += len(piece)
-            if size > SINGLE_BYTES:
-                break
-        else:
-            return await self.put(key, b"".join(begun))
+        content = await ComingContent.begin(pieces)
+        if content.whole:
+            return await self.put(key, b"".join(content.begun))
         hasher = UnixFsHasher()
         async with thread_pipe() as thread:
 
             async def all_pieces() -> AsyncIterator[bytes]:
-                nonlocal size
-                while begun:
-                    piece = begun.popleft()
-                    await thread.take(hasher.update, piece)
-                    yield piece
-                async for piece in coming:
-                    size += len(piece)
+                async for piece in content.pieces():
                     await thread.take(hasher.update, piece)
                     yield piece
 
@@ -77,7 +72,7 @@ class AddressedStore:
         await self._delete(_INCOMING + key)
         if replaced is not None:
             await self.keys.unpin(replaced, self._remove)
-        return Pinned(cid, size)
+        return Pinned(cid, content.size)
 
     async def abort(self, key: str, upload: str) -> None:
         await abort(self.requests, _INCOMING + key, upload)

@@ -11,7 +11,6 @@ cuts in another way answers another id of the same bytes, and a CIDv0 is the sam
 
 import base64
 import secrets
-from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from http import HTTPStatus
@@ -29,7 +28,14 @@ from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import Http, HttpResponse, NoResponse, open_http
 from coordinatord.pins.pinned_sql import KeyBook
 from coordinatord.pins.requests import STORE_CLOCK, insist, missing, observed, payload_of, rejected, unavailable
-from coordinatord.pins.store import PART_BYTES, SINGLE_BYTES, BeforePart, Pinned, no_parts, require_of_content
+from coordinatord.pins.store import (
+    PART_BYTES,
+    BeforePart,
+    ComingContent,
+    Pinned,
+    no_parts,
+    require_of_content,
+)
 
 _CONNECTIONS: Final = 32
 _ATTEMPTS: Final = 3
@@ -81,30 +87,19 @@ class KuboStore:
         return await self._pinned(key, cid, len(content))
 
     async def put_pieces(self, key: str, pieces: AsyncIterable[bytes], *, before_part: BeforePart = no_parts) -> Pinned:
-        begun: deque[bytes] = deque()
-        size = 0
-        coming = aiter(pieces)
-        async for piece in coming:
-            begun.append(piece)
-            size += len(piece)
-            if size > SINGLE_BYTES:
-                break
-        else:
-            return await self.put(key, b"".join(begun))
+        content = await ComingContent.begin(pieces)
+        if content.whole:
+            return await self.put(key, b"".join(content.begun))
 
         failed: list[Exception] = []
 
         async def all_pieces() -> AsyncIterator[bytes]:
-            nonlocal size
             noted = 0
             try:
                 await before_part("")
-                while begun:
-                    yield begun.popleft()
-                async for piece in coming:
-                    size += len(piece)
-                    if size - noted >= PART_BYTES:
-                        noted = size
+                async for piece in content.pieces():
+                    if content.size - noted >= PART_BYTES:
+                        noted = content.size
                         await before_part("")
                     yield piece
             except Exception as error:
@@ -120,7 +115,7 @@ class KuboStore:
             raise
         if cid.codec == "raw":  # no block is so large
             raise rejected("its content id is another content's")
-        return await self._pinned(key, cid, size)
+        return await self._pinned(key, cid, content.size)
 
     async def abort(self, key: str, upload: str) -> None:
         """Nothing is left of an upload that broke off."""

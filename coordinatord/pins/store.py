@@ -161,6 +161,34 @@ class PinStore(Protocol):
         ...
 
 
+@attrs.define(slots=True)
+class ComingContent:
+    """Content as it comes: as much of it as one request holds is read ahead. `whole`: that was all of it."""
+
+    _rest: AsyncIterator[bytes]
+    begun: deque[bytes] = attrs.field(factory=deque)
+    size: int = 0
+    whole: bool = False
+
+    @classmethod
+    async def begin(cls, pieces: AsyncIterable[bytes]) -> "ComingContent":
+        content = cls(aiter(pieces))
+        async for piece in content._rest:
+            content.begun.append(piece)
+            content.size += len(piece)
+            if content.size > SINGLE_BYTES:
+                return content
+        content.whole = True
+        return content
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        while self.begun:
+            yield self.begun.popleft()
+        async for piece in self._rest:
+            self.size += len(piece)
+            yield piece
+
+
 class PinningStore:
     """An S3 store that pins what it is given, and says under which content id (Filebase, and the devnet's)."""
 
@@ -178,29 +206,14 @@ class PinningStore:
 
         Pieces of some hundred KiB are the fastest: each is hashed in a thread and sent without a copy.
         """
-        begun: deque[bytes] = deque()
-        size = 0
-        coming = aiter(pieces)
-        async for piece in coming:
-            begun.append(piece)
-            size += len(piece)
-            if size > SINGLE_BYTES:
-                break
-        else:
-            return await self._put_whole(key, await payload_of(*begun))
+        content = await ComingContent.begin(pieces)
+        if content.whole:
+            return await self._put_whole(key, await payload_of(*content.begun))
 
-        async def all_pieces() -> AsyncIterator[bytes]:
-            nonlocal size
-            while begun:
-                yield begun.popleft()
-            async for piece in coming:
-                size += len(piece)
-                yield piece
-
-        cid = await self._cid(await put_in_parts(self._requests, key, all_pieces(), before_part), key)
+        cid = await self._cid(await put_in_parts(self._requests, key, content.pieces(), before_part), key)
         if cid.codec == "raw":  # no block is so large
             raise rejected("its content id is another content's")
-        return Pinned(str(cid), size)
+        return Pinned(str(cid), content.size)
 
     async def abort(self, key: str, upload: str) -> None:
         """End the store's upload that a `before_part` was told of, if it has not ended."""
