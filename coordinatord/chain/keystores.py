@@ -3,7 +3,6 @@
 A key is never an argument: those show in the list of processes and in a shell's history.
 """
 
-import json
 import os
 import stat
 from collections.abc import Callable, Mapping
@@ -11,9 +10,9 @@ from getpass import getpass
 from pathlib import Path
 from typing import Final
 
-from eth_account import Account
-
 from common.daemon.process import Fatal
+from common.keystores import new_key, open_keystore, write_keystore
+from common.refusal import Refused
 from coordinatord.chain.signers import LocalKey
 
 PASSWORD_VARIABLE: Final = "MARKET_KEYSTORE_PASSWORD"  # noqa: S105 - the name of a variable
@@ -22,24 +21,20 @@ CREDENTIAL: Final = "market_keystore_password"
 
 def from_keystore(path: Path, password: Callable[[], str], setting: str = "--keystore") -> LocalKey:
     """An encrypted file as geth, clef, cast or eth-account write it."""
+    document = read_private(path, setting)
     try:
-        document = json.loads(read_private(path, setting))
-    except ValueError:
-        raise Fatal(f"{setting} {path} must be a JSON keystore file") from None
-    try:
-        return LocalKey.of(bytes(Account.decrypt(document, password())))
-    except ValueError as wrong:
-        raise Fatal(f"{setting} {path} cannot be opened: {wrong}") from None
-    except (KeyError, TypeError, NotImplementedError):
-        raise Fatal(f"{setting} {path} must be a JSON keystore file of version 3") from None
+        return LocalKey.of_wallet(open_keystore(document, password()))
+    except Refused as wrong:
+        raise Fatal(f"{setting} {path} {wrong}") from None
 
 
 def new_keystore(path: Path, password: str) -> str:
     """Make a key and write it, encrypted, to a file that must not be there yet; its address."""
-    if not password:
-        raise Fatal("the password of a keystore must not be empty")
-    account = Account.create()
-    document = json.dumps(Account.encrypt(account.key, password)) + "\n"
+    key = new_key()
+    try:
+        document = write_keystore(key, password)
+    except Refused as wrong:
+        raise Fatal(str(wrong)) from None
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -48,7 +43,7 @@ def new_keystore(path: Path, password: str) -> str:
             os.fsync(file.fileno())
     except OSError as error:
         raise Fatal(f"--out {path}: {error.strerror}") from None
-    return str(account.address)
+    return LocalKey.of(key).address
 
 
 def from_key_file(path: Path) -> LocalKey:

@@ -47,7 +47,10 @@ class LocalKey:
 
     @classmethod
     def of(cls, key: bytes) -> "LocalKey":
-        wallet = Wallet(key)
+        return cls.of_wallet(Wallet(key))
+
+    @classmethod
+    def of_wallet(cls, wallet: Wallet) -> "LocalKey":
         return cls(to_checksum_address(wallet.address), wallet)
 
     def sign(self, transaction: Transaction) -> bytes:

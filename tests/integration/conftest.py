@@ -93,15 +93,15 @@ def database_url(services: Services, postgres: Postgres, database_template: str)
 
 
 @contextmanager
-def chain_for_one_test(services: Services, shared_anvil: Anvil) -> Iterator[Anvil]:
-    """The chain, set back after the test to what it was before.
+def chain_set_back(services: Services, shared_anvil: Anvil) -> Iterator[Anvil]:
+    """The chain, set back after a test, or a module of them, to what it was before.
 
-    Each test builds on a block of its own. The common one enters anvil's queue of past states again each time that the
+    Each builds on a block of its own. The common one enters anvil's queue of past states again each time that the
     chain is set back to it, and whenever one of its places falls off the end, its state is gone: a reorganisation down
     to it then fails. The balance makes the block unlike any other, whatever the clock says.
 
     Setting the chain back sets its clock back as well, by as long as the test took: after ten minutes of tests, what
-    is signed by the wall's clock would be stale. So each test begins by setting the chain's clock to the wall's.
+    is signed by the wall's clock would be stale. So each begins by setting the chain's clock to the wall's.
     """
     call = partial(services.portal.call, shared_anvil.call)
     snapshot = call("evm_snapshot")
@@ -114,7 +114,7 @@ def chain_for_one_test(services: Services, shared_anvil: Anvil) -> Iterator[Anvi
 
 @pytest.fixture
 def anvil(services: Services, shared_anvil: Anvil) -> Iterator[Anvil]:
-    with chain_for_one_test(services, shared_anvil) as anvil:
+    with chain_set_back(services, shared_anvil) as anvil:
         yield anvil
 
 

@@ -19,7 +19,7 @@ from devnet.ports import pick_free
 from devnet.postgres import Postgres
 from devnet.world import World
 from svc.client import Client
-from tests.integration.conftest import Services
+from tests.integration.conftest import Services, chain_set_back
 from tests.integration.coordinatord.scene.party import Party, wallet_of
 from tests.integration.coordinatord.scene.running import running
 from tests.integration.coordinatord.scene.stage import environment
@@ -66,12 +66,11 @@ def shop(  # noqa: PLR0917 - fixtures come as arguments
     """
     name = f"test_{secrets.token_hex(6)}"
     services.portal.call(postgres.execute, f"create database {name}")
-    snapshot = services.portal.call(shared_anvil.call, "evm_snapshot")
-    world = World(shared_anvil, pin_store, postgres, cast, market)
-    settings = environment(world, postgres.url(name), ESCROW_MODE="static", OPERATOR_KEY="0x" + "17" * 32)
-    for coordinator in services.run(running(settings, pick_free(), pick_free())):
-        yield Shop(coordinator.base_url, pin_store.gateway, world)
-    assert services.portal.call(shared_anvil.call, "evm_revert", snapshot)
+    with chain_set_back(services, shared_anvil):
+        world = World(shared_anvil, pin_store, postgres, cast, market)
+        settings = environment(world, postgres.url(name), ESCROW_MODE="static", OPERATOR_KEY="0x" + "17" * 32)
+        for coordinator in services.run(running(settings, pick_free(), pick_free())):
+            yield Shop(coordinator.base_url, pin_store.gateway, world)
     services.portal.call(postgres.execute, f"drop database {name} with (force)")
 
 
