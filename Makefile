@@ -331,4 +331,4 @@ soak-batches: setup
 .PHONY: abuse
 ABUSE_SECONDS ?= 120
 abuse: setup ## every attack of strangers at once, for ABUSE_SECONDS, while honest jobs go on
-	@ABUSE_SECONDS=$(ABUSE_SECONDS) $(BIN)/python -m pytest -q tests/integration/coordinatord/abuse
+	@ABUSE_SECONDS=$(ABUSE_SECONDS) $(BIN)/python -m pytest -q -rP tests/integration/coordinatord/abuse

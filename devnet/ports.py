@@ -4,6 +4,7 @@ import errno
 import secrets
 import socket
 import sys
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Final
@@ -16,6 +17,8 @@ LOOPBACK: Final = "127.0.0.1"
 ANY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - nothing is served here
 # Below the range that systems hand to outgoing connections, so that none of those takes it in between.
 _FREE_RANGE: Final = range(20_000, 32_000)
+_KEPT: Final = 64
+_PICKED: Final[deque[ExitStack]] = deque()  # holds of the ports that were picked last
 
 
 @attrs.frozen
@@ -67,24 +70,36 @@ def is_free(number: int, host: str = LOOPBACK) -> bool:
 
 
 def pick_free(host: str = LOOPBACK) -> int:
-    """A free port, drawn at random so that runs side by side do not draw the same."""
-    while not is_free(number := secrets.choice(_FREE_RANGE), host):
-        pass
-    return number
+    """A free port. Nobody else picks it before it is listened on, in this process or in another, unless this one picks
+    `_KEPT` more meanwhile."""
+    while True:
+        number = secrets.choice(_FREE_RANGE)
+        with ExitStack() as holds:
+            if _alone(f"picked-{number}", holds) and is_free(number, host):
+                if len(_PICKED) == _KEPT:
+                    _PICKED.popleft().close()
+                _PICKED.append(holds.pop_all())
+                return number
 
 
 def _hold(number: int, host: str, holds: ExitStack) -> bool:
-    """From here until the service listens, seconds go by in which another devnet would find the port free as well.
-    The hold is a name in the kernel, which goes with this process, however that ends."""
-    if sys.platform == "linux":
-        hold = holds.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
-        try:
-            hold.bind(f"\0sealed-job-devnet-port-{number}")
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                return False
-            raise
-    return is_free(number, host)
+    """From here until the service listens, seconds go by in which another devnet would find the port free as well."""
+    return _alone(f"port-{number}", holds) and is_free(number, host)
+
+
+def _alone(name: str, holds: ExitStack) -> bool:
+    """Whether nobody on this machine has the name; this process has it from now on, however it ends: a name in the
+    kernel goes with its process."""
+    if sys.platform != "linux":
+        return True
+    hold = holds.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+    try:
+        hold.bind(f"\0sealed-job-devnet-{name}")
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return False
+        raise
+    return True
 
 
 def _refusal(port: WantedPort, other: WantedPort | None) -> str:

@@ -66,3 +66,11 @@ def test_usual_port_gives_way_to_one_that_was_chosen_for_another_service() -> No
 def test_port_that_is_taken_on_any_address_is_taken_for_a_service_on_all(taken: int) -> None:
     with held([WantedPort("coordinator", CHAIN, taken, host=ANY_ADDRESS)]) as numbers:
         assert numbers[CHAIN] != taken
+
+
+def test_port_that_was_picked_and_is_not_listened_on_yet_is_not_picked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = pick_free()
+    other = next(number for number in range(first + 1, first + 1000) if is_free(number))
+    drawn = iter([first, first, other])
+    monkeypatch.setattr("devnet.ports.secrets.choice", lambda _: next(drawn))
+    assert pick_free() == other

@@ -7,6 +7,7 @@ that hold them. Seconds of attack: ABUSE_SECONDS, of `make abuse`.
 
 import math
 import os
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -251,6 +252,7 @@ def _honest_are_served(over: Campaign) -> None:
         alone, beside = (slowest_hundredth(getattr(times, what)) for times in (over.alone, over.beside))
         told.append(f"{what}: {beside:.2f} s beside attacks, {alone:.2f} s without")
         assert beside <= max(2 * alone, floor), told
+    sys.stdout.write("slowest hundredth of honest traffic: " + "; ".join(told) + "\n")
 
 
 async def _until_nothing_is_under_way(over: Campaign) -> None:

@@ -1,5 +1,6 @@
 import json
 import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -151,3 +152,4 @@ async def test_coordinator_that_is_started_before_its_database_waits_for_it(
         finally:
             process.kill()
             process.wait()
+            sys.stderr.write(log.read_text())
