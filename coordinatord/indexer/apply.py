@@ -8,10 +8,17 @@ import attrs
 from coordinatord.base import metrics
 from coordinatord.chain.rpc import BlockHeader
 from coordinatord.database.connections import Connection
-from coordinatord.indexer.changes import BY_EXPIRY, CANCELLED, OPEN, Changes
+from coordinatord.indexer.changes import BY_EXPIRY, CANCELLED, OPEN, Changes, NewJob, contradiction
 from coordinatord.indexer.evidence import BlockRange
 from coordinatord.indexer.fold import Fold
-from coordinatord.indexer.tables_sql import mark_all_expired, mark_some_expired, match_expired, write_changes
+from coordinatord.indexer.tables_sql import (
+    count_jobs,
+    mark_all_expired,
+    mark_some_expired,
+    match_expired,
+    write_new_jobs,
+    write_patches,
+)
 from coordinatord.indexer.undo_sql import (
     IndexPosition,
     KeptBlock,
@@ -24,37 +31,59 @@ from coordinatord.indexer.undo_sql import (
 )
 
 
-async def apply_range(connection: Connection, block_range: BlockRange, *, rebuilding: bool) -> IndexPosition:
-    """Blocks far below the head: written in bulk, and not to be undone."""
+async def apply_range(
+    connection: Connection, block_range: BlockRange, ordinal: int, *, rebuilding: bool
+) -> tuple[IndexPosition, int]:
+    """Blocks far below the head: written in bulk, and not to be undone. `ordinal`: of the next job; back comes that of
+    the one after these."""
     changes = folded(block_range)
     _expire(changes, block_range.last.time)
     position = _position(block_range.last, rebuilding)
     async with connection.transaction():
-        await write_changes(connection, changes)
+        await write_new_jobs(connection, changes.new_jobs.values(), ordinal)
+        await write_patches(connection, changes)
         await mark_all_expired(connection, block_range.last.time)
         await restart_run(connection, _kept(block_range.last))
         await move_position(connection, position)
     _count(block_range)
-    return position
+    return position, ordinal + len(changes.new_jobs)
 
 
 async def apply_blocks(
     connection: Connection, blocks: Sequence[BlockRange], *, window: int, rebuilding: bool
 ) -> IndexPosition:
-    """Consecutive blocks near the head: every row that one changes is saved first, for the next `window` blocks."""
+    """Consecutive blocks near the head: every row that one changes is saved first, for the next `window` blocks.
+
+    Jobs that are posted go in together, since nothing has to be saved of them: then each block changes what was there
+    after the one before it.
+    """
     changes = [folded(block) for block in blocks]
+    posted = _posted(changes)
     position = _position(blocks[-1].last, rebuilding)
     async with connection.transaction():
+        if posted:
+            await write_new_jobs(connection, posted, await count_jobs(connection))
         for block, change in zip(blocks, changes, strict=True):
             if block.events:
                 await start_journal(connection, block.last.height)
-                await write_changes(connection, change)
+                await write_patches(connection, change)
         await mark_some_expired(connection, blocks[-1].last.time)
         await keep_blocks(connection, [_kept(block.last) for block in blocks], window)
         await move_position(connection, position)
     for block in blocks:
         _count(block)
     return position
+
+
+def _posted(changes: Sequence[Changes]) -> list[NewJob]:
+    """The jobs of all blocks. They are written before the first one's changes, so none of those may be of a job that a
+    later block posts."""
+    later: set[bytes] = set()
+    for change in reversed(changes):
+        if not later.isdisjoint(change.jobs):
+            raise contradiction("a job changes before it is posted")
+        later.update(change.new_jobs)
+    return [job for change in changes for job in change.new_jobs.values()]
 
 
 async def go_back(connection: Connection, ancestor: KeptBlock, *, rebuilding: bool) -> IndexPosition:

@@ -25,7 +25,7 @@ from coordinatord.indexer.apply import (
 from coordinatord.indexer.changes import Contradiction
 from coordinatord.indexer.evidence import lied
 from coordinatord.indexer.fetch import BlockSource, RangeWidth, prefetched
-from coordinatord.indexer.tables_sql import build_job_indexes, drop_job_indexes
+from coordinatord.indexer.tables_sql import build_job_indexes, count_jobs, drop_job_indexes
 from coordinatord.indexer.undo_sql import IndexPosition, KeptBlock, kept_blocks, read_position
 
 _STEP: Final = 16  # headers asked for at once; most reorgs are shallower
@@ -174,7 +174,7 @@ class IndexFollower:
         if self._next == self._settings.deploy_block:
             self._job_indexes_built = False
             await drop_job_indexes(connection)
-
+        ordinal = await count_jobs(connection)
         async with prefetched(
             lambda first, upto: self._source.range(first, upto, self._width),
             self._next,
@@ -184,7 +184,9 @@ class IndexFollower:
             while (block_range := await following()) is not None:
                 if not self._continues(block_range.first):
                     break  # the step by step that follows finds the fork
-                self._position = await apply_range(connection, block_range, rebuilding=self._rebuilding)
+                self._position, ordinal = await apply_range(
+                    connection, block_range, ordinal, rebuilding=self._rebuilding
+                )
                 steps += 1
                 self._measure()
         return steps

@@ -12,7 +12,7 @@ import msgspec.structs
 
 from common.wire.states import EndedBecause, JobState
 from coordinatord.database.connections import Connection
-from coordinatord.indexer.changes import OPEN, Changes, JobPatch, NewJob, contradiction
+from coordinatord.indexer.changes import OPEN, Changes, Contradiction, JobPatch, NewJob, contradiction
 
 # Rows of `jobs` in PostgreSQL's COPY text format, which takes a quarter of the time of binding 25 parameters.
 
@@ -54,19 +54,25 @@ def _text(value: str) -> str:
     return value if value.isalnum() else value.translate(_ESCAPES)  # a CID is letters and digits
 
 
-async def write_changes(connection: Connection, changes: Changes) -> None:
-    """Inside the caller's transaction. Raises Retryable when the changes do not follow from the rows."""
+async def write_patches(connection: Connection, changes: Changes) -> None:
+    """All changes but new jobs, which come first; inside the caller's transaction. Raises Retryable when the changes do
+    not follow from the rows."""
     for part, write in _WRITERS:
         if getattr(changes, part):
             try:
                 await write(connection, changes)
             except asyncpg.UniqueViolationError as twice:
-                raise contradiction(f"something in {part} is there already ({twice.detail})") from twice
+                raise _there_already(part, twice) from twice
 
 
-async def _new_jobs(connection: Connection, changes: Changes) -> None:
-    next_ordinal = await connection.fetchval("select coalesce(max(ordinal) + 1, 0) from jobs")
-    jobs = list(enumerate(changes.new_jobs.values(), next_ordinal))  # in the order of the chain, as they were folded
+async def count_jobs(connection: Connection) -> int:
+    """The ordinal of the next one. Reads the whole table while a first backfill does without the index."""
+    return int(await connection.fetchval("select coalesce(max(ordinal) + 1, 0) from jobs"))
+
+
+async def write_new_jobs(connection: Connection, new_jobs: Iterable[NewJob], ordinal: int) -> None:
+    """Jobs in the order of the chain, of one block or of many. Raises Retryable for one that is there already."""
+    jobs = list(enumerate(new_jobs, ordinal))
     moved = [(ordinal, job) for ordinal, job in jobs if job.state != OPEN]
     if len(moved) < len(jobs):
         posted = jobs if not moved else [(ordinal, job) for ordinal, job in jobs if job.state == OPEN]
@@ -77,7 +83,14 @@ async def _new_jobs(connection: Connection, changes: Changes) -> None:
 
 async def _copy_jobs(connection: Connection, lines: bytes, columns: Sequence[str]) -> None:
     # A view, because asyncpg takes bytes for a path, and reads files in a thread.
-    await connection.copy_to_table("jobs", source=memoryview(lines), columns=columns, format="text")
+    try:
+        await connection.copy_to_table("jobs", source=memoryview(lines), columns=columns, format="text")
+    except asyncpg.UniqueViolationError as twice:
+        raise _there_already("new_jobs", twice) from twice
+
+
+def _there_already(part: str, twice: asyncpg.UniqueViolationError) -> Contradiction:
+    return contradiction(f"something in {part} is there already ({twice.detail})")
 
 
 async def _jobs(connection: Connection, changes: Changes) -> None:
@@ -246,7 +259,6 @@ async def _allowlist(connection: Connection, changes: Changes) -> None:
 
 # New rows before the patches that may meet them in a constraint.
 _WRITERS: Final[tuple[tuple[str, Callable[[Connection, Changes], Awaitable[None]]], ...]] = (
-    ("new_jobs", _new_jobs),
     ("jobs", _jobs),
     ("new_providers", _new_providers),
     ("providers", _providers),
@@ -284,12 +296,12 @@ def _all_found(done: str, wanted: int, table: str) -> None:
 
 async def drop_job_indexes(connection: Connection) -> None:
     """For an empty table that nobody may read yet. Whoever does this builds them again before anyone may."""
-    await connection.execute("select drop_job_indexes(), drop_owner_indexes()")
+    await connection.execute("select drop_job_indexes(), drop_owner_indexes(), drop_ordinal_index()")
 
 
 async def build_job_indexes(connection: Connection) -> None:
     """Build those that are missing; costs next to nothing when none is."""
-    await connection.execute("select build_job_indexes(), build_owner_indexes()")
+    await connection.execute("select build_job_indexes(), build_owner_indexes(), build_ordinal_index()")
 
 
 # Expired jobs: an open one past its `expires_at` stands in the table as the registry tells it, ended, because of 5.

@@ -1,8 +1,8 @@
 """Taking blocks back: which blocks were indexed, and the rows as they were before each.
 
-The rows are saved by triggers (see the migration) while `svc.journal_block` is set. `index_blocks` holds an unbroken
-run of blocks that ends at the index's position; all but its lowest are journaled, so the index can go back to any
-of them, and no further.
+The rows are saved by triggers (see the migration) while `svc.journal_block` is set; a new job's `posted_block` says
+enough. `index_blocks` holds an unbroken run of blocks that ends at the index's position; all but its lowest are
+journaled, so the index can go back to any of them, and no further.
 """
 
 from collections.abc import Sequence
@@ -77,8 +77,10 @@ async def kept_blocks(connection: Connection, upto: int, count: int) -> list[Kep
 
 async def undo_above(connection: Connection, block_number: int) -> None:
     """Put every row back to what it was at `block_number`, a block of the run."""
+    await connection.execute("delete from jobs where posted_block > $1", block_number)
     for table, key in UNDOABLE.items():
         columns = ", ".join(key)
+        kept = " and r.posted_block <= $2" if table == "jobs" else ""
         # The names are this module's own constants.
         await connection.execute(
             f"delete from {table} where ({columns}) in ("
@@ -93,7 +95,7 @@ async def undo_above(connection: Connection, block_number: int) -> None:
             f"insert into {table} select r.* from ("
             " select distinct on (key) old_row from undo_journal"
             " where table_name = $1 and block_number > $2 order by key, seq) j,"
-            f" jsonb_populate_record(null::{table}, j.old_row) r where j.old_row is not null",
+            f" jsonb_populate_record(null::{table}, j.old_row) r where j.old_row is not null{kept}",
             table,
             block_number,
         )
