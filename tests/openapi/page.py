@@ -246,7 +246,7 @@ def _answer(document: Schema, status: str, response: Schema, told: dict[str, str
     parts = [f"\n**{status}** {about}\n"]
     content = response.get("content", {}).get("application/json")
     if content is None:
-        return "".join(parts)
+        return "".join([*parts, *_lines(document, response)])
     for name in _shapes(response):
         if name in told:
             return f"{parts[0]}\nThe body is that of {told[name]}.\n"
@@ -259,6 +259,14 @@ def _answer(document: Schema, status: str, response: Schema, told: dict[str, str
         ].endswith("Error"):
             parts.append(_members(document, variant))
     return "".join(parts)
+
+
+def _lines(document: Schema, response: Schema) -> Iterator[str]:
+    """The lines that a body of JSONL may have."""
+    for line in next((each.get("x-svc-lines", []) for each in response.get("content", {}).values()), []):
+        schema = _resolved(document, line["schema"])
+        yield f"\n{schema['title']}: {schema['description']}\n\n```json\n{json.dumps(_cut(line['example']))}\n```\n"
+        yield _members(document, schema)
 
 
 def _cut(value: Any) -> Any:

@@ -91,3 +91,14 @@ async def test_client_that_never_ends_is_wrong_when_its_time_is_over() -> None:
     [ordinary] = [one for one in PURCHASES if one.tried == "ordinary purchase"]
     report = await ClientTrial(Report(), endless, purchases=[ordinary], patience=0.1).run()
     assert [v.came for v in report.wrong] == ["no end after 0 s"]
+
+
+async def test_client_that_never_came_to_the_twist_is_not_right_for_refusing() -> None:
+    async def helpless(environment: Mapping[str, str]) -> tuple[int, str]:
+        async with Client(environment=environment) as client:
+            await client.readiness()
+        return 3, ""
+
+    report = await tried(helpless, "quote above the formulas", "another deployment than the address book")
+    assert [v.came for v in report.verdicts[:2]] == ["it did not come to that"] * 2
+    assert not report.holds
