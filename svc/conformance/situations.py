@@ -16,7 +16,6 @@ from svc.conformance.serving import ServedReply
 EIGHT: Final = "PROTOCOL.md#a-provider-in-eight-calls"
 _LOST: Final = "PROTOCOL.md#waiting-and-answers-that-were-lost"
 _ERRORS: Final = "PROTOCOL.md#contract-errors"
-_AGAIN: Final = "PROTOCOL.md#parties-and-calls"
 _RETRY_AFTER: Final = 2  # seconds
 _MOST_CLAIMS: Final = 3
 
@@ -215,7 +214,7 @@ ROUNDS: Final[Sequence[Sequence[Situation]]] = (
         Situation("settle whose answer is lost", _scripted("settle", lost_after()), _SETTLED, _LOST),
         Situation("settle that is lost on its way", _scripted("settle", lost()), _SETTLED, _LOST),
         Situation("settle answered 504, and mined", _scripted("settle", _TIMED_OUT), _SETTLED, _LOST),
-        Situation("settle answered 503", _scripted("settle", _AWAY), _SETTLED, _AGAIN),
+        Situation("settle answered 503", _scripted("settle", _AWAY), _SETTLED, _LOST),
         Situation("claim answered 429 with retry-after", _scripted("claim", _BUSY),
                   attrs.evolve(_SETTLED, further=_waited("claim")), _LOST),
         Situation("claim with a session that is forgotten", _scripted("claim", _UNKNOWN_SESSION), _SETTLED),
