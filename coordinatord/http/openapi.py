@@ -258,9 +258,15 @@ def _responses(route: Route, components: Components) -> Schema:
 
 
 def _bytes(reply: Reply, components: Components) -> Schema:
-    """A body that is no JSON; what each of its lines is, where it is JSONL, is for readers who know the member."""
-    lines = [{"schema": components.of(line), "example": components.example(line, NOTHING)} for line in reply.lines]
-    return {"schema": {"type": "string", "format": "binary"}, **({"x-svc-lines": lines} if lines else {})}
+    """A body that is no JSON, with the shapes of its lines where it may be JSONL."""
+    schema: Schema = {"type": "string", "format": "binary"}
+    if not reply.lines:
+        return {"schema": schema}
+    each = {"description": "each line of a file of lines", "anyOf": [components.of(line) for line in reply.lines]}
+    return {
+        "schema": {**schema, "contentSchema": each},
+        "x-svc-lines": [components.example(line, NOTHING) for line in reply.lines],
+    }
 
 
 def _said_of(replies: Sequence[Reply]) -> str:

@@ -263,10 +263,12 @@ def _answer(document: Schema, status: str, response: Schema, told: dict[str, str
 
 def _lines(document: Schema, response: Schema) -> Iterator[str]:
     """The lines that a body of JSONL may have."""
-    for line in next((each.get("x-svc-lines", []) for each in response.get("content", {}).values()), []):
-        schema = _resolved(document, line["schema"])
-        yield f"\n{schema['title']}: {schema['description']}\n\n```json\n{json.dumps(_cut(line['example']))}\n```\n"
-        yield _members(document, schema)
+    body = next(iter(response.get("content", {}).values()), {})
+    schemas = body.get("schema", {}).get("contentSchema", {}).get("anyOf", [])
+    for schema, example in zip(schemas, body.get("x-svc-lines", []), strict=True):
+        line = _resolved(document, schema)
+        yield f"\n{line['title']}: {line['description']}\n\n```json\n{json.dumps(_cut(example))}\n```\n"
+        yield _members(document, line)
 
 
 def _cut(value: Any) -> Any:

@@ -187,7 +187,7 @@ async def client(
     """
     if not command:
         raise Refused("a client is tried by running it: name its command after --")
-    buy, buy_open = _bought_by(command), _bought_by(shlex.split(open_command)) if open_command else None
+    buy, buy_open = bought_by(command), bought_by(shlex.split(open_command)) if open_command else None
     output.say(f"{len(PURCHASES)} markets, {at_once} runs at a time")
     return await ClientTrial(report, buy, buy_open, model, patience, at_once).run()
 
@@ -240,7 +240,7 @@ def _told(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in _OF_A_MARKET} | dict(environment)
 
 
-def _bought_by(command: Sequence[str]) -> Buy:
+def bought_by(command: Sequence[str]) -> Buy:
     async def buy(environment: Mapping[str, str]) -> tuple[int, str]:
         try:
             ran = await anyio.run_process(list(command), env=_told(environment), check=False, stderr=_STDERR)

@@ -2,12 +2,14 @@
 break a promise each."""
 
 import json
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 import anyio
 import pytest
 
+from svc.cli.commands.conformance import bought_by
 from svc.client import Client
 from svc.conformance.client import Buy, ClientTrial
 from svc.conformance.twists import PURCHASES
@@ -102,3 +104,11 @@ async def test_client_that_never_came_to_the_twist_is_not_right_for_refusing() -
     report = await tried(helpless, "quote above the formulas", "another deployment than the address book")
     assert [v.came for v in report.verdicts[:2]] == ["it did not come to that"] * 2
     assert not report.holds
+
+
+async def test_program_hears_of_no_market_but_the_one_that_it_is_tried_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SVC_RPC_URL", "SVC_PROFILE", "SVC_ADDRESSES", "SVC_WALLET_KEY", "SVC_BOX_KEY"):
+        monkeypatch.setenv(name, "the caller's")
+    show = "import os; print(*(f'{name}={os.environ[name]}' for name in sorted(os.environ) if name[:4] == 'SVC_'))"
+    told = await bought_by([sys.executable, "-c", show])({"SVC_ADDRESSES": "{}", "SVC_WALLET_KEY": "0x01"})
+    assert told == (0, "SVC_ADDRESSES={} SVC_BOX_KEY=the caller's SVC_WALLET_KEY=0x01\n")
