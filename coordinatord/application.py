@@ -8,7 +8,7 @@ from coordinatord.batches.batches import BatchService
 from coordinatord.batches.plan import Plans
 from coordinatord.batches.routes import BatchRoutes
 from coordinatord.book.polls import Funding, Polls, no_custody
-from coordinatord.book.reads import IndexReads, PostedJobs
+from coordinatord.book.reads import IndexReads, MarketWindows, PostedJobs
 from coordinatord.book.routes import BookRoutes, ModelRoutes, ProviderRoutes
 from coordinatord.chain.logs import Decoder
 from coordinatord.chain.registries import AskRegistry, JobRegistry, PaymentToken, ProviderRegistry
@@ -123,6 +123,7 @@ def compose(
         ready_lag_blocks=config.ready_lag_blocks,
         role=dependencies.role,
     )
+    windows = MarketWindows(reads.lists, readiness.is_ready)
     sessions = SessionService(domains, database, providers, SessionCache(database))
     uploads = Uploads(database, config.file_retention_seconds)
     budgets = relaying.budgets
@@ -136,6 +137,7 @@ def compose(
         containers=containers,
         uploads=uploads,
         relaying=relaying,
+        windows=windows,
         clock=system_clock,
     )
     ops = Ops(
@@ -163,8 +165,9 @@ def compose(
     )
     endings = Endings(database, jobs, config.getlogs_cap)
     cancels = Cancels(domains, jobs, posted, budgets, endings, relaying, system_clock)
+    deployment = DeploymentReads(book, jobs, windows, config.block_time_ms, config.gateway_url)
     endpoints = Endpoints(
-        system=SystemRoutes(readiness, DeploymentReads(book, jobs, config.block_time_ms, config.gateway_url), stopping),
+        system=SystemRoutes(readiness, deployment, stopping),
         handshake=SessionRoutes(sessions, book.chain_id),
         models=ModelRoutes(reads),
         jobs=OrderRoutes(book, submissions, cancels, reads),

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import attrs
 
+from common.wire.market import ENDPOINT_KEYWORD
 from coordinatord.market.terms import MarketTerms
 from coordinatord.market.terms import ModelTerms as TradedModel
 from devnet.accounts import Cast
@@ -89,7 +90,9 @@ def terms_of_trade(cast: Cast, token: str) -> MarketTerms:
         point_price=POINT_PRICE,
         slas=SLA_SECONDS,
         relayers=tuple(relayer.address for relayer in cast.with_role("relayer")),
-        models=tuple(
-            TradedModel(m.model_id, m.name, m.owned_by, json.dumps(m.parameters, separators=(",", ":"))) for m in MODELS
-        ),
+        models=tuple(TradedModel(m.model_id, m.name, m.owned_by, _published(m)) for m in MODELS),
     )
+
+
+def _published(model: CatalogueModel) -> str:
+    return json.dumps({ENDPOINT_KEYWORD: model.endpoint, **model.parameters}, separators=(",", ":"))

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Generic, Literal
 
 from common.wire.shapes import Bytes32, Digits, N, Shape, said
 from common.wire.states import BATCH_STATUS, ENDED_BATCH, BatchStatus
-from common.wire.worked_order import BATCH_ID
+from common.wire.worked_order import BATCH_ID, JOB
 
 
 class BatchError(Shape, frozen=True):
@@ -112,10 +112,19 @@ class PlanShape(Shape, Generic[N], frozen=True):
     plan: tuple[PlannedModelShape[N], ...]
 
 
+LineId = Annotated[
+    str,
+    said("`batch_req_`, the batch's id, `_` and the line's number in the input file", f"batch_req_{BATCH_ID}_1"),
+]
+CustomId = Annotated[None, said("null: it travels sealed, in the envelope", None)]
+
+
 class OutputDetails(Shape, Generic[N], frozen=True):
+    """The job of a line that settled."""
+
     job_id: Bytes32
     result_cid: str
-    provider: int
+    provider: Annotated[int, said("id of the provider that settled the job", 2)]
     rate_in: N
     rate_out: N
     completion_tok: int
@@ -124,36 +133,40 @@ class OutputDetails(Shape, Generic[N], frozen=True):
 class LineResponse(Shape, frozen=True):
     """`body` is null: the result is sealed to its owner, and fetched by its CID."""
 
-    status_code: int
-    request_id: str
-    body: None
+    status_code: Annotated[int, said("200: the job settled", 200)]
+    request_id: Annotated[str, said("id of the job again", JOB)]
+    body: Annotated[None, said("null: the result is sealed; fetch `svc.result_cid`", None)]
 
 
 class OutputLine(Shape, Generic[N], frozen=True):
     """A line of a batch's output file: one settled job. `custom_id` travels sealed: the coordinator never sees it."""
 
-    id: str
-    custom_id: None
-    response: LineResponse
-    error: None
+    id: LineId
+    custom_id: CustomId
+    response: Annotated[LineResponse, said("in the shape of an answer, without its body")]
+    error: Annotated[None, said("null: the job settled", None)]
     svc: OutputDetails[N]
 
 
 class LineError(Shape, frozen=True):
-    code: str
-    message: str
+    """Why a line did not end in a settled job."""
+
+    code: Annotated[str, said("the error's name: branch on it", "provider_fail")]
+    message: Annotated[str, said("sentence for a person; may change at any time", "the provider failed the job")]
 
 
 class ErrorDetails(Shape, frozen=True):
-    job_id: Bytes32 | None
-    line: int
+    """Where the line stands, and its job where it became one."""
+
+    job_id: Annotated[Bytes32 | None, said("id of the job; null where the line never was one", "0x" + "0a" * 32)]
+    line: Annotated[int, said("number of the line in the input file, from 1, blank lines counted", 2)]
 
 
 class ErrorLine(Shape, frozen=True):
     """A line of a batch's error file: one line that did not end in a settled job."""
 
-    id: str
-    custom_id: None
-    response: None
+    id: LineId
+    custom_id: CustomId
+    response: Annotated[None, said("null: there is no result", None)]
     error: LineError
     svc: ErrorDetails

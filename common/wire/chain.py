@@ -69,9 +69,10 @@ class DeploymentFields(Shape, Generic[N], frozen=True):
     head_block: N
     block_time_ms: int
     fee_bps: int
+    windows: Omittable[tuple[int, ...]] = None
 
 
-class DeploymentShape(DeploymentFields[Digits], frozen=True):
+class DeploymentShape(DeploymentFields[Digits], frozen=True, kw_only=True):
     """The deployment, and the chain as the coordinator's node sees it now."""
 
     gas_fee: Digits

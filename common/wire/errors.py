@@ -240,7 +240,10 @@ LINE_ERRORS: Final[Mapping[str, tuple[str, str]]] = {
     "order_expired": ("`expires_at` had passed when the line was processed", "sign a later one"),
     "expiry_too_far": ("`expires_at` was more than a day ahead then", "sign an earlier one"),
     "sla_too_long": ("`sla_secs` is above 86400", "sign a shorter window"),
-    "insufficient_payment": ("`amount` was not cap + fee + gas_fee then", "pay what a new quote says"),
+    "insufficient_payment": (
+        "`amount` was not exactly cap + fee + gas_fee then: less, or more",
+        "pay what a new quote says",
+    ),
     "invalid_model": ("`model_id` was no enabled model then", "order another"),
     "duplicate_job_id": ("another line is the same order", "nothing: the other line counts"),
     "cancelled": ("the batch was cancelled before the post, or the owner cancelled the job", "order again"),
@@ -273,10 +276,17 @@ CONTRACT_ERRORS: Final = (
         ("DuplicateJob",), "post", "this owner has posted this `c`", "it is there; for another job seal anew"
     ),
     ContractError(
-        ("ModelNotEnabled", "SlaNotAllowed"),
+        ("ModelNotEnabled",),
         "post",
-        "the market does not take the model, or the window",
-        "choose another",
+        "the market does not take the model; POST /v1/jobs mostly says so by 400 with `param` `model_id` and no code,"
+        " a batch by `invalid_model`",
+        "take one that is `enabled` (GET /v1/models)",
+    ),
+    ContractError(
+        ("SlaNotAllowed",),
+        "post",
+        "the market does not take the window; POST /v1/jobs mostly says so by 400 with `param` `sla_secs` and no code",
+        "take one of `windows` (GET /evm/chain)",
     ),
     ContractError(
         ("OrderExpired", "ExpiryTooFar"), "post", "`expiresAt` is past, or more than a day ahead", "sign anew"

@@ -1,11 +1,14 @@
 """Shapes of the market: the catalogue, providers, asks, floors, the allowlist, and quotes."""
 
 import enum
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 
 from common.wire.shapes import Address, Bytes32, Digits, HexBytes, N, Omittable, Shape, said
 from common.wire.states import meanings
 from common.wire.words import WORDS
+
+ENDPOINT_KEYWORD: Final = "x-svc-endpoint"
+"""Annotation of a model's published schema: the registry has no other place for it."""
 
 Zero = TypeVar("Zero")  # the coordinator promises "0"; clients read a number and check it
 
@@ -16,6 +19,14 @@ class ModelDetails(Shape, Generic[N], frozen=True):
     model_id: N
     enabled: bool
     params_schema: Omittable[dict[str, Any]] = None
+    endpoint: Annotated[
+        Omittable[str],
+        said(
+            "OpenAI route whose requests and answers the model's `input` and `output` are like, as the admin published"
+            f" it in `{ENDPOINT_KEYWORD}` of the schema; absent where none is published",
+            "/v1/responses",
+        ),
+    ] = None
 
 
 class ModelFields(Shape, Generic[N], frozen=True):

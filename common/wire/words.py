@@ -110,6 +110,11 @@ WORDS: Final[Mapping[str, Word]] = {
     "gas_price": Word("current price of gas, in wei", "1000000000"),
     "head_block": Word("newest block that the coordinator's node has", "45"),
     "block_time_ms": Word("how often the coordinator looks at the chain, in milliseconds", 2000),
+    "windows": Word(
+        "windows that the market takes, in seconds: an order's `sla_secs` must be one of them; absent while the index"
+        " is not ready",
+        [3600, 86400],
+    ),
     "gateway_url": Word(
         "address of a gateway for containers and results, as {gateway}/ipfs/{cid}; absent where none is told",
         "https://gateway.example",

@@ -21,7 +21,11 @@ def model_as_of(row: ModelRow, block: int) -> market.ModelAsOf:
 
 def _model_details(row: ModelRow) -> market.ModelDetails[Digits]:
     schema = published_json(row.params_schema.encode())
-    return market.ModelDetails(str(row.model_id), row.enabled, schema if isinstance(schema, dict) else OMITTED)
+    if not isinstance(schema, dict):
+        return market.ModelDetails(str(row.model_id), row.enabled, OMITTED, OMITTED)
+    endpoint = schema.get(market.ENDPOINT_KEYWORD)
+    told = endpoint if isinstance(endpoint, str) and endpoint else OMITTED
+    return market.ModelDetails(str(row.model_id), row.enabled, schema, told)
 
 
 def _provider_fields(row: ProviderRow) -> dict[str, Any]:

@@ -56,6 +56,24 @@ class IndexReads:
         )
 
 
+@attrs.frozen(slots=True)
+class MarketWindows:
+    """Windows that the market takes, as far as the index is ready to tell: `is_ready` says whether it is."""
+
+    index: IndexSource[Database]
+    is_ready: Callable[[], Awaitable[bool]]
+
+    async def read(self) -> tuple[int, ...] | None:
+        """In seconds, the shortest first. None, and no error, where they are not known: nothing waits for them."""
+        if not await self.is_ready():
+            return None
+        try:
+            _, windows = await self.index.read(registries_sql.read_windows)
+        except Retryable:
+            return None
+        return windows
+
+
 def _by_key(
     read: Callable[[PreparedConnection, list[K]], Awaitable[tuple[Snapshot, dict[K, V]]]],
 ) -> Callable[[IndexSource[PreparedConnection], list[K]], Awaitable[dict[K, IndexRead[V]]]]:

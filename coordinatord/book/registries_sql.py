@@ -63,6 +63,15 @@ async def read_floors(
     return snapshot_of(rows), [FloorRow(*row[:4]) for row in rows if row["model_id"] is not None]
 
 
+async def read_windows(database: Database) -> tuple[Snapshot, tuple[int, ...]]:
+    """Windows that orders may have, in seconds, the shortest first: the registry tells of one at a time only."""
+    async with database.connection_for_lists() as connection:
+        rows = await connection.fetch(
+            f"select s.sla_secs, {COLUMNS} from index_position p left join slas s on s.allowed order by s.sla_secs"
+        )
+    return snapshot_of(rows), tuple(row["sla_secs"] for row in rows if row["sla_secs"] is not None)
+
+
 @attrs.frozen(slots=True)
 class ProviderRow:
     provider_id: int

@@ -7,8 +7,10 @@ from urllib.parse import quote
 import attrs
 
 from common.refusal import Refused
+from common.wire.batches import ErrorLine, OutputLine
 from common.wire.fields import Schema, Text, read_object
 from common.wire.files import File, FileDetails, Purpose
+from common.wire.shapes import Digits
 from common.wire.worked_order import FILE_ID
 from coordinatord.base.errors import NoSuchObject
 from coordinatord.files.files import ExpiresAfter, FileStore
@@ -40,6 +42,7 @@ _PARTS: Final[dict[str, Schema]] = {
 }
 _OCTETS: Final = "application/octet-stream"
 _JSONL: Final = "application/jsonl"
+_LINES: Final = (OutputLine[Digits], ErrorLine)
 
 
 @attrs.frozen(slots=True)
@@ -94,7 +97,9 @@ class FileRoutes:
                 tag="Files",
                 about="Read a file's bytes, or one range of them",
                 details=(
-                    "`range` takes one range of bytes; with `if-range` and another etag the whole file is the answer."
+                    "A batch's output file has an `OutputLine` for each job that settled, its error file an `ErrorLine`"
+                    " for each other line of the input, all JSONL. `range` takes one range of bytes; with `if-range`"
+                    " and another etag the whole file is the answer."
                 ),
                 handler=self.content,
                 segments=_ID,
@@ -104,7 +109,7 @@ class FileRoutes:
                 },
                 session=True,
                 replies=(
-                    Reply(200, media=(_OCTETS, _JSONL), about="The bytes", headers=("etag",)),
+                    Reply(200, media=(_OCTETS, _JSONL), lines=_LINES, about="The bytes", headers=("etag",)),
                     Reply(206, media=(_OCTETS, _JSONL), about="The range", headers=("etag", "content-range")),
                     Reply(401, "invalid_session"),
                     Reply(404),

@@ -110,7 +110,9 @@ def openapi_route(routes: Sequence[Route]) -> Route:
 
 
 def describe(routes: Sequence[Route]) -> Schema:
-    answered = {reply.shape for route in routes for reply in route.replies if reply.shape is not None} | {Error}
+    replies = [reply for route in routes for reply in route.replies]
+    answered = {reply.shape for reply in replies if reply.shape is not None} | {Error}
+    answered |= {line for reply in replies for line in reply.lines}
     components = Components(sorted(answered, key=name_of))
     paths: Schema = defaultdict(dict)
     for route in routes:
@@ -238,7 +240,7 @@ def _responses(route: Route, components: Components) -> Schema:
                 "examples": {name: {"value": value} for name, value in examples.items()},
             }
         }
-        media = {kind: {"schema": {"type": "string", "format": "binary"}} for reply in several for kind in reply.media}
+        media = {kind: _bytes(reply, components) for reply in several for kind in reply.media}
         responses[str(status)] = {
             "description": _said_of(several),
             "headers": _headers_of(route, status, several),
@@ -253,6 +255,18 @@ def _responses(route: Route, components: Components) -> Schema:
         ]
         responses["304"] = {"description": "The index has not moved since `if-none-match`.", "headers": _headers(names)}
     return responses
+
+
+def _bytes(reply: Reply, components: Components) -> Schema:
+    """A body that is no JSON, with the shapes of its lines where it may be JSONL."""
+    schema: Schema = {"type": "string", "format": "binary"}
+    if not reply.lines:
+        return {"schema": schema}
+    each = {"description": "each line of a file of lines", "anyOf": [components.of(line) for line in reply.lines]}
+    return {
+        "schema": {**schema, "contentSchema": each},
+        "x-svc-lines": [components.example(line, NOTHING) for line in reply.lines],
+    }
 
 
 def _said_of(replies: Sequence[Reply]) -> str:

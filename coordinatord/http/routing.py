@@ -97,12 +97,14 @@ class Reply:
 
     `code` tells errors of one status apart: a code or, for an error without one, its type. `shape` is a body of its
     own, `about` the sentence on it, `example` where its example differs from what its members make up. `media` are the
-    types of a body that is no JSON; `headers` those that this answer alone has."""
+    types of a body that is no JSON, `lines` the shapes of the lines of one that is JSONL; `headers` those that this
+    answer alone has."""
 
     status: int
     code: str | None = None
     shape: Any = None
     media: tuple[str, ...] = ()
+    lines: tuple[Any, ...] = ()
     about: str = ""
     example: Any = attrs.field(default=NOTHING, hash=False)
     headers: tuple[str, ...] = ()

@@ -185,8 +185,17 @@ UNKNOWN_UPLOAD: Final = _fault(
 )
 WRONG_UPLOAD: Final = _fault("the upload does not reproduce c", "container_cid", "commitment_mismatch")
 MODEL_NOT_ENABLED: Final = _fault("model_id must be an enabled model", "model_id", line_code="invalid_model")
-SLA_NOT_ALLOWED: Final = _fault("sla_secs must be a window that the chain allows", "sla_secs")
+SLA_NOT_ALLOWED: Final = _fault("sla_secs must be one of `windows` of GET /evm/chain", "sla_secs")
 PAYER_HAS_CODE: Final = _fault("owner has contract code; pay from an account without code", "owner", "payer_has_code")
+
+
+def sla_not_allowed(windows: Sequence[int] | None) -> Fault:
+    """The refusal of a window, with those that the market takes where they are known."""
+    if not windows:
+        return SLA_NOT_ALLOWED
+    named = ", ".join(map(str, windows))
+    message = f"sla_secs must be a window that the market takes: one of {named} (`windows` of GET /evm/chain)"
+    return attrs.evolve(SLA_NOT_ALLOWED, message=message)
 
 
 S = TypeVar("S")

@@ -16,11 +16,13 @@ from coordinatord.base.clock import Clock
 from coordinatord.base.errors import WouldRefuse
 from coordinatord.book import candidates_sql
 from coordinatord.book.candidates_sql import Demand, LiveAsk
+from coordinatord.book.reads import MarketWindows
 from coordinatord.chain.registries import JobRegistry
 from coordinatord.database.connections import Database
 from coordinatord.files.files import Uploads
 from coordinatord.files.sql import FileRow
 from coordinatord.orders.judgement import (
+    SLA_NOT_ALLOWED,
     UNKNOWN_UPLOAD,
     WRONG_AMOUNT,
     MarketProbe,
@@ -32,6 +34,7 @@ from coordinatord.orders.judgement import (
     order_checks,
     payment_checks,
     require,
+    sla_not_allowed,
     submission_of,
     upload_check,
 )
@@ -115,6 +118,7 @@ class Submissions:
     containers: Containers
     uploads: Uploads
     relaying: Relaying
+    windows: MarketWindows
     clock: Clock
 
     async def submit(self, body: MarketProbe | OrderBody) -> SubmitOutcome:
@@ -142,7 +146,11 @@ class Submissions:
         upload = await self._check_container(paid)
         trial = self.registry.would_accept(paid.calldata(_ANY_CID), self.relayer)
         facts = await ask_chain(self.registry, token, [paid], trial=trial)
-        require(paid, facts.check)
+        [fault] = judge([paid], [facts.check])
+        if fault is SLA_NOT_ALLOWED:
+            fault = sla_not_allowed(await self.windows.read())
+        if fault is not None:
+            raise fault.refused()
         if facts.refusal is not None:
             name = decode_error(facts.refusal.data)
             require_role(name)

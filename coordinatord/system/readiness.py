@@ -11,6 +11,7 @@ from common.address_book import AddressBook
 from common.quotes import Terms
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
+from coordinatord.book.reads import MarketWindows
 from coordinatord.chain.registries import JobRegistry, read_terms
 from coordinatord.chain.rpc import Reverted, Rpc, RpcCall, View, decode_result, decoded, quantity, read_many
 from coordinatord.chain.rpc_errors import RpcError
@@ -125,24 +126,27 @@ class ChainNow:
     gas_price: int
     head_block: int
     terms: Terms
+    windows: tuple[int, ...] | None = None
 
 
 @attrs.frozen(slots=True)
 class DeploymentReads:
     book: AddressBook
     registry: JobRegistry
+    windows: MarketWindows
     block_time_ms: int
     gateway_url: str | None = None
 
     async def now(self) -> ChainNow:
-        """One request to the node; Retryable `config_read` when it answers with an error."""
+        """One request to the node; Retryable `config_read` when it answers with an error. The index is asked for the
+        windows, which are no reason to fail."""
         fees_view = attrs.evolve(self.registry.fees_view(), code="config_read")
         calls: list[View | RpcCall] = [RpcCall("eth_gasPrice"), RpcCall("eth_blockNumber"), fees_view]
         gas_price, head, fees = await read_many(self.registry.rpc, calls, "config_read")
         if isinstance(fees, Reverted):
             raise Retryable("relay_unavailable", "the job registry does not tell its fees", "config_read")
         terms = decoded(fees, read_terms, "config_read")
-        return ChainNow(_number(gas_price), _number(head), terms)
+        return ChainNow(_number(gas_price), _number(head), terms, await self.windows.read())
 
 
 def _number(answer: bytes | Reverted) -> int:

@@ -58,6 +58,7 @@ def deployment_body(reads: DeploymentReads, now: ChainNow) -> chain.DeploymentSh
         block_time_ms=reads.block_time_ms,
         fee_bps=now.terms.fee_bps,
         gas_fee=str(now.terms.gas_fee),
+        windows=now.windows if now.windows is not None else OMITTED,
         gateway_url=reads.gateway_url if reads.gateway_url is not None else OMITTED,
     )
 
@@ -116,7 +117,8 @@ class SystemRoutes:
                 about="Read the deployment, its fees, and the chain as the node sees it now",
                 details=(
                     "Chain id, contracts and the payment token: compare them with an address book that you trust, for"
-                    " you are about to sign for them. `fee_bps` and `gas_fee` are those of a job that is posted now."
+                    " you are about to sign for them. `fee_bps` and `gas_fee` are those of a job that is posted now,"
+                    " `windows` those that its `sla_secs` must be one of."
                 ),
                 handler=self.chain,
                 replies=(

@@ -16,7 +16,7 @@ import anyio
 import attrs
 
 from common.scalars import hex_of
-from svc.conformance.client_market import ClientMarket
+from svc.conformance.client_market import ClientMarket, Twist
 from svc.conformance.serving import serving
 from svc.conformance.twists import PURCHASES, Purchase
 from svc.conformance.verdicts import Report
@@ -61,11 +61,13 @@ class ClientTrial:
                 if (buy := self.buy_open if purchase.open_bid else self.buy) is not None:
                     tasks.start_soon(one, purchase, buy)
         for purchase in self.purchases:
-            if purchase.tried in found:
-                wrong = found[purchase.tried][1]
-                self.report.judge("purchases", purchase.tried, purchase.said, wrong, purchase.page)
-            else:
+            market, wrong = found.get(purchase.tried, (None, None))
+            if market is None:
                 self.report.leave("purchases", purchase.tried, "no command for open bids", purchase.page)
+            elif wrong is None and not market.met and purchase.twist != Twist():
+                self.report.leave("purchases", purchase.tried, "it did not come to that", purchase.page)
+            else:
+                self.report.judge("purchases", purchase.tried, purchase.said, wrong, purchase.page)
         for promise, expected, page in _PROMISES:
             faults = [fault for market, _ in found.values() for fault in market.faults.get(promise, [])]
             if not faults and not any(market.submissions for market, _ in found.values()):

@@ -33,6 +33,7 @@ from svc.conformance.serving import ServedReply, ServedRequest
 
 PROVIDER: Final = 7
 RATE_IN, RATE_OUT = 100_000, 200_000
+_SOON: Final = 0.3
 _TX: Final = "0x" + "ab" * 32
 _UINTS: Final = {"model_id": 32, "sla_secs": 32, "rate_in": 128, "rate_out": 128, "units_in": 32, "units_out": 32,
                  "designated": 32, "expires_at": 64}  # fmt: skip
@@ -53,8 +54,13 @@ class Twist:
     result: Callable[["ClientMarket", str, bytes], bytes] | None = None
     unseen: int = 0  # reads of the job that answer 404, as an index that is behind does
     unstored: int = 0  # reads of the result that answer 404
-    lasts: float = 0.3  # seconds from the post to the end
+    lasts: float = _SOON  # seconds from the post to the end
     fails: bool = False
+
+    @property
+    def is_of_reads(self) -> bool:
+        """Whether who reads the job has met it."""
+        return self.fails or self.unseen > 0 or self.lasts > _SOON
 
 
 @attrs.define
@@ -71,6 +77,7 @@ class ClientMarket(ScriptedMarket):
     reads: list[float] = attrs.field(factory=list)
     sealed_results: dict[str, bytes] = attrs.field(factory=dict)
     result_keys: dict[str, PublicKey] = attrs.field(factory=dict)
+    met: bool = False  # the client has come to what is otherwise here
     _result_reads: int = 0
 
     async def handle(self, request: ServedRequest) -> ServedReply:
@@ -81,8 +88,7 @@ class ClientMarket(ScriptedMarket):
         if route == "GET /evm/chain":
             return self._twisted(self.twist.chain, self.deployment())
         if route == "GET /key" and self.twist.key is not None:
-            plain = self.public(request)
-            return self.told(self.twist.key(self, _fields(plain)))
+            return self._twisted(self.twist.key, _fields(self.public(request)))
         if (plain := self.public(request)) is not None:
             return plain
         if found := re.fullmatch(r"GET /(v1|evm)/jobs/(0x[0-9a-fA-F]{64})", route):
@@ -109,7 +115,13 @@ class ClientMarket(ScriptedMarket):
         return error(404, "not_found")
 
     def _twisted(self, spoil: Spoil | None, body: Body, status: int = 200) -> ServedReply:
-        return self.told(body if spoil is None else spoil(self, body), status)
+        return self.told(self._spoiled(spoil, body), status)
+
+    def _spoiled(self, spoil: Spoil | None, body: Body) -> Body:
+        if spoil is None:
+            return body
+        self.met = True
+        return spoil(self, body)
 
     # --- orders -------------------------------------------------------------------------------------------
 
@@ -124,6 +136,7 @@ class ClientMarket(ScriptedMarket):
         if "auth_sig" not in body:
             return self._quoted(order, body, 402)
         self.submissions.append(body)
+        self.met |= bool(self.twist.submission)
         return await self.answered("submit", None, body, lambda: self._submitted(order, body))
 
     def __attrs_post_init__(self) -> None:
@@ -163,7 +176,7 @@ class ClientMarket(ScriptedMarket):
 
     def _quoted(self, order: Order, body: Body, status: int) -> ServedReply:
         quote = self._quote(order, body)
-        quote = quote if self.twist.quote is None else self.twist.quote(self, quote)
+        quote = self._spoiled(self.twist.quote, quote)
         accepts = [{"scheme": "eip3009", "network": f"eip155:{self.book.chain_id}"}]
         told = {"quote": quote, "candidates": [self._candidate()], "accepts": accepts}
         return self.told(told, status, x_svc_retryable="false")
@@ -171,6 +184,7 @@ class ClientMarket(ScriptedMarket):
     def _submitted(self, order: Order, body: Body) -> ServedReply:
         if self.twist.price_changes and self.gas_fee == GAS_FEE:
             self.gas_fee += 500
+            self.met = True
             return self._quoted(order, body, 409)
         job = hex_of(read_hex(body["job_id"], 32, "job_id"))
         if job in self.jobs:
@@ -234,6 +248,7 @@ class ClientMarket(ScriptedMarket):
         self.reads.append(time.monotonic())
         self._progress()
         row = self.jobs.get(job)
+        self.met |= self.twist.is_of_reads
         if row is None or len(self.reads) <= self.twist.unseen:
             return error(404, "not_found")
         tag = f'"{self.block}"'
@@ -241,9 +256,7 @@ class ClientMarket(ScriptedMarket):
             return ServedReply(304, headers={"etag": tag})
         body = row if view == "evm" else _followed(row, self.model)
         body = {**body, "as_of_block": str(self.block)}
-        if self.twist.job is not None:
-            body = self.twist.job(self, body)
-        return self.told(body, etag=tag)
+        return self.told(self._spoiled(self.twist.job, body), etag=tag)
 
     def _progress(self) -> None:
         for job, at in self.posted_at.items():
@@ -262,6 +275,7 @@ class ClientMarket(ScriptedMarket):
         self._result_reads += 1
         content = self.content.get(request.path.removeprefix("/ipfs/"))
         late = self._result_reads <= self.twist.unstored
+        self.met |= late or (content is not None and self.twist.result is not None)
         return ServedReply(404) if content is None or late else ServedReply(200, content)
 
     def _candidate(self) -> Body:

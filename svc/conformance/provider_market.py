@@ -5,6 +5,8 @@ Whoever signs in first as a provider is the provider under test; its id is `PROV
 
 import re
 import secrets
+import time
+from collections import Counter
 from typing import Any, Final
 
 import attrs
@@ -27,6 +29,8 @@ from svc.conformance.verdicts import refusal_of
 
 PROVIDER: Final = 7
 _CAPACITY: Final = 16
+_LEASE: Final = 3.0  # seconds
+SHOWN_AGAIN: Final = 4  # polls
 _TX: Final = "0x" + "ab" * 32
 _JOB_OPS: Final = ("claim", "settle", "fail")
 _PROVIDER_ID_OF: Final = abi.selector("providerIdOf(address)")
@@ -45,7 +49,10 @@ class ProviderMarket(ScriptedMarket):
     times: dict[str, int] = attrs.field(factory=dict)
     results: dict[str, ResultBody] = attrs.field(factory=dict)  # by job
     uploads: dict[str, bytes] = attrs.field(factory=dict)
-    shown_again: dict[str, int] = attrs.field(factory=dict)  # polls that go on to offer a job that is claimed
+    shown_again: dict[str, int] = attrs.field(factory=dict)  # polls still to offer a job that is claimed or has ended
+    leases: dict[str, float] = attrs.field(factory=dict)
+    offered: Counter[str] = attrs.field(factory=Counter)  # leases that a job has had
+    most_free: int = 0  # slots that a poll told of
 
     async def handle(self, request: ServedRequest) -> ServedReply:
         route = f"{request.method} {request.path}"
@@ -154,12 +161,29 @@ class ProviderMarket(ScriptedMarket):
             return error(400, "invalid_request_error", param=(missing or ["state"])[0])
         if query["model"] != str(MODEL_ID):
             return self.listed(request, "jobs", [])
-        rows = [dict(row) for row in self.jobs.values() if row["state"] == JobState.OPEN]
+        free = int(query["free"])
+        self.most_free = max(self.most_free, free)
+        rows = self._leased(free)
         for job, times in list(self.shown_again.items()):
-            if self.jobs[job]["state"] == JobState.CLAIMED and times:
+            if self.jobs[job]["state"] != JobState.OPEN and times:
                 self.shown_again[job] = times - 1
                 rows.append({**self.jobs[job], "state": 0, "provider_id": "0", "claimed_at": "0"})
-        return self.listed(request, "jobs", rows[: int(query["free"])])
+        return self.listed(request, "jobs", rows)
+
+    def was_shown(self, job: str) -> bool:
+        """Whether polls were answered with it, as often as its situation takes."""
+        return self.offered[job] > 0 and self.shown_again.get(job) != SHOWN_AGAIN
+
+    def _leased(self, free: int) -> list[Body]:
+        """As a coordinator leases, and briefly: what a provider rightly leaves must not fill its slots for long."""
+        now = time.monotonic()
+        waiting = {job: row for job, row in self.jobs.items() if row["state"] == JobState.OPEN}
+        self.leases = {job: until for job, until in self.leases.items() if job in waiting and until > now}
+        others = sorted((job for job in waiting if job not in self.leases), key=lambda job: self.offered[job])
+        for job in others[: max(0, free - len(self.leases))]:
+            self.leases[job] = now + _LEASE
+            self.offered[job] += 1
+        return [dict(waiting[job]) for job in self.leases]
 
     def _view(self, contract: bytes, data: bytes) -> bytes | None:
         if data[:4] == _PROVIDER_ID_OF:

@@ -1,6 +1,6 @@
 """Situations that a provider under test is put in: the job, its scripts, and what must become of it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -10,13 +10,12 @@ from common.box import PublicKey, SecretKey
 from common.cid import cid_of
 from common.wire.states import EndedBecause, JobState
 from svc.conformance.market import MODEL_ID, Heard, Script, error, lost, lost_after, refused
-from svc.conformance.provider_market import PROVIDER, ProviderMarket
+from svc.conformance.provider_market import PROVIDER, SHOWN_AGAIN, ProviderMarket
 from svc.conformance.serving import ServedReply
 
 EIGHT: Final = "PROTOCOL.md#a-provider-in-eight-calls"
 _LOST: Final = "PROTOCOL.md#waiting-and-answers-that-were-lost"
 _ERRORS: Final = "PROTOCOL.md#contract-errors"
-_AGAIN: Final = "PROTOCOL.md#parties-and-calls"
 _RETRY_AFTER: Final = 2  # seconds
 _MOST_CLAIMS: Final = 3
 
@@ -45,6 +44,17 @@ class Expected:
         if self.ends == "settled" and job not in market.results:
             return "a result that does not open: see `results`"
         return None if self.further is None else self.further(situation, market, job)
+
+
+def never_arose(market: ProviderMarket, job: str, scripted: Mapping[tuple[str, str | None], int]) -> str | None:
+    """Why the provider was never put into the situation of this job; None where it was. `scripted`: how many answers
+    of each kind were to come otherwise."""
+    if not market.offered[job]:
+        return f"never offered: its polls told of {market.most_free} free slots at most; try with more, or --patience"
+    if not market.was_shown(job):
+        return "it did not poll after its claim"
+    kept = [name for (name, of), left in scripted.items() if of == job and len(market.scripts[name, of]) == left > 0]
+    return f"it sent no {kept[0]}" if kept else None
 
 
 @attrs.frozen
@@ -127,7 +137,7 @@ def _for_another(market: ProviderMarket, box: PublicKey) -> str:
 
 def _shown_again(market: ProviderMarket, box: PublicKey) -> str:
     job = designated(market, box)
-    market.shown_again[job] = 4
+    market.shown_again[job] = SHOWN_AGAIN
     return job
 
 
@@ -204,7 +214,7 @@ ROUNDS: Final[Sequence[Sequence[Situation]]] = (
         Situation("settle whose answer is lost", _scripted("settle", lost_after()), _SETTLED, _LOST),
         Situation("settle that is lost on its way", _scripted("settle", lost()), _SETTLED, _LOST),
         Situation("settle answered 504, and mined", _scripted("settle", _TIMED_OUT), _SETTLED, _LOST),
-        Situation("settle answered 503", _scripted("settle", _AWAY), _SETTLED, _AGAIN),
+        Situation("settle answered 503", _scripted("settle", _AWAY), _SETTLED, _LOST),
         Situation("claim answered 429 with retry-after", _scripted("claim", _BUSY),
                   attrs.evolve(_SETTLED, further=_waited("claim")), _LOST),
         Situation("claim with a session that is forgotten", _scripted("claim", _UNKNOWN_SESSION), _SETTLED),

@@ -179,7 +179,7 @@ def completion_window(window: str) -> CompletionWindow:
 
 @attrs.frozen(slots=True)
 class OrderRequest:
-    """`endpoint` matters for embeddings alone (`/v1/embeddings`)."""
+    """`endpoint` matters for embeddings alone (`/v1/embeddings`); without it, what the model publishes."""
 
     model: str
     input: ModelInput
@@ -229,7 +229,7 @@ def shape(request: OrderRequest, model: Model) -> Shaped:
         raise Refused("provider must be a provider's id", "provider")
     given = model_input(request.input)
     unlisted = check_parameters(_schema(model), given)
-    modality = modality_of(request.endpoint, given)
+    modality = modality_of(request.endpoint or model.svc.endpoint, given)
     return Shaped(
         model=model,
         input=given,

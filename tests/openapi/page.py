@@ -246,7 +246,7 @@ def _answer(document: Schema, status: str, response: Schema, told: dict[str, str
     parts = [f"\n**{status}** {about}\n"]
     content = response.get("content", {}).get("application/json")
     if content is None:
-        return "".join(parts)
+        return "".join([*parts, *_lines(document, response)])
     for name in _shapes(response):
         if name in told:
             return f"{parts[0]}\nThe body is that of {told[name]}.\n"
@@ -259,6 +259,16 @@ def _answer(document: Schema, status: str, response: Schema, told: dict[str, str
         ].endswith("Error"):
             parts.append(_members(document, variant))
     return "".join(parts)
+
+
+def _lines(document: Schema, response: Schema) -> Iterator[str]:
+    """The lines that a body of JSONL may have."""
+    body = next(iter(response.get("content", {}).values()), {})
+    schemas = body.get("schema", {}).get("contentSchema", {}).get("anyOf", [])
+    for schema, example in zip(schemas, body.get("x-svc-lines", []), strict=True):
+        line = _resolved(document, schema)
+        yield f"\n{line['title']}: {line['description']}\n\n```json\n{json.dumps(_cut(example))}\n```\n"
+        yield _members(document, line)
 
 
 def _cut(value: Any) -> Any:

@@ -144,6 +144,13 @@ async def providing(trial: Trial, stranger: Stranger, wallet: DevWallet, log: Pa
     finally:
         process.terminate()
         process.wait()
+    # It is a candidate for some seconds more: who buys meanwhile would wait for nobody.
+    async with httpx.AsyncClient(base_url=trial.up.coordinator.base_url, trust_env=False) as http:
+        with anyio.fail_after(60):
+            while True:
+                if not await _sells(http, provider):
+                    break
+                await anyio.sleep(0.5)
 
 
 async def _sells(http: httpx.AsyncClient, provider: int) -> bool:
@@ -220,7 +227,6 @@ async def with_openai_for_node(trial: Trial, folder: Path) -> None:
         return
     cast, market = trial.up.world.cast, trial.up.world.market
     wallet, provider = cast.with_role("client")[2], market.provider_ids[cast.demo_provider.address]
-    # Of the market's own provider: a stranger's, which has ended, is a candidate for a few seconds more.
     async with httpx.AsyncClient(base_url=trial.up.coordinator.base_url, trust_env=False, timeout=60) as http:
         lines = folder / "lines.jsonl"
         lines.write_bytes(await batch_line(http, wallet, MODEL, provider))

@@ -1,5 +1,6 @@
 """PROTOCOL.md says what holds: examples are read by the readers; numbers, names and signatures are the sources'."""
 
+import base64
 import json
 import re
 from collections.abc import Iterator
@@ -14,7 +15,10 @@ from nacl import bindings
 from common import artifacts
 from common.address_book import AddressBook, TokenDomain
 from common.domains import Domains
+from common.envelope import ResultBody
 from common.keccak import keccak256
+from common.pricing.assets import modality_of
+from common.pricing.units import units_of
 from common.quotes import Terms
 from common.refusal import Refused
 from common.secp256k1 import recover
@@ -38,6 +42,8 @@ from coordinatord.orders.judgement import INLINE_BYTES, MarketProbe, OrderBody, 
 from coordinatord.orders.routes import client_job
 from coordinatord.sessions.sessions import SessionBody
 from coordinatord.sessions.sql import NONCE_LIFE, SESSION_LIFE
+from svcd.backends.openai import output_of
+from svcd.job.held import ModelWork
 from tests.vectors.vector_file import FOLDER, Case, cases
 
 ROOT = Path(__file__).parents[2]
@@ -282,6 +288,53 @@ def test_row_of_the_book_has_the_members_that_are_sent(order: Case) -> None:
         name: type(None) if name == "result_cid" else type(value) for name, value in sent.items()
     }
     assert (row["job_id"], row["c"], row["task_cid"]) == (order["job_id"], order["c"], order["task_cid"])
+
+
+@pytest.mark.parametrize(
+    ("at", "api", "endpoint", "counted"),
+    [
+        (0, "responses", "/v1/responses", (11, 64, 5)),
+        (2, "chat", "/v1/chat/completions", (20, 32, 2)),
+        (4, "embeddings", "/v1/embeddings", (7, 0, 0)),
+        (6, "images", "/v1/images/generations", (0, 262144, 262144)),
+    ],
+)
+def test_outputs_are_what_a_provider_makes_of_its_servers_answers(
+    at: int, api: str, endpoint: str, counted: tuple[int, int, int]
+) -> None:
+    texts = re.findall(r"^\{.*\}$", SECTIONS["Inputs and outputs"], re.MULTILINE)
+    asked, body = json.loads(texts[at]), ResultBody.parse(texts[at + 1].encode())
+    assert [row[0] for row in rows("Inputs and outputs")].count(f"`{endpoint}`") == 1
+    modality = modality_of(endpoint, asked)
+    units = units_of(modality, asked)
+    output = body.output
+    assert isinstance(output, dict)
+    model = output.get("model", "demo/image-small")
+    work = ModelWork(body.job_id, model, modality, asked, units.units_in, units.units_out, 1.0)
+    made = output_of(api, work, {**output, **({"model": "/models/its-own"} if "model" in output else {})}, 0)
+    assert (made.output, made.usage) == (output, body.usage)
+    assert (units.units_in, units.units_out, made.completion_tok) == counted
+    told = words(SECTIONS["Inputs and outputs"])
+    assert all(str(number) in told for number in counted)
+
+
+def test_low_order_points_are_those_of_the_vectors() -> None:
+    low = {case["public"] for case in cases("sealed_box_keys.json") if case.get("refused") == "low_order"}
+    told = set()
+    for line in re.findall(r"^    ([0-9a-f]{2}.*?)(?:  .*)?$", SECTIONS["Keys and sealed boxes"], re.MULTILINE):
+        parts = [re.fullmatch(r"([0-9a-f]+)(?: \((\d+)\))?", part) for part in line.strip().split(" ‖ ")]
+        told.add("".join(part[1] * int(part[2] or 1) for part in parts if part is not None))
+    assert len(told) == 7
+    assert told | {f"{point[:-2]}{int(point[-2:], 16) | 0x80:02x}" for point in told} == low
+
+
+def test_offsets_in_a_container_are_those_of_the_readers(order: Case) -> None:
+    lines = re.findall(r"^    (?:offset)? +(\d+)  (\S.*?)  ", SECTIONS["Container v1"], re.MULTILINE)
+    assert [at for at, _ in lines] == ["0", "1", "81", "105"]
+    container, plaintext = base64.b64decode(order["container"]), order["envelope"].encode()
+    assert (container[:1], container[1:81].hex()) == (b"\1", order["seed_wrap"][2:])
+    assert container[81:105].hex() == order["header"][2:]
+    assert len(container) == 105 + len(plaintext) + 17 * max(1, -(-len(plaintext) // 65_536))
 
 
 def test_release_is_of_the_worked_order(order: Case) -> None:

@@ -5,6 +5,7 @@ import json
 import os
 import shlex
 import subprocess
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -31,6 +32,9 @@ from svc.conformance.verdicts import Mark, Report, Verdict
 from svc.signers import read_wallet
 
 _STDERR = 2
+_OF_A_MARKET = frozenset(
+    f"SVC_{name}" for name in ("RPC_URL", "ADDRESSES", "ADDRESSES_FILE", "KNOWN_MARKETS", "CONFIG", "PROFILE")
+)
 _COLUMNS = ("", "area", "tried", "expected", "came", "page")
 
 
@@ -140,18 +144,21 @@ async def provider(
 ) -> Report:
     """Try a provider in a scripted market: coordinator, escrow, gateway and node are one address on this machine.
 
-    Start the provider yourself, or name its command: it finds SVC_BASE_URL, SVC_PIN_GATEWAY, SVC_RPC_URL,
-    SVC_ADDRESSES (the address book, as JSON) and SVC_MODEL in its environment. Any wallet will do: whoever signs in
-    first is registered. It is given some twenty-five jobs and judged by what it signs and how they end.
+    Start the provider yourself, or name its command: it finds SVC_BASE_URL, SVC_PIN_GATEWAY, SVC_RPC_URL, SVC_ADDRESSES
+    (the address book, as JSON), SVC_ADDRESSES_FILE (the same, in a file) and SVC_MODEL in its environment, which is
+    yours for the rest. Any wallet will do: whoever signs in first is registered. It is given some twenty-five jobs and
+    judged by what it signs and how they end.
     """
     market = ProviderMarket(model=model)
     if box_key is not None:
         market.box_key = PublicKey(read_hex(box_key, 32, "--box-key"))
     async with serving(market.handle, port=port) as url:
-        _write_book(addresses_out, market.book.as_json())
         output.say(f"market: {url} (coordinator, gateway), {url}/rpc (node); waiting for a provider")
-        async with _child(command, _environment(url, market.book.as_json(), model)):
-            return await ProviderTrial(market, report, patience, arrival=patience).run()
+        with tempfile.TemporaryDirectory() as folder:
+            book = addresses_out if addresses_out is not None else Path(folder) / "addresses.json"
+            book.write_text(json.dumps(market.book.as_json(), indent=2) + "\n", encoding="utf-8")
+            async with _child(command, _environment(url, book, model)):
+                return await ProviderTrial(market, report, patience, arrival=patience).run()
 
 
 @conformance.command()
@@ -173,13 +180,14 @@ async def client(
 ) -> Report:
     """Try a client: its command is run once in each of some twenty markets, and must buy one job.
 
-    It finds SVC_BASE_URL, SVC_PIN_GATEWAY, SVC_ADDRESSES_FILE (the market's address book), SVC_MODEL, SVC_INPUT (the
-    text to send, as the member `input`) and SVC_WALLET_KEY (a throw-away key) in its environment. It must write the
-    output to standard output and end with 0; where it refuses, it must write none and end with another code.
+    It finds SVC_BASE_URL, SVC_PIN_GATEWAY, SVC_ADDRESSES (the market's address book, as JSON), SVC_ADDRESSES_FILE (the
+    same, in a file), SVC_MODEL, SVC_INPUT (the text to send, as the member `input`), SVC_WALLET_KEY (a throw-away key)
+    and an empty SVC_KNOWN_MARKETS in its environment, and no SVC_RPC_URL of yours. It must write the output to standard
+    output and end with 0; where it refuses, it must write none and end with another code.
     """
     if not command:
         raise Refused("a client is tried by running it: name its command after --")
-    buy, buy_open = _bought_by(command), _bought_by(shlex.split(open_command)) if open_command else None
+    buy, buy_open = bought_by(command), bought_by(shlex.split(open_command)) if open_command else None
     output.say(f"{len(PURCHASES)} markets, {at_once} runs at a time")
     return await ClientTrial(report, buy, buy_open, model, patience, at_once).run()
 
@@ -216,25 +224,26 @@ def _message(refused: BaseException) -> str:
     return str(refused)
 
 
-def _environment(url: str, book: Mapping[str, object], model: str) -> dict[str, str]:
+def _environment(url: str, book: Path, model: str) -> dict[str, str]:
     return {
         "SVC_BASE_URL": url,
         "SVC_PIN_GATEWAY": url,
         "SVC_RPC_URL": f"{url}/rpc",
-        "SVC_ADDRESSES": json.dumps(book),
+        "SVC_ADDRESSES": book.read_text(encoding="utf-8"),
+        "SVC_ADDRESSES_FILE": str(book),
         "SVC_MODEL": model,
     }
 
 
-def _write_book(path: Path | None, book: Mapping[str, object]) -> None:
-    if path is not None:
-        path.write_text(json.dumps(book, indent=2) + "\n", encoding="utf-8")
+def _told(environment: Mapping[str, str]) -> dict[str, str]:
+    """The whole environment of a program under test: what the caller's own says of some market is not of this one."""
+    return {name: value for name, value in os.environ.items() if name not in _OF_A_MARKET} | dict(environment)
 
 
-def _bought_by(command: Sequence[str]) -> Buy:
+def bought_by(command: Sequence[str]) -> Buy:
     async def buy(environment: Mapping[str, str]) -> tuple[int, str]:
         try:
-            ran = await anyio.run_process(list(command), env={**os.environ, **environment}, check=False, stderr=_STDERR)
+            ran = await anyio.run_process(list(command), env=_told(environment), check=False, stderr=_STDERR)
         except OSError as error:
             raise Refused(f"{command[0]}: {error.strerror}") from None
         return ran.returncode, ran.stdout.decode("utf-8", "replace")
@@ -249,7 +258,7 @@ async def _child(command: Sequence[str], environment: Mapping[str, str]) -> Asyn
         yield
         return
     try:
-        process = subprocess.Popen(command, env={**os.environ, **environment}, stdout=_STDERR)  # noqa: S603, ASYNC220
+        process = subprocess.Popen(command, env=_told(environment), stdout=_STDERR)  # noqa: S603, ASYNC220
     except OSError as error:
         raise Refused(f"{command[0]}: {error.strerror}") from None
     try:

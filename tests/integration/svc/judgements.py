@@ -56,6 +56,9 @@ JUDGED: Final[dict[str, dict[str, Judged]]] = {
             (f"contracts.{each}" for each in ("job_registry", "provider_registry", "ask_registry", "paytoken")), _PINNED
         ),
         **dict.fromkeys(("gas_price", "block_time_ms", "fee_bps", "gas_fee"), _SHOWN),
+        "windows[]": _bounded(
+            "a window that is not told is not ordered; the market refuses those that it does not take"
+        ),
         "gateway_url": _unread("gateways are the owner's own setting; what any of them gives is held against its id"),
         "head_block": _harmless("nodes that are behind it are waited for, after the order"),
     },
@@ -63,6 +66,7 @@ JUDGED: Final[dict[str, dict[str, Judged]]] = {
         "id": _refused("another model than was asked for"),
         "svc.model_id": _bounded("it goes into the order, at no more money; a node tells the number's name"),
         "svc.enabled": _refused("a model that takes no orders is not ordered"),
+        "svc.endpoint": _bounded("units of output are left out for embeddings: the order comes to less"),
         "svc.params_schema": _bounded("an input that does not fit it is not sealed; one that fits is the same"),
         **dict.fromkeys(("object", "owned_by", "as_of_block"), _SHOWN),
     },

@@ -2,12 +2,14 @@
 break a promise each."""
 
 import json
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 import anyio
 import pytest
 
+from svc.cli.commands.conformance import bought_by
 from svc.client import Client
 from svc.conformance.client import Buy, ClientTrial
 from svc.conformance.twists import PURCHASES
@@ -91,3 +93,22 @@ async def test_client_that_never_ends_is_wrong_when_its_time_is_over() -> None:
     [ordinary] = [one for one in PURCHASES if one.tried == "ordinary purchase"]
     report = await ClientTrial(Report(), endless, purchases=[ordinary], patience=0.1).run()
     assert [v.came for v in report.wrong] == ["no end after 0 s"]
+
+
+async def test_client_that_never_came_to_the_twist_is_not_right_for_refusing() -> None:
+    async def helpless(environment: Mapping[str, str]) -> tuple[int, str]:
+        async with Client(environment=environment) as client:
+            await client.readiness()
+        return 3, ""
+
+    report = await tried(helpless, "quote above the formulas", "another deployment than the address book")
+    assert [v.came for v in report.verdicts[:2]] == ["it did not come to that"] * 2
+    assert not report.holds
+
+
+async def test_program_hears_of_no_market_but_the_one_that_it_is_tried_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SVC_RPC_URL", "SVC_PROFILE", "SVC_ADDRESSES", "SVC_WALLET_KEY", "SVC_BOX_KEY"):
+        monkeypatch.setenv(name, "the caller's")
+    show = "import os; print(*(f'{name}={os.environ[name]}' for name in sorted(os.environ) if name[:4] == 'SVC_'))"
+    told = await bought_by([sys.executable, "-c", show])({"SVC_ADDRESSES": "{}", "SVC_WALLET_KEY": "0x01"})
+    assert told == (0, "SVC_ADDRESSES={} SVC_BOX_KEY=the caller's SVC_WALLET_KEY=0x01\n")

@@ -19,7 +19,7 @@ from devnet.ports import pick_free
 from svc.conformance.provider import ProviderTrial
 from svc.conformance.provider_market import ProviderMarket
 from svc.conformance.serving import Handler, ServedReply, ServedRequest, serving
-from svc.conformance.situations import ROUNDS
+from svc.conformance.situations import ROUNDS, never_arose
 from svc.conformance.verdicts import Mark, Report
 
 pytestmark = pytest.mark.anyio
@@ -58,7 +58,7 @@ async def test_svcd_is_right_in_every_situation(cast: Cast, tmp_path: Path) -> N
     wrong = [(v.tried, v.expected, v.came) for v in report.wrong]
     assert wrong == []
     unchecked = [v.tried for v in report.verdicts if v.standing is Mark.UNCHECKED]
-    assert unchecked == ["set_identity"]
+    assert unchecked == ["set_identity", "uploads"]
     assert len(report.right) >= 35
 
 
@@ -87,6 +87,35 @@ async def test_each_broken_promise_is_found_by_its_row(cast: Cast, tmp_path: Pat
     assert {v.tried for v in report.wrong} == {"ordinary job", "container sealed to another key", "settles"}
     ordinary_row = next(v for v in report.verdicts if v.tried == "ordinary job")
     assert ordinary_row.came.startswith("claimed, not ended (sent: claim, settle")
+
+
+async def test_what_no_poll_had_room_for_is_neither_right_nor_wrong(cast: Cast, tmp_path: Path) -> None:
+    market = ProviderMarket(box_key=PublicKey(cast.demo_provider.box_key))
+    [ordinary, _], [*many], _ = ROUNDS
+    expired = next(each for each in many if each.tried == "order that has expired")
+
+    async def without_room(request: ServedRequest) -> ServedReply:
+        query = {**request.query, "free": "0"} if "free" in request.query else request.query
+        return await market.handle(attrs.evolve(request, query=query))
+
+    async with daemon(market, without_room, cast, tmp_path):
+        trial = ProviderTrial(market, Report(), patience=1, arrival=40, looked_on=0.1, rounds=[[ordinary, expired]])
+        report = await trial.run()
+    assert report.wrong == []
+    unchecked = {v.tried: v.came for v in report.verdicts if v.standing is Mark.UNCHECKED}
+    assert unchecked.keys() >= {"ordinary job", "order that has expired", "claims", "results", "uploads"}
+    assert unchecked["order that has expired"].startswith("never offered: its polls told of 0 free slots at most")
+
+
+async def test_claim_that_was_never_sent_shows_nothing_of_its_refusal(cast: Cast, tmp_path: Path) -> None:
+    market = ProviderMarket(box_key=PublicKey(cast.demo_provider.box_key))
+    quicker = next(each for each in ROUNDS[1] if each.tried == "claim that another was quicker with")
+    job = quicker.prepare(market, PublicKey(cast.demo_provider.box_key))
+    scripted = {key: len(queue) for key, queue in market.scripts.items()}
+    market.offered[job] = 1
+    assert never_arose(market, job, scripted) == "it sent no claim"
+    market.scripts["claim", job].pop()
+    assert never_arose(market, job, scripted) is None
 
 
 async def test_provider_that_never_comes_is_wrong(cast: Cast, tmp_path: Path) -> None:

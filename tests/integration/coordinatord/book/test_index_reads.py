@@ -116,6 +116,7 @@ async def test_models_are_listed_and_found_by_name(stage: Stage) -> None:
     assert model["object"] == "model"
     assert model["svc"]["enabled"] is True
     assert model["svc"]["params_schema"]["type"] == "object"
+    assert model["svc"]["params_schema"]["x-svc-endpoint"] == model["svc"]["endpoint"] == "/v1/responses"
     for spelling in (model["id"], model["id"].replace("/", "%2F"), model["id"].replace("/", "%2f")):
         found = (await stage.http.get(f"/v1/models/{spelling}")).json()
         assert found == model | {"as_of_block": listed["as_of_block"]}

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 
 # Values of the operator's or the market's own, of whatever shape.
 THEIR_OWN = {"params_schema", "entry", "metadata", "evidence", "gateway_url"}
-OMITTED = {"result_cid", "params_schema"}  # of an op that is no settle, of a model that has none
+OMITTED = {"result_cid", "params_schema", "endpoint"}  # of an op that is no settle, of a model that has none
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pytest
 from common.container import commit
 from common.scalars import base64_of, hex_of
 from coordinatord.pins.store import PART_BYTES
+from devnet.catalogue import SLA_SECONDS
 from tests.integration.coordinatord.scene.party import Body, Party
 from tests.integration.coordinatord.scene.shows import shows
 from tests.integration.coordinatord.scene.specification import CONTRACT_ERROR
@@ -226,7 +227,9 @@ async def test_payer_with_code_is_refused(client: Party, stage: Stage, code: str
 async def test_model_and_window_that_the_chain_does_not_take_are_named(client: Party, stage: Stage) -> None:
     for changed, param in (({"model_id": 999}, "model_id"), ({"sla_secs": 7}, "sla_secs")):
         answer = await stage.http.post("/v1/jobs", json=await client.paid(**changed))
-        assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"], error["code"]) == (400, param, None)
+    assert f"one of {', '.join(map(str, sorted(SLA_SECONDS)))} (" in error["message"]
 
 
 @shows("POST /v1/jobs", 409, CONTRACT_ERROR)

@@ -1,5 +1,6 @@
 import pytest
 
+from devnet.catalogue import SLA_SECONDS
 from tests.integration.coordinatord.scene.faults import unreachable
 from tests.integration.coordinatord.scene.shows import shows
 from tests.integration.coordinatord.scene.stage import Stage, until
@@ -100,4 +101,15 @@ async def test_deployment_tells_contracts_token_and_chain(stage: Stage) -> None:
     assert int(deployment["gas_price"]) > 0
     assert deployment["block_time_ms"] == 100
     assert deployment["gas_fee"] == "2000"
+    assert deployment["windows"] == sorted(SLA_SECONDS)
     assert deployment.get("gateway_url") == (stage.ground.config.gateway_url or None)
+
+
+async def test_windows_are_those_that_are_allowed_and_of_no_index_that_is_being_rebuilt(stage: Stage) -> None:
+    await stage.execute("update slas set allowed = false where sla_secs = 300")
+    deployment = (await stage.http.get("/evm/chain")).json()
+    assert deployment["windows"] == sorted({*SLA_SECONDS} - {300})
+    await stage.execute("update index_position set rebuilding = true")
+    await until(lambda: stage.http.get("/readyz"), 503)
+    answer = await stage.http.get("/evm/chain")
+    assert (answer.status_code, "windows" in answer.json()) == (200, False)

@@ -64,7 +64,8 @@ def test_status_follows_from_marks_and_members(changed: dict[str, object], statu
         ("provider_fail", None, False, "the provider failed the job"),
         ("expired", None, False, "nobody claimed the job in time"),
         ("expired", None, True, "the batch's window ended before this line did"),
-        ("SlaNotAllowed", None, False, "the chain refuses: SlaNotAllowed"),
+        ("InvalidCid", None, False, "the chain refuses: InvalidCid"),
+        ("SlaNotAllowed", None, False, "sla_secs must be one of `windows` of GET /evm/chain"),
     ],
 )
 def test_error_line_says_why(code: str, message: str | None, late: bool, told: str) -> None:

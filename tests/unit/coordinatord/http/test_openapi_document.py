@@ -137,6 +137,16 @@ def test_examples_are_what_is_described(operation: Schema) -> None:
     assert shown
 
 
+def test_lines_of_batch_files_have_a_schema_and_an_example_each() -> None:
+    content = OPERATIONS["getFileContent"]["responses"]["200"]["content"]["application/octet-stream"]
+    schemas = content["schema"]["contentSchema"]["anyOf"]
+    assert [each["$ref"].rpartition("/")[2] for each in schemas] == ["OutputLine", "ErrorLine"]
+    for schema, example in zip(schemas, content["x-svc-lines"], strict=True):
+        validator = jsonschema.Draft202012Validator({**schema, "components": DOCUMENT["components"]})
+        validator.validate(example)
+        assert not validator.is_valid({**example, "id": 1})
+
+
 def test_example_of_a_submission_is_the_worked_order() -> None:
     [order] = cases("worked_order.json")
     examples = OPERATIONS["postJob"]["requestBody"]["content"]["application/json"]["examples"]

@@ -24,6 +24,12 @@ def test_embeddings_pay_for_no_output() -> None:
     assert shape(OrderRequest("m", "hello", endpoint="/v1/embeddings"), MODEL).units.units_out == 0
 
 
+def test_endpoint_that_the_model_publishes_counts_where_the_request_names_none() -> None:
+    published = Model("m", "x", ModelDetails(3, True, endpoint="/v1/embeddings"))
+    assert shape(OrderRequest("m", "hello"), published).units.units_out == 0
+    assert shape(OrderRequest("m", "hello", endpoint="/v1/responses"), published).units.units_out == 4096
+
+
 @pytest.mark.parametrize(
     ("request_", "param"),
     [
