@@ -9,22 +9,28 @@
 
 A key is the name of a variable without its `SVC_`, in small letters; SVC_PROFILE chooses another profile than
 `default`. The file says who is paid and how much at most, so it must be the user's own and writable by nobody else. It
-holds no keys: `wallet_key_file` names the file of one, for the command line.
+holds no keys: `wallet_key_file` or `keystore` names the file of one.
 """
 
+import json
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from common.refusal import Refused
-from svc.known_markets import configuration_folder, read_own
+from common.scalars import read_decimal
+from svc.own_files import OwnFile, configuration_folder
+from svc.wallets import WAYS
 
 FILE_VARIABLE: Final = "SVC_CONFIG"
 NAME_VARIABLE: Final = "SVC_PROFILE"
 DEFAULT: Final = "default"
 KEYS: Final = (
-    *("base_url", "wallet_key_file", "pin_gateway", "settlement_margin", "addresses_file", "known_markets", "rpc_url"),
+    *("base_url", "wallet_key_file", "keystore", "keystore_password_file"),
+    *("signer_command", "wallet_address", "signer_deterministic"),
+    *("pin_gateway", "settlement_margin", "addresses_file", "known_markets", "rpc_url"),
     *("max_amount", "max_batch_amount", "insecure_http"),
 )
 _LONGEST: Final = 1 << 16
@@ -36,9 +42,8 @@ def with_profile(environment: Mapping[str, str]) -> Mapping[str, str]:
     Raises Refused for a file that must not be believed or cannot be read as profiles, and for a profile that is chosen
     and not there; a missing file holds no profiles.
     """
-    path = place_of(environment)
+    path, profiles = profiles_of(environment)
     chosen = environment.get(NAME_VARIABLE)
-    profiles = {} if path is None else _read(path, named=FILE_VARIABLE in environment)
     name = chosen or DEFAULT
     if name not in profiles:
         if chosen:
@@ -46,10 +51,16 @@ def with_profile(environment: Mapping[str, str]) -> Mapping[str, str]:
             raise Refused(f"there is no profile {chosen!r} in {path} (there: {there})", NAME_VARIABLE)
         return environment
     values = _as_variables(profiles[name], f"{path}: [profile.{name}]")
-    # Two ways to name a key would leave it to chance which account pays.
-    if "SVC_WALLET_KEY" in environment:
-        values.pop("SVC_WALLET_KEY_FILE", None)
+    # Two ways to name a wallet would leave it to chance which account pays.
+    if any(environment.get(way) for way in WAYS):
+        values = {variable: value for variable, value in values.items() if variable not in WAYS}
     return {**values, **environment}
+
+
+def profiles_of(environment: Mapping[str, str]) -> tuple[Path | None, dict[str, dict[str, Any]]]:
+    """The file's place, and its profiles by name. Raises Refused."""
+    path = place_of(environment)
+    return path, {} if path is None else _read(path, named=FILE_VARIABLE in environment)
 
 
 def place_of(environment: Mapping[str, str]) -> Path | None:
@@ -63,13 +74,19 @@ def place_of(environment: Mapping[str, str]) -> Path | None:
 
 def _read(path: Path, *, named: bool) -> dict[str, dict[str, Any]]:
     try:
-        raw = read_own(path, _LONGEST, FILE_VARIABLE)
+        raw = _file(path).read()
     except OSError as error:
         raise Refused(f"{path} cannot be read: {error.strerror}", FILE_VARIABLE) from None
-    if raw is None:
-        if named:
-            raise Refused(f"{FILE_VARIABLE} names {path}, and there is no such file", FILE_VARIABLE)
-        return {}
+    if raw is None and named:
+        raise Refused(f"{FILE_VARIABLE} names {path}, and there is no such file", FILE_VARIABLE)
+    return {} if raw is None else _parsed(path, raw)
+
+
+def _file(path: Path) -> OwnFile:
+    return OwnFile(path, FILE_VARIABLE, _LONGEST)
+
+
+def _parsed(path: Path, raw: bytes) -> dict[str, dict[str, Any]]:
     try:
         held = tomllib.loads(raw.decode("utf-8"))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -97,3 +114,65 @@ def _as_text(value: object, where: str) -> str:
     if isinstance(value, list) and all(isinstance(one, str) for one in value):
         return ",".join(value)
     raise Refused(f"{where} must be a text, a whole number, true or false, or a list of texts", FILE_VARIABLE)
+
+
+# Changes of the file, line by line: what its owner wrote beside the settings stays.
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+_NUMBERS: Final = frozenset({"settlement_margin", "max_amount", "max_batch_amount"})
+_FLAGS: Final = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+_FLAGGED: Final = frozenset({"insecure_http", "signer_deterministic"})
+
+
+def change_setting(path: Path, profile: str, key: str, value: str | None) -> None:
+    """Sets a key of a profile, or takes it away. Raises Refused, and OSError where nothing can be written."""
+    if key not in KEYS:
+        raise Refused(f"there is no setting {key!r} (there are: {', '.join(KEYS)})", key)
+    if not _NAME.fullmatch(profile):
+        raise Refused("a profile's name must have 1 to 64 letters, digits, - and _", NAME_VARIABLE)
+    held = None if value is None else _typed(key, value)
+    with _file(path).changing() as file:
+        raw = file.read() or b""
+        before = _parsed(path, raw)
+        text = _edited(raw.decode("utf-8"), f"[profile.{profile}]", key, held)
+        wanted = {name: dict(table) for name, table in before.items()}
+        if held is not None:
+            wanted.setdefault(profile, {})[key] = held
+        else:
+            wanted.get(profile, {}).pop(key, None)
+        if _parsed(path, text.encode()) != wanted:
+            raise Refused(f"{path} is written in a way that cannot be changed here: edit it by hand", FILE_VARIABLE)
+        _as_variables(wanted.get(profile, {}), f"{path}: [profile.{profile}]")
+        file.write(text)
+
+
+def _typed(key: str, value: str) -> str | int | bool:
+    if key in _NUMBERS:
+        return read_decimal(value, 256, key)
+    if key in _FLAGGED:
+        if value.lower() not in _FLAGS:
+            raise Refused(f"{key} must be true or false", key)
+        return _FLAGS[value.lower()]
+    if not value.isprintable():
+        raise Refused(f"{key} must be a text without line breaks and control characters", key)
+    return value
+
+
+def _edited(text: str, head: str, key: str, value: str | int | bool | None) -> str:
+    lines = text.splitlines()
+    if head not in (line.strip() for line in lines):
+        if value is None:
+            return text
+        lines += [*([""] if lines else []), head]
+    first = next(at for at, line in enumerate(lines) if line.strip() == head) + 1
+    last = next((at for at in range(first, len(lines)) if lines[at].lstrip().startswith("[")), len(lines))
+    at = next((at for at in range(first, last) if lines[at].partition("=")[0].strip() == key), None)
+    # A basic string of TOML is written as one of JSON; printable text needs no escapes that only one of them has.
+    written = [] if value is None else [f"{key} = {json.dumps(value, ensure_ascii=False)}"]
+    if at is not None:
+        lines[at : at + 1] = written
+    else:
+        while last > first and not lines[last - 1].strip():
+            last -= 1
+        lines[last:last] = written
+    return "\n".join(lines) + "\n"

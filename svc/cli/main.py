@@ -11,7 +11,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from svc.cli import doctor
-from svc.cli.commands import batches, conformance, jobs, known, market
+from svc.cli.commands import account, batches, conformance, jobs, known, market
 from svc.cli.failures import MEANINGS, Exit
 from svc.cli.output import one_line
 
@@ -45,13 +45,13 @@ _SECTIONS: Final[dict[str, tuple[click.Command, ...]]] = {
         jobs.wait,
         jobs.result_,
         jobs.cancel,
-        jobs.jobs,
-        jobs.verify,
+        account.jobs,
+        account.verify,
         market.receipt,
     ),
     "Many jobs": (batches.batch,),
     "The market": (market.models, market.asks, market.providers, market.escrow),
-    "Set-up": (known.keygen, known.address, doctor.doctor, known.market, completion),
+    "Set-up": (known.keygen, known.address, account.balance, doctor.doctor, known.market, completion),
     "Your own implementation": (conformance.conformance,),
 }
 _ENVIRONMENT: Final = (

@@ -137,10 +137,12 @@ class BatchLine:
     rates: Rates | None
 
 
-def read_lines(texts: Iterable[bytes | str | Mapping[str, Any]], window: str) -> Iterator[BatchLine]:
+def read_lines(
+    texts: Iterable[bytes | str | Mapping[str, Any]], window: str, offered: Mapping[str, Rates] | None = None
+) -> Iterator[BatchLine]:
     """Every line, as JSON or as an object, as it is asked for; blank ones are skipped.
 
-    Raises OrderRefused that names the line.
+    `offered`: by model, the rates of lines that carry none. Raises OrderRefused that names the line.
 
     A line looks like this:
 
@@ -158,6 +160,8 @@ def read_lines(texts: Iterable[bytes | str | Mapping[str, Any]], window: str) ->
             if number > MOST_LINES:
                 raise Refused(f"a batch has at most {MOST_LINES} lines")
             line = _line(number, text if isinstance(text, Mapping) else _parsed(text), window)
+            if line.rates is None and offered is not None and line.request.model in offered:
+                line = _offered(line, offered[line.request.model])
             custom_id = line.request.custom_id
             if custom_id in seen:
                 raise Refused(f"custom_id {custom_id!r} is that of an earlier line", "custom_id")
@@ -203,6 +207,11 @@ def _line(number: int, value: object, window: str) -> BatchLine:
         custom_id=read_custom_id(value.get("custom_id")),
     )
     return BatchLine(number, url, request, read_rates(request.rate_in, request.rate_out))
+
+
+def _offered(line: BatchLine, rates: Rates) -> BatchLine:
+    request = attrs.evolve(line.request, rate_in=rates.rate_in, rate_out=rates.rate_out)
+    return attrs.evolve(line, request=request, rates=rates)
 
 
 # Providers of a batch's lines.

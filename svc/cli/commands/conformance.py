@@ -28,7 +28,7 @@ from svc.conformance.serving import serving
 from svc.conformance.twists import PURCHASES
 from svc.conformance.vectors import try_vectors
 from svc.conformance.verdicts import Mark, Report, Verdict
-from svc.signers import read_wallet
+from svc.wallets import read_wallet
 
 _STDERR = 2
 _COLUMNS = ("", "area", "tried", "expected", "came", "page")

@@ -11,7 +11,7 @@ from common.scalars import hex_of
 from svc.cli.commands import batches
 from svc.cli.failures import MEANINGS, Exit
 from svc.cli.main import main, svc
-from svc.signers import read_wallet
+from svc.wallets import read_wallet
 
 
 @pytest.fixture(autouse=True)
