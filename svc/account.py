@@ -12,18 +12,16 @@ import attrs
 
 from common.box import PublicKey, SecretKey, result_key_from_signature
 from common.domains import Domains
-from svc.chain import facts
 from svc.core import sealing
 from svc.core.known_market import Market
 from svc.core.money import Ceiling, batch_ceiling, line_ceiling, order_ceiling
-from svc.core.orders import USUAL_WINDOWS, Windows
 from svc.errors import NO_WALLET, OrderRefused
-from svc.records import Deployment, EscrowKey, Floor, Model
+from svc.records import Deployment, EscrowKey, Model
 from svc.settings import Settings
 from svc.signers import Signer
 from svc.vouching import Vouching
 from svc.wire.gateways import Gateways
-from svc.wire.sessions import Sessions, paged
+from svc.wire.sessions import Sessions
 from svc.wire.transport import Transport
 
 T = TypeVar("T")
@@ -68,21 +66,6 @@ class Account:
             await self.vouching.model(answer)
             self._keep(path, answer)
         return answer
-
-    async def windows(self, seconds: int) -> Windows:
-        """Windows that the network takes, as far as can be told; with nodes it is told whether it takes `seconds`.
-
-        The one place that knows who tells them: the chain where there is a node, else the market's asks.
-        """
-        market = await self.market()
-        floors = await paged(self.transport, "/evm/asks/floors", "floors", Floor, limit=None)
-        asked = {floor.sla for floor in floors}
-        if self.vouching.chain is None:
-            return Windows(tuple(sorted(asked)), certain=False)
-        chain, registry = self.vouching.chain.later(), market.job_registry
-        candidates = sorted(asked | USUAL_WINDOWS | {seconds})
-        taken = [each for each in candidates if await facts.window_allowed(chain, registry, each)]
-        return Windows(tuple(taken), certain=True)
 
     async def escrow(self) -> EscrowKey:
         """What the escrow says of itself, verified. Raises EscrowUntrusted."""

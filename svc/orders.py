@@ -18,6 +18,7 @@ from svc.chain import facts
 from svc.core.money import OPEN, Bid, market_bid
 from svc.core.orders import (
     MOST_ATTEMPTS,
+    USUAL_WINDOWS,
     WINDOW_FORMS,
     OrderRequest,
     OrderTerms,
@@ -170,7 +171,7 @@ class Orders:
         if chain is None or await facts.window_allowed(chain.later(), registry, shaped.sla_secs):
             return
         try:
-            (await self.account.windows(shaped.sla_secs)).check(window, shaped.sla_secs)
+            (await Market(self.account).windows(window)).check(window, shaped.sla_secs)
         except Refused as refusal:
             raise OrderRefused.because(refusal) from None
 
@@ -328,8 +329,17 @@ class Market:
         )
 
     async def windows(self, window: str) -> Windows:
-        """Windows that orders may have, as far as can be told: with nodes it is certain about `window`."""
-        return await self.account.windows(window_seconds(window))
+        """Windows that orders may have, as far as can be told: with nodes it is certain, about `window` too.
+
+        The one place that knows who tells them: the chain where there is a node, else the market's asks.
+        """
+        market, asked = await self.account.market(), {floor.sla for floor in await self.floors(limit=None)}
+        node = self.account.vouching.chain
+        if node is None:
+            return Windows(tuple(sorted(asked)), certain=False)
+        chain, candidates = node.later(), sorted(asked | USUAL_WINDOWS | {window_seconds(window)})
+        taken = [each for each in candidates if await facts.window_allowed(chain, market.job_registry, each)]
+        return Windows(tuple(taken), certain=True)
 
     async def providers(self, *, limit: int | None = MOST, offset: int = 0) -> list[Provider]:
         return await paged(self.account.transport, "/evm/providers", "providers", Provider, limit=limit, offset=offset)

@@ -12,15 +12,12 @@ A key is the name of a variable without its `SVC_`, in small letters; SVC_PROFIL
 holds no keys: `wallet_key_file` or `keystore` names the file of one.
 """
 
-import json
-import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from common.refusal import Refused
-from common.scalars import read_decimal
 from svc.own_files import OwnFile, configuration_folder
 from svc.wallets import WAYS
 
@@ -50,7 +47,7 @@ def with_profile(environment: Mapping[str, str]) -> Mapping[str, str]:
             there = ", ".join(sorted(profiles)) or "none"
             raise Refused(f"there is no profile {chosen!r} in {path} (there: {there})", NAME_VARIABLE)
         return environment
-    values = _as_variables(profiles[name], f"{path}: [profile.{name}]")
+    values = as_variables(profiles[name], f"{path}: [profile.{name}]")
     # Two ways to name a wallet would leave it to chance which account pays.
     if any(environment.get(way) for way in WAYS):
         values = {variable: value for variable, value in values.items() if variable not in WAYS}
@@ -74,19 +71,19 @@ def place_of(environment: Mapping[str, str]) -> Path | None:
 
 def _read(path: Path, *, named: bool) -> dict[str, dict[str, Any]]:
     try:
-        raw = _file(path).read()
+        raw = own_file(path).read()
     except OSError as error:
         raise Refused(f"{path} cannot be read: {error.strerror}", FILE_VARIABLE) from None
     if raw is None and named:
         raise Refused(f"{FILE_VARIABLE} names {path}, and there is no such file", FILE_VARIABLE)
-    return {} if raw is None else _parsed(path, raw)
+    return {} if raw is None else parsed(path, raw)
 
 
-def _file(path: Path) -> OwnFile:
+def own_file(path: Path) -> OwnFile:
     return OwnFile(path, FILE_VARIABLE, _LONGEST)
 
 
-def _parsed(path: Path, raw: bytes) -> dict[str, dict[str, Any]]:
+def parsed(path: Path, raw: bytes) -> dict[str, dict[str, Any]]:
     try:
         held = tomllib.loads(raw.decode("utf-8"))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -97,7 +94,7 @@ def _parsed(path: Path, raw: bytes) -> dict[str, dict[str, Any]]:
     return profiles
 
 
-def _as_variables(table: Mapping[str, Any], where: str) -> dict[str, str]:
+def as_variables(table: Mapping[str, Any], where: str) -> dict[str, str]:
     values = {}
     for key, value in table.items():
         if key not in KEYS:
@@ -114,65 +111,3 @@ def _as_text(value: object, where: str) -> str:
     if isinstance(value, list) and all(isinstance(one, str) for one in value):
         return ",".join(value)
     raise Refused(f"{where} must be a text, a whole number, true or false, or a list of texts", FILE_VARIABLE)
-
-
-# Changes of the file, line by line: what its owner wrote beside the settings stays.
-
-_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
-_NUMBERS: Final = frozenset({"settlement_margin", "max_amount", "max_batch_amount"})
-_FLAGS: Final = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
-_FLAGGED: Final = frozenset({"insecure_http", "signer_deterministic"})
-
-
-def change_setting(path: Path, profile: str, key: str, value: str | None) -> None:
-    """Sets a key of a profile, or takes it away. Raises Refused, and OSError where nothing can be written."""
-    if key not in KEYS:
-        raise Refused(f"there is no setting {key!r} (there are: {', '.join(KEYS)})", key)
-    if not _NAME.fullmatch(profile):
-        raise Refused("a profile's name must have 1 to 64 letters, digits, - and _", NAME_VARIABLE)
-    held = None if value is None else _typed(key, value)
-    with _file(path).changing() as file:
-        raw = file.read() or b""
-        before = _parsed(path, raw)
-        text = _edited(raw.decode("utf-8"), f"[profile.{profile}]", key, held)
-        wanted = {name: dict(table) for name, table in before.items()}
-        if held is not None:
-            wanted.setdefault(profile, {})[key] = held
-        else:
-            wanted.get(profile, {}).pop(key, None)
-        if _parsed(path, text.encode()) != wanted:
-            raise Refused(f"{path} is written in a way that cannot be changed here: edit it by hand", FILE_VARIABLE)
-        _as_variables(wanted.get(profile, {}), f"{path}: [profile.{profile}]")
-        file.write(text)
-
-
-def _typed(key: str, value: str) -> str | int | bool:
-    if key in _NUMBERS:
-        return read_decimal(value, 256, key)
-    if key in _FLAGGED:
-        if value.lower() not in _FLAGS:
-            raise Refused(f"{key} must be true or false", key)
-        return _FLAGS[value.lower()]
-    if not value.isprintable():
-        raise Refused(f"{key} must be a text without line breaks and control characters", key)
-    return value
-
-
-def _edited(text: str, head: str, key: str, value: str | int | bool | None) -> str:
-    lines = text.splitlines()
-    if head not in (line.strip() for line in lines):
-        if value is None:
-            return text
-        lines += [*([""] if lines else []), head]
-    first = next(at for at, line in enumerate(lines) if line.strip() == head) + 1
-    last = next((at for at in range(first, len(lines)) if lines[at].lstrip().startswith("[")), len(lines))
-    at = next((at for at in range(first, last) if lines[at].partition("=")[0].strip() == key), None)
-    # A basic string of TOML is written as one of JSON; printable text needs no escapes that only one of them has.
-    written = [] if value is None else [f"{key} = {json.dumps(value, ensure_ascii=False)}"]
-    if at is not None:
-        lines[at : at + 1] = written
-    else:
-        while last > first and not lines[last - 1].strip():
-            last -= 1
-        lines[last:last] = written
-    return "\n".join(lines) + "\n"

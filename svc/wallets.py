@@ -11,32 +11,23 @@
 One way at a time: which of two accounts pays is nothing to guess.
 """
 
-import json
 import os
-import shlex
 import stat
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
-
-import attrs
+from typing import Final
 
 from common.keystores import new_key, open_keystore, write_keystore
 from common.refusal import Refused
-from common.scalars import read_hex
 from common.secp256k1 import Wallet
-from svc.errors import SigningFailed
-from svc.signers import LocalSigner, RemoteSigner, Signer
+from svc.signer_command import COMMAND, signer_by_command
+from svc.signers import LocalSigner, Signer
 
 KEY: Final = "SVC_WALLET_KEY"
 KEY_FILE: Final = "SVC_WALLET_KEY_FILE"
 KEYSTORE: Final = "SVC_KEYSTORE"
 PASSWORD_FILE: Final = "SVC_KEYSTORE_PASSWORD_FILE"  # noqa: S105 - the name of a variable
-COMMAND: Final = "SVC_SIGNER_COMMAND"
-ADDRESS: Final = "SVC_WALLET_ADDRESS"
-DETERMINISTIC: Final = "SVC_SIGNER_DETERMINISTIC"
 WAYS: Final = (KEY, KEY_FILE, KEYSTORE, COMMAND)
 
 AskPassword = Callable[[Path], str]
@@ -64,7 +55,7 @@ def signer_of(
         case [way] if way == KEY:
             return LocalSigner(_parsed(environment[KEY]))
         case [way] if way == COMMAND:
-            return _by_command(environment)
+            return signer_by_command(environment)
         case [way]:
             return LocalSigner(_opened(Path(environment[way]), way, environment, ask_password))
     raise AssertionError("one way or none")
@@ -151,55 +142,3 @@ def _require_own(path: Path, text: str, others_read: bool) -> str:
     if others_read:
         raise Refused(f"{path} must be readable by its owner alone (chmod 600 {path})", param=str(path))
     return text
-
-
-# Programs that sign: a hardware wallet's tool, an agent, a service's client.
-
-_PATIENCE: Final = 300.0  # seconds: somebody may have to find the device and press its button
-
-
-@attrs.frozen
-class SignerCommand:
-    """A program that reads EIP-712 JSON (as eth_signTypedData_v4 takes it) and prints a signature in hex. It is run
-    without a shell, and what it says on standard error is seen."""
-
-    words: tuple[str, ...]
-
-    def sign(self, typed_data: dict[str, Any]) -> str:
-        try:
-            ran = subprocess.run(  # noqa: S603 - the user's own setting
-                self.words,
-                input=json.dumps(typed_data).encode(),
-                stdout=subprocess.PIPE,
-                timeout=_PATIENCE,
-                check=False,
-            )
-        except OSError as error:
-            raise SigningFailed(f"{COMMAND}: {self.words[0]}: {error.strerror}") from None
-        except subprocess.TimeoutExpired:
-            raise SigningFailed(f"{COMMAND}: {self.words[0]} gave no signature within {_PATIENCE:g} s") from None
-        if ran.returncode:
-            raise SigningFailed(f"{COMMAND}: {self.words[0]} ended with {ran.returncode} and signed nothing")
-        answer = ran.stdout.decode("ascii", "replace").strip()
-        try:
-            read_hex(answer, 65, COMMAND)
-        except Refused:
-            raise SigningFailed(f"{COMMAND}: {self.words[0]} must print a signature: 65 bytes as 0x-hex") from None
-        return answer
-
-
-def _by_command(environment: Mapping[str, str]) -> Signer:
-    posix = sys.platform != "win32"  # where backslashes are parts of paths
-    try:
-        words = tuple(word if posix else word.strip('"') for word in shlex.split(environment[COMMAND], posix=posix))
-    except ValueError as wrong:
-        raise Refused(f"{COMMAND} must be a command line: {wrong}", COMMAND) from None
-    if not words:
-        raise Refused(f"{COMMAND} must name a program", COMMAND)
-    address = environment.get(ADDRESS)
-    if not address:
-        raise Refused(f"{ADDRESS} must be the address that {COMMAND} signs for: each signature is checked", ADDRESS)
-    deterministic = environment.get(DETERMINISTIC, "").strip().lower() in {"1", "true", "yes", "on"}
-    return RemoteSigner(
-        read_hex(address, 20, ADDRESS), by_typed_data=SignerCommand(words).sign, deterministic=deterministic
-    )

@@ -24,12 +24,13 @@ from svc.core.batches import (
     demands,
     line_amount,
     line_of,
+    market_rates,
     plan_bodies,
     prepare_lines,
     read_lines,
     seal_line,
 )
-from svc.core.money import Bid, Ceiling, Rates, market_rates
+from svc.core.money import Bid, Ceiling, Rates
 from svc.core.orders import (
     CompletionWindow,
     PreparedOrder,
@@ -165,7 +166,7 @@ def shaped(lines: Sequence[BatchLine], models: dict[str, Model]) -> list[Shaped]
 
 
 @attrs.frozen(slots=True)
-class Offer:
+class LineOffer:
     """What is offered for lines that carry no rates, so that they wait for room instead of being planned at once:
     `rates`, or without any what is asked at present."""
 
@@ -206,7 +207,9 @@ class Preparation:
     account: Account
     orders: Orders
 
-    async def plan(self, texts: Texts, window: CompletionWindow, offer: "Offer | None" = None) -> tuple[ModelPlan, ...]:
+    async def plan(
+        self, texts: Texts, window: CompletionWindow, offer: "LineOffer | None" = None
+    ) -> tuple[ModelPlan, ...]:
         """Who would take the lines without rates now. Nothing is reserved."""
         texts = list(texts)
         offered = await self.offered(texts, window, offer, ())
@@ -220,7 +223,7 @@ class Preparation:
         window: CompletionWindow,
         providers: Sequence[int],
         *,
-        offer: "Offer | None",
+        offer: "LineOffer | None",
         max_amount: int | None,
         max_line_amount: int | None,
         progress: Progress | None,
@@ -262,7 +265,7 @@ class Preparation:
         self,
         texts: Sequence[bytes | str | Mapping[str, Any]],
         window: CompletionWindow,
-        offer: "Offer | None",
+        offer: "LineOffer | None",
         providers: Sequence[int],
     ) -> dict[str, Rates]:
         """By model, what is offered for lines that carry no rates: the same for all, or what is asked at present.

@@ -10,18 +10,13 @@ left out. `--raw` gives the JSON in any case.
 """
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from typing import IO, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import attrs
-import click
 
 from common.refusal import Refused
 from common.scalars import read_base64
-from svc.cli.output import not_writable, written
-from svc.files import appearing
 from svc.wire.transport import LONGEST_CONTENT
 
 _MAGIC: Final = (
@@ -33,7 +28,7 @@ _CUT: Final = frozenset({"length", "max_output_tokens"})
 
 
 @attrs.frozen
-class Answer:
+class ReadableAnswer:
     """Text or files; neither where it is for a program. `remark`: what the text alone would not tell."""
 
     text: str | None = None
@@ -41,33 +36,33 @@ class Answer:
     remark: str | None = None
 
 
-def read_answer(output: Any) -> Answer:
+def read_answer(output: Any) -> ReadableAnswer:
     """
     >>> read_answer({"choices": [{"message": {"role": "assistant", "content": "Because."}}]}).text
     'Because.'
     """
     if isinstance(output, str):
-        return Answer(output)
+        return ReadableAnswer(output)
     files = _files(output)
     if files:
-        return Answer(files=files)
+        return ReadableAnswer(files=files)
     if isinstance(output, Mapping):
         if isinstance(output.get("choices"), list):
             return _chat(output["choices"])
         if isinstance(output.get("output"), list):
             return _response(output)
-    return Answer()
+    return ReadableAnswer()
 
 
-def _chat(choices: list[Any]) -> Answer:
+def _chat(choices: list[Any]) -> ReadableAnswer:
     texts = [_choice(choice) for choice in choices]
     said = [text for text in texts if text is not None]
     if not said or len(said) < len(texts):
-        return Answer()
+        return ReadableAnswer()
     ends = [choice.get("finish_reason") for choice in choices]
     if len(said) > 1:
         said = [f"--- {number} of {len(said)} ---\n{text}" for number, text in enumerate(said, 1)]
-    return Answer("\n".join(said), remark=_cut(next((end for end in ends if end in _CUT), None)))
+    return ReadableAnswer("\n".join(said), remark=_cut(next((end for end in ends if end in _CUT), None)))
 
 
 def _choice(choice: Any) -> str | None:
@@ -84,7 +79,7 @@ def _choice(choice: Any) -> str | None:
     return _parts(content) if isinstance(content, list) else content if isinstance(content, str) else None
 
 
-def _response(output: Mapping[str, Any]) -> Answer:
+def _response(output: Mapping[str, Any]) -> ReadableAnswer:
     texts: list[str] = []
     files: tuple[bytes, ...] = ()
     for item in output["output"]:
@@ -92,17 +87,17 @@ def _response(output: Mapping[str, Any]) -> Answer:
         if kind == "message" and isinstance(item.get("content"), list):
             text = _parts(item["content"])
             if text is None:
-                return Answer()
+                return ReadableAnswer()
             texts.append(text)
         elif kind == "image_generation_call" and (made := _file({"b64": item.get("result")})):
             files += (made,)
         elif kind != "reasoning":
-            return Answer()
+            return ReadableAnswer()
     if not texts and not files:
-        return Answer()
+        return ReadableAnswer()
     details = output.get("incomplete_details")
     reason = details.get("reason") if isinstance(details, Mapping) else None
-    return Answer("\n".join(texts) if texts else None, files, _cut(reason))
+    return ReadableAnswer("\n".join(texts) if texts else None, files, _cut(reason))
 
 
 def _parts(parts: list[Any]) -> str | None:
@@ -148,86 +143,8 @@ def suffix_of(content: bytes) -> str:
     return next((suffix for at, magic, suffix in _MAGIC if content[at : at + len(magic)] == magic), "bin")
 
 
-# Where an answer goes: standard output, a file, or a folder for the files that it holds.
-
-
-@attrs.frozen
-class Place:
-    """`out` takes the answer itself; files of an answer go to `folder`, else to `out` or the present folder."""
-
-    out: Path | None
-    folder: Path | None
-    raw: bool
-
-    @contextmanager
-    def opened(self) -> Iterator["OpenedPlace"]:
-        """Before anything is paid: where nothing can be written is a mistake of the command line."""
-        if self.folder is not None:
-            try:
-                with appearing_and_gone(self.folder):
-                    pass
-            except OSError as error:
-                raise not_writable(self.folder, error) from None
-        with ExitStack() as stack:
-            file = None if self.out is None else stack.enter_context(written(self.out))
-            yield OpenedPlace(self, file)
-
-
-@attrs.frozen
-class OpenedPlace:
-    place: Place
-    file: IO[bytes] | None
-
-    def fill(self, job_id: str, output: Any) -> list[Path]:
-        """Write what belongs into files; the paths of the answer's own ones."""
-        answer = Answer() if self.place.raw else read_answer(output)
-        paths = [*self._names(job_id, answer.files)]
-        if self.file is not None:
-            if answer.files and self.place.folder is None:
-                self.file.write(answer.files[0])
-            else:
-                self.file.write(as_text(output, answer).encode() + b"\n")
-        taken = self.file is not None and self.place.folder is None
-        for path, content in list(zip(paths, answer.files, strict=True))[1 if taken else 0 :]:
-            with appearing(path) as target:
-                target.write(content)
-        return paths
-
-    def _names(self, job_id: str, files: tuple[bytes, ...]) -> Iterator[Path]:
-        out, folder = self.place.out, self.place.folder
-        for number, content in enumerate(files, 1):
-            if out is not None and folder is None:
-                yield out if number == 1 else out.with_name(f"{out.stem}-{number}{out.suffix}")
-            else:
-                yield (folder or Path()) / f"job-{job_id[2:10]}-{number}.{suffix_of(content)}"
-
-
-@contextmanager
-def appearing_and_gone(folder: Path) -> Iterator[None]:
-    """A file in a folder for as long as the block runs: the folder is there and takes files."""
-    trial = folder / ".svc-trial.partial"
-    trial.touch(0o600)
-    try:
-        yield
-    finally:
-        trial.unlink(missing_ok=True)
-
-
-def as_text(output: Any, answer: Answer) -> str:
+def as_text(output: Any, answer: ReadableAnswer) -> str:
     """The text of an answer; the model's JSON where it has none."""
     if answer.text is not None:
         return answer.text
     return output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
-
-
-def takes_place(command: Any) -> Any:
-    """Adds the options of where an answer goes."""
-    path = click.Path(path_type=Path, dir_okay=False)
-    folder = click.Path(path_type=Path, file_okay=False)
-    for option in (
-        click.option("--raw", is_flag=True, help="The model's own JSON, not the text or files that are in it."),
-        click.option("--out-dir", "folder", type=folder, help="The folder for images and other files of the answer."),
-        click.option("--out", type=path, help="Write the answer to a file instead."),
-    ):
-        command = option(command)
-    return command

@@ -5,7 +5,8 @@ from typing import Any, Final
 
 from svc import errors
 from svc.errors import SvcError
-from svc.wallets import ADDRESS, PASSWORD_FILE, WAYS
+from svc.signer_command import ADDRESS
+from svc.wallets import PASSWORD_FILE, WAYS
 
 # The exit codes, for scripts: what ended, and whether the same command may be tried again.
 

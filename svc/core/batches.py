@@ -23,7 +23,7 @@ from svc.core.money import OPEN, Bid, Ceiling, Rates, read_rates
 from svc.core.orders import OrderRequest, OrderTerms, PreparedOrder, SealedOrder, Shaped, amount_of, seal_order, shape
 from svc.core.sealing import read_custom_id
 from svc.errors import OrderRefused, OverCeiling, PlanShort
-from svc.records import Model, ModelPlan
+from svc.records import Ask, Model, ModelPlan
 
 _encode = msgspec.json.Encoder().encode
 
@@ -259,6 +259,15 @@ def plan_bodies(wanted: Sequence[ModelDemand], completion_window: str) -> Iterat
             for one in some
         ]
         yield {"completion_window": completion_window, "models": models}
+
+
+def market_rates(asks: Sequence[Ask], *, everyone: bool) -> Rates:
+    """Rates at which lines are offered at present prices: those of the cheapest ask, by the sum of its two rates; or
+    with `everyone` the highest of each, so that all who ask may claim."""
+    if everyone:
+        return Rates(max(ask.rate_in for ask in asks), max(ask.rate_out for ask in asks))
+    cheapest = min(asks, key=lambda ask: (ask.rate_in + ask.rate_out, ask.provider_id))
+    return Rates(cheapest.rate_in, cheapest.rate_out)
 
 
 def check_plan(wanted: Sequence[ModelDemand], plans: Sequence[ModelPlan]) -> None:

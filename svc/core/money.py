@@ -12,7 +12,7 @@ import attrs
 from common.refusal import Refused
 from common.scalars import read_decimal
 from svc.errors import NoProvider, OverCeiling
-from svc.records import Ask, Candidate
+from svc.records import Candidate
 
 DEFAULT_ORDER: Final = 1  # whole tokens
 DEFAULT_BATCH: Final = 10
@@ -142,15 +142,6 @@ def market_bid(candidates: Sequence[Candidate], provider: int | None) -> Bid:
         raise NoProvider(f"{whom} for this model and window")
     first = candidates[0]
     return Bid(Rates(first.rate_in, first.rate_out), first.provider_id, first.box_key)
-
-
-def market_rates(asks: Sequence[Ask], *, everyone: bool) -> Rates:
-    """Rates at which lines are offered at present prices: those of the cheapest ask, by the sum of its two rates; or
-    with `everyone` the highest of each, so that all who ask may claim."""
-    if everyone:
-        return Rates(max(ask.rate_in for ask in asks), max(ask.rate_out for ask in asks))
-    cheapest = min(asks, key=lambda ask: (ask.rate_in + ask.rate_out, ask.provider_id))
-    return Rates(cheapest.rate_in, cheapest.rate_out)
 
 
 def _rate(value: object, param: str) -> int:

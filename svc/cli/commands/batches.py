@@ -12,7 +12,7 @@ from typing import IO, Any, Final
 import attrs
 import click
 
-from svc.batches.preparation import Offer, PreparedBatch
+from svc.batches.preparation import LineOffer, PreparedBatch
 from svc.batches.results import BatchResult
 from svc.cli import tables
 from svc.cli.commands.market import names_of
@@ -64,7 +64,7 @@ def _offers(command: Callable[..., Any]) -> Callable[..., Any]:
         rates = read_rates(rate_in, rate_out)
         if market and rates is not None:
             raise click.UsageError("--market and rates are two ways to make an offer: choose one")
-        return command(offer=Offer(rates) if market or rates is not None else None, **given)
+        return command(offer=LineOffer(rates) if market or rates is not None else None, **given)
 
     return with_offer
 
@@ -117,7 +117,7 @@ class _BatchOrder:
 @_WINDOW
 @_offers
 @connected
-async def plan(connection: Connection, file: str, window: str, offer: Offer | None) -> Exit:
+async def plan(connection: Connection, file: str, window: str, offer: LineOffer | None) -> Exit:
     """Say who would take the lines and at what price.
 
     Those that carry no rates are asked for; nothing is reserved. Ends with 4 when the network cannot take all of them

@@ -7,8 +7,9 @@ import attrs
 import click
 
 from svc.cli import tables
-from svc.cli.answers import Place, as_text, read_answer, takes_place
+from svc.cli.answers import ReadableAnswer, as_text, read_answer
 from svc.cli.connection import Connection, connected, within_ceiling
+from svc.cli.destinations import Destination, takes_destination
 from svc.cli.failures import Exit
 from svc.cli.inputs import OrderOptions, check_window, takes_order, who_can_open
 from svc.cli.money import became, cost_of, in_words, money_of, told
@@ -39,7 +40,7 @@ _PERHAPS_POSTED: Final = (ConnectionFailed, ReceiptTimeout, ChainContradicts, No
 @click.command()
 @takes_order
 @click.option("--timeout", "patience", type=click.FloatRange(0), help="Wait no longer than so many seconds.")
-@takes_place
+@takes_destination
 @connected
 async def run(
     connection: Connection,
@@ -63,7 +64,7 @@ async def run(
       svc run demo/text-small --file letter.txt -p max_output_tokens=200 --provider 3
       echo '{"input": "hi", "seed": 7}' | svc run demo/text-small --rate-in 150000 --rate-out 600000
     """
-    output, place = connection.output, Place(out, folder, raw)
+    output, place = connection.output, Destination(out, folder, raw)
     output.next = _NOT_POSTED
     async with connection.client(wallet=True) as client:
         client.require_readable()
@@ -234,7 +235,7 @@ async def wait(connection: Connection, job_id: str, patience: float | None) -> E
 
 @click.command("result")
 @click.argument("job_id", help="The job's id.")
-@takes_place
+@takes_destination
 @click.option("--whole", type=_OUT, help="Write the opened result as it is to a file, whatever its size.")
 @connected
 async def result_(
@@ -246,7 +247,7 @@ async def result_(
     """
     if out is not None and whole is not None:
         raise click.UsageError("--out and --whole are two forms of the same: choose one")
-    place = Place(out, folder, raw)
+    place = Destination(out, folder, raw)
     async with connection.client(wallet=True) as client:
         job = await client.jobs.get(job_id)
         if whole is not None:
@@ -306,7 +307,7 @@ async def _save(output: Output, client: Client, job: Job, path: Path) -> None:
         output.json({"job_id": job.id, "file": str(path), "bytes": length})
 
 
-def _deliver(output: Output, result: Result, place: Place, paths: list[Path], more: dict[str, Any]) -> None:
+def _deliver(output: Output, result: Result, place: Destination, paths: list[Path], more: dict[str, Any]) -> None:
     """The answer alone, for people and pipes; all that is known of it, in JSON."""
     answer = read_answer(result.output)
     if place.out is not None:
@@ -319,7 +320,7 @@ def _deliver(output: Output, result: Result, place: Place, paths: list[Path], mo
         output.json(wire_form(known | files | more))
     elif place.out is None:
         if place.raw or not paths or answer.text is not None:
-            output.text(as_text(result.output, read_answer(None) if place.raw else answer))
+            output.text(as_text(result.output, ReadableAnswer() if place.raw else answer))
         for path in paths:
             output.text(str(path))
     output.next = None

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import attrs
+
 from common.box import SecretKey
 from common.envelope import ResultBody
 from common.sealed_stream import seal_result
