@@ -162,7 +162,7 @@ class Client:
     def require_readable(self) -> None:
         """Raises OrderRefused (`reads_disabled`) where a result could be bought and not be read: before it is paid."""
         if not self.settings.gateways:
-            message = "no gateway is set, so that no result could be read: set SVC_PIN_GATEWAY, or order with `submit`"
+            message = "no gateway is set, so that no result could be read: `submit` orders without reading one"
             raise OrderRefused(message, code="reads_disabled", param="SVC_PIN_GATEWAY")
 
     async def probe(

@@ -17,7 +17,7 @@ from anyio import to_thread
 
 from common.refusal import Refused
 from svc.cli import failures
-from svc.cli.failures import Exit
+from svc.cli.exit_codes import Exit
 from svc.cli.output import Gauge, Output, one_line
 from svc.client import Client
 from svc.errors import NO_WALLET, OrderRefused, OverCeiling, SvcError

@@ -21,7 +21,8 @@ from svc.chain.facts import check_deployment
 from svc.chain.node import Chain, Refusal
 from svc.cli import tables
 from svc.cli.connection import Connection, connected
-from svc.cli.failures import Exit, hint_of
+from svc.cli.exit_codes import Exit
+from svc.cli.failures import hint_of
 from svc.cli.inputs import readers_of_open_orders
 from svc.cli.output import Table
 from svc.client import Client

@@ -12,7 +12,7 @@ import click
 
 from common import escrow, strict_json
 from common.refusal import Refused
-from svc.cli.failures import Exit
+from svc.cli.exit_codes import Exit
 from svc.cli.output import Output
 from svc.client import Client
 from svc.core.orders import DEFAULT_WINDOW, WINDOW_FORMS, WINDOW_REFUSED, is_window, window_seconds

@@ -14,7 +14,7 @@ from svc.chain import facts
 from svc.cli import tables
 from svc.cli.commands.market import names_of
 from svc.cli.connection import Connection, connected
-from svc.cli.failures import Exit
+from svc.cli.exit_codes import Exit
 from svc.cli.money import told
 from svc.cli.output import Output, wire_form
 from svc.client import Client

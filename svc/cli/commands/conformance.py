@@ -18,7 +18,7 @@ import httpx
 from common.box import PublicKey
 from common.refusal import Refused
 from common.scalars import read_hex
-from svc.cli.failures import Exit
+from svc.cli.exit_codes import Exit
 from svc.cli.output import Output, Table
 from svc.conformance.client import Buy, ClientTrial
 from svc.conformance.coordinator import Trial, try_coordinator

@@ -10,7 +10,7 @@ from svc.cli import tables
 from svc.cli.answers import ReadableAnswer, as_text, read_answer
 from svc.cli.connection import Connection, connected, within_ceiling
 from svc.cli.destinations import Destination, takes_destination
-from svc.cli.failures import Exit
+from svc.cli.exit_codes import Exit
 from svc.cli.inputs import OrderOptions, check_window, takes_order, who_can_open
 from svc.cli.money import became, cost_of, in_words, money_of, told
 from svc.cli.output import Gauge, NextStep, Output, not_writable, wire_form

@@ -13,7 +13,7 @@ from common.refusal import Refused
 from common.scalars import hex_of
 from common.wire.chain import told_book
 from svc.cli.connection import Connection, ask_password, connected
-from svc.cli.failures import Exit
+from svc.cli.exit_codes import Exit
 from svc.client import Client
 from svc.core.known_market import KnownMarket, fingerprint, read_key
 from svc.errors import OrderRefused, SvcError

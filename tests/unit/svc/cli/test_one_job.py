@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from svc.cli.commands import jobs
-from svc.cli.failures import Exit
+from svc.cli.exit_codes import Exit
 from tests.unit.svc.cli.market import FakeMarket, Svc
 from tests.unit.svc.fake_coordinator import Answer, Dropped, failing, job
 
