@@ -15,7 +15,7 @@ from common.domains import Domains
 from svc.core import sealing
 from svc.core.known_market import Market
 from svc.core.money import Ceiling, batch_ceiling, line_ceiling, order_ceiling
-from svc.errors import OrderRefused
+from svc.errors import NO_WALLET, OrderRefused
 from svc.records import Deployment, EscrowKey, Model
 from svc.settings import Settings
 from svc.signers import Signer
@@ -100,7 +100,7 @@ class Account:
     def wallet(self) -> Signer:
         """Whoever signs; OrderRefused for a client that has no wallet."""
         if self.signer is None:
-            raise OrderRefused("this needs a wallet: set SVC_WALLET_KEY or give a signer", param="SVC_WALLET_KEY")
+            raise OrderRefused(NO_WALLET, param="SVC_WALLET_KEY_FILE")
         return self.signer
 
     async def result_keys(self) -> tuple[SecretKey, ...]:
@@ -112,7 +112,12 @@ class Account:
                 self._derived = result_key_from_signature(signature)
         keys = sealing.key_order(self._derived, given, given_first=first)
         if not keys:
-            message = "results need a key: a wallet that signs deterministically, or SVC_CIPHER_KEY"
+            if self.signer is None:
+                raise OrderRefused(NO_WALLET, param="SVC_WALLET_KEY_FILE")
+            message = (
+                "results are sealed to a key of yours: set SVC_CIPHER_KEY (32 bytes of hex), or say that the wallet"
+                " signs the same way each time with SVC_SIGNER_DETERMINISTIC=1 (deterministic=True of a signer)"
+            )
             raise OrderRefused(message, param="SVC_CIPHER_KEY")
         return keys
 

@@ -34,7 +34,7 @@ from svc.receipts import Receipts
 from svc.records import Cancelled, Candidate, Deployment, EscrowKey, Job, Quoted, Readiness, Session
 from svc.results import Result, Results, read_job_id
 from svc.settings import ClientOptions, Settings
-from svc.signers import LocalSigner
+from svc.signers import Signer
 from svc.verification import Verification, Verified
 from svc.vouching import MarketRemembered, Vouching
 from svc.wire.gateways import Gateways
@@ -60,9 +60,7 @@ class Client:
         given = options.get("http")
         pool = _pool(self.settings.base_url) if given is None else given
         self._owned = pool if given is None else None
-        signer = options.get("signer")
-        if signer is None and self.settings.wallet is not None:
-            signer = LocalSigner(self.settings.wallet)
+        signer = options.get("signer") or self.settings.signer
         trust = EscrowTrust(
             pinned=tuple(options.get("escrow_keys", ())),
             allow_mock=options.get("allow_mock_escrow", False),
@@ -99,6 +97,11 @@ class Client:
     async def aclose(self) -> None:
         if self._owned is not None:
             await self._owned.aclose()
+
+    @property
+    def signer(self) -> Signer | None:
+        """Whoever signs; None for a client without a wallet."""
+        return self._account.signer
 
     @property
     def address(self) -> str:
@@ -141,6 +144,7 @@ class Client:
 
         Raises an SvcError; JobFailed when the job ended without a result, and was refunded.
         """
+        self.require_readable()
         prepared = await self.prepare(
             model,
             input,
@@ -154,6 +158,12 @@ class Client:
         )
         submitted = await self.submit(prepared, max_amount=max_amount)
         return await self.open(await self.wait(submitted.job_id, timeout=timeout, on_change=on_change))
+
+    def require_readable(self) -> None:
+        """Raises OrderRefused (`reads_disabled`) where a result could be bought and not be read: before it is paid."""
+        if not self.settings.gateways:
+            message = "no gateway is set, so that no result could be read: `submit` orders without reading one"
+            raise OrderRefused(message, code="reads_disabled", param="SVC_PIN_GATEWAY")
 
     async def probe(
         self,
@@ -275,6 +285,7 @@ def _settings(base_url: str | None, options: ClientOptions) -> Settings:
             max_batch_amount=options.get("max_batch_amount"),
             insecure_http=options.get("insecure_http"),
             profile=options.get("profile"),
+            without_wallet=options.get("without_wallet", False) or options.get("signer") is not None,
             environment=options.get("environment"),
         )
     except Refused as refusal:

@@ -26,6 +26,11 @@ from common.refusal import Refused
 
 E = TypeVar("E", bound="ApiError")
 
+NO_WALLET = (
+    "no wallet: set SVC_WALLET_KEY_FILE to a key file, SVC_KEYSTORE to an encrypted one, SVC_SIGNER_COMMAND to a"
+    " program that signs, or SVC_WALLET_KEY to the key itself"
+)
+
 
 class SvcError(Exception):
     """`type` is the coordinator's error type, or `client_error` for what happened on this side."""
@@ -216,8 +221,21 @@ class JobFailed(SvcError):
     """A job that ended without a result. `code`: `cancelled`, `provider_fail`, `reclaim` or `expired`."""
 
     def __init__(self, job_id: str, code: str) -> None:
-        super().__init__(f"job {job_id} ended without a result: {code}", code=code)
+        super().__init__(
+            f"job {job_id} ended without a result: {code}; {NO_RESULT_MONEY.get(code, _NOT_PAID)}", code=code
+        )
         self.job_id = job_id
+
+
+# Where the money of a job without a result is: collected at the claim alone, and returned whole by every such end.
+_RETURNED = "the whole payment, charges included, came back to the wallet"
+_NOT_PAID = "no provider was paid"
+NO_RESULT_MONEY = {
+    "provider_fail": f"its provider gave up, and {_RETURNED}",
+    "reclaim": f"its provider missed the window, and {_RETURNED}",
+    "cancelled": "it was taken back before anybody claimed it: nothing was collected",
+    "expired": "nobody claimed it in time: nothing was collected",
+}
 
 
 class BatchFailed(SvcError):

@@ -14,20 +14,26 @@ from common.envelope import Envelope
 from common.refusal import Refused
 from common.wire.market import Candidates
 from svc.account import Account
-from svc.chain.facts import is_posted
+from svc.chain import facts
 from svc.core.money import OPEN, Bid, market_bid
 from svc.core.orders import (
     MOST_ATTEMPTS,
+    USUAL_WINDOWS,
+    WINDOW_FORMS,
     OrderRequest,
     OrderTerms,
     PreparedOrder,
     SealedOrder,
     Shaped,
+    Windows,
     checked_amount,
     expiry,
+    is_window,
     probe_body,
     seal_order,
     shape,
+    window_seconds,
+    window_words,
 )
 from svc.errors import ApiError, ConnectionFailed, NoProvider, NotFound, OrderRefused, OutcomeUnknown, QuoteRefused
 from svc.files import Files
@@ -43,6 +49,10 @@ _LOOK_PAUSE: Final = 0.75
 
 class UnlistedParameter(UserWarning):
     """A parameter that the model's schema does not list was sent all the same."""
+
+
+class OtherWindow(UserWarning):
+    """A window of a form that is not known is signed as an hour."""
 
 
 @attrs.frozen(slots=True)
@@ -73,6 +83,7 @@ class Orders:
     async def prepare(self, request: OrderRequest) -> PreparedOrder:
         """Bid, sealed and signed; nothing is owed yet."""
         shaped = await self._shaped(request)
+        await self._check_window(request.window, shaped)
         for name in shaped.unlisted:
             message = f"{shaped.model.id} does not list the parameter {name!r}; it is sent as it is"
             warnings.warn(message, UnlistedParameter, stacklevel=4)
@@ -108,7 +119,10 @@ class Orders:
     async def bid(self, shaped: Shaped) -> tuple[Bid, PublicKey]:
         """What the order offers and to whom it is sealed."""
         if shaped.rates is None:
-            bid = market_bid(await self._probe(shaped), shaped.provider)
+            try:
+                bid = market_bid(await self._probe(shaped), shaped.provider)
+            except NoProvider as nobody:
+                raise NoProvider(f"{nobody.message}{await self._asked_windows(shaped)}") from None
         else:
             bid = Bid(shaped.rates, shaped.provider or OPEN)
         if bid.box_key is not None:
@@ -141,10 +155,35 @@ class Orders:
         for attempt in range(_LOOKS):
             if attempt:
                 await transport.sleep(_LOOK_PAUSE)
-            if await is_posted(chain.later(), sealed):
+            if await facts.is_posted(chain.later(), sealed):
                 return attrs.evolve(submitted, on_chain=True)
         self.account.vouching.tell(f"no node shows job {prepared.id} yet: svc verify looks again")
         return submitted
+
+    async def _check_window(self, window: str, shaped: Shaped) -> None:
+        """Before anything is signed. Raises OrderRefused that names the windows that the network takes."""
+        if not is_window(window):
+            warnings.warn(
+                f"the window {window!r} is none of {WINDOW_FORMS}: it is signed as 1h", OtherWindow, stacklevel=5
+            )
+        chain = self.account.vouching.chain
+        registry = (await self.account.market()).job_registry
+        if chain is None or await facts.window_allowed(chain.later(), registry, shaped.sla_secs):
+            return
+        try:
+            (await Market(self.account).windows(window)).check(window, shaped.sla_secs)
+        except Refused as refusal:
+            raise OrderRefused.because(refusal) from None
+
+    async def _asked_windows(self, shaped: Shaped) -> str:
+        """The windows that the model is asked a price for, in words, where nobody takes the one that was wanted."""
+        try:
+            floors = await Market(self.account).floors(model=shaped.model.svc.model_id, limit=None)
+        except (ApiError, ConnectionFailed):  # the refusal stands without
+            return ""
+        asked = sorted({floor.sla for floor in floors} - {shaped.sla_secs})
+        wanted = window_words(shaped.sla_secs)
+        return f" of {wanted}; prices are asked for {', '.join(map(window_words, asked))}" if asked else f" of {wanted}"
 
     async def _shaped(self, request: OrderRequest) -> Shaped:
         model = await self.account.model(request.model)
@@ -288,6 +327,19 @@ class Market:
         return await paged(
             self.account.transport, "/evm/asks/floors", "floors", Floor, limit=limit, offset=offset, params=query
         )
+
+    async def windows(self, window: str) -> Windows:
+        """Windows that orders may have, as far as can be told: with nodes it is certain, about `window` too.
+
+        The one place that knows who tells them: the chain where there is a node, else the market's asks.
+        """
+        market, asked = await self.account.market(), {floor.sla for floor in await self.floors(limit=None)}
+        node = self.account.vouching.chain
+        if node is None:
+            return Windows(tuple(sorted(asked)), certain=False)
+        chain, candidates = node.later(), sorted(asked | USUAL_WINDOWS | {window_seconds(window)})
+        taken = [each for each in candidates if await facts.window_allowed(chain, market.job_registry, each)]
+        return Windows(tuple(taken), certain=True)
 
     async def providers(self, *, limit: int | None = MOST, offset: int = 0) -> list[Provider]:
         return await paged(self.account.transport, "/evm/providers", "providers", Provider, limit=limit, offset=offset)

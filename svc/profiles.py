@@ -9,7 +9,7 @@
 
 A key is the name of a variable without its `SVC_`, in small letters; SVC_PROFILE chooses another profile than
 `default`. The file says who is paid and how much at most, so it must be the user's own and writable by nobody else. It
-holds no keys: `wallet_key_file` names the file of one, for the command line.
+holds no keys: `wallet_key_file` or `keystore` names the file of one.
 """
 
 import tomllib
@@ -18,13 +18,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from common.refusal import Refused
-from svc.known_markets import configuration_folder, read_own
+from svc.own_files import OwnFile, configuration_folder
+from svc.wallets import WAYS
 
 FILE_VARIABLE: Final = "SVC_CONFIG"
 NAME_VARIABLE: Final = "SVC_PROFILE"
 DEFAULT: Final = "default"
 KEYS: Final = (
-    *("base_url", "wallet_key_file", "pin_gateway", "settlement_margin", "addresses_file", "known_markets", "rpc_url"),
+    *("base_url", "wallet_key_file", "keystore", "keystore_password_file"),
+    *("signer_command", "wallet_address", "signer_deterministic"),
+    *("pin_gateway", "settlement_margin", "addresses_file", "known_markets", "rpc_url"),
     *("max_amount", "max_batch_amount", "insecure_http"),
 )
 _LONGEST: Final = 1 << 16
@@ -36,20 +39,25 @@ def with_profile(environment: Mapping[str, str]) -> Mapping[str, str]:
     Raises Refused for a file that must not be believed or cannot be read as profiles, and for a profile that is chosen
     and not there; a missing file holds no profiles.
     """
-    path = place_of(environment)
+    path, profiles = profiles_of(environment)
     chosen = environment.get(NAME_VARIABLE)
-    profiles = {} if path is None else _read(path, named=FILE_VARIABLE in environment)
     name = chosen or DEFAULT
     if name not in profiles:
         if chosen:
             there = ", ".join(sorted(profiles)) or "none"
             raise Refused(f"there is no profile {chosen!r} in {path} (there: {there})", NAME_VARIABLE)
         return environment
-    values = _as_variables(profiles[name], f"{path}: [profile.{name}]")
-    # Two ways to name a key would leave it to chance which account pays.
-    if "SVC_WALLET_KEY" in environment:
-        values.pop("SVC_WALLET_KEY_FILE", None)
+    values = as_variables(profiles[name], f"{path}: [profile.{name}]")
+    # Two ways to name a wallet would leave it to chance which account pays.
+    if any(environment.get(way) for way in WAYS):
+        values = {variable: value for variable, value in values.items() if variable not in WAYS}
     return {**values, **environment}
+
+
+def profiles_of(environment: Mapping[str, str]) -> tuple[Path | None, dict[str, dict[str, Any]]]:
+    """The file's place, and its profiles by name. Raises Refused."""
+    path = place_of(environment)
+    return path, {} if path is None else _read(path, named=FILE_VARIABLE in environment)
 
 
 def place_of(environment: Mapping[str, str]) -> Path | None:
@@ -63,13 +71,19 @@ def place_of(environment: Mapping[str, str]) -> Path | None:
 
 def _read(path: Path, *, named: bool) -> dict[str, dict[str, Any]]:
     try:
-        raw = read_own(path, _LONGEST, FILE_VARIABLE)
+        raw = own_file(path).read()
     except OSError as error:
         raise Refused(f"{path} cannot be read: {error.strerror}", FILE_VARIABLE) from None
-    if raw is None:
-        if named:
-            raise Refused(f"{FILE_VARIABLE} names {path}, and there is no such file", FILE_VARIABLE)
-        return {}
+    if raw is None and named:
+        raise Refused(f"{FILE_VARIABLE} names {path}, and there is no such file", FILE_VARIABLE)
+    return {} if raw is None else parsed(path, raw)
+
+
+def own_file(path: Path) -> OwnFile:
+    return OwnFile(path, FILE_VARIABLE, _LONGEST)
+
+
+def parsed(path: Path, raw: bytes) -> dict[str, dict[str, Any]]:
     try:
         held = tomllib.loads(raw.decode("utf-8"))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -80,7 +94,7 @@ def _read(path: Path, *, named: bool) -> dict[str, dict[str, Any]]:
     return profiles
 
 
-def _as_variables(table: Mapping[str, Any], where: str) -> dict[str, str]:
+def as_variables(table: Mapping[str, Any], where: str) -> dict[str, str]:
     values = {}
     for key, value in table.items():
         if key not in KEYS:

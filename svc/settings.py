@@ -1,7 +1,8 @@
 """Settings of a client: given explicitly, by environment variables, or by a profile.
 
 SVC_BASE_URL            the coordinator
-SVC_WALLET_KEY          the wallet's private key: 32 bytes of hex
+SVC_WALLET_KEY, SVC_WALLET_KEY_FILE, SVC_KEYSTORE, SVC_SIGNER_COMMAND
+                        the wallet, one way or another: see svc.wallets
 SVC_CIPHER_KEY          an X25519 secret that results are sealed to: 32 bytes of hex
 SVC_PIN_GATEWAY         gateways that results are read from, comma-separated; empty disables reads
 SVC_SETTLEMENT_MARGIN   seconds that an order outlives its window (default 3600)
@@ -35,7 +36,8 @@ from common.secp256k1 import Wallet
 from svc.core.clock import RetryPolicy
 from svc.known_markets import KnownMarkets
 from svc.profiles import NAME_VARIABLE, with_profile
-from svc.signers import Signer
+from svc.signers import LocalSigner, Signer
+from svc.wallets import signer_of
 
 DEFAULT_BASE_URL: Final = "http://127.0.0.1:8402"
 PUBLIC_GATEWAY: Final = "https://ipfs.io"
@@ -53,7 +55,7 @@ class Settings:
 
     base_url: str
     gateways: tuple[str, ...]
-    wallet: Wallet | None
+    signer: Signer | None
     cipher_key: SecretKey | None
     cipher_key_first: bool
     settlement_margin: int
@@ -78,9 +80,12 @@ class Settings:
         max_batch_amount: int | None = None,
         insecure_http: bool | None = None,
         profile: str | None = None,
+        without_wallet: bool = False,
         environment: Mapping[str, str] | None = None,
     ) -> Self:
         """Explicit values win; the rest comes from `environment` (the process's own unless given) and the profile.
+
+        `without_wallet`: none is looked for, so that no password is asked for what needs no signature.
 
         Raises Refused, naming the variable or argument at fault and never showing a key.
 
@@ -90,7 +95,6 @@ class Settings:
         """
         known = os.environ if environment is None else environment
         known = with_profile({**known, NAME_VARIABLE: profile} if profile else known)
-        wallet: str | bytes | Wallet | None = wallet_key or known.get("SVC_WALLET_KEY") or None
         cipher: str | bytes | SecretKey | None = cipher_key or known.get("SVC_CIPHER_KEY") or None
         margin = known.get("SVC_SETTLEMENT_MARGIN")
         if settlement_margin is None:
@@ -101,7 +105,7 @@ class Settings:
         return cls(
             base_url=secure_url(base_url or known.get("SVC_BASE_URL") or DEFAULT_BASE_URL, "SVC_BASE_URL", insecure),
             gateways=_gateways(gateways if gateways is not None else known.get("SVC_PIN_GATEWAY", PUBLIC_GATEWAY)),
-            wallet=wallet if wallet is None or isinstance(wallet, Wallet) else Wallet(_key(wallet, "SVC_WALLET_KEY")),
+            signer=_signer(wallet_key, without_wallet, known),
             cipher_key=(
                 cipher if cipher is None or isinstance(cipher, SecretKey) else SecretKey(_key(cipher, "SVC_CIPHER_KEY"))
             ),
@@ -113,6 +117,14 @@ class Settings:
             max_batch_amount=_amount(max_batch_amount, known, "SVC_MAX_BATCH_AMOUNT"),
             environment=known,
         )
+
+
+def _signer(given: str | bytes | Wallet | None, without_wallet: bool, known: Mapping[str, str]) -> Signer | None:
+    if without_wallet:
+        return None
+    if not given:
+        return signer_of(known)
+    return LocalSigner(given if isinstance(given, Wallet) else Wallet(_key(given, "SVC_WALLET_KEY")))
 
 
 def _gateways(given: str | Sequence[str]) -> tuple[str, ...]:
@@ -216,6 +228,7 @@ class ClientOptions(TypedDict, total=False):
 
     signer: Signer | None  # a wallet that is asked, see svc.signers
     wallet_key: str | bytes | Wallet | None  # a private key in this process
+    without_wallet: bool  # none is looked for in the environment: for what needs no signature
     cipher_key: str | bytes | SecretKey | None  # an X25519 secret that results are sealed to
     gateways: str | Sequence[str] | None  # that results are read from; empty disables reads
     settlement_margin: int | None  # seconds that an order outlives its window

@@ -4,18 +4,13 @@ A signer has an address and signs what it is asked to. What a remote or hardware
 used: it must be a signature by that address over exactly what was asked.
 """
 
-import os
-import secrets
-import stat
 from collections.abc import Awaitable, Callable
 from inspect import isawaitable
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 import attrs
 from anyio import to_thread
 
-from common.refusal import Refused
 from common.scalars import read_hex
 from common.secp256k1 import SIGNATURE_LENGTH, Wallet, recover
 from svc.core.typed_data import SigningRequest
@@ -119,34 +114,3 @@ def _usual_form(signed: Signed) -> bytes:
     if s > _ORDER // 2:
         s, parity = _ORDER - s, 1 - parity
     return raw[:32] + s.to_bytes(32, "big") + bytes((27 + parity,)) if parity in {0, 1} and s > 0 else raw
-
-
-# The client's key file: one wallet key in hex, readable by its owner alone.
-
-_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
-_LONGEST: Final = 4096
-
-
-def create_wallet(path: Path) -> Wallet:
-    """A fresh wallet, its key stored at `path`. Never overwrites: a lost key is lost money."""
-    secret = secrets.token_bytes(32)
-    wallet = Wallet(secret)  # refuses the few values that are no key
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
-        file.write("0x" + secret.hex() + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    return wallet
-
-
-def read_wallet(path: Path) -> Wallet:
-    """The wallet of a key file that is its owner's alone. Raises Refused, naming what is wrong with it."""
-    with path.open(encoding="ascii", errors="replace") as file:
-        mode = os.fstat(file.fileno()).st_mode
-        # A pipe has nobody else at its end, and permissions that say nothing.
-        if os.name == "posix" and stat.S_ISREG(mode) and mode & _OTHERS:
-            raise Refused(f"{path} must be readable by its owner alone (chmod 600 {path})", param=str(path))
-        text = file.read(_LONGEST).strip().removeprefix("0x")
-    try:
-        return Wallet(bytes.fromhex(text))
-    except ValueError:  # Refused, for a number that is no key, among them
-        raise Refused(f"{path} does not hold a private key in hex", param=str(path)) from None

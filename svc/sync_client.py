@@ -22,6 +22,7 @@ from svc.jobs import Jobs
 from svc.orders import Market, Models
 from svc.records import Batch
 from svc.settings import ClientOptions
+from svc.signers import Signer
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -61,6 +62,7 @@ class SyncModels(_Part):
 class SyncMarket(_Part):
     asks = blocking(Market.asks)
     floors = blocking(Market.floors)
+    windows = blocking(Market.windows)
     providers = blocking(Market.providers)
     provider = blocking(Market.provider)
     allowlist = blocking(Market.allowlist)
@@ -178,8 +180,15 @@ class SyncClient:
     def address(self) -> str:
         return self._inner.address
 
+    @property
+    def signer(self) -> Signer | None:
+        return self._inner.signer
+
     def clock_skew(self) -> float:
         return self._inner.clock_skew()
+
+    def require_readable(self) -> None:
+        self._inner.require_readable()
 
     run = blocking(Client.run)
     probe = blocking(Client.probe)

@@ -12,7 +12,7 @@ import attrs
 
 from svc.account import Account
 from svc.batches.pool import Progress
-from svc.batches.preparation import Preparation, PreparedBatch, Texts
+from svc.batches.preparation import LineOffer, Preparation, PreparedBatch, Texts
 from svc.batches.results import BatchResult, BatchResults
 from svc.core.orders import DEFAULT_WINDOW, completion_window
 from svc.errors import (
@@ -53,9 +53,11 @@ class Batches:
     preparation: Preparation
     opened: BatchResults
 
-    async def plan(self, lines: Lines, *, window: str = DEFAULT_WINDOW) -> tuple[ModelPlan, ...]:
+    async def plan(
+        self, lines: Lines, *, window: str = DEFAULT_WINDOW, offer: LineOffer | None = None
+    ) -> tuple[ModelPlan, ...]:
         """Who would take the lines that carry no rates, and at what price. Nothing is reserved or signed."""
-        return await self.preparation.plan(await _texts(lines), completion_window(window))
+        return await self.preparation.plan(await _texts(lines), completion_window(window), offer)
 
     async def prepare(
         self,
@@ -63,6 +65,7 @@ class Batches:
         *,
         window: str = DEFAULT_WINDOW,
         providers: Sequence[int] = (),
+        offer: LineOffer | None = None,
         max_amount: int | None = None,
         max_line_amount: int | None = None,
         progress: Progress | None = None,
@@ -70,14 +73,16 @@ class Batches:
         """Plan, seal, sign and price every line; nothing is posted.
 
         `lines`: a JSONL file, or its lines as text or as objects. Lines without rates go to whom the network's plan
-        names; lines with rates to `providers` in turn or, with none, to whoever claims them. `max_amount` bounds what
-        all of them come to (else the client's `max_batch_amount`, or ten tokens), `max_line_amount` each of them (else
-        the client's `max_amount`, or one token). `progress` is told how many lines are done.
+        names, or with an `offer` are offered at its rates (`LineOffer(Rates(in, out))`, present prices with
+        `LineOffer()`); lines with rates go to `providers` in turn or, with none, to whoever claims them. `max_amount`
+        bounds what all of them come to (else the client's `max_batch_amount`, or ten tokens), `max_line_amount` each of
+        them (else the client's `max_amount`, or one token). `progress` is told how many lines are done.
         """
         return await self.preparation.prepare(
             await _texts(lines),
             completion_window(window),
             providers,
+            offer=offer,
             max_amount=max_amount,
             max_line_amount=max_line_amount,
             progress=progress,

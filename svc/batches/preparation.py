@@ -24,12 +24,13 @@ from svc.core.batches import (
     demands,
     line_amount,
     line_of,
+    market_rates,
     plan_bodies,
     prepare_lines,
     read_lines,
     seal_line,
 )
-from svc.core.money import Bid, Ceiling
+from svc.core.money import Bid, Ceiling, Rates
 from svc.core.orders import (
     CompletionWindow,
     PreparedOrder,
@@ -40,8 +41,8 @@ from svc.core.orders import (
     shape,
     window_seconds,
 )
-from svc.errors import OrderRefused
-from svc.orders import Orders
+from svc.errors import NoProvider, OrderRefused
+from svc.orders import Market, Orders
 from svc.records import Model, ModelPlan, Record
 from svc.signers import LocalSigner, Signer
 from svc.wire.transport import read
@@ -164,6 +165,14 @@ def shaped(lines: Sequence[BatchLine], models: dict[str, Model]) -> list[Shaped]
     return taken
 
 
+@attrs.frozen(slots=True)
+class LineOffer:
+    """What is offered for lines that carry no rates, so that they wait for room instead of being planned at once:
+    `rates`, or without any what is asked at present."""
+
+    rates: Rates | None = None
+
+
 Texts = Iterable[bytes | str | Mapping[str, Any]]
 
 _PAYMENT_REQUIRED: Final = frozenset({402})
@@ -198,9 +207,13 @@ class Preparation:
     account: Account
     orders: Orders
 
-    async def plan(self, texts: Texts, window: CompletionWindow) -> tuple[ModelPlan, ...]:
+    async def plan(
+        self, texts: Texts, window: CompletionWindow, offer: "LineOffer | None" = None
+    ) -> tuple[ModelPlan, ...]:
         """Who would take the lines without rates now. Nothing is reserved."""
-        lines = await to_thread.run_sync(list, read_lines(texts, window))
+        texts = list(texts)
+        offered = await self.offered(texts, window, offer, ())
+        lines = await to_thread.run_sync(list, read_lines(texts, window, offered))
         models = {name: await self.account.model(name) for name in dict.fromkeys(line.request.model for line in lines)}
         return await self._planned(demands(await to_thread.run_sync(shaped, lines, models)), window)
 
@@ -210,6 +223,7 @@ class Preparation:
         window: CompletionWindow,
         providers: Sequence[int],
         *,
+        offer: "LineOffer | None",
         max_amount: int | None,
         max_line_amount: int | None,
         progress: Progress | None,
@@ -219,9 +233,10 @@ class Preparation:
         # What no line alone may come to is not signed for; what all of them may not is never sent.
         each = min(in_all, await self.account.line_ceiling(max_line_amount), key=lambda ceiling: ceiling.most)
         texts, signer = list(texts), self.account.wallet()
+        offered = await self.offered(texts, window, offer, providers)
         wallet = signer.wallet if isinstance(signer, LocalSigner) else None
         async with started_workers(len(texts), wallet) as workers:
-            offers = await Offers.to(providers, self.orders, window, each, read_lines(texts, window))
+            offers = await Offers.to(providers, self.orders, window, each, read_lines(texts, window, offered))
             pool = Pool(workers, self._alone(signer), progress)
             if wallet is not None:  # any other is not troubled before the whole file is known to be good
                 await pool.make(offers.rated())
@@ -245,6 +260,34 @@ class Preparation:
             amount=amount,
             unlisted=tuple(dict.fromkeys(name for line in lines for name in line.unlisted)),
         )
+
+    async def offered(
+        self,
+        texts: Sequence[bytes | str | Mapping[str, Any]],
+        window: CompletionWindow,
+        offer: "LineOffer | None",
+        providers: Sequence[int],
+    ) -> dict[str, Rates]:
+        """By model, what is offered for lines that carry no rates: the same for all, or what is asked at present.
+
+        Raises NoProvider for a model that nobody asks a price for in this window.
+        """
+        if offer is None:
+            return {}
+        lines = await to_thread.run_sync(list, read_lines(texts, window))
+        names = list(dict.fromkeys(line.request.model for line in lines if line.rates is None))
+        if offer.rates is not None:
+            return dict.fromkeys(names, offer.rates)
+        offered = {}
+        for name in names:
+            model, seconds = await self.account.model(name), window_seconds(window)
+            asks = await Market(self.account).asks(model=model.svc.model_id, limit=None)
+            suitable = [ask for ask in asks if ask.sla == seconds and (not providers or ask.provider_id in providers)]
+            if not suitable:
+                whom = f"none of the providers {', '.join(map(str, providers))}" if providers else "nobody"
+                raise NoProvider(f"{whom} asks a price for {name} in a window of {window}")
+            offered[name] = market_rates(suitable, everyone=bool(providers))
+        return offered
 
     async def _planned(self, wanted: Sequence[ModelDemand], window: CompletionWindow) -> tuple[ModelPlan, ...]:
         plans: tuple[ModelPlan, ...] = ()

@@ -22,7 +22,8 @@ _TOGETHER: Final = 32  # results that are read at a time
 class BatchResult:
     """One line's end: a `result`, or the `error` that it ended with. `id` is the line's id in the batch.
 
-    A settled line whose result could not be read has an error as well, with the code of ResultUnreadable.
+    A `settled` line was completed and paid; where its result could not be read it has an error as well, with the code
+    of ResultUnreadable.
     """
 
     id: str
@@ -30,6 +31,7 @@ class BatchResult:
     custom_id: str | None
     result: Result | None
     error: LineError | None
+    settled: bool = False
 
 
 @attrs.frozen
@@ -71,7 +73,7 @@ class BatchResults:
             result = await self.results.open(await self.jobs.get(job_id))
         except (ResultUnreadable, JobFailed, ApiError, ConnectionFailed) as unread:
             error = LineError(_code_of(unread), unread.message)
-        return BatchResult(line.id, job_id, custom_ids.get(job_id), result, error)
+        return BatchResult(line.id, job_id, custom_ids.get(job_id), result, error, settled=True)
 
     async def _lines(self, file_id: str, kind: type[R]) -> list[R]:
         """A file of ours is held whole while it is read: a connection would not be kept for as long as results take."""

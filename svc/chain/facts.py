@@ -1,8 +1,9 @@
 """Facts that the chain vouches for, one function each: nothing else here reads a contract.
 
-Read are the registries' getters `token`, `providers`, `fees`, `modelEnabled` and `provider`, the token's `decimals` and
-`balanceOf`, every contract's `DOMAIN_SEPARATOR`, and the events `ModelSet`, `JobPosted`, `JobClaimed`, `JobSettled`,
-`JobFailed`, `JobReclaimed` and `JobCancelled`: what a job is, is told by its events, however the registry stores it.
+Read are the registries' getters `token`, `providers`, `fees`, `modelEnabled`, `slaAllowed` and `provider`, the token's
+`decimals` and `balanceOf`, every contract's `DOMAIN_SEPARATOR`, and the events `ModelSet`, `JobPosted`, `JobClaimed`,
+`JobSettled`, `JobFailed`, `JobReclaimed` and `JobCancelled`: what a job is, is told by its events, however the
+registry stores it.
 """
 
 from collections.abc import Mapping
@@ -97,6 +98,11 @@ async def fees(chain: Chain, job_registry: bytes) -> Terms:
 async def model_enabled(chain: Chain, job_registry: bytes, model_id: int) -> bool:
     data = call_data(_JOBS, "modelEnabled", abi.uint(model_id))
     return any(_word(await chain.view(job_registry, data), "modelEnabled(uint32)", job_registry))
+
+
+async def window_allowed(chain: Chain, job_registry: bytes, seconds: int) -> bool:
+    data = call_data(_JOBS, "slaAllowed", abi.uint(seconds))
+    return any(_word(await chain.view(job_registry, data), "slaAllowed(uint32)", job_registry))
 
 
 async def model_name(chain: Chain, job_registry: bytes, model_id: int, first: int) -> str | None:

@@ -2,9 +2,10 @@
 
 import functools
 import os
+import shlex
 import sys
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -15,53 +16,13 @@ import click
 from anyio import to_thread
 
 from common.refusal import Refused
-from common.secp256k1 import Wallet
 from svc.cli import failures
-from svc.cli.failures import Exit
+from svc.cli.exit_codes import Exit
 from svc.cli.output import Gauge, Output, one_line
 from svc.client import Client
-from svc.errors import OrderRefused, OverCeiling, SvcError
+from svc.errors import NO_WALLET, OrderRefused, OverCeiling, SvcError
 from svc.profiles import NAME_VARIABLE, with_profile
-from svc.signers import read_wallet
-
-# Where the wallet's key comes from: a named file, the environment, or a file that the environment names.
-
-KEY: str = "SVC_WALLET_KEY"
-KEY_FILE: str = "SVC_WALLET_KEY_FILE"
-
-
-def wallet_of(key_file: Path | None, environment: Mapping[str, str] | None = None) -> Wallet | None:
-    """The wallet, or None when no key is given anywhere. Raises Refused; no message ever shows a key.
-
-    A file that is named on the command line wins over the environment. Two keys in the environment are refused: which
-    of two accounts pays is nothing to guess.
-    """
-    known = with_profile(os.environ if environment is None else environment)
-    if key_file is not None:
-        return _read(key_file)
-    key, named = known.get(KEY), known.get(KEY_FILE)
-    if key and named:
-        raise Refused(f"{KEY} and {KEY_FILE} are both set: keep one", KEY)
-    if named:
-        return _read(Path(named))
-    return _parsed(key) if key else None
-
-
-def _read(path: Path) -> Wallet:
-    try:
-        return read_wallet(path)
-    except OSError as error:
-        raise Refused(f"{path}: {error.strerror}", KEY_FILE) from None
-    except Refused as wrong:
-        raise Refused(wrong.message, KEY_FILE) from None
-
-
-def _parsed(key: str) -> Wallet:
-    try:
-        return Wallet(bytes.fromhex(key.strip().removeprefix("0x")))
-    except ValueError:  # Refused, for a number that is no key, among them
-        raise Refused(f"{KEY} does not hold a private key in hex", KEY) from None
-
+from svc.wallets import KEY_FILE, PASSWORD_FILE, signer_of
 
 Body = Callable[..., Awaitable[Exit | None]]
 
@@ -69,7 +30,6 @@ _WHERE: Final = (
     *("profile", "base_url", "gateways", "key_file", "addresses", "rpc_url"),
     *("escrow_keys", "allow_mock_escrow", "insecure_http"),
 )
-_NO_KEY: Final = "this needs a wallet: set SVC_WALLET_KEY or SVC_WALLET_KEY_FILE, or name a file with --key-file"
 
 
 @attrs.frozen
@@ -88,17 +48,21 @@ class Connection:
     output: Output
 
     @asynccontextmanager
-    async def client(self, *, wallet: bool = False) -> AsyncIterator[Client]:
-        """`wallet`: the command needs one, so that the lack of it is found before anything is asked."""
+    async def client(self, *, wallet: bool | None = False) -> AsyncIterator[Client]:
+        """`wallet`: the command needs one, so that the lack of it is found before anything is asked; None: it uses one
+        where there is one."""
         try:
             environment = {**os.environ, NAME_VARIABLE: self.profile} if self.profile else os.environ
-            key = wallet_of(self.key_file, environment)
-            if wallet and key is None:
-                raise Refused(_NO_KEY, KEY)
+            signer = None
+            if wallet is not False:
+                signer = signer_of(with_profile(environment), self.key_file, ask_password)
+            if wallet and signer is None:
+                raise Refused(NO_WALLET, KEY_FILE)
             made = Client(
                 self.base_url,
                 gateways=self.gateways,
-                wallet_key=key,
+                signer=signer,
+                without_wallet=True,
                 addresses=self.addresses,
                 rpc_url=self.rpc_url,
                 on_first_use=self.output.warn,
@@ -112,6 +76,29 @@ class Connection:
         async with made as client:
             yield client
 
+    def again(self, *words: str) -> str:
+        """A command line that meets the same coordinator as the same wallet: with the options that this one had."""
+        named = (
+            ("--profile", self.profile),
+            ("--coordinator", self.base_url),
+            ("--gateway", self.gateways),
+            ("--key-file", self.key_file),
+            ("--addresses", self.addresses),
+            ("--rpc-url", self.rpc_url),
+            ("--insecure-http", "" if self.insecure_http else None),
+        )
+        options = [word for flag, value in named if value is not None for word in (flag, str(value)) if word]
+        return shlex.join(["svc", *words, *options])
+
+
+def ask_password(path: Path) -> str:
+    """Of a keystore, from whoever sits at the terminal."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        message = f"{path} is encrypted, and nobody is there to ask: set {PASSWORD_FILE} to a file with its password"
+        raise Refused(message, PASSWORD_FILE)
+    password: str = click.prompt(f"Password of {path}", hide_input=True, err=True)
+    return password
+
 
 def connected(body: Body) -> Callable[..., Exit]:
     """Makes a command's function of an asynchronous one that takes a connection first."""
@@ -122,7 +109,7 @@ def connected(body: Body) -> Callable[..., Exit]:
     @click.option(
         "--key-file",
         type=click.Path(path_type=Path, dir_okay=False),
-        help="The wallet's key.  [env: SVC_WALLET_KEY_FILE, or SVC_WALLET_KEY for the key itself]",
+        help="The wallet's key, in hex or as an encrypted keystore.  [env: SVC_WALLET_KEY_FILE, SVC_KEYSTORE]",
     )
     @click.option(
         "--addresses",
@@ -154,6 +141,15 @@ def _run(output: Output, body: Callable[[], Awaitable[Any]]) -> Exit:
     except SvcError as error:
         output.fail(error.message, failures.hint_of(error), failures.in_json(error))
         return failures.exit_of(error)
+    except (KeyboardInterrupt, click.Abort):
+        output.fail("interrupted", None, failures.in_json(SvcError("interrupted", code="interrupted")))
+        return Exit.INTERRUPTED
+    except OSError as error:  # of a file or an output that takes no more
+        if isinstance(error, BrokenPipeError) or output.next is None:
+            raise
+        failed = SvcError(f"the answer cannot be written: {error}", code="not_written")
+        output.fail(failed.message, None, failures.in_json(failed))
+        return Exit.UNREADABLE
     return Exit.DONE if ended is None else ended
 
 

@@ -21,7 +21,8 @@ from svc.chain.facts import check_deployment
 from svc.chain.node import Chain, Refusal
 from svc.cli import tables
 from svc.cli.connection import Connection, connected
-from svc.cli.failures import Exit, hint_of
+from svc.cli.exit_codes import Exit
+from svc.cli.failures import hint_of
 from svc.cli.inputs import readers_of_open_orders
 from svc.cli.output import Table
 from svc.client import Client
@@ -347,7 +348,7 @@ async def doctor(connection: Connection) -> Exit:
     chain (--rpc-url, SVC_RPC_URL) what it says of contracts, fees, models, providers' keys and the balance as well.
     Nothing is posted and nothing paid. Ends with 9 when something is wrong.
     """
-    async with connection.client() as client, httpx.AsyncClient(timeout=_SECONDS) as http:
+    async with connection.client(wallet=None) as client, httpx.AsyncClient(timeout=_SECONDS) as http:
         away = await reachable(client)
         found = [away] if away is not None else await _all(client, http)
     connection.output.table(_table(found), [attrs.asdict(each) for each in found])
@@ -355,11 +356,11 @@ async def doctor(connection: Connection) -> Exit:
 
 
 async def _all(client: Client, http: httpx.AsyncClient) -> list[Finding]:
-    wallet = client.settings.wallet
-    address = None if wallet is None else wallet.address
+    signer = client.signer
+    address = None if signer is None else signer.address
     return [
         *await examined(client, COORDINATOR),
-        *(await examined(client, WALLET) if wallet is not None else [_NO_WALLET]),
+        *(await examined(client, WALLET) if signer is not None else [_NO_WALLET]),
         *await gateways(client, http),
         *await examined(client, {"chain": partial(ledger, chain=client.vouching.chain, wallet=address)}),
     ]

@@ -1,42 +1,12 @@
 """Failures of a command: the exit code of each, and a hint about what to do."""
 
-from enum import IntEnum
 from typing import Any, Final
 
 from svc import errors
+from svc.cli.exit_codes import Exit
 from svc.errors import SvcError
-
-# The exit codes, for scripts: what ended, and whether the same command may be tried again.
-
-
-class Exit(IntEnum):
-    DONE = 0
-    BUG = 1
-    USAGE = 2
-    REFUSED = 3
-    TRY_AGAIN = 4
-    NO_RESULT = 5
-    STILL_RUNNING = 6
-    NO_KEY = 7
-    UNREADABLE = 8
-    UNHEALTHY = 9
-    INTERRUPTED = 130
-
-
-MEANINGS: Final = {
-    Exit.DONE: "done",
-    Exit.BUG: "an unexpected failure of svc itself",
-    Exit.USAGE: "the command line or its input is wrong; nothing was sent",
-    Exit.REFUSED: "refused by the coordinator, the chain or svc's own checks; the same again is refused again",
-    Exit.TRY_AGAIN: "not now: unreachable, busy or catching up; the same command may succeed later",
-    Exit.NO_RESULT: "the job or batch ended without a result (failed, cancelled, expired)",
-    Exit.STILL_RUNNING: "the job or batch goes on (the wait was over first, there is no result yet), or may well do",
-    Exit.NO_KEY: "no wallet key, or not one that may be used",
-    Exit.UNREADABLE: "the result could not be read from a gateway or written here, or is not what was paid for",
-    Exit.UNHEALTHY: "doctor or conformance found something wrong",
-    Exit.INTERRUPTED: "interrupted",
-}
-
+from svc.signer_command import ADDRESS
+from svc.wallets import PASSWORD_FILE, WAYS
 
 _BY_CLASS: Final[tuple[tuple[type[SvcError], Exit], ...]] = (
     (errors.OrderRefused, Exit.USAGE),
@@ -48,11 +18,13 @@ _BY_CLASS: Final[tuple[tuple[type[SvcError], Exit], ...]] = (
     (errors.ReceiptTimeout, Exit.STILL_RUNNING),
     (errors.ResultUnreadable, Exit.UNREADABLE),
 )
-_KEYS: Final = frozenset({"SVC_WALLET_KEY", "SVC_WALLET_KEY_FILE", "SVC_CIPHER_KEY"})
+_KEYS: Final = frozenset({*WAYS, PASSWORD_FILE, ADDRESS, "SVC_CIPHER_KEY"})
 _HINTS: Final = {
     "connection_failed": "is the coordinator up? Set SVC_BASE_URL or --coordinator; svc doctor looks closer",
     "outcome_unknown": "it may be under way: see svc status, or svc batch list; what is ordered anew is paid anew",
     "no_live_provider": "see svc asks for who sells what; or make an open offer with --rate-in and --rate-out",
+    "plan_short": "let the rest wait for room at the present prices with --market, offer --rate-in and --rate-out, give"
+    " it a longer --window, or send fewer lines",
     "escrow_unavailable": "this coordinator hosts no escrow for open orders: name a provider, or give no rates",
     "escrow_mock": "a development escrow: --allow-mock-escrow takes it, for tests",
     "escrow_not_pinned": "svc escrow shows the key; if its change was announced, pin the new one with --escrow-key",
@@ -64,15 +36,19 @@ _HINTS: Final = {
     "over_max_amount": "ask for less output, offer less, or raise the ceiling",
     "payer_has_code": "pay from an account without contract code or delegation",
     "InsufficientBalance": "the wallet holds less of the payment token than the order's amount; svc doctor shows it",
-    "NotCancellable": "a provider has claimed it already: it ends as completed, or the payment comes back",
+    "NotCancellable": "a provider has claimed it: it completes and is paid, or all of the payment comes back",
+    "window_not_allowed": "choose one of these with --window",
+    "sla_secs": "svc asks lists the windows that prices are asked for; choose one with --window",
+    "SlaNotAllowed": "svc asks lists the windows that prices are asked for; choose one with --window",
     "no_result": "wait for it with svc wait, or svc batch wait",
-    "wait_timed_out": "it goes on; wait again with the same id",
+    "wait_timed_out": "it goes on without us; wait again with the same id",
     "reads_disabled": "set SVC_PIN_GATEWAY or --gateway",
     "gateway_unavailable": "try another gateway with --gateway",
     "unseal_failed": "it was sealed to another key: use the wallet or SVC_CIPHER_KEY that ordered it",
     "model_not_found": "svc models lists what there is",
     "model": "svc models lists what there is",
     "SVC_WALLET_KEY": "svc keygen makes a key; SVC_WALLET_KEY_FILE or --key-file names its file",
+    "SVC_WALLET_KEY_FILE": "svc keygen makes a key and writes such a file; --key-file names one as well",
 }
 
 

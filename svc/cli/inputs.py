@@ -3,7 +3,7 @@
 import functools
 import sys
 from codecs import BOM_UTF8
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -12,8 +12,11 @@ import click
 
 from common import escrow, strict_json
 from common.refusal import Refused
-from svc.cli.failures import Exit
+from svc.cli.exit_codes import Exit
+from svc.cli.output import Output
 from svc.client import Client
+from svc.core.orders import DEFAULT_WINDOW, WINDOW_FORMS, WINDOW_REFUSED, is_window, window_seconds
+from svc.errors import OrderRefused
 
 STDIN: Final = "-"
 
@@ -131,6 +134,20 @@ def takes_order(command: Callable[..., Exit]) -> Callable[..., Exit]:
         return command(order=OrderOptions(model, model_input, terms, max_amount), **given)
 
     return with_order
+
+
+async def check_window(client: Client, output: Output, terms: Mapping[str, Any]) -> None:
+    """Refuses a window that would be signed as another, and warns of one that nobody asks a price for, where no node
+    tells whether the network takes it. Raises OrderRefused with the windows that there are."""
+    window = terms.get("window", DEFAULT_WINDOW)
+    if not is_window(window):
+        there = (await client.market.windows(DEFAULT_WINDOW)).words
+        message = f"--window {window} must be one of {WINDOW_FORMS}; this market has {there}"
+        raise OrderRefused(message, code=WINDOW_REFUSED, param="window")
+    if client.vouching.chain is None and ("rate_in" in terms or "rate_out" in terms):
+        windows = await client.market.windows(window)
+        if window_seconds(window) not in windows.seconds:
+            output.warn(f"nobody asks a price for {window}, and the network may refuse it; asked for: {windows.words}")
 
 
 # Readers of an order, in words: those who can open what it seals.

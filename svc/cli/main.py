@@ -3,17 +3,14 @@
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
+from importlib import import_module
 from io import TextIOWrapper
 from typing import Any, Final
 
 import click
-from click.shell_completion import get_completion_class
 
-from svc.cli import doctor
-from svc.cli.commands import batches, conformance, jobs, known, market
-from svc.cli.failures import MEANINGS, Exit
-from svc.cli.output import one_line
+from common.extras import DISTRIBUTION
+from svc.cli.exit_codes import MEANINGS, Exit
 
 # Completion in the shell: `svc completion bash` writes what the shell is to read.
 
@@ -29,6 +26,8 @@ def completion(ctx: click.Context, shell: str) -> Exit:
       zsh    svc completion zsh > "${fpath[1]}/_svc"
       fish   svc completion fish > ~/.config/fish/completions/svc.fish
     """
+    from click.shell_completion import get_completion_class  # noqa: PLC0415 - for this command alone
+
     script = get_completion_class(shell)
     if script is None:
         raise click.UsageError(f"no completion for {shell}")
@@ -36,28 +35,75 @@ def completion(ctx: click.Context, shell: str) -> Exit:
     return Exit.DONE
 
 
-_SECTIONS: Final[dict[str, tuple[click.Command, ...]]] = {
+# Commands by purpose, each with where it is and its line of help: what nobody calls is not imported.
+
+_SECTIONS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
     "One job": (
-        jobs.run,
-        jobs.quote,
-        jobs.submit,
-        jobs.status,
-        jobs.wait,
-        jobs.result_,
-        jobs.cancel,
-        jobs.jobs,
-        jobs.verify,
-        market.receipt,
+        ("run", "jobs:run", "Order one job, wait for it, and show its answer."),
+        ("quote", "jobs:quote", "Say what an order would come to, without paying for it."),
+        ("submit", "jobs:submit", "Order one job and write its id."),
+        ("status", "jobs:status", "Show one job, anybody's."),
+        ("wait", "jobs:wait", "Wait until a job has ended."),
+        (
+            "result",
+            "jobs:result_",
+            "Read and open the result of one of your jobs, and show its answer as svc run does.",
+        ),
+        ("cancel", "jobs:cancel", "Take back one of your jobs that nobody has claimed yet, and say what became of it."),
+        ("jobs", "account:jobs", "List jobs: yours, or those of another owner."),
+        (
+            "verify",
+            "account:verify",
+            "Show who vouches for each fact of a job: a signature, the chain, or the coordinator's...",
+        ),
+        ("receipt", "market:receipt", "Prove to a stranger what was ordered, paid and delivered."),
     ),
-    "Many jobs": (batches.batch,),
-    "The market": (market.models, market.asks, market.providers, market.escrow),
-    "Set-up": (known.keygen, known.address, doctor.doctor, known.market, completion),
-    "Your own implementation": (conformance.conformance,),
+    "Many jobs": (("batch", "batches:batch", "Many jobs from one JSONL file, followed as one batch."),),
+    "The market": (
+        ("models", "market:models", "List the models, or show one with its parameters."),
+        ("asks", "market:asks", "List what providers ask."),
+        ("providers", "market:providers", "List the providers, or show one."),
+        ("escrow", "market:escrow", "Show the escrow's key once its evidence was verified."),
+    ),
+    "Set-up": (
+        ("keygen", "known:keygen", "Create a wallet key file."),
+        (
+            "address",
+            "known:address",
+            "Show a wallet's address: of a key file or keystore, or of the wallet that the settings...",
+        ),
+        (
+            "balance",
+            "account:balance",
+            "Show what the wallet holds of the payment token, and what its jobs may take of it.",
+        ),
+        ("config", "config:config", "Show and change the settings that are kept in profiles."),
+        ("doctor", "doctor", "Say what is wrong and what to do about it, and who vouches for what is right."),
+        (
+            "market",
+            "known:market",
+            "Show, accept and forget what is known of a market: it may not change behind your back.",
+        ),
+        ("completion", "completion", "Write the completion script for a shell."),
+    ),
+    "Your own implementation": (
+        (
+            "conformance",
+            "conformance:conformance",
+            "Hold your own coordinator, provider or client against the protocol's pages.",
+        ),
+    ),
 }
+_PLACES: Final = {name: place for commands in _SECTIONS.values() for name, place, _ in commands}
 _ENVIRONMENT: Final = (
     ("SVC_BASE_URL", "the coordinator (default http://127.0.0.1:8402)"),
     ("SVC_WALLET_KEY", "the wallet's private key, 32 bytes of hex"),
     ("SVC_WALLET_KEY_FILE", "a file that holds it instead, as keygen writes it"),
+    ("SVC_KEYSTORE", "an encrypted keystore instead, as keygen --encrypted, geth, clef and cast write it"),
+    ("SVC_KEYSTORE_PASSWORD_FILE", "the file of its password (default: a terminal is asked)"),
+    ("SVC_SIGNER_COMMAND", "a program that signs instead: EIP-712 JSON on its standard input, 0x-hex as its answer"),
+    ("SVC_WALLET_ADDRESS", "the account that it signs for: each signature is checked"),
+    ("SVC_SIGNER_DETERMINISTIC", "1: it signs the same way each time, so that results are sealed to a key from it"),
     ("SVC_CIPHER_KEY", "an X25519 secret that results are sealed to (default: derived from the wallet)"),
     ("SVC_PIN_GATEWAY", "gateways that results are read from, comma-separated; empty disables reads"),
     ("SVC_SETTLEMENT_MARGIN", "seconds that an order outlives its window (default 3600)"),
@@ -75,10 +121,24 @@ _ENVIRONMENT: Final = (
 class _Sections(click.Group):
     """A group whose help lists the commands by purpose, then what it reads and how it ends."""
 
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_PLACES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        place = _PLACES.get(cmd_name)
+        if place == "completion":
+            return completion
+        if place is None:
+            return None
+        module, _, name = place.rpartition(":")
+        found = import_module(f"svc.cli.commands.{module}" if module else f"svc.cli.{name}")
+        command: click.Command = getattr(found, name)
+        return command
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, commands in _SECTIONS.items():
             with formatter.section(title):
-                formatter.write_dl([(str(each.name), each.get_short_help_str(limit=90)) for each in commands])
+                formatter.write_dl([(name, told) for name, _, told in commands])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Environment"):
@@ -91,7 +151,7 @@ class _Sections(click.Group):
     cls=_Sections,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True},
 )
-@click.version_option(version("sealed-job-coordinator"), message="%(version)s")
+@click.version_option(package_name=DISTRIBUTION, message="%(version)s")
 def svc() -> None:
     """Buy sealed compute jobs: a job for one provider is read by that one alone, its result by you alone.
 
@@ -109,11 +169,6 @@ def svc() -> None:
     Results go to standard output, all else to standard error. On a terminal there are tables; in a pipe one line per
     row, with tabs; with --json JSON.
     """
-
-
-for _commands in _SECTIONS.values():
-    for _command in _commands:
-        svc.add_command(_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -136,6 +191,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.DONE
     except OSError as error:  # of a file or an output that takes no more
+        from svc.cli.output import one_line  # noqa: PLC0415 - a tenth of a second of imports, for what never happens
+
         print(f"svc: {one_line(str(error))}", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.UNREADABLE

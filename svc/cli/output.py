@@ -10,7 +10,7 @@ A pipe gets results as they are.
 import json
 import sys
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any, Final, TextIO
@@ -18,16 +18,15 @@ from typing import IO, Any, Final, TextIO
 import attrs
 import click
 import msgspec
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table as RichTable
+from rich.text import Text
 
-from common import quotes
-from common.quotes import Terms
-from svc.core.money import in_token
 from svc.files import appearing
-from svc.records import Deployment, Job, Quote
 
 # Text of strangers on its way to a terminal, with what the terminal would obey instead of show made visible.
 #
@@ -86,11 +85,21 @@ _NOTHING: Final = "—"
 
 @attrs.frozen
 class Table:
-    """`right`: the names of the columns that hold numbers."""
+    """`right`: the names of the columns that hold numbers. `whole`: of those that are copied, ids and addresses, which
+    get a line of their own where the table is wider than the terminal."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str | None]]
     right: frozenset[str] = frozenset()
+    whole: frozenset[str] = frozenset()
+
+
+@attrs.frozen
+class NextStep:
+    """Where a command that ends early leaves things, and the commands that go on from there."""
+
+    where: str
+    commands: Sequence[str] = ()
 
 
 @attrs.define
@@ -124,6 +133,7 @@ class Gauge:
 class Output:
     def __init__(self, *, as_json: bool, quiet: bool, out: TextIO | None = None, err: TextIO | None = None) -> None:
         self.as_json = as_json
+        self.next: NextStep | None = None  # told if the command fails or is interrupted
         self._quiet = quiet
         self._stdout = sys.stdout if out is None else out
         self._out = Console(file=self._stdout, highlight=False)
@@ -174,12 +184,19 @@ class Output:
 
     def fail(self, line: str, hint: str | None, data: Any) -> None:
         """Why the command fails: a line, and what may be done; under `--json` one object, on standard error too."""
+        following = self.next
         if self.as_json:
+            if following is not None:
+                data = data | {"next": {"where": following.where, "commands": list(following.commands)}}
             self._err.print(cleaned_json(json.dumps({"error": data}, ensure_ascii=False)), markup=False)
             return
         self._err.print(f"[red]svc:[/] {escape(one_line(line))}")
         if hint is not None:
             self._err.print(f"     {escape(one_line(hint))}")
+        if following is not None:
+            self._err.print(f"     {escape(one_line(following.where))}{':' if following.commands else ''}")
+            for command in following.commands:  # alone on its line, where it can be copied from
+                self._err.print(f"  {escape(one_line(command))}")
 
     @contextmanager
     def gauge(self, *, among_results: bool = False) -> Iterator[Gauge]:
@@ -195,19 +212,55 @@ class Output:
         with Progress(*columns, console=self._err, transient=True) as progress:
             yield Gauge(progress)
 
+    @property
+    def to_terminal(self) -> bool:
+        return self._out.is_terminal and not self.as_json
+
+    @contextmanager
+    def live(self) -> Iterator[Callable[[Table], None]]:
+        """On a terminal, a table that is drawn anew in its place."""
+        with Live(console=self._out, auto_refresh=False) as live:
+            yield lambda table: live.update(_drawn(table, self._out.width), refresh=True)
+
     def _draw(self, table: Table) -> None:
-        drawn = RichTable(box=None, pad_edge=False, header_style="bold")
-        for column in table.columns:
-            drawn.add_column(
-                column, justify="right" if column in table.right else "left", overflow="fold", no_wrap=False
-            )
-        for row in table.rows:
-            drawn.add_row(*(escape(_flat(cell)) for cell in row))
-        self._out.print(drawn)
+        self._out.print(_drawn(table, self._out.width))
+
+    def flush(self) -> None:
+        """Now: whoever reads waits for what is next."""
+        self._stdout.flush()
 
     def _write(self, line: str) -> None:
         """Not through rich: it would wrap, and read brackets as markup."""
         self._stdout.write(line + "\n")
+
+
+def _drawn(table: Table, width: int) -> RenderableType:
+    widths = [max(cell_len(_flat(cell)) for cell in cells) for cells in zip(table.columns, *table.rows, strict=True)]
+    if not table.whole or sum(widths) + 2 * (len(widths) - 1) <= width:
+        return _grid(table)
+    # What is copied stands alone and whole, the rest of its row indented below.
+    whole = [at for at, name in enumerate(table.columns) if name in table.whole]
+    rest = [at for at in range(len(table.columns)) if at not in whole]
+
+    def padded(cells: Sequence[str | None], at: int) -> str:
+        cell, gap = _flat(cells[at]), " " * (widths[at] - cell_len(_flat(cells[at])))
+        return gap + cell if table.columns[at] in table.right else cell + gap
+
+    lines = []
+    for row in (table.columns, *table.rows):
+        style = "bold" if row is table.columns else ""
+        lines.append(Text(" ".join(_flat(row[at]) for at in whole), style))
+        lines.append(Text("  " + "  ".join(padded(row, at) for at in rest).rstrip(), style))
+    return Group(*lines)
+
+
+def _grid(table: Table) -> RichTable:
+    drawn = RichTable(box=None, pad_edge=False, header_style="bold")
+    for column in table.columns:
+        drawn.add_column(column, justify="right" if column in table.right else "left", overflow="fold", no_wrap=False)
+    for row in table.rows:
+        drawn.add_row(*(escape(_flat(cell)) for cell in row))
+    return drawn
 
 
 def _flat(cell: str | None) -> str:
@@ -256,35 +309,3 @@ def _safe(value: Any) -> Any:
     if type(value) is int and abs(value) > _LARGEST_SAFE:
         return str(value)
     return value
-
-
-# What a job came to, from its order and the charges it was posted under.
-
-
-@attrs.frozen
-class Cost:
-    """In base units: authorised at the order; once settled, shared out between three."""
-
-    authorised: int
-    provider: int
-    fees: int
-    returned: int
-
-    @property
-    def paid(self) -> int:
-        return self.provider + self.fees
-
-
-def cost_of(job: Job, quote: Quote) -> Cost:
-    """Of a settled job."""
-    order, terms = job.svc, Terms(quote.fee_bps, quote.gas_fee)
-    shares = quotes.settlement(
-        order.rate_in, order.rate_out, order.units_in, order.units_out, terms, completion_tok=order.completion_tok
-    )
-    return Cost(quote.amount, shares.provider, shares.treasury, shares.owner)
-
-
-def in_words(cost: Cost, chain: Deployment) -> str:
-    shares = (cost.paid, cost.provider, cost.fees, cost.returned)
-    paid, provider, fees, returned = (in_token(share, chain.decimals) for share in shares)
-    return f"paid {paid} {chain.token_domain.name} (provider {provider}, fees {fees}); {returned} came back"

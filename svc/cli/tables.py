@@ -6,11 +6,11 @@ from typing import Final
 
 from svc.cli.output import Table
 from svc.core.money import in_token
+from svc.core.orders import window_words
 from svc.records import ENDED_BECAUSE, Ask, Batch, BookRow, Floor, Model, ModelPlan, Provider
 from svc.verification import Vouched
 
 _OPEN, _CLAIMED, _SETTLED = 0, 1, 2
-_UNITS: Final = ((3_600, "h"), (60, "m"))
 _RATES: Final = frozenset({"rate in", "rate out"})
 
 
@@ -21,7 +21,7 @@ def models(listed: Iterable[Model]) -> Table:
 
 def asks(listed: Iterable[Ask], names: Mapping[int, str]) -> Table:
     rows = [
-        (name_of(ask.model_id, names), window(ask.sla), str(ask.provider_id), str(ask.rate_in), str(ask.rate_out))
+        (name_of(ask.model_id, names), window_words(ask.sla), str(ask.provider_id), str(ask.rate_in), str(ask.rate_out))
         for ask in listed
     ]
     return Table(("model", "window", "provider", "rate in", "rate out"), rows, _RATES | {"provider"})
@@ -29,7 +29,8 @@ def asks(listed: Iterable[Ask], names: Mapping[int, str]) -> Table:
 
 def floors(listed: Iterable[Floor], names: Mapping[int, str]) -> Table:
     rows = [
-        (name_of(floor.model_id, names), window(floor.sla), str(floor.rate_in), str(floor.rate_out)) for floor in listed
+        (name_of(floor.model_id, names), window_words(floor.sla), str(floor.rate_in), str(floor.rate_out))
+        for floor in listed
     ]
     return Table(("model", "window", "rate in", "rate out"), rows, _RATES)
 
@@ -48,7 +49,7 @@ def providers(listed: Iterable[Provider], names: Mapping[int, str]) -> Table:
         for provider in listed
     ]
     columns = ("provider", "wallet", "listed", "reputation", "busy", "models", "can be sealed to")
-    return Table(columns, rows, frozenset({"provider", "reputation", "busy"}))
+    return Table(columns, rows, frozenset({"provider", "reputation", "busy"}), frozenset({"wallet"}))
 
 
 def jobs(listed: Iterable[BookRow], names: Mapping[int, str]) -> Table:
@@ -57,7 +58,7 @@ def jobs(listed: Iterable[BookRow], names: Mapping[int, str]) -> Table:
             row.job_id,
             name_of(row.model_id, names),
             status_of(row),
-            window(row.sla_secs),
+            window_words(row.sla_secs),
             str(row.provider_id) if row.provider_id else None,
             str(row.rate_in),
             str(row.rate_out),
@@ -66,7 +67,7 @@ def jobs(listed: Iterable[BookRow], names: Mapping[int, str]) -> Table:
         for row in listed
     ]
     columns = ("job", "model", "status", "window", "provider", "rate in", "rate out", "units in/out")
-    return Table(columns, rows, _RATES | {"provider", "units in/out"})
+    return Table(columns, rows, _RATES | {"provider", "units in/out"}, frozenset({"job"}))
 
 
 def batches(listed: Iterable[Batch]) -> Table:
@@ -83,7 +84,7 @@ def batches(listed: Iterable[Batch]) -> Table:
         for counts in (batch.request_counts,)
     ]
     columns = ("batch", "endpoint", "window", "status", "completed", "failed", "total", "created")
-    return Table(columns, rows, frozenset({"completed", "failed", "total"}))
+    return Table(columns, rows, frozenset({"completed", "failed", "total"}), frozenset({"batch"}))
 
 
 def plan(planned: Iterable[ModelPlan], names: Mapping[int, str]) -> Table:
@@ -102,7 +103,8 @@ def plan(planned: Iterable[ModelPlan], names: Mapping[int, str]) -> Table:
 
 
 def vouched(facts: Iterable[Vouched]) -> Table:
-    return Table(("fact", "value", "vouched for by"), [(each.fact, each.value, each.voucher.value) for each in facts])
+    rows = [(each.fact, each.value, each.voucher.value) for each in facts]
+    return Table(("fact", "value", "vouched for by"), rows, whole=frozenset({"value"}))
 
 
 def status_of(row: BookRow) -> str:
@@ -113,17 +115,6 @@ def status_of(row: BookRow) -> str:
 
 def name_of(model_id: int, names: Mapping[int, str]) -> str:
     return names.get(model_id, f"model {model_id}")
-
-
-def window(seconds: int) -> str:
-    """
-    >>> [window(seconds) for seconds in (86_400, 3_600, 7_200, 300, 45)]
-    ['24h', '1h', '2h', '5m', '45s']
-    """
-    for length, unit in _UNITS:
-        if seconds and seconds % length == 0:
-            return f"{seconds // length}{unit}"
-    return f"{seconds}s"
 
 
 def moment(at: int | None) -> str | None:

@@ -23,7 +23,7 @@ from svc.core.money import OPEN, Bid, Ceiling, Rates, read_rates
 from svc.core.orders import OrderRequest, OrderTerms, PreparedOrder, SealedOrder, Shaped, amount_of, seal_order, shape
 from svc.core.sealing import read_custom_id
 from svc.errors import OrderRefused, OverCeiling, PlanShort
-from svc.records import Model, ModelPlan
+from svc.records import Ask, Model, ModelPlan
 
 _encode = msgspec.json.Encoder().encode
 
@@ -137,10 +137,12 @@ class BatchLine:
     rates: Rates | None
 
 
-def read_lines(texts: Iterable[bytes | str | Mapping[str, Any]], window: str) -> Iterator[BatchLine]:
+def read_lines(
+    texts: Iterable[bytes | str | Mapping[str, Any]], window: str, offered: Mapping[str, Rates] | None = None
+) -> Iterator[BatchLine]:
     """Every line, as JSON or as an object, as it is asked for; blank ones are skipped.
 
-    Raises OrderRefused that names the line.
+    `offered`: by model, the rates of lines that carry none. Raises OrderRefused that names the line.
 
     A line looks like this:
 
@@ -158,6 +160,8 @@ def read_lines(texts: Iterable[bytes | str | Mapping[str, Any]], window: str) ->
             if number > MOST_LINES:
                 raise Refused(f"a batch has at most {MOST_LINES} lines")
             line = _line(number, text if isinstance(text, Mapping) else _parsed(text), window)
+            if line.rates is None and offered is not None and line.request.model in offered:
+                line = _offered(line, offered[line.request.model])
             custom_id = line.request.custom_id
             if custom_id in seen:
                 raise Refused(f"custom_id {custom_id!r} is that of an earlier line", "custom_id")
@@ -205,6 +209,11 @@ def _line(number: int, value: object, window: str) -> BatchLine:
     return BatchLine(number, url, request, read_rates(request.rate_in, request.rate_out))
 
 
+def _offered(line: BatchLine, rates: Rates) -> BatchLine:
+    request = attrs.evolve(line.request, rate_in=rates.rate_in, rate_out=rates.rate_out)
+    return attrs.evolve(line, request=request, rates=rates)
+
+
 # Providers of a batch's lines.
 #
 # neither rate         as the network's plan for the line's model has it: its providers, at their asks, in file order
@@ -250,6 +259,15 @@ def plan_bodies(wanted: Sequence[ModelDemand], completion_window: str) -> Iterat
             for one in some
         ]
         yield {"completion_window": completion_window, "models": models}
+
+
+def market_rates(asks: Sequence[Ask], *, everyone: bool) -> Rates:
+    """Rates at which lines are offered at present prices: those of the cheapest ask, by the sum of its two rates; or
+    with `everyone` the highest of each, so that all who ask may claim."""
+    if everyone:
+        return Rates(max(ask.rate_in for ask in asks), max(ask.rate_out for ask in asks))
+    cheapest = min(asks, key=lambda ask: (ask.rate_in + ask.rate_out, ask.provider_id))
+    return Rates(cheapest.rate_in, cheapest.rate_out)
 
 
 def check_plan(wanted: Sequence[ModelDemand], plans: Sequence[ModelPlan]) -> None:

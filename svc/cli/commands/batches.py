@@ -1,26 +1,34 @@
 """Many jobs from one file."""
 
+import functools
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Final
 
+import attrs
 import click
 
-from svc.batches.preparation import PreparedBatch
+from svc.batches.preparation import LineOffer, PreparedBatch
 from svc.batches.results import BatchResult
 from svc.cli import tables
 from svc.cli.commands.market import names_of
 from svc.cli.connection import Connection, connected, within_ceiling
-from svc.cli.failures import Exit
+from svc.cli.exit_codes import Exit
+from svc.cli.failures import hint_of
 from svc.cli.inputs import read_bytes
-from svc.cli.output import Gauge, wire_form, written
+from svc.cli.output import Gauge, NextStep, Output, wire_form, written
+from svc.client import Client
 from svc.core.batches import read_lines
+from svc.core.money import read_rates
+from svc.errors import PlanShort
 from svc.records import Batch
 
 _FILE = click.argument("file", help="A JSONL file; - reads standard input.")
+_OUT = click.Path(path_type=Path, dir_okay=False)
 _BATCH = click.argument("batch_id", help="The batch's id.")
 _WINDOW = click.option(
     "--window", "-w", type=click.Choice(("1h", "async", "24h", "batch")), default="24h", help="How long it may take."
@@ -35,20 +43,82 @@ def batch() -> None:
     Each line is an object:
       {"custom_id": "page 7", "body": {"model": "demo/text-small", "input": "…", "max_output_tokens": 100}}
     body.rate_in, body.rate_out and body.units_out set the order's terms; the rest of body is the model's input.
-    Lines without rates go to whom the network's plan names; custom_id travels sealed.
+    Lines without rates go to whom the network's plan names, or with --market, --rate-in or --rate-out are offered to
+    whoever claims them; custom_id travels sealed.
 
     \b
+      svc batch run pages.jsonl --window 1h > answers.jsonl
       svc batch plan pages.jsonl --window 1h
       id=$(svc batch create pages.jsonl --window 1h)
       svc batch wait "$id" && svc batch results "$id" --lines pages.jsonl > answers.jsonl
     """
 
 
+def _offers(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options of what is offered for lines without rates; `command` gets them as `offer`."""
+
+    @click.option("--rate-in", type=click.IntRange(0), help="For lines without rates: base units per 10^6 of input.")
+    @click.option("--rate-out", type=click.IntRange(0), help="For lines without rates: base units per 10^6 of output.")
+    @click.option("--market", is_flag=True, help="For lines without rates: the lowest price that is asked at present.")
+    @functools.wraps(command)
+    def with_offer(*, rate_in: int | None, rate_out: int | None, market: bool, **given: Any) -> Any:
+        rates = read_rates(rate_in, rate_out)
+        if market and rates is not None:
+            raise click.UsageError("--market and rates are two ways to make an offer: choose one")
+        return command(offer=LineOffer(rates) if market or rates is not None else None, **given)
+
+    return with_offer
+
+
+def _terms(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the file and the terms of a batch that is made; `command` gets them as `order`."""
+
+    @_FILE
+    @_WINDOW
+    @_offers
+    @click.option(
+        "--provider",
+        "providers",
+        type=click.IntRange(1, 2**32 - 1),
+        multiple=True,
+        help="Lines with rates go to these in turn; without any, they are open to all and sealed to the escrow.",
+    )
+    @click.option("--metadata", metavar="NAME=VALUE", multiple=True, help="Kept with the batch, in the clear.")
+    @click.option(
+        "--max-amount",
+        type=click.IntRange(1),
+        help="Refuse to pay more, in base units, for all lines; ten tokens unless set.  [env: SVC_MAX_BATCH_AMOUNT]",
+    )
+    @click.option(
+        "--max-line-amount",
+        type=click.IntRange(1),
+        help="Refuse to pay more, in base units, for any line; one token unless set.  [env: SVC_MAX_AMOUNT]",
+    )
+    @functools.wraps(command)
+    def with_terms(*, file: str, metadata: tuple[str, ...], **given: Any) -> Any:
+        pairs = _pairs(metadata)
+        terms = {name: given.pop(name) for name in ("window", "offer", "providers", "max_line_amount")}
+        return command(order=_BatchOrder(_lines(file), pairs, given.pop("max_amount"), terms), **given)
+
+    return with_terms
+
+
+@attrs.frozen
+class _BatchOrder:
+    """`terms` are those of the client's method that prepares a batch."""
+
+    lines: list[bytes]
+    metadata: dict[str, str]
+    max_amount: int | None
+    terms: dict[str, Any]
+
+
 @batch.command()
 @_FILE
 @_WINDOW
+@_offers
 @connected
-async def plan(connection: Connection, file: str, window: str) -> Exit:
+async def plan(connection: Connection, file: str, window: str, offer: LineOffer | None) -> Exit:
     """Say who would take the lines and at what price.
 
     Those that carry no rates are asked for; nothing is reserved. Ends with 4 when the network cannot take all of them
@@ -57,81 +127,106 @@ async def plan(connection: Connection, file: str, window: str) -> Exit:
     lines = _lines(file)
     async with connection.client(wallet=True) as client:
         names = await names_of(client)
-        planned = await client.batches.plan(lines, window=window)
+        planned = await client.batches.plan(lines, window=window, offer=offer)
     connection.output.table(tables.plan(planned, names), wire_form(planned))
     left = sum(each.lines - sum(share.lines for share in each.allocation) for each in planned)
     if left:
         connection.output.warn(f"{left} of the lines find no provider in this window now")
+        connection.output.say(hint_of(PlanShort("", 0, 0)) or "")
         return Exit.TRY_AGAIN
     return Exit.DONE
 
 
 @batch.command()
-@_FILE
-@_WINDOW
-@click.option(
-    "--provider",
-    "providers",
-    type=click.IntRange(1, 2**32 - 1),
-    multiple=True,
-    help="Lines with rates go to these in turn; without any, they are open to all and sealed to the escrow.",
-)
-@click.option("--metadata", metavar="NAME=VALUE", multiple=True, help="Kept with the batch, in the clear.")
-@click.option(
-    "--max-amount",
-    type=click.IntRange(1),
-    help="Refuse to pay more, in base units, for all lines; ten tokens unless set.  [env: SVC_MAX_BATCH_AMOUNT]",
-)
-@click.option(
-    "--max-line-amount",
-    type=click.IntRange(1),
-    help="Refuse to pay more, in base units, for any line; one token unless set.  [env: SVC_MAX_AMOUNT]",
-)
+@_terms
 @connected
-async def create(
-    connection: Connection,
-    *,
-    file: str,
-    window: str,
-    providers: tuple[int, ...],
-    metadata: tuple[str, ...],
-    max_amount: int | None,
-    max_line_amount: int | None,
-) -> None:
+async def create(connection: Connection, order: _BatchOrder) -> None:
     """Start a batch and write its id.
 
     Every line is planned, sealed, signed and paid for. The file is refused as a whole when a line is wrong, naming the
-    line, before anything is sent.
+    line, before anything is sent. With --market or rates, lines that carry none wait for whoever claims them at these
+    rates, instead of being refused where the network has no room for all of them now.
 
     A line for a provider is sealed to it alone. An open line (rates and no --provider) is sealed to the coordinator's
     escrow: whoever runs the coordinator holds its key and can open it, as can the provider that claims the job.
     """
-    lines, pairs, output = _lines(file), _pairs(metadata), connection.output
+    output = connection.output
     async with connection.client(wallet=True) as client:
         with output.gauge() as gauge:
-
-            async def prepare(most: int | None) -> PreparedBatch:
-                return await client.batches.prepare(
-                    lines,
-                    window=window,
-                    providers=providers,
-                    max_amount=most,
-                    max_line_amount=max_line_amount,
-                    progress=lambda done: gauge.show("sealing and signing", done, len(lines)),
-                )
-
-            prepared = await within_ceiling(output, gauge, max_amount, prepare)
-            chain = await client.chain()  # before it is made: nothing may keep its id from being told
-            gauge.show("uploading")
-            made = await client.batches.create(prepared, metadata=pairs)
-    for name in prepared.unlisted:
-        output.warn(f"the parameter {name!r} is not listed by the model; it was sent as it is")
-    most = tables.token(prepared.amount, chain.decimals, chain.token_domain.name)
-    output.say(f"{prepared.lines} lines, {most} at most")
+            prepared, made = await _created(connection, client, order, gauge)
+    output.next = None
     if output.as_json:
         output.json(wire_form(made) | {"amount": str(prepared.amount), "job_ids": list(prepared.job_ids)})
     else:
         output.text(made.id)
+
+
+@batch.command("run")
+@_terms
+@click.option("--timeout", "patience", type=click.FloatRange(0), help="Wait no longer than so many seconds.")
+@click.option("--every", type=click.FloatRange(0.1), default=5.0, help="Seconds between looks.")
+@click.option("--out", type=_OUT, help="Write the results to a file.")
+@connected
+async def run_(
+    connection: Connection, *, order: _BatchOrder, patience: float | None, every: float, out: Path | None
+) -> Exit:
+    """Start a batch, wait for it, and write a JSON line for each of its lines.
+
+    As svc batch create, wait and results in one; how far it is stands on standard error. Ends with 5 when some lines
+    have no result.
+
+    \b
+      svc batch run pages.jsonl --window 1h > answers.jsonl
+    """
+    output = connection.output
+    output.next = _NOTHING_SENT
+    async with connection.client(wallet=True) as client:
+        client.require_readable()
+        with ExitStack() as opened, output.gauge(among_results=out is None) as gauge:
+            write = output.json_line if out is None else _writer(opened.enter_context(written(out)))
+            prepared, made = await _created(connection, client, order, gauge)
+            output.say(f"batch {made.id}")
+            ended = await client.batches.wait(
+                made.id, timeout=patience, every=every, progress=lambda seen: _show(gauge, seen)
+            )
+            again = connection.again("batch", "results", made.id)
+            output.next = NextStep(f"it is {ended.status}; its results can be read again", (again,))
+            numbers = dict(zip(prepared.job_ids, range(1, prepared.lines + 1), strict=True))
+            named = {numbers[job_id]: custom_id for job_id, custom_id in prepared.custom_ids.items()}
+            ends = await _results(client, ended, named, write, gauge)
+    return _told(output, ends)
+
+
+_NOTHING_SENT: Final = NextStep("nothing was posted, and nothing is owed")
+
+
+async def _created(
+    connection: Connection, client: Client, order: _BatchOrder, gauge: Gauge
+) -> tuple[PreparedBatch, Batch]:
+    """A batch that was made; how to go on with it is told if the command ends early."""
+    output = connection.output
+    output.next = _NOTHING_SENT
+
+    async def prepare(most: int | None) -> PreparedBatch:
+        return await client.batches.prepare(
+            order.lines,
+            **order.terms,
+            max_amount=most,
+            progress=lambda done: gauge.show("sealing and signing", done, len(order.lines)),
+        )
+
+    prepared = await within_ceiling(output, gauge, order.max_amount, prepare)
+    chain = await client.chain()  # before it is made: nothing may keep its id from being told
+    gauge.show("uploading")
+    output.next = NextStep("it may have been made; look for it", (connection.again("batch", "list"),))
+    made = await client.batches.create(prepared, metadata=order.metadata)
+    commands = (connection.again("batch", "wait", made.id), connection.again("batch", "results", made.id))
+    output.next = NextStep("the batch goes on without this command, and its results are kept for you", commands)
+    for name in prepared.unlisted:
+        output.warn(f"the parameter {name!r} is not listed by the model; it was sent as it is")
+    most = tables.token(prepared.amount, chain.decimals, chain.token_domain.name)
+    output.say(f"{prepared.lines} lines, {most} at most")
+    return prepared, made
 
 
 @batch.command("list")
@@ -167,11 +262,14 @@ async def wait(connection: Connection, batch_id: str, patience: float | None, ev
     them. Without --timeout it waits for the rest of the window.
     """
     output = connection.output
+    commands = (connection.again("batch", "wait", batch_id), connection.again("batch", "results", batch_id))
+    output.next = NextStep("the batch goes on without this command, and its results are kept for you", commands)
     async with connection.client(wallet=True) as client:
         with output.gauge() as gauge:
             ended = await client.batches.wait(
                 batch_id, timeout=patience, every=every, progress=lambda seen: _show(gauge, seen)
             )
+    output.next = None
     output.facts(_facts(ended), wire_form(ended))
     return Exit.DONE if ended.status == "completed" else Exit.NO_RESULT
 
@@ -179,7 +277,7 @@ async def wait(connection: Connection, batch_id: str, patience: float | None, ev
 @batch.command()
 @_BATCH
 @click.option("--lines", metavar="FILE", help="The file that it was made from: gives each result its custom_id.")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the results to a file.")
+@click.option("--out", type=_OUT, help="Write the results to a file.")
 @connected
 async def results(connection: Connection, batch_id: str, lines: str | None, out: Path | None) -> Exit:
     """Write a JSON line for each line of a batch.
@@ -188,19 +286,38 @@ async def results(connection: Connection, batch_id: str, lines: str | None, out:
     6 while the batch goes on.
     """
     custom_ids = _custom_ids(lines) if lines is not None else {}
-    failed = 0
+    output = connection.output
     async with connection.client(wallet=True) as client:
         seen = await client.batches.get(batch_id)
-        with ExitStack() as opened, connection.output.gauge(among_results=out is None) as gauge:
-            write = connection.output.json_line if out is None else _writer(opened.enter_context(written(out)))
-            done = 0
-            async for each in client.batches.results(seen):
-                write(_line(each, custom_ids))
-                failed += each.error is not None
-                done += 1
-                gauge.show("results", done, seen.request_counts.total)
-    connection.output.say(f"{done - failed} with a result, {failed} without")
-    return Exit.NO_RESULT if failed else Exit.DONE
+        with ExitStack() as opened, output.gauge(among_results=out is None) as gauge:
+            write = output.json_line if out is None else _writer(opened.enter_context(written(out)))
+            ends = await _results(client, seen, custom_ids, write, gauge)
+    return _told(output, ends)
+
+
+async def _results(
+    client: Client, seen: Batch, custom_ids: Mapping[int, str], write: Callable[[dict[str, Any]], object], gauge: Gauge
+) -> Counter[str]:
+    """Writes the end of every line; how many were `read`, are paid but `unread`, or `failed`."""
+    ends: Counter[str] = Counter()
+    async for each in client.batches.results(seen):
+        write(_line(each, custom_ids))
+        ends["read" if each.error is None else "unread" if each.settled else "failed"] += 1
+        gauge.show("results", ends.total(), seen.request_counts.total)
+    return ends
+
+
+def _told(output: Output, ends: Counter[str]) -> Exit:
+    """The last words about results that were written; the exit code."""
+    output.next = None
+    output.say(f"{ends['read']} with a result, {ends['unread'] + ends['failed']} without")
+    if ends["failed"]:
+        output.say(f"{ends['failed']} failed lines cost nothing: nothing was collected for them, or it came back")
+    if ends["unread"]:
+        output.say(
+            f"{ends['unread']} lines are done and paid but could not be read: svc batch results reads them again"
+        )
+    return Exit.NO_RESULT if ends["unread"] + ends["failed"] else Exit.DONE
 
 
 @batch.command()

@@ -19,7 +19,7 @@ import httpx
 from common.box import PublicKey
 from common.refusal import Refused
 from common.scalars import read_hex
-from svc.cli.failures import Exit
+from svc.cli.exit_codes import Exit
 from svc.cli.output import Output, Table
 from svc.conformance.client import Buy, ClientTrial
 from svc.conformance.coordinator import Trial, try_coordinator
@@ -29,7 +29,7 @@ from svc.conformance.serving import serving
 from svc.conformance.twists import PURCHASES
 from svc.conformance.vectors import try_vectors
 from svc.conformance.verdicts import Mark, Report, Verdict
-from svc.signers import read_wallet
+from svc.wallets import read_wallet
 
 _STDERR = 2
 _OF_A_MARKET = frozenset(

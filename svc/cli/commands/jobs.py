@@ -1,50 +1,76 @@
 """One job: from order to answer in one go, or step by step."""
 
-import json
-from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, Final
 
 import attrs
 import click
 
 from svc.cli import tables
-from svc.cli.commands.market import names_of
+from svc.cli.answers import ReadableAnswer, as_text, read_answer
 from svc.cli.connection import Connection, connected, within_ceiling
-from svc.cli.failures import Exit
-from svc.cli.inputs import OrderOptions, takes_order, who_can_open
-from svc.cli.output import Output, cost_of, in_words, not_writable, wire_form, written
+from svc.cli.destinations import Destination, takes_destination
+from svc.cli.exit_codes import Exit
+from svc.cli.inputs import OrderOptions, check_window, takes_order, who_can_open
+from svc.cli.money import became, cost_of, in_words, money_of, told
+from svc.cli.output import Gauge, NextStep, Output, not_writable, wire_form
 from svc.client import Client
-from svc.errors import OverCeiling
-from svc.records import Deployment, Job, Quoted
+from svc.core.orders import PreparedOrder, window_words
+from svc.errors import (
+    ChainContradicts,
+    ConnectionFailed,
+    JobFailed,
+    NodeFailed,
+    OverCeiling,
+    ReceiptTimeout,
+    SvcError,
+    WaitTimedOut,
+)
+from svc.orders import Submitted
+from svc.records import ENDED_BECAUSE, Deployment, Job, Quoted
 from svc.results import Result
 from svc.results import cost_of as provider_cost
 
 _OUT = click.Path(path_type=Path, dir_okay=False)
+_NOT_POSTED: Final = NextStep("nothing was posted, and nothing is owed")
+# Errors after which the job may have been posted all the same.
+_PERHAPS_POSTED: Final = (ConnectionFailed, ReceiptTimeout, ChainContradicts, NodeFailed)
 
 
 @click.command()
 @takes_order
 @click.option("--timeout", "patience", type=click.FloatRange(0), help="Wait no longer than so many seconds.")
-@click.option("--out", type=_OUT, help="Write the output to a file instead.")
+@takes_destination
 @connected
-async def run(connection: Connection, order: OrderOptions, patience: float | None, out: Path | None) -> None:
-    """Order one job, wait for it, and write its output.
+async def run(
+    connection: Connection,
+    *,
+    order: OrderOptions,
+    patience: float | None,
+    out: Path | None,
+    folder: Path | None,
+    raw: bool,
+) -> None:
+    """Order one job, wait for it, and show its answer.
+
+    The text of a chat or a response is shown as text, images and clips are written to files (in the present folder,
+    or --out-dir) whose names are shown; anything else is the model's JSON, as all is with --raw.
 
     With no rates and no provider the best live provider is taken at its ask. With rates alone the order is open to
-    whoever claims it first and sealed to the escrow: whoever runs the coordinator can open it too. A string comes out
-    as it is, anything else as JSON.
+    whoever claims it first and sealed to the escrow: whoever runs the coordinator can open it too.
 
     \b
       svc run demo/text-small "Why is the sky blue?" --window 1h
       svc run demo/text-small --file letter.txt -p max_output_tokens=200 --provider 3
       echo '{"input": "hi", "seed": 7}' | svc run demo/text-small --rate-in 150000 --rate-out 600000
     """
-    output = connection.output
+    output, place = connection.output, Destination(out, folder, raw)
+    output.next = _NOT_POSTED
     async with connection.client(wallet=True) as client:
-        with ExitStack() as opened, output.gauge() as gauge:
-            file = None if out is None else opened.enter_context(written(out))
+        client.require_readable()
+        with place.opened() as opened, output.gauge() as gauge:
             gauge.show("sealing")
+            await check_window(client, output, order.terms)
             prepared = await client.prepare(order.model, order.input, **order.terms)
             gauge.show("asking the price")
             quoted, chain = await client.quote(prepared), await client.chain()
@@ -52,19 +78,56 @@ async def run(connection: Connection, order: OrderOptions, patience: float | Non
             if not prepared.terms.designated:
                 output.say(f"it can be opened by {await who_can_open(client, 0)}")
             output.say(f"job {prepared.id}")  # before it is paid: whatever happens then, it can be looked for
-            await within_ceiling(
-                output, gauge, order.max_amount, lambda most: client.submit(prepared, quoted, max_amount=most)
-            )
-            job = await client.wait(
-                prepared.id, timeout=patience, on_change=lambda seen: gauge.show(seen.status.replace("_", " "))
+            await _submitted(connection, client, prepared, order.max_amount, gauge=gauge, quoted=quoted)
+            job = await _waited(connection, client, prepared.id, patience, gauge)
+            if job.status != "completed":
+                output.next = None
+                raise JobFailed(job.id, ENDED_BECAUSE.get(job.svc.ended_because, job.status))
+            cost = cost_of(job, quoted.quote)
+            result_again = connection.again("result", job.id)
+            output.next = NextStep(
+                f"it is done: {in_words(cost, chain)}; its result can be read again", (result_again,)
             )
             gauge.show("reading the result")
             result = await client.open(job)
-            _fill(file, result)
+            paths = opened.fill(job.id, result.output)
     # Nothing is asked for any more: what is here is delivered.
-    cost = cost_of(job, quoted.quote)
     output.say(in_words(cost, chain))
-    _deliver(output, result, out, {"cost": attrs.asdict(cost) | {"paid": cost.paid}})
+    _deliver(output, result, place, paths, {"cost": attrs.asdict(cost) | {"paid": cost.paid}})
+
+
+async def _submitted(
+    connection: Connection,
+    client: Client,
+    prepared: PreparedOrder,
+    max_amount: int | None,
+    *,
+    gauge: Gauge | None = None,
+    quoted: Quoted | None = None,
+) -> Submitted:
+    """The order posted. From the signature of its payment on it may be under way, whatever is heard of it."""
+    output = connection.output
+    output.next = NextStep("it may have been posted; look for it", (connection.again("status", prepared.id),))
+    try:
+        submitted = await within_ceiling(
+            output, gauge, max_amount, lambda most: client.submit(prepared, quoted, max_amount=most)
+        )
+    except SvcError as error:
+        if not isinstance(error, _PERHAPS_POSTED):
+            output.next = _NOT_POSTED
+        raise
+    output.next = _under_way(connection, prepared.id)
+    return submitted
+
+
+async def _waited(connection: Connection, client: Client, job_id: str, patience: float | None, gauge: Gauge) -> Job:
+    connection.output.next = _under_way(connection, job_id)
+    return await client.wait(job_id, timeout=patience, on_change=lambda seen: gauge.show(seen.status.replace("_", " ")))
+
+
+def _under_way(connection: Connection, job_id: str) -> NextStep:
+    where = "the job goes on without this command, and its result is kept for you"
+    return NextStep(where, (connection.again("wait", job_id), connection.again("result", job_id)))
 
 
 @click.command()
@@ -78,6 +141,7 @@ async def quote(connection: Connection, order: OrderOptions) -> None:
     """
     output = connection.output
     async with connection.client(wallet=True) as client:
+        await check_window(client, output, order.terms)
         prepared = await client.prepare(order.model, order.input, **order.terms)
         quoted = await client.quote(prepared)
         try:
@@ -96,7 +160,7 @@ async def quote(connection: Connection, order: OrderOptions) -> None:
         [
             ("rates", f"{terms.rates.rate_in} in, {terms.rates.rate_out} out, per 10^6 units"),
             ("units", f"{terms.units.units_in} in, at most {terms.units.units_out} out"),
-            ("window", tables.window(terms.sla_secs)),
+            ("window", window_words(terms.sla_secs)),
             ("provider", str(terms.designated) if terms.designated else "whoever claims it first"),
             ("can be opened by", readers),
             ("live now", ", ".join(str(each.provider_id) for each in quoted.candidates) or "nobody at these rates"),
@@ -122,14 +186,14 @@ async def submit(connection: Connection, order: OrderOptions) -> None:
       job=$(svc submit demo/text-small --file prompt.txt)
       svc wait "$job" && svc result "$job"
     """
+    connection.output.next = _NOT_POSTED
     async with connection.client(wallet=True) as client:
+        await check_window(client, connection.output, order.terms)
         prepared = await client.prepare(order.model, order.input, **order.terms)
         connection.output.say(f"posting job {prepared.id}")
         if not prepared.terms.designated:
             connection.output.say(f"it can be opened by {await who_can_open(client, 0)}")
-        submitted = await within_ceiling(
-            connection.output, None, order.max_amount, lambda most: client.submit(prepared, max_amount=most)
-        )
+        submitted = await _submitted(connection, client, prepared, order.max_amount)
     if connection.output.as_json:
         connection.output.json(wire_form(attrs.asdict(submitted)))
         return
@@ -163,9 +227,7 @@ async def wait(connection: Connection, job_id: str, patience: float | None) -> E
     output = connection.output
     async with connection.client() as client:
         with output.gauge() as gauge:
-            job = await client.wait(
-                job_id, timeout=patience, on_change=lambda seen: gauge.show(seen.status.replace("_", " "))
-            )
+            job = await _waited(connection, client, job_id, patience, gauge)
         chain = await client.chain()
     output.facts(_facts(job, chain), wire_form(job))
     return Exit.DONE if job.status == "completed" else Exit.NO_RESULT
@@ -173,92 +235,66 @@ async def wait(connection: Connection, job_id: str, patience: float | None) -> E
 
 @click.command("result")
 @click.argument("job_id", help="The job's id.")
-@click.option("--out", type=_OUT, help="Write the output to a file instead.")
+@takes_destination
 @click.option("--whole", type=_OUT, help="Write the opened result as it is to a file, whatever its size.")
 @connected
-async def result_(connection: Connection, job_id: str, out: Path | None, whole: Path | None) -> None:
-    """Read and open the result of one of your jobs.
+async def result_(
+    connection: Connection, *, job_id: str, out: Path | None, folder: Path | None, raw: bool, whole: Path | None
+) -> None:
+    """Read and open the result of one of your jobs, and show its answer as svc run does.
 
     It is read from the gateway and opens with the wallet that ordered it, on any machine, as long as it is stored.
     """
     if out is not None and whole is not None:
         raise click.UsageError("--out and --whole are two forms of the same: choose one")
+    place = Destination(out, folder, raw)
     async with connection.client(wallet=True) as client:
         job = await client.jobs.get(job_id)
         if whole is not None:
             await _save(connection.output, client, job, whole)
             return
-        with ExitStack() as opened:
-            file = None if out is None else opened.enter_context(written(out))
+        with place.opened() as opened:
             result = await client.open(job)
-            _fill(file, result)
-    _deliver(connection.output, result, out, {"cost": {"provider": provider_cost(job)}})
+            paths = opened.fill(job.id, result.output)
+    _deliver(connection.output, result, place, paths, {"cost": {"provider": provider_cost(job)}})
+
+
+_SEEN_SECONDS: Final = 30.0  # until the index has a cancellation that was mined
 
 
 @click.command()
 @click.argument("job_id", help="The job's id.")
 @connected
-async def cancel(connection: Connection, job_id: str) -> None:
-    """Take back one of your jobs that nobody has claimed yet.
+async def cancel(connection: Connection, job_id: str) -> Exit:
+    """Take back one of your jobs that nobody has claimed yet, and say what became of it.
 
-    Nothing was collected, nothing is owed. A job that ended already stays as it is. A claimed one cannot be taken back.
-    """
-    async with connection.client(wallet=True) as client:
-        cancelled = await client.cancel(job_id)
-    connection.output.facts([("job", cancelled.job_id), ("transaction", cancelled.tx_hash)], wire_form(cancelled))
-
-
-@click.command()
-@click.argument("job_id", help="The job's id.")
-@connected
-async def verify(connection: Connection, job_id: str) -> Exit:
-    """Show who vouches for each fact of a job: a signature, the chain, or the coordinator's word alone.
-
-    With a node of the chain (--rpc-url, SVC_RPC_URL; several must agree) the job is read from the registry's events,
-    and the owner's signature over the payment is checked here. Where the coordinator says otherwise the command ends
-    with 3. Without a node nothing but the id is checked, and the command ends with 9.
-    """
-    async with connection.client() as client:
-        verified = await client.verify(job_id)
-    connection.output.table(tables.vouched(verified.facts), wire_form(attrs.asdict(verified)))
-    if verified.checked_on_chain:
-        return Exit.DONE
-    connection.output.warn("no node was asked: set SVC_RPC_URL or --rpc-url to hold this against the chain")
-    return Exit.UNHEALTHY
-
-
-@click.command()
-@click.option(
-    "--state", type=click.Choice(("Open", "Claimed", "Settled", "Cancelled")), help="In this state on the chain alone."
-)
-@click.option("--owner", metavar="ADDRESS", help="Of this owner instead of your own.")
-@click.option("--limit", type=click.IntRange(1), default=20, help="So many at most, the newest first.")
-@click.option("--summary", is_flag=True, help="Totals instead.")
-@connected
-async def jobs(connection: Connection, state: Any, owner: str | None, limit: int, summary: bool) -> None:
-    """List jobs: yours, or those of another owner.
-
-    The book is public; what is in a job is not.
+    Nothing was collected, nothing is owed. A job that ended already stays as it is: ends with 3 where it was completed
+    and paid. A claimed one cannot be taken back.
     """
     output = connection.output
-    async with connection.client(wallet=owner is None) as client:
-        whose = owner or client.address
-        names = await names_of(client)
-        if not summary:
-            listed = await client.jobs.book(owner=whose, state=state, order="newest", limit=limit)
-            output.table(tables.jobs(listed, names), wire_form(listed))
-            return
-        totals, chain = await client.jobs.summary(whose), await client.chain()
-    facts: list[tuple[str, str | None]] = [
-        ("jobs", str(totals.jobs)),
-        ("completed", str(totals.completed)),
-        ("escrowed at most", _money(totals.escrowed, chain)),
-    ]
-    facts += [
-        (f"  {tables.name_of(each.model_id, names)}", f"{each.completed} of {each.jobs} completed")
-        for each in totals.by_model
-    ]
-    output.facts(facts, wire_form(totals))
+    async with connection.client(wallet=True) as client:
+        cancelled = await client.cancel(job_id)
+        job, chain = await _ended(client, cancelled.job_id), await client.chain()
+    end = "cancelled; the index does not show it yet" if job is None else became(job, chain)
+    said = [("job", cancelled.job_id), ("became", end), ("transaction", cancelled.tx_hash)]
+    known = {"status": None, "ended_because": None} if job is None else _end_of(job)
+    output.facts(said, wire_form(cancelled) | known)
+    if job is None or job.status != "completed":
+        return Exit.DONE
+    output.say(f"it was completed before, and is paid; read it with {connection.again('result', job.id)}")
+    return Exit.REFUSED
+
+
+async def _ended(client: Client, job_id: str) -> Job | None:
+    """The job once the index shows its end; None where that takes too long."""
+    try:
+        return await client.wait(job_id, timeout=_SEEN_SECONDS)
+    except WaitTimedOut:
+        return None
+
+
+def _end_of(job: Job) -> dict[str, object]:
+    return {"status": job.status, "ended_because": ENDED_BECAUSE.get(job.svc.ended_because)}
 
 
 async def _save(output: Output, client: Client, job: Job, path: Path) -> None:
@@ -271,33 +307,32 @@ async def _save(output: Output, client: Client, job: Job, path: Path) -> None:
         output.json({"job_id": job.id, "file": str(path), "bytes": length})
 
 
-def _fill(file: IO[bytes] | None, result: Result) -> None:
-    if file is not None:
-        file.write(_as_text(result.output).encode() + b"\n")
-
-
-def _deliver(output: Output, result: Result, out: Path | None, more: dict[str, Any]) -> None:
-    """The output alone, for people and pipes; all that is known of it, in JSON."""
-    if out is not None:
-        output.say(f"written to {out}")
+def _deliver(output: Output, result: Result, place: Destination, paths: list[Path], more: dict[str, Any]) -> None:
+    """The answer alone, for people and pipes; all that is known of it, in JSON."""
+    answer = read_answer(result.output)
+    if place.out is not None:
+        output.say(f"written to {place.out}")
+    if answer.remark is not None and not place.raw:
+        output.say(answer.remark)
     if output.as_json:
         known = {"job_id": result.job_id, "status": result.job.status, "output": result.output, "usage": result.usage}
-        output.json(wire_form(known | more))
-    elif out is None:
-        output.text(_as_text(result.output))
-
-
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        files = {"files": [str(path) for path in paths]} if paths else {}
+        output.json(wire_form(known | files | more))
+    elif place.out is None:
+        if place.raw or not paths or answer.text is not None:
+            output.text(as_text(result.output, ReadableAnswer() if place.raw else answer))
+        for path in paths:
+            output.text(str(path))
+    output.next = None
 
 
 def _priced(quoted: Quoted, chain: Deployment) -> list[tuple[str, str | None]]:
     price = quoted.quote
     return [
-        ("amount", f"{_money(price.amount, chain)} at most"),
-        ("  for the provider", f"{_money(price.cap, chain)} at most"),
-        ("  protocol fee", f"{_money(price.fee, chain)} ({price.fee_bps / 100:g} %)"),
-        ("  relay charge", _money(price.gas_fee, chain)),
+        ("amount", f"{told(price.amount, chain)} at most"),
+        ("  for the provider", f"{told(price.cap, chain)} at most"),
+        ("  protocol fee", f"{told(price.fee, chain)} ({price.fee_bps / 100:g} %)"),
+        ("  relay charge", told(price.gas_fee, chain)),
     ]
 
 
@@ -311,15 +346,12 @@ def _facts(job: Job, chain: Deployment) -> list[tuple[str, str | None]]:
         ("owner", order.owner),
         ("provider", str(order.provider_id) if order.provider_id else None),
         ("designated", str(order.designated) if order.designated else None),
-        ("window", tables.window(order.sla_secs)),
+        ("window", window_words(order.sla_secs)),
         ("claimed", tables.moment(job.in_progress_at)),
         ("expires", tables.moment(order.expires_at) if job.status == "queued" else None),
         ("rates", f"{order.rate_in} in, {order.rate_out} out, per 10^6 units"),
         ("units", f"{order.units_in} in, {order.completion_tok if settled else order.units_out} out"),
-        ("provider was paid", _money(provider_cost(job), chain) if settled else None),
+        ("provider was paid", told(provider_cost(job), chain) if settled else None),
+        ("money", money_of(job, chain)),
         ("result", job.result_cid),
     ]
-
-
-def _money(amount: int, chain: Deployment) -> str:
-    return tables.token(amount, chain.decimals, chain.token_domain.name)

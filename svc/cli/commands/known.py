@@ -1,5 +1,6 @@
 """Commands about this user: known markets and wallet keys."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -11,13 +12,14 @@ from common.address_book import AddressBook
 from common.refusal import Refused
 from common.scalars import hex_of
 from common.wire.chain import told_book
-from svc.cli.connection import Connection, connected, wallet_of
-from svc.cli.failures import Exit
+from svc.cli.connection import Connection, ask_password, connected
+from svc.cli.exit_codes import Exit
 from svc.client import Client
 from svc.core.known_market import KnownMarket, fingerprint, read_key
 from svc.errors import OrderRefused, SvcError
+from svc.profiles import with_profile
 from svc.records import Deployment
-from svc.signers import create_wallet
+from svc.wallets import PASSWORD_FILE, create_wallet, password_of, signer_of
 
 T = TypeVar("T")
 
@@ -152,25 +154,43 @@ def _as_json(known: dict[str, KnownMarket]) -> dict[str, object]:
 @click.option(
     "--out", type=click.Path(path_type=Path, dir_okay=False), default=Path("wallet.key"), help="The file to write."
 )
-def keygen(out: Path) -> Exit:
+@click.option("--encrypted", is_flag=True, help="A JSON keystore, behind a password that is asked for.")
+def keygen(out: Path, encrypted: bool) -> Exit:
     """Create a wallet key file.
 
     An existing file is never overwritten: a lost key is lost money. Jobs are paid from the wallet's own balance of the
-    payment token; the account needs no gas.
+    payment token; the account needs no gas. An encrypted one asks for its password at each use, or reads it from the
+    file that SVC_KEYSTORE_PASSWORD_FILE names.
 
     \b
       svc keygen --out wallet.key
       export SVC_WALLET_KEY_FILE=$PWD/wallet.key
+      svc keygen --encrypted --out wallet.json
+      export SVC_KEYSTORE=$PWD/wallet.json
     """
     try:
-        wallet = create_wallet(out)
+        if out.exists():  # before a password is asked for; the writing itself overwrites nothing
+            raise FileExistsError
+        password = _new_password(out) if encrypted else None
+        wallet = create_wallet(out, password)
     except FileExistsError:
         raise click.UsageError(f"{out} exists already; choose another file") from None
     except OSError as error:
         raise click.UsageError(f"{out}: {error.strerror}") from None
-    click.echo(f"wallet key written to {out} (readable by you alone; back it up)", err=True)
+    except Refused as refused:
+        raise click.UsageError(refused.message) from None
+    kept = "behind its password" if encrypted else "readable by you alone"
+    click.echo(f"wallet key written to {out} ({kept}; back it up)", err=True)
     click.echo(hex_of(wallet.address))
     return Exit.DONE
+
+
+def _new_password(out: Path) -> str:
+    """Of SVC_KEYSTORE_PASSWORD_FILE where it is set, else asked for twice."""
+    if os.environ.get(PASSWORD_FILE):
+        return password_of(out, os.environ, None)
+    password: str = click.prompt(f"Password for {out}", hide_input=True, confirmation_prompt=True, err=True)
+    return password
 
 
 @click.command()
@@ -178,13 +198,13 @@ def keygen(out: Path) -> Exit:
     "key", type=click.Path(path_type=Path, dir_okay=False), required=False, help="The key file, as keygen writes it."
 )
 def address(key: Path | None) -> Exit:
-    """Show a wallet's address: of a key file, or of the key in the environment."""
+    """Show a wallet's address: of a key file or keystore, or of the wallet that the settings name."""
     try:
-        wallet = wallet_of(key)
+        signer = signer_of(with_profile(os.environ), key, ask_password)
     except Refused as wrong:
         click.echo(f"svc: {wrong}", err=True)
         return Exit.NO_KEY
-    if wallet is None:
-        raise click.UsageError("no key: name a file, or set SVC_WALLET_KEY or SVC_WALLET_KEY_FILE")
-    click.echo(hex_of(wallet.address))
+    if signer is None:
+        raise click.UsageError("no wallet: name a key file, or set SVC_WALLET_KEY_FILE, SVC_KEYSTORE or another way")
+    click.echo(hex_of(signer.address))
     return Exit.DONE

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from svc.cli.failures import Exit
+from svc.cli.exit_codes import Exit
 from tests.e2e.svc.conftest import Svc
 
 _MODEL = "demo/text-small"

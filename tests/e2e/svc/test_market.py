@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from svc.cli.failures import Exit
+from svc.cli.exit_codes import Exit
 from tests.e2e.svc.conftest import Svc
 
 

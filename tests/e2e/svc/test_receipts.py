@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from svc.cli.failures import Exit
+from svc.cli.exit_codes import Exit
 from tests.e2e.svc.conftest import Market, Svc
 
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from common.refusal import Refused
-from svc.cli.failures import Exit
+from svc.cli.exit_codes import Exit
 from svc.cli.main import main
 from svc.conformance.vectors import try_vectors
 from svc.conformance.verdicts import Mark, Report

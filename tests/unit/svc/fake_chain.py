@@ -55,6 +55,7 @@ class FakeNode:
     fees: Terms = Terms(FEE_BPS, GAS_FEE)
     model: str = "demo/text"
     enabled: bool = True
+    windows: tuple[int, ...] = (3_600, 86_400)
     provider: dict[str, Any] = attrs.field(
         factory=lambda: {"operator": b"\x77" * 20, "boxKey": BOX_SECRET.public.raw, "listed": True}
     )
@@ -143,6 +144,7 @@ class FakeNode:
             selector(JOBS, "providers"): abi.address(self.registry),
             selector(JOBS, "fees"): abi.encode(abi.uint(self.fees.fee_bps), abi.uint(self.fees.gas_fee)),
             selector(JOBS, "modelEnabled"): abi.boolean(self.enabled),
+            selector(JOBS, "slaAllowed"): abi.boolean(int.from_bytes(data[4:], "big") in self.windows),
             selector(PROVIDERS, "provider"): self._provider(),
         }
         return bytes(known[data[:4]])

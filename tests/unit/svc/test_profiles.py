@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from common.refusal import Refused
-from svc.cli.connection import wallet_of
 from svc.profiles import KEYS, place_of, with_profile
 from svc.settings import Settings
+from svc.wallets import signer_of
 
 TWO = """
 [profile.default]
@@ -57,8 +57,8 @@ def test_wallet_is_the_profiles_where_the_environment_has_none(tmp_path: Path, f
     key.chmod(0o600)
     file.write_text(f'[profile.default]\nwallet_key_file = "{key}"\n')
     known = {"SVC_CONFIG": str(file)}
-    ours = wallet_of(None, known)
-    other = wallet_of(None, known | {"SVC_WALLET_KEY": "22" * 32})
+    ours = signer_of(with_profile(known))
+    other = signer_of(with_profile(known | {"SVC_WALLET_KEY": "22" * 32}))
     assert ours is not None
     assert other is not None
     assert ours.address != other.address

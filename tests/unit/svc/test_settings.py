@@ -11,6 +11,7 @@ from common.secp256k1 import Wallet
 from svc.client import Client
 from svc.errors import OrderRefused
 from svc.settings import PUBLIC_GATEWAY, Settings
+from svc.signers import LocalSigner
 
 KEY = "0x" + "01" * 32
 BOOK = AddressBook(1, 7, *(bytes([n]) * 20 for n in (1, 2, 3, 4)), 6, TokenDomain("Dollar", "1"))
@@ -18,7 +19,7 @@ BOOK = AddressBook(1, 7, *(bytes([n]) * 20 for n in (1, 2, 3, 4)), 6, TokenDomai
 
 def test_nothing_said_means_the_local_coordinator_a_public_gateway_and_no_keys() -> None:
     settings = Settings.resolve(environment={})
-    assert (settings.gateways, settings.wallet, settings.cipher_key) == ((PUBLIC_GATEWAY,), None, None)
+    assert (settings.gateways, settings.signer, settings.cipher_key) == ((PUBLIC_GATEWAY,), None, None)
     assert settings.settlement_margin == 3600
 
 
@@ -33,7 +34,7 @@ def test_environment_is_taken() -> None:
         }
     )
     assert settings.base_url == "https://market.example"
-    assert settings.wallet == Wallet(b"\x01" * 32)
+    assert settings.signer == LocalSigner(Wallet(b"\x01" * 32))
     assert settings.cipher_key == SecretKey(b"\x02" * 32)
     assert not settings.cipher_key_first  # it stands in where there is no wallet to derive one from
     assert settings.gateways == ("https://a.example", "https://b.example")

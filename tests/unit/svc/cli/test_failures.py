@@ -1,7 +1,8 @@
 import pytest
 
 from svc import errors
-from svc.cli.failures import Exit, exit_of, hint_of, in_json
+from svc.cli.exit_codes import Exit
+from svc.cli.failures import exit_of, hint_of, in_json
 from svc.errors import SvcError
 
 

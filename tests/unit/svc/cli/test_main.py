@@ -5,13 +5,14 @@ import sys
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
+import click
 import pytest
 
 from common.scalars import hex_of
 from svc.cli.commands import batches
-from svc.cli.failures import MEANINGS, Exit
-from svc.cli.main import main, svc
-from svc.signers import read_wallet
+from svc.cli.exit_codes import MEANINGS, Exit
+from svc.cli.main import _SECTIONS, main, svc
+from svc.wallets import read_wallet
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +71,7 @@ def test_wrong_command_line_ends_with_usage(arguments: list[str], capsys: pytest
 def test_every_command_is_listed_with_a_line_of_help_and_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == Exit.DONE
     listed = capsys.readouterr().out
-    for name, command in svc.commands.items():
+    for name, command in commands().items():
         assert re.search(rf"^  {name}  +\S", listed, re.MULTILINE), name
         assert main([name, "--help"]) == Exit.DONE
         assert f"Usage: svc {name}" in capsys.readouterr().out
@@ -78,10 +79,31 @@ def test_every_command_is_listed_with_a_line_of_help_and_explains_itself(capsys:
 
 
 def test_no_command_takes_a_secret_as_an_argument() -> None:
-    commands = [*svc.commands.values(), *batches.batch.commands.values()]
-    named = {str(parameter.name) for command in commands for parameter in command.params}
+    every = [*commands().values(), *batches.batch.commands.values()]
+    named = {str(parameter.name) for command in every for parameter in command.params}
     # Files of keys, and the public keys of escrows.
     assert {name for name in named if "key" in name or "secret" in name} == {"key_file", "key", "escrow_keys"}
+
+
+def test_line_of_help_that_is_shown_without_importing_a_command_is_that_commands_own() -> None:
+    told = {name: said for section in _SECTIONS.values() for name, _, said in section}
+    assert told == {name: command.get_short_help_str(limit=90) for name, command in commands().items()}
+
+
+def test_help_and_version_import_no_command_and_no_network() -> None:
+    code = (
+        "import sys; from svc.cli.main import main; main(['--help']); main(['--version']); "
+        ""
+        "sys.exit(sorted({'httpx', 'anyio', 'rich', 'svc.client', 'common.secp256k1'} & set(sys.modules)) or 0)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def commands() -> dict[str, click.Command]:
+    context = click.Context(svc)
+    found = {name: svc.get_command(context, name) for name in svc.list_commands(context)}
+    return {name: command for name, command in found.items() if command is not None}
 
 
 def test_help_lists_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@ import msgspec
 import pytest
 
 from svc.cli import tables
-from svc.cli.output import cost_of
+from svc.cli.money import cost_of
 from svc.records import Allocation, BookRow, Job, ModelPlan, Quote
 
 _ORDER: dict[str, Any] = {

@@ -4,7 +4,7 @@ import pytest
 
 from common.refusal import Refused
 from common.secp256k1 import Wallet
-from svc.cli.connection import wallet_of
+from svc.wallets import signer_of
 
 _ONE, _TWO = ("0x" + f"{number:064x}" for number in (1, 2))
 _ADDRESS = {key: Wallet(bytes.fromhex(key[2:])).address for key in (_ONE, _TWO)}
@@ -28,7 +28,7 @@ def test_environment_gives_the_key_or_the_file_that_holds_it(file: Path) -> None
 
 
 def test_no_key_anywhere_is_no_wallet() -> None:
-    assert wallet_of(None, {"SVC_WALLET_KEY": ""}) is None
+    assert signer_of({"SVC_WALLET_KEY": ""}) is None
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_no_key_anywhere_is_no_wallet() -> None:
 )
 def test_key_that_cannot_be_used_is_refused_without_showing_it(environment: dict[str, str], complaint: str) -> None:
     with pytest.raises(Refused, match=complaint) as refused:
-        wallet_of(None, environment)
+        signer_of(environment)
     assert "secret" not in str(refused.value)
 
 
@@ -50,7 +50,7 @@ def test_key_that_cannot_be_used_is_refused_without_showing_it(environment: dict
 def test_file_that_holds_no_key_is_named_and_refused_as_a_key(file: Path, content: str) -> None:
     file.write_text(content)
     with pytest.raises(Refused, match=r"wallet\.key does not hold a private key") as refused:
-        wallet_of(file, {})
+        signer_of({}, file)
     assert refused.value.param == "SVC_WALLET_KEY_FILE"
 
 
@@ -58,11 +58,11 @@ def test_file_that_holds_no_key_is_named_and_refused_as_a_key(file: Path, conten
 def test_file_that_others_can_read_is_refused_with_what_to_do(file: Path, mode: int) -> None:
     file.chmod(mode)
     with pytest.raises(Refused, match=r"owner alone \(chmod 600 .*wallet\.key\)") as refused:
-        wallet_of(file, {})
+        signer_of({}, file)
     assert refused.value.param == "SVC_WALLET_KEY_FILE"
 
 
 def _address(file: Path | None, environment: dict[str, str]) -> bytes:
-    wallet = wallet_of(file, environment)
+    wallet = signer_of(environment, file)
     assert wallet is not None
     return wallet.address

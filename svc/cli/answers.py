@@ -1,0 +1,150 @@
+"""Answers of models as a person reads them: the text of chats and responses, images and clips as files.
+
+    chat, completion     choices[].message.content, a text or parts with text; choices[].text
+    response             output[].content[].text of its messages; images that a tool made
+    file                 {b64_json} or {b64, media_type}: alone, in a list, or in `data`
+    anything else        the model's own JSON
+
+An answer that holds more than its text or files (a call of a tool, say) is shown as JSON: nothing that was paid for is
+left out. `--raw` gives the JSON in any case.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import attrs
+
+from common.refusal import Refused
+from common.scalars import read_base64
+from svc.wire.transport import LONGEST_CONTENT
+
+_MAGIC: Final = (
+    *((0, b"\x89PNG", "png"), (0, b"\xff\xd8\xff", "jpg"), (0, b"GIF8", "gif"), (8, b"WEBP", "webp")),
+    *((8, b"WAVE", "wav"), (0, b"OggS", "ogg"), (0, b"ID3", "mp3"), (0, b"fLaC", "flac"), (0, b"%PDF", "pdf")),
+    *((4, b"ftypavif", "avif"), (4, b"ftyp", "mp4"), (0, b"\x1aE\xdf\xa3", "webm")),
+)
+_CUT: Final = frozenset({"length", "max_output_tokens"})
+
+
+@attrs.frozen
+class ReadableAnswer:
+    """Text or files; neither where it is for a program. `remark`: what the text alone would not tell."""
+
+    text: str | None = None
+    files: tuple[bytes, ...] = ()
+    remark: str | None = None
+
+
+def read_answer(output: Any) -> ReadableAnswer:
+    """
+    >>> read_answer({"choices": [{"message": {"role": "assistant", "content": "Because."}}]}).text
+    'Because.'
+    """
+    if isinstance(output, str):
+        return ReadableAnswer(output)
+    files = _files(output)
+    if files:
+        return ReadableAnswer(files=files)
+    if isinstance(output, Mapping):
+        if isinstance(output.get("choices"), list):
+            return _chat(output["choices"])
+        if isinstance(output.get("output"), list):
+            return _response(output)
+    return ReadableAnswer()
+
+
+def _chat(choices: list[Any]) -> ReadableAnswer:
+    texts = [_choice(choice) for choice in choices]
+    said = [text for text in texts if text is not None]
+    if not said or len(said) < len(texts):
+        return ReadableAnswer()
+    ends = [choice.get("finish_reason") for choice in choices]
+    if len(said) > 1:
+        said = [f"--- {number} of {len(said)} ---\n{text}" for number, text in enumerate(said, 1)]
+    return ReadableAnswer("\n".join(said), remark=_cut(next((end for end in ends if end in _CUT), None)))
+
+
+def _choice(choice: Any) -> str | None:
+    """None for one that holds no text, or more than text."""
+    if not isinstance(choice, Mapping):
+        return None
+    message = choice.get("message")
+    if not isinstance(message, Mapping):
+        text = choice.get("text")
+        return text if isinstance(text, str) else None
+    if any(message.get(name) for name in ("tool_calls", "function_call", "audio")):
+        return None
+    content = message.get("content") or message.get("refusal")
+    return _parts(content) if isinstance(content, list) else content if isinstance(content, str) else None
+
+
+def _response(output: Mapping[str, Any]) -> ReadableAnswer:
+    texts: list[str] = []
+    files: tuple[bytes, ...] = ()
+    for item in output["output"]:
+        kind = item.get("type") if isinstance(item, Mapping) else None
+        if kind == "message" and isinstance(item.get("content"), list):
+            text = _parts(item["content"])
+            if text is None:
+                return ReadableAnswer()
+            texts.append(text)
+        elif kind == "image_generation_call" and (made := _file({"b64": item.get("result")})):
+            files += (made,)
+        elif kind != "reasoning":
+            return ReadableAnswer()
+    if not texts and not files:
+        return ReadableAnswer()
+    details = output.get("incomplete_details")
+    reason = details.get("reason") if isinstance(details, Mapping) else None
+    return ReadableAnswer("\n".join(texts) if texts else None, files, _cut(reason))
+
+
+def _parts(parts: list[Any]) -> str | None:
+    texts = []
+    for part in parts:
+        text = (part.get("text") or part.get("refusal")) if isinstance(part, Mapping) else None
+        if not isinstance(text, str):
+            return None
+        texts.append(text)
+    return "".join(texts) if texts else None
+
+
+def _cut(reason: object) -> str | None:
+    if reason not in _CUT:
+        return None
+    return f"the answer ends at the limit of its output ({reason}): -p max_output_tokens=N buys more"
+
+
+def _files(output: Any) -> tuple[bytes, ...]:
+    """Every one of them, or none."""
+    if isinstance(output, Mapping) and isinstance(output.get("data"), list):
+        output = output["data"]
+    each = output if isinstance(output, list) else [output]
+    files = [_file(one) for one in each]
+    return tuple(file for file in files if file is not None) if None not in files else ()
+
+
+def _file(one: Any) -> bytes | None:
+    if not isinstance(one, Mapping):
+        return None
+    text = one.get("b64_json") or one.get("b64")
+    try:
+        return read_base64(text, LONGEST_CONTENT, "file") if isinstance(text, str) and text else None
+    except Refused:
+        return None
+
+
+def suffix_of(content: bytes) -> str:
+    """
+    >>> suffix_of(bytes.fromhex("89504e470d0a1a0a"))
+    'png'
+    """
+    return next((suffix for at, magic, suffix in _MAGIC if content[at : at + len(magic)] == magic), "bin")
+
+
+def as_text(output: Any, answer: ReadableAnswer) -> str:
+    """The text of an answer; the model's JSON where it has none."""
+    if answer.text is not None:
+        return answer.text
+    return output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)

@@ -1,0 +1,166 @@
+"""Commands about one wallet's account: its jobs, listed or watched, who vouches for one, and its money."""
+
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import anyio
+import attrs
+import click
+
+from common import quotes
+from common.quotes import Terms
+from common.scalars import hex_of, read_hex
+from svc.chain import facts
+from svc.cli import tables
+from svc.cli.commands.market import names_of
+from svc.cli.connection import Connection, connected
+from svc.cli.exit_codes import Exit
+from svc.cli.money import told
+from svc.cli.output import Output, wire_form
+from svc.client import Client
+from svc.errors import ApiError, ConnectionFailed, OrderRefused
+from svc.records import BookRow
+
+
+@click.command()
+@click.argument("job_id", help="The job's id.")
+@connected
+async def verify(connection: Connection, job_id: str) -> Exit:
+    """Show who vouches for each fact of a job: a signature, the chain, or the coordinator's word alone.
+
+    With a node of the chain (--rpc-url, SVC_RPC_URL; several must agree) the job is read from the registry's events,
+    and the owner's signature over the payment is checked here. Where the coordinator says otherwise the command ends
+    with 3. Without a node nothing but the id is checked, and the command ends with 9.
+    """
+    async with connection.client() as client:
+        verified = await client.verify(job_id)
+    connection.output.table(tables.vouched(verified.facts), wire_form(attrs.asdict(verified)))
+    if verified.checked_on_chain:
+        return Exit.DONE
+    connection.output.warn("no node was asked: set SVC_RPC_URL or --rpc-url to hold this against the chain")
+    return Exit.UNHEALTHY
+
+
+@click.command()
+@click.option(
+    "--state", type=click.Choice(("Open", "Claimed", "Settled", "Cancelled")), help="In this state on the chain alone."
+)
+@click.option("--owner", metavar="ADDRESS", help="Of this owner instead of your own.")
+@click.option("--limit", type=click.IntRange(1), default=20, help="So many at most, the newest first.")
+@click.option("--summary", is_flag=True, help="Totals instead.")
+@click.option("--watch", is_flag=True, help="Look again and again, until Ctrl-C.")
+@click.option("--every", type=click.FloatRange(0.1), default=2.0, help="Seconds between looks of --watch.")
+@connected
+async def jobs(
+    connection: Connection, *, state: Any, owner: str | None, limit: int, summary: bool, watch: bool, every: float
+) -> None:
+    """List jobs: yours, or those of another owner.
+
+    With --watch a terminal shows the list as it changes; a pipe gets a line for each job whose status changed. The book
+    is public; what is in a job is not.
+    """
+    if summary and watch:
+        raise click.UsageError("--summary and --watch are two ways to look: choose one")
+    output = connection.output
+    async with connection.client(wallet=owner is None) as client:
+        whose = owner or client.address
+        names = await names_of(client)
+        if watch:
+            await _watch(output, _looks(client, output, every, owner=whose, state=state, limit=limit), names)
+            return
+        if not summary:
+            listed = await client.jobs.book(owner=whose, state=state, order="newest", limit=limit)
+            output.table(tables.jobs(listed, names), wire_form(listed))
+            return
+        totals, chain = await client.jobs.summary(whose), await client.chain()
+    said: list[tuple[str, str | None]] = [
+        ("jobs", str(totals.jobs)),
+        ("completed", str(totals.completed)),
+        ("escrowed at most", told(totals.escrowed, chain)),
+    ]
+    said += [
+        (f"  {tables.name_of(each.model_id, names)}", f"{each.completed} of {each.jobs} completed")
+        for each in totals.by_model
+    ]
+    output.facts(said, wire_form(totals))
+
+
+async def _looks(client: Client, output: Output, every: float, **query: Any) -> AsyncIterator[list[BookRow]]:
+    """The list again and again. A coordinator that is away for a while is waited for, and that is said once."""
+    away = False
+    while True:
+        try:
+            yield await client.jobs.book(order="newest", **query)
+            away = False
+        except (ApiError, ConnectionFailed) as failed:
+            if not failed.retryable:
+                raise
+            if not away:
+                output.warn(f"{failed.message}; looking again every {every:g} s")
+            away = True
+        await anyio.sleep(every)
+
+
+async def _watch(output: Output, looks: AsyncIterator[list[BookRow]], names: dict[int, str]) -> None:
+    if output.to_terminal:
+        with output.live() as draw:
+            async for rows in looks:
+                draw(tables.jobs(rows, names))
+    seen: dict[str, str] = {}
+    async for rows in looks:
+        for row in reversed(rows):  # the oldest first, as they would have been told
+            status = tables.status_of(row)
+            if seen.get(row.job_id) != status:
+                seen[row.job_id] = status
+                if output.as_json:
+                    output.json_line(wire_form(row) | {"status": status})
+                else:
+                    output.table(tables.jobs([row], names), None)
+        output.flush()
+
+
+# The wallet's money: what it holds, and what its jobs may still take of it.
+
+_MOST: Final = 1000  # jobs under way that are added up
+
+
+@click.command()
+@click.option("--owner", metavar="ADDRESS", help="Of this account instead of your own.")
+@connected
+async def balance(connection: Connection, owner: str | None) -> None:
+    """Show what the wallet holds of the payment token, and what its jobs may take of it.
+
+    The balance is read from a node of the chain (--rpc-url, SVC_RPC_URL), for no coordinator is asked what an account
+    holds. An open job's payment is authorised and still in the wallet; a claimed job's is in the job registry, which
+    pays the provider from it or returns it.
+    """
+    async with connection.client(wallet=owner is None) as client:
+        node = client.vouching.chain
+        if node is None:
+            message = "a balance is read from the chain: set SVC_RPC_URL to a node of it, or name one with --rpc-url"
+            raise OrderRefused(message, param="SVC_RPC_URL")
+        whose = read_hex(owner or client.address, 20, "owner")
+        chain = await client.chain()
+        token = read_hex(chain.contracts.paytoken, 20, "paytoken")
+        terms = await facts.fees(node.later(), read_hex(chain.contracts.job_registry, 20, "job_registry"))
+        held = await facts.balance(node, token, whose)
+        under_way = [
+            await client.jobs.book(owner=hex_of(whose), state=state, limit=_MOST) for state in ("Open", "Claimed")
+        ]
+    authorised, collected = (sum(_amount(row, terms) for row in rows) for rows in under_way)
+    free = max(0, held - authorised)
+    said = [
+        ("wallet", hex_of(whose)),
+        ("balance", told(held, chain)),
+        ("  of it authorised", f"{told(authorised, chain)} by {len(under_way[0])} open jobs"),
+        ("  of it free", told(free, chain)),
+        ("held for claimed jobs", f"{told(collected, chain)} by the job registry, for {len(under_way[1])} jobs"),
+    ]
+    plain = {"balance": held, "authorised": authorised, "free": free, "held": collected}
+    output = {"wallet": hex_of(whose), "token": hex_of(token), "decimals": chain.decimals}
+    connection.output.facts(said, wire_form(output | {name: str(value) for name, value in plain.items()}))
+
+
+def _amount(row: BookRow, terms: Terms) -> int:
+    """What was authorised for a job, by the present charges."""
+    return quotes.amount(row.rate_in, row.rate_out, row.units_in, row.units_out, terms)

@@ -1,0 +1,205 @@
+"""One job on the command line: what is shown, where the money is, and how to go on after every early end."""
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from svc.cli.commands import jobs
+from svc.cli.exit_codes import Exit
+from tests.unit.svc.cli.market import FakeMarket, Svc
+from tests.unit.svc.fake_coordinator import Answer, Dropped, failing, job
+
+RUN = "run demo/text hello --window 1h --gateway http://gateway"
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(20)
+CHAT = {"choices": [{"message": {"role": "assistant", "content": "Because of Rayleigh."}, "finish_reason": "stop"}]}
+IMAGES = {"data": [{"b64_json": base64.b64encode(PNG).decode()}, {"b64_json": base64.b64encode(PNG[:-1]).decode()}]}
+Said = pytest.CaptureFixture[str]
+
+
+def test_chat_is_shown_as_its_text_and_what_it_cost_beside_it(market: FakeMarket, svc: Svc, capsys: Said) -> None:
+    market.output = CHAT
+    assert svc(RUN) == Exit.DONE
+    said = capsys.readouterr()
+    assert said.out == "Because of Rayleigh.\n"
+    assert "paid 0.00201 Dev Dollar" in said.err
+
+
+@pytest.mark.parametrize(("flag", "read"), [("--raw", CHAT), ("--json", CHAT)])
+def test_raw_and_json_give_the_models_own_answer(
+    market: FakeMarket, svc: Svc, capsys: Said, flag: str, read: object
+) -> None:
+    market.output = CHAT
+    assert svc(f"{RUN} {flag}") == Exit.DONE
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown if flag == "--raw" else shown["output"]) == read
+
+
+def test_images_become_files_whose_names_are_shown(market: FakeMarket, svc: Svc, capsys: Said, tmp_path: Path) -> None:
+    market.output = IMAGES
+    assert svc(f"{RUN} --out-dir {tmp_path}") == Exit.DONE
+    names = capsys.readouterr().out.splitlines()
+    assert names == [str(tmp_path / f"job-{market.job_id[2:10]}-{number}.png") for number in (1, 2)]
+    assert [Path(name).read_bytes() for name in names] == [PNG, PNG[:-1]]
+
+
+def test_image_goes_into_the_file_that_is_named(market: FakeMarket, svc: Svc, tmp_path: Path) -> None:
+    market.output = IMAGES
+    assert svc(f"{RUN} --out {tmp_path}/sky.png") == Exit.DONE
+    assert [(tmp_path / name).read_bytes() for name in ("sky.png", "sky-2.png")] == [PNG, PNG[:-1]]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ('--gateway ""', "no gateway is set"),
+        ("--out-dir /nowhere/at/all", "/nowhere/at/all: No such file"),
+        ("--out /nowhere/at/all", "No such file"),
+        (
+            "--window 7d",
+            "--window 7d must be one of 1h (async), 24h (batch), <n>h, <n>m or <n>s; this market has 1h, 24h",
+        ),
+    ],
+)
+def test_result_that_could_not_be_read_and_a_window_of_no_form_are_refused_before_anything_is_signed(
+    market: FakeMarket, svc: Svc, capsys: Said, more: str, said: str
+) -> None:
+    assert svc(f"{RUN} {more}") == Exit.USAGE
+    assert said in capsys.readouterr().err
+    assert market.coordinator.to("POST /v1/jobs") == []
+
+
+def test_window_that_nobody_takes_is_refused_with_those_that_have_a_price(
+    market: FakeMarket, svc: Svc, capsys: Said
+) -> None:
+    market.coordinator.tell("POST /v1/jobs", Answer(402, {"candidates": []}))
+    assert svc("run demo/text hello --window 2h") == Exit.TRY_AGAIN
+    assert (
+        "no provider is live for this model and window of 2h; prices are asked for 1h, 24h" in capsys.readouterr().err
+    )
+
+
+def test_open_offer_for_a_window_that_nobody_has_a_price_for_is_warned_of(
+    market: FakeMarket, svc: Svc, capsys: Said
+) -> None:
+    assert svc("quote demo/text hello --window 2h --rate-in 1 --provider 7") == Exit.DONE
+    assert "nobody asks a price for 2h, and the network may refuse it; asked for: 1h, 24h" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("ended_because", "status", "said"),
+    [
+        (3, "failed", "its provider gave up, and the whole payment, charges included, came back"),
+        (4, "failed", "its provider missed the window, and the whole payment, charges included, came back"),
+        (2, "cancelled", "taken back before anybody claimed it: nothing was collected"),
+        (5, "cancelled", "nobody claimed it in time: nothing was collected"),
+    ],
+)
+def test_job_without_a_result_says_where_the_money_is(
+    market: FakeMarket, svc: Svc, capsys: Said, *, ended_because: int, status: str, said: str
+) -> None:
+    market.end(status, ended_because=ended_because, state=3)
+    assert svc(RUN) == Exit.NO_RESULT
+    assert said in capsys.readouterr().err
+    assert svc(f"wait {market.job_id}") == Exit.NO_RESULT
+    assert said in capsys.readouterr().out
+
+
+def test_wait_that_ends_first_says_that_the_job_goes_on_and_how_to_come_back(
+    market: FakeMarket, svc: Svc, capsys: Said
+) -> None:
+    market.end("queued")
+    assert svc(f"{RUN} --timeout 0") == Exit.STILL_RUNNING
+    lines = capsys.readouterr().err.splitlines()
+    assert "     the job goes on without this command, and its result is kept for you:" in lines
+    assert f"  svc result {market.job_id} --gateway http://gateway" in lines
+    assert len(f"  svc result {market.job_id}") <= 80  # copied whole
+
+
+def test_interruption_says_that_the_job_goes_on(
+    market: FakeMarket, svc: Svc, capsys: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(jobs, "_waited", interrupted)
+    assert svc(RUN) == Exit.INTERRUPTED
+    said = capsys.readouterr().err
+    assert "svc: interrupted" in said
+    assert f"  svc wait {market.job_id}" in said
+
+
+def test_result_that_no_gateway_gives_is_done_and_paid_and_can_be_read_again(
+    market: FakeMarket, svc: Svc, capsys: Said
+) -> None:
+    market.ended["result_cid"] = "bafyother"
+    market.coordinator.tell("GET http://gateway/ipfs/bafyother", failing(403, "forbidden"))
+    assert svc(RUN) == Exit.UNREADABLE
+    said = capsys.readouterr().err
+    assert "it is done: paid 0.00201 Dev Dollar" in said
+    assert f"  svc result {market.job_id} --gateway http://gateway" in said
+
+
+def test_answer_that_cannot_be_written_is_done_and_paid_and_can_be_read_again(
+    market: FakeMarket, svc: Svc, capsys: Said, tmp_path: Path
+) -> None:
+    market.output = IMAGES
+
+    def blocked(asked: Any) -> Answer:
+        answer = market._order(asked)
+        if market.job_id:
+            (tmp_path / f"job-{market.job_id[2:10]}-1.png").mkdir(exist_ok=True)
+        return answer
+
+    market.coordinator.tell("POST /v1/jobs", blocked)
+    assert svc(f"{RUN} --out-dir {tmp_path}") == Exit.UNREADABLE
+    said = capsys.readouterr().err
+    assert "the answer cannot be written" in said
+    assert f"  svc result {market.job_id}" in said
+
+
+def test_order_that_the_coordinator_refuses_is_neither_posted_nor_owed(
+    market: FakeMarket, svc: Svc, capsys: Said
+) -> None:
+    market.coordinator.tell(
+        "POST /v1/jobs", market._order, market._order, failing(400, "invalid_request_error", "InsufficientBalance")
+    )
+    assert svc(RUN) == Exit.REFUSED
+    assert "nothing was posted, and nothing is owed" in capsys.readouterr().err
+
+
+def test_order_of_which_no_word_came_is_to_be_looked_for(market: FakeMarket, svc: Svc, capsys: Said) -> None:
+    market.coordinator.tell("POST /v1/jobs", market._order, market._order, Dropped())
+    assert svc(f"{RUN} --json") == Exit.STILL_RUNNING
+    error = json.loads(capsys.readouterr().err.splitlines()[-1])["error"]
+    assert error["next"]["where"].startswith("it may have been posted")
+    assert error["next"]["commands"][0].startswith("svc status 0x")
+
+
+@pytest.mark.parametrize(
+    ("status", "ended", "code", "became"),
+    [
+        ("cancelled", {"state": 3, "ended_because": 2}, Exit.DONE, "cancelled: it was taken back"),
+        ("cancelled", {"state": 3, "ended_because": 5}, Exit.DONE, "expired: nobody claimed it"),
+        ("failed", {"state": 3, "ended_because": 4}, Exit.DONE, "reclaim: its provider missed"),
+        (
+            "completed",
+            {"state": 2, "ended_because": 1, "completion_tok": "3", "result_cid": "bafyr"},
+            Exit.REFUSED,
+            "completed and paid: 0.00001 Dev Dollar to its provider",
+        ),
+    ],
+)
+def test_cancel_says_what_became_of_the_job(
+    market: FakeMarket, svc: Svc, capsys: Said, *, status: str, ended: dict[str, Any], code: Exit, became: str
+) -> None:
+    id_ = "0x" + "07" * 32
+    market.coordinator.tell(f"POST /v1/jobs/{id_}/cancel", Answer(200, {"job_id": id_, "tx_hash": "0x" + "cc" * 32}))
+    market.coordinator.tell(
+        f"GET /v1/jobs/{id_}", Answer(200, job(id_, "queued")), Answer(200, job(id_, status, **ended))
+    )
+    assert svc(f"cancel {id_}") == code
+    facts = dict(line.split("\t") for line in capsys.readouterr().out.splitlines())
+    assert facts["became"].startswith(became)
