@@ -76,6 +76,9 @@ class HttpBackend:
         except httpx.RequestError:
             return False
 
+    async def unknown_name(self, model: str) -> str | None:
+        return None  # it has no list of names
+
     def _body(self, work: ModelWork) -> dict[str, object]:
         settings = self.settings
         body: dict[str, object] = {settings.input_key: work.input} if settings.input_key else dict(work.input)
