@@ -38,7 +38,6 @@ log = structlog.get_logger(__name__)
 
 _LOOK_SECONDS: Final = 10.0
 _CANCEL_SECONDS: Final = 5.0
-_LONGEST_STATUS: Final = 2**20
 
 
 @attrs.define(slots=True)
@@ -153,7 +152,7 @@ class HttpBackend:
         return WorkOutput(for_the_seal(output), units, {"units": units})
 
     async def _ask(self, method: str, url: str, **request: object) -> dict[str, object]:
-        longest = self.settings.longest_answer_bytes if not self.settings.download else _LONGEST_STATUS
+        longest = self.settings.longest_answer_bytes  # with `download` too: files may stand in the answer as data:
         try:
             async with opened(self.client, method, url, **request) as response:
                 if not response.is_success:
