@@ -26,6 +26,7 @@ from svcd.health import DaemonHealth, serve_metrics
 from svcd.journal.journal import open_journal
 from svcd.stages.asks import AskPublisher, Capacity, Catalogue
 from svcd.stages.claimer import Claimer, Lookup, Offer
+from svcd.stages.guard import Guard
 from svcd.stages.offers import DeadlineChannel, Exclusions
 from svcd.stages.opener import PayloadOpener
 from svcd.stages.pipeline import Drain, Pipeline
@@ -83,8 +84,11 @@ class Daemon:
         pipeline = Pipeline.of(ground.journal, exclusions, ground.config.slots)
         offers = DeadlineChannel[Offer](min(ground.slots.capacity, _MOST_WORKERS))
         asks = AskPublisher(ground.coordinator, ground.signer, ground.provider_id, ground.journal)
+        guard = self._guard()
         async with trio.open_nursery() as commitments:
-            await self._start_commitments(commitments, pipeline, offers)
+            await self._start_commitments(commitments, pipeline, offers, guard)
+            await _unless_stopped(self.drain, guard.at_start)
+            commitments.start_soon(guard.run)
             async with trio.open_nursery() as intake:
 
                 def begin(model: str) -> None:
@@ -108,13 +112,13 @@ class Daemon:
             commitments.cancel_scope.cancel()
 
     async def _start_commitments(
-        self, nursery: trio.Nursery, pipeline: Pipeline, offers: DeadlineChannel[Offer]
+        self, nursery: trio.Nursery, pipeline: Pipeline, offers: DeadlineChannel[Offer], guard: Guard
     ) -> None:
         """Returns when the jobs that an earlier run held are on their way."""
         ground, timings, drain = self.ground, self.timings, self.drain
         coordinator, signer, clock = ground.coordinator, ground.signer, ground.clock
         lookup = Lookup(coordinator, ground.provider_id)
-        claimer = Claimer(coordinator, signer, clock, ground.provider_id, pipeline, offers, timings)
+        claimer = Claimer(coordinator, signer, clock, ground.provider_id, pipeline, offers, timings, self.health)
         uploader = Uploader(coordinator, pipeline)
         sealer = SealStage(ground.deployment, pipeline)
         settler = Settler(coordinator, signer, clock, lookup, timings, pipeline)
@@ -134,9 +138,24 @@ class Daemon:
             for _ in range(one.config.slots):
                 nursery.start_soon(pipeline.serve, pipeline.to_run[name], runner.step)
         nursery.start_soon(Capacity(coordinator, signer, ground.provider_id, ground.slots, ground.journal).run)
-        reconciler = Reconciler(coordinator, clock, ground.provider_id, ground.model_ids, ground.slots, pipeline)
+        reconciler = Reconciler(
+            *(coordinator, clock, ground.provider_id, ground.model_ids, ground.slots, pipeline),
+            claimed_by_another=guard.claimed_by_another,
+        )
         await _unless_stopped(drain, reconciler.at_start)
         nursery.start_soon(reconciler.run)
+
+    def _guard(self) -> Guard:
+        ground = self.ground
+        return Guard(
+            coordinator=ground.coordinator,
+            chain=ground.chain,
+            clock=ground.clock,
+            health=self.health,
+            provider_id=ground.provider_id,
+            box=ground.config.box,
+            models={name: (one.config, one.backend) for name, one in ground.equipment.items()},
+        )
 
     def _opener(self, pipeline: Pipeline) -> PayloadOpener:
         ground = self.ground

@@ -83,7 +83,7 @@ class ChainReader:
     async def standing(self, job: Job) -> Standing:
         """Raises Unavailable where the node does not answer, or not with what it was asked for."""
         try:
-            held = returned_values(_JOBS, "job", await self._view(self.book.job_registry, _job_call(job.job_id)))
+            held = returned_values(_JOBS, "job", await self.view(self.book.job_registry, _job_call(job.job_id)))
             if held["state"] != JobState.CLAIMED or held["providerId"] != self.provider_id:
                 return NotClaimed(f"state {held['state']}, provider {held['providerId']}")
             if job.claimed_at and held["claimedAt"] != job.claimed_at:
@@ -97,7 +97,7 @@ class ChainReader:
 
     async def chain_id(self) -> int:
         try:
-            return quantity({"chainId": await self._call("eth_chainId")}, "chainId")
+            return quantity({"chainId": await self.ask("eth_chainId")}, "chainId")
         except Refused as odd:
             raise Unavailable(f"the node: {odd.message}") from None
 
@@ -108,9 +108,9 @@ class ChainReader:
             for domain in (domains.jobs, domains.providers, domains.asks, domains.token):
                 contract = domain.domain.verifying_contract or b""
                 name = f"{domain.domain.name} at {hex_of(contract)}"
-                if not octets_of(await self._call("eth_getCode", hex_of(contract), "latest"), "eth_getCode"):
+                if not octets_of(await self.ask("eth_getCode", hex_of(contract), "latest"), "eth_getCode"):
                     found.append(f"{name} has no code")
-                elif await self._view(contract, abi.call(_DOMAIN_SEPARATOR)) != domain.separator:
+                elif await self.view(contract, abi.call(_DOMAIN_SEPARATOR)) != domain.separator:
                     found.append(f"{name} has another signing domain")
         except Refused as odd:
             raise Unavailable(f"the node: {odd.message}") from None
@@ -120,13 +120,20 @@ class ChainReader:
         registry = self.book.provider_registry
         try:
             asked = call_data(_PROVIDERS, "providerIdOf", abi.address(operator))
-            if not (provider_id := abi.uint_at(await self._view(registry, asked), 0, 32)):
+            if not (provider_id := abi.uint_at(await self.view(registry, asked), 0, 32)):
                 return None
             asked = call_data(_PROVIDERS, "provider", abi.uint(provider_id))
-            found = returned_values(_PROVIDERS, "provider", await self._view(registry, asked))
+            found = returned_values(_PROVIDERS, "provider", await self.view(registry, asked))
         except Refused as odd:
             raise Unavailable(f"the node: {odd.message}") from None
         return Registered(provider_id, found["listed"], found["boxKey"])
+
+    async def allows_window(self, seconds: int) -> bool:
+        try:
+            asked = call_data(_JOBS, "slaAllowed", abi.uint(seconds))
+            return abi.boolean_at(await self.view(self.book.job_registry, asked), 0)
+        except Refused as odd:
+            raise Unavailable(f"the node: {odd.message}") from None
 
     async def _posted(self, job: Job) -> dict[str, Any] | None:
         wanted = {
@@ -135,7 +142,7 @@ class ChainReader:
             "fromBlock": hex(max(0, job.posted_block - _NEAR)),
             "toBlock": hex(job.posted_block + _NEAR),
         }
-        logs = await self._call("eth_getLogs", wanted)
+        logs = await self.ask("eth_getLogs", wanted)
         if not isinstance(logs, list) or not all(isinstance(log, Mapping) for log in logs):
             raise Refused("eth_getLogs must be answered with a list of logs")
         if not logs:
@@ -150,15 +157,15 @@ class ChainReader:
         if recover(Domains.of(self.book).token.digest(payment), posted["paySig"]) != job.owner:
             return Contradicted(f"the payment is not signed by the owner for {amount}")
         used = abi.call(_AUTHORIZATION_STATE, abi.address(job.owner), abi.bytes32(job.job_id))
-        if not abi.boolean_at(await self._view(self.book.paytoken, used), 0):
+        if not abi.boolean_at(await self.view(self.book.paytoken, used), 0):
             return NotClaimed("the payment was not collected")
         return Claimed()
 
-    async def _view(self, contract: bytes, data: bytes) -> bytes:
+    async def view(self, contract: bytes, data: bytes) -> bytes:
         call = {"to": hex_of(contract), "data": hex_of(data)}
-        return octets_of(await self._call("eth_call", call, "latest"), "answer to eth_call")
+        return octets_of(await self.ask("eth_call", call, "latest"), "answer to eth_call")
 
-    async def _call(self, method: str, *params: Any) -> Any:
+    async def ask(self, method: str, *params: Any) -> Any:
         request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": list(params)}
         try:
             async with opened(self.http, "POST", self.url, json=request, timeout=_SECONDS) as response:

@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
+from getpass import getpass
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,7 +17,11 @@ from svcd import app
 from svcd.base.keys import BOX_FILE, WALLET_FILE, create_identity
 from svcd.configuration.config import DaemonConfig, Whereabouts, read_config, read_whereabouts
 from svcd.operator.check import Checked, examine, summary, table
+from svcd.operator.earnings import as_csv, as_table, read_earnings
+from svcd.operator.register import RegisterOptions, register
+from svcd.operator.setup import SetupOptions, ask_at_terminal, set_up
 from svcd.operator.status import look, publish_identity
+from svcd.operator.trial import told_of, try_model
 
 T = TypeVar("T")
 
@@ -57,9 +62,7 @@ def _parser() -> argparse.ArgumentParser:
 
     def configured(name: str, about: str, act: Callable[[T], int], read: Callable[[Path], T]) -> None:
         command = commands.add_parser(name, help=about, description=about)
-        command.add_argument(
-            "--config", type=Path, default=DEFAULT_CONFIG, help=f"the configuration (default: {DEFAULT_CONFIG})"
-        )
+        _config_option(command)
         command.set_defaults(run=lambda options: act(read(options.config)))
 
     configured("run", "claim, run and settle jobs until SIGTERM", _serve, read_config)
@@ -67,12 +70,143 @@ def _parser() -> argparse.ArgumentParser:
     configured("check", about_check, _check, read_config)
     configured("identity", "publish the box key, and the evidence for it if there is any", _identity, read_config)
     configured("status", "what the running daemon and its journal say; needs no keys", _status, read_whereabouts)
+    _add_init(commands)
+    _add_register(commands)
+    _add_try(commands)
+    _add_earnings(commands)
     keygen = commands.add_parser(
         "keygen", help="create the provider's keys", description=f"Create {WALLET_FILE} and {BOX_FILE} in a directory."
     )
     keygen.add_argument("--out", type=Path, default=Path(), help="the directory (default: this one)")
     keygen.set_defaults(run=_keygen)
     return parser
+
+
+# The commands that take more than a configuration. A key never stands on a command line.
+
+
+def _add_init(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    about = "write a configuration, and make the keys, by five questions or by flags; overwrite nothing"
+    init = commands.add_parser("init", help=about, description=about)
+    init.add_argument("--config", type=Path, default=DEFAULT_CONFIG, help=f"what to write (default: {DEFAULT_CONFIG})")
+    init.add_argument("--coordinator", metavar="URL", help="the market's coordinator")
+    init.add_argument("--server", dest="servers", action="append", default=[], metavar="URL", help="a model server")
+    init.add_argument("--model", dest="models", action="append", default=[], metavar="MARKET[=SERVED]", help="repeated")
+    init.add_argument("--price-percent", type=_percent, metavar="N", help="of the proposed prices (the book's floors)")
+    init.add_argument("--rate-in", type=_positive, metavar="N", help="in base units per million; for every window")
+    init.add_argument("--rate-out", type=_positive, metavar="N", help="the same for output")
+    init.add_argument(
+        "--wallet", metavar="new|keystore|FILE", help="a new key, a new encrypted one, or one that is there"
+    )
+    init.add_argument("--password-file", type=Path, metavar="FILE", help="of a new keystore; else asked for")
+    init.add_argument("--api", choices=("chat", "responses", "embeddings", "images"), help="route of the model server")
+    init.add_argument("--slots", type=_positive, default=8, metavar="N", help="jobs at a time, per model (default: 8)")
+    init.add_argument("--gateway", metavar="URL", help="where payloads are fetched from; default: the coordinator's")
+    init.add_argument("--addresses", type=Path, metavar="FILE", help="the market's address book, as it publishes it")
+    init.add_argument("--rpc-url", metavar="URL", help="a node of the chain, to hold claims against it")
+    init.add_argument("--state-directory", type=Path, metavar="DIRECTORY", help="of the journal")
+    init.add_argument("--metrics-port", type=int, metavar="PORT", help="of /metrics and /healthz (default: 9403)")
+    init.set_defaults(run=_init)
+
+
+def _add_register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    about = "register the wallet with the market, and say what its admin has to do next"
+    register = commands.add_parser("register", help=about, description=about)
+    _config_option(register)
+    register.add_argument("--rpc-url", metavar="URL", help="a node of the chain; default: rpc_url of the configuration")
+    register.add_argument("--dry-run", action="store_true", help="try it and show the cost; send nothing")
+    register.add_argument("--yes", action="store_true", help="send it without asking")
+    register.add_argument(
+        "--wait", type=float, nargs="?", const=86_400.0, metavar="SECONDS", help="until the admin has done its part"
+    )
+    register.set_defaults(run=_register)
+
+
+def _add_try(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    about = "run one job through the model server and both seals; nothing on the chain"
+    trial = commands.add_parser("try", help=about, description=about)
+    _config_option(trial)
+    trial.add_argument("--units-out", type=_positive, metavar="N", help="what the order would pay for at most")
+    trial.add_argument("model", help="as the market names it")
+    trial.add_argument("text", nargs="?", default="hello", help="the input (default: hello)")
+    trial.set_defaults(run=_try)
+
+
+def _add_earnings(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    about = "what was earned, failed and left, by day and model"
+    earnings = commands.add_parser("earnings", help=about, description=about)
+    _config_option(earnings)
+    earnings.add_argument(
+        "--days", type=_positive, default=7, metavar="N", help="today and those before it (default: 7)"
+    )
+    earnings.add_argument("--csv", action="store_true", help="for programs; amounts in base units")
+    earnings.set_defaults(run=_earnings)
+
+
+def _config_option(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--config", type=Path, default=DEFAULT_CONFIG, help=f"the configuration (default: {DEFAULT_CONFIG})"
+    )
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError("must be a whole number above 0")
+    return int(text)
+
+
+def _percent(text: str) -> int:
+    if _positive(text) > 10_000:
+        raise argparse.ArgumentTypeError("must be in 1..10000")
+    return int(text)
+
+
+def _init(options: argparse.Namespace) -> int:
+    set_up_logging("error")
+    flags = {name: value for name, value in vars(options).items() if name not in ("run", "password_file")}
+    flags |= {"servers": tuple(options.servers), "models": tuple(options.models)}
+    set_up(SetupOptions(**flags), ask_at_terminal, print, lambda: _new_password(options.password_file))
+    return 0
+
+
+def _new_password(file: Path | None) -> str:
+    if file is not None:
+        return file.read_text(encoding="ascii").strip()
+    if not sys.stdin.isatty():
+        raise Fatal("--password-file must be given: there is no terminal to ask at")
+    password = getpass("    password of the new keystore: ")
+    if password != getpass("    once more: "):
+        raise Fatal("the two passwords differ; no key was made")
+    return password
+
+
+def _register(options: argparse.Namespace) -> int:
+    set_up_logging("error")
+    config = read_config(options.config)
+
+    def confirmed() -> bool:
+        if options.yes or not sys.stdin.isatty():
+            return bool(options.yes)
+        return input("send it? [y/N]: ").strip().lower() in ("y", "yes")
+
+    chosen = RegisterOptions(options.rpc_url, options.dry_run, confirmed, options.wait)
+    trio.run(register, config, chosen, print)
+    return 0
+
+
+def _try(options: argparse.Namespace) -> int:
+    set_up_logging("error")
+    tried = trio.run(try_model, read_config(options.config), options.model, options.text, options.units_out)
+    print(tried.answer)
+    print(told_of(tried))
+    return 0
+
+
+def _earnings(options: argparse.Namespace) -> int:
+    set_up_logging("error")
+    told = trio.run(read_earnings, read_config(options.config), options.days)
+    print(as_csv(told) if options.csv else as_table(told), end="" if options.csv else "\n")
+    return 0
 
 
 def _serve(config: DaemonConfig) -> int:

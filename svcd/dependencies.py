@@ -78,7 +78,7 @@ async def prepare(
 ) -> DaemonDependencies:
     """Waits for a coordinator that is not there yet. Fatal when it is another than configured, or does not know us."""
     http = await stack.enter_async_context(_client(transport))
-    requests = Requests(http, config.coordinator_url)
+    requests = Requests(http, config.coordinator_url, clock)
     deployment = await _deployment(config, requests)
     signer = OpSigner(config.wallet, Domains.of(deployment))
     coordinator = Coordinator(requests, ProviderSessions(requests, signer, clock))

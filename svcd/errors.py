@@ -1,6 +1,6 @@
 """Errors outside this daemon. Answers to expect (a refused claim, an unknown job) are values instead."""
 
-from typing import Final
+from typing import Final, Literal, get_args
 
 import attrs
 
@@ -52,6 +52,11 @@ KNOWN_REASONS: Final = (
     *(f"settle_http_{status}" for status in (400, 401, 429, 500, 502, 503, 504)),
     *(f"session_http_{status}" for status in (400, 401, 403, 429, 500, 502, 503)),
 )
+
+
+# Reasons for which nothing is claimed, because it would be failed or left: each costs reputation. `svcd/health.py`.
+HoldReason = Literal["box_key", "clock", "model_name", "window", "other_daemon"]
+HOLD_REASONS: Final[tuple[HoldReason, ...]] = get_args(HoldReason)
 
 
 @attrs.frozen(slots=True)

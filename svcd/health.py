@@ -1,5 +1,6 @@
 """Health of the daemon, and the server of /healthz and /metrics."""
 
+from collections.abc import Iterable
 from typing import Final, NoReturn
 
 import anyio
@@ -10,6 +11,8 @@ from anyio.abc import TaskStatus
 from prometheus_client import generate_latest
 
 from common.daemon.metrics_server import serve_pages
+from svcd import metrics
+from svcd.errors import HOLD_REASONS, HoldReason
 from svcd.journal.journal import Journal
 from svcd.metrics import REGISTRY
 
@@ -19,9 +22,25 @@ _LOOKED_EVERY: Final = 5.0
 _SILENCE: Final = 60.0  # seconds without an answered poll that are no problem yet; more where polls are rarer
 
 
+@attrs.frozen(slots=True)
+class Hold:
+    """Something for which a job that is claimed now would cost reputation, and what to do about it, in one line.
+
+    `model` None: of whatever model; `sla_secs` None: for whatever window.
+    """
+
+    reason: HoldReason
+    detail: str
+    model: str | None = None
+    sla_secs: int | None = None
+
+
 @attrs.define(slots=True, eq=False)
 class DaemonHealth:
+    """`holds`: for what nothing is claimed now; None until it was looked at for the first time."""
+
     journal: Journal
+    holds: tuple[Hold, ...] | None = None
     _heard: dict[str, float] = attrs.field(factory=dict)
     _pauses: dict[str, float] = attrs.field(factory=dict)
 
@@ -32,6 +51,19 @@ class DaemonHealth:
 
     def heard(self, model: str) -> None:
         self._heard[model] = trio.current_time()
+
+    def hold(self, holds: Iterable[Hold]) -> None:
+        """These, and no others."""
+        self.holds = tuple(holds)
+        reasons = {hold.reason for hold in self.holds}
+        for reason in HOLD_REASONS:
+            metrics.claims_withheld.labels(reason).set(reason in reasons)
+
+    def withholds(self, model: str, sla_secs: int | None = None) -> bool:
+        """True while no job of this model is to be claimed; with a window, none for that."""
+        return self.holds is None or any(
+            hold.model in (None, model) and hold.sla_secs in (None, sla_secs) for hold in self.holds
+        )
 
     async def watch(self) -> NoReturn:
         """Tells the log when it turns, either way: /healthz says no reasons."""
@@ -50,6 +82,8 @@ class DaemonHealth:
         """None when all is well."""
         if not self.journal.works:
             return "the journal cannot be written"
+        if self.holds:
+            return "; ".join(hold.detail for hold in self.holds)
         now = trio.current_time()
         silent = [model for model, at in self._heard.items() if now - at > max(_SILENCE, 3 * self._pauses[model])]
         if silent or not self._heard:

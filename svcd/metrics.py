@@ -1,11 +1,11 @@
-"""Metrics of /metrics: the specification's series, all there from the start (`start_at_zero`)."""
+"""Metrics of /metrics: the specification's series and one of our own, all there from the start (`start_at_zero`)."""
 
 from collections.abc import Iterable
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
-from svcd.errors import KNOWN_REASONS
+from svcd.errors import HOLD_REASONS, KNOWN_REASONS
 
 disable_created_metrics()  # type: ignore[no-untyped-call] # a second series for each, which nobody asks for
 
@@ -41,6 +41,12 @@ bid_floor_discount = Gauge(
 load_probe_failures = Counter(
     "svcd_load_probe_failures_total", "Load probes without a reading", ["model"], registry=REGISTRY
 )
+claims_withheld = Gauge(
+    "svcd_claims_withheld",
+    "1 while nothing is claimed because that would cost reputation",
+    ["reason"],
+    registry=REGISTRY,
+)
 backend_retries = Counter("svcd_backend_retries_total", "Backend attempts retried", ["model"], registry=REGISTRY)
 
 
@@ -49,6 +55,8 @@ def start_at_zero(models: Iterable[str]) -> None:
     Prometheus, and an alert on its rise stays silent about the first job that was lost."""
     for reason in KNOWN_REASONS:
         jobs_failed.labels(reason)
+    for reason in HOLD_REASONS:
+        claims_withheld.labels(reason)
     for model in models:
         for metric in (backend_latency, model_free, backend_load, bid_floor_discount):
             metric.labels(model)

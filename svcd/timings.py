@@ -63,10 +63,31 @@ class Timings:
 
 # Wall-clock time, which signatures and the chain go by, beside the event loop's, which deadlines here go by.
 
+MOST_SKEW: Final = 900.0
+# A header has whole seconds, and is as old as its way here: below this the machine's own clock is the better one.
+_TRIFLE: Final = 5.0
 
-@attrs.frozen(slots=True)
+
+@attrs.define(slots=True, eq=False)
 class Clock:
-    wall: Callable[[], float] = time.time
+    """The coordinator's time, as far as the `date` of its answers tells it: ops are judged by it, and a machine's clock
+    may be off by minutes. A correction of more than a quarter of an hour is not believed: whoever could make us sign
+    far into the future could keep ops for later."""
+
+    local: Callable[[], float] = time.time
+    ahead: float = 0.0  # this machine's clock less the coordinator's, by its last answer
+
+    def heard(self, date: float) -> None:
+        """`date`: that of an answer that has just begun to arrive, in Unix seconds."""
+        self.ahead = self.local() - (date + 0.5)
+
+    @property
+    def is_believed(self) -> bool:
+        return abs(self.ahead) <= MOST_SKEW
+
+    def wall(self) -> float:
+        """Unix seconds, corrected."""
+        return self.local() - (self.ahead if _TRIFLE < abs(self.ahead) <= MOST_SKEW else 0.0)
 
     def now(self) -> int:
         """Unix seconds, for `issued_at`."""

@@ -33,6 +33,11 @@ class Backend(Protocol):
         """A cheap look whether jobs would be taken: what opens the circuit again after a breaker closed it."""
         ...
 
+    async def unknown_name(self, model: str) -> str | None:
+        """Why the server would refuse the name under which it is asked for this model of the market; None where it
+        knows the name, or says nothing about names."""
+        ...
+
 
 class LoadProbe(Protocol):
     """How busy a backend is, seen from outside svcd (others may use it too)."""

@@ -45,6 +45,9 @@ class EchoBackend:
     async def is_up(self) -> bool:
         return True
 
+    async def unknown_name(self, model: str) -> str | None:
+        return None
+
 
 def _units(work: ModelWork) -> int:
     match work.modality:

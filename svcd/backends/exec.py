@@ -71,6 +71,9 @@ class ExecBackend:
     async def is_up(self) -> bool:
         return os.access(self.settings.command[0], os.X_OK)
 
+    async def unknown_name(self, model: str) -> str | None:
+        return None  # it has no list of names
+
     async def _attempt(self, work: ModelWork, signs: Signs) -> WorkOutput:
         try:
             process = await trio.lowlevel.open_process(

@@ -38,7 +38,6 @@ log = structlog.get_logger(__name__)
 
 _LOOK_SECONDS: Final = 10.0
 _CANCEL_SECONDS: Final = 5.0
-_LONGEST_STATUS: Final = 2**20
 
 
 @attrs.define(slots=True)
@@ -75,6 +74,9 @@ class HttpBackend:
                 return response.is_success or response.status_code in (404, 405)  # there, and without such a route
         except httpx.RequestError:
             return False
+
+    async def unknown_name(self, model: str) -> str | None:
+        return None  # it has no list of names
 
     def _body(self, work: ModelWork) -> dict[str, object]:
         settings = self.settings
@@ -150,7 +152,7 @@ class HttpBackend:
         return WorkOutput(for_the_seal(output), units, {"units": units})
 
     async def _ask(self, method: str, url: str, **request: object) -> dict[str, object]:
-        longest = self.settings.longest_answer_bytes if not self.settings.download else _LONGEST_STATUS
+        longest = self.settings.longest_answer_bytes  # with `download` too: files may stand in the answer as data:
         try:
             async with opened(self.client, method, url, **request) as response:
                 if not response.is_success:

@@ -4,12 +4,14 @@ A server's message may quote the client's payload (validators do), and payloads 
 body, only its short machine-readable code reaches the log.
 """
 
+import base64
 import json
 import re
 import time
 from collections.abc import Callable, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Final
+from urllib.parse import unquote_to_bytes
 
 import attrs
 import httpx
@@ -142,6 +144,7 @@ def for_the_seal(value: object) -> object:
 # (its API key among them) go along only to the server that the jobs are submitted to.
 
 _KEY: Final = "url"
+_DATA: Final = "data:"
 
 
 @attrs.define(slots=True)
@@ -166,6 +169,8 @@ class Downloads:
         raise WorkFailed("backend_error", "result_path leads to no address of a file", True)
 
     async def _fetch(self, url: str) -> dict[str, object]:
+        if url[: len(_DATA)].lower() == _DATA:
+            return self._inline(url)
         target, home = address_in(self.submit_url, url), httpx.URL(self.submit_url)
         request = self.client.build_request("GET", target, headers=dict(IDENTITY))
         if (target.scheme, target.host, target.port) != (home.scheme, home.host, home.port):
@@ -180,8 +185,23 @@ class Downloads:
                 await response.aclose()
         except httpx.RequestError as broken:
             raise TryAgain(f"a result's file did not come: {type(broken).__name__}") from None
+        return self._carry(content, response.headers.get("content-type", ""))
+
+    def _inline(self, url: str) -> dict[str, object]:
+        """A file that the address itself holds: `data:<type>;base64,<content>`; without `;base64` percent-encoded."""
+        head, comma, content = url[len(_DATA) :].partition(",")
+        check_length(self._carried + len(content), self.longest)
+        kind, marked, _ = head.rpartition(";base64")
+        try:
+            raw = base64.b64decode(unquote_to_bytes(content), validate=True) if marked else unquote_to_bytes(content)
+        except ValueError:
+            raw = None
+        if raw is None or not comma:
+            raise WorkFailed("backend_error", "the answer holds a data: address that is none", True)
+        return self._carry(raw, kind if marked else head)
+
+    def _carry(self, content: bytes, content_type: str) -> dict[str, object]:
         text = base64_of(content)
         self._carried += len(text)
         check_length(self._carried, self.longest)
-        media_type = response.headers.get("content-type", "application/octet-stream").partition(";")[0].strip()
-        return {"b64": text, "media_type": media_type}
+        return {"b64": text, "media_type": content_type.partition(";")[0].strip() or "application/octet-stream"}

@@ -14,6 +14,7 @@ from common.strict_json import canonical
 from svcd.backends.backend import Attempts, EventReader, Signs, TryAgain
 from svcd.backends.http_answers import check_length, for_the_seal, read_answer, read_body, read_error, read_object
 from svcd.backends.openai_streams import Assembler, ChatAssembler, ResponsesAssembler
+from svcd.backends.servers import MODELS_ROUTE, read_served
 from svcd.backends.settings import OpenAISettings
 from svcd.errors import WorkFailed
 from svcd.job.held import ModelWork, WorkOutput
@@ -238,6 +239,16 @@ class OpenAIBackend:
                 return response.is_success or response.status_code in (404, 405)
         except httpx.RequestError:
             return False
+
+    async def unknown_name(self, model: str) -> str | None:
+        settings = self.settings
+        if not settings.check_name or "model" in settings.drop:
+            return None
+        served = await read_served(self.client, settings.root, _LOOK_SECONDS)
+        name = settings.models.get(model, model)
+        if served is None or served.knows(name):
+            return None
+        return f"{settings.root}{MODELS_ROUTE} lists no {name!r}, but {served}"
 
     async def _attempt(self, work: ModelWork, body: bytes, signs: Signs) -> WorkOutput:
         settings = self.settings

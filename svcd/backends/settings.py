@@ -47,6 +47,7 @@ class OpenAISettings(ServerSettings, frozen=True, kw_only=True, tag="openai", ta
     refuse: Texts | None = None
     outside_references: bool = False
     health_path: str = "/v1/models"
+    check_name: bool = True  # claim nothing while the server's list of models lacks the name
 
     def __post_init__(self) -> None:
         if self.stream and self.api not in ("responses", "chat"):

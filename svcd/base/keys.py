@@ -10,7 +10,9 @@ from typing import Final, TypeVar
 import attrs
 
 from common.box import PublicKey, SecretKey
+from common.keystores import open_keystore
 from common.refusal import Refused
+from common.scalars import hex_of
 from common.secp256k1 import Wallet
 from svcd.base.toml import Mistake
 
@@ -62,6 +64,21 @@ def read_key(source: KeySource, environ: Mapping[str, str], make: Callable[[byte
         raise _mistake(key, f"{key}: {weak.message}") from None
 
 
+def read_wallet(source: KeySource, password: KeySource, environ: Mapping[str, str]) -> Wallet | None:
+    """The wallet whose key is given, in hex or as an encrypted keystore behind the password that is given."""
+    found = read_secret(source, environ)
+    if found is None or not found[1].startswith("{"):
+        return read_key(source, environ, Wallet)
+    opening = read_secret(password, environ)
+    if opening is None:
+        wanted = f"{password.name}_file, {password.name}_env or {password.name}_credential"
+        raise _mistake(found[0], f"{found[0]} leads to an encrypted keystore: {wanted} must lead to its password")
+    try:
+        return open_keystore(found[1], opening[1])
+    except Refused as wrong:
+        raise _mistake(found[0], f"{found[0]} {wrong.message}") from None
+
+
 def _mistake(key: str, message: str) -> Mistake:
     return Mistake.at((key,), message)
 
@@ -81,11 +98,16 @@ def _content(path: Path, key: str) -> str:
 def _credentials(environ: Mapping[str, str], key: str) -> Path:
     directory = environ.get("CREDENTIALS_DIRECTORY")
     if not directory:
-        raise _mistake(key, "CREDENTIALS_DIRECTORY is not set: systemd sets it for the service (LoadCredential=)")
+        raise _mistake(
+            key,
+            "CREDENTIALS_DIRECTORY is not set, as systemd sets it for the service (LoadCredential=), and there is no"
+            " folder `credentials` beside the configuration",
+        )
     return Path(directory)
 
 
 WALLET_FILE = "wallet.key"  # signs the provider's ops
+PASSWORD_FILE = "wallet.password"  # noqa: S105 - a file's name: the password of a wallet key that is an encrypted keystore
 BOX_FILE = "box.key"  # the X25519 key that orders are sealed to
 
 
@@ -105,13 +127,21 @@ def create_identity(directory: Path) -> Identity:
             raise FileExistsError(0, "exists already", str(directory / name))
     wallet_secret, box_secret = secrets.token_bytes(32), secrets.token_bytes(32)
     identity = Identity(Wallet(wallet_secret).address, SecretKey(box_secret).public)
-    _store(directory / WALLET_FILE, wallet_secret)
-    _store(directory / BOX_FILE, box_secret)
+    store_secret(directory / WALLET_FILE, hex_of(wallet_secret) + "\n")
+    store_secret(directory / BOX_FILE, hex_of(box_secret) + "\n")
     return identity
 
 
-def _store(path: Path, secret: bytes) -> None:
+def create_box(directory: Path) -> PublicKey:
+    """A fresh box key in `directory`."""
+    secret = secrets.token_bytes(32)
+    store_secret(directory / BOX_FILE, hex_of(secret) + "\n")
+    return SecretKey(secret).public
+
+
+def store_secret(path: Path, text: str) -> None:
+    """A new file that its owner alone can read."""
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
-        file.write("0x" + secret.hex() + "\n")
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())

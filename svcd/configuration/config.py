@@ -20,7 +20,7 @@ from common.scalars import read_uint
 from common.secp256k1 import Wallet
 from common.wire.limits import LONGEST_SLA, SNAPSHOT_QUOTES
 from svcd.backends.settings import BackendSettings, with_api_key
-from svcd.base.keys import KeySource, read_key
+from svcd.base.keys import KeySource, read_key, read_wallet
 from svcd.base.toml import KeyPath, Mistake, Text, TomlTable, Url, read_file, read_table
 from svcd.load import AskRates, ProbeSettings, SlotsSettings
 
@@ -52,6 +52,9 @@ class KeysTable(TomlTable, frozen=True, kw_only=True):
     wallet_file: Path | None = None
     wallet_env: Text | None = None
     wallet_credential: Text | None = None
+    wallet_password_file: Path | None = None
+    wallet_password_env: Text | None = None
+    wallet_password_credential: Text | None = None
     box_file: Path | None = None
     box_env: Text | None = None
     box_credential: Text | None = None
@@ -170,6 +173,10 @@ class Whereabouts:
 
 def read_config(path: Path, environ: Mapping[str, str] = os.environ) -> DaemonConfig:
     """Fatal, as one line that names the file, the line and the key, when anything is wrong with it."""
+    beside = path.absolute().parent / "credentials"
+    if not environ.get("CREDENTIALS_DIRECTORY") and beside.is_dir():
+        # Outside of the unit, for the commands of an operator: the files that it hands over.
+        environ = {**environ, "CREDENTIALS_DIRECTORY": str(beside)}
     return read_file(path, lambda values: _config(values, environ))
 
 
@@ -185,8 +192,11 @@ def _config(values: Mapping[str, object], environ: Mapping[str, str]) -> DaemonC
     file = read_table(_with_default_probes(values), ConfigFile)
     keys = file.keys
     wallet_at = KeySource("wallet", keys.wallet_file, keys.wallet_env, keys.wallet_credential)
+    password_at = KeySource(
+        "wallet_password", keys.wallet_password_file, keys.wallet_password_env, keys.wallet_password_credential
+    )
     box_at = KeySource("box", keys.box_file, keys.box_env, keys.box_credential)
-    wallet = _at(("keys",), lambda: read_key(wallet_at, environ, Wallet))
+    wallet = _at(("keys",), lambda: read_wallet(wallet_at, password_at, environ))
     if wallet is None:
         raise Mistake.at(("keys", "wallet_file"), "wallet_file, wallet_env or wallet_credential is missing")
     return DaemonConfig(

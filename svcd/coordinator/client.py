@@ -9,12 +9,13 @@ from typing import Any, BinaryIO, Final
 import attrs
 
 from common.address_book import AddressBook
+from common.quotes import Terms
 from common.refusal import Refused as Malformed
-from common.scalars import hex_of, read_base64
+from common.scalars import hex_of, read_base64, read_uint
 from common.wire import limits
 from common.wire.chain import DeploymentFields, told_book
 from common.wire.files import FileFields
-from common.wire.market import AskShape, ModelFields, ProviderFields
+from common.wire.market import AskShape, Floor, ModelFields, ProviderFields
 from common.wire.providers import ReleasedShape
 from common.wire.shapes import read_shape
 from svcd.coordinator.outcomes import (
@@ -34,12 +35,15 @@ from svcd.errors import Unavailable
 from svcd.job.held import Job
 
 _LONGEST_SEALED_KEY: Final = 256
+_WINDOWS: Final = "windows"
 
 # This provider as the registry has it, and what it asks for. Unknown members are ignored.
 ProviderRecord = ProviderFields[int]
 PostedAsk = AskShape[int]
 _Deployment = DeploymentFields[int]
 _Model = ModelFields[int]
+_Floor = Floor[int]
+Floors = dict[tuple[int, int], tuple[int, int]]  # rate_in and rate_out by model id and window
 
 
 async def read_deployment(requests: Requests) -> AddressBook:
@@ -50,11 +54,10 @@ async def read_deployment(requests: Requests) -> AddressBook:
 
 
 @attrs.frozen(slots=True)
-class Coordinator:
-    requests: Requests
-    sessions: ProviderSessions
+class MarketReads:
+    """What anybody may ask a coordinator: no session, and no key."""
 
-    # --- reads --------------------------------------------------------------------------------------------
+    requests: Requests
 
     async def models(self) -> dict[str, int]:
         """Ids of the enabled models, by name."""
@@ -64,6 +67,47 @@ class Coordinator:
             if model.svc.enabled:
                 found[model.id] = model.svc.model_id
         return found
+
+    async def terms(self) -> Terms:
+        """The market's charges now."""
+        told = (await _ok(self.requests, "/evm/chain")).fields
+        return Terms(read_uint(told.get("fee_bps"), 16, "fee_bps"), read_uint(told.get("gas_fee"), 128, "gas_fee"))
+
+    async def gateway(self) -> str | None:
+        """Address of a storage gateway, where the coordinator tells one."""
+        told = (await _ok(self.requests, "/evm/chain")).fields.get("gateway_url")
+        return told if isinstance(told, str) and told else None
+
+    async def floors(self) -> Floors:
+        """The lowest rates on the book."""
+        rows = [read_shape(_Floor, row) async for row in self._pages("/evm/asks/floors", "floors", {})]
+        return {(row.model_id, row.sla): (row.rate_in, row.rate_out) for row in rows}
+
+    async def ended_by(self, provider_id: int) -> list[dict[str, object]]:
+        """Rows of all jobs that this provider settled, failed or left, as the book has them."""
+        rows: list[dict[str, object]] = []
+        for state in ("Settled", "Cancelled"):
+            query = {"state": state, "provider": str(provider_id)}
+            rows += [row async for row in self._pages("/evm/jobs", "jobs", query) if isinstance(row, dict)]
+        return rows
+
+    async def windows(self) -> frozenset[int] | None:
+        """Windows that the market takes, in seconds; None from a coordinator that does not tell."""
+        told = (await _ok(self.requests, "/evm/chain")).fields.get(_WINDOWS)
+        if not isinstance(told, list):
+            return None
+        return frozenset(read_uint(window, 32, _WINDOWS) for window in told)
+
+    async def is_polled_for(self, provider_id: int) -> bool:
+        """Whether somebody polled as this provider a moment ago: it is a candidate then for an order at its asks."""
+        for ask in {ask.model_id: ask for ask in await self.asks_of(provider_id)}.values():
+            demand = {"model_id": ask.model_id, "sla_secs": ask.sla, "units_in": 1, "units_out": 1}
+            reply = await self.requests.ask("POST", "/v1/jobs", json={**demand, "designated": provider_id})
+            listed = reply.fields.get("candidates") if isinstance(reply, CoordinatorReply) else None
+            rows = listed if isinstance(listed, list) else []
+            if any(isinstance(row, dict) and str(row.get("provider_id")) == str(provider_id) for row in rows):
+                return True
+        return False
 
     async def provider(self, provider_id: int) -> ProviderRecord:
         return read_shape(ProviderRecord, (await _ok(self.requests, f"/evm/providers/{provider_id}")).body)
@@ -83,6 +127,29 @@ class Coordinator:
     async def asks_of(self, provider_id: int) -> list[PostedAsk]:
         asks = [read_shape(PostedAsk, row) async for row in self._pages("/evm/asks", "asks", {})]
         return [ask for ask in asks if ask.provider_id == provider_id]
+
+    async def _pages(self, path: str, key: str, query: Mapping[str, str]) -> AsyncIterator[object]:
+        offset = 0
+        while True:
+            page = {**query, "limit": str(limits.LARGEST_PAGE), "offset": str(offset)}
+            rows = (await _ok(self.requests, path, page)).fields.get(key)
+            if not isinstance(rows, list):
+                raise Unavailable(f"{path} was answered without {key}", 200)
+            for row in rows:
+                yield row
+            # A page may also be cut by its size, and then it is shorter: an empty one is the only sure end.
+            if not rows:
+                return
+            offset += len(rows)
+            if offset > limits.LARGEST_OFFSET:
+                raise Unavailable(f"{path} was answered without an end", 200)
+
+
+@attrs.frozen(slots=True)
+class Coordinator(MarketReads):
+    """Signed in as a provider: its polls and ops, too."""
+
+    sessions: ProviderSessions
 
     async def poll(self, model_id: int, free: int, rates: Mapping[str, int]) -> list[Job]:
         """Says that we are live with `free` slots; the jobs that are leased to us, at most so many.
@@ -175,22 +242,6 @@ class Coordinator:
                 return reply
             self.sessions.is_dead(session)
         raise AssertionError("the second answer is returned whatever it is")
-
-    async def _pages(self, path: str, key: str, query: Mapping[str, str]) -> AsyncIterator[object]:
-        offset = 0
-        while True:
-            page = {**query, "limit": str(limits.LARGEST_PAGE), "offset": str(offset)}
-            rows = (await _ok(self.requests, path, page)).fields.get(key)
-            if not isinstance(rows, list):
-                raise Unavailable(f"{path} was answered without {key}", 200)
-            for row in rows:
-                yield row
-            # A page may also be cut by its size, and then it is shorter: an empty one is the only sure end.
-            if not rows:
-                return
-            offset += len(rows)
-            if offset > limits.LARGEST_OFFSET:
-                raise Unavailable(f"{path} was answered without an end", 200)
 
 
 async def _ok(requests: Requests, path: str, query: Mapping[str, str] | None = None) -> CoordinatorReply:

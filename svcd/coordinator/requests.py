@@ -19,6 +19,7 @@ import trio
 from common.refusal import Refused
 from common.strict_json import parse
 from svcd.payload.gateway import LongAnswer, opened, read_whole
+from svcd.timings import Clock
 
 _ATTEMPTS: Final = 4
 _LONGEST_PAUSE: Final = 10.0
@@ -66,10 +67,11 @@ class Unanswered:
 
 @attrs.frozen(slots=True)
 class Requests:
-    """`url`: the coordinator's address, without a slash at its end."""
+    """`url`: the coordinator's address, without a slash at its end. `clock` is corrected by what it answers."""
 
     http: httpx.AsyncClient
     url: str
+    clock: Clock | None = None
 
     async def ask(
         self,
@@ -107,6 +109,7 @@ class Requests:
         with trio.move_on_at(until) as scope:
             try:
                 async with opened(self.http, method, self.url + path, **request) as response:
+                    self._hear(response)
                     return _answer(response, await read_whole(response, _LONGEST_ANSWER))
             except httpx.HTTPError as failure:  # connections, time-outs, answers that are no HTTP
                 return Unanswered(f"{type(failure).__name__}: {failure}")
@@ -115,6 +118,12 @@ class Requests:
         if not scope.cancelled_caught:
             raise AssertionError("a request ends with an answer or at its deadline")
         return Unanswered("no answer within the time that was left")
+
+    def _hear(self, response: httpx.Response) -> None:
+        """A cache between us may have kept an answer for a while: its time is not the coordinator's."""
+        date = _date(response.headers.get("date"))
+        if self.clock is not None and date is not None and "age" not in response.headers:
+            self.clock.heard(date)
 
 
 def _answer(response: httpx.Response, content: bytes) -> CoordinatorReply | Unanswered:

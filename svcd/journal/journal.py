@@ -250,7 +250,7 @@ async def open_journal(directory: Path, wall: Callable[[], float] = time.time) -
     """Holds the state directory for this process alone: two daemons on one wallet would work against each other."""
     try:
         (directory / "results").mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        lock = os.open(directory / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as broken:
         raise Fatal(f"the state directory {directory} cannot be used: {broken.strerror}") from None
     try:
@@ -270,3 +270,19 @@ async def open_journal(directory: Path, wall: Callable[[], float] = time.time) -
 
 
 JOURNAL_FILE: Final = "journal.sqlite3"
+_LOCK_FILE: Final = "lock"
+
+
+def is_in_use(directory: Path) -> bool:
+    """Whether a daemon runs on this state directory. Nothing is made, and nothing kept."""
+    try:
+        lock = os.open(directory / _LOCK_FILE, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False

@@ -17,12 +17,14 @@ from svcd.backends.build import open_backend
 from svcd.backends.settings import EchoSettings, ExecSettings, HttpSettings, OpenAISettings
 from svcd.chain import ChainReader, Registered
 from svcd.configuration.config import DaemonConfig, ModelConfig
-from svcd.coordinator.client import Coordinator, read_deployment
+from svcd.coordinator.client import Coordinator, ProviderRecord, read_deployment
 from svcd.coordinator.requests import Requests, Unanswered
 from svcd.coordinator.sessions import OpSigner, ProviderSession, ProviderSessions
 from svcd.errors import Unavailable
+from svcd.journal.journal import is_in_use
 from svcd.load import JsonSettings, PrometheusSettings, open_load
 from svcd.payload.gateway import PayloadGateways
+from svcd.stages.guard import POLLED, allowed_windows, rival, wrong_clock, wrong_key, wrong_name, wrong_windows
 from svcd.timings import Clock
 
 # Findings of a check, and the table that shows them.
@@ -61,8 +63,9 @@ async def examine(
     config: DaemonConfig, transport: httpx.AsyncBaseTransport | None = None, clock: Clock | None = None
 ) -> list[Checked]:
     """In the order in which a run would need them."""
+    clock = clock or Clock()
     async with httpx.AsyncClient(transport=transport, timeout=_PATIENCE, trust_env=False) as http:
-        checkup = _Checkup(config, http, Requests(http, config.coordinator_url), clock or Clock())
+        checkup = _Checkup(config, http, Requests(http, config.coordinator_url, clock), clock)
         models, slots = (_counted(n, what) for n, what in ((len(config.models), "model"), (_slots(config), "slot")))
         findings = [Checked("configuration", True, f"{models}, {slots}")]
         for part in (checkup.state_directory, checkup.coordinator, checkup.node, checkup.gateways, checkup.backends):
@@ -82,7 +85,6 @@ class _Checkup:
         yield await _tried("state directory", lambda: trio.to_thread.run_sync(_writable, directory))
 
     async def coordinator(self) -> AsyncIterator[Checked]:
-        asked = self.clock.wall()
         ready = await self.requests.ask("GET", "/readyz", attempts=1)
         if isinstance(ready, Unanswered):
             yield Checked("coordinator", False, f"{self.config.coordinator_url}: {ready.detail}")
@@ -93,9 +95,7 @@ class _Checkup:
             f"{ready.fields.get('code') or ready.fields.get('reason', ready.status)}",
         )
         if ready.date is not None:
-            # The header has whole seconds, cut off.
-            ahead = (asked + self.clock.wall()) / 2 - (ready.date + 0.5)
-            yield Checked("clock", abs(ahead) <= _CLOCK_TOLERANCE, f"{ahead:+.1f} s against the coordinator's")
+            yield self._clock()
         try:
             deployment = await read_deployment(self.requests)
         except (Unavailable, Refused) as wrong:
@@ -105,6 +105,14 @@ class _Checkup:
         async for finding in self._signed_in(deployment):
             yield finding
 
+    def _clock(self) -> Checked:
+        told = f"{self.clock.ahead:+.1f} s against the coordinator's"
+        if abs(self.clock.ahead) <= _CLOCK_TOLERANCE:
+            return Checked("clock", True, told)
+        wrong = wrong_clock(self.clock)
+        corrected = f"{told}, which svcd corrects; better set it: timedatectl set-ntp true"
+        return Checked("clock", None, corrected) if wrong is None else Checked("clock", False, wrong)
+
     async def _signed_in(self, deployment: AddressBook) -> AsyncIterator[Checked]:
         signer = OpSigner(self.config.wallet, Domains.of(deployment))
         coordinator = Coordinator(self.requests, ProviderSessions(self.requests, signer, self.clock))
@@ -112,11 +120,14 @@ class _Checkup:
         try:
             if isinstance(session, ProviderSession):
                 yield Checked("session", True, f"{signer.address} is provider {session.provider_id}")
-                async for finding in self._provider(coordinator, session):
+                provider = await coordinator.provider(session.provider_id)
+                for finding in self._provider(provider):
                     yield finding
+                yield await self._alone(coordinator, session.provider_id)
             else:
+                provider = None
                 yield Checked("session", False, f"{signer.address}: {session.advice}")
-            async for finding in self._models(coordinator):
+            async for finding in self._models(coordinator, provider):
                 yield finding
         except (Unavailable, Refused) as wrong:
             yield Checked("registry", False, str(wrong))
@@ -128,8 +139,7 @@ class _Checkup:
         found = self.config.addresses.differences(deployment)
         return Checked("domains", not found, "; ".join(found) or chain)
 
-    async def _provider(self, coordinator: Coordinator, session: ProviderSession) -> AsyncIterator[Checked]:
-        provider = await coordinator.provider(session.provider_id)
+    def _provider(self, provider: ProviderRecord) -> Iterator[Checked]:
         yield Checked("listed", provider.listed, "on the book" if provider.listed else "ask the market's admin")
         slots = _slots(self.config)
         enough = provider.capacity >= slots
@@ -138,28 +148,48 @@ class _Checkup:
         if self.config.box is None:
             yield Checked("box key", None, "none configured: designated jobs cannot be opened")
         else:
-            ours = hex_of(self.config.box.public.raw)
-            same = provider.box_key == ours
-            theirs = provider.box_key or "none"
-            yield Checked("box key", same, ours if same else f"ours is {ours}, the registry's {theirs}: svcd identity")
+            wrong = wrong_key(self.config.box, provider)
+            yield Checked("box key", wrong is None, wrong or hex_of(self.config.box.public.raw))
 
-    async def _models(self, coordinator: Coordinator) -> AsyncIterator[Checked]:
+    async def _alone(self, coordinator: Coordinator, provider_id: int) -> Checked:
+        if is_in_use(self.config.state_directory):
+            return Checked("other daemons", None, "not to be told while svcd runs here: its log and /healthz say so")
+        polled = await coordinator.is_polled_for(provider_id)
+        found = rival(provider_id, POLLED) if polled else f"none polls as provider {provider_id}"
+        return Checked("other daemons", not polled, found)
+
+    async def _models(self, coordinator: Coordinator, provider: ProviderRecord | None) -> AsyncIterator[Checked]:
         known = await coordinator.models()
-        for name in self.config.slots:
-            what = f"id {known[name]}" if name in known else "not in the coordinator's catalogue"
-            yield Checked(f"model {name}", name in known, what)
+        offered = {window for model in self.config.models for window in model.asks}
+        allowed = await allowed_windows(coordinator, self._chain(), offered)
+        for model in self.config.models:
+            name = model.name
+            if name not in known:
+                names = ", ".join(sorted(known)) or "none"
+                yield Checked(f"model {name}", False, f"not in the coordinator's catalogue, which has {names}")
+            elif provider is not None and not _is_allowed(provider, known[name]):
+                detail = f"id {known[name]} is not allowed to this provider yet: ask the market's admin"
+                yield Checked(f"model {name}", False, detail)
+            elif wrong := [detail for _, detail in wrong_windows(model, allowed)] if allowed is not None else []:
+                yield Checked(f"model {name}", False, "; ".join(wrong))
+            else:
+                windows = ", ".join(map(str, sorted(model.asks)))
+                yield Checked(f"model {name}", True, f"id {known[name]}, windows of {windows} s")
+
+    def _chain(self) -> ChainReader | None:
+        url, book = self.config.rpc_url, self.config.addresses
+        return ChainReader(self.http, url, book, provider_id=0) if url is not None and book is not None else None
 
     async def node(self) -> AsyncIterator[Checked]:
         """What the chain itself has of the market and of us, by the provider's own node."""
-        url, book = self.config.rpc_url, self.config.addresses
-        if url is None or book is None:
+        chain = self._chain()
+        if chain is None:
             yield Checked("node", None, _BELIEVED)
             return
-        chain = ChainReader(self.http, url, book, provider_id=0)
         try:
             seen = await chain.chain_id()
-            if seen != book.chain_id:
-                detail = f"it follows chain {seen}: rpc_url must name a node of chain {book.chain_id}"
+            if seen != chain.book.chain_id:
+                detail = f"it follows chain {seen}: rpc_url must name a node of chain {chain.book.chain_id}"
                 yield Checked("node", False, detail)
                 return
             yield Checked("node", True, f"chain {seen}")
@@ -203,6 +233,9 @@ async def _up(model: ModelConfig) -> str:
     async with open_backend(model.backend) as backend:
         if not await backend.is_up():
             raise _Wrong(f"{_whereabouts(model)} does not answer as one that is up")
+        unknown = await backend.unknown_name(model.name)
+        if unknown is not None:
+            raise _Wrong(wrong_name(model.name, unknown))
     return f"{_whereabouts(model)} is up"
 
 
@@ -223,6 +256,10 @@ def _whereabouts(model: ModelConfig) -> str:
             return command[0]
         case EchoSettings():
             return "echo"
+
+
+def _is_allowed(provider: ProviderRecord, model_id: int) -> bool:
+    return provider.allow_all_models or model_id in provider.allowed_models
 
 
 def _slots(config: DaemonConfig) -> int:

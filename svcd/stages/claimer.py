@@ -12,6 +12,7 @@ from svcd.coordinator.client import Coordinator
 from svcd.coordinator.outcomes import ChainRefused, CoordinatorRefusal, OpMined, OpOutcome, describe
 from svcd.coordinator.sessions import OpSigner, SignInRefused
 from svcd.errors import Unavailable
+from svcd.health import DaemonHealth
 from svcd.job.held import ClaimedJob, Job, Slot
 from svcd.stages.offers import DeadlineChannel
 from svcd.stages.pipeline import Pipeline
@@ -43,6 +44,7 @@ class Claimer:
     pipeline: Pipeline
     offers: DeadlineChannel[Offer]
     timings: Timings
+    health: DaemonHealth
 
     async def serve(self) -> None:
         while True:
@@ -55,6 +57,9 @@ class Claimer:
 
     async def _claim(self, offer: Offer) -> None:
         job = offer.job
+        if self.health.withholds(offer.model, job.sla_secs):  # since it was offered
+            offer.slot.give_back()
+            return
         await self.pipeline.journal.claiming(job, offer.model)
         # The SLA counts from the claim's block, so counting from before the claim was sent is on the safe side, and
         # compares no clocks.

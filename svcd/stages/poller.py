@@ -61,6 +61,12 @@ class Poller:
             await trio.sleep(self.model.poll_seconds)
 
     async def poll(self) -> None:
+        if self.health.withholds(self.model.name):
+            # Who polls is a candidate, and is sent orders that nobody else may take.
+            metrics.model_free.labels(self.model.name).set(0)
+            self.health.heard(self.model.name)
+            self._unwanted = 0
+            return
         free = self._free(await self.load.read())
         floors = {sla: self.discount.floor(ask) for sla, ask in self.model.asks.items()}
         lowest = {
@@ -98,6 +104,7 @@ class Poller:
         floor = floors.get(job.sla_secs)
         return (
             floor is not None
+            and not self.health.withholds(self.model.name, job.sla_secs)
             and job.rate_in >= floor.rate_in
             and job.rate_out >= floor.rate_out
             and job.expires_at > self.clock.wall() + _EXPIRES_SOON

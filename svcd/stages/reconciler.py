@@ -4,7 +4,8 @@ The chain is asked first. What it says of a job decides; the journal only adds w
 result, and the reason of a fail that was about to be sent.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Final, Literal, NoReturn
 
 import attrs
@@ -26,6 +27,7 @@ log = structlog.get_logger(__name__)
 
 _EVERY: Final = 30.0
 _RETRY: Final = 2.0
+_CLOCKS_DIFFER: Final = 60.0  # seconds that the chain's time may be ahead of the coordinator's
 
 Verdict = Literal["wait", "not_claimed", "settled", "failed", "claim_expired", "fail", "settle", "work"]
 
@@ -50,7 +52,7 @@ def verdict(entry: JobEntry, job: Job | None, provider_id: int, now: float) -> V
     return "settle" if entry.state == "sealed" else "work"
 
 
-@attrs.frozen(slots=True, eq=False)
+@attrs.define(slots=True, eq=False)
 class Reconciler:
     coordinator: Coordinator
     clock: Clock
@@ -58,12 +60,15 @@ class Reconciler:
     model_ids: Mapping[str, int]  # of the models that the coordinator knows, by name
     slots: Slots
     pipeline: Pipeline
+    claimed_by_another: Callable[[str], None]  # told of claims of this wallet that this daemon did not send
+    _started: float = math.inf  # Unix seconds: every claim of before was taken on
 
     async def at_start(self) -> None:
         """Returns when every job that an earlier run held is on its way. Waits for a coordinator that is not there."""
         while True:
             try:
                 await self.once()
+                self._started = self.clock.wall()
                 return
             except (Unavailable, Refused) as error:
                 log.warning("held jobs not looked up yet", reason=str(error))
@@ -90,7 +95,19 @@ class Reconciler:
         unknown = await self.pipeline.journal.unknown([job.job_id for job in claimed])
         for job in claimed:
             if job.job_id in unknown:
-                await self._adopt(job)
+                if await self._is_anothers(job):
+                    log.warning("a job was claimed with this wallet by another daemon", job="0x" + job.job_id.hex())
+                    self.claimed_by_another("0x" + job.job_id.hex())
+                else:
+                    await self._adopt(job)
+
+    async def _is_anothers(self, job: Job) -> bool:
+        """Ours are in the journal before they are claimed, so that of later claims only the journal's are ours. What
+        is still claimed in the second half of its window is taken on whoever claimed it, rather than lost."""
+        if await self.pipeline.journal.state(job.job_id) is not None:
+            return False
+        late = self.clock.wall() - job.claimed_at > job.sla_secs / 2
+        return job.claimed_at > self._started + _CLOCKS_DIFFER and not late
 
     async def _adopt(self, job: Job) -> None:
         """Claimed by this wallet, and not known here: the journal was lost, or another process claimed it."""

@@ -9,6 +9,7 @@ import json
 import secrets
 from collections import defaultdict
 from collections.abc import Callable
+from email.utils import formatdate
 from typing import Any
 
 import attrs
@@ -65,6 +66,10 @@ class Market:
     capacity: int = 1000
     reputation: int = 500
     listed: bool = True
+    registered_box: PublicKey | None = None  # another than `box`
+    windows: list[int] | None = attrs.field(factory=lambda: [60, 300, 600, 3600, 86400])
+    rival: bool = False  # another daemon polls as this provider
+    behind: float | None = None  # seconds that the coordinator's clock is behind ours; None: it tells no time
     jobs: dict[str, Body] = attrs.field(factory=dict)
     content: dict[str, bytes] = attrs.field(factory=dict)
     results: dict[str, bytes] = attrs.field(factory=dict)  # by job
@@ -155,7 +160,10 @@ class Market:
         def perform() -> httpx.Response:
             return self._perform(name, request)
 
-        return perform() if script is None else await script(perform)
+        response = perform() if script is None else await script(perform)
+        if self.behind is not None:
+            response.headers["date"] = formatdate(self.now() - self.behind, usegmt=True)
+        return response
 
     def _name(self, request: httpx.Request) -> str:
         """`claim`, `settle`, … for ops; `poll`; else the first words of the path."""
@@ -201,8 +209,16 @@ class Market:
                 "head_block": "1",
                 "block_time_ms": 1000,
                 "fee_bps": 250,
-            },
+                "gas_fee": "2000",
+            }
+            | ({"windows": self.windows} if self.windows is not None else {}),
         )
+
+    def _market(self, request: httpx.Request) -> httpx.Response:
+        """Candidates for an order: this provider where it has an ask, and somebody polls as it."""
+        demand = json.loads(request.content)
+        live = self.rival and (demand["model_id"], demand["sla_secs"]) in self.asks
+        return answer(402, {"candidates": [{"provider_id": str(self.provider_id)}] if live else []})
 
     def _nonce(self, _: httpx.Request) -> httpx.Response:
         return answer(200, {"nonce": "ab" * 16, "expires_at": int(self.now()) + 300, "chain_id": BOOK.chain_id})
@@ -228,7 +244,11 @@ class Market:
     def _providers(self, _: httpx.Request) -> httpx.Response:
         fields: Body = {"provider_id": str(self.provider_id), "operator": hex_of(self.provider.address)}
         fields |= {"capacity": str(self.capacity), "reputation": str(self.reputation), "listed": self.listed}
-        fields |= {"box_key": hex_of(self.box.public.raw), "evidence": None, "active_jobs": "0"}
+        fields |= {
+            "box_key": hex_of((self.registered_box or self.box.public).raw),
+            "evidence": None,
+            "active_jobs": "0",
+        }
         fields |= {"allow_all_models": True, "allowed_models": [], "as_of_block": "1"}
         return answer(200, fields)
 
@@ -364,7 +384,7 @@ class Market:
         return recover(self.domains.jobs.digest(message), _bytes(body["signature"])) == self.provider.address
 
 
-_ROUTES = {"asks!": "publish"}
+_ROUTES = {"asks!": "publish", "jobs": "market"}
 _SESSION_ROUTES = {"claim", "settle", "fail", "request_capacity", "set_identity", "poll", "asks!", "files"}
 
 

@@ -34,6 +34,8 @@ ADDED: Final[dict[str, int]] = {
     "keys that are changed while the market runs": 1,
     # own_files, wallets, signer_command, profile_changes, cli/answers, cli/destinations, cli/money, commands/account
     "a buyer's day: answers as text and files, wallets of every kind, profiles, balance": 8,
+    # stages/guard, backends/servers, operator/discovery, setup, register, trial, earnings
+    "a provider's first hour, and what it earns": 7,
 }
 
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 from prometheus_client import generate_latest
 
-from svcd.errors import KNOWN_REASONS
+from svcd.errors import HOLD_REASONS, KNOWN_REASONS
 from svcd.metrics import REGISTRY, start_at_zero
 
 _PACKAGE = Path(__file__).parents[3] / "svcd"
@@ -24,6 +24,7 @@ SPECIFIED = {
     "svcd_load_probe_failures": ("counter", ("model",)),
     "svcd_backend_retries": ("counter", ("model",)),
 }
+ADDED = {"svcd_claims_withheld": ("gauge", ("reason",))}
 
 
 def test_metrics_are_the_specified_ones_with_their_types_and_labels() -> None:
@@ -32,7 +33,7 @@ def test_metrics_are_the_specified_ones_with_their_types_and_labels() -> None:
         family.name: (family.type, tuple(label for label in family.samples[0].labels if label != "le"))
         for family in REGISTRY.collect()
     }
-    assert served == SPECIFIED
+    assert served == SPECIFIED | ADDED
 
 
 def test_every_series_of_a_model_and_every_reason_is_there_before_anything_happened() -> None:
@@ -44,6 +45,8 @@ def test_every_series_of_a_model_and_every_reason_is_there_before_anything_happe
     assert '\nsvcd_backend_latency_seconds_count{model="m/never-run"} 0.0\n' in text
     for reason in KNOWN_REASONS:
         assert f'\nsvcd_jobs_failed_total{{reason="{reason}"}} ' in text
+    for reason in HOLD_REASONS:
+        assert f'\nsvcd_claims_withheld{{reason="{reason}"}} ' in text
     for name in ("jobs_claimed_total", "jobs_settled_total", "job_duration_seconds_count"):
         assert re.search(rf"^svcd_{name} ", text, re.MULTILINE)
     for name in ("capacity_free", "capacity_granted", "asks_published"):

@@ -92,6 +92,34 @@ async def test_files_are_fetched_and_carried_and_the_key_goes_only_to_its_own_se
     assert "authorization" not in store.asked[0].headers
 
 
+@pytest.mark.parametrize(
+    ("address", "carried"),
+    [
+        ("data:image/png;base64,iVBORw==", {"b64": "iVBORw==", "media_type": "image/png"}),
+        ("data:image/svg+xml;charset=utf-8;base64,PHN2Zy8%2B", {"b64": "PHN2Zy8+", "media_type": "image/svg+xml"}),
+        ("data:text/plain,a%20b", {"b64": "YSBi", "media_type": "text/plain"}),
+        (f"data:image/png;base64,{'A' * 2_000_000}", {"b64": "A" * 2_000_000, "media_type": "image/png"}),
+        ("data:,", {"b64": "", "media_type": "application/octet-stream"}),
+    ],
+    ids=["base64", "with a charset", "percent-encoded", "large", "empty"],
+)
+async def test_file_that_stands_in_its_address_is_carried_without_a_request(
+    address: str, carried: dict[str, str]
+) -> None:
+    async with backend({SUBMIT: [job("done", output=[{"url": address}])]}, download=True) as (http, server):
+        assert (await http.run(work_on(modality="image"))).output == [carried]
+    assert server.paths() == [SUBMIT]
+
+
+@pytest.mark.parametrize("address", ["data:image/png;base64,iVBORw=", "data:image/png", "data:;base64," + "A" * 2000])
+async def test_data_address_that_is_none_or_too_long_is_the_providers_fault(address: str) -> None:
+    script: Script = {SUBMIT: [job("done", output=address)]}
+    async with backend(script, download=True, longest_answer_bytes=1024) as (http, _):
+        with pytest.raises(WorkFailed) as failed:
+            await http.run(work_on(modality="image"))
+    assert (failed.value.reason, failed.value.backend_fault) == ("backend_error", True)
+
+
 @pytest.mark.parametrize("output", [{"url": "file:///etc/passwd"}, "http://h:port/", 7, {"name": "x"}])
 async def test_a_result_that_is_no_address_of_a_file_is_the_providers_fault(output: object) -> None:
     async with backend({SUBMIT: [job("done", output=output)]}, download=True) as (http, _):

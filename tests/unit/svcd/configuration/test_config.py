@@ -1,9 +1,11 @@
+import json
 import re
 from pathlib import Path
 from typing import get_args
 
 import msgspec
 import pytest
+from eth_account import Account
 
 from common.box import SecretKey
 from common.daemon.process import Fatal
@@ -138,12 +140,36 @@ def test_keys_come_from_a_file_or_a_systemd_credential(tmp_path: Path) -> None:
     assert "CREDENTIALS_DIRECTORY" in _mistake(by_credential, tmp_path)
 
 
+def test_wallet_may_be_a_keystore_behind_its_password(tmp_path: Path) -> None:
+    keystore = _BASE.replace('wallet_env = "WALLET"', 'wallet_env = "KEYSTORE"')
+    document = Account.encrypt(_KEY, "open", kdf="pbkdf2", iterations=1)
+    environ = {"KEYSTORE": json.dumps(document), "PASSWORD": "open", "OTHER": "closed"}
+    opened = keystore.replace("[[model]]", 'wallet_password_env = "PASSWORD"\n[[model]]')
+    assert _read(opened, tmp_path, **environ).wallet == Wallet(bytes.fromhex(_KEY))
+    closed = _mistake(opened.replace("PASSWORD", "OTHER"), tmp_path, **environ)
+    assert closed.startswith("svcd.toml:7: keys.wallet_env: wallet_env cannot be opened: ")
+    assert (
+        "wallet_password_file, wallet_password_env or wallet_password_credential must lead to its password"
+        in _mistake(keystore, tmp_path, **environ)
+    )
+
+
+def test_example_takes_its_keys_from_where_the_unit_puts_them() -> None:
+    unit = (_EXAMPLE.parents[1] / "systemd" / "svcd.service").read_text()
+    loaded = set(re.findall(r"^LoadCredential=([\w.]+):/etc/svcd/credentials/\1$", unit, re.MULTILINE))
+    named = set(re.findall(r'^(?:wallet|box)_credential = "([\w.]+)"$', _EXAMPLE.read_text(), re.MULTILINE))
+    assert named == loaded == {"wallet.key", "box.key"}
+    assert not re.findall(r"^(?:wallet|box)_(?:file|env)", _EXAMPLE.read_text(), re.MULTILINE)
+
+
 def _example(tmp_path: Path, *, whole: bool) -> DaemonConfig:
     """The documented example; `whole`: with what it comments out, as far as it can stand beside the rest."""
     text = _EXAMPLE.read_text()
     if whole:
         text = re.sub(r"^# ([a-z_]+ = )", r"\1", text, flags=re.MULTILINE)
-        text = re.sub(r"^(wallet|box)_(env|credential) = .*$|^api_key_env = .*$|^kind = .*\|.*$", "", text, flags=re.M)
+        text = re.sub(
+            r"^(wallet|box)_(password_)?(env|file) = .*$|^api_key_env = .*$|^kind = .*\|.*$", "", text, flags=re.M
+        )
     book = tmp_path / "addresses.json"
     book.write_text(
         '{"chainId": 1, "deployBlock": 0, "paymentTokenDecimals": 6, "tokenDomain": {"name": "n", "version": "1"},'
@@ -152,8 +178,9 @@ def _example(tmp_path: Path, *, whole: bool) -> DaemonConfig:
         )
         + "}"
     )
+    (tmp_path / "credentials").mkdir(exist_ok=True)  # where commands find them outside of the unit
     for name in ("wallet.key", "box.key"):
-        (tmp_path / name).write_text(_KEY)
+        (tmp_path / "credentials" / name).write_text(_KEY)
     return _read(text.replace("/etc/svcd", str(tmp_path)), tmp_path)
 
 

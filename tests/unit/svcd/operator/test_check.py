@@ -20,11 +20,13 @@ from common.box import SecretKey
 from common.domains import Domains
 from common.scalars import hex_of
 from svcd.backends.settings import read_backend
+from svcd.journal.journal import open_journal
 from svcd.load import read_probe
 from svcd.operator.check import Checked, examine, summary, table
 from svcd.timings import Clock
 from tests.fakes.market import BOOK, START, Market
 from tests.fakes.market_answers import Script, answer, error, instead, unreached
+from tests.fakes.model_server import Asked, Reply, running_model_server
 from tests.fakes.streamed import StreamedTransport
 from tests.unit.svcd.stages.running import config_for, model_for
 
@@ -71,7 +73,13 @@ CASES = {
     "coordinator is not ready": Case(
         "coordinator", "trailing", market={"always": {"readyz": instead(answer(503, {"reason": "trailing"}))}}
     ),
-    "clock is off": Case("clock", "+299.5 s", market={"always": {"readyz": dated(300)}}),
+    "clock is off by more than is corrected": Case("clock", "1000 s ahead", market={"always": {"readyz": dated(1000)}}),
+    "window is none that the market takes": Case(
+        "model demo/text", "takes no window of 600 s; it takes 60, 3600", market={"windows": [60, 3600]}
+    ),
+    "another daemon polls": Case(
+        "other daemons", "stop the other", market={"rival": True, "asks": {(1, 600): (100, 200)}}
+    ),
     "it is no coordinator": Case(
         "deployment", "another shape", market={"always": {"chain": instead(answer(200, {"hello": 1}))}}
     ),
@@ -231,6 +239,7 @@ async def test_everything_right_has_a_row_each_and_nothing_is_left_in_the_state_
             "listed",
             "capacity",
             "box key",
+            "other daemons",
             "model demo/text",
             "gateway",
             "backend of demo/text",
@@ -247,6 +256,43 @@ async def test_what_is_only_told_is_neither_right_nor_wrong(tmp_path: Path) -> N
     findings = await examined(market, tmp_path, box=None, addresses=None)
     told = {finding.what for finding in findings if finding.right is None}
     assert told == {"domains", "capacity", "box key", "node"}
+
+
+async def test_clock_that_is_corrected_is_told(tmp_path: Path) -> None:
+    (row,) = [
+        each
+        for each in await examined(Market(lambda: START, always={"readyz": dated(300)}), tmp_path)
+        if each.what == "clock"
+    ]
+    assert row.right is None
+    assert "+299.5 s against the coordinator's, which svcd corrects" in row.detail
+
+
+async def test_model_that_the_admin_has_not_allowed_is_told(tmp_path: Path) -> None:
+    async def none_allowed(perform: Callable[[], httpx.Response]) -> httpx.Response:
+        return answer(200, {**perform().json(), "allow_all_models": False, "allowed_models": ["3"]})
+
+    findings = await examined(Market(lambda: START, always={"providers": none_allowed}), tmp_path)
+    wrong = {finding.what: finding.detail for finding in findings if finding.right is False}
+    assert wrong == {"model demo/text": "id 1 is not allowed to this provider yet: ask the market's admin"}
+
+
+async def test_name_that_the_model_server_does_not_know_is_wrong(tmp_path: Path) -> None:
+    def served(asked: Asked) -> Reply:
+        return Reply.of({"data": [{"id": "llama", "owned_by": "vllm"}]})
+
+    async with running_model_server(served) as server:
+        table = {"kind": "openai", "api": "chat", "base_url": server.url, "models": {"demo/text": "lama"}}
+        findings = await examined(Market(lambda: START), tmp_path, **backed(**table))
+    wrong = {finding.what: finding.detail for finding in findings if finding.right is False}
+    assert list(wrong) == ["backend of demo/text"]
+    assert "lists no 'lama', but llama: set models under [model.backend]" in wrong["backend of demo/text"]
+
+
+async def test_daemon_that_runs_here_is_not_taken_for_another(tmp_path: Path) -> None:
+    async with open_journal(tmp_path / "state"):
+        findings = await examined(Market(lambda: START, rival=True, asks={(1, 600): (1, 1)}), tmp_path / "state")
+    assert [each.right for each in findings if each.what == "other daemons"] == [None]
 
 
 async def test_state_directory_that_cannot_be_is_told(tmp_path: Path) -> None:

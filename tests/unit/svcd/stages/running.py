@@ -35,6 +35,7 @@ class Backend:
     act: Callable[[ModelWork], Awaitable[WorkOutput]] | None = None
     ran: list[ModelWork] = attrs.field(factory=list)
     up: bool = True
+    unknown: str | None = None  # what it says of the name that it is asked for
 
     async def run(self, work: ModelWork) -> WorkOutput:
         self.ran.append(work)
@@ -45,6 +46,9 @@ class Backend:
 
     async def is_up(self) -> bool:
         return self.up
+
+    async def unknown_name(self, model: str) -> str | None:
+        return self.unknown
 
 
 @attrs.frozen

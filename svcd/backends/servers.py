@@ -1,0 +1,69 @@
+"""Model servers of OpenAI's routes, and the names of the models that they list.
+
+vLLM, SGLang, llama.cpp, Ollama and LMDeploy are told apart by the owner that each puts beside its models.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+import attrs
+import httpx
+
+from svcd.payload.gateway import LongAnswer, opened, read_whole
+
+MODELS_ROUTE: Final = "/v1/models"
+_LONGEST_LIST: Final = 4 << 20
+_OWNERS: Final = {
+    "vllm": "vLLM",
+    "sglang": "SGLang",
+    "llamacpp": "llama.cpp",
+    "library": "Ollama",
+    "lmdeploy": "LMDeploy",
+}
+# With one model loaded they answer for it whatever name they are asked for.
+_ANSWER_ANY_NAME: Final = frozenset({"SGLang", "llama.cpp"})
+_TAG: Final = ":latest"  # Ollama knows its models without it, too
+
+
+@attrs.frozen(slots=True)
+class ServedModels:
+    """What a server lists. `software` is None where it is none of those that are known."""
+
+    names: tuple[str, ...]
+    software: str | None = None
+
+    def knows(self, name: str) -> bool:
+        if self.software in _ANSWER_ANY_NAME and len(self.names) == 1:
+            return True
+        return name in self.names or f"{name}{_TAG}" in self.names
+
+    def __str__(self) -> str:
+        shown = ", ".join(self.names[:5])
+        return f"{shown} and {len(self.names) - 5} more" if len(self.names) > 5 else shown
+
+
+async def read_served(
+    http: httpx.AsyncClient, root: str, seconds: float, headers: Mapping[str, str] | None = None
+) -> ServedModels | None:
+    """None where nothing answers with a list of models."""
+    try:
+        async with opened(http, "GET", root + MODELS_ROUTE, timeout=seconds, headers=headers) as response:
+            if not response.is_success:
+                return None
+            return listed(await read_whole(response, _LONGEST_LIST))
+    except (httpx.HTTPError, httpx.InvalidURL, LongAnswer):
+        return None
+
+
+def listed(raw: bytes) -> ServedModels | None:
+    """What a list holds, as far as it is one: unknown members are left alone."""
+    try:
+        rows = json.loads(raw)["data"]
+        models = [row for row in rows if isinstance(row["id"], str) and row["id"]]
+    except (ValueError, RecursionError, KeyError, TypeError):
+        return None
+    if not models:
+        return None
+    software = next((_OWNERS[row["owned_by"]] for row in models if row.get("owned_by") in _OWNERS), None)
+    return ServedModels(tuple(row["id"] for row in models), software)

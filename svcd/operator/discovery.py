@@ -1,0 +1,110 @@
+"""Discovery for `svcd init`: model servers on this machine, and what the market has for their models."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import attrs
+import httpx
+import trio
+
+from common.address_book import AddressBook
+from common.daemon.process import Fatal
+from common.refusal import Refused
+from svcd.backends.servers import ServedModels, read_served
+from svcd.coordinator.client import Floors, MarketReads, read_deployment
+from svcd.coordinator.requests import Requests
+from svcd.errors import Unavailable
+from svcd.load import PrometheusSettings, open_load
+
+# Where each listens unless it is told otherwise: vLLM, SGLang, llama.cpp, Ollama, LMDeploy.
+USUAL_PORTS: Final = (8000, 30000, 8080, 11434, 23333)
+_LOOK_SECONDS: Final = 2.0
+# Windows that a market may well have, where nobody tells which ones it has.
+_USUAL_WINDOWS: Final = (3600, 86400)
+_SHORTEST: Final = 300  # windows below this leave too little time for a model to be proposed unasked
+
+
+@attrs.frozen(slots=True)
+class ModelServer:
+    """`metrics`: the address of its figures, where svcd reads a load from them."""
+
+    url: str
+    served: ServedModels
+    metrics: str | None
+
+    def __str__(self) -> str:
+        return f"{self.served.software or 'a server'} at {self.url}: {self.served}"
+
+
+async def local_servers(ports: Iterable[int] = USUAL_PORTS) -> list[ModelServer]:
+    return await servers_at(f"http://127.0.0.1:{port}" for port in ports)
+
+
+async def servers_at(urls: Iterable[str]) -> list[ModelServer]:
+    """Those of the addresses at which a list of models is served, in their order."""
+    found: dict[str, ModelServer] = {}
+    addresses = [url.rstrip("/").removesuffix("/v1") for url in urls]
+
+    async def look(url: str) -> None:
+        served = await read_served(http, url, _LOOK_SECONDS)
+        if served is not None:
+            found[url] = ModelServer(url, served, await _metrics(url))
+
+    async with httpx.AsyncClient(trust_env=False) as http, trio.open_nursery() as nursery:
+        for url in addresses:
+            nursery.start_soon(look, url)
+    return [found[url] for url in addresses if url in found]
+
+
+async def _metrics(url: str) -> str | None:
+    settings = PrometheusSettings(url=f"{url}/metrics", seconds=_LOOK_SECONDS)  # type: ignore[arg-type] # a Url it is
+    async with open_load(settings, model="", slots=1, in_flight=lambda: 0) as load:
+        return None if await load.probe.read() is None else str(settings.url)
+
+
+# The market.
+
+
+@attrs.frozen(slots=True)
+class MarketTold:
+    """What the coordinator tells. `windows` are those that are worth offering."""
+
+    book: AddressBook
+    gateway: str | None
+    models: Mapping[str, int]
+    windows: tuple[int, ...]
+    floors: Floors  # by model id and window
+
+
+async def read_market(http: httpx.AsyncClient, url: str) -> MarketTold:
+    """Fatal where it does not answer, or is no coordinator."""
+    requests = Requests(http, url)
+    coordinator = MarketReads(requests)
+    try:
+        book = await read_deployment(requests)
+        models, floors = await coordinator.models(), await coordinator.floors()
+        allowed = await coordinator.windows()
+        gateway = await coordinator.gateway()
+    except Unavailable as away:
+        raise Fatal(f"{url} does not answer as a coordinator: {away}") from None
+    except Refused as wrong:
+        raise Fatal(f"{url} is no coordinator: {wrong}") from None
+    asked = {window for _, window in floors}
+    known = allowed if allowed is not None else asked or frozenset(_USUAL_WINDOWS)
+    windows = tuple(sorted(window for window in known if window >= _SHORTEST)) or tuple(sorted(known))
+    return MarketTold(book, gateway, models, windows, floors)
+
+
+def same_model(market: Iterable[str], served: Sequence[str]) -> dict[str, str]:
+    """Models of the market that a server has under the same name, or under one that ends alike."""
+    found: dict[str, str] = {}
+    for name in market:
+        exact = [each for each in served if each == name]
+        alike = [each for each in served if _bare(each) == _bare(name)]
+        if exact or alike:
+            found[name] = (exact or alike)[0]
+    return found
+
+
+def _bare(name: str) -> str:
+    return name.removesuffix(":latest").rsplit("/", 1)[-1].lower()

@@ -1,0 +1,255 @@
+"""`svcd register`: the one transaction that the wallet sends itself, tried and priced first; then the admin's part."""
+
+from collections.abc import Callable
+from typing import Final
+
+import attrs
+import httpx
+import trio
+
+from common import abi
+from common.artifacts import load
+from common.contract_events import call_data, returned_values
+from common.daemon.process import Fatal
+from common.inclusion.header import quantity
+from common.refusal import Refused
+from common.scalars import hex_of
+from common.transactions import Transaction
+from svcd.chain import ChainReader, Registered
+from svcd.configuration.config import DaemonConfig
+from svcd.coordinator.client import MarketReads, read_deployment
+from svcd.coordinator.requests import Requests
+from svcd.errors import Unavailable
+from svcd.operator.status import publish_identity
+
+Say = Callable[[str], None]
+
+_REGISTER: Final = call_data(load("ProviderRegistry"), "register")
+_PATIENCE: Final = 120.0  # for a block that has the transaction
+_LOOK_AGAIN: Final = 1.0
+_WAIT_AGAIN: Final = 5.0  # for an admin
+_ROOM: Final = (6, 5)  # gas above the estimate, which is of now
+_FULL_REPUTATION: Final = 1000
+
+
+@attrs.frozen(slots=True)
+class RegisterOptions:
+    """`confirmed`: asked once the cost is known. `wait_seconds` None: what the admin has to do is not waited for."""
+
+    rpc_url: str | None
+    dry_run: bool
+    confirmed: Callable[[], bool]
+    wait_seconds: float | None = None
+
+
+@attrs.frozen(slots=True)
+class Cost:
+    nonce: int
+    gas: int
+    tip: int
+    fee_cap: int
+    balance: int
+
+    @property
+    def most(self) -> int:
+        return self.gas * self.fee_cap
+
+
+async def register(config: DaemonConfig, options: RegisterOptions, say: Say) -> bool:
+    """True when the provider may work, as far as the admin has a say in it; Fatal where nothing could be done."""
+    url = options.rpc_url or config.rpc_url
+    if url is None:
+        raise Fatal("--rpc-url must name a node of the market's chain (or rpc_url under [coordinator])")
+    async with httpx.AsyncClient(timeout=30, trust_env=False) as http:
+        requests = Requests(http, config.coordinator_url)
+        try:
+            book = config.addresses or await read_deployment(requests)
+            chain = ChainReader(http, url, book, provider_id=0)
+            await _same_market(chain)
+            registered = await chain.registered(config.wallet.address)
+            if registered is None:
+                registered = await _send(chain, config, options, say)
+                if registered is None:
+                    return False
+            else:
+                say(f"{hex_of(config.wallet.address)} is provider {registered.provider_id} already")
+            await _published(config, registered, say)
+            return await _admitted(
+                chain,
+                market=MarketReads(requests),
+                config=config,
+                provider_id=registered.provider_id,
+                options=options,
+                say=say,
+            )
+        except (Unavailable, Refused) as wrong:
+            raise Fatal(str(wrong)) from None
+
+
+async def _same_market(chain: ChainReader) -> None:
+    seen = await chain.chain_id()
+    if seen != chain.book.chain_id:
+        raise Fatal(f"--rpc-url is a node of chain {seen}, the market is on {chain.book.chain_id}")
+    wrong = await chain.wrong_contracts()
+    if wrong:
+        raise Fatal(f"{'; '.join(wrong)}: get the market's address book from its operator (addresses_file)")
+
+
+async def _send(chain: ChainReader, config: DaemonConfig, options: RegisterOptions, say: Say) -> Registered | None:
+    """None where it was not to be sent."""
+    wallet, registry = config.wallet, chain.book.provider_registry
+    cost = await _cost(chain, wallet.address)
+    say(f"register() of {hex_of(registry)} on chain {chain.book.chain_id}, sent by {hex_of(wallet.address)}")
+    say(f"gas {cost.gas}, at most {_coins(cost.most)} of the native coin; the wallet has {_coins(cost.balance)}")
+    if cost.balance < cost.most:
+        raise Fatal(f"send {_coins(cost.most - cost.balance)} or more of the native coin to {hex_of(wallet.address)}")
+    if options.dry_run or not options.confirmed():
+        say("not sent: it was tried only (--yes sends it)")
+        return None
+    transaction = Transaction(
+        *(chain.book.chain_id, cost.nonce, cost.tip, cost.fee_cap, cost.gas, registry, 0, _REGISTER)
+    )
+    signed = transaction.sign(wallet)
+    say(f"sent {hex_of(signed.hash)}")
+    try:
+        await chain.ask("eth_sendRawTransaction", hex_of(signed.raw))
+    except Unavailable as refused:
+        # A node may take it and answer with an error, or not at all: the receipt decides.
+        say(f"{refused}; looking for it all the same")
+    await _mined(chain, hex_of(signed.hash))
+    registered = await chain.registered(wallet.address)
+    if registered is None:
+        raise Fatal(
+            f"{hex_of(signed.hash)} is mined, and the registry does not know the wallet: ask the market's admin"
+        )
+    say(f"{hex_of(wallet.address)} is provider {registered.provider_id}")
+    return registered
+
+
+async def _cost(chain: ChainReader, address: bytes) -> Cost:
+    """Tries the call, too: a node estimates nothing that would be refused."""
+    call = {"from": hex_of(address), "to": hex_of(chain.book.provider_registry), "data": hex_of(_REGISTER)}
+    block = await chain.ask("eth_getBlockByNumber", "latest", False)
+    base = quantity(block if isinstance(block, dict) else {}, "baseFeePerGas")
+    tip = await _number(chain, "eth_maxPriorityFeePerGas")
+    mined, pending = [
+        await _number(chain, "eth_getTransactionCount", hex_of(address), at) for at in ("latest", "pending")
+    ]
+    if pending > mined:
+        raise Fatal(f"a transaction of {hex_of(address)} is not mined yet: wait for it, then run this again")
+    gas = await _number(chain, "eth_estimateGas", call) * _ROOM[0] // _ROOM[1]
+    balance = await _number(chain, "eth_getBalance", hex_of(address), "latest")
+    return Cost(mined, gas, tip, 2 * base + tip, balance)
+
+
+async def _number(chain: ChainReader, method: str, *params: object) -> int:
+    return quantity({method: await chain.ask(method, *params)}, method)
+
+
+async def _mined(chain: ChainReader, tx_hash: str) -> None:
+    with trio.move_on_after(_PATIENCE):
+        while True:
+            try:
+                receipt = await chain.ask("eth_getTransactionReceipt", tx_hash)
+            except Unavailable:
+                receipt = None
+            if isinstance(receipt, dict):
+                if quantity(receipt, "status") != 1:
+                    raise Fatal(f"{tx_hash} is mined and reverted: run this again to see why")
+                return
+            await trio.sleep(_LOOK_AGAIN)
+    raise Fatal(f"{tx_hash} is not mined after {_PATIENCE:g} s: look for it, and run this again once it is")
+
+
+def _coins(wei: int) -> str:
+    """In whole coins; those of every EVM chain have 18 decimals."""
+    whole, rest = divmod(wei, 10**18)
+    return f"{whole}.{rest:018d}".rstrip("0").rstrip(".")
+
+
+# After the transaction: the box key, and what is the admin's.
+
+
+async def _published(config: DaemonConfig, registered: Registered, say: Say) -> None:
+    """The coordinator relays it: it costs the wallet nothing, and can be done again."""
+    if config.box is None or registered.box_key == config.box.public.raw:
+        return
+    last: Fatal | None = None
+    for _ in range(10):  # until its index has the registration
+        try:
+            say(await publish_identity(config))
+            return
+        except Fatal as failed:
+            last = failed
+            await trio.sleep(_LOOK_AGAIN)
+    say(f"the box key is not published: {last}; `svcd identity` does it")
+
+
+@attrs.frozen(slots=True)
+class Step:
+    """What the admin has to do, as `coordinatord market admin` and the registry call it."""
+
+    done: bool
+    about: str
+    command: str
+
+
+async def _admitted(
+    chain: ChainReader,
+    *,
+    market: MarketReads,
+    config: DaemonConfig,
+    provider_id: int,
+    options: RegisterOptions,
+    say: Say,
+) -> bool:
+    told: frozenset[str] = frozenset()
+    until = trio.current_time() + (options.wait_seconds or 0)
+    while True:
+        steps = await admission(chain, market, config, provider_id)
+        missing = [step for step in steps if not step.done]
+        for step in steps:
+            if step.done and step.about not in told:
+                say(f"done     {step.about}")
+        told |= {step.about for step in steps if step.done}
+        if not missing:
+            say("the market's admin has done all of it: `svcd check`, then `svcd run`")
+            return True
+        if "asked" not in told:
+            say("missing  for the market's admin (`svcd check` sees it, `svcd register --wait` waits for it):")
+            for step in missing:
+                say(f"         {step.about}: {step.command}")
+            told |= {"asked"}
+        if options.wait_seconds is None:
+            return False
+        if trio.current_time() >= until:
+            raise Fatal(f"the admin has not done all of it in {options.wait_seconds:g} s; nothing is lost")
+        await trio.sleep(_WAIT_AGAIN)
+
+
+async def admission(chain: ChainReader, market: MarketReads, config: DaemonConfig, provider_id: int) -> list[Step]:
+    """What an admin decides about a provider, by the chain."""
+    providers = load("ProviderRegistry")
+    asked = call_data(providers, "provider", abi.uint(provider_id))
+    now = returned_values(providers, "provider", await chain.view(chain.book.provider_registry, asked))
+    slots = sum(config.slots.values())
+    ceiling = -(-slots * _FULL_REPUTATION // max(1, now["reputation"]))
+    admin = "coordinatord market admin"
+    steps = [
+        Step(now["listed"], "setListed", f"{admin} list-provider {provider_id}"),
+        Step(
+            now["ceiling"] >= ceiling,
+            f"setCeiling to {ceiling}, for {slots} slots at reputation {now['reputation']}",
+            f"{admin} ceiling {provider_id} {ceiling}",
+        ),
+    ]
+    known = await market.models()
+    for name in config.slots:
+        if name not in known:
+            steps.append(Step(False, f"setModel for {name}, which the catalogue lacks", "the model must be set first"))
+            continue
+        asked = call_data(providers, "modelAllowed", abi.uint(provider_id), abi.uint(known[name]))
+        allowed = abi.boolean_at(await chain.view(chain.book.provider_registry, asked), 0)
+        command = f"{admin} allow-model {provider_id} {known[name]} yes"
+        steps.append(Step(allowed, f"setModelAllowed for {name}, or setAllowAllModels", command))
+    return steps

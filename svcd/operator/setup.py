@@ -1,0 +1,325 @@
+"""`svcd init`: a configuration for this machine and its market, and the keys that it names. Nothing is overwritten."""
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+import attrs
+import httpx
+import trio
+
+from common.daemon.process import Fatal
+from common.keystores import new_key, write_keystore
+from common.refusal import Refused
+from common.scalars import hex_of
+from common.secp256k1 import Wallet
+from svcd.base.keys import BOX_FILE, PASSWORD_FILE, WALLET_FILE, create_box, store_secret
+from svcd.base.toml import Url
+from svcd.operator.discovery import MarketTold, ModelServer, local_servers, read_market, same_model, servers_at
+
+Say = Callable[[str], None]
+Ask = Callable[[str, str | None, str], str]
+"""A question, the answer that it proposes, and the flag that gives the same."""
+
+_SLOTS: Final = 8
+_SYSTEM_FOLDER: Final = Path("/etc/svcd")
+_SYSTEM_STATE: Final = Path("/var/lib/svcd")
+_NEW, _KEYSTORE = "new", "keystore"
+
+
+@attrs.frozen(slots=True, kw_only=True)
+class SetupOptions:
+    """What the flags say; None is asked for."""
+
+    config: Path
+    coordinator: str | None = None
+    servers: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()  # market's name, or market's=server's
+    price_percent: int | None = None
+    rate_in: int | None = None
+    rate_out: int | None = None
+    wallet: str | None = None  # new, keystore, or the path of a key
+    api: str | None = None
+    slots: int = _SLOTS
+    gateway: str | None = None
+    addresses: Path | None = None
+    rpc_url: str | None = None
+    state_directory: Path | None = None
+    metrics_port: int | None = None
+
+    @property
+    def folder(self) -> Path:
+        return self.config.absolute().parent
+
+    @property
+    def credentials(self) -> Path:
+        return self.folder / "credentials"
+
+
+@attrs.frozen(slots=True)
+class OfferedModel:
+    """A model of the market, and who serves it under what name."""
+
+    name: str
+    model_id: int
+    server: ModelServer
+    served: str
+
+
+def ask_at_terminal(question: str, proposed: str | None, flag: str) -> str:
+    """The proposal where there is no terminal to ask at; Fatal where there is neither."""
+    if not sys.stdin.isatty():
+        if proposed is None:
+            raise Fatal(f"{flag} must be given: there is no terminal to ask at")
+        return proposed
+    while True:
+        try:
+            answer = input(f"{question}{'' if proposed is None else f' [{proposed}]'}: ").strip() or proposed
+        except EOFError:
+            raise Fatal(f"the questions ended before {flag} was answered; nothing was written") from None
+        if answer:
+            return answer
+
+
+def set_up(options: SetupOptions, ask: Ask, say: Say, password: Callable[[], str]) -> None:
+    """`password`: asked for where a keystore is to be made."""
+    if options.config.exists():
+        raise Fatal(f"{options.config} exists already: `--config` names another file, or edit this one")
+    coordinator = _address(options.coordinator or ask("1/5 address of the coordinator", None, "--coordinator"))
+    market = trio.run(_market, coordinator)
+    names = ", ".join(market.models) or "none"
+    say(f"    chain {market.book.chain_id}, token {market.book.token_domain.name}; models: {names}")
+    gateway = options.gateway or market.gateway
+    if gateway is None:
+        gateway = ask("    it names no gateway for payloads; address of one", None, "--gateway")
+    servers = _servers(options, ask, say)
+    offered = _offered(options, market, servers, ask)
+    rates = _rates(options, market, offered, ask, say)
+    wallet = options.wallet or ask(
+        "5/5 wallet: `new` key, new encrypted `keystore`, or the path of a key that you have", _NEW, "--wallet"
+    )
+    options.credentials.mkdir(mode=0o700, parents=True, exist_ok=True)
+    keys = _keys(options, wallet, password, say)
+    addresses = options.addresses or _write_addresses(options.folder / "addresses.json", market, say)
+    text = _toml(
+        options,
+        coordinator=coordinator,
+        gateway=_address(gateway),
+        addresses=addresses.absolute(),
+        keys=keys,
+        offered=offered,
+        rates=rates,
+        windows=market.windows,
+    )
+    _write_new(options.config, text)
+    say(f"wrote {options.config}")
+    _say_what_is_next(options, market, say)
+
+
+async def _market(url: str) -> MarketTold:
+    async with httpx.AsyncClient(timeout=15, trust_env=False) as http:
+        return await read_market(http, url)
+
+
+def _address(text: str) -> str:
+    try:
+        return Url.from_toml(text).rstrip("/")
+    except Refused as wrong:
+        raise Fatal(f"{text!r} {wrong.message}") from None
+
+
+def _servers(options: SetupOptions, ask: Ask, say: Say) -> list[ModelServer]:
+    if options.servers:
+        found = trio.run(servers_at, options.servers)
+        if not found:
+            raise Fatal(f"no list of models at {', '.join(options.servers)}: start the model server, or name another")
+    else:
+        found = trio.run(local_servers)
+        for server in found:
+            say(f"    {server}")
+        named = ask("2/5 address of the model server", " ".join(each.url for each in found) or None, "--server")
+        if set(named.split()) != {each.url for each in found}:
+            return _servers(attrs.evolve(options, servers=tuple(named.split())), ask, say)
+    return found
+
+
+def _offered(options: SetupOptions, market: MarketTold, servers: Sequence[ModelServer], ask: Ask) -> list[OfferedModel]:
+    pairs = [tuple(each.partition("=")[::2]) for each in options.models]
+    if not pairs:
+        alike = {
+            name: each for server in servers for name, each in same_model(market.models, server.served.names).items()
+        }
+        if not alike and len(market.models) == 1:
+            alike = {next(iter(market.models)): servers[0].served.names[0]}
+        proposed = " ".join(f"{name}={served}" for name, served in alike.items()) or None
+        answer = ask("3/5 models to offer, as MARKET=SERVED", proposed, "--model")
+        pairs = [tuple(each.partition("=")[::2]) for each in answer.replace(",", " ").split()]
+    offered = []
+    for name, given in pairs:
+        if name not in market.models:
+            raise Fatal(f"the market has no model {name!r}; it has {', '.join(market.models) or 'none'}")
+        served = given or same_model([name], [each for s in servers for each in s.served.names]).get(name, name)
+        server = next((each for each in servers if each.served.knows(served)), None)
+        if server is None:
+            raise Fatal(f"{name}: no server has {served!r}; there are {'; '.join(map(str, servers))}")
+        offered.append(OfferedModel(name, market.models[name], server, served))
+    return offered
+
+
+Rates = dict[tuple[str, int], tuple[int, int]]
+
+
+def _rates(options: SetupOptions, market: MarketTold, offered: Sequence[OfferedModel], ask: Ask, say: Say) -> Rates:
+    """By model and window: the book's floors; where there is none, the model's lowest in another window."""
+    unit = 10**market.book.payment_token_decimals
+    proposed: Rates = {}
+    for model in offered:
+        elsewhere = [floor for (each, _), floor in market.floors.items() if each == model.model_id]
+        for window in market.windows:
+            floor = market.floors.get((model.model_id, window)) or min(elsewhere, default=None)
+            known = "floor of the book" if floor else "nobody asks yet"
+            rate_in, rate_out = floor or (unit // 10 or 1, unit // 5 or 1)
+            proposed[model.name, window] = options.rate_in or rate_in, options.rate_out or rate_out
+            shown = " / ".join(f"{rate / unit:g}" for rate in proposed[model.name, window])
+            say(f"    {model.name}, window {window} s: {shown} {market.book.token_domain.name} per million ({known})")
+    if options.price_percent is not None:
+        percent = options.price_percent
+    elif options.rate_in is not None and options.rate_out is not None:
+        percent = 100
+    else:
+        percent = _percent(ask("4/5 prices, in percent of these", "100", "--price-percent"))
+    return {
+        pair: (-(-rate_in * percent // 100), max(1, -(-rate_out * percent // 100)))
+        for pair, (rate_in, rate_out) in proposed.items()
+    }
+
+
+def _percent(text: str) -> int:
+    digits = text.removesuffix("%").strip()
+    if not digits.isdecimal() or not 0 < int(digits) <= 10_000:
+        raise Fatal(f"{text!r}: prices must be a percentage of 1 to 10000")
+    return int(digits)
+
+
+def _keys(options: SetupOptions, wallet: str, password: Callable[[], str], say: Say) -> list[str]:
+    """The lines of [keys]. A key that is there is kept."""
+    folder = options.credentials
+    lines = []
+    if wallet in (_NEW, _KEYSTORE):
+        lines.append(f'wallet_credential = "{WALLET_FILE}"')
+        place = folder / WALLET_FILE
+        if wallet == _KEYSTORE:
+            lines.append(f'wallet_password_credential = "{PASSWORD_FILE}"')
+        if place.exists():
+            say(f"kept {place}, which was there")
+        else:
+            secret = new_key()
+            text = hex_of(secret) + "\n" if wallet == _NEW else write_keystore(secret, password())
+            store_secret(place, text)
+            say(f"wrote {place}: wallet {hex_of(Wallet(secret).address)}; back it up")
+    else:
+        place = Path(wallet).absolute()
+        if not place.is_file():
+            raise Fatal(f"{place} is no file: the wallet must be `{_NEW}`, `{_KEYSTORE}` or the path of a key")
+        lines.append(f"wallet_file = {_quoted(place)}")
+    lines.append(f'box_credential = "{BOX_FILE}"')
+    if (folder / BOX_FILE).exists():
+        say(f"kept {folder / BOX_FILE}, which was there")
+    else:
+        say(f"wrote {folder / BOX_FILE}: box key {hex_of(create_box(folder).raw)}")
+    return lines
+
+
+def _write_addresses(path: Path, market: MarketTold, say: Say) -> Path:
+    text = json.dumps(market.book.as_json(), indent=2) + "\n"
+    if not path.exists():
+        _write_new(path, text)
+        say(f"wrote {path}: the coordinator's word; compare it with the address book that the market publishes")
+    return path
+
+
+def _write_new(path: Path, text: str) -> None:
+    with path.open("x", encoding="utf-8") as file:
+        file.write(text)
+
+
+def _toml(
+    options: SetupOptions,
+    *,
+    coordinator: str,
+    gateway: str,
+    addresses: Path,
+    keys: Sequence[str],
+    offered: Sequence[OfferedModel],
+    rates: Rates,
+    windows: Sequence[int],
+) -> str:
+    at_home = options.folder == _SYSTEM_FOLDER
+    state = options.state_directory or (_SYSTEM_STATE if at_home else options.folder / "state")
+    lines = [
+        "# Written by `svcd init`. Every key there is, with its default: config/svcd.toml of the release.",
+        f"state_directory = {_quoted(state.absolute())}",
+        "",
+        "[coordinator]",
+        f"url = {_quoted(coordinator)}",
+        f"addresses_file = {_quoted(addresses)}",
+        *([f"rpc_url = {_quoted(options.rpc_url)}"] if options.rpc_url else []),
+        "",
+        "[gateway]",
+        f"urls = [{_quoted(gateway)}]",
+        "",
+        f"# Files in {options.credentials}, which the unit hands over as credentials.",
+        "[keys]",
+        *keys,
+    ]
+    if options.metrics_port is not None:
+        lines += ["", "[metrics]", f"port = {options.metrics_port}"]
+    for model in offered:
+        lines += ["", *_model(options, model)]
+        for window in windows:
+            rate_in, rate_out = rates[model.name, window]
+            lines += ["", "[[model.ask]]", f"sla_seconds = {window}"]
+            lines += [f'rate_in = "{rate_in}"', f'rate_out = "{rate_out}"']
+        lines += ["", *_backend(options, model)]
+    return "\n".join(lines) + "\n"
+
+
+def _model(options: SetupOptions, model: OfferedModel) -> list[str]:
+    serves = {"embeddings": "embeddings", "images": "image"}.get(_api(options, model), "text")
+    return ["[[model]]", f"name = {_quoted(model.name)}", f'serves = ["{serves}"]', f"slots = {options.slots}"]
+
+
+def _backend(options: SetupOptions, model: OfferedModel) -> list[str]:
+    lines = [
+        "[model.backend]",
+        'kind = "openai"',
+        f'api = "{_api(options, model)}"',
+        f"base_url = {_quoted(model.server.url)}",
+        f"models = {{ {_quoted(model.name)} = {_quoted(model.served)} }}",
+    ]
+    if model.server.metrics is not None:
+        lines += ["", "[model.load]", 'kind = "prometheus"', f"url = {_quoted(model.server.metrics)}"]
+    return lines
+
+
+def _api(options: SetupOptions, model: OfferedModel) -> str:
+    if options.api is not None:
+        return options.api
+    return "embeddings" if "embed" in f"{model.name} {model.served}".lower() else "chat"
+
+
+def _quoted(value: object) -> str:
+    """A TOML string."""
+    return json.dumps(str(value), ensure_ascii=False)
+
+
+def _say_what_is_next(options: SetupOptions, market: MarketTold, say: Say) -> None:
+    flag = "" if options.folder == _SYSTEM_FOLDER else f" --config {options.config}"
+    rpc = "" if options.rpc_url else " --rpc-url URL"
+    say("next:")
+    say(f'  svcd try{flag} {"MODEL"} "hello"    runs a job through the model server and both seals')
+    say(f"  svcd register{flag}{rpc}    needs a little of the native coin of chain {market.book.chain_id}")
+    say(f"  svcd check{flag}    says what is right and what is not")
+    say(f"  svcd run{flag}    or systemctl enable --now svcd")

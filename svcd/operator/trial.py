@@ -1,0 +1,174 @@
+"""`svcd try`: one job through the model server and both seals, as a client's would go, with nothing on the chain."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import attrs
+import httpx
+import trio
+
+from common import quotes
+from common.address_book import AddressBook
+from common.box import SecretKey
+from common.container import Opener, commit
+from common.container import seal as seal_container
+from common.daemon.process import Fatal
+from common.envelope import Envelope, ResultBody
+from common.pricing.assets import Modality
+from common.pricing.units import units_of
+from common.refusal import Refused
+from common.sealed_stream import open_result
+from common.wire.states import JobState
+from svcd.backends.build import open_backend
+from svcd.configuration.config import DaemonConfig, ModelConfig
+from svcd.coordinator.client import read_deployment
+from svcd.coordinator.requests import Requests
+from svcd.errors import Unavailable, WorkFailed
+from svcd.job.held import ClaimedJob, Job, ModelWork, Slots, WorkOutput
+from svcd.payload.gateway import Spool
+from svcd.payload.opening import committed, opened, ordered, sealable
+from svcd.stages.runner import sealed_result
+
+_INPUT_KEYS: Final[Mapping[Modality, str]] = {"image": "prompt", "video": "prompt"}
+_LEAST_WINDOW: Final = 60
+
+
+@attrs.frozen(slots=True)
+class Tried:
+    """`earnings`: what the job would have paid, in base units, by the window that it was ordered for."""
+
+    answer: str
+    units_in: int
+    completion_tok: int
+    seconds: float
+    sealed_bytes: tuple[int, int]  # of the order, and of the result
+    earnings: Mapping[int, int]
+    book: AddressBook
+
+
+async def try_model(config: DaemonConfig, name: str, text: str, units_out: int | None = None) -> Tried:
+    """Fatal where it would have been failed, with the reason that a client would see nothing of."""
+    model = next((each for each in config.models if each.name == name), None)
+    if model is None:
+        raise Fatal(f"{name!r} is not configured; there are {', '.join(config.slots)}")
+    book = config.addresses or await _told_book(config)
+    result_key = SecretKey.generate()
+    modality = next(iter(model.serves)) if len(model.serves) == 1 else "text"
+    model_input: dict[str, object] = {_INPUT_KEYS.get(modality, "input"): text}
+    envelope = Envelope(config.wallet.address, name, model_input, result_key.public)
+    units = units_of(modality, model_input, units_out=units_out)
+    box = config.box or SecretKey.generate()
+    container = seal_container(box.public, book.chain_id, book.job_registry, config.wallet.address, envelope.encode())
+    job = _job(config, container, units.units_in, units.units_out)
+    try:
+        work = await _opened(config, model, job=job, box=box, container=container, book=book)
+        started = trio.current_time()
+        async with open_backend(model.backend, config.private) as backend:
+            output = await backend.run(work)
+        seconds = trio.current_time() - started
+        result = _sealed(job, output, result_key, book)
+    except WorkFailed as failure:
+        raise Fatal(f"{name}: the job would have been failed as {failure}") from None
+    body = ResultBody.parse(open_result(result_key, book.chain_id, book.job_registry, job.job_id, result))
+    charged = min(output.completion_tok, units.units_out)
+    return Tried(
+        answer=readable(body.output),
+        units_in=units.units_in,
+        completion_tok=charged,
+        seconds=seconds,
+        sealed_bytes=(len(container), len(result)),
+        earnings={
+            window: quotes.cap(ask.rate_in, ask.rate_out, units.units_in, charged) for window, ask in model.asks.items()
+        },
+        book=book,
+    )
+
+
+async def _told_book(config: DaemonConfig) -> AddressBook:
+    async with httpx.AsyncClient(timeout=15, trust_env=False) as http:
+        try:
+            return await read_deployment(Requests(http, config.coordinator_url))
+        except (Unavailable, Refused) as wrong:
+            raise Fatal(f"seals are bound to the market's contracts, and nobody tells them: {wrong}") from None
+
+
+def _job(config: DaemonConfig, container: bytes, units_in: int, units_out: int) -> Job:
+    found = commit(container)
+    owner = config.wallet.address
+    return Job(
+        job_id=quotes.job_id(owner, found.c),
+        owner=owner,
+        c=found.c,
+        model_id=0,
+        sla_secs=max(window for model in config.models for window in model.asks),
+        designated=0,
+        rate_in=0,
+        rate_out=0,
+        units_in=units_in,
+        units_out=units_out,
+        expires_at=0,
+        provider_id=0,
+        claimed_at=0,
+        state=JobState.CLAIMED,
+        task_cid="",
+    )
+
+
+async def _opened(
+    config: DaemonConfig, model: ModelConfig, *, job: Job, box: SecretKey, container: bytes, book: AddressBook
+) -> ModelWork:
+    """As `stages/opener.py` does with what a gateway served."""
+    spool = Spool(config.state_directory, max(len(container), config.max_container_bytes))
+    await spool.write(container)
+    committed(spool, job.c)
+    sealed = opened(spool, lambda: Opener.with_secret(box, book.chain_id, book.job_registry, job.owner), job.owner)
+    slot = Slots({model.name: 1}).take_anyway(model.name, job.job_id)
+    if slot is None:
+        raise AssertionError("nothing is held here")
+    window = max(_LEAST_WINDOW, *model.asks)
+    held = ClaimedJob(job, model.name, slot, trio.current_time() + window)
+    what = ordered(held, sealed, model.serves)
+    deadline = held.sla_ends - min(model.margin_seconds, window / 2)
+    return ModelWork(job.job_id, model.name, what.modality, what.input, job.units_in, job.units_out, deadline)
+
+
+def _sealed(job: Job, output: WorkOutput, result_key: SecretKey, book: AddressBook) -> bytes:
+    body = ResultBody(job.job_id, sealable(output.output), output.usage).encode()
+    return sealed_result(result_key.public, book.chain_id, book.job_registry, job.job_id, body)
+
+
+def told_of(tried: Tried) -> str:
+    """What it took, and what it would have earned."""
+    unit, token = 10**tried.book.payment_token_decimals, tried.book.token_domain.name
+    took = f"{tried.units_in} units in, {tried.completion_tok} out, {tried.seconds:.2f} s"
+    lines = [f"took     {took}; sealed order {tried.sealed_bytes[0]} bytes, sealed result {tried.sealed_bytes[1]}"]
+    for window, cost in sorted(tried.earnings.items()):
+        lines.append(f"earns    {cost / unit:.{tried.book.payment_token_decimals}f} {token} at the ask for {window} s")
+    return "\n".join(lines)
+
+
+# What a person reads of an answer.
+
+
+def readable(output: object) -> str:
+    """The text of a chat's or a response's answer; of anything else a short view."""
+    texts = [*_chat(output), *_response(output)]
+    if texts:
+        return "\n".join(texts)
+    shown = str(output)
+    return shown if len(shown) <= 500 else f"{shown[:500]}… ({len(shown)} characters)"
+
+
+def _chat(output: object) -> list[str]:
+    choices = output.get("choices") if isinstance(output, dict) else None
+    messages = [each.get("message") for each in choices or () if isinstance(each, dict)]
+    contents = [message.get("content") for message in messages if isinstance(message, dict)]
+    return [content for content in contents if isinstance(content, str)]
+
+
+def _response(output: object) -> list[str]:
+    items = output.get("output") if isinstance(output, dict) else None
+    found = [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+    parts = [part for item in found for part in item.get("content") or ()]
+    texts = [part.get("text") for part in parts if isinstance(part, dict)]
+    return [text for text in texts if isinstance(text, str)]

@@ -1,0 +1,159 @@
+"""A claim that would cost reputation is not made: /healthz says unhealthy, and all goes on once it is right."""
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from common.box import SecretKey
+from tests.fakes.market import CLAIMED, OPEN, Market
+from tests.fakes.market_answers import error, instead
+from tests.unit.svcd.stages.conftest import Start
+from tests.unit.svcd.stages.running import Backend, Running, count, model_for
+
+pytestmark = pytest.mark.trio
+
+MODEL = model_for("demo/text", {"text"})
+
+
+async def withheld(running: Running, market: Market, reason: str, words: str) -> None:
+    """Nothing is claimed or polled for, and the reason is told."""
+    await running.until(lambda: running.daemon.health.holds is not None)
+    job = market.post()
+    await running.until(lambda: bool(running.daemon.health.holds))
+    polled = len(market.polls)
+    await trio.sleep(60)
+    assert len(market.polls) == polled
+    assert running.entry(job) == ("", None)
+    assert words in (running.daemon.health.problem or "")
+    assert count("svcd_claims_withheld", reason=reason) == 1
+
+
+async def all_is_well(running: Running, market: Market, reason: str) -> None:
+    """The jobs that waited are run."""
+    for job in [job for job, row in market.jobs.items() if row["state"] == OPEN]:
+        assert await running.end_of(job) == ("settled", None)
+    assert running.daemon.health.problem is None
+    assert count("svcd_claims_withheld", reason=reason) == 0
+
+
+async def test_box_key_that_is_not_the_registrys_claims_nothing_until_it_is_published(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    market.registered_box = SecretKey(b"\x66" * 32).public
+    async with start(models=(MODEL,)) as running:
+        await withheld(running, market, "box_key", "`svcd identity` publishes ours")
+        market.registered_box = None
+        await all_is_well(running, market, "box_key")
+
+
+async def test_box_key_that_changes_in_the_registry_while_it_runs_stops_claims(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    async with start(models=(MODEL,)) as running:
+        assert await running.end_of(market.post()) == ("settled", None)
+        market.registered_box = SecretKey(b"\x66" * 32).public
+        await trio.sleep(40)
+        await withheld(running, market, "box_key", "the registry has")
+
+
+@pytest.mark.parametrize("minutes", [-14, 14])
+async def test_clock_that_is_off_by_minutes_is_corrected_by_the_coordinators(
+    minutes: int, autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    market.behind = 60.0 * minutes
+    async with start(models=(MODEL,)) as running:
+        assert running.ground.clock.now() == pytest.approx(market.now() - market.behind, abs=2)
+        assert await running.end_of(market.post(expires_at=str(int(market.now() - market.behind) + 600))) == (
+            "settled",
+            None,
+        )
+        assert running.daemon.health.problem is None
+
+
+async def test_clock_that_is_off_by_more_claims_nothing(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    market.behind = 1200.0
+    async with start(models=(MODEL,)) as running:
+        await withheld(running, market, "clock", "1200 s ahead of the coordinator's, and at most 900 s are corrected")
+        market.behind = 0.0
+        await all_is_well(running, market, "clock")
+
+
+async def test_name_that_the_model_server_does_not_know_stops_its_model_alone(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    backend = Backend(unknown="http://h/v1/models lists no 'lama', but llama")
+    async with start(models=(MODEL,), backend=backend) as running:
+        await withheld(
+            running, market, "model_name", "demo/text: http://h/v1/models lists no 'lama', but llama: set models"
+        )
+        assert not running.daemon.health.withholds("demo/image")
+        backend.unknown = None
+        await all_is_well(running, market, "model_name")
+
+
+async def test_window_that_the_market_does_not_take_is_told_and_others_go_on(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    market.windows = [3600]
+    both = model_for("demo/text", {"text"}, asks={600: MODEL.asks[600], 3600: MODEL.asks[600]})
+    async with start(models=(both,)) as running:
+        unsold, sold = market.post(), market.post(market.container(), sla_secs="3600")
+        assert await running.end_of(sold) == ("settled", None)
+        assert running.entry(unsold) == ("", None)
+        problem = running.daemon.health.problem or ""
+        assert "demo/text: the market takes no window of 600 s; it takes 3600: change sla_seconds" in problem
+        assert count("svcd_claims_withheld", reason="window") == 1
+        market.windows = [600, 3600]
+        await all_is_well(running, market, "window")
+
+
+async def test_daemon_that_polls_already_keeps_another_from_beginning(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    market.rival, market.asks = True, {(1, 600): (100, 200)}
+    async with start(models=(MODEL,)) as running:
+        await withheld(running, market, "other_daemon", "one wallet is one daemon: stop the other")
+        market.rival = False
+        await all_is_well(running, market, "other_daemon")
+
+
+async def test_claim_by_another_hand_stops_claims_and_is_left_to_it(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    async with start(models=(MODEL,)) as running:
+        await trio.sleep(100)
+        others = market.post(sla_secs="3600", model_id="3")
+        market.claim(others)
+        await trio.sleep(40)
+        await withheld(running, market, "other_daemon", f"it claimed {others}")
+        assert running.entry(others) == ("", None)
+        assert market.jobs[others]["state"] == CLAIMED
+        market.end(others, 1)
+        await trio.sleep(700)
+        await all_is_well(running, market, "other_daemon")
+
+
+async def test_job_that_the_other_hand_leaves_is_taken_on_in_the_second_half_of_its_window(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    async with start(models=(MODEL,)) as running:
+        await trio.sleep(100)
+        others = market.post(sla_secs="600")
+        market.claim(others)
+        assert await running.end_of(others) == ("settled", None)
+        assert trio.current_time() > 400
+
+
+async def test_nothing_is_polled_before_it_is_known_that_claims_are_safe(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    market.always["providers"] = instead(error(503, "not_ready", "not_ready"))
+    job = market.post()
+    async with start(models=(MODEL,)) as running:
+        await trio.sleep(60)
+        assert market.polls == []
+        assert running.daemon.health.problem == "no poll was answered lately: none yet"
+        del market.always["providers"]
+        assert await running.end_of(job) == ("settled", None)
