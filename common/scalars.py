@@ -11,6 +11,7 @@ from typing import Final
 
 import pybase64
 
+from common.keccak import keccak256
 from common.refusal import Refused
 
 MAX_SAFE_INTEGER: Final = 2**53 - 1
@@ -121,6 +122,15 @@ def read_base64(value: object, longest: int, param: str) -> bytes:
 def hex_of(raw: bytes) -> str:
     """Lower-case 0x-prefixed hex."""
     return "0x" + raw.hex()
+
+
+def checksummed(address: bytes) -> str:
+    """An address in the mixed case of EIP-55, in which people are shown it: a typing error breaks its checksum."""
+    digits = address.hex()
+    digest = keccak256(digits.encode()).hex()
+    return "0x" + "".join(
+        digit.upper() if int(nibble, 16) > 7 else digit for digit, nibble in zip(digits, digest, strict=False)
+    )
 
 
 def base64_of(raw: bytes) -> str:

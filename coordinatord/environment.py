@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import attrs
-from eth_utils.address import to_checksum_address
 
 from common.address_book import AddressBook
 from common.daemon.process import Fatal, Secret
 from common.refusal import Refused
+from common.scalars import checksummed
 from common.secp256k1 import Wallet
 
 T = TypeVar("T")
@@ -106,10 +106,10 @@ def account(text: str) -> str:
     """An address as people write it; in mixed case its checksum must be right, since a typing error shows in it."""
     if not _ADDRESS.fullmatch(text):
         raise ValueError("must be an address: 0x and 40 hex digits")
-    checksummed = str(to_checksum_address(text))
-    if text not in (checksummed, text.lower()):
+    right = checksummed(bytes.fromhex(text[2:]))
+    if text not in (right, text.lower()):
         raise ValueError("must be an address whose checksum is right, or one in lower case")
-    return checksummed
+    return right
 
 
 def secret(text: str) -> Secret:

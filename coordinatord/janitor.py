@@ -4,7 +4,8 @@ files past their time and uploads that died on the way. README.md, "Growth", has
 A role, so that one process at a time does it. A sweep may be cut anywhere: the next one does the rest.
 """
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Final
 
 import anyio
@@ -13,6 +14,7 @@ import attrs
 import structlog
 
 from coordinatord.base import metrics
+from coordinatord.base.concurrency import unwrap_single_error
 from coordinatord.base.errors import Retryable
 from coordinatord.batches import lines_sql
 from coordinatord.book import candidates_sql, leases_sql
@@ -29,6 +31,8 @@ log = structlog.get_logger(__name__)
 
 INTERVAL: Final = 60.0
 _AT_ONCE: Final = 200
+_ROWS_AT_ONCE: Final = 1_000
+_REMOVALS_AT_ONCE: Final = 4  # each waits for the store, and may hold a connection of the pool meanwhile
 _BATCHES_AT_ONCE: Final = 20
 
 
@@ -57,7 +61,9 @@ class Janitor:
         await sessions.drop_expired(connection)
         await leases_sql.drop_lapsed(connection)
         await candidates_sql.drop_gone(connection)
-        while await results_sql.drop_ended(connection, self.relays_kept_seconds, _AT_ONCE) == _AT_ONCE:
+        while await results_sql.drop_ended(connection, self.relays_kept_seconds, _ROWS_AT_ONCE) == _ROWS_AT_ONCE:
+            pass
+        while await results_sql.drop_carriers(connection, self.relays_kept_seconds, _ROWS_AT_ONCE):
             pass
         while await lines_sql.drop_finished(
             connection, self.retention_seconds, self.failed_batch_seconds, _BATCHES_AT_ONCE
@@ -70,20 +76,27 @@ class Janitor:
         )
         await objects_sql.settle_expired(connection, self.retention_seconds)
         while keys := await objects_sql.lease_expired(connection, _AT_ONCE):
-            for key in keys:
-                await _removing(key, self.containers.remove(key))
+            await _remove_all({key: partial(self.containers.remove, key) for key in keys})
         await files.attach_named(connection, self.retention_seconds)
         while doomed := await files.lease_expired(connection, _AT_ONCE):
-            for file in doomed:
-                await _removing(file.id, self.files.remove(file))
+            await _remove_all({file.id: partial(self.files.remove, file) for file in doomed})
         await objects_sql.drop_empty(connection)
         for kind, size in (await objects_sql.bytes_by_kind(connection)).items():
             metrics.stored_bytes.labels(kind).set(size)
 
 
-async def _removing(what: str, removal: Awaitable[None]) -> None:
+async def _remove_all(removals: Mapping[str, Callable[[], Awaitable[None]]]) -> None:
+    """From the store, several at a time: one after another they would take as long as the way to it, every time."""
+    turns = anyio.CapacityLimiter(_REMOVALS_AT_ONCE)
+    async with unwrap_single_error() as tasks:
+        for what, removal in removals.items():
+            tasks.start_soon(_removing, what, removal, turns)
+
+
+async def _removing(what: str, removal: Callable[[], Awaitable[None]], turns: anyio.CapacityLimiter) -> None:
     try:
-        await removal
+        async with turns:
+            await removal()
     except Retryable as error:
         # Its lease lapses, and a later sweep takes it again.
         log.warning("object not removed", key=what, reason=error.message)

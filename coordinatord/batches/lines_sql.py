@@ -11,6 +11,7 @@ import attrs
 
 from common.wire.states import ENDED_BECAUSE, JobState
 from coordinatord.database.connections import Connection
+from coordinatord.database.removal_sql import remove_due
 from coordinatord.relayer import budgets_sql
 from coordinatord.relayer.budgets_sql import Spending
 from coordinatord.relayer.outbox_sql import Priority
@@ -153,7 +154,7 @@ async def drop_finished(connection: Connection, older_than_seconds: int, failed_
         limit,
     )
     for table, column in (("batch_lines", "batch_id"), ("batch_work", "batch_id"), ("batches", "id")):
-        await connection.execute(f"delete from {table} where {column} = any($1::text[])", dropped)
+        await remove_due(connection, table, f"{column} = any($1::text[])", dropped)
     return len(dropped)
 
 

@@ -11,14 +11,10 @@ from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 import attrs
-from eth_account import Account
-from eth_account.typed_transactions.typed_transaction import TypedTransaction
-from eth_utils.address import to_checksum_address
-from hexbytes import HexBytes
 
 from common.daemon.process import Fatal
 from common.refusal import Refused
-from common.scalars import read_hex_upto
+from common.scalars import checksummed, read_hex_upto
 from common.secp256k1 import Wallet
 from common.transactions import Transaction
 
@@ -51,7 +47,7 @@ class LocalKey:
 
     @classmethod
     def of_wallet(cls, wallet: Wallet) -> "LocalKey":
-        return cls(to_checksum_address(wallet.address), wallet)
+        return cls(checksummed(wallet.address), wallet)
 
     def sign(self, transaction: Transaction) -> bytes:
         return transaction.sign(self.wallet).raw
@@ -117,15 +113,14 @@ def as_json(transaction: Transaction, sender: str) -> dict[str, object]:
         "data": "0x" + transaction.data.hex(),
         "accessList": [],
     }
-    return fields if transaction.to is None else fields | {"to": to_checksum_address(transaction.to)}
+    return fields if transaction.to is None else fields | {"to": checksummed(transaction.to)}
 
 
 def require_signed(raw: bytes, asked: Transaction, address: str, setting: str) -> None:
     """SigningFailed, with the setting's name, unless `raw` is the transaction asked for, field for field, signed by
     `address`."""
     try:
-        signer = to_checksum_address(Account.recover_transaction(raw))
-        signed: Mapping[str, Any] = TypedTransaction.from_bytes(HexBytes(raw)).as_dict()
+        signer, signed = _decoded(raw)
     except Exception as strange:  # a decoder of foreign bytes raises whatever it likes
         raise SigningFailed(
             f"{setting} must answer with a signed transaction of type 2: {type(strange).__name__}"
@@ -148,6 +143,15 @@ def require_signed(raw: bytes, asked: Transaction, address: str, setting: str) -
         raise SigningFailed(f"{setting} signed another transaction than asked: it has an access list")
     if signer != address:
         raise SigningFailed(f"{setting} signed as {signer}, not as {address}")
+
+
+def _decoded(raw: bytes) -> tuple[str, Mapping[str, Any]]:
+    # Imported by the first signature from outside: half of a daemon's start, for few.
+    from eth_account import Account  # noqa: PLC0415
+    from eth_account.typed_transactions.typed_transaction import TypedTransaction  # noqa: PLC0415
+    from hexbytes import HexBytes  # noqa: PLC0415
+
+    return str(Account.recover_transaction(raw)), TypedTransaction.from_bytes(HexBytes(raw)).as_dict()
 
 
 def from_command(command: str, address: str, setting: str = "--signer") -> SigningProgram:

@@ -1,13 +1,9 @@
-"""The node, the contracts behind it, and the relayer's account, looked at as a coordinator will need them."""
+"""The chain as a coordinator will need it: its nodes, the contracts, and the relayer's account."""
 
-import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from typing import Final
-from urllib.parse import urlsplit
 
 import attrs
-import msgspec
 
 from common import abi
 from common.address_book import AddressBook
@@ -15,31 +11,21 @@ from common.daemon.process import Fatal
 from common.domains import Domains
 from common.scalars import hex_of
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.rpc import Quantity, Rpc, View, open_rpc, quantity, read_view
-from coordinatord.chain.rpc_errors import Meaning, RpcError
+from coordinatord.chain.rpc import Rpc, View, open_rpc, read_view
+from coordinatord.chain.rpc_errors import RpcError
+from coordinatord.checkup.nodes import PATIENCE, look_at_nodes
 from coordinatord.checkup.rows import CheckRow, right, told, wrong
 from coordinatord.config import Config
 from coordinatord.dependencies import check_chain
 from coordinatord.relayer.account import RelayerAccount
-from coordinatord.relayer.coalesce import TX_GAS_CAP
 from coordinatord.relayer.fees import latest_block, offer
 from coordinatord.relayer.pending import PendingTxs
 from coordinatord.relayer.role import role_in
 from coordinatord.relayer.settings import RelayerSettings
 from coordinatord.relayer.signers import AccountSigner, open_signer
 
-NODE_REMEDY: Final = "point RPC_URL to a node that answers"
 _DECIMALS: Final = abi.selector("decimals()")
-_LEAST_BLOCK_GAS: Final = 8_000_000  # half of it holds the dearest op alone, and what a transaction of many needs once
-_STALE: Final = 600.0  # seconds: signatures count for as long
-_AHEAD: Final = 15.0  # seconds that a block may be ahead of a clock that is right
-_DEPTH: Final = 128  # blocks whose state every node keeps
 _ETHER: Final = 10**18
-
-
-class _Block(msgspec.Struct):
-    number: Quantity
-    timestamp: Quantity
 
 
 @attrs.frozen(slots=True)
@@ -51,51 +37,25 @@ class ChainLook:
         return self.config.addresses
 
     async def rows(self) -> AsyncIterator[CheckRow]:
-        async with AsyncExitStack() as stack:
-            rpc = await stack.enter_async_context(open_rpc(self.config.rpc_url.reveal(), patience=8))
-            seen = quantity(await rpc.call("eth_chainId"))
-            head = await rpc.call_as(_Block, "eth_getBlockByNumber", "latest", False)
-            host = urlsplit(self.config.rpc_url.reveal()).hostname
-            if seen != self.book.chain_id:
-                detail = f"{host} serves chain {seen}, and the address book is for chain {self.book.chain_id}"
-                yield wrong("node", detail, "point RPC_URL to a node of that chain, or take the right address book")
-                return
-            number = int(head.number, 16)
-            yield right("node", f"{host}: chain {seen}, block {number}")
-            yield _clock(int(head.timestamp, 16))
-            looks = {
+        """Of every node, and of the market by the first that serves this chain."""
+        looks, of_nodes = await look_at_nodes(self.config)
+        for row in of_nodes:
+            yield row
+        serving = next((look for look in looks if look.head is not None), None)
+        if serving is None or serving.head is None:
+            return
+        async with open_rpc(serving.url, patience=PATIENCE) as rpc:
+            market = {
                 "contracts": self._contracts,
                 "deployBlock": self._deploy_block,
-                "state": self._state,
-                "log range": self._log_range,
-                "gas": self._gas,
                 "relayer": self._relayer,
             }
-            for name, look in looks.items():
+            for name, look in market.items():
                 try:
-                    async for row in look(rpc, number):
+                    async for row in look(rpc, serving.head):
                         yield row
                 except (Retryable, RpcError) as error:
                     yield wrong(name, str(error), "the node refuses what a coordinator has to ask: take another")
-            for url in self.config.node_urls[1:]:
-                yield await self._other_node(url, number)
-
-    async def _other_node(self, url: str, head: int) -> CheckRow:
-        """One of RPC_URLS beside the first node."""
-        host, lag = urlsplit(url).hostname, self.config.rpc_lag_blocks
-        remedy = "take another address into RPC_URLS, or leave this one out"
-        try:
-            async with open_rpc(url, patience=8) as rpc:
-                seen = quantity(await rpc.call("eth_chainId"))
-                number = quantity(await rpc.call("eth_blockNumber"))
-        except (Retryable, RpcError) as error:
-            return wrong("node of RPC_URLS", f"{host}: {error}", remedy)
-        if seen != self.book.chain_id:
-            return wrong("node of RPC_URLS", f"{host} serves chain {seen}", remedy)
-        if abs(number - head) > lag:
-            detail = f"{host} is at block {number}, the first node at {head}: more than RPC_LAG_BLOCKS ({lag}) apart"
-            return wrong("node of RPC_URLS", detail, "see which of the two is behind")
-        return right("node of RPC_URLS", f"{host}: chain {seen}, block {number}")
 
     async def _contracts(self, rpc: Rpc, _: int) -> AsyncIterator[CheckRow]:
         remedy = "write the addresses of this market into the address book, as `coordinatord market deploy` does"
@@ -121,17 +81,6 @@ class ChainLook:
             detail = f"block {first} is above the node's head, {head}"
             yield wrong("deployBlock", detail, "take this market's address book, or a node that has caught up")
             return
-        block = await rpc.call("eth_getBlockByNumber", hex(first), False)
-        logs = {**self._registries(), "fromBlock": hex(first), "toBlock": hex(first)}
-        try:
-            await rpc.call("eth_getLogs", logs)
-        except RpcError as error:
-            block = None if error.meaning is not Meaning.RATE_LIMITED else block
-        if block is None:
-            detail = f"the node has no blocks and logs from {first} on"
-            yield wrong("history", detail, "take a node that keeps them: the index is made of them, also anew")
-        else:
-            yield right("history", f"blocks and logs from deployBlock on ({head - first} blocks)")
         try:
             before = first > 0 and await self._deployed(rpc, first - 1)
             there = await self._deployed(rpc, first)
@@ -152,59 +101,6 @@ class ChainLook:
             if await rpc.call("eth_getCode", hex_of(address), hex(block)) not in ("0x", None):
                 return True
         return False
-
-    async def _state(self, rpc: Rpc, head: int) -> AsyncIterator[CheckRow]:
-        """Claims are read at CONFIRMATIONS below the head, and refusals at the block that they were mined in."""
-        needed = self.config.confirmations
-        for depth in sorted({needed, min(_DEPTH, head), min(10 * _DEPTH, head)}, reverse=True):
-            try:
-                await rpc.call("eth_getBalance", hex_of(self.book.job_registry), hex(max(head - depth, 0)))
-            except RpcError as error:
-                if depth <= needed:
-                    detail = f"the node has no state of {depth} blocks ago ({error})"
-                    yield wrong("state", detail, "lower CONFIRMATIONS, or take a node that keeps it")
-                continue
-            yield right("state", f"the node has that of {depth} blocks ago")
-            return
-
-    async def _log_range(self, rpc: Rpc, head: int) -> AsyncIterator[CheckRow]:
-        width = cap = self.config.getlogs_cap
-        while True:
-            asked = {**self._registries(), "fromBlock": hex(max(head - width + 1, 0)), "toBlock": hex(head)}
-            try:
-                await rpc.call("eth_getLogs", asked)
-                break
-            except RpcError as error:
-                if width == 1 or error.meaning is Meaning.RATE_LIMITED:
-                    yield wrong("log range", f"the node answers no eth_getLogs ({error})", "take another node")
-                    return
-            width = max(width // 2, 1)
-        if width == cap:
-            yield right("log range", f"the node takes {cap} blocks at a time")
-        else:
-            detail = f"the node takes {width} blocks at a time: GETLOGS_CAP={width} spares the index finding that out"
-            yield told("log range", detail)
-
-    def _registries(self) -> dict[str, object]:
-        book = self.book
-        return {"address": [hex_of(a) for a in (book.provider_registry, book.job_registry, book.ask_registry)]}
-
-    async def _gas(self, rpc: Rpc, _: int) -> AsyncIterator[CheckRow]:
-        limit = (await latest_block(rpc)).gas_limit
-        if limit < _LEAST_BLOCK_GAS:
-            detail = f"a block holds {limit:,} gas, and transactions may take half of it"
-            yield wrong("gas", detail, f"the chain must allow {_LEAST_BLOCK_GAS:,} for the largest ops to be relayed")
-            return
-        most = min(TX_GAS_CAP, limit // 2, self.config.relay_max_tx_gas)
-        trial = {"from": hex_of(self.book.job_registry), "to": hex_of(self.book.job_registry), "gas": hex(most)}
-        try:
-            await rpc.call("eth_call", {**trial, "data": hex_of(abi.selector("DOMAIN_SEPARATOR()"))}, "latest")
-        except RpcError as error:
-            remedy = "lower RELAY_MAX_TX_GAS, or raise what the node lets a call use (--rpc.gascap)"
-            yield wrong("gas", f"the node tries no transaction of {most:,} gas ({error})", remedy)
-            return
-        why = "EIP-7825, half a block, RELAY_MAX_TX_GAS"
-        yield right("gas", f"a block holds {limit:,}; a transaction takes {most:,} at most ({why})")
 
     async def _relayer(self, rpc: Rpc, _: int) -> AsyncIterator[CheckRow]:
         try:
@@ -240,17 +136,6 @@ class ChainLook:
             yield wrong(
                 "fees", detail, "raise RELAY_MAX_FEE_GWEI, or wait: until then exits wait and the rest is refused"
             )
-
-
-def _clock(block_time: int) -> CheckRow:
-    age = time.time() - block_time
-    if age < -_AHEAD:
-        detail = f"this clock is {-age:.0f} s behind the newest block"
-        return wrong("clock and chain", detail, "set it (timedatectl): what is signed would be refused as StaleOp")
-    if age > _STALE:
-        detail = f"the newest block is {age:.0f} s old"
-        return wrong("clock and chain", detail, "is this clock right, does the chain make blocks, is the node behind?")
-    return right("clock and chain", f"the newest block is {max(age, 0):.0f} s old")
 
 
 def _ether(wei: int) -> str:

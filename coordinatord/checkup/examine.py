@@ -19,7 +19,8 @@ from coordinatord.base.clock import system_clock
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import Http, NoResponse, open_http
 from coordinatord.base.metrics import REGISTRY
-from coordinatord.checkup.chain import NODE_REMEDY, ChainLook
+from coordinatord.checkup.chain import ChainLook
+from coordinatord.checkup.nodes import NODE_REMEDY
 from coordinatord.checkup.rows import CheckPart, CheckRow, right, run_parts, told, wrong
 from coordinatord.config import ADDRESSES, Config, read_config, variables
 from coordinatord.database.connections import open_database, server_facts
@@ -62,7 +63,7 @@ async def examine(environ: Mapping[str, str]) -> list[CheckRow]:
     rows.insert(0, right("settings", f"{given} variables are set, the others have their defaults"))
     parts = [
         CheckPart("database", lambda: _database(config), _DATABASE_REMEDY),
-        CheckPart("node", ChainLook(config).rows, NODE_REMEDY, seconds=45),
+        CheckPart("node", ChainLook(config).rows, NODE_REMEDY, seconds=60),
         CheckPart("pin store", lambda: _pin_store(config), _STORE_REMEDY, _STORE_SECONDS),
         CheckPart("escrow", lambda: _escrow(config), "see OPERATOR_KEY and PEER_URL"),
     ]

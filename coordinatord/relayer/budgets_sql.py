@@ -9,6 +9,7 @@ import attrs
 
 from common.wire.states import JobState
 from coordinatord.database.connections import Connection, PreparedConnection
+from coordinatord.database.removal_sql import remove_due
 
 EARNS_FOR_DAYS: Final = 7  # a settled job counts so long from its claim
 MOST_EARNED: Final = 20_000  # settled jobs of one signer that are counted
@@ -253,4 +254,4 @@ async def unbook(connection: Connection, tx_ids: Sequence[int]) -> None:
 async def drop_old(connection: Connection, relays_kept_seconds: int) -> None:
     """Drop sums that no budget looks at any more, and no reorganisation reaches: a day after the relays they are of."""
     days = max(KEPT_DAYS, relays_kept_seconds // 86_400 + 1)
-    await connection.execute("delete from gas_spent where hour < current_hour() - $1 * 24", days)
+    await remove_due(connection, "gas_spent", "hour < current_hour() - $1 * 24", days)

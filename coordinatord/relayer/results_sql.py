@@ -6,6 +6,7 @@ from typing import Final
 import attrs
 
 from coordinatord.database.connections import Connection
+from coordinatord.database.removal_sql import remove_due
 from coordinatord.relayer import budgets_sql
 from coordinatord.relayer.outbox_sql import MAX_REQUEUES, RelayKind
 
@@ -249,8 +250,8 @@ async def remember_ending(connection: Connection, job_id: bytes, tx_hash: bytes)
 
 async def drop_endings(connection: Connection, older_than_seconds: int) -> None:
     """Drop what the chain can tell again."""
-    await connection.execute(
-        "delete from job_ends where kept_at < clock_timestamp() - $1 * interval '1 second'", older_than_seconds
+    await remove_due(
+        connection, "job_ends", "kept_at < clock_timestamp() - $1 * interval '1 second'", older_than_seconds
     )
 
 
@@ -258,10 +259,7 @@ async def drop_endings(connection: Connection, older_than_seconds: int) -> None:
 
 
 async def drop_ended(connection: Connection, older_than_seconds: int, limit: int) -> int:
-    """Drop relays, and then transactions that carry none any more; returns how many relays went.
-
-    Which transaction ended a job stays known.
-    """
+    """Drop relays; returns how many went. Which transaction ended a job stays known."""
     await connection.execute(
         "insert into job_ends (job_id, tx_hash) select r.subject, t.mined_hash from relays r"
         " join relay_txs t on t.id = r.tx_id where r.id in (select id from relays where ended_at < clock_timestamp()"
@@ -276,16 +274,22 @@ async def drop_ended(connection: Connection, older_than_seconds: int, limit: int
         older_than_seconds,
         limit,
     )
-    # The newest transaction of an account stays whatever its age: it says which nonce comes next.
-    await connection.execute(
-        "with done as (select t.id from relay_txs t where (t.block_number is not null or t.lost)"
-        " and t.created_at < clock_timestamp() - $1 * interval '1 second'"
-        " and not exists (select 1 from relays r where r.tx_id = t.id)"
+    return len(dropped)
+
+
+async def drop_carriers(connection: Connection, older_than_seconds: int, limit: int) -> int:
+    """Drop those of the `limit` oldest transactions that carry no relay any more; returns how many went. They become
+    due in their order, so that no look goes past the first ones that are not."""
+    dropped = await connection.fetch(
+        "with oldest as (select id, chain_id, account, nonce from (select * from relay_txs order by id limit $2) t"
+        " where (t.block_number is not null or t.lost)"
+        " and t.created_at < clock_timestamp() - $1 * interval '1 second'),"
+        " done as (select t.id from oldest t where not exists (select 1 from relays r where r.tx_id = t.id)"
+        # The newest transaction of an account stays whatever its age: it says which nonce comes next.
         " and t.nonce < (select max(u.nonce) from relay_txs u"
-        "  where u.chain_id = t.chain_id and u.account = t.account)"
-        " order by t.id limit $2),"
+        "  where u.chain_id = t.chain_id and u.account = t.account)),"
         " versions as (delete from relay_tx_versions where tx_id in (select id from done))"
-        " delete from relay_txs where id in (select id from done)",
+        " delete from relay_txs where id in (select id from done) returning id",
         older_than_seconds,
         limit,
     )

@@ -8,6 +8,7 @@ import attrs
 from common.wire import limits
 from coordinatord.base.errors import SessionRow
 from coordinatord.database.connections import Connection, PreparedConnection
+from coordinatord.database.removal_sql import remove_due
 
 NONCE_LIFE: Final = timedelta(seconds=limits.NONCE_LIFE)
 SESSION_LIFE: Final = timedelta(seconds=limits.SESSION_LIFE)
@@ -111,8 +112,8 @@ async def read_taken_back(line: PreparedConnection) -> int:
 
 
 async def drop_expired(connection: Connection) -> None:
-    await connection.execute("delete from nonces where expires_at <= clock_timestamp()")
-    await connection.execute("delete from sessions where expires_at <= clock_timestamp()")
+    for table in ("nonces", "sessions"):
+        await remove_due(connection, table, "expires_at <= clock_timestamp()")
 
 
 async def _lock(connection: Connection, address: bytes) -> None:

@@ -23,7 +23,7 @@ FRAGMENT_LINES: Final = 60
 # The files that the specification's own capabilities may have, and beside them those of each capability added since.
 FILES: Final = 290
 ADDED: Final[dict[str, int]] = {
-    "what operators look at: the check, the relayer's role, kinds of pin stores": 7,
+    "what operators look at: the check, each node in it, the relayer's role, kinds of pin stores": 8,
     "several nodes: which is asked, one for a decision, what two tell alike": 4,
     "reads by standbys": 1,
     "the relayer's signers, their keystores and settings": 4,
@@ -36,6 +36,7 @@ ADDED: Final[dict[str, int]] = {
     "a buyer's day: answers as text and files, wallets of every kind, profiles, balance": 8,
     # stages/guard, backends/servers, operator/discovery, setup, register, trial, earnings
     "a provider's first hour, and what it earns": 7,
+    "removal of whatever has piled up": 1,
 }
 
 

@@ -12,10 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+import asyncpg
 import attrs
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
+from coordinatord.database.migrate import migrate
 from devnet import accounts
 from devnet.accounts import Cast
 from devnet.anvil import Anvil, running_anvil
@@ -78,9 +80,17 @@ def market(services: Services, shared_anvil: Anvil, cast: Cast) -> DevnetMarket:
 
 @pytest.fixture(scope="session")
 def database_template(services: Services, postgres: Postgres) -> str:
-    """The name of the database that each test's own is a copy of."""
+    """The name of the database that each test's own is a copy of: migrated once, as migrating each would take most of
+    the time of many tests."""
     services.portal.call(postgres.execute, "create database for_tests")
+    services.portal.call(_migrated, postgres.url("for_tests"))
     return "for_tests"
+
+
+async def _migrated(url: str) -> None:
+    connection = await asyncpg.connect(url)
+    await migrate(connection)
+    await connection.close()
 
 
 @pytest.fixture

@@ -48,6 +48,12 @@ class Machine:
 
 
 @pytest.fixture
+def database_template() -> str:
+    """The page begins with an empty database."""
+    return "template1"
+
+
+@pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     """A root without anything in it but the folders of every Linux."""
     folder = Path(tempfile.mkdtemp(prefix="machine-"))

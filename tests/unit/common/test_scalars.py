@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from common.refusal import Refused
 from common.scalars import (
     base64_of,
+    checksummed,
     hex_of,
     read_bare_hex,
     read_base64,
@@ -73,3 +74,18 @@ def test_no_two_base64_texts_are_read_as_the_same_bytes(text):
     except Refused:
         return
     assert base64_of(value) == text
+
+
+@pytest.mark.parametrize(
+    "written",  # the examples of EIP-55
+    [
+        "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed",
+        "0xfB6916095ca1df60bB79Ce92cE3Ea74c37c5d359",
+        "0xdbF03B407c01E7cD3CBea99509d93f8DDDC8C6FB",
+        "0xD1220A0cf47c7B9Be7A2E6BA89F429762e7b9aDb",
+        "0x52908400098527886E0F7030069857D2E4169EE7",
+        "0xde709f2102306220921060314715629080e2fb77",
+    ],
+)
+def test_addresses_are_written_with_the_checksum_of_eip_55(written: str) -> None:
+    assert checksummed(bytes.fromhex(written[2:])) == written

@@ -1,6 +1,8 @@
 """A node's trouble at the start: what is waited for, and what ends the boot."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -48,3 +50,11 @@ async def test_one_of_two_nodes_that_is_away_at_the_start_is_left_for_later_and_
         await check_nodes(Nodes([Node("a", away), Node("b", away)]), BOOK, Domains.of(BOOK))
     with pytest.raises(Fatal, match=r"^node b: chainId: the address book is for chain 1, the RPC endpoint serves 7"):
         await check_nodes(Nodes([Node("a", away), Node("b", other_chain)]), BOOK, Domains.of(BOOK))
+
+
+def test_a_daemon_starts_without_the_libraries_that_decode_foreign_transactions_and_keystores() -> None:
+    """They are half of its start, and tens of megabytes of the months after."""
+    program = "import sys, coordinatord.cli; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert "asyncpg" in loaded
+    assert {"eth_account", "eth_abi", "eth_utils", "py_ecc", "pydantic", "web3"} & set(loaded) == set()

@@ -10,7 +10,8 @@ async def begin_index(connection: Connection) -> None:
 async def add_models(connection: Connection, models: int, *, first: int = 1) -> None:
     await connection.execute(
         "insert into models (model_id, name, enabled, owned_by, params_schema)"
-        " select n, 'model ' || n, true, 'us', '{}' from generate_series($2::bigint, $2::bigint - 1 + $1::bigint) as n",
+        " select n, 'model ' || n, true, 'us', '{}' from generate_series($2::bigint, $2::bigint - 1 + $1::bigint) as n"
+        " on conflict do nothing",
         models,
         first,
     )
@@ -21,7 +22,7 @@ async def add_providers(connection: Connection, providers: int) -> None:
     await connection.execute(
         "insert into providers (provider_id, operator, box_key, listed, allow_all_models, reputation, requested,"
         " ceiling) select n, sha256(n::text::bytea), '\\x02', true, true, 1000, 1000000, 1000000"
-        " from generate_series(1, $1::bigint) as n",
+        " from generate_series(1, $1::bigint) as n on conflict do nothing",
         providers,
     )
 
@@ -45,19 +46,21 @@ def owner_of(n: int) -> bytes:
     return n.to_bytes(20)
 
 
-async def add_history(connection: Connection, jobs: int, *, models: int, providers: int) -> None:
+async def add_history(
+    connection: Connection, jobs: int, *, models: int, providers: int, owner: bytes = owner_of(0)
+) -> None:
     """What a market leaves behind: of ten jobs seven settled, two ended otherwise and one that nobody claimed expired.
 
-    Ten a block, of all models and providers alike, half of them of owner 0. In bulk, as a first backfill writes them:
+    Ten a block, of all models and providers alike, half of them of one owner. In bulk, as a first backfill writes them:
     the indexes come last.
     """
-    await connection.execute("select drop_job_indexes()")
+    await connection.execute("select drop_job_indexes(), drop_owner_indexes()")
     await connection.execute(
         "insert into jobs (job_id, owner, c, model_id, sla_secs, rate_in, rate_out, units_in, units_out, designated,"
         " expires_at, cap, fee_bps, gas_fee, task_cid, pay_sig, posted_block, posted_log, ordinal, state,"
         " ended_because, provider_id, claimed_at, completion_tok, cost, result_cid)"
         " select sha256(n::text::bytea),"
-        " decode(lpad(to_hex(case when n % 2 = 0 then 0 else hashint8(n) & 1023 end), 40, '0'), 'hex'),"
+        " case when n % 2 = 0 then $4::bytea else decode(lpad(to_hex(hashint8(n) & 1023), 40, '0'), 'hex') end,"
         " sha256(n::text::bytea), 1 + (hashint8(n + 1) & 65535) % $2::bigint, 3600, 1000000 + n % 1000, 2000000,"
         " 1000, 1000, 0, n / 10, 3000, 250, 2000,"
         " 'bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy', decode(repeat('02', 65), 'hex'),"
@@ -70,5 +73,6 @@ async def add_history(connection: Connection, jobs: int, *, models: int, provide
         jobs,
         models,
         providers,
+        owner,
     )
-    await connection.execute("select build_job_indexes()")
+    await connection.execute("select build_job_indexes(), build_owner_indexes()")

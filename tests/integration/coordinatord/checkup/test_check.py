@@ -4,7 +4,8 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import ExitStack
 
 import anyio
 import httpx
@@ -23,7 +24,17 @@ from devnet.market import DevnetMarket, at, connected
 from devnet.ports import pick_free
 from devnet.world import World
 from tests.fakes.kubo import KuboNode, running_kubo
-from tests.faults.rpc_proxy import ErrorAnswer, RefuseWideRanges, Rewrite, RpcProxy, rpc_proxy
+from tests.faults.rpc_proxy import (
+    ANY,
+    ErrorAnswer,
+    Fault,
+    HttpStatus,
+    RefuseWideRanges,
+    Rewrite,
+    RpcProxy,
+    older_head,
+    rpc_proxy,
+)
 from tests.integration.conftest import Services
 from tests.integration.coordinatord.scene.stage import environment
 
@@ -252,11 +263,53 @@ async def test_node_that_is_too_small_says_with_which_setting_to_live_with_it(
         assert wrongs(await looked(well, RPC_URL=proxy.url)) & {"gas", "node"}
 
 
+async def test_every_further_node_is_asked_what_the_first_is_and_has_a_row_of_its_own(
+    well: dict[str, str], proxy: RpcProxy
+) -> None:
+    rows = await looked(well, RPC_URLS=proxy.url)
+    assert {name: row.right for name, row in rows.items()} == WELL | {"node 2": True}
+    first = (rows[name].detail for name in ("history", "state", "log range", "gas"))
+    assert all(detail in rows["node 2"].detail for detail in first)
+    assert rows["node 2"].detail.startswith(proxy.url.removeprefix("http://"))
+
+
+@pytest.mark.parametrize(
+    ("faults", "says"),
+    [
+        ([Rewrite("eth_chainId", lambda _, __: "0x1")], "serves chain 1"),
+        ([ErrorAnswer("eth_getLogs", -32000, "logs are pruned")], "history: the node has no blocks and logs"),
+        ([ErrorAnswer("eth_getLogs", -32000, "no logs here")], "log range: the node answers no eth_getLogs"),
+        ([ErrorAnswer("eth_getBalance", -32000, "missing trie node")], "state: the node has no state"),
+        ([ErrorAnswer("eth_call", -32000, "gas limit is too high")], "gas: the node tries no transaction of"),
+        ([HttpStatus(ANY, 503)], "503"),
+        (older_head(50), "more than RPC_LAG_BLOCKS (5) apart"),
+    ],
+)
+async def test_further_node_that_is_away_behind_or_too_small_is_the_only_wrong_row(
+    well: dict[str, str], proxy: RpcProxy, faults: Sequence[Fault], says: str
+) -> None:
+    with ExitStack() as stack:
+        for fault in faults:
+            stack.enter_context(proxy.fault(fault))
+        rows = await looked(well, RPC_URLS=f"{proxy.url}/?key=KEYOFTHENODE")
+    assert wrongs(rows) == {"node 2"}
+    assert says in rows["node 2"].detail
+    assert "RPC_URLS" in rows["node 2"].remedy
+    assert "KEYOFTHENODE" not in rows["node 2"].text
+
+
+async def test_market_is_looked_at_by_the_next_node_when_the_first_is_away(well: dict[str, str]) -> None:
+    rows = await looked(well, RPC_URL="http://127.0.0.1:1", RPC_URLS=well["RPC_URL"])
+    assert wrongs(rows) == {"node"}
+    assert rows["node 2"].right is True
+    assert all(rows[name].right for name in ("contracts", "token decimals", "deployBlock", "relayer role"))
+
+
 async def test_clock_that_is_wrong_is_seen_against_the_chain(
     well: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = time.time
-    monkeypatch.setattr("coordinatord.checkup.chain.time.time", lambda: now() - 3600)
+    monkeypatch.setattr("coordinatord.checkup.nodes.time.time", lambda: now() - 3600)
     assert "clock and chain" in wrongs(await looked(well))
 
 

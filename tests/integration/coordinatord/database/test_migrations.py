@@ -21,6 +21,12 @@ _OLD_JOB = (
 )
 
 
+@pytest.fixture
+def database_template() -> str:
+    """Tests begin with an empty database."""
+    return "template1"
+
+
 async def test_role_that_owns_its_database_and_nothing_more_migrates_it(postgres: Postgres) -> None:
     """As config/postgresql/README.md makes it."""
     name = f"owner_{secrets.token_hex(4)}"

@@ -38,6 +38,12 @@ THERE_AND_BACK = os.environ.get("ROTATION_CHECK") == "1"
 
 
 @pytest.fixture
+def database_template() -> str:
+    """Coordinators begin with an empty database: tables belong to who makes them."""
+    return "template1"
+
+
+@pytest.fixture
 def deployed(
     world: World,
     database_url: str,

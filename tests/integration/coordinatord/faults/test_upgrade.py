@@ -1,7 +1,7 @@
 """An upgrade and a rollback, by real processes over one database: a release that is older than the database runs on it
 when each newer migration lets it, and names the release that it needs when one does not."""
 
-import os
+import re
 import subprocess
 import tomllib
 from collections.abc import Callable, Sequence
@@ -27,6 +27,8 @@ from tests.integration.coordinatord.scene.stage import environment
 pytestmark = pytest.mark.anyio
 
 ROOT = Path(__file__).parents[4]
+PAGE = ROOT / "coordinatord" / "UPGRADING.md"
+NO_HISTORY = "the code of release {version} is not in this checkout (a shallow clone, or a copy without its history)"
 At = Callable[[DevnetWallet, httpx.AsyncClient], Party]
 
 
@@ -100,24 +102,38 @@ async def test_after_an_upgrade_that_is_not_additive_this_release_ends_and_names
     assert "UPGRADING.md" in told
 
 
-def last_release() -> str | None:
-    """The newest tag of a release, or the commit that RELEASE_COMMIT names; none in a checkout without history."""
-    if given := os.environ.get("RELEASE_COMMIT"):
-        return given
-    command = ("git", "describe", "--tags", "--abbrev=0", "--match", "v[0-9]*")
-    described = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    return described.stdout.strip() or None
+def last_release() -> tuple[str, str]:
+    """Version and commit of the newest release that the page on upgrades lists."""
+    listed = re.findall(r"^\| ([\d.]+) \|.*\| `([0-9a-f]{40})` \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    version, commit = listed[-1]
+    return version, commit
+
+
+def has_commit(commit: str) -> bool:
+    """Not so in a shallow clone, nor in a copy without history."""
+    asked = ("git", "cat-file", "-e", f"{commit}^{{commit}}")
+    return subprocess.run(asked, cwd=ROOT, capture_output=True, check=False).returncode == 0
+
+
+def test_the_last_release_that_the_page_lists_is_one_of_this_history() -> None:
+    version, commit = last_release()
+    if not has_commit(commit):
+        pytest.skip(NO_HISTORY.format(version=version))
+    asked = ("git", "merge-base", "--is-ancestor", commit, "HEAD")
+    assert subprocess.run(asked, cwd=ROOT, capture_output=True, check=False).returncode == 0
+    told = subprocess.run(("git", "show", f"{commit}:pyproject.toml"), cwd=ROOT, capture_output=True, check=True)
+    assert tomllib.loads(told.stdout.decode())["project"]["version"] == version
 
 
 async def test_the_last_release_starts_on_the_database_that_this_tree_migrated(
     *, world: World, database_url: str, book: AddressBook, party_at: At, tmp_path: Path
 ) -> None:
-    release = last_release()
-    if release is None:
-        pytest.skip("no release is tagged in this checkout's history; RELEASE_COMMIT names a commit to go back to")
+    version, commit = last_release()
+    if not has_commit(commit):
+        pytest.skip(NO_HISTORY.format(version=version))
     given = environment(world, database_url)
     before, _ = await sell(given, world, party_at)
-    await unpack(release, tmp_path)
+    await unpack(commit, tmp_path)
     old = given | {"PYTHONPATH": str(tmp_path)}
     after, listed = await sell(old, world, party_at, ("last_release",))
     assert {before, after} <= set(listed)

@@ -14,7 +14,9 @@ MIGRATIONS = _migrations()
 TABLE = [
     (release, int(first), int(last), least)
     for release, first, last, least in re.findall(
-        r"^\| (\d+\.\d+\.\d+) \| (\d{4}) to (\d{4}) \| (\d+\.\d+\.\d+) \|$", PAGE.read_text(), re.MULTILINE
+        r"^\| (\d+\.\d+\.\d+) \| (\d{4}) to (\d{4}) \| (\d+\.\d+\.\d+) \| `[0-9a-f]{40}` \|$",
+        PAGE.read_text(),
+        re.MULTILINE,
     )
 ]
 BREAKING = re.compile(
