@@ -2,6 +2,7 @@
 break a promise each."""
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -107,6 +108,8 @@ async def test_client_that_never_came_to_the_twist_is_not_right_for_refusing() -
 
 
 async def test_program_hears_of_no_market_but_the_one_that_it_is_tried_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("SVC_")]:
+        monkeypatch.delenv(name)
     for name in ("SVC_RPC_URL", "SVC_PROFILE", "SVC_ADDRESSES", "SVC_WALLET_KEY", "SVC_BOX_KEY"):
         monkeypatch.setenv(name, "the caller's")
     show = "import os; print(*(f'{name}={os.environ[name]}' for name in sorted(os.environ) if name[:4] == 'SVC_'))"
