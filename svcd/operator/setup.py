@@ -98,7 +98,7 @@ def set_up(options: SetupOptions, ask: Ask, say: Say, password: Callable[[], str
     offered = _offered(options, market, servers, ask)
     rates = _rates(options, market, offered, ask, say)
     wallet = options.wallet or ask(
-        "5/5 wallet: `new` key, new encrypted `keystore`, or the path of a key that you have", _NEW, "--wallet"
+        "5/5 wallet, a `new` key, a new encrypted `keystore`, or the path of a key that you have", _NEW, "--wallet"
     )
     options.credentials.mkdir(mode=0o700, parents=True, exist_ok=True)
     keys = _keys(options, wallet, password, say)
