@@ -271,22 +271,20 @@ def as_csv(told: Earnings) -> str:
 
 
 def as_table(told: Earnings) -> str:
-    unit = 10**told.book.payment_token_decimals
     total = Row()
     lines: list[tuple[str, ...]] = [("day", "model", "settled", "earned", "fees", "refunded", "failed", "reclaimed")]
     for (day, model), row in [*told.rows.items(), (("", "in all"), total)]:
         if row is not total:
             total.add(row)
-        money = [f"{each / unit:.6g}" for each in (row.earned, row.fees, row.refunded)]
+        money = [_money(told.book, each) for each in (row.earned, row.fees, row.refunded)]
         lines.append((day, model, str(row.settled), *money, str(row.failed), str(row.reclaimed)))
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     text = [
         "  ".join(_aligned(cell, width, n) for n, (cell, width) in enumerate(zip(line, widths, strict=True))).rstrip()
         for line in lines
     ]
-    text.append(
-        f"amounts in {told.book.token_domain.name}; fees are the market's, of which {total.gas_fees / unit:.6g} for gas"
-    )
+    gas = _money(told.book, total.gas_fees)
+    text.append(f"amounts in {told.book.token_domain.name}; fees are the market's, of which {gas} for gas")
     for (day, model), reasons in sorted(told.reasons.items()):
         why = ", ".join(f"{count} × {reason}" for reason, count in sorted(reasons.items()))
         text.append(f"{day} {model}: not settled for {why}")
@@ -296,6 +294,12 @@ def as_table(told: Earnings) -> str:
         changes = ", ".join(f"{day} {change:+d}" for day, change in sorted(told.reputation.items())) or "no change"
         text.append(f"reputation {told.now} ({changes})")
     return "\n".join(text)
+
+
+def _money(book: AddressBook, amount: int) -> str:
+    """In tokens, to the last unit."""
+    whole, rest = divmod(amount, 10**book.payment_token_decimals)
+    return f"{whole}.{rest:0{book.payment_token_decimals}d}".rstrip("0").rstrip(".")
 
 
 def _aligned(cell: str, width: int, column: int) -> str:

@@ -162,9 +162,9 @@ async def _mined(chain: ChainReader, tx_hash: str) -> None:
 
 
 def _coins(wei: int) -> str:
-    """In whole coins; those of every EVM chain have 18 decimals."""
-    whole, rest = divmod(wei, 10**18)
-    return f"{whole}.{rest:018d}".rstrip("0").rstrip(".")
+    """In coins, of 18 decimals as on every EVM chain; rounded up to the millionth."""
+    whole, rest = divmod(-(-wei // 10**12), 10**6)
+    return f"{whole}.{rest:06d}"
 
 
 # After the transaction: the box key, and what is the admin's.

@@ -98,7 +98,7 @@ def set_up(options: SetupOptions, ask: Ask, say: Say, password: Callable[[], str
     offered = _offered(options, market, servers, ask)
     rates = _rates(options, market, offered, ask, say)
     wallet = options.wallet or ask(
-        "5/5 wallet: `new` key, new encrypted `keystore`, or the path of a key that you have", _NEW, "--wallet"
+        "5/5 wallet, a `new` key, a new encrypted `keystore`, or the path of a key that you have", _NEW, "--wallet"
     )
     options.credentials.mkdir(mode=0o700, parents=True, exist_ok=True)
     keys = _keys(options, wallet, password, say)
@@ -115,7 +115,7 @@ def set_up(options: SetupOptions, ask: Ask, say: Say, password: Callable[[], str
     )
     _write_new(options.config, text)
     say(f"wrote {options.config}")
-    _say_what_is_next(options, market, say)
+    _say_what_is_next(options, market, offered, say)
 
 
 async def _market(url: str) -> MarketTold:
@@ -211,6 +211,7 @@ def _keys(options: SetupOptions, wallet: str, password: Callable[[], str], say: 
         lines.append(f'wallet_credential = "{WALLET_FILE}"')
         place = folder / WALLET_FILE
         if wallet == _KEYSTORE:
+            say(f"put its password into {folder / PASSWORD_FILE}, which nobody else may read (chmod 600)")
             lines.append(f'wallet_password_credential = "{PASSWORD_FILE}"')
         if place.exists():
             say(f"kept {place}, which was there")
@@ -315,11 +316,11 @@ def _quoted(value: object) -> str:
     return json.dumps(str(value), ensure_ascii=False)
 
 
-def _say_what_is_next(options: SetupOptions, market: MarketTold, say: Say) -> None:
+def _say_what_is_next(options: SetupOptions, market: MarketTold, offered: Sequence[OfferedModel], say: Say) -> None:
     flag = "" if options.folder == _SYSTEM_FOLDER else f" --config {options.config}"
     rpc = "" if options.rpc_url else " --rpc-url URL"
     say("next:")
-    say(f'  svcd try{flag} {"MODEL"} "hello"    runs a job through the model server and both seals')
+    say(f'  svcd try{flag} {offered[0].name} "hello"    runs a job through the model server and both seals')
     say(f"  svcd register{flag}{rpc}    needs a little of the native coin of chain {market.book.chain_id}")
     say(f"  svcd check{flag}    says what is right and what is not")
     say(f"  svcd run{flag}    or systemctl enable --now svcd")

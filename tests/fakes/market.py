@@ -74,6 +74,8 @@ class Market:
     content: dict[str, bytes] = attrs.field(factory=dict)
     results: dict[str, bytes] = attrs.field(factory=dict)  # by job
     asks: dict[tuple[int, int], tuple[int, int]] = attrs.field(factory=dict)
+    floors: dict[tuple[int, int], tuple[int, int]] = attrs.field(factory=dict)
+    gateway: str | None = GATEWAY
     snapshots: list[int] = attrs.field(factory=list)
     requested: list[int] = attrs.field(factory=list)
     identities: list[tuple[bytes, bytes]] = attrs.field(factory=list)
@@ -171,7 +173,10 @@ class Market:
         if path == "/evm/ops":
             return str(json.loads(request.content)["op"])
         if path == "/evm/jobs":
-            return "poll" if "free" in request.url.params else "claimed"
+            listed = "claimed" if request.url.params.get("state") == "Claimed" else "ended"
+            return "poll" if "free" in request.url.params else listed
+        if path == "/evm/asks/floors":
+            return "floors"
         if path.startswith("/evm/jobs/"):
             return "job"
         if path.startswith("/ipfs/"):
@@ -211,7 +216,8 @@ class Market:
                 "fee_bps": 250,
                 "gas_fee": "2000",
             }
-            | ({"windows": self.windows} if self.windows is not None else {}),
+            | ({"windows": self.windows} if self.windows is not None else {})
+            | ({"gateway_url": self.gateway} if self.gateway is not None else {}),
         )
 
     def _market(self, request: httpx.Request) -> httpx.Response:
@@ -294,6 +300,20 @@ class Market:
         first = request.url.params.get("offset", "0") == "0"
         rows = [row for row in self.jobs.values() if row["state"] == CLAIMED] if first else []
         return answer(200, {"jobs": rows, "as_of_block": "1"})
+
+    def _ended(self, request: httpx.Request) -> httpx.Response:
+        first = request.url.params.get("offset", "0") == "0"
+        state = {"Settled": SETTLED, "Cancelled": CANCELLED}[request.url.params["state"]]
+        rows = [row for row in self.jobs.values() if row["state"] == state] if first else []
+        return answer(200, {"jobs": rows, "as_of_block": "1"})
+
+    def _floors(self, request: httpx.Request) -> httpx.Response:
+        first = request.url.params.get("offset", "0") == "0"
+        rows = [
+            {"model_id": str(m), "sla": str(s), "rate_in": str(i), "rate_out": str(o)}
+            for (m, s), (i, o) in self.floors.items()
+        ]
+        return answer(200, {"floors": rows if first else [], "as_of_block": "1"})
 
     def _job(self, request: httpx.Request) -> httpx.Response:
         row = self.jobs.get(request.url.path.removeprefix("/evm/jobs/"))

@@ -185,8 +185,9 @@ def test_provider_is_installed_from_its_page_and_starts(machine: Machine) -> Non
     program(machine, "svcd", PROVIDER, "Install")
     machine.follow(PROVIDER, "Install", skip=1)
     machine.follow(PROVIDER, "Keys")
-    assert "state_directory" in (machine.root / "etc/svcd/svcd.toml").read_text(encoding="utf-8")
-    modes = {"etc/svcd": "755", "etc/svcd/svcd.toml": "644", "etc/svcd/credentials": "700"}
+    assert "state_directory" in (machine.root / "etc/svcd/svcd.toml.example").read_text(encoding="utf-8")
+    assert not (machine.root / "etc/svcd/svcd.toml").exists()  # `svcd init` writes it, and overwrites nothing
+    modes = {"etc/svcd": "755", "etc/svcd/svcd.toml.example": "644", "etc/svcd/credentials": "700"}
     modes |= {f"etc/svcd/credentials/{name}.key": "600" for name in ("wallet", "box")}
     assert {path: machine.mode(path) for path in modes} == modes
     text = PROVIDER_SETTINGS.format(root=machine.root, port=pick_free())

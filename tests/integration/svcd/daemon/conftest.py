@@ -32,9 +32,9 @@ async def scene(
 ) -> AsyncIterator[Scene]:
     directory = tmp_path_factory.mktemp("provider")
     hosting = {"ESCROW_MODE": "static", "OPERATOR_KEY": world.cast.operator.private_key}
-    async with _staged(world, database_url, book, directory, **hosting) as (staged, http):
+    async with staged(world, database_url, book, directory, **hosting) as (scene, http):
         escrow = bytes.fromhex((await http.get("/key")).json()["escrow_public_key"])
-        yield attrs.evolve(staged, escrow=escrow)
+        yield attrs.evolve(scene, escrow=escrow)
 
 
 @pytest.fixture
@@ -43,12 +43,12 @@ async def sparse_scene(
 ) -> AsyncIterator[Scene]:
     """A coordinator that hosts no escrow and takes no large files."""
     directory = tmp_path_factory.mktemp("provider")
-    async with _staged(world, database_url, book, directory, MAX_BLOB_BYTES=10_000_000) as (staged, _):
-        yield staged
+    async with staged(world, database_url, book, directory, MAX_BLOB_BYTES=10_000_000) as (scene, _):
+        yield scene
 
 
 @asynccontextmanager
-async def _staged(
+async def staged(
     world: World, database_url: str, book: AddressBook, directory: Path, **settings: object
 ) -> AsyncIterator[tuple[Scene, httpx.AsyncClient]]:
     account = world.cast.demo_provider

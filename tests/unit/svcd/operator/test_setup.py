@@ -1,0 +1,205 @@
+"""`svcd init`: what it asks, proposes and writes; nothing that is there is overwritten."""
+
+import json
+import re
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import httpx
+import pytest
+
+from common.address_book import AddressBook
+from common.daemon.process import Fatal
+from svcd.backends.servers import ServedModels
+from svcd.backends.settings import OpenAISettings
+from svcd.configuration.config import DaemonConfig, read_config
+from svcd.load import AskRates, PrometheusSettings
+from svcd.operator.discovery import MarketTold, ModelServer, read_market
+from svcd.operator.setup import SetupOptions, ask_at_terminal, set_up
+from tests.fakes.market import BOOK, GATEWAY, START, URL, Market
+
+VLLM = ModelServer(
+    "http://127.0.0.1:8000", ServedModels(("org/Text", "other"), "vLLM"), "http://127.0.0.1:8000/metrics"
+)
+OLLAMA = ModelServer("http://127.0.0.1:11434", ServedModels(("image:latest",), "Ollama"), None)
+
+
+@attrs.define
+class Terminal:
+    """Answers by the flag that a question names; the proposal where there is none. `said`: all that was printed."""
+
+    answers: dict[str, str]
+    asked: dict[str, str | None] = attrs.field(factory=dict)
+    said: list[str] = attrs.field(factory=list)
+
+    def ask(self, question: str, proposed: str | None, flag: str) -> str:
+        self.asked[flag] = proposed
+        answer = self.answers.get(flag, proposed)
+        assert answer is not None, question
+        return answer
+
+
+@pytest.fixture
+def market(monkeypatch: pytest.MonkeyPatch) -> Market:
+    market = Market(lambda: START, windows=[60, 600, 3600], floors={(1, 600): (70, 90), (1, 3600): (50, 1)})
+
+    async def told(url: str) -> MarketTold:
+        async with httpx.AsyncClient(transport=market.transport) as http:
+            return await read_market(http, url)
+
+    async def found(urls: Any = None) -> list[ModelServer]:
+        return [each for each in (VLLM, OLLAMA) if urls is None or each.url in urls]
+
+    monkeypatch.setattr("svcd.operator.setup._market", told)
+    monkeypatch.setattr("svcd.operator.setup.local_servers", found)
+    monkeypatch.setattr("svcd.operator.setup.servers_at", found)
+    return market
+
+
+Init = Callable[..., Terminal]
+
+
+@pytest.fixture
+def init(tmp_path: Path, market: Market) -> Init:
+    def _init(answers: dict[str, str] | None = None, password: str = "", **flags: Any) -> Terminal:
+        terminal = Terminal({"--coordinator": URL, **(answers or {})})
+        options = SetupOptions(config=tmp_path / "svcd.toml", **flags)
+        set_up(options, terminal.ask, terminal.said.append, lambda: password)
+        return terminal
+
+    return _init
+
+
+def read(folder: Path) -> DaemonConfig:
+    return read_config(folder / "svcd.toml", {})
+
+
+def mode(path: Path) -> str:
+    return f"{stat.S_IMODE(path.stat().st_mode):o}"
+
+
+def test_five_questions_whose_proposals_make_a_configuration(init: Init, tmp_path: Path) -> None:
+    terminal = init()
+    assert terminal.asked == {
+        "--coordinator": None,
+        "--server": f"{VLLM.url} {OLLAMA.url}",
+        "--model": "demo/text=org/Text demo/image=image:latest",
+        "--price-percent": "100",
+        "--wallet": "new",
+    }
+    config = read(tmp_path)
+    text, image = config.models
+    assert (config.coordinator_url, config.gateways, config.addresses) == (URL, (GATEWAY,), BOOK)
+    assert text.asks == {600: AskRates(70, 90), 3600: AskRates(50, 1)}  # the floors
+    assert image.asks == {600: AskRates(100_000, 200_000), 3600: AskRates(100_000, 200_000)}  # nobody asks yet
+    assert isinstance(text.backend, OpenAISettings)
+    assert (text.backend.base_url, text.backend.models) == (VLLM.url, {"demo/text": "org/Text"})
+    assert isinstance(text.load, PrometheusSettings)
+    assert not isinstance(image.load, PrometheusSettings)
+    keys = tmp_path / "credentials"
+    assert [mode(keys), *(mode(keys / name) for name in ("wallet.key", "box.key"))] == ["700", "600", "600"]
+    assert config.box is not None
+    assert any(f"box key 0x{config.box.public.raw.hex()}" in line for line in terminal.said)
+    assert any('demo/text "hello"' in line for line in terminal.said)
+
+
+def test_flags_answer_every_question(init: Init, tmp_path: Path) -> None:
+    own = tmp_path / "own.key"
+    own.write_text("11" * 32)
+    book = tmp_path / "book.json"
+    book.write_text(json.dumps(attrs.evolve(BOOK, deploy_block=9).as_json()))
+    terminal = init(
+        {},
+        coordinator=URL,
+        servers=(VLLM.url,),
+        models=("demo/text=other",),
+        price_percent=150,
+        wallet=str(own),
+        api="responses",
+        slots=3,
+        gateway="http://mine",
+        addresses=book,
+        rpc_url="http://node",
+        state_directory=tmp_path / "jobs",
+        metrics_port=1234,
+    )
+    assert terminal.asked == {}
+    config = read(tmp_path)
+    (model,) = config.models
+    assert isinstance(model.backend, OpenAISettings)
+    assert (model.backend.api, model.backend.models, model.slots) == ("responses", {"demo/text": "other"}, 3)
+    assert model.asks == {600: AskRates(105, 135), 3600: AskRates(75, 2)}
+    assert (config.gateways, config.rpc_url, config.metrics_port) == (("http://mine",), "http://node", 1234)
+    assert isinstance(config.addresses, AddressBook)
+    assert (config.addresses.deploy_block, config.state_directory) == (9, tmp_path / "jobs")
+    assert config.wallet.address.hex() == "19e7e376e7c213b7e7e7e46cc70a5dd086daff2a"
+    assert not (tmp_path / "credentials" / "wallet.key").exists()
+
+
+def test_nothing_that_is_there_is_overwritten(init: Init, tmp_path: Path) -> None:
+    init()
+    kept = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(Fatal, match=r"svcd\.toml exists already"):
+        init()
+    (tmp_path / "svcd.toml").unlink()
+    again = init()
+    assert {path: path.read_bytes() for path in kept} == kept
+    assert sum("kept" in line for line in again.said) == 2
+
+
+def test_new_keystore_needs_its_password_to_be_read(init: Init, tmp_path: Path) -> None:
+    terminal = init(wallet="keystore", password="open")
+    assert any(
+        f"put its password into {tmp_path / 'credentials' / 'wallet.password'}" in line for line in terminal.said
+    )
+    document = json.loads((tmp_path / "credentials" / "wallet.key").read_text())
+    with pytest.raises(Fatal, match=r"wallet\.password cannot be read"):
+        read(tmp_path)
+    (tmp_path / "credentials" / "wallet.password").write_text("open\n")
+    assert read(tmp_path).wallet.address.hex() == document["address"].lower()
+
+
+def test_only_model_of_a_market_and_a_server_belong_together(init: Init, market: Market, tmp_path: Path) -> None:
+    market.models = {"demo/other": 4}
+    assert init(servers=(OLLAMA.url,)).asked["--model"] == "demo/other=image:latest"
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"coordinator": "market"}, "'market' must be an http:// or https:// address"),
+        ({"models": ("demo/none",)}, "the market has no model 'demo/none'; it has demo/text, demo/image"),
+        ({"models": ("demo/text=none",)}, "demo/text: no server has 'none'; there are vLLM at http"),
+        ({"servers": ("http://127.0.0.1:1",)}, "no list of models at http://127.0.0.1:1: start the model server"),
+        ({"wallet": "/none/such"}, "/none/such is no file: the wallet must be `new`, `keystore` or the path"),
+    ],
+)
+def test_answer_that_cannot_be_is_told_and_no_configuration_written(
+    flags: dict[str, Any], said: str, init: Init, tmp_path: Path
+) -> None:
+    with pytest.raises(Fatal, match=re.escape(said)):
+        init(**flags)
+    assert not (tmp_path / "svcd.toml").exists()
+
+
+def test_market_that_tells_no_gateway_is_asked_for_one(init: Init, market: Market, tmp_path: Path) -> None:
+    market.gateway = None
+    assert init({"--gateway": "http://own"}).asked["--gateway"] is None
+    assert read(tmp_path).gateways == ("http://own",)
+
+
+def test_without_a_terminal_proposals_stand_and_what_has_none_names_its_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+    assert ask_at_terminal("prices", "100", "--price-percent") == "100"
+    with pytest.raises(Fatal, match="--coordinator must be given: there is no terminal to ask at"):
+        ask_at_terminal("address", None, "--coordinator")
+
+
+def test_terminal_is_asked_until_there_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    typed = iter(["", " http://c "])
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", lambda _: next(typed))
+    assert ask_at_terminal("address", None, "--coordinator") == "http://c"
