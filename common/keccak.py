@@ -1,6 +1,7 @@
 """keccak-256, through the fastest maintained binding (0.7 µs for a struct of 66 bytes).
 
-That one has no wheels for macOS and Windows; there pycryptodome's stands in (some ten times slower), so that no compiler is needed.
+That one has no wheels for macOS and Windows; there pycryptodome's stands in (some ten times slower), so that no
+compiler is needed.
 """
 
 from typing import Any
@@ -10,12 +11,21 @@ try:
 except ModuleNotFoundError:
     from Crypto.Hash import keccak
 
-    def Keccak256(data: bytes | bytearray | memoryview = b"") -> Any:  # noqa: N802 - stands in for a class
-        """Incremental: .update(data), .digest()."""
-        return keccak.new(data=data, digest_bits=256, update_after_digest=True)
+    sha3 = None
 
-else:
-    Keccak256 = sha3.keccak_256  # incremental: .update(data), .digest()
+
+class _StandIn:
+    def __init__(self, data: bytes | bytearray | memoryview = b"") -> None:
+        self._hash: Any = keccak.new(data=memoryview(data), digest_bits=256, update_after_digest=True)
+
+    def update(self, data: bytes | bytearray | memoryview) -> None:
+        self._hash.update(memoryview(data))
+
+    def digest(self) -> bytes:
+        return bytes(self._hash.digest())
+
+
+Keccak256: Any = _StandIn if sha3 is None else sha3.keccak_256  # incremental: .update(data), .digest()
 
 
 def keccak256(data: bytes | bytearray | memoryview) -> bytes:

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 PROGRAMS = {"client": "svc", "provider": "svcd", "coordinator": "coordinatord"}
 # Imported where their extra is installed, and left alone where it is not.
-OPTIONAL = {"sentry-sdk": "sentry"}
+OPTIONAL = {"sentry-sdk": "sentry", "eth-account": "keystore"}
 # Asked for by name, through anyio.
 BY_NAME = {"coordinator": {"uvloop"}}
 BUILD_ONLY = {ROOT / "common" / "native" / "build.py"}
