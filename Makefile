@@ -213,6 +213,11 @@ FORGE_TEST = $(call QUIETLY,forge,$(IN_CONTRACTS) && FOUNDRY_PROFILE=$(1) forge 
 contracts: $(CONTRACTS)/node_modules/.ready ## rebuild the committed contract artifacts
 	@$(WITH_NODE) node $(CONTRACTS)/build.mjs
 
+.PHONY: portability
+portability: setup ## svc's unit tests as on Windows and macOS: without the modules, flags and calls that those lack
+	@for platform in win32 darwin; do echo "svc on $$platform"; SVC_PLATFORM=$$platform $(BIN)/python -m pytest -q -n 2 \
+		-p no:cacheprovider -p tests.portability.other_platform tests/portability tests/unit/svc || exit 1; done
+
 .PHONY: contracts-test
 contracts-test: $(CONTRACTS)/node_modules/.ready ## the contracts' unit, fuzz and invariant tests, and their gas against the snapshots
 	@echo "contracts: forge test (a minute; on the first run two more, in which they are compiled)"

@@ -11,7 +11,9 @@ import anyio
 from anyio import CancelScope, create_task_group, open_signal_receiver
 from anyio.abc import TaskStatus
 
-from devnet import demo, manifest, stop
+from common.refusal import Refused
+from common.scalars import read_hex
+from devnet import demo, funding, manifest, stop
 from devnet.app import local_world
 from devnet.catalogue import MODELS
 from devnet.errors import DevnetError
@@ -47,7 +49,9 @@ def overview(up: Devnet, settings: DevnetSettings) -> str:
 def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.command == "env":
-        return _env(options.state_dir)
+        return _env(options.state_dir, options.key_file)
+    if options.command == "fund":
+        return _funded(options)
     if options.command == "down":
         return stop.main([str(options.state_dir)])
     settings = DevnetSettings(
@@ -73,9 +77,18 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _env(state_dir: Path) -> int:
+def _env(state_dir: Path, key_file: Path | None) -> int:
     try:
-        print(manifest.exports(state_dir))
+        print(manifest.exports(state_dir, key_file))
+    except DevnetError as error:
+        print(f"devnet: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _funded(options: argparse.Namespace) -> int:
+    try:
+        print(anyio.run(funding.fund, options.state_dir, options.address, options.tokens, options.ether))
     except DevnetError as error:
         print(f"devnet: {error}", file=sys.stderr)
         return 1
@@ -146,7 +159,15 @@ def _parser() -> argparse.ArgumentParser:
     what = "stop the market that is up, from any terminal"
     _add_state_dir(commands.add_parser("down", help=what, description=what))
     what = 'print what svc reads of the market that is up, for a shell to evaluate: eval "$(devnet env)"'
-    _add_state_dir(commands.add_parser("env", help=what, description=what))
+    env = commands.add_parser("env", help=what, description=what)
+    env.add_argument("--key-file", type=Path, metavar="FILE", help="buy with this wallet, as svc keygen writes it")
+    _add_state_dir(env)
+    what = "give an account of the market that is up tokens to pay with, and ether for gas"
+    fund = commands.add_parser("fund", help=what, description=what)
+    fund.add_argument("address", type=_address, metavar="ADDRESS", help="the account, in hex")
+    fund.add_argument("--tokens", type=_whole, default=1000, metavar="N", help="of the payment token (default: 1000)")
+    fund.add_argument("--ether", type=_whole, default=10, metavar="N", help="of the chain's own money (default: 10)")
+    _add_state_dir(fund)
     return parser
 
 
@@ -177,6 +198,17 @@ def _add_state_dir(command: argparse.ArgumentParser) -> None:
 
 def _seconds(text: str) -> int:
     return _between(text, 1, 3600)
+
+
+def _whole(text: str) -> int:
+    return _between(text, 0, 10**12)
+
+
+def _address(text: str) -> bytes:
+    try:
+        return read_hex(text, 20, "an address")
+    except Refused as refused:
+        raise argparse.ArgumentTypeError(refused.message) from None
 
 
 def _port(text: str) -> int:

@@ -84,12 +84,19 @@ def _account(world: World, wallet: DevWallet) -> dict[str, Any]:
 # its own, and its clients leave nothing among those that the user knows.
 
 
-def exports(state_dir: Path) -> str:
-    """Lines for a shell to evaluate. Raises `DevnetError` when no market is up there."""
+def described_in(state_dir: Path) -> dict[str, Any]:
+    """What `describe` said of the market that is up there. Raises `DevnetError` when there is none."""
     try:
-        described = json.loads((state_dir / "devnet.json").read_text(encoding="utf-8"))
+        described: dict[str, Any] = json.loads((state_dir / "devnet.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DevnetError(f"no devnet is up in {state_dir.absolute()}: make devnet starts one") from None
+    return described
+
+
+def exports(state_dir: Path, key_file: Path | None = None) -> str:
+    """Lines for a shell to evaluate: as the first client, or as whoever holds a key file. Raises `DevnetError` when no
+    market is up there."""
+    described = described_in(state_dir)
     client = next(account for account in described["accounts"] if account["role"] == "client")
     values = {
         "SVC_BASE_URL": described["base_url"],
@@ -99,4 +106,10 @@ def exports(state_dir: Path) -> str:
         "SVC_ADDRESSES_FILE": str(state_dir.absolute() / ADDRESSES),
         "SVC_KNOWN_MARKETS": str(state_dir.absolute() / KNOWN_MARKETS),
     }
-    return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in values.items())
+    lines = []
+    if key_file is not None:
+        del values["SVC_WALLET_KEY"]
+        values["SVC_WALLET_KEY_FILE"] = str(key_file.absolute())
+        lines = ["unset SVC_WALLET_KEY"]  # of the first client, as it may have been exported before
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in values.items()]
+    return "\n".join(lines)

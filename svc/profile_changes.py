@@ -63,7 +63,7 @@ def _edited(text: str, head: str, key: str, value: str | int | bool | None) -> s
     if at is not None:
         lines[at : at + 1] = written
     else:
-        while last > first and not lines[last - 1].strip():
-            last -= 1
+        while last > first and not lines[last - 1].partition("#")[0].strip():
+            last -= 1  # blank lines and comments there are the next profile's
         lines[last:last] = written
     return "\n".join(lines) + "\n"

@@ -29,6 +29,9 @@ from svc.errors import OrderRefused
 PORTION: Final = 100  # lines that are taken at a time
 ALONE: Final = 5 * PORTION  # of a process: it takes a while to start
 
+# On Windows there are no sessions: there a group of its own keeps Ctrl-C from it (CREATE_NEW_PROCESS_GROUP).
+_FLAGS: Final = 0x200 if sys.platform == "win32" else 0
+
 Outcome = PreparedLine | Refused
 Progress = Callable[[int], object]
 
@@ -186,7 +189,7 @@ async def _started(wallet: Wallet) -> Worker:
     # It finds what we find, however we came to find it; and Ctrl-C is ours to handle.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     process = await anyio.open_process(
-        command, stdin=PIPE, stdout=PIPE, stderr=None, env=environment, start_new_session=True
+        command, stdin=PIPE, stdout=PIPE, stderr=None, env=environment, start_new_session=True, creationflags=_FLAGS
     )
     if process.stdin is None or process.stdout is None:
         raise AssertionError("it was started with both pipes")

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
+from subprocess import list2cmdline
 from typing import Any, Final, TypeVar
 
 import anyio
@@ -88,7 +89,9 @@ class Connection:
             ("--insecure-http", "" if self.insecure_http else None),
         )
         options = [word for flag, value in named if value is not None for word in (flag, str(value)) if word]
-        return shlex.join(["svc", *words, *options])
+        # As the shell that it is pasted into has it.
+        join = list2cmdline if sys.platform == "win32" else shlex.join
+        return join(["svc", *words, *options])
 
 
 def ask_password(path: Path) -> str:

@@ -41,7 +41,6 @@ _HINTS: Final = {
     "sla_secs": "svc asks lists the windows that prices are asked for; choose one with --window",
     "SlaNotAllowed": "svc asks lists the windows that prices are asked for; choose one with --window",
     "no_result": "wait for it with svc wait, or svc batch wait",
-    "wait_timed_out": "it goes on without us; wait again with the same id",
     "reads_disabled": "set SVC_PIN_GATEWAY or --gateway",
     "gateway_unavailable": "try another gateway with --gateway",
     "unseal_failed": "it was sealed to another key: use the wallet or SVC_CIPHER_KEY that ordered it",

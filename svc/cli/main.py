@@ -1,5 +1,6 @@
 """`svc`: the client's command line. What it can do, by what a buyer wants to do."""
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -186,14 +187,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         print("svc: interrupted", file=sys.stderr)
         return Exit.INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read has read enough. What is still buffered has nowhere to go, and Python would complain at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return Exit.DONE
     except OSError as error:  # of a file or an output that takes no more
+        # What is still buffered has nowhere to go, and Python would complain at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError) or (sys.platform == "win32" and error.errno == errno.EINVAL):
+            return Exit.DONE  # whoever read has read enough
         from svc.cli.output import one_line  # noqa: PLC0415 - a tenth of a second of imports, for what never happens
 
         print(f"svc: {one_line(str(error))}", file=sys.stderr)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.UNREADABLE
     return int(ended or Exit.DONE)

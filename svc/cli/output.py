@@ -201,7 +201,10 @@ class Output:
     @contextmanager
     def gauge(self, *, among_results: bool = False) -> Iterator[Gauge]:
         """`among_results`: they are written meanwhile; on one terminal with them a bar would cut their lines."""
-        if self._quiet or self.as_json or not self._err.is_terminal or (among_results and self._out.is_terminal):
+        shown = (
+            self._err.is_terminal and not self._err.is_dumb_terminal and not (among_results and self._out.is_terminal)
+        )
+        if self._quiet or self.as_json or not shown:
             yield Gauge(None)
             return
         columns = (

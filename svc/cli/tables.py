@@ -1,7 +1,7 @@
 """Tables for people. Rates are in base units per 10^6 units, as orders name them, so that they can be pasted."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from svc.cli.output import Table
@@ -11,6 +11,7 @@ from svc.records import ENDED_BECAUSE, Ask, Batch, BookRow, Floor, Model, ModelP
 from svc.verification import Vouched
 
 _OPEN, _CLAIMED, _SETTLED = 0, 1, 2
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _RATES: Final = frozenset({"rate in", "rate out"})
 
 
@@ -118,7 +119,13 @@ def name_of(model_id: int, names: Mapping[int, str]) -> str:
 
 
 def moment(at: int | None) -> str | None:
-    return None if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    """Not by the system's calendar, which ends elsewhere on each platform."""
+    if at is None:
+        return None
+    try:
+        return (_EPOCH + timedelta(seconds=at)).strftime("%Y-%m-%d %H:%M:%SZ")
+    except OverflowError:
+        return str(at)
 
 
 def token(amount: int, decimals: int, name: str) -> str:

@@ -32,8 +32,9 @@ ADDED: Final[dict[str, int]] = {
     "svc conformance: trials of a stranger's coordinator, provider, client and reader": 21,
     "a wheel with an extra for each program": 3,  # common/extras, svc/__main__, devnet/__main__
     "keys that are changed while the market runs": 1,
-    # keystores, own_files, wallets, signer_command, profile_changes; of cli: answers, destinations, money, account
-    "a buyer's day: answers as text and files, wallets of every kind, profiles, balance": 9,
+    # common/keystores; svc's own_files, wallets, signer_command, profile_changes; of its command line answers,
+    # destinations, money, exit_codes, commands/account, commands/config; devnet/funding
+    "a buyer's day: answers as text and files, wallets of every kind, profiles, balance": 12,
     # stages/guard, backends/servers, operator/discovery, setup, register, trial, earnings
     "a provider's first hour, and what it earns": 7,
     "removal of whatever has piled up": 1,

@@ -1,10 +1,13 @@
+import json
 from pathlib import Path
 
 import pytest
+from eth_account import Account
 
 from common.refusal import Refused
 from common.secp256k1 import Wallet
-from svc.wallets import signer_of
+from svc import wallets
+from svc.wallets import create_wallet, signer_of
 
 _ONE, _TWO = ("0x" + f"{number:064x}" for number in (1, 2))
 _ADDRESS = {key: Wallet(bytes.fromhex(key[2:])).address for key in (_ONE, _TWO)}
@@ -66,3 +69,73 @@ def _address(file: Path | None, environment: dict[str, str]) -> bytes:
     wallet = signer_of(environment, file)
     assert wallet is not None
     return wallet.address
+
+
+@pytest.fixture
+def keystore(tmp_path: Path) -> Path:
+    """Of a password that is cheap to try: the maker of a file chooses what it costs."""
+    document = Account.encrypt("0x" + f"{2:064x}", "open sesame", kdf="pbkdf2", iterations=2)
+    path = tmp_path / "wallet.json"
+    path.write_text(json.dumps(document))
+    return path
+
+
+def test_keystore_opens_by_the_password_of_a_file_or_of_whoever_is_asked(keystore: Path, tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.write_text("open sesame\n")
+    password.chmod(0o600)
+    known = {"SVC_KEYSTORE": str(keystore), "SVC_KEYSTORE_PASSWORD_FILE": str(password)}
+    assert _address(None, known) == _ADDRESS[_TWO]
+    asked: list[Path] = []
+
+    def ask(path: Path) -> str:
+        asked.append(path)
+        return "open sesame"
+
+    for environment, file in (({"SVC_KEYSTORE": str(keystore)}, None), ({}, keystore)):
+        signer = signer_of(environment, file, ask)
+        assert signer is not None
+        assert signer.address == _ADDRESS[_TWO]
+    assert asked == [keystore, keystore]
+
+
+@pytest.mark.parametrize(
+    ("content", "password", "param", "said"),
+    [
+        (None, "wrong", "SVC_KEYSTORE", "cannot be opened"),
+        (None, None, "SVC_KEYSTORE_PASSWORD_FILE", "is encrypted: set SVC_KEYSTORE_PASSWORD_FILE"),
+        ("{}", "x", "SVC_KEYSTORE", "must be a JSON keystore file of version 3"),
+        ("11" * 32, "x", "SVC_KEYSTORE", "must be a JSON keystore; SVC_WALLET_KEY_FILE names a key file"),
+    ],
+)
+def test_keystore_that_does_not_open_is_refused_with_what_to_set(
+    keystore: Path, *, content: str | None, password: str | None, param: str, said: str
+) -> None:
+    if content is not None:
+        keystore.write_text(content)
+    with pytest.raises(Refused, match=said) as refused:
+        signer_of({"SVC_KEYSTORE": str(keystore)}, None, None if password is None else lambda _: password)
+    assert refused.value.param == param
+
+
+def test_password_file_that_others_can_read_is_refused(keystore: Path, tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.write_text("open sesame")
+    password.chmod(0o644)
+    known = {"SVC_KEYSTORE": str(keystore), "SVC_KEYSTORE_PASSWORD_FILE": str(password)}
+    with pytest.raises(Refused, match="owner alone") as refused:
+        signer_of(known)
+    assert refused.value.param == "SVC_KEYSTORE_PASSWORD_FILE"
+
+
+def test_encrypted_key_is_written_behind_its_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        wallets, "write_keystore", lambda key, password: json.dumps(Account.encrypt(key, password, "pbkdf2", 2))
+    )
+    path = tmp_path / "wallet.json"
+    created = create_wallet(path, "open sesame")
+    assert "ciphertext" in path.read_text()
+    assert path.stat().st_mode & 0o777 == 0o600
+    signer = signer_of({}, path, lambda _: "open sesame")
+    assert signer is not None
+    assert signer.address == created.address

@@ -1,0 +1,29 @@
+"""Tests of svc that another platform leaves out, by a part of their names, each with its reason."""
+
+from typing import Final
+
+_MODES: Final = "Windows has no modes: the folder of application data is the user's own by its access list"
+_PLACES: Final = "the place of settings is APPDATA's on Windows: tests/portability/test_windows.py"
+_LINKS: Final = "opening without following links, and pipes in files' places, are POSIX's"
+_QUOTED: Final = "the command is quoted for POSIX shells; tests/portability/test_windows.py has one of Windows"
+_GROUPS: Final = "the subprocess module of this system refuses the flag by which Windows makes a group"
+
+ELSEWHERE: Final[dict[str, dict[str, str]]] = {
+    "darwin": {},
+    "win32": {
+        "test_batches.py::test_many_lines_are_made_by_several_processes_in_their_order": _GROUPS,
+        "test_batches.py::test_first_of_several_bad_lines_is_named_whoever_finds_it": _GROUPS,
+        "test_known_markets.py::test_market_is_remembered_for_the_next_process_and_for_its_owner_alone": _MODES,
+        "test_known_markets.py::test_place_is_the_users_configuration_unless_named": _PLACES,
+        "test_known_markets.py::test_link_in_the_folders_place_is_refused": _LINKS,
+        "test_known_markets.py::test_link_in_the_locks_place_makes_no_file_elsewhere": _LINKS,
+        "test_known_markets.py::test_what_others_can_write_is_not_believed": _MODES,
+        "test_profile_changes.py::test_file_is_made_for_its_owner_alone": _MODES,
+        "test_profiles.py::test_file_that_others_may_write_is_refused": _MODES,
+        "test_profiles.py::test_file_is_looked_for_in_the_configuration_folder": _PLACES,
+        "test_signer_command.py::test_program_": _QUOTED,
+        "test_vouching.py::test_market_that_cannot_be_remembered_is_told_each_time": _LINKS,
+        "test_wallets.py::test_file_that_others_can_read_is_refused_with_what_to_do": _MODES,
+        "test_wallets.py::test_password_file_that_others_can_read_is_refused": _MODES,
+    },
+}

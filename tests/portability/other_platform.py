@@ -1,0 +1,96 @@
+"""Another platform for `svc` and `common`, as a plugin of pytest: SVC_PLATFORM names it (`win32` or `darwin`).
+
+Their modules see its `sys.platform`, an `os` without what it lacks, and no module that it does not have; everything
+else (pytest, the event loops, the tests themselves) runs as where it is. Loaded before any of theirs:
+
+    SVC_PLATFORM=win32 python -m pytest -p tests.portability.other_platform tests/unit/svc
+"""
+
+import builtins
+import fcntl
+import os
+import sys
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any, Final
+
+import pytest
+
+# `resource`, `pwd` and their kin are POSIX's; /proc, epoll and prctl are Linux's.
+_POSIX_MODULES: Final = frozenset({"fcntl", "grp", "pwd", "pty", "resource", "syslog", "termios", "tty"})
+_NO_WHEELS: Final = frozenset({"sha3"})  # packages without wheels for either, which pyproject.toml leaves out there
+_WINDOWS_MODULES: Final = frozenset({"msvcrt", "winreg", "_winapi"})
+_LINUX_OS: Final = frozenset({"memfd_create", "sched_getaffinity", "posix_fadvise", "splice", "pipe2", "O_TMPFILE"})
+_POSIX_OS: Final = _LINUX_OS | {
+    *("fork", "forkpty", "getuid", "geteuid", "getgid", "getegid", "getpgid", "setsid", "setpgid", "killpg", "chown"),
+    *("O_NOFOLLOW", "O_DIRECTORY", "O_CLOEXEC", "O_NONBLOCK", "mkfifo", "fchmod", "fchown", "uname", "nice", "umask"),
+    *("register_at_fork", "waitid", "wait3", "wait4", "statvfs", "fchdir", "sync", "getloadavg", "ttyname", "sysconf"),
+}
+OURS: Final = ("svc", "common")
+
+
+class _Seen(ModuleType):
+    """A module as it is on the other platform."""
+
+    def __init__(self, real: ModuleType, lacks: frozenset[str], changed: Mapping[str, Any]) -> None:
+        super().__init__(real.__name__)
+        self.__dict__.update(changed)
+        self._real, self._lacks = real, lacks
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._lacks:
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r} on this platform")
+        return getattr(self._real, name)
+
+
+def _locking(number: int, mode: int, _: int) -> None:
+    fcntl.flock(number, fcntl.LOCK_EX if mode == 1 else fcntl.LOCK_UN)
+
+
+def _windows_locks() -> ModuleType:
+    module = ModuleType("msvcrt")
+    module.__dict__.update(locking=_locking, LK_LOCK=1, LK_UNLCK=0)
+    return module
+
+
+def install(platform: str) -> None:
+    """Has the modules of svc and common import what the platform has. None of them may be imported yet."""
+    early = sorted(name for name in sys.modules if name.partition(".")[0] in OURS)
+    if early:
+        raise RuntimeError(f"imported before the platform was chosen: {', '.join(early)}")
+    windows = platform == "win32"
+    lacks = _POSIX_OS if windows else _LINUX_OS
+    locks = ModuleType("fcntl")
+    locks.__dict__.update({name: value for name, value in vars(fcntl).items() if "PIPE_SZ" not in name})
+    seen = {
+        "sys": _Seen(sys, frozenset(), {"platform": platform}),
+        "os": _Seen(os, lacks, {"name": "nt"} if windows else {}),
+        **({"msvcrt": _windows_locks()} if windows else {"fcntl": locks}),
+    }
+    hidden = ((_POSIX_MODULES if windows else _WINDOWS_MODULES) | _NO_WHEELS) - seen.keys()
+    really = builtins.__import__
+
+    def imported(name: str, *rest: Any, **more: Any) -> ModuleType:
+        scope = rest[0] if rest else more.get("globals")
+        importer = str((scope or {}).get("__name__", ""))
+        if importer.partition(".")[0] in OURS:
+            if name.partition(".")[0] in hidden:
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+            if name in seen:
+                return seen[name]
+        return really(name, *rest, **more)
+
+    builtins.__import__ = imported  # type: ignore[assignment] # the same, told with its arguments unnamed
+
+
+install(os.environ["SVC_PLATFORM"])
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What a platform does not have is skipped there, and named: see `ELSEWHERE`."""
+    from tests.portability.elsewhere import ELSEWHERE  # noqa: PLC0415 - it may import what is ours
+
+    for item in items:
+        for part, why in ELSEWHERE[os.environ["SVC_PLATFORM"]].items():
+            if part in item.nodeid:
+                item.add_marker(pytest.mark.skip(reason=why))

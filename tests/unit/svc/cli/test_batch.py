@@ -1,0 +1,125 @@
+"""A batch on the command line: offers for lines without rates, and one that is run in one go."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from svc.cli.exit_codes import Exit
+from tests.unit.svc.cli.market import FakeMarket, Svc
+from tests.unit.svc.fake_coordinator import Answer, Asked, Dropped, failing, quoting
+
+Said = pytest.CaptureFixture[str]
+ASKS = [
+    {"provider_id": str(provider), "model_id": "1", "sla": str(sla), "rate_in": str(rate), "rate_out": str(2 * rate)}
+    for provider, sla, rate in ((7, 3600, 30), (8, 3600, 20), (9, 86_400, 10))
+]
+SESSION = {"token": "t", "expires_at": 9_999_999_999}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    lines = [{"body": {"model": "demo/text", "input": f"{n}"}} for n in (1, 2)]
+    lines.append({"body": {"model": "demo/text", "input": "3", "rate_in": "5", "rate_out": "5"}})
+    path = tmp_path / "lines.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def batches(market: FakeMarket) -> None:
+    """A market that plans one line of two, and takes every batch."""
+    tell = market.coordinator.tell
+    tell("GET /auth/nonce", Answer(200, {"nonce": "00" * 16, "expires_at": 9_999_999_999, "chain_id": 31337}))
+    tell("POST /auth/session", Answer(200, SESSION))
+    tell("GET /evm/asks", Answer(200, {"asks": ASKS, "as_of_block": "5"}))
+    tell("POST /v1/jobs", quoting())
+    tell("GET /v1/models", Answer(200, {"data": [], "as_of_block": "5"}))
+    plan = {"plan": [{"model_id": "1", "lines": "2", "allocation": []}]}
+    tell("POST /v1/batches", Answer(402, plan))
+
+
+def posted_rates(market: FakeMarket) -> list[tuple[str, str, int]]:
+    (upload,) = market.coordinator.to("POST /v1/files")
+    lines = [json.loads(line) for line in upload.body.splitlines() if line.startswith(b'{"c"')]
+    return [(line["rate_in"], line["rate_out"], int(line["designated"])) for line in lines]
+
+
+def test_plan_that_is_short_says_what_to_do(market: FakeMarket, svc: Svc, capsys: Said, file: Path) -> None:
+    assert svc(f"batch create {file} -w 1h") == Exit.TRY_AGAIN
+    said = capsys.readouterr().err
+    assert "takes 0 of 2 lines" in said
+    assert "--market" in said
+    assert "nothing was posted" in said
+    assert svc(f"batch plan {file} -w 1h") == Exit.TRY_AGAIN
+    assert "--market" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "rates"),
+    [
+        ("--market --provider 7", ("30", "60", 7)),
+        ("--rate-in 3 --provider 7", ("3", "0", 7)),
+    ],
+)
+def test_offer_is_made_for_the_lines_without_rates_alone(
+    market: FakeMarket, svc: Svc, file: Path, *, options: str, rates: tuple[str, str, int]
+) -> None:
+    market.coordinator.tell("POST /v1/files", failing(413, "invalid_request_error"))
+    assert svc(f"batch create {file} -w 1h {options}") == Exit.REFUSED
+    assert posted_rates(market) == [rates, rates, ("5", "5", 7)]
+
+
+def test_market_price_of_a_window_that_nobody_asks_one_for_is_refused(svc: Svc, capsys: Said, file: Path) -> None:
+    assert svc(f"batch create {file} -w 24h --market --provider 7") == Exit.TRY_AGAIN
+    assert "none of the providers 7 asks a price for demo/text in a window of 24h" in capsys.readouterr().err
+
+
+def test_market_and_rates_are_two_offers(svc: Svc, file: Path) -> None:
+    assert svc(f"batch create {file} --market --rate-in 1") == Exit.USAGE
+
+
+def test_run_without_a_gateway_is_refused_before_anything_is_signed(
+    market: FakeMarket, svc: Svc, capsys: Said, file: Path
+) -> None:
+    assert svc(f'batch run {file} --gateway ""') == Exit.USAGE
+    assert "no gateway is set" in capsys.readouterr().err
+    assert market.coordinator.asked == []
+
+
+def test_run_that_ends_early_says_how_to_go_on(market: FakeMarket, svc: Svc, capsys: Said, file: Path) -> None:
+    counts = {"total": 3, "completed": 0, "failed": 0}
+    made = {
+        **{"id": "batch_1", "object": "batch", "endpoint": "/v1/responses", "errors": None, "metadata": {}},
+        **{"input_file_id": "file_1", "completion_window": "1h", "status": "in_progress", "created_at": 1},
+        **{"output_file_id": None, "error_file_id": None, "in_progress_at": 1, "expires_at": 9_999_999_999},
+        **{"finalizing_at": None, "completed_at": None, "failed_at": None, "expired_at": None},
+        **{"cancelling_at": None, "cancelled_at": None, "request_counts": counts},
+        "svc": {"owner": "0x" + "11" * 20, "sla": "1h"},
+    }
+    stored = {
+        "id": "file_1",
+        "object": "file",
+        "bytes": 3,
+        "created_at": 1,
+        "filename": "b",
+        "purpose": "batch",
+        "expires_at": 9,
+        "status": "processed",
+    }
+
+    def create(asked: Asked) -> Answer:
+        return Answer(200, made)
+
+    market.coordinator.tell("POST /v1/files", Answer(200, stored | {"svc": {"cid": "bafyfile", "lines": 3}}))
+    market.coordinator.tell("GET /v1/batches/batch_1", Answer(200, made))
+    line = f"batch run {file} -w 1h --rate-in 3 --provider 7 --timeout 0"
+    market.coordinator.tell("POST /v1/batches", create)
+    assert svc(line) == Exit.STILL_RUNNING
+    said = capsys.readouterr().err
+    assert "the batch goes on without this command" in said
+    assert "  svc batch results batch_1" in said
+    market.coordinator.tell("POST /v1/batches", Dropped())
+    market.coordinator.tell("GET /v1/batches", Dropped())
+    assert svc(line) == Exit.STILL_RUNNING
+    assert "it may have been made; look for it:\n  svc batch list" in capsys.readouterr().err

@@ -1,0 +1,87 @@
+"""Changes of the file of profiles: what is beside a setting stays, and nothing else is changed."""
+
+from pathlib import Path
+
+import pytest
+
+from common.refusal import Refused
+from svc.profile_changes import change_setting
+from svc.profiles import profiles_of
+
+WRITTEN = """# mine
+[profile.default]
+base_url = "https://a.example"  # the one in Frankfurt
+max_amount = 250_000
+
+# for trying things out
+[profile.test]
+base_url = "http://b.example"
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "svc" / "config.toml"
+    path.parent.mkdir(mode=0o700)
+    path.write_text(WRITTEN)
+    path.chmod(0o600)
+    return path
+
+
+def held(path: Path) -> dict[str, dict[str, object]]:
+    return profiles_of({"SVC_CONFIG": str(path)})[1]
+
+
+def test_setting_is_changed_in_its_place_and_all_else_stays(file: Path) -> None:
+    change_setting(file, "default", "max_amount", "7")
+    assert file.read_text() == WRITTEN.replace("250_000", "7")
+    change_setting(file, "default", "max_amount", None)
+    assert file.read_text() == WRITTEN.replace("max_amount = 250_000\n", "")
+
+
+def test_setting_is_added_at_the_end_of_its_profile_and_a_profile_at_the_end(file: Path) -> None:
+    change_setting(file, "default", "insecure_http", "yes")
+    change_setting(file, "third", "wallet_key_file", 'C:\\Users\\"me"\\Ångström.key')
+    assert "max_amount = 250_000\ninsecure_http = true\n\n# for trying" in file.read_text()
+    assert held(file) == {
+        "default": {"base_url": "https://a.example", "max_amount": 250_000, "insecure_http": True},
+        "test": {"base_url": "http://b.example"},
+        "third": {"wallet_key_file": 'C:\\Users\\"me"\\Ångström.key'},
+    }
+
+
+def test_file_is_made_for_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "config.toml"
+    change_setting(path, "default", "keystore", "/k.json")
+    assert held(path) == {"default": {"keystore": "/k.json"}}
+    assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+
+
+def test_taking_away_what_is_not_there_changes_nothing(file: Path) -> None:
+    for profile, key in (("default", "rpc_url"), ("none", "rpc_url")):
+        change_setting(file, profile, key, None)
+    assert file.read_text() == WRITTEN
+
+
+@pytest.mark.parametrize(
+    ("profile", "key", "value", "said"),
+    [
+        ("default", "wallet_key", "11", "no setting 'wallet_key'"),
+        ("default", "max_amount", "1.5", "max_amount"),
+        ("default", "insecure_http", "maybe", "must be true or false"),
+        ("default", "base_url", "a\nb", "line breaks"),
+        ("de fault", "base_url", "https://a", "letters, digits"),
+    ],
+)
+def test_value_that_no_profile_can_hold_is_refused(file: Path, profile: str, key: str, value: str, said: str) -> None:
+    with pytest.raises(Refused, match=said):
+        change_setting(file, profile, key, value)
+    assert file.read_text() == WRITTEN
+
+
+def test_file_that_is_written_in_another_way_is_left_to_its_owner(file: Path) -> None:
+    text = 'profile = {default = {base_url = "https://a.example"}}\n'
+    file.write_text(text)
+    with pytest.raises(Refused, match=r"edit it by hand|is not TOML"):
+        change_setting(file, "default", "base_url", "https://b.example")
+    assert file.read_text() == text

@@ -1,0 +1,101 @@
+"""Wallets behind a program: what it is given, and what is taken of it."""
+
+import json
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from common.refusal import Refused
+from common.scalars import hex_of
+from common.secp256k1 import Wallet
+from svc.errors import OrderRefused, SigningFailed
+from svc.settings import Settings
+from svc.wallets import signer_of
+from tests.unit.svc.fake_coordinator import CANDIDATE, WALLET, Answer, FakeCoordinator
+
+pytestmark = pytest.mark.anyio
+
+SIGNS = """
+import json, sys
+from eth_account import Account
+asked = json.load(sys.stdin)
+open({seen!r}, "w").write(json.dumps(asked))
+print("0x" + Account.from_key({key!r}).sign_typed_data(full_message=asked).signature.hex().removeprefix("0x"))
+"""
+
+
+def program(folder: Path, text: str) -> str:
+    path = folder / "sign here.py"
+    path.write_text(text)
+    return shlex.join([sys.executable, str(path)])
+
+
+def environment(command: str, **more: str) -> dict[str, str]:
+    return {"SVC_SIGNER_COMMAND": command, "SVC_WALLET_ADDRESS": hex_of(WALLET.address), **more}
+
+
+@pytest.fixture
+def coordinator() -> FakeCoordinator:
+    return FakeCoordinator({"POST /v1/jobs": [Answer(402, {"candidates": [CANDIDATE]})]})
+
+
+async def test_program_is_given_the_order_as_eip_712_json_and_signs_it(
+    tmp_path: Path, coordinator: FakeCoordinator
+) -> None:
+    command = program(tmp_path, SIGNS.format(seen=str(tmp_path / "seen"), key="0x" + "00" * 31 + "01"))
+    signer = signer_of(environment(command, SVC_SIGNER_DETERMINISTIC="1"))
+    prepared = await coordinator.client(wallet_key=None, signer=signer).prepare("demo/text", "hi", window="1h")
+    locally = await coordinator.client().prepare("demo/text", "hi", window="1h")
+    assert prepared.sealed_order.owner == locally.sealed_order.owner == WALLET.address
+    asked = json.loads((tmp_path / "seen").read_text())
+    assert (asked["primaryType"], asked["message"]["designated"]) == ("Order", "7")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("raise SystemExit(3)", "ended with 3 and signed nothing"),
+        ("print('no')", "must print a signature: 65 bytes as 0x-hex"),
+        ("print('0x' + '11' * 65)", "does not sign the"),
+    ],
+)
+async def test_program_that_gives_no_signature_of_its_address_is_refused(
+    tmp_path: Path, coordinator: FakeCoordinator, text: str, said: str
+) -> None:
+    signer = signer_of(environment(program(tmp_path, text), SVC_SIGNER_DETERMINISTIC="1"))
+    with pytest.raises(SigningFailed, match=said):
+        await coordinator.client(wallet_key=None, signer=signer).prepare("demo/text", "hi", window="1h")
+
+
+async def test_program_that_is_not_there_is_named(tmp_path: Path, coordinator: FakeCoordinator) -> None:
+    signer = signer_of(environment(str(tmp_path / "none")))
+    with pytest.raises(OrderRefused, match="SVC_SIGNER_DETERMINISTIC=1"):
+        await coordinator.client(wallet_key=None, signer=signer).prepare("demo/text", "hi", window="1h")
+    signer = signer_of(environment(str(tmp_path / "none"), SVC_SIGNER_DETERMINISTIC="1"))
+    with pytest.raises(SigningFailed, match=r"SVC_SIGNER_COMMAND: .*none: No such file"):
+        await coordinator.client(wallet_key=None, signer=signer).prepare("demo/text", "hi", window="1h")
+
+
+@pytest.mark.parametrize(
+    ("known", "param"),
+    [
+        ({"SVC_SIGNER_COMMAND": "sign"}, "SVC_WALLET_ADDRESS"),
+        ({"SVC_SIGNER_COMMAND": "sign", "SVC_WALLET_ADDRESS": "0x12"}, "SVC_WALLET_ADDRESS"),
+        ({"SVC_SIGNER_COMMAND": "sign '"}, "SVC_SIGNER_COMMAND"),
+        ({"SVC_SIGNER_COMMAND": "sign", "SVC_WALLET_KEY": "11" * 32}, "SVC_WALLET_KEY"),
+    ],
+)
+def test_setting_that_is_missing_or_doubled_is_named(known: dict[str, str], param: str) -> None:
+    with pytest.raises(Refused) as refused:
+        signer_of(known)
+    assert refused.value.param == param
+
+
+def test_settings_have_the_wallet_of_the_program() -> None:
+    signer = Settings.resolve(environment=environment("sign")).signer
+    assert signer is not None
+    assert (signer.address, signer.deterministic) == (WALLET.address, False)
+    assert Settings.resolve(environment=environment("sign"), wallet_key="22" * 32).signer != signer
+    assert Wallet(b"\x22" * 32).address != signer.address
