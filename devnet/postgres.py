@@ -82,11 +82,12 @@ def binaries() -> Path:
 
 
 @asynccontextmanager
-async def running_postgres(port: int, directory: Path, logs: Path) -> AsyncIterator[Postgres]:
-    """A fresh cluster in the empty `directory`, with the empty database `DATABASE`."""
+async def running_postgres(port: int, directory: Path, logs: Path, *further: str) -> AsyncIterator[Postgres]:
+    """A fresh cluster in the empty `directory`, with the empty database `DATABASE`. `further`: settings, as
+    `name=value`."""
     password = secrets.token_urlsafe(24)  # anyone who may connect as superuser may run programs as us
     data, run_as = await _initialised(directory, password, logs)
-    async with _serving(data, port, password, logs / "postgres.log", run_as) as server:
+    async with _serving(data, port, password, logs / "postgres.log", run_as, *further) as server:
         await server.execute(f"create database {DATABASE}")
         yield server
 
@@ -107,11 +108,13 @@ async def running_standby(primary: Postgres, port: int, directory: Path, logs: P
 
 
 @asynccontextmanager
-async def _serving(data: Path, port: int, password: str, log: Path, run_as: str) -> AsyncIterator[Postgres]:
+async def _serving(
+    data: Path, port: int, password: str, log: Path, run_as: str, *further: str
+) -> AsyncIterator[Postgres]:
     settings = tuple(f"--{name}={value}" for name, value in {**_SETTINGS, "port": str(port)}.items())
     program = Program(
         "postgres",
-        (str(binaries() / "postgres"), "-D", str(data), *settings),
+        (str(binaries() / "postgres"), "-D", str(data), *settings, *(f"--{setting}" for setting in further)),
         log,
         run_as=run_as,
         stop_signal=signal.SIGINT,  # fast: ends sessions, then itself

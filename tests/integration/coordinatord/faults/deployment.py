@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
@@ -55,6 +55,9 @@ class Deployment:
 
     def credentials(self) -> set[str]:
         return {file.name for file in (self.root / "etc/coordinatord/credentials").iterdir()}
+
+
+Deployed = Callable[..., AbstractAsyncContextManager[Deployment]]
 
 
 def lay_out(root: Path, world: World, settings: dict[str, str]) -> None:

@@ -1,82 +1,79 @@
-"""The backup that config/postgresql/README.md describes: taken under a working coordinator, restored after a loss."""
+"""The page on backup and restore, followed to the letter: a machine and its database are lost and come back from a
+backup that was taken under a working coordinator, and a database is lost without any."""
 
-import os
-import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import anyio
 import httpx
 import pytest
 
-from common.address_book import AddressBook
-from coordinatord.chain.rpc import open_rpc
 from devnet.accounts import DevWallet as DevnetWallet
-from devnet.postgres import Postgres, binaries
+from devnet.postgres import Postgres
 from devnet.world import World
+from tests.fakes.page_shell import chapter
+from tests.integration.coordinatord.faults.deployment import Deployed, Deployment
 from tests.integration.coordinatord.scene.party import Party
-from tests.integration.coordinatord.scene.stage import configured, staged
-from tests.invariants.funds import fund_violations
-from tests.invariants.jobs import job_violations
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
 
-FOLDER = Path(__file__).parents[4] / "config" / "postgresql"
-
-
-def script(heading: str) -> str:
-    """The commands that stand under this heading."""
-    section = (FOLDER / "README.md").read_text(encoding="utf-8").partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
-    (commands,) = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
-    return str(commands)
+PROJECT = Path(__file__).parents[4]
+PAGE = PROJECT / "coordinatord" / "RESTORE.md"
+SETTINGS = PROJECT / "config" / "postgresql" / "coordinatord.conf"
 
 
-async def follow(heading: str, url: str, backup: Path) -> None:
-    path = f"{binaries()}:{os.environ['PATH']}"
-    environment = {"PATH": path, "DATABASE_URL": url, "BACKUP": str(backup)}
-    await anyio.run_process(["sh", "-euc", script(heading)], env=environment)
+async def every_job_is_told_of(on: Deployment) -> None:
+    for job in on.load.posted:
+        answer = await on.http.get(f"/v1/jobs/0x{job.hex()}")
+        assert (answer.status_code, answer.json().get("status")) == (200, "queued")
 
 
-async def test_lost_database_is_restored_and_the_coordinator_goes_on_where_the_chain_is(
+async def test_lost_machine_is_restored_from_its_backup_and_a_lost_database_from_the_chain(
     *,
+    deployed: Deployed,
     world: World,
     postgres: Postgres,
     database_url: str,
-    book: AddressBook,
     party_at: Callable[[DevnetWallet, httpx.AsyncClient], Party],
-    tmp_path: Path,
 ) -> None:
-    wallet = world.cast.with_role("client")[0]
+    (backup,) = chapter(PAGE, "Backup")
+    stop, database, start = chapter(PAGE, "Restore")
+    (without,) = chapter(PAGE, "Without a backup")
     name = database_url.rpartition("/")[2]
-    config = configured(world, database_url)
-    async with staged(world, config, []) as stage:
-        client = party_at(wallet, stage.http)
-        jobs = [(await client.post())["job_id"]]
+    variables = {"ADMIN_URL": postgres.url("postgres"), "OWNER_ROLE": "devnet"}
+    async with deployed(variables, processes=1, posts=0) as on:
+        client = party_at(world.cast.with_role("client")[1], on.http)
         await client.sign_in()
-        token = client.token
-        await follow("Backup", database_url, tmp_path / "backup")
-        jobs.append((await client.post())["job_id"])  # of which the backup knows nothing
+        uploaded = (await client.upload("input", client.container(b"kept"))).json()["id"]
+        await on.buy()
+        await on.follow(backup)
+        await on.buy()  # of which the backup knows nothing
+        key = on.credential("relayer_key")
 
-    await postgres.execute(f"drop database {name} with (force)")
-    await postgres.execute(f"create database {name}")
-    await follow("Restore", database_url, tmp_path / "backup")
+        await on.follow("systemctl stop $UNITS\n")
+        await postgres.execute(f"drop database {name} with (force)")
+        shutil.rmtree(on.root / "etc" / "coordinatord")
+        for block in (stop, database):
+            await on.follow(block)
+        assert on.credential("relayer_key") == key
+        told = await on.follow(start)
+        assert "nothing to apply" in told
+        assert "nothing is wrong" in told
+        await every_job_is_told_of(on)
+        assert (await client.read_file(uploaded)).status_code == 200  # its session lives, and so does its upload
 
-    async with staged(world, config, []) as stage:
-        client = party_at(wallet, stage.http)
-        jobs.append((await client.post())["job_id"])
-        for job in jobs:
-            answer = await stage.http.get(f"/v1/jobs/{job}")
-            assert (answer.status_code, answer.json().get("status")) == (200, "queued")
-        lives = await stage.fetchval("select count(*) from sessions where token_hash = sha256($1)", token.encode())
-        assert lives == 1
-    promised = {bytes.fromhex(job[2:]) for job in jobs}
-    async with open_rpc(world.anvil.rpc_url) as rpc:
-        assert await job_violations(rpc, book, promised=promised) == []
-        assert await fund_violations(rpc, book, donations=0) == []
+        await on.follow("systemctl stop $UNITS\n")
+        await postgres.execute(f"drop database {name} with (force)")
+        assert "the database is empty" in await on.follow(without)
+        await every_job_is_told_of(on)
+        assert (await client.read_file(uploaded)).status_code == 401
+        await client.sign_in()
+        assert (await client.read_file(uploaded)).status_code == 404
+        await on.buy()  # the relayer goes on where the chain is
 
 
 async def test_every_documented_setting_is_one_that_the_server_takes(postgres: Postgres) -> None:
-    lines = (FOLDER / "coordinatord.conf").read_text(encoding="utf-8").splitlines()
+    lines = SETTINGS.read_text(encoding="utf-8").splitlines()
     settings = [line.partition(" = ")[::2] for line in lines if line and not line.startswith("#")]
     assert len(settings) > 10
     try:

@@ -6,7 +6,7 @@ import re
 import secrets
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import asyncpg
@@ -24,14 +24,12 @@ from devnet.ports import pick_free
 from devnet.postgres import Postgres
 from devnet.world import World
 from tests.fakes.page_shell import chapter, way_back
-from tests.integration.coordinatord.faults.deployment import PAGE, Deployment
-from tests.integration.coordinatord.faults.deployment import deployed as deployed_in
+from tests.integration.coordinatord.faults.deployment import PAGE, Deployed, Deployment
 from tests.integration.coordinatord.scene.escrows import claimed, code, opened, released
 from tests.integration.coordinatord.scene.party import Party
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
 
-Deployed = Callable[..., AbstractAsyncContextManager[Deployment]]
 OPERATOR = "0a" * 32
 # There and back is twice the restarts: chapters of one process do it always, the others in `make rotation-check`.
 THERE_AND_BACK = os.environ.get("ROTATION_CHECK") == "1"
@@ -41,34 +39,6 @@ THERE_AND_BACK = os.environ.get("ROTATION_CHECK") == "1"
 def database_template() -> str:
     """Coordinators begin with an empty database: tables belong to who makes them."""
     return "template1"
-
-
-@pytest.fixture
-def deployed(
-    world: World,
-    database_url: str,
-    party_at: Callable[[DevnetWallet, httpx.AsyncClient], Party],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Deployed:
-    """Coordinators under load; given are variables of the page, and settings."""
-    monkeypatch.setenv("SERVICE_ROOT", str(tmp_path / "root"))
-
-    def deploying(
-        variables: dict[str, str] | None = None, processes: int = 2, posts: int = 6, **changed: object
-    ) -> AbstractAsyncContextManager[Deployment]:
-        return deployed_in(
-            tmp_path,
-            world,
-            database_url,
-            party_at,
-            variables=variables or {},
-            processes=processes,
-            posts=posts,
-            changed=changed,
-        )
-
-    return deploying
 
 
 def test_every_chapter_that_the_page_lists_is_there_and_has_steps() -> None:
