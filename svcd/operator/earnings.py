@@ -43,7 +43,7 @@ _REPUTATION_AT_FIRST: Final = 500
 
 
 @attrs.define(slots=True)
-class Row:
+class EarningsRow:
     """One day of one model. Amounts in base units of the payment token."""
 
     settled: int = 0
@@ -54,8 +54,8 @@ class Row:
     failed: int = 0
     reclaimed: int = 0
 
-    def add(self, other: "Row") -> None:
-        for field in attrs.fields(Row):
+    def add(self, other: "EarningsRow") -> None:
+        for field in attrs.fields(EarningsRow):
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
 
@@ -63,7 +63,7 @@ class Row:
 class Earnings:
     """`reputation`: change by day; None where there is no node to ask. `reasons`: of the last three days' failures."""
 
-    rows: Mapping[tuple[str, str], Row]
+    rows: Mapping[tuple[str, str], EarningsRow]
     reputation: Mapping[str, int] | None
     reasons: Mapping[tuple[str, str], Counter[str]]
     book: AddressBook
@@ -71,7 +71,7 @@ class Earnings:
 
 
 @attrs.frozen(slots=True)
-class Settlement:
+class SettledJob:
     cost: int
     treasury: int
     refund: int
@@ -118,8 +118,8 @@ def day_of(unix_seconds: float) -> str:
 
 def _rows(
     jobs: Iterable[Mapping[str, object]], names: Mapping[int, str], terms: quotes.Terms, seen: "ChainHistory | None"
-) -> dict[tuple[str, str], Row]:
-    rows: dict[tuple[str, str], Row] = defaultdict(Row)
+) -> dict[tuple[str, str], EarningsRow]:
+    rows: dict[tuple[str, str], EarningsRow] = defaultdict(EarningsRow)
     for told in jobs:
         job = Job.read(told)
         row = rows[day_of(job.claimed_at), names.get(job.model_id, f"model {job.model_id}")]
@@ -127,18 +127,18 @@ def _rows(
         if job.state == JobState.SETTLED:
             made = seen.settlements.get(job.job_id) if seen is not None else None
             made = made or _settlement(job, read_uint(told.get("completion_tok"), 32, "completion_tok"), quote, terms)
-            row.add(Row(1, made.cost, made.treasury, terms.gas_fee, made.refund))
+            row.add(EarningsRow(1, made.cost, made.treasury, terms.gas_fee, made.refund))
         elif told.get("ended_because") in (EndedBecause.PROVIDER_FAIL, EndedBecause.RECLAIM):
             failed = told.get("ended_because") == EndedBecause.PROVIDER_FAIL
-            row.add(Row(refunded=quote.amount, failed=int(failed), reclaimed=int(not failed)))
+            row.add(EarningsRow(refunded=quote.amount, failed=int(failed), reclaimed=int(not failed)))
     return dict(sorted(rows.items()))
 
 
-def _settlement(job: Job, completion_tok: int, quote: quotes.Quote, terms: quotes.Terms) -> Settlement:
+def _settlement(job: Job, completion_tok: int, quote: quotes.Quote, terms: quotes.Terms) -> SettledJob:
     """By the terms of now, which a job of before may differ from: its own are told by the chain alone."""
     cost = min(quote.cap, quotes.cap(job.rate_in, job.rate_out, job.units_in, min(completion_tok, job.units_out)))
     treasury = cost * terms.fee_bps // 10_000 + terms.gas_fee
-    return Settlement(cost, treasury, quote.amount - cost - treasury)
+    return SettledJob(cost, treasury, quote.amount - cost - treasury)
 
 
 # What the chain itself says, by its events.
@@ -146,7 +146,7 @@ def _settlement(job: Job, completion_tok: int, quote: quotes.Quote, terms: quote
 
 @attrs.frozen(slots=True)
 class ChainHistory:
-    settlements: Mapping[bytes, Settlement]  # by job
+    settlements: Mapping[bytes, SettledJob]  # by job
     reputation: Mapping[str, int]  # change by day
 
     @classmethod
@@ -163,7 +163,7 @@ class ChainHistory:
             chain, address=chain.book.job_registry, artifact=registry, event="JobSettled", topics=[None, me], **blocks
         )
         found = {
-            values["jobId"]: Settlement(values["cost"], values["treasuryShare"], values["refund"])
+            values["jobId"]: SettledJob(values["cost"], values["treasuryShare"], values["refund"])
             for _, values in settled
         }
         providers, address = load("ProviderRegistry"), chain.book.provider_registry
@@ -271,7 +271,7 @@ def as_csv(told: Earnings) -> str:
 
 
 def as_table(told: Earnings) -> str:
-    total = Row()
+    total = EarningsRow()
     lines: list[tuple[str, ...]] = [("day", "model", "settled", "earned", "fees", "refunded", "failed", "reclaimed")]
     for (day, model), row in [*told.rows.items(), (("", "in all"), total)]:
         if row is not total:
