@@ -153,7 +153,7 @@ async def running_kubo(node: KuboNode) -> AsyncIterator[KuboNode]:
             await serve(node.application(), config, shutdown_trigger=stop.wait)  # type: ignore[arg-type] # any ASGI application is one
 
         tasks.start_soon(run)
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while True:
                 try:
                     await (await anyio.connect_tcp(LOOPBACK, port)).aclose()

@@ -54,7 +54,7 @@ async def running_plain_s3(folder: Path) -> AsyncIterator[PlainS3]:
     with (folder.parent / "rclone.log").open("wb") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)  # noqa: ASYNC220 - it is a moment
         try:
-            with anyio.fail_after(20):
+            with anyio.fail_after(60):
                 while True:
                     try:
                         await (await anyio.connect_tcp(LOOPBACK, port)).aclose()

@@ -163,7 +163,7 @@ async def _coordinator(world: World, database_url: str) -> AsyncIterator[httpx.A
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(app.run, read_config(settings))
         async with httpx.AsyncClient(base_url=f"http://{LOOPBACK}:{port}", trust_env=False, timeout=60) as http:
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 while not await _is_ready(http):  # noqa: ASYNC110 - there is no event to wait for
                     await anyio.sleep(0.05)
             yield http

@@ -28,7 +28,7 @@ def test_quick_start_works_as_it_stands(market: Market, tmp_path: Path) -> None:
         env=clean,
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=300,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr

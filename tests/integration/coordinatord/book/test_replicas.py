@@ -44,7 +44,7 @@ async def execute(url: str, statement: str) -> object:
 
 
 async def until_at(url: str, block: int) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while True:
             try:
                 if await execute(url, "select block_number from index_position") == block:
@@ -98,7 +98,7 @@ async def test_standby_answers_while_it_is_present_and_the_primary_while_it_is_n
         await execute(replica_url, "select pg_wal_replay_resume()")
         block = int(str(await stage.fetchval("select block_number from index_position")))
         await until_at(replica_url, block)
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             before = reads("answered")
             while reads("answered") == before:  # its rest may not be over
                 assert await answers(stage, second, wallet.address) == later

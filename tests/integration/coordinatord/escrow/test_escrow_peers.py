@@ -55,7 +55,7 @@ async def test_keys_survive_as_long_as_one_instance_lives_and_are_lost_with_the_
         await provider.sign_in("provider")
         async with instance(world, database_url, ports[0]) as (_, first):
             key = await key_of(first)
-            with anyio.fail_after(10):
+            with anyio.fail_after(60):
                 while (await second.get("/key")).status_code != 200:  # noqa: ASYNC110 - it pulls when it likes
                     await anyio.sleep(0.05)
             assert await key_of(second) == key
@@ -79,7 +79,7 @@ async def test_instance_whose_required_first_pull_is_refused_does_not_start(worl
     async with instance(world, database_url, pick_free()) as (holder, _):  # which finds no entry in the allowlist
         joining = environment(world, database_url, **MOCK, PEER_URL=holder.base_url, PEER_REQUIRED=1)
         process = start(joining | {"PORT": str(pick_free()), "METRICS_PORT": str(pick_free())}, errors=-1)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             _, errors = await anyio.to_thread.run_sync(process.communicate)
     assert process.returncode == 1
     assert b"PEER_REQUIRED: the peer answers 403 not_allowlisted" in errors

@@ -21,7 +21,7 @@ async def providers(world: World, sender: str, method: str, *arguments: object) 
 
 
 async def until_operated(stage: Stage, provider_id: int, operator: str) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while (await stage.http.get(f"/evm/providers/{provider_id}")).json().get("operator") != operator:  # noqa: ASYNC110 - the index tells nobody but those who ask
             await anyio.sleep(0.02)
 

@@ -44,7 +44,7 @@ class Deployment:
 
     async def buy(self) -> None:
         """One job more, posted when this returns."""
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             await self.load.submit([self.spare.pop()])
 
     async def follow(self, block: str) -> str:
@@ -127,7 +127,7 @@ async def deployed(
             async with anyio.create_task_group() as clients:
                 clients.start_soon(_post_slowly, load, bodies[_SPARE:])
                 yield deployment
-                with anyio.fail_after(40):
+                with anyio.fail_after(60):
                     await load.until_posted(len(bodies) - len(deployment.spare))
         assert load.unspecified() == []
         violations = await all_violations(database_url, world.anvil.rpc_url, address_book(world), promised=load.posted)

@@ -23,7 +23,7 @@ async def all_violations(
     try:
         async with open_rpc(rpc_url) as rpc:
             head = quantity(await rpc.call("eth_blockNumber"))
-            with anyio.fail_after(15):
+            with anyio.fail_after(60):
                 while (position := await read_position(connection)) is None or position.block_number < head:  # noqa: ASYNC110 - the event is in another process
                     await anyio.sleep(0.02)
             return [

@@ -64,12 +64,12 @@ async def test_worker_killed_ten_times_inside_a_batch_loses_and_doubles_no_line(
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(app.relay, quiet.ground)
         for kill in range(KILLS):
-            with batch_worker_process(settings, AT_ONCE), anyio.fail_after(20):
+            with batch_worker_process(settings, AT_ONCE), anyio.fail_after(60):
                 while await quiet.fetchval(before, kill * LINES // KILLS):  # noqa: ASYNC110 - the event is in another process
                     await anyio.sleep(0.002)
         with batch_worker_process(settings, AT_ONCE):
             await batching.until(created["id"], counts=(0, LINES // 2, LINES))
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 while await quiet.fetchval(under_way):  # noqa: ASYNC110 - the event is in another process
                     await anyio.sleep(0.02)
             await quiet.execute("update batches set expires_at = clock_timestamp()")

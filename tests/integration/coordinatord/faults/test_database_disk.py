@@ -26,7 +26,8 @@ from tests.integration.coordinatord.scene.stage import environment
 
 pytestmark = pytest.mark.anyio
 
-CLIENTS, JOBS_EACH = 6, 8
+# Rows go on into pages that have room, and their callers wait: only more callers at once than such room are refused.
+CLIENTS, JOBS_EACH = 24, 2
 
 
 @pytest.fixture

@@ -111,6 +111,6 @@ async def test_token_that_refuses_the_owner_stops_claims_and_no_exit(
 
 
 async def until_ended(stage: Stage, job: str) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while (await stage.http.get(f"/v1/jobs/{job}")).json()["svc"]["state"] == CLAIMED:  # noqa: ASYNC110 - the index tells nobody but those who ask
             await anyio.sleep(0.05)

@@ -57,14 +57,14 @@ async def test_one_of_two_nodes_dies_and_jobs_are_taken_relayed_and_indexed_by_t
                 assert second.seen("eth_getLogs") > 0
                 with first.fault(HttpStatus(ANY, 503)):
                     jobs.append((await client.post())["job_id"])
-                    with anyio.fail_after(20):
+                    with anyio.fail_after(60):
                         while (await http.get(f"/evm/jobs/{jobs[-1]}")).status_code != 200:  # noqa: ASYNC110
                             await anyio.sleep(0.1)
                     assert (await http.get("/readyz")).status_code == 200
                     up = await told(coordinator.metrics_url, "coordinatord_node_up")
                     assert up == {names[0]: 0.0, names[1]: 1.0}
                 jobs.append((await client.post())["job_id"])
-                with anyio.fail_after(20):
+                with anyio.fail_after(60):
                     while not (await told(coordinator.metrics_url, "coordinatord_node_up"))[names[0]]:  # noqa: ASYNC110
                         await anyio.sleep(0.1)
                 coordinator.terminate()

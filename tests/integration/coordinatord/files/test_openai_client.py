@@ -38,7 +38,7 @@ async def test_client_lists_models_uploads_creates_polls_and_downloads(
     await until(lambda: stage.http.get(f"/v1/jobs/{line['job_id']}"), 200)
     assert (await provider.run(provider.claim(line["job_id"]))).status_code == 201
     assert (await provider.run(provider.settle(line["job_id"], result="AAAA"))).status_code == 201
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while batch.status != "completed":
             await anyio.sleep(0.05)
             batch = await sdk.batches.retrieve(batch.id)

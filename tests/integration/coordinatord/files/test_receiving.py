@@ -185,7 +185,7 @@ async def test_killed_upload_is_cleaned_by_the_janitor_and_nothing_else_is(
 ) -> None:
     kept = await files.upload(OWNER, "result", "a", pieces(b"kept"))
     async with await upload_process(database_url, pin_store) as process:
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             # Another process's event.
             while not await fetchval(files, "select upload_id from files where cid is null"):  # noqa: ASYNC110
                 await anyio.sleep(0.05)

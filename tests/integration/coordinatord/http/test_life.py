@@ -36,7 +36,7 @@ async def client(world: World, database_url: str, coordinator: Coordinator) -> A
 
 async def _until_broadcast(world: World) -> None:
     """A transaction waits to be mined: the request behind it is in flight."""
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         while (await world.anvil.call("txpool_status"))["pending"] == "0x0":  # noqa: ASYNC110 - anvil tells nobody
             await anyio.sleep(0.05)
 
@@ -62,7 +62,7 @@ async def test_sigterm_makes_unready_finishes_what_is_in_flight_and_exits_0(
             tasks.start_soon(post)
             await _until_broadcast(world)
             coordinator.terminate()
-            with anyio.fail_after(5):
+            with anyio.fail_after(60):
                 await until_stopping()
             await world.anvil.call("evm_mine")
     finally:
@@ -143,7 +143,7 @@ async def test_coordinator_that_is_started_before_its_database_waits_for_it(
         settings = environment(world, database_url.replace(f":{server.port}/", f":{database.port}/"), PORT=port)
         with log.open("wb") as errors, database.trouble(Trouble.REFUSE):
             process = start(settings, errors=errors.fileno())
-            with anyio.fail_after(20):
+            with anyio.fail_after(60):
                 while b"waiting for the database" not in log.read_bytes():
                     assert process.poll() is None, log.read_text()
                     await anyio.sleep(0.05)

@@ -28,7 +28,7 @@ class Running:
 
     async def until_at(self, block: int) -> None:
         """Returns when the index has told that it moved, and stands at `block`, ready to be read."""
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while True:
                 async with self.database.connection() as connection:
                     position = await read_position(connection)

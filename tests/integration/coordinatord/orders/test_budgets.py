@@ -60,7 +60,7 @@ async def fund(stage: Stage, party: Party, amount: int) -> None:
 
 
 async def indexed(stage: Stage, query: str, *arguments: object) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while not await stage.fetchval(query, *arguments):  # noqa: ASYNC110 - the index tells nobody
             await anyio.sleep(0.02)
 

@@ -119,7 +119,7 @@ async def test_settle_waits_for_the_role_past_the_queue_timeout_and_is_mined_the
 
 
 async def granted_in_metrics(world: World, value: float) -> None:
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         while role_metric(world) != value:  # noqa: ASYNC110 - nobody tells
             await anyio.sleep(0.05)
 

@@ -70,7 +70,7 @@ async def test_same_submission_sent_at_once_shares_one_relay(client: Party, stag
         async with anyio.create_task_group() as tasks:
             for _ in range(5):
                 tasks.start_soon(send)
-            with anyio.fail_after(10):
+            with anyio.fail_after(60):
                 signed = "select count(*) from relays where state = 'signed'"
                 while await stage.fetchval(signed) == 0:  # noqa: ASYNC110 - the relayer's event is its own
                     await anyio.sleep(0.02)

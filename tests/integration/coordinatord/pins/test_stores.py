@@ -3,7 +3,7 @@ and says the content id; rclone's S3, which does not; Kubo's RPC."""
 
 import os
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 import anyio
@@ -167,13 +167,15 @@ async def test_plain_bucket_is_a_gateway_and_nothing_else_is_left_in_it(store: P
 
 @pytest.mark.parametrize("server", ["s3", "kubo"], indirect=True)
 async def test_keys_of_one_content_that_come_and_go_at_once_never_lose_it(store: PinStore) -> None:
-    """Whoever stands with a key at the end has its content."""
+    """Whoever stands with a key at the end has its content. Meanwhile a server may break off an answer, when another
+    key has the same content written anew."""
     content = os.urandom(300)
 
     async def come_and_go(name: str) -> None:
         for _ in range(6):
             await store.put(name, content)
-            assert await store.get(name) == content
+            with suppress(Retryable):
+                assert await store.get(name) == content
             await store.delete(name)
         await store.put(name, content)
 

@@ -165,7 +165,7 @@ async def test_the_leader_is_killed_under_load_and_the_other_loses_and_doubles_n
                 await on.until("select count(*) >= 30 from relays where state = 'mined'")
                 await kill_9(leader)
                 before = await on.fetchval("select count(*) from relays where state = 'mined'")
-                with anyio.fail_after(10):
+                with anyio.fail_after(60):
                     await on.until("select count(*) > $1 from relays where state = 'mined'", before)
         assert [type(outcome) for outcome in outcomes] == [RelayMined] * 100
         async with on.database.connection() as connection:

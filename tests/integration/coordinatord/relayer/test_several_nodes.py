@@ -89,7 +89,7 @@ async def test_bytes_go_to_every_node_so_that_one_that_does_not_send_them_on_har
     outcomes: list[object] = []
     async with behind_proxies(world, database_url, 2) as (on, (first, second)):
         on.start(relayer_wallet)
-        with first.fault(fault), anyio.fail_after(30):
+        with first.fault(fault), anyio.fail_after(60):
             await relay_into(on, outcomes)(ops.post(client))
         assert second.seen("eth_sendRawTransaction") >= 1
         assert await on.fetchval("select count(*) from relay_tx_versions") == 1
@@ -125,7 +125,7 @@ async def test_of_three_nodes_a_liar_is_left_for_two_that_agree(
     outcomes: list[object] = []
     async with behind_proxies(world, database_url, 3) as (on, (first, *_)):
         on.start(relayer_wallet)
-        with first.fault(*lie), anyio.fail_after(30):
+        with first.fault(*lie), anyio.fail_after(60):
             await relay_into(on, outcomes)(ops.post(client))
         await mined_once(on, world, outcomes)
 
@@ -139,7 +139,7 @@ async def test_a_node_that_lags_is_left_before_anything_is_decided_by_it(
         Rewrite("eth_getBlockByNumber", later),
     )
     async with behind_proxies(world, database_url, 2) as (on, (first, _)):
-        with first.fault(*lag), anyio.fail_after(20):
+        with first.fault(*lag), anyio.fail_after(60):
             on.start(relayer_wallet)
             await relay_into(on, outcomes)(ops.post(client))
         await mined_once(on, world, outcomes)

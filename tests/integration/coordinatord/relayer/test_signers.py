@@ -166,7 +166,7 @@ async def test_a_signer_that_is_away_slow_or_wrong_keeps_the_op_waiting_and_noth
         with proxy.fault(fault):
             on.start(signer)
             callers.start_soon(relay_into(on, outcomes), ops.post(client))
-            with anyio.fail_after(20):
+            with anyio.fail_after(60):
                 while REGISTRY.get_sample_value("coordinatord_signer_failing", account) != 1:  # noqa: ASYNC110
                     await anyio.sleep(0.02)
             assert await on.fetchval("select array_agg(state) from relays") == ["queued"]

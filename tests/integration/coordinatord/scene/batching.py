@@ -71,7 +71,7 @@ class Batching:
     async def until(self, batch_id: str, **wanted: Any) -> Body:
         """Until the batch has these members (`counts` stands for its request counts)."""
         batch: Body = {}
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while any(batch.get(name) != value for name, value in wanted.items()):
                 await anyio.sleep(0.02)
                 batch = (await self.get(f"/{batch_id}")).json()

@@ -16,7 +16,8 @@ class Faults(httpx.AsyncBaseTransport):
     """Passes requests on, unless a rule answers (or raises) first."""
 
     def __init__(self) -> None:
-        self._inner = httpx.AsyncHTTPTransport()
+        # Kept for less long than servers keep theirs: a request on a connection that has just been closed is lost.
+        self._inner = httpx.AsyncHTTPTransport(limits=httpx.Limits(keepalive_expiry=2))
         self._rules: list[Rule] = []
 
     @contextmanager

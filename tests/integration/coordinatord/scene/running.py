@@ -23,7 +23,7 @@ class Coordinator:
         self.process.send_signal(signal.SIGTERM)
 
     async def exit_status(self) -> int:
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while self.process.poll() is None:  # noqa: ASYNC110 - a child without a loop of ours
                 await anyio.sleep(0.02)
         return int(self.process.returncode)
@@ -64,7 +64,7 @@ async def running(
 
 
 async def until_ready(coordinator: Coordinator, http: httpx.AsyncClient) -> None:
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         while True:
             assert coordinator.process.poll() is None, "the coordinator ended"
             try:

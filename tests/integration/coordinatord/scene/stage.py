@@ -47,6 +47,7 @@ def environment(world: World, database_url: str, **settings: object) -> dict[str
         "PIN_STORE_SECRET": world.pins.secret,
         "PIN_STORE_BUCKET": world.pins.bucket,
         "BLOCK_TIME_MS": "100",
+        "METRICS_PORT": "0",
         "DATABASE_POOL_MIN": "1",
         "REQUESTS_PER_SECOND": "100000",
         "REQUESTS_BURST": "100000",
@@ -177,7 +178,7 @@ def configured_escrow(ground: Dependencies) -> AbstractAsyncContextManager[Escro
 
 async def until(ask: Callable[[], Awaitable[httpx.Response]], status: int) -> httpx.Response:
     """Ask until the answer has this status: the index tells nobody but those who ask."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while (answer := await ask()).status_code != status:  # noqa: ASYNC110 - there is no event to wait for
             await anyio.sleep(0.02)
     return answer

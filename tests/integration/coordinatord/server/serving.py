@@ -59,7 +59,7 @@ class Served:
             assert (await client.rest()).startswith(b"HTTP/1.1 200 ")
 
     async def uploads_begun(self, many: int) -> None:
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             async with self.uploads:
                 while self.begun < many:
                     await self.uploads.wait()
@@ -113,7 +113,7 @@ class Raw:
     async def rest(self) -> bytes:
         """All that comes until the server ends the connection."""
         received = bytearray()
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             try:
                 async for piece in self.stream:
                     received += piece
@@ -123,7 +123,7 @@ class Raw:
 
     async def until(self, ending: bytes) -> bytes:
         received = b""
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while not received.endswith(ending):
                 received += await self.stream.receive()
         return received

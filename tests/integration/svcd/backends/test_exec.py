@@ -37,7 +37,7 @@ async def program(
 
 
 async def until_written(path: Path) -> list[int]:
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         while not (pids := written(path)):  # noqa: ASYNC110 - another process writes it
             await trio.sleep(0.005)
     return pids
@@ -56,7 +56,7 @@ def alive(pid: int) -> bool:
 
 
 async def until_dead(pids: list[int]) -> None:
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         while any(alive(pid) for pid in pids):  # noqa: ASYNC110 - the kernel tells no event of others' children
             await trio.sleep(0.005)
 
@@ -165,7 +165,7 @@ async def test_a_cancelled_job_leaves_nothing_running(tmp_path: Path) -> None:
 
 async def test_what_a_program_left_running_is_ended_with_it_and_holds_nothing_up(tmp_path: Path) -> None:
     async with program(WITH_CHILD + "print('{\"output\": 1}')", str(tmp_path / "pids")) as backend:
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             assert (await backend.run(work_on())).output == 1
     await until_dead(await until_written(tmp_path / "pids"))
 
@@ -173,7 +173,7 @@ async def test_what_a_program_left_running_is_ended_with_it_and_holds_nothing_up
 async def test_an_orphan_that_left_the_group_with_the_pipes_does_not_hold_a_finished_job_up(tmp_path: Path) -> None:
     text = WITH_CHILD.replace('"600"]', '"600"], start_new_session=True') + "print('{\"output\": 1}', flush=True)"
     async with program(text, str(tmp_path / "pids")) as backend:
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             assert (await backend.run(work_on())).output == 1
     os.kill((await until_written(tmp_path / "pids"))[1], signal.SIGKILL)
 

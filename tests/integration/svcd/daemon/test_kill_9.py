@@ -45,7 +45,7 @@ async def test_killed_with_a_job_at_each_stage_every_job_ends_once_and_every_uni
         return (scene.directory / "reached").exists()
 
     with scene.daemon() as daemon:
-        with anyio.fail_after(40):
+        with anyio.fail_after(60):
             for event in reached:
                 await event.wait()
         await until(runs)

@@ -130,7 +130,7 @@ async def test_entry_that_no_disk_would_take_is_its_writers_trouble_and_keeps_no
             outcomes.append("refused")
 
     async with opened(tmp_path) as journal:
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(write, lambda: journal.note("name", "no number"))  # type: ignore[arg-type]
                 for _ in range(3):
