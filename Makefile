@@ -13,6 +13,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 CONTRACTS := common/contracts
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Compiled modules are kept, also where the environment says otherwise: hundreds of processes of the tests would compile
+# them again, each for itself.
+unexport PYTHONDONTWRITEBYTECODE
 # Nothing but the caches of pip and npm is written outside of this folder, and not even those where there is no home
 # to write to.
 export MPLCONFIGDIR := $(CURDIR)/build/matplotlib
