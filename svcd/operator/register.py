@@ -43,7 +43,7 @@ class RegisterOptions:
 
 
 @attrs.frozen(slots=True)
-class Cost:
+class TransactionCost:
     nonce: int
     gas: int
     tip: int
@@ -126,7 +126,7 @@ async def _send(chain: ChainReader, config: DaemonConfig, options: RegisterOptio
     return registered
 
 
-async def _cost(chain: ChainReader, address: bytes) -> Cost:
+async def _cost(chain: ChainReader, address: bytes) -> TransactionCost:
     """Tries the call, too: a node estimates nothing that would be refused."""
     call = {"from": hex_of(address), "to": hex_of(chain.book.provider_registry), "data": hex_of(_REGISTER)}
     block = await chain.ask("eth_getBlockByNumber", "latest", False)
@@ -139,7 +139,7 @@ async def _cost(chain: ChainReader, address: bytes) -> Cost:
         raise Fatal(f"a transaction of {hex_of(address)} is not mined yet: wait for it, then run this again")
     gas = await _number(chain, "eth_estimateGas", call) * _ROOM[0] // _ROOM[1]
     balance = await _number(chain, "eth_getBalance", hex_of(address), "latest")
-    return Cost(mined, gas, tip, 2 * base + tip, balance)
+    return TransactionCost(mined, gas, tip, 2 * base + tip, balance)
 
 
 async def _number(chain: ChainReader, method: str, *params: object) -> int:
@@ -186,7 +186,7 @@ async def _published(config: DaemonConfig, registered: Registered, say: Say) -> 
 
 
 @attrs.frozen(slots=True)
-class Step:
+class AdminStep:
     """What the admin has to do, as `coordinatord market admin` and the registry call it."""
 
     done: bool
@@ -227,7 +227,7 @@ async def _admitted(
         await trio.sleep(_WAIT_AGAIN)
 
 
-async def admission(chain: ChainReader, market: MarketReads, config: DaemonConfig, provider_id: int) -> list[Step]:
+async def admission(chain: ChainReader, market: MarketReads, config: DaemonConfig, provider_id: int) -> list[AdminStep]:
     """What an admin decides about a provider, by the chain."""
     providers = load("ProviderRegistry")
     asked = call_data(providers, "provider", abi.uint(provider_id))
@@ -236,8 +236,8 @@ async def admission(chain: ChainReader, market: MarketReads, config: DaemonConfi
     ceiling = -(-slots * _FULL_REPUTATION // max(1, now["reputation"]))
     admin = "coordinatord market admin"
     steps = [
-        Step(now["listed"], "setListed", f"{admin} list-provider {provider_id}"),
-        Step(
+        AdminStep(now["listed"], "setListed", f"{admin} list-provider {provider_id}"),
+        AdminStep(
             now["ceiling"] >= ceiling,
             f"setCeiling to {ceiling}, for {slots} slots at reputation {now['reputation']}",
             f"{admin} ceiling {provider_id} {ceiling}",
@@ -246,10 +246,12 @@ async def admission(chain: ChainReader, market: MarketReads, config: DaemonConfi
     known = await market.models()
     for name in config.slots:
         if name not in known:
-            steps.append(Step(False, f"setModel for {name}, which the catalogue lacks", "the model must be set first"))
+            steps.append(
+                AdminStep(False, f"setModel for {name}, which the catalogue lacks", "the model must be set first")
+            )
             continue
         asked = call_data(providers, "modelAllowed", abi.uint(provider_id), abi.uint(known[name]))
         allowed = abi.boolean_at(await chain.view(chain.book.provider_registry, asked), 0)
         command = f"{admin} allow-model {provider_id} {known[name]} yes"
-        steps.append(Step(allowed, f"setModelAllowed for {name}, or setAllowAllModels", command))
+        steps.append(AdminStep(allowed, f"setModelAllowed for {name}, or setAllowAllModels", command))
     return steps

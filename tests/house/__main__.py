@@ -32,8 +32,8 @@ ADDED: Final[dict[str, int]] = {
     "svc conformance: trials of a stranger's coordinator, provider, client and reader": 21,
     "a wheel with an extra for each program": 3,  # common/extras, svc/__main__, devnet/__main__
     "keys that are changed while the market runs": 1,
-    # stages/guard, backends/servers, operator/discovery, setup, register, trial, earnings
-    "a provider's first hour, and what it earns": 7,
+    # guard, servers; operator/: discovery, setup, written_config, register, trial, earnings, chain_history
+    "a provider's first hour, and what it earns": 9,
 }
 
 
