@@ -76,10 +76,16 @@ class Clock:
 
     local: Callable[[], float] = time.time
     ahead: float = 0.0  # this machine's clock less the coordinator's, by its last answer
+    _is_corrected: bool = True
 
     def heard(self, date: float) -> None:
         """`date`: that of an answer that has just begun to arrive, in Unix seconds."""
         self.ahead = self.local() - (date + 0.5)
+
+    def was_stale(self) -> None:
+        """The chain called a time of ours stale: of two clocks that differ the other one is right then. The coordinator's
+        may be wrong as well as this machine's."""
+        self._is_corrected = not self._is_corrected
 
     @property
     def is_believed(self) -> bool:
@@ -87,7 +93,7 @@ class Clock:
 
     def wall(self) -> float:
         """Unix seconds, corrected."""
-        return self.local() - (self.ahead if _TRIFLE < abs(self.ahead) <= MOST_SKEW else 0.0)
+        return self.local() - (self.ahead if self._is_corrected and _TRIFLE < abs(self.ahead) <= MOST_SKEW else 0.0)
 
     def now(self) -> int:
         """Unix seconds, for `issued_at`."""
