@@ -83,7 +83,7 @@ class Clock:
         self.ahead = self.local() - (date + 0.5)
 
     def was_stale(self) -> None:
-        """The chain called a time of ours stale: of two clocks that differ the other one is right then. The coordinator's
+        """The chain called a time of ours stale: of two clocks that differ the other is right then. The coordinator's
         may be wrong as well as this machine's."""
         self._is_corrected = not self._is_corrected
 
