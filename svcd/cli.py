@@ -19,9 +19,10 @@ from svcd.configuration.config import DaemonConfig, Whereabouts, read_config, re
 from svcd.operator.check import Checked, examine, summary, table
 from svcd.operator.earnings import as_csv, as_table, read_earnings
 from svcd.operator.register import RegisterOptions, register
-from svcd.operator.setup import SetupOptions, ask_at_terminal, set_up
+from svcd.operator.setup import ask_at_terminal, set_up
 from svcd.operator.status import look, publish_identity
 from svcd.operator.trial import told_of, try_model
+from svcd.operator.written_config import SetupOptions
 
 T = TypeVar("T")
 

@@ -66,6 +66,7 @@ class Timings:
 MOST_SKEW: Final = 900.0
 # A header has whole seconds, and is as old as its way here: below this the machine's own clock is the better one.
 _TRIFLE: Final = 5.0
+_SET: Final = 60.0  # one of the two clocks was set: what was known of them is known no longer
 
 
 @attrs.define(slots=True, eq=False)
@@ -76,10 +77,19 @@ class Clock:
 
     local: Callable[[], float] = time.time
     ahead: float = 0.0  # this machine's clock less the coordinator's, by its last answer
+    _is_corrected: bool = True
 
     def heard(self, date: float) -> None:
         """`date`: that of an answer that has just begun to arrive, in Unix seconds."""
-        self.ahead = self.local() - (date + 0.5)
+        ahead = self.local() - (date + 0.5)
+        if abs(ahead - self.ahead) > _SET:
+            self._is_corrected = True
+        self.ahead = ahead
+
+    def was_stale(self) -> None:
+        """The chain called a time of ours stale: of two clocks that differ the other is right then. The coordinator's
+        may be wrong as well as this machine's."""
+        self._is_corrected = not self._is_corrected
 
     @property
     def is_believed(self) -> bool:
@@ -87,7 +97,7 @@ class Clock:
 
     def wall(self) -> float:
         """Unix seconds, corrected."""
-        return self.local() - (self.ahead if _TRIFLE < abs(self.ahead) <= MOST_SKEW else 0.0)
+        return self.local() - (self.ahead if self._is_corrected and _TRIFLE < abs(self.ahead) <= MOST_SKEW else 0.0)
 
     def now(self) -> int:
         """Unix seconds, for `issued_at`."""

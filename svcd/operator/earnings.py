@@ -8,24 +8,20 @@ import csv
 import io
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import closing
-from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 import attrs
 import httpx
 import trio
 
-from common import abi, quotes
+from common import quotes
 from common.address_book import AddressBook
-from common.artifacts import Artifact, event_topic, load
-from common.contract_events import call_data, event_values, returned_values
 from common.daemon.process import Fatal
 from common.domains import Domains
-from common.inclusion.header import octets, octets_of, quantity, texts
 from common.refusal import Refused
-from common.scalars import hex_of, read_uint
+from common.scalars import read_uint
 from common.wire.states import EndedBecause, JobState
 from svcd.chain import ChainReader
 from svcd.configuration.config import DaemonConfig
@@ -35,15 +31,14 @@ from svcd.coordinator.sessions import OpSigner, ProviderSession, ProviderSession
 from svcd.errors import Unavailable
 from svcd.job.held import Job
 from svcd.journal.journal import JOURNAL_FILE
+from svcd.operator.chain_history import ChainHistory, SettledAmounts, day_of
 from svcd.timings import Clock
 
 _DAY: Final = 86_400
-_WIDEST: Final = 5_000  # blocks of one query for logs; halved where a node refuses it
-_REPUTATION_AT_FIRST: Final = 500
 
 
 @attrs.define(slots=True)
-class EarningsRow:
+class ModelDay:
     """One day of one model. Amounts in base units of the payment token."""
 
     settled: int = 0
@@ -54,8 +49,8 @@ class EarningsRow:
     failed: int = 0
     reclaimed: int = 0
 
-    def add(self, other: "EarningsRow") -> None:
-        for field in attrs.fields(EarningsRow):
+    def add(self, other: "ModelDay") -> None:
+        for field in attrs.fields(ModelDay):
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
 
@@ -63,18 +58,11 @@ class EarningsRow:
 class Earnings:
     """`reputation`: change by day; None where there is no node to ask. `reasons`: of the last three days' failures."""
 
-    rows: Mapping[tuple[str, str], EarningsRow]
+    rows: Mapping[tuple[str, str], ModelDay]
     reputation: Mapping[str, int] | None
     reasons: Mapping[tuple[str, str], Counter[str]]
     book: AddressBook
     now: int  # reputation
-
-
-@attrs.frozen(slots=True)
-class SettledJob:
-    cost: int
-    treasury: int
-    refund: int
 
 
 async def read_earnings(config: DaemonConfig, days: int, clock: Clock | None = None) -> Earnings:
@@ -112,14 +100,10 @@ def _claimed_at(row: Mapping[str, object]) -> int:
     return read_uint(row.get("claimed_at"), 64, "claimed_at")
 
 
-def day_of(unix_seconds: float) -> str:
-    return datetime.fromtimestamp(unix_seconds, UTC).date().isoformat()
-
-
 def _rows(
-    jobs: Iterable[Mapping[str, object]], names: Mapping[int, str], terms: quotes.Terms, seen: "ChainHistory | None"
-) -> dict[tuple[str, str], EarningsRow]:
-    rows: dict[tuple[str, str], EarningsRow] = defaultdict(EarningsRow)
+    jobs: Iterable[Mapping[str, object]], names: Mapping[int, str], terms: quotes.Terms, seen: ChainHistory | None
+) -> dict[tuple[str, str], ModelDay]:
+    rows: dict[tuple[str, str], ModelDay] = defaultdict(ModelDay)
     for told in jobs:
         job = Job.read(told)
         row = rows[day_of(job.claimed_at), names.get(job.model_id, f"model {job.model_id}")]
@@ -127,113 +111,18 @@ def _rows(
         if job.state == JobState.SETTLED:
             made = seen.settlements.get(job.job_id) if seen is not None else None
             made = made or _settlement(job, read_uint(told.get("completion_tok"), 32, "completion_tok"), quote, terms)
-            row.add(EarningsRow(1, made.cost, made.treasury, terms.gas_fee, made.refund))
+            row.add(ModelDay(1, made.cost, made.treasury, terms.gas_fee, made.refund))
         elif told.get("ended_because") in (EndedBecause.PROVIDER_FAIL, EndedBecause.RECLAIM):
             failed = told.get("ended_because") == EndedBecause.PROVIDER_FAIL
-            row.add(EarningsRow(refunded=quote.amount, failed=int(failed), reclaimed=int(not failed)))
+            row.add(ModelDay(refunded=quote.amount, failed=int(failed), reclaimed=int(not failed)))
     return dict(sorted(rows.items()))
 
 
-def _settlement(job: Job, completion_tok: int, quote: quotes.Quote, terms: quotes.Terms) -> SettledJob:
+def _settlement(job: Job, completion_tok: int, quote: quotes.Quote, terms: quotes.Terms) -> SettledAmounts:
     """By the terms of now, which a job of before may differ from: its own are told by the chain alone."""
     cost = min(quote.cap, quotes.cap(job.rate_in, job.rate_out, job.units_in, min(completion_tok, job.units_out)))
     treasury = cost * terms.fee_bps // 10_000 + terms.gas_fee
-    return SettledJob(cost, treasury, quote.amount - cost - treasury)
-
-
-# What the chain itself says, by its events.
-
-
-@attrs.frozen(slots=True)
-class ChainHistory:
-    settlements: Mapping[bytes, SettledJob]  # by job
-    reputation: Mapping[str, int]  # change by day
-
-    @classmethod
-    async def of(cls, chain: ChainReader, jobs: Sequence[Mapping[str, object]], since: int) -> "ChainHistory":
-        """From the first of the jobs' posts on: nothing of theirs was before."""
-        posts = [read_uint(row["posted_block"], 64, "posted_block") for row in jobs if row.get("posted_block")]
-        if not posts:
-            return cls({}, {})
-        head = quantity({"head": await chain.ask("eth_blockNumber")}, "head")
-        me = hex_of(chain.provider_id.to_bytes(32, "big"))
-        blocks = {"first": min(posts), "last": head}
-        registry = load("JobRegistry")
-        settled = await _logs(
-            chain, address=chain.book.job_registry, artifact=registry, event="JobSettled", topics=[None, me], **blocks
-        )
-        found = {
-            values["jobId"]: SettledJob(values["cost"], values["treasuryShare"], values["refund"])
-            for _, values in settled
-        }
-        providers, address = load("ProviderRegistry"), chain.book.provider_registry
-        moved = await _logs(chain, address=address, artifact=providers, event="ReputationSet", topics=[me], **blocks)
-        times = await _times(chain, {block for block, _ in moved})
-        by_day: dict[str, int] = defaultdict(int)
-        # Each event tells what it came to, and not from what.
-        before = await _reputation_at(chain, min(posts) - 1)
-        for block, values in moved:
-            if times[block] >= since and before is not None:
-                by_day[day_of(times[block])] += values["reputation"] - before
-            before = values["reputation"]
-        return cls(found, dict(by_day))
-
-
-async def _logs(
-    chain: ChainReader,
-    *,
-    address: bytes,
-    artifact: Artifact,
-    event: str,
-    topics: Sequence[str | None],
-    first: int,
-    last: int,
-) -> list[tuple[int, dict[str, Any]]]:
-    """In order; by ranges that the node takes."""
-    found: list[tuple[int, dict[str, Any]]] = []
-    span, at = _WIDEST, first
-    while at <= last:
-        end = min(last, at + span - 1)
-        wanted = {
-            "address": hex_of(address),
-            "topics": [hex_of(event_topic(artifact, event)), *topics],
-            "fromBlock": hex(at),
-            "toBlock": hex(end),
-        }
-        try:
-            logs = await chain.ask("eth_getLogs", wanted)
-        except Unavailable:
-            if span == 1:
-                raise
-            span = max(1, span // 4)
-            continue
-        if not isinstance(logs, list):
-            raise Refused("eth_getLogs must be answered with a list of logs")
-        for log in logs:
-            values = event_values(artifact, event, texts(log, "topics", 32), octets(log, "data"))
-            found.append((quantity(log, "blockNumber"), values))
-        at = end + 1
-    return found
-
-
-async def _reputation_at(chain: ChainReader, block: int) -> int | None:
-    """None where the node has forgotten how it was."""
-    asked = call_data(load("ProviderRegistry"), "provider", abi.uint(chain.provider_id))
-    call = {"to": hex_of(chain.book.provider_registry), "data": hex_of(asked)}
-    try:
-        told = octets_of(await chain.ask("eth_call", call, hex(max(0, block))), "answer to eth_call")
-        found = returned_values(load("ProviderRegistry"), "provider", told)
-    except (Unavailable, Refused):
-        return None
-    return int(found["reputation"]) or _REPUTATION_AT_FIRST
-
-
-async def _times(chain: ChainReader, blocks: Iterable[int]) -> dict[int, int]:
-    times = {}
-    for number in blocks:
-        block = await chain.ask("eth_getBlockByNumber", hex(number), False)
-        times[number] = quantity(block if isinstance(block, dict) else {}, "timestamp")
-    return times
+    return SettledAmounts(cost, treasury, quote.amount - cost - treasury)
 
 
 # The journal's reasons.
@@ -271,7 +160,7 @@ def as_csv(told: Earnings) -> str:
 
 
 def as_table(told: Earnings) -> str:
-    total = EarningsRow()
+    total = ModelDay()
     lines: list[tuple[str, ...]] = [("day", "model", "settled", "earned", "fees", "refunded", "failed", "reclaimed")]
     for (day, model), row in [*told.rows.items(), (("", "in all"), total)]:
         if row is not total:

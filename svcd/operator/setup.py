@@ -4,7 +4,6 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
 
 import attrs
 import httpx
@@ -18,54 +17,20 @@ from common.secp256k1 import Wallet
 from svcd.base.keys import BOX_FILE, PASSWORD_FILE, WALLET_FILE, create_box, store_secret
 from svcd.base.toml import Url
 from svcd.operator.discovery import MarketTold, ModelServer, local_servers, read_market, same_model, servers_at
+from svcd.operator.written_config import (
+    SYSTEM_FOLDER,
+    OfferedModel,
+    Rates,
+    SetupOptions,
+    configuration_text,
+    quoted,
+)
 
 Say = Callable[[str], None]
 Ask = Callable[[str, str | None, str], str]
 """A question, the answer that it proposes, and the flag that gives the same."""
 
-_SLOTS: Final = 8
-_SYSTEM_FOLDER: Final = Path("/etc/svcd")
-_SYSTEM_STATE: Final = Path("/var/lib/svcd")
 _NEW, _KEYSTORE = "new", "keystore"
-
-
-@attrs.frozen(slots=True, kw_only=True)
-class SetupOptions:
-    """What the flags say; None is asked for."""
-
-    config: Path
-    coordinator: str | None = None
-    servers: tuple[str, ...] = ()
-    models: tuple[str, ...] = ()  # market's name, or market's=server's
-    price_percent: int | None = None
-    rate_in: int | None = None
-    rate_out: int | None = None
-    wallet: str | None = None  # new, keystore, or the path of a key
-    api: str | None = None
-    slots: int = _SLOTS
-    gateway: str | None = None
-    addresses: Path | None = None
-    rpc_url: str | None = None
-    state_directory: Path | None = None
-    metrics_port: int | None = None
-
-    @property
-    def folder(self) -> Path:
-        return self.config.absolute().parent
-
-    @property
-    def credentials(self) -> Path:
-        return self.folder / "credentials"
-
-
-@attrs.frozen(slots=True)
-class OfferedModel:
-    """A model of the market, and who serves it under what name."""
-
-    name: str
-    model_id: int
-    server: ModelServer
-    served: str
 
 
 def ask_at_terminal(question: str, proposed: str | None, flag: str) -> str:
@@ -103,7 +68,7 @@ def set_up(options: SetupOptions, ask: Ask, say: Say, password: Callable[[], str
     options.credentials.mkdir(mode=0o700, parents=True, exist_ok=True)
     keys = _keys(options, wallet, password, say)
     addresses = options.addresses or _write_addresses(options.folder / "addresses.json", market, say)
-    text = _toml(
+    text = configuration_text(
         options,
         coordinator=coordinator,
         gateway=_address(gateway),
@@ -168,9 +133,6 @@ def _offered(options: SetupOptions, market: MarketTold, servers: Sequence[ModelS
     return offered
 
 
-Rates = dict[tuple[str, int], tuple[int, int]]
-
-
 def _rates(options: SetupOptions, market: MarketTold, offered: Sequence[OfferedModel], ask: Ask, say: Say) -> Rates:
     """By model and window: the book's floors; where there is none, the model's lowest in another window."""
     unit = 10**market.book.payment_token_decimals
@@ -224,7 +186,7 @@ def _keys(options: SetupOptions, wallet: str, password: Callable[[], str], say: 
         place = Path(wallet).absolute()
         if not place.is_file():
             raise Fatal(f"{place} is no file: the wallet must be `{_NEW}`, `{_KEYSTORE}` or the path of a key")
-        lines.append(f"wallet_file = {_quoted(place)}")
+        lines.append(f"wallet_file = {quoted(place)}")
     lines.append(f'box_credential = "{BOX_FILE}"')
     if (folder / BOX_FILE).exists():
         say(f"kept {folder / BOX_FILE}, which was there")
@@ -246,78 +208,8 @@ def _write_new(path: Path, text: str) -> None:
         file.write(text)
 
 
-def _toml(
-    options: SetupOptions,
-    *,
-    coordinator: str,
-    gateway: str,
-    addresses: Path,
-    keys: Sequence[str],
-    offered: Sequence[OfferedModel],
-    rates: Rates,
-    windows: Sequence[int],
-) -> str:
-    at_home = options.folder == _SYSTEM_FOLDER
-    state = options.state_directory or (_SYSTEM_STATE if at_home else options.folder / "state")
-    lines = [
-        "# Written by `svcd init`. Every key there is, with its default: config/svcd.toml of the release.",
-        f"state_directory = {_quoted(state.absolute())}",
-        "",
-        "[coordinator]",
-        f"url = {_quoted(coordinator)}",
-        f"addresses_file = {_quoted(addresses)}",
-        *([f"rpc_url = {_quoted(options.rpc_url)}"] if options.rpc_url else []),
-        "",
-        "[gateway]",
-        f"urls = [{_quoted(gateway)}]",
-        "",
-        f"# Files in {options.credentials}, which the unit hands over as credentials.",
-        "[keys]",
-        *keys,
-    ]
-    if options.metrics_port is not None:
-        lines += ["", "[metrics]", f"port = {options.metrics_port}"]
-    for model in offered:
-        lines += ["", *_model(options, model)]
-        for window in windows:
-            rate_in, rate_out = rates[model.name, window]
-            lines += ["", "[[model.ask]]", f"sla_seconds = {window}"]
-            lines += [f'rate_in = "{rate_in}"', f'rate_out = "{rate_out}"']
-        lines += ["", *_backend(options, model)]
-    return "\n".join(lines) + "\n"
-
-
-def _model(options: SetupOptions, model: OfferedModel) -> list[str]:
-    serves = {"embeddings": "embeddings", "images": "image"}.get(_api(options, model), "text")
-    return ["[[model]]", f"name = {_quoted(model.name)}", f'serves = ["{serves}"]', f"slots = {options.slots}"]
-
-
-def _backend(options: SetupOptions, model: OfferedModel) -> list[str]:
-    lines = [
-        "[model.backend]",
-        'kind = "openai"',
-        f'api = "{_api(options, model)}"',
-        f"base_url = {_quoted(model.server.url)}",
-        f"models = {{ {_quoted(model.name)} = {_quoted(model.served)} }}",
-    ]
-    if model.server.metrics is not None:
-        lines += ["", "[model.load]", 'kind = "prometheus"', f"url = {_quoted(model.server.metrics)}"]
-    return lines
-
-
-def _api(options: SetupOptions, model: OfferedModel) -> str:
-    if options.api is not None:
-        return options.api
-    return "embeddings" if "embed" in f"{model.name} {model.served}".lower() else "chat"
-
-
-def _quoted(value: object) -> str:
-    """A TOML string."""
-    return json.dumps(str(value), ensure_ascii=False)
-
-
 def _say_what_is_next(options: SetupOptions, market: MarketTold, offered: Sequence[OfferedModel], say: Say) -> None:
-    flag = "" if options.folder == _SYSTEM_FOLDER else f" --config {options.config}"
+    flag = "" if options.folder == SYSTEM_FOLDER else f" --config {options.config}"
     rpc = "" if options.rpc_url else " --rpc-url URL"
     say("next:")
     say(f'  svcd try{flag} {offered[0].name} "hello"    runs a job through the model server and both seals')

@@ -170,13 +170,15 @@ class Capacity:
 
     async def run(self) -> NoReturn:
         while True:
+            requested = False
             try:
-                await self.look()
+                requested = await self.look()
             except (Unavailable, Refused) as error:
                 log.warning("granted capacity not read", reason=str(error))
-            await trio.sleep(_EVERY)
+            await trio.sleep(_RETRY if requested else _EVERY)
 
-    async def look(self) -> None:
+    async def look(self) -> bool:
+        """True when more was requested, and may be granted by now."""
         provider = await self.coordinator.provider(self.provider_id)
         if provider.capacity != self.slots.granted:
             log.info("capacity granted", granted=provider.capacity, slots=self.slots.capacity, listed=provider.listed)
@@ -184,14 +186,16 @@ class Capacity:
         needed = request_for(self.slots.capacity, provider)
         # Only for more than ever before: what a ceiling keeps from us is not had by asking again.
         if provider.capacity < self.slots.capacity and await self.journal.noted(_REQUESTED) < needed:
-            await self._request(needed)
+            return await self._request(needed)
+        return False
 
-    async def _request(self, n: int) -> None:
+    async def _request(self, n: int) -> bool:
         op = self.signer.request_capacity(n, await self.journal.next_time(_ISSUED_AT))
         outcome = await self.coordinator.run(op, trio.current_time() + _PATIENCE)
         log.info("capacity requested", n=n, outcome=describe(outcome))
         if isinstance(outcome, OpMined):
             await self.journal.note(_REQUESTED, n)
+        return isinstance(outcome, OpMined)
 
 
 def request_for(slots: int, provider: ProviderRecord) -> int:

@@ -22,6 +22,7 @@ log = structlog.get_logger(__name__)
 
 _PATIENCE: Final = 90.0  # seconds for one claim: the coordinator itself waits a minute for the receipt
 _LOOK_AGAIN: Final = 2.0
+STALE: Final = ChainRefused("StaleOp")
 # Refusals that say nothing about the job: it may be claimed later, or by somebody else.
 _ABOUT_US: Final = frozenset({"AtCapacity", "ModelNotAllowed", "NotListed", "StaleOp", "UnknownProvider"})
 
@@ -107,6 +108,8 @@ class Claimer:
     async def _not_claimed(self, offer: Offer, outcome: OpOutcome) -> None:
         reason = describe(outcome)
         log.info("claim refused", job=offer.job.job_id.hex(), reason=reason)
+        if outcome == STALE:
+            self.clock.was_stale()
         match outcome:
             case ChainRefused() if reason not in _ABOUT_US:
                 self.pipeline.exclusions.for_a_while(offer.job.job_id)

@@ -118,7 +118,8 @@ class Guard:
         holds = [Hold("box_key", key) for key in _given(wrong_key(self.box, provider))]
         holds += [Hold("clock", clock) for clock in _given(wrong_clock(self.clock))]
         holds += [Hold("other_daemon", other) for other in _given(await self._rival())]
-        allowed = await self._allowed_windows()
+        offered = (window for model, _ in self.models.values() for window in model.asks)
+        allowed = await allowed_windows(self.coordinator, self.chain, offered)
         for name, (model, backend) in self.models.items():
             if allowed is not None:
                 holds += [Hold("window", detail, name, window) for window, detail in wrong_windows(model, allowed)]
@@ -140,12 +141,6 @@ class Guard:
 
     def _claimed(self) -> str:
         return rival(self.provider_id, f"it claimed {self._rival_job}")
-
-    async def _allowed_windows(self) -> Collection[int] | None:
-        """None where nobody tells."""
-        return await allowed_windows(
-            self.coordinator, self.chain, (window for model, _ in self.models.values() for window in model.asks)
-        )
 
 
 async def allowed_windows(

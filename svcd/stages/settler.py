@@ -14,7 +14,7 @@ from svcd.coordinator.requests import Unanswered
 from svcd.coordinator.sessions import Body, OpSigner, SignInRefused
 from svcd.errors import WorkFailed
 from svcd.job.held import ClaimedJob, Failing, SealedJob
-from svcd.stages.claimer import Lookup
+from svcd.stages.claimer import STALE, Lookup
 from svcd.stages.pipeline import Pipeline
 from svcd.timings import Clock, Timings
 
@@ -43,7 +43,6 @@ _PAUSE: Final = 1.0  # doubled with each attempt, up to:
 _LONGEST_PAUSE: Final = 10.0
 _SIGNED_AGAIN_AFTER: Final = 500.0  # the window is 600 s; the same op sent again is the same transaction, so not before
 _SERVER_ERROR: Final = 500
-_STALE: Final = ChainRefused("StaleOp")
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -83,7 +82,9 @@ class Settler:
                 raise WorkFailed("settle_http_504", describe(outcome))
             await trio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
-            if outcome == _STALE or trio.current_time() - signed_at > _SIGNED_AGAIN_AFTER:
+            if outcome == STALE:
+                self.clock.was_stale()
+            if outcome == STALE or trio.current_time() - signed_at > _SIGNED_AGAIN_AFTER:
                 op, signed_at = await self._op(sealed), trio.current_time()
 
     async def _op(self, sealed: SealedJob) -> Body:
@@ -122,7 +123,7 @@ def _may_pass(held: ClaimedJob, outcome: OpOutcome) -> bool:
     reorganisation took off the chain, the claim or the post as well, comes back: the coordinator sends their bytes
     again. Given up then, the job would be claimed by us again, and worked on by nobody until it is reclaimed."""
     match outcome:
-        case ChainRefused() if outcome == _STALE:
+        case ChainRefused() if outcome == STALE:
             return True
         case ChainRefused(reason="NotClaimed" | "UnknownJob"):
             return trio.current_time() < held.claim_dies
@@ -165,6 +166,8 @@ class Failer:
             if isinstance(outcome, OpMined) and outcome.succeeded:
                 return await self.pipeline.failed(held, reason)
             log.warning("fail not confirmed", job=held.name, reason=reason, outcome=describe(outcome))
+            if outcome == STALE:
+                self.clock.was_stale()
             match await self.lookup.after(outcome, held):
                 case "settled":  # a settle whose answer was lost came through after all
                     return await self.pipeline.settled(held, None)

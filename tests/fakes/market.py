@@ -68,6 +68,7 @@ class Market:
     listed: bool = True
     registered_box: PublicKey | None = None  # another than `box`
     windows: list[int] | None = attrs.field(factory=lambda: [60, 300, 600, 3600, 86400])
+    chain_minds_time: bool = False  # its own clock is `now`
     rival: bool = False  # another daemon polls as this provider
     behind: float | None = None  # seconds that the coordinator's clock is behind ours; None: it tells no time
     jobs: dict[str, Body] = attrs.field(factory=dict)
@@ -321,6 +322,8 @@ class Market:
 
     def _claim(self, request: httpx.Request) -> httpx.Response:
         body = json.loads(request.content)
+        if abs(body["issued_at"] - self.now()) > 600 and self.chain_minds_time:
+            return _refused("StaleOp")
         if not self._signed(body, Claim(_bytes(body["job_id"]), body["issued_at"])):
             return error(403, None, "invalid_op_signature")
         if self.jobs[body["job_id"]]["state"] != OPEN:

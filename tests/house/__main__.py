@@ -35,8 +35,8 @@ ADDED: Final[dict[str, int]] = {
     # common/keystores; svc's own_files, wallets, signer_command, profile_changes; of its command line answers,
     # destinations, money, exit_codes, commands/account, commands/config; devnet/funding
     "a buyer's day: answers as text and files, wallets of every kind, profiles, balance": 12,
-    # stages/guard, backends/servers, operator/discovery, setup, register, trial, earnings
-    "a provider's first hour, and what it earns": 7,
+    # guard, servers; operator/: discovery, setup, written_config, register, trial, earnings, chain_history
+    "a provider's first hour, and what it earns": 9,
     "removal of whatever has piled up": 1,
 }
 

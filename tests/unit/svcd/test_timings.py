@@ -2,7 +2,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from svcd.timings import Timings
+from svcd.timings import Clock, Timings
 
 pytestmark = pytest.mark.trio
 
@@ -34,3 +34,29 @@ async def test_slow_minute_is_forgotten_although_nothing_was_measured_since(auto
     assert timings.needed("demo/text", 5.0) == 30.0 + 5.0
     await trio.sleep(3600)
     assert timings.needed("demo/text", 5.0) == 5.0
+
+
+@pytest.mark.parametrize(
+    ("ahead", "now"),
+    [
+        (3, 1000),  # as good as the header, which has whole seconds
+        (300, 700),
+        (-300, 1300),
+        (899, 101),
+        (901, 1000),  # not believed
+    ],
+)
+async def test_clock_is_corrected_by_what_the_coordinator_tells(ahead: float, now: int) -> None:
+    clock = Clock(lambda: 1000.0)
+    clock.heard(1000 - ahead - 0.5)
+    assert (clock.now(), clock.is_believed) == (now, abs(ahead) <= 900)
+
+
+async def test_clock_that_the_chain_calls_stale_gives_way_to_the_other_until_one_of_them_is_set() -> None:
+    clock = Clock(lambda: 1000.0)
+    clock.heard(700)
+    clock.was_stale()
+    clock.heard(701)
+    assert clock.now() == 1000
+    clock.heard(400)
+    assert clock.now() == pytest.approx(400, abs=1)

@@ -1,4 +1,5 @@
 from collections.abc import AsyncIterator
+from email.utils import formatdate
 
 import httpx
 import pytest
@@ -6,6 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from svcd.coordinator.requests import CoordinatorReply, Requests, Unanswered
+from svcd.timings import Clock
 from tests.fakes.streamed import StreamedTransport
 
 pytestmark = pytest.mark.trio
@@ -136,3 +138,14 @@ async def test_answer_that_is_no_json_has_a_status_and_no_body(autojump_clock: M
     assert reply == CoordinatorReply(500, None, retryable=False, date=100.0)
     assert isinstance(reply, CoordinatorReply)
     assert (reply.code, reply.fields) == (None, {})
+
+
+@pytest.mark.parametrize(("headers", "ahead"), [({}, 300), ({"age": "20"}, 0), ({"date": "soon"}, 0)])
+async def test_clock_hears_the_date_of_answers_but_not_of_those_that_a_cache_kept(
+    headers: dict[str, str], ahead: float
+) -> None:
+    clock = Clock(lambda: 1_800_000_300.5)
+    server = Server(httpx.Response(200, json={}, headers={"date": formatdate(1_800_000_000, usegmt=True), **headers}))
+    async with httpx.AsyncClient(transport=StreamedTransport(server)) as http:
+        await Requests(http, "http://c", clock).ask("GET", "/")
+    assert clock.ahead == ahead

@@ -18,7 +18,8 @@ from svcd.backends.settings import OpenAISettings
 from svcd.configuration.config import DaemonConfig, read_config
 from svcd.load import AskRates, PrometheusSettings
 from svcd.operator.discovery import MarketTold, ModelServer, read_market
-from svcd.operator.setup import SetupOptions, ask_at_terminal, set_up
+from svcd.operator.setup import ask_at_terminal, set_up
+from svcd.operator.written_config import SetupOptions
 from tests.fakes.market import BOOK, GATEWAY, START, URL, Market
 
 VLLM = ModelServer(

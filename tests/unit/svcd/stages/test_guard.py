@@ -70,6 +70,16 @@ async def test_clock_that_is_off_by_minutes_is_corrected_by_the_coordinators(
         assert running.daemon.health.problem is None
 
 
+async def test_coordinators_clock_that_is_wrong_itself_is_left_when_the_chain_says_so(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    market.behind, market.chain_minds_time = -840.0, True
+    async with start(models=(MODEL,)) as running:
+        job = market.post(expires_at=str(int(market.now()) + 3600))
+        await running.until(lambda: running.entry(job) == ("settled", None))
+    assert market.calls.count("claim") == 2
+
+
 async def test_clock_that_is_off_by_more_claims_nothing(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:

@@ -86,6 +86,15 @@ async def test_granted_capacity_bounds_what_is_asked_for_and_is_asked_to_be_rais
         assert asked(market)[-1] == 4
 
 
+async def test_capacity_that_was_requested_is_used_within_seconds(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    market.capacity = 1
+    async with start(models=(MODEL,)):
+        await trio.sleep(10)
+        assert asked(market)[-1] == 4
+
+
 async def test_capacity_that_a_ceiling_withholds_is_asked_for_again_only_when_more_is_needed(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
