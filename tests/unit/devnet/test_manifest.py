@@ -26,3 +26,13 @@ def test_exports_are_the_first_client_and_where_it_buys(tmp_path: Path) -> None:
 def test_devnet_that_is_not_up_is_said_so(tmp_path: Path) -> None:
     with pytest.raises(DevnetError, match="make devnet starts one"):
         exports(tmp_path)
+
+
+def test_exports_for_a_wallet_of_ones_own_take_the_first_clients_away(tmp_path: Path) -> None:
+    account = {"role": "client", "private_key": "0x11"}
+    described = {"base_url": "http://a", "gateway": "http://b", "rpc_url": "http://c", "accounts": [account]}
+    (tmp_path / "devnet.json").write_text(json.dumps(described))
+    lines = exports(tmp_path, Path("my wallet.key")).splitlines()
+    assert lines[0] == "unset SVC_WALLET_KEY"
+    assert f"export SVC_WALLET_KEY_FILE='{Path.cwd()}/my wallet.key'" in lines
+    assert not any("0x11" in line for line in lines)

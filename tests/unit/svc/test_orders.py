@@ -15,7 +15,8 @@ from svc.client import Client
 from svc.core.known_market import Market
 from svc.core.sealing import INLINE_BYTES
 from svc.errors import InvalidRequest, NoProvider, OrderRefused, OutcomeUnknown, QuoteRefused, RelayUnavailable
-from svc.orders import UnlistedParameter
+from svc.orders import OtherWindow, UnlistedParameter
+from tests.unit.svc.fake_chain import NODE, FakeNode
 from tests.unit.svc.fake_coordinator import (
     BOX_SECRET,
     CANDIDATE,
@@ -306,3 +307,30 @@ async def test_client_without_a_wallet_can_look_but_not_buy(coordinator: FakeCoo
     with pytest.raises(OrderRefused) as refused:
         await client.prepare("demo/text", "hello")
     assert refused.value.message.startswith("no wallet: set SVC_WALLET_KEY_FILE")
+
+
+async def test_window_that_the_chain_does_not_allow_is_refused_with_those_it_does_before_anything_is_signed(
+    coordinator: FakeCoordinator,
+) -> None:
+    coordinator.tell(f"POST {NODE}/", FakeNode(windows=(300, 3_600)))
+    floor = {"model_id": "1", "sla": "300", "rate_in": "1", "rate_out": "1"}
+    coordinator.tell("GET /evm/asks/floors", Answer(200, {"floors": [floor], "as_of_block": "5"}))
+    client = coordinator.client(rpc_url=NODE)
+    with pytest.raises(OrderRefused, match="no window of 2h; it takes 5m, 1h") as refused:
+        await client.prepare("demo/text", "hello", window="2h", rate_in=1)
+    assert (refused.value.code, refused.value.param) == ("window_not_allowed", "window")
+    assert coordinator.to("POST /v1/jobs") == []
+    assert (await client.market.windows("2h")).seconds == (300, 3_600)
+
+
+async def test_window_of_no_known_form_is_signed_as_an_hour_and_warned_of(coordinator: FakeCoordinator) -> None:
+    with pytest.warns(OtherWindow, match="'7d' is none of 1h"):
+        prepared = await coordinator.client().prepare("demo/text", "hello", window="7d")
+    assert prepared.terms.sla_secs == 3_600
+
+
+async def test_run_without_a_gateway_is_refused_before_anything_is_asked(coordinator: FakeCoordinator) -> None:
+    with pytest.raises(OrderRefused) as refused:
+        await coordinator.client(gateways="").run("demo/text", "hello")
+    assert refused.value.code == "reads_disabled"
+    assert coordinator.asked == []

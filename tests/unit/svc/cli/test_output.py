@@ -3,7 +3,7 @@ from io import StringIO
 
 import pytest
 
-from svc.cli.output import Output, Table
+from svc.cli.output import NextStep, Output, Table
 
 _TABLE = Table(("name", "price"), [("a\tb\nc", "1"), ("[bold]d[/]", None)], right=frozenset({"price"}))
 _DATA = [{"name": "a\tb\nc", "price": "1"}]
@@ -95,3 +95,29 @@ def test_gauge_on_a_terminal_shows_how_far_it_is(terminal: _Terminal) -> None:
         gauge.show("lines [x]", 20, 20)
     assert "20/20" in terminal.getvalue()
     assert "lines [x]" in terminal.getvalue()
+
+
+_ID = "0x" + "ab" * 32
+
+
+def test_id_that_does_not_fit_beside_its_row_stands_alone_and_whole(terminal: _Terminal) -> None:
+    table = Table(
+        ("job", "model", "busy"), [(_ID, "demo/text", "7"), (_ID, "[x]", None)], frozenset({"busy"}), frozenset({"job"})
+    )
+    _output(terminal, StringIO()).table(table, [])
+    lines = [line.rstrip() for line in terminal.getvalue().replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()]
+    assert lines == ["job", "  model      busy", _ID, "  demo/text     7", _ID, "  [x]           —"]
+
+
+def test_id_that_fits_stays_in_its_row(terminal: _Terminal) -> None:
+    table = Table(("job", "model"), [(_ID, "demo/a")], whole=frozenset({"job"}))
+    _output(terminal, StringIO()).table(table, [])
+    assert f"{_ID}  demo/a" in terminal.getvalue()
+
+
+def test_failure_says_how_to_go_on_with_each_command_on_a_line_of_its_own() -> None:
+    out, err = StringIO(), StringIO()
+    output = _output(out, err)
+    output.next = NextStep("it goes on", (f"svc wait {_ID}", f"svc result {_ID}"))
+    output.fail("interrupted", None, {})
+    assert err.getvalue() == f"svc: interrupted\n     it goes on:\n  svc wait {_ID}\n  svc result {_ID}\n"
