@@ -336,6 +336,10 @@ soak-pollers: setup
 soak-batches: setup
 	@$(BIN)/python -m tests.soak.batches --lines $(LINES) --kills $(KILLS)
 
+.PHONY: crash-points
+crash-points: setup ## the relayer killed at each place where it waits, an op for each, under nine answers of the node (five minutes)
+	@CRASH_POINTS=apart $(BIN)/python -m pytest -q tests/integration/coordinatord/relayer/test_crash_points.py
+
 .PHONY: abuse
 ABUSE_SECONDS ?= 120
 abuse: setup ## every attack of strangers at once, for ABUSE_SECONDS, while honest jobs go on

@@ -26,4 +26,5 @@ def test_a_minute_of_faults_leaves_every_promise_kept(tmp_path: Path) -> None:
     assert set(told["invariants"]) == {*INVARIANTS, "other"}
     assert len(told["faults"]) >= len(KINDS) // 2, told["faults"]
     assert told["jobs"] > 0
+    assert told["broadcasts"] > 0
     assert (tmp_path / "soak.html").stat().st_size > 0

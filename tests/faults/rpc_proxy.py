@@ -7,6 +7,8 @@
 
 Faults act on single calls, also inside a batch; `HttpStatus`, `Hang`, `Truncate` and `SwallowAnswer` act on the
 whole HTTP exchange that holds a call of theirs. When several apply to one call, the latest decides.
+
+Given a `WriteAhead`, the proxy has it look at every transaction that the node is about to get.
 """
 
 import json
@@ -20,6 +22,8 @@ import anyio
 import anyio.abc
 import attrs
 import httpx
+
+from tests.faults.write_ahead import WriteAhead
 
 Json = Any  # what json.loads gives
 ANY: Final = "*"
@@ -140,6 +144,7 @@ def logs_of_another_block() -> Rewrite:
 class RpcProxy:
     url: str
     _upstream: str
+    _write_ahead: WriteAhead | None = None
     _faults: list[Fault] = attrs.field(factory=list)
     _seen: Counter[str] = attrs.field(factory=Counter)
 
@@ -194,9 +199,15 @@ class RpcProxy:
         passed = [call for call in calls if self._refusal(call) is None]
         answers: dict[Json, Json] = {}
         if passed:
+            await self._watch(passed)
             response = await client.post(self._upstream, json=passed)
             answers = {answer["id"]: answer for answer in response.json()}
         return [self._refusal(call) or self._rewritten(call, answers[call["id"]]) for call in calls]
+
+    async def _watch(self, calls: list[Json]) -> None:
+        raws = [bytes.fromhex(c["params"][0][2:]) for c in calls if c["method"] == "eth_sendRawTransaction"]
+        if raws and self._write_ahead is not None:
+            await self._write_ahead.before_broadcast(raws)
 
     def _refusal(self, call: Json) -> Json | None:
         fault = self._fault_of(call, (ErrorAnswer, RefuseWideRanges, RefuseTransactions))
@@ -254,11 +265,11 @@ class _Requests:
 
 
 @asynccontextmanager
-async def rpc_proxy(upstream: str) -> AsyncIterator[RpcProxy]:
+async def rpc_proxy(upstream: str, write_ahead: WriteAhead | None = None) -> AsyncIterator[RpcProxy]:
     """Serves on a free port of the loopback until the block ends."""
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=0)
     port = listener.extra(anyio.abc.SocketAttribute.local_port)  # noqa: S610 - anyio's, not Django's
-    proxy = RpcProxy(f"http://127.0.0.1:{port}", upstream)
+    proxy = RpcProxy(f"http://127.0.0.1:{port}", upstream, write_ahead)
     async with listener, anyio.create_task_group() as serving:
         serving.start_soon(listener.serve, proxy.serve)
         yield proxy

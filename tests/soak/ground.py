@@ -22,6 +22,7 @@ from devnet.ports import LOOPBACK, pick_free
 from devnet.postgres import running_postgres
 from tests.faults.rpc_proxy import RpcProxy, rpc_proxy
 from tests.faults.tcp_proxy import TcpProxy, tcp_proxy
+from tests.faults.write_ahead import WriteAhead
 from tests.soak.answering import accepts_sql, answers_ok, listens
 from tests.soak.daemon import Daemon
 from tests.soak.programs import coordinator_program, provider_program
@@ -41,6 +42,7 @@ class Ground:
     cast: Cast
     market: DevnetMarket
     rpc: RpcProxy
+    write_ahead: WriteAhead  # of `rpc`: looks at every transaction that a coordinator sends
     store: TcpProxy
     database: TcpProxy
     coordinators: list[Daemon]
@@ -77,7 +79,7 @@ async def soaked_market(folder: Path, logs: Path, *, coordinators: int, provider
         running_anvil(pick_free(), folder / "anvil", logs) as anvil,
         running_pin_store(pick_free(), folder / "pins", logs) as pins,
         running_postgres(pick_free(), folder / "postgres", logs) as postgres,
-        rpc_proxy(anvil.rpc_url) as rpc,
+        rpc_proxy(anvil.rpc_url, write_ahead := WriteAhead(postgres.url())) as rpc,
         tcp_proxy(LOOPBACK, urlsplit(pins.endpoint).port or 0) as store,
         tcp_proxy(LOOPBACK, postgres.port) as database,
     ):
@@ -131,6 +133,7 @@ async def soaked_market(folder: Path, logs: Path, *, coordinators: int, provider
             cast=cast,
             market=market,
             rpc=rpc,
+            write_ahead=write_ahead,
             store=store,
             database=database,
             coordinators=heads,
@@ -149,5 +152,6 @@ async def soaked_market(folder: Path, logs: Path, *, coordinators: int, provider
             yield ground
         finally:
             with anyio.CancelScope(shield=True):
+                await write_ahead.close()
                 for daemon in (*hands, *heads, ground.pins, ground.postgres):
                     await daemon.kill()

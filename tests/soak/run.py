@@ -48,7 +48,7 @@ async def soak(options: Options, say: Callable[[str], None]) -> dict[str, Any]:
             )
             found = [*timeline.complaints, *await come_to_rest(remains)]
             say("checking the invariants")
-            found += await violations(remains, crowd.promised)
+            found += [*await violations(remains, crowd.promised), *await ground.write_ahead.found()]
             say("stopping every daemon")
             await ground.anvil.mine_every(BLOCK_SECONDS)  # what a provider still publishes must get its receipt
             found += await _ended_well(ground)
@@ -58,6 +58,7 @@ async def soak(options: Options, say: Callable[[str], None]) -> dict[str, Any]:
         "coordinators": options.coordinators,
         "providers": options.providers,
         "jobs": len(crowd.promised),
+        "broadcasts": ground.write_ahead.broadcasts,
         **timeline.as_json(),
         "invariants": judged(found),
     }

@@ -38,6 +38,7 @@ INVARIANTS: Final = {
     "I7": "objects",
     "I8": "sessions",
     "I9": "leases",
+    "I10": "write-ahead",
     "I11": "exits",
     "I12": "budgets",
 }

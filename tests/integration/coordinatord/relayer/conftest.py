@@ -1,10 +1,34 @@
+from collections.abc import Iterator
+
+import attrs
 import pytest
 
 from common.secp256k1 import Wallet
 from devnet.accounts import Cast
+from devnet.anvil import Anvil
 from devnet.market import DevnetMarket
 from devnet.world import World
+from tests.faults.rpc_proxy import rpc_proxy
+from tests.faults.write_ahead import WriteAhead
+from tests.integration.conftest import Services
 from tests.integration.coordinatord.relayer.ops import Ops, signer
+
+
+@pytest.fixture
+def write_ahead(services: Services, database_url: str) -> Iterator[WriteAhead]:
+    """On in every test of a relayer: one that sends what it has not stored fails it."""
+    oracle = WriteAhead(database_url)
+    yield oracle
+    found = services.portal.call(oracle.found)
+    services.portal.call(oracle.close)
+    assert found == []
+
+
+@pytest.fixture
+def anvil(services: Services, anvil: Anvil, write_ahead: WriteAhead) -> Iterator[Anvil]:
+    """The node behind a proxy that has the oracle look at whatever is sent to it, by whichever way and process."""
+    for proxy in services.run(rpc_proxy(anvil.rpc_url, write_ahead)):
+        yield attrs.evolve(anvil, rpc_url=proxy.url)
 
 
 @pytest.fixture

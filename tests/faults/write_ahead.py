@@ -1,0 +1,76 @@
+"""The write-ahead oracle (I10): when a node gets signed bytes, a relayer's outbox already holds them, committed.
+
+It asks PostgreSQL on a connection of its own, which sees nothing of a transaction that is open, before the proxy of
+`tests.faults.rpc_proxy` lets a broadcast pass. Bytes that reach the node first and are stored a moment later would be
+lost by a death in between: their nonce would be used by a transaction that nobody knows.
+"""
+
+from collections.abc import Sequence
+
+import anyio
+import asyncpg
+import attrs
+
+from common.inclusion import rlp
+from common.keccak import keccak256
+
+_STORED = "select hash from relay_tx_versions where hash = any($1::bytea[])"
+_AWAY = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+
+
+@attrs.define(eq=False)
+class WriteAhead:
+    """`broadcasts` counts the transactions that were looked at. `violations` names each that was not stored."""
+
+    database_url: str
+    broadcasts: int = 0
+    violations: list[str] = attrs.field(factory=list)
+    _stored: set[bytes] = attrs.field(factory=set)
+    _unasked: dict[bytes, bytes] = attrs.field(factory=dict)  # bytes by hash: the database was away
+    _connection: "asyncpg.Connection[asyncpg.Record] | None" = None
+    _turn: anyio.Lock = attrs.field(factory=anyio.Lock)
+
+    async def before_broadcast(self, raws: Sequence[bytes]) -> None:
+        """To be awaited with the bytes of a request, before the node gets any of them. Where the database is away they
+        pass, and are asked for when it is there again."""
+        fresh = {tx_hash: raw for raw in raws if (tx_hash := keccak256(raw)) not in self._stored}
+        async with self._turn:
+            self.broadcasts += len(raws)
+            self._unasked |= fresh
+            if self._unasked:
+                await self._ask()
+
+    async def found(self) -> list[str]:
+        """What is broken, in words, once all is over; empty when nothing is."""
+        async with self._turn:
+            if self._unasked and not await self._ask():
+                unasked = f"I10: {len(self._unasked)} transactions could not be looked up: the database is away"
+                return [*self.violations, unasked]
+        return list(self.violations)
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            await self._connection.close(timeout=1)
+
+    async def _ask(self) -> bool:
+        """Look up what was not yet; False while the database is away."""
+        try:
+            if self._connection is None or self._connection.is_closed():
+                self._connection = await asyncpg.connect(self.database_url, timeout=5)
+            rows = await self._connection.fetch(_STORED, list(self._unasked))
+        except _AWAY:
+            return False
+        stored = {row["hash"] for row in rows}
+        self.violations += [_unstored(h, raw) for h, raw in self._unasked.items() if h not in stored]
+        self._stored |= set(self._unasked)  # what was told once is not told again
+        self._unasked = {}
+        return True
+
+
+def _unstored(tx_hash: bytes, raw: bytes) -> str:
+    nonce = rlp.decode_list(raw[1:])[1]  # of an EIP-1559 transaction: type ‖ [chain, nonce, …]
+    assert isinstance(nonce, bytes)
+    return (
+        f"I10: transaction 0x{tx_hash.hex()} (nonce {int.from_bytes(nonce, 'big')}) was broadcast"
+        " before its bytes were committed"
+    )

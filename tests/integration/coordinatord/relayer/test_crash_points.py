@@ -1,0 +1,142 @@
+"""The relayer dies at every place where it waits, and is started again: each op is relayed once, whatever a node says.
+
+A few ops meet one death after another, until there is no place left; where the node does not just take the bytes, from
+their sending on. With `CRASH_POINTS=apart` (`make crash-points`) each place has an op of its own, which meets that one
+death alone, under more answers.
+"""
+
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Final
+
+import anyio
+import attrs
+import pytest
+
+from common.secp256k1 import Wallet
+from coordinatord.database import locks
+from coordinatord.relayer.outbox_sql import NewRelay
+from coordinatord.relayer.relaying import RelayMined
+from coordinatord.relayer.signers import WalletSigner
+from coordinatord.relayer.worker import run_relayer
+from devnet.anvil import CHAIN_ID
+from devnet.world import World
+from tests.faults.crash_points import CrashPoints
+from tests.faults.rpc_proxy import ErrorAnswer, Fault, Hang, HttpStatus, RpcProxy, SwallowAnswer, Truncate, rpc_proxy
+from tests.integration.coordinatord.relayer.ops import Ops
+from tests.integration.coordinatord.relayer.running import Stage, relay_into, stage
+from tests.invariants.relays import relay_violations
+
+pytestmark = pytest.mark.anyio
+
+APART: Final = os.environ.get("CRASH_POINTS") == "apart"
+SEND: Final = "eth_sendRawTransaction"
+ANSWERS: Final[dict[str, Fault | None]] = {
+    "taken": None,
+    "refused": ErrorAnswer(SEND, -32603, "Internal error"),
+    "answer lost": SwallowAnswer(SEND),
+    "time-out": Hang(SEND),
+}
+MORE_ANSWERS: Final[dict[str, Fault | None]] = {
+    "called known": ErrorAnswer(SEND, -32000, "already known"),
+    "called used": ErrorAnswer(SEND, -32000, "nonce too low"),
+    "pool full": ErrorAnswer(SEND, -32000, "txpool is full"),
+    "answer torn": Truncate(SEND),
+    "gateway": HttpStatus(SEND, 502),
+}
+_RELAYER: Final = "coordinatord/relayer/"
+# What an answer makes a difference to; and all between intake and resolution. No run may leave one of them out.
+SENDING: Final = tuple(
+    f"{_RELAYER}{step}.py" for step in ("broadcast", "follow", "receipts", "resolution", "results_sql")
+)
+ALL: Final = (*(f"{_RELAYER}{step}.py" for step in ("intake", "simulate", "signing", "transactions_sql")), *SENDING)
+
+
+@attrs.frozen
+class Scene:
+    """`answer`: what becomes of the first sending of each op; those after it are taken."""
+
+    on: Stage
+    proxy: RpcProxy
+    answer: Fault | None
+    wallet: Wallet
+    points: CrashPoints
+
+    async def deaths_of_one(self, op: NewRelay) -> int:
+        """How often a relayer died until the op had ended."""
+        outcomes: list[object] = []
+        deaths, life = 0, anyio.CancelScope()
+
+        async def relay() -> None:
+            await relay_into(self.on, outcomes)(op)
+            life.cancel()
+
+        async with anyio.create_task_group() as around:
+            around.start_soon(relay)
+            await self.on.until("select count(*) = 1 from relays where state = 'queued'")
+            with self._first_sending() as over:
+                around.start_soon(over)
+                while not outcomes:
+                    life = anyio.CancelScope()
+                    if deaths and APART:
+                        with life:
+                            await self._relayer()
+                    elif await self.points.live(life, self._relayer) is not None:
+                        deaths += 1
+            around.cancel_scope.cancel()
+        assert [type(outcome) for outcome in outcomes] == [RelayMined]
+        return deaths
+
+    async def _relayer(self) -> None:
+        on, signer = self.on, WalletSigner(self.wallet)
+        await run_relayer(on.database, on.notices, on.rpc, signer, chain_id=CHAIN_ID, settings=on.settings)
+
+    @contextmanager
+    def _first_sending(self) -> Iterator[Callable[[], Awaitable[None]]]:
+        """The answer is in force; to be run beside: what ends it, once it was given."""
+        before = self.proxy.seen(SEND)
+        with ExitStack() as answering:
+            if self.answer is not None:
+                answering.enter_context(self.proxy.fault(self.answer))
+
+            async def over() -> None:
+                while self.proxy.seen(SEND) == before:  # noqa: ASYNC110 - the proxy counts, it does not tell
+                    await anyio.sleep(0.005)
+                answering.close()
+
+            yield over
+
+
+@pytest.mark.timeout(600 if APART else 120)
+@pytest.mark.parametrize("answer", [*ANSWERS, *(MORE_ANSWERS if APART else ())])
+async def test_a_relayer_that_dies_wherever_it_waits_relays_each_op_once(
+    world: World,
+    database_url: str,
+    ops: Ops,
+    relayer_wallet: Wallet,
+    client: Wallet,
+    *,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: str,
+) -> None:
+    monkeypatch.setattr(locks, "CLAIM_INTERVAL", 0.01)
+    all_of_it = APART or answer == "taken"
+    points = CrashPoints("coordinatord", ("",) if all_of_it else SENDING)
+    async with rpc_proxy(world.anvil.rpc_url) as proxy, stage(database_url, proxy.url, patience=0.3) as on:
+        scene = Scene(on, proxy, (ANSWERS | MORE_ANSWERS)[answer], relayer_wallet, points)
+        deaths = [await scene.deaths_of_one(ops.post(client))]
+        while deaths[-1]:  # until an op went through without a place where nobody died
+            deaths.append(await scene.deaths_of_one(ops.post(client)))
+        places = [line for place in points.met for line in place]
+        assert [
+            step for step in (ALL if all_of_it else SENDING) if not any(line.startswith(step) for line in places)
+        ] == []
+        assert sum(deaths) == len(points.met) > (50 if all_of_it else 20)
+        # One transaction for each op, in one version, and each op in its own.
+        assert await on.fetchval("select count(*) from relays where state = 'mined' and requeued = 0") == len(deaths)
+        assert await on.fetchval("select count(distinct tx_id) from relays") == len(deaths)
+        assert await on.fetchval("select count(*) from relay_txs") == len(deaths)
+        assert await on.fetchval("select count(*) from relay_tx_versions") == len(deaths)
+        async with on.database.connection() as connection:
+            assert await relay_violations(connection, on.rpc, stuck_after=0) == []

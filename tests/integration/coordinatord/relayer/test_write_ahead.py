@@ -1,0 +1,83 @@
+"""The oracle that every test of a relayer runs under: signed bytes are committed before a node gets them."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from common.secp256k1 import Wallet
+from coordinatord.database.connections import Connection
+from coordinatord.relayer import intake
+from coordinatord.relayer.account import RelayerAccount
+from coordinatord.relayer.broadcast import broadcast
+from coordinatord.relayer.coalesce import Planned
+from coordinatord.relayer.outside_signer import SignerAway
+from coordinatord.relayer.pending import PendingTx
+from coordinatord.relayer.relaying import RelayMined
+from devnet.world import World
+from tests.faults.rpc_proxy import SwallowAnswer, rpc_proxy
+from tests.faults.write_ahead import WriteAhead
+from tests.integration.coordinatord.relayer.ops import Ops
+from tests.integration.coordinatord.relayer.running import Stage, stage
+
+pytestmark = pytest.mark.anyio
+
+
+def send_inside_the_transaction(on: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted fault: what was signed is sent at once, and its transaction commits afterwards."""
+    sign = intake.sign_planned
+
+    async def sign_and_send(
+        connection: Connection, account: RelayerAccount, plans: Sequence[Planned]
+    ) -> tuple[list[PendingTx], SignerAway | None]:
+        signed, away = await sign(connection, account, plans)
+        await broadcast(on.rpc, signed)
+        return signed, away
+
+    monkeypatch.setattr(intake, "sign_planned", sign_and_send)
+
+
+async def test_every_broadcast_of_a_relay_is_looked_at(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, write_ahead: WriteAhead
+) -> None:
+    async with stage(database_url, world.anvil.rpc_url) as on:
+        on.start(relayer_wallet)
+        assert isinstance(await on.relaying.relay(ops.post(client)), RelayMined)
+    assert write_ahead.broadcasts >= 1
+
+
+@pytest.mark.parametrize("fault", [None, SwallowAnswer("eth_sendRawTransaction")], ids=["answered", "answer lost"])
+async def test_a_broadcast_before_the_commit_is_found_and_named(
+    world: World,
+    database_url: str,
+    ops: Ops,
+    relayer_wallet: Wallet,
+    client: Wallet,
+    *,
+    write_ahead: WriteAhead,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: SwallowAnswer | None,
+) -> None:
+    async with rpc_proxy(world.anvil.rpc_url) as proxy, stage(database_url, proxy.url) as on:
+        send_inside_the_transaction(on, monkeypatch)
+        with proxy.fault(*([] if fault is None else [fault])):
+            on.start(relayer_wallet)
+            assert isinstance(await on.relaying.relay(ops.post(client)), RelayMined)  # nothing else would tell
+        sent = await on.fetchval(
+            "select '0x' || encode(hash, 'hex') || ' (nonce ' || nonce || ')'"
+            " from relay_tx_versions v join relay_txs t on t.id = v.tx_id"
+        )
+    assert write_ahead.violations == [f"I10: transaction {sent} was broadcast before its bytes were committed"]
+    write_ahead.violations.clear()
+
+
+async def test_what_was_broadcast_while_the_database_was_away_is_looked_up_later(
+    database_url: str,
+) -> None:
+    away = WriteAhead("postgresql://127.0.0.1:1/nobody")
+    raw = bytes.fromhex("02c20105")  # [chain 1, nonce 5]
+    await away.before_broadcast([raw])
+    assert away.violations == []
+    assert "could not be looked up" in (await away.found())[0]
+    away.database_url = database_url
+    assert "(nonce 5) was broadcast before" in (await away.found())[0]
+    await away.close()
