@@ -32,7 +32,7 @@ async def verify(connection: Connection, job_id: str) -> Exit:
     and the owner's signature over the payment is checked here. Where the coordinator says otherwise the command ends
     with 3. Without a node nothing but the id is checked, and the command ends with 9.
     """
-    async with connection.client() as client:
+    async with connection.client(wallet=None) as client:
         verified = await client.verify(job_id)
     connection.output.table(tables.vouched(verified.facts), wire_form(attrs.asdict(verified)))
     if verified.checked_on_chain:
