@@ -37,6 +37,7 @@ class Account:
     signer: Signer | None
     vouching: Vouching
     _market: Market | None = None
+    _windows: tuple[int, ...] | None = None
     _derived: SecretKey | None = None
     _sessions: Sessions | None = None
     _kept: dict[str, tuple[float, Any]] = attrs.field(factory=dict)
@@ -54,7 +55,16 @@ class Account:
         """The deployment as the coordinator tells it now; one that may be signed for."""
         answer = await self.transport.get("/evm/chain", Deployment)
         self._market = await self.vouching.market(answer)
+        self._windows = answer.windows
         return answer
+
+    async def told_windows(self, wanted: int) -> tuple[int, ...] | None:
+        """Windows that the coordinator says the network takes, in seconds, asked again for one that is not among them;
+        None where it does not say."""
+        await self.market()
+        if self._windows is not None and wanted not in self._windows:
+            await self.deployment()
+        return self._windows
 
     async def model(self, name: str) -> Model:
         await self.market()

@@ -168,7 +168,11 @@ class Orders:
             )
         chain = self.account.vouching.chain
         registry = (await self.account.market()).job_registry
-        if chain is None or await facts.window_allowed(chain.later(), registry, shaped.sla_secs):
+        if chain is None:
+            told = await self.account.told_windows(shaped.sla_secs)
+            if told is None or shaped.sla_secs in told:
+                return
+        elif await facts.window_allowed(chain.later(), registry, shaped.sla_secs):
             return
         try:
             (await Market(self.account).windows(window)).check(window, shaped.sla_secs)
@@ -329,12 +333,12 @@ class Market:
         )
 
     async def windows(self, window: str) -> Windows:
-        """Windows that orders may have, as far as can be told: with nodes it is certain, about `window` too.
-
-        The one place that knows who tells them: the chain where there is a node, else the market's asks.
-        """
-        market, asked = await self.account.market(), {floor.sla for floor in await self.floors(limit=None)}
-        node = self.account.vouching.chain
+        """Windows that orders may have, as far as can be told, about `window` too: by the chain where there is a node,
+        else by the coordinator; by the market's asks where that does not say."""
+        market, node = await self.account.market(), self.account.vouching.chain
+        if node is None and (told := await self.account.told_windows(window_seconds(window))) is not None:
+            return Windows(tuple(sorted(told)), certain=True)
+        asked = {floor.sla for floor in await self.floors(limit=None)}
         if node is None:
             return Windows(tuple(sorted(asked)), certain=False)
         chain, candidates = node.later(), sorted(asked | USUAL_WINDOWS | {window_seconds(window)})

@@ -146,7 +146,7 @@ async def check_window(client: Client, output: Output, terms: Mapping[str, Any])
         raise OrderRefused(message, code=WINDOW_REFUSED, param="window")
     if client.vouching.chain is None and ("rate_in" in terms or "rate_out" in terms):
         windows = await client.market.windows(window)
-        if window_seconds(window) not in windows.seconds:
+        if not windows.certain and window_seconds(window) not in windows.seconds:
             output.warn(f"nobody asks a price for {window}, and the network may refuse it; asked for: {windows.words}")
 
 

@@ -20,6 +20,7 @@ from tests.unit.svc.fake_chain import NODE, FakeNode
 from tests.unit.svc.fake_coordinator import (
     BOX_SECRET,
     CANDIDATE,
+    DEPLOYMENT,
     JOB_REGISTRY,
     MODEL,
     WALLET,
@@ -321,6 +322,19 @@ async def test_window_that_the_chain_does_not_allow_is_refused_with_those_it_doe
     assert (refused.value.code, refused.value.param) == ("window_not_allowed", "window")
     assert coordinator.to("POST /v1/jobs") == []
     assert (await client.market.windows("2h")).seconds == (300, 3_600)
+
+
+async def test_window_that_the_coordinator_does_not_name_is_refused_without_a_node_unless_it_names_it_when_asked_again(
+    coordinator: FakeCoordinator,
+) -> None:
+    coordinator.tell("GET /evm/chain", Answer(200, DEPLOYMENT | {"windows": [300, 3_600]}))
+    client = coordinator.client()
+    with pytest.raises(OrderRefused, match="no window of 2h; it takes 5m, 1h") as refused:
+        await client.prepare("demo/text", "hello", window="2h", provider=7, rate_in=1)
+    assert refused.value.code == "window_not_allowed"
+    coordinator.tell("GET /evm/chain", Answer(200, DEPLOYMENT | {"windows": [300, 3_600, 7_200]}))
+    prepared = await client.prepare("demo/text", "hello", window="2h", provider=7, rate_in=1)
+    assert prepared.terms.sla_secs == 7_200
 
 
 async def test_window_of_no_known_form_is_signed_as_an_hour_and_warned_of(coordinator: FakeCoordinator) -> None:
