@@ -25,9 +25,9 @@ from svcd.dependencies import DaemonDependencies, Equipment, prepare
 from svcd.health import DaemonHealth, serve_metrics
 from svcd.journal.journal import open_journal
 from svcd.stages.asks import AskPublisher, Capacity, Catalogue
-from svcd.stages.claimer import Claimer, Lookup, Offer
+from svcd.stages.claimer import Claimer, Lookup
 from svcd.stages.guard import Guard
-from svcd.stages.offers import DeadlineChannel, Exclusions
+from svcd.stages.offers import DeadlineChannel, Exclusions, Offer
 from svcd.stages.opener import PayloadOpener
 from svcd.stages.pipeline import Drain, Pipeline
 from svcd.stages.poller import Poller

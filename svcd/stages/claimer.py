@@ -13,8 +13,8 @@ from svcd.coordinator.outcomes import ChainRefused, CoordinatorRefusal, OpMined,
 from svcd.coordinator.sessions import OpSigner, SignInRefused
 from svcd.errors import Unavailable
 from svcd.health import DaemonHealth
-from svcd.job.held import ClaimedJob, Job, Slot
-from svcd.stages.offers import DeadlineChannel
+from svcd.job.held import ClaimedJob, Job
+from svcd.stages.offers import DeadlineChannel, Offer
 from svcd.stages.pipeline import Pipeline
 from svcd.timings import Clock, Timings
 
@@ -25,15 +25,6 @@ _LOOK_AGAIN: Final = 2.0
 STALE: Final = ChainRefused("StaleOp")
 # Refusals that say nothing about the job: it may be claimed later, or by somebody else.
 _ABOUT_US: Final = frozenset({"AtCapacity", "ModelNotAllowed", "NotListed", "StaleOp", "UnknownProvider"})
-
-
-@attrs.frozen(slots=True, eq=False)
-class Offer:
-    """A job that was leased to us; its slot is taken."""
-
-    job: Job
-    model: str
-    slot: Slot
 
 
 @attrs.frozen(slots=True, eq=False)

@@ -8,6 +8,7 @@ from typing import Final, Generic, TypeVar
 import attrs
 import trio
 
+from svcd.job.held import Job, Slot
 from svcd.timings import Clock
 
 _PAUSE: Final = 10.0  # after a refusal that is about us: the next claim would meet the same
@@ -55,6 +56,15 @@ class Exclusions:
     def without_escrow(self) -> bool:
         """Open bids are not to be claimed: nobody would release their keys."""
         return trio.current_time() < self._no_escrow_until
+
+
+@attrs.frozen(slots=True, eq=False)
+class Offer:
+    """A job that was leased to us; its slot is taken."""
+
+    job: Job
+    model: str
+    slot: Slot
 
 
 # A bounded channel between two stages that hands out what is due first.

@@ -16,8 +16,7 @@ from svcd.health import DaemonHealth
 from svcd.job.held import Job, Slot, Slots
 from svcd.load import AskRates, Discount, Load
 from svcd.payload.gateway import is_content_id
-from svcd.stages.claimer import Offer
-from svcd.stages.offers import DeadlineChannel, Exclusions
+from svcd.stages.offers import DeadlineChannel, Exclusions, Offer
 from svcd.timings import Clock, Timings
 
 log = structlog.get_logger(__name__)
