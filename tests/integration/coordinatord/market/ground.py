@@ -1,10 +1,12 @@
 """A token on a fresh view of the chain, and markets deployed with it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import attrs
+from anyio.from_thread import start_blocking_portal
 
 from common.address_book import AddressBook
 from coordinatord.chain.signers import LocalKey
@@ -15,7 +17,9 @@ from coordinatord.market.node import RetryingNode
 from coordinatord.market.sending import Sender, SendingStep, SendOptions
 from coordinatord.market.terms import MarketTerms, ModelTerms
 from devnet.accounts import Cast, DevWallet
-from devnet.anvil import CHAIN_ID
+from devnet.anvil import CHAIN_ID, MNEMONIC, binary
+from devnet.child import Program, running
+from devnet.ports import LOOPBACK, pick_free
 
 SPAN = 5000
 QUICK = SendOptions(poll_seconds=0.01, timeout_seconds=20)
@@ -95,3 +99,31 @@ def created(node: RetryingNode, key: LocalKey, name: str, *arguments: object, ch
     sender = Sender(node, key, chain_id, QUICK, DeploymentJournal(None, {}), lambda _: None)
     sender.run([step])
     return Contract(name, sender.addresses([step])[name])
+
+
+# A chain as a public one is, with a token of somebody else.
+
+PUBLIC_CHAIN: Final = 4242
+
+
+@contextmanager
+def public_chain(folder: Path) -> Iterator[str]:
+    """As a public chain is: blocks by the clock, of 60 million gas, transactions capped, somebody else's first."""
+    url = f"http://{LOOPBACK}:{(port := pick_free())}"
+    rules = ("--hardfork", "osaka", "--gas-limit", "60000000", "--enable-tx-gas-limit", "--block-time", "0.3")
+    place = ("--host", LOOPBACK, "--port", str(port), "--chain-id", str(PUBLIC_CHAIN), "--mnemonic", MNEMONIC)
+    (folder / "home").mkdir()
+    command = (str(binary()), *place, *rules, "--accounts", "20", "--quiet")
+    program = Program("anvil", command, folder / "anvil.log", environment={"HOME": str(folder / "home")})
+    with start_blocking_portal("asyncio") as portal, portal.wrap_async_context_manager(running(program)):
+        yield url
+
+
+def issued_token(node: RetryingNode, cast: Cast) -> str:
+    """A token that no part of the product knows: behind an upgradable proxy, with a name and version of its own."""
+    maker, proxy_admin, issuer = key_of(cast.admin), cast.treasury.address, cast.admin.address
+    implementation = created(node, maker, "IssuedToken", chain_id=PUBLIC_CHAIN)
+    proxy = created(node, maker, "IssuedTokenProxy", implementation.address, proxy_admin, chain_id=PUBLIC_CHAIN)
+    token = Contract("IssuedToken", proxy.address)
+    send(node, maker, token.call("initialise", "initialize", issuer, "Market Dollar", "MKD"), chain_id=PUBLIC_CHAIN)
+    return token.address

@@ -5,40 +5,20 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from anyio.from_thread import start_blocking_portal
 
 from common.address_book import AddressBook
 from coordinatord.market.actions import VERBS
 from coordinatord.market.contracts import Contract
 from coordinatord.market.node import RetryingNode, connect
 from devnet.accounts import Cast
-from devnet.anvil import MNEMONIC, binary
-from devnet.child import Program, running
 from devnet.pins import PinStoreService
-from devnet.ports import LOOPBACK, pick_free
-from tests.integration.coordinatord.market.ground import created, key_of, send
+from tests.integration.coordinatord.market.ground import PUBLIC_CHAIN, issued_token, key_of, public_chain, send
 
 PAGE = Path(__file__).parents[4] / "coordinatord" / "MARKET.md"
-CHAIN = 4242
 ETHER = 10**18
-
-
-@contextmanager
-def public_chain(folder: Path) -> Iterator[str]:
-    """As a public chain is: blocks by the clock, of 60 million gas, transactions capped, somebody else's first."""
-    url = f"http://{LOOPBACK}:{(port := pick_free())}"
-    rules = ("--hardfork", "osaka", "--gas-limit", "60000000", "--enable-tx-gas-limit", "--block-time", "0.3")
-    place = ("--host", LOOPBACK, "--port", str(port), "--chain-id", str(CHAIN), "--mnemonic", MNEMONIC)
-    (folder / "home").mkdir()
-    command = (str(binary()), *place, *rules, "--accounts", "20", "--quiet")
-    program = Program("anvil", command, folder / "anvil.log", environment={"HOME": str(folder / "home")})
-    with start_blocking_portal("asyncio") as portal, portal.wrap_async_context_manager(running(program)):
-        yield url
 
 
 def blocks_of(page: Path) -> list[str]:
@@ -75,7 +55,7 @@ def test_page_takes_an_operator_from_nothing_to_a_market_that_a_coordinator_acce
             folder,
             {
                 "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-                **{"RPC_URL": url, "SIGNER_URL": url, "CHAIN_ID": str(CHAIN), "TOKEN": token},
+                **{"RPC_URL": url, "SIGNER_URL": url, "CHAIN_ID": str(PUBLIC_CHAIN), "TOKEN": token},
                 **{"OWNER": owner.address, "TREASURY": cast.treasury.address, "RELAYER": relayer.address},
                 **{"DATABASE_URL": database_url, "RELAYER_KEY": relayer.private_key, "PGSSLMODE": "disable"},
                 **{"PIN_STORE_ENDPOINT": pin_store.endpoint, "PIN_STORE_BUCKET": pin_store.bucket},
@@ -88,20 +68,10 @@ def test_page_takes_an_operator_from_nothing_to_a_market_that_a_coordinator_acce
     assert "WRONG" not in "".join(printed.values())
     assert "Market Dollar', version '2'" in printed["market deploy"]
     assert re.search(r"^1 .* listed +2 +0/1 ", printed["market status"], re.MULTILINE)
-    assert (book.chain_id, book.paytoken.hex()) == (CHAIN, token[2:].lower())
+    assert (book.chain_id, book.paytoken.hex()) == (PUBLIC_CHAIN, token[2:].lower())
     assert len(json.loads((folder / "accept.json").read_text())["transactions"]) == 3
     assert len(list((folder / "explorer").glob("*.standard-input.json"))) == 3
     assert (folder / "deployer.json").stat().st_mode & 0o077 == 0
-
-
-def issued_token(node: RetryingNode, cast: Cast) -> str:
-    """A token that no part of the product knows: behind an upgradable proxy, with a name and version of its own."""
-    maker, proxy_admin, issuer = key_of(cast.admin), cast.treasury.address, cast.admin.address
-    implementation = created(node, maker, "IssuedToken", chain_id=CHAIN)
-    proxy = created(node, maker, "IssuedTokenProxy", implementation.address, proxy_admin, chain_id=CHAIN)
-    token = Contract("IssuedToken", proxy.address)
-    send(node, maker, token.call("initialise", "initialize", issuer, "Market Dollar", "MKD"), chain_id=CHAIN)
-    return token.address
 
 
 def follow(shell: Shell, node: RetryingNode, cast: Cast) -> dict[str, str]:
@@ -114,7 +84,7 @@ def follow(shell: Shell, node: RetryingNode, cast: Cast) -> dict[str, str]:
         if "list-provider" in block:
             registry = AddressBook.parse((shell.folder / "addresses.json").read_bytes()).provider_registry
             register = Contract("ProviderRegistry", "0x" + registry.hex()).call("register", "register")
-            send(node, key_of(cast.with_role("provider")[0]), register, chain_id=CHAIN)
+            send(node, key_of(cast.with_role("provider")[0]), register, chain_id=PUBLIC_CHAIN)
         output = shell.run(block)
         for command in ("coordinatord check", "market status", "market verify", "market deploy", "market new-key"):
             if command in block:
