@@ -46,7 +46,7 @@ def _root(room: Room) -> None:
             raise Failed(f"make devnet did not come up: {''.join(said)}")
         cleaned = room.run("make", "clean", at=checkout)
         first_line(cleaned, "stopped the devnet in")
-        devnet.communicate(timeout=60)
+        devnet.communicate(timeout=180)
     require_nothing_runs(room.folder)
     require(names_below(checkout) == before, f"left in the checkout: {names_below(checkout) ^ before}")
     # pip asks `rustc` for its version, and rustup's stand-in for that program writes down that it was asked.

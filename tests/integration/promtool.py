@@ -10,5 +10,5 @@ PROMTOOL = program("promtool")
 
 def promtool(*arguments: str | Path, stdin: bytes = b"") -> str:
     """Its complaints: nothing when all is well."""
-    done = subprocess.run([str(PROMTOOL), *arguments], input=stdin, capture_output=True, check=False, timeout=60)
+    done = subprocess.run([str(PROMTOOL), *arguments], input=stdin, capture_output=True, check=False, timeout=180)
     return "" if done.returncode == 0 and not done.stderr.strip() else (done.stdout + done.stderr).decode()

@@ -57,7 +57,7 @@ class Terminal:
             said = b""
             while piece := _read(ours):
                 said += piece
-            shell.wait(timeout=60)
+            shell.wait(timeout=180)
         os.close(ours)
         return said.decode().replace("\r\n", "\n")
 

@@ -25,9 +25,9 @@ async def client(market: Market, anyio_backend: str) -> AsyncIterator[Client]:
 
 
 async def test_designated_and_open_jobs_come_back_opened(client: Client) -> None:
-    designated = await client.run(_MODEL, "for one provider", window="async", timeout=30)
+    designated = await client.run(_MODEL, "for one provider", window="async", timeout=120)
     asks = (designated.job.svc.rate_in, designated.job.svc.rate_out)
-    offered = await client.run(_MODEL, "for anybody", window="async", rate_in=asks[0], rate_out=asks[1], timeout=30)
+    offered = await client.run(_MODEL, "for anybody", window="async", rate_in=asks[0], rate_out=asks[1], timeout=120)
     assert (designated.output, offered.output) == ({"input": "for one provider"}, {"input": "for anybody"})
     assert (designated.job.svc.designated > 0, offered.job.svc.designated) == (True, 0)
 
@@ -35,7 +35,7 @@ async def test_designated_and_open_jobs_come_back_opened(client: Client) -> None
 async def test_batch_comes_back_in_file_order(client: Client) -> None:
     lines = [{"custom_id": str(n), "body": {"model": _MODEL, "input": f"line {n}"}} for n in range(5)]
     prepared = await client.batches.prepare(lines, window="1h")
-    ended = await client.batches.wait((await client.batches.create(prepared)).id, every=0.2, timeout=30)
+    ended = await client.batches.wait((await client.batches.create(prepared)).id, every=0.2, timeout=120)
     results = [one async for one in client.batches.results(ended, custom_ids=prepared.custom_ids)]
     assert [one.custom_id for one in results] == ["0", "1", "2", "3", "4"]
     assert [one.result.output["input"] for one in results if one.result] == [f"line {n}" for n in range(5)]

@@ -15,7 +15,7 @@ from tests.fakes.page_shell import chapter
 from tests.integration.coordinatord.faults.deployment import Deployed, Deployment
 from tests.integration.coordinatord.scene.party import Party
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
 
 PROJECT = Path(__file__).parents[4]
 PAGE = PROJECT / "coordinatord" / "RESTORE.md"

@@ -27,7 +27,7 @@ async def exhausted(stage: Stage) -> AsyncIterator[None]:
     pool = stage.ground.database.pool
     async with AsyncExitStack() as held:
         for _ in range(pool.get_max_size()):
-            await held.enter_async_context(pool.acquire(timeout=20))
+            await held.enter_async_context(pool.acquire(timeout=60))
         yield
 
 

@@ -28,7 +28,7 @@ from tests.integration.coordinatord.faults.deployment import PAGE, Deployed, Dep
 from tests.integration.coordinatord.scene.escrows import claimed, code, opened, released
 from tests.integration.coordinatord.scene.party import Party
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
 
 OPERATOR = "0a" * 32
 # There and back is twice the restarts: chapters of one process do it always, the others in `make rotation-check`.

@@ -108,7 +108,7 @@ class Scene:
             yield over
 
 
-@pytest.mark.timeout(600 if APART else 120)
+@pytest.mark.timeout(600 if APART else 300)
 @pytest.mark.parametrize("answer", [*ANSWERS, *(MORE_ANSWERS if APART else ())])
 async def test_a_relayer_that_dies_wherever_it_waits_relays_each_op_once(
     world: World,

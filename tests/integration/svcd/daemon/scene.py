@@ -79,7 +79,7 @@ class Scene:
 
         def run() -> "subprocess.CompletedProcess[str]":
             return subprocess.run(
-                self.command(name), env=self.environment, capture_output=True, text=True, timeout=60, check=False
+                self.command(name), env=self.environment, capture_output=True, text=True, timeout=180, check=False
             )
 
         return await anyio.to_thread.run_sync(run)
@@ -148,4 +148,4 @@ async def until(holds: Callable[[], Any]) -> None:
 
 async def terminated(process: "subprocess.Popen[bytes]") -> int:
     process.send_signal(signal.SIGTERM)
-    return await anyio.to_thread.run_sync(lambda: process.wait(30))
+    return await anyio.to_thread.run_sync(lambda: process.wait(120))

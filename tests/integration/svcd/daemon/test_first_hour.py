@@ -149,7 +149,7 @@ class FirstHour:
                 os.write(terminal, (answers.pop(0) if answers else "").encode() + b"\n")
         os.close(terminal)
         printed = text.decode().replace("\r\n", "\n")
-        assert (process.wait(30) != 0) == ("\nsvcd: " in f"\n{printed}"), printed
+        assert (process.wait(120) != 0) == ("\nsvcd: " in f"\n{printed}"), printed
         return printed
 
     def _real(self, text: str) -> str:
