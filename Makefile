@@ -337,7 +337,7 @@ soak-batches: setup
 	@$(BIN)/python -m tests.soak.batches --lines $(LINES) --kills $(KILLS)
 
 .PHONY: crash-points
-crash-points: setup ## the relayer killed at each place where it waits, an op for each, under nine answers of the node (five minutes)
+crash-points: setup ## the relayer killed at each place where it waits, an op for each, under nine answers of the node (minutes)
 	@CRASH_POINTS=apart $(BIN)/python -m pytest -q tests/integration/coordinatord/relayer/test_crash_points.py
 
 .PHONY: abuse

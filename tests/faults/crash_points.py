@@ -4,6 +4,8 @@
     while await points.live(anyio.CancelScope(), work) is not None:  # cancelled where it never was before
         ...  # start it again, undisturbed, and see that nothing was lost
 
+Under trio the same is `TrioCrashPoints`, an instrument of the loop.
+
 A place is the chain of lines from the outermost function of this project down to the statement that waits; `BEGIN` and
 `COMMIT` of one `async with` are two. What the code starts in tasks of its own is watched as well. Nobody counts waits:
 the places are found by running into them, until a run from start to end meets no new one.
@@ -20,6 +22,7 @@ from typing import Any, Final
 
 import anyio
 import attrs
+import trio
 
 ROOT: Final = Path(__file__).parents[2]
 Place = tuple[str, ...]
@@ -44,10 +47,7 @@ class CrashPoints:
             nonlocal died_at
             if scope.cancel_called:
                 return
-            place = tuple(self._lines_of(coroutine))
-            if place not in self.met and any(file in line for line in place for file in self.through):
-                self.met[place] = None
-                died_at = place
+            if (died_at := self.is_new(coroutine)) is not None:
                 scope.cancel()
 
         loop = asyncio.get_running_loop()
@@ -62,24 +62,49 @@ class CrashPoints:
             loop.set_task_factory(former)
         return died_at
 
-    def _lines_of(self, coroutine: object) -> Generator[str, None, None]:
-        waiting: object | None = coroutine
-        while waiting is not None:
-            if inspect.iscoroutine(waiting):
-                frame, following = waiting.cr_frame, waiting.cr_await
-            elif inspect.isgenerator(waiting):
-                frame, following = waiting.gi_frame, waiting.gi_yieldfrom
-            elif inspect.isasyncgen(waiting):
-                frame, following = waiting.ag_frame, waiting.ag_await
-            else:  # `async for` and `async with` over a generator: what runs in it is known to the collector alone
-                frame, following = None, next(filter(inspect.isasyncgen, gc.get_referents(waiting)), None)
-            if frame is not None:
-                path = Path(frame.f_code.co_filename)
-                if path.is_relative_to(ROOT / self.package):
-                    yield f"{path.relative_to(ROOT)}:{frame.f_lineno}"
-                elif path.parts[-2:] == ("asyncpg", "transaction.py"):
-                    yield frame.f_code.co_name  # begin, commit or rollback: of one line of ours
-            waiting = following
+    def is_new(self, coroutine: object) -> Place | None:
+        """The place that it waits at, when nobody did before."""
+        place = tuple(_lines_of(coroutine, self.package))
+        if place in self.met or not any(file in line for line in place for file in self.through):
+            return None
+        self.met[place] = None
+        return place
+
+
+class TrioCrashPoints(trio.abc.Instrument):
+    """For `trio.lowlevel.add_instrument`. Its `scope` is cancelled at the first new place: `died_at`."""
+
+    def __init__(self, points: CrashPoints) -> None:
+        self.points = points
+        self.scope: trio.CancelScope | None = None
+        self.died_at: Place | None = None
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        if self.scope is None or self.scope.cancel_called or task.coro.cr_frame is None:
+            return
+        self.died_at = self.points.is_new(task.coro)
+        if self.died_at is not None:
+            self.scope.cancel()
+
+
+def _lines_of(coroutine: object, package: str) -> Generator[str, None, None]:
+    waiting: object | None = coroutine
+    while waiting is not None:
+        if inspect.iscoroutine(waiting):
+            frame, following = waiting.cr_frame, waiting.cr_await
+        elif inspect.isgenerator(waiting):
+            frame, following = waiting.gi_frame, waiting.gi_yieldfrom
+        elif inspect.isasyncgen(waiting):
+            frame, following = waiting.ag_frame, waiting.ag_await
+        else:  # `async for` and `async with` over a generator: what runs in it is known to the collector alone
+            frame, following = None, next(filter(inspect.isasyncgen, gc.get_referents(waiting)), None)
+        if frame is not None:
+            path = Path(frame.f_code.co_filename)
+            if path.is_relative_to(ROOT / package):
+                yield f"{path.relative_to(ROOT)}:{frame.f_lineno}"
+            elif path.parts[-2:] == ("asyncpg", "transaction.py"):
+                yield frame.f_code.co_name  # begin, commit or rollback: of one line of ours
+        waiting = following
 
 
 def _watching_tasks(

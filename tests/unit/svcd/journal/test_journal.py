@@ -200,3 +200,21 @@ async def test_times_for_signing_only_grow(tmp_path: Path) -> None:
         assert await journal.next_time("others") == first - 100
     async with opened(tmp_path, clock) as journal:
         assert await journal.next_time("asks", skip=10) == first + 12
+
+
+async def test_commit_that_its_writer_is_cancelled_in_is_not_left_half_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others' entries may be in it: they would wait for it for ever."""
+    job = a_job()
+    async with opened(tmp_path) as journal:
+        in_thread = journal._in_thread
+
+        async def cancelled_before(act: Callable[[], object]) -> object:
+            writing.cancel()
+            return await in_thread(act)
+
+        with trio.CancelScope() as writing, monkeypatch.context() as patched:
+            patched.setattr(journal, "_in_thread", cancelled_before)
+            await journal.claiming(job, "m")
+        assert await journal.state(job.job_id) == "claiming"

@@ -1,0 +1,88 @@
+"""The provider dies at every place where it waits, a job for each, and is started again: each job ends as it should."""
+
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+import attrs
+import httpx
+import pytest
+import trio
+from trio.testing import MockClock
+
+from svcd.journal.journal import JOURNAL_FILE
+from tests.fakes.market import Market
+from tests.fakes.market_answers import Script
+from tests.faults.crash_points import CrashPoints, TrioCrashPoints
+from tests.unit.svcd.stages.conftest import Start
+
+pytestmark = pytest.mark.trio
+
+
+@attrs.frozen
+class Way:
+    """`served`: what the gateway has in place of the container. `steps`: places that no run may leave out."""
+
+    served: bytes | None
+    end: tuple[str, str | None]
+    state: int
+    steps: tuple[str, ...]
+
+
+ALWAYS: Final = ("claimer", "settler", "pipeline")
+WAYS: Final = {
+    "settled": Way(None, ("settled", None), 2, (*ALWAYS, "opener", "runner")),
+    "failed": Way(b"\x01" * 200, ("failed", "commitment_mismatch"), 3, ALWAYS),
+}
+
+
+# States of the journal that must be on the disk when the market hears of what they are the record of.
+BEFORE: Final = {"claim": {"claiming"}, "settle": {"sealed", "uploaded"}, "fail": {"failing"}}
+
+
+def watch_journal(market: Market, journal: Path, jobs: Sequence[str], unwritten: list[str]) -> None:
+    """Every op is held against the journal's file before the market acts on it."""
+
+    def watched(op: str) -> Script:
+        async def script(perform: Callable[[], httpx.Response]) -> httpx.Response:
+            with closing(sqlite3.connect(journal)) as connection:
+                row = connection.execute(
+                    "select state from jobs where job_id = ?", (bytes.fromhex(jobs[-1][2:]),)
+                ).fetchone()
+            if row is None or row[0] not in BEFORE[op]:
+                unwritten.append(f"{op} of {jobs[-1]}: the journal has {row}")
+            return perform()
+
+        return script
+
+    market.always |= {op: watched(op) for op in BEFORE}
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_provider_that_dies_wherever_it_waits_ends_each_job_once(
+    way: str, autojump_clock: MockClock, market: Market, start: Start, tmp_path: Path
+) -> None:
+    expected = WAYS[way]
+    crash = TrioCrashPoints(CrashPoints("svcd", ("svcd/stages/", "svcd/journal/", "svcd/job/")))
+    trio.lowlevel.add_instrument(crash)
+    jobs: list[str] = []
+    unwritten: list[str] = []
+    watch_journal(market, tmp_path / "state" / JOURNAL_FILE, jobs, unwritten)
+    while not jobs or crash.died_at is not None:  # until one met no place where nobody died
+        jobs.append(market.post(served=expected.served))
+        crash.died_at = None
+        with trio.CancelScope() as crash.scope:
+            async with start() as running:
+                assert await running.end_of(jobs[-1]) == expected.end
+        crash.scope = None
+        if crash.died_at is not None:
+            async with start() as running:
+                assert await running.end_of(jobs[-1]) == expected.end, crash.died_at
+    assert unwritten == []
+    assert Counter(market.jobs[job]["state"] for job in jobs) == {expected.state: len(jobs)}
+    assert len(jobs) == len(crash.points.met) + 1 > 30
+    lines = {line for place in crash.points.met for line in place}
+    assert [step for step in expected.steps if not any(f"svcd/stages/{step}.py" in line for line in lines)] == []
