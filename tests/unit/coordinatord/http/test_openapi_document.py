@@ -103,6 +103,15 @@ def test_contents_of_the_page_lead_to_its_headings() -> None:
         assert (COMMON / name).exists(), name
 
 
+def test_members_that_one_kind_of_an_object_has_alone_are_said_to_be() -> None:
+    section = pages()[COMMON / "HTTP.md"].split("\n### GET /key\n")[1].split("\n### ")[0]
+    told = dict(re.findall(r"^\| `evidence\.(\w+)` \| (.*) \|$", section, re.MULTILINE))
+    alone = {name for name, said in told.items() if "of `mock-coordinator-v1` alone: " in said}
+    assert alone == {"measurement", "tcb", "quote"}
+    assert told["type"].startswith("`static-coordinator-v1` or `mock-coordinator-v1` |")
+    assert told.keys() - alone == {"type", "report_data", "debug", "release"}
+
+
 def test_every_word_is_some_bodys() -> None:
     used = {at.rpartition(".")[2] for at, _ in _all_properties()}
     used |= {parameter["name"] for operation in OPERATIONS.values() for parameter in operation["parameters"]}
