@@ -271,17 +271,19 @@ def _answer(document: Schema, status: str, response: Schema, told: dict[str, str
     content = response.get("content", {}).get("application/json")
     if content is None:
         return "".join([*parts, *_lines(document, response)])
+    shapes = {
+        variant.get("$ref", "").rpartition("/")[2]: variant
+        for variant in content["schema"].get("anyOf", [content["schema"]])
+    }
     for name in _shapes(response):
         if name in told:
             return f"{parts[0]}\nThe body is that of {told[name]}.\n"
         told[name] = status
         body = json.dumps(_cut(content["examples"][name]["value"]), indent=1, ensure_ascii=False)
-        parts.append(f"\n```json\n{body}\n```\n")
-    for variant in content["schema"].get("anyOf", [content["schema"]]):
-        if variant.get("$ref", "").rpartition("/")[2] in document["components"]["schemas"] and not variant[
-            "$ref"
-        ].endswith("Error"):
-            parts.append(_members(document, variant))
+        title = "" if len(_shapes(response)) == 1 else f"\n`{name}`:\n"
+        parts.append(f"{title}\n```json\n{body}\n```\n")
+        if name in shapes:
+            parts.append(_members(document, shapes[name]))
     return "".join(parts)
 
 
