@@ -134,7 +134,7 @@ async def _cancel_on_signal(running: CancelScope, *, task_status: TaskStatus[Non
     with open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
         task_status.started()
         async for received in signals:
-            _say(f"{received.name}: stopping")
+            _say(f"{received.name}: stopping, once svcd has ended its jobs and the coordinator its requests")
             running.cancel()
 
 

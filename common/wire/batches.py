@@ -156,9 +156,16 @@ class LineError(Shape, frozen=True):
 
 
 class ErrorDetails(Shape, frozen=True):
-    """Where the line stands, and its job where it became one."""
+    """Where the line stands, and the job that it named."""
 
-    job_id: Annotated[Bytes32 | None, said("id of the job; null where the line never was one", "0x" + "0a" * 32)]
+    job_id: Annotated[
+        Bytes32 | None,
+        said(
+            "id that the line named, or null where the line was refused before that was read; GET /v1/jobs/{id} tells"
+            " whether it ever was a job",
+            "0x" + "0a" * 32,
+        ),
+    ]
     line: Annotated[int, said("number of the line in the input file, from 1, blank lines counted", 2)]
 
 

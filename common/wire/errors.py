@@ -181,7 +181,9 @@ _CODED: Final = (
     ),
     KnownError("escrow_key_unminted", ("not_ready",), "the escrow waits for its keys", _AGAIN),
     _invalid(
-        "stale_issued_at", "`issued_at` is not within 600 s of the coordinator's clock", "set your clock, sign anew"
+        "stale_issued_at",
+        "`issued_at` is not within 600 s of the coordinator's clock",
+        "set your clock, sign anew with a new `issued_at`",
     ),
     _invalid(
         "wrap_mismatch", "`seed_wrap` and `ct_hash` do not reproduce the job's commitment", "take the job's container"
@@ -288,9 +290,8 @@ CONTRACT_ERRORS: Final = (
         "the market does not take the window; POST /v1/jobs mostly says so by 400 with `param` `sla_secs` and no code",
         "take one of `windows` (GET /evm/chain)",
     ),
-    ContractError(
-        ("OrderExpired", "ExpiryTooFar"), "post", "`expiresAt` is past, or more than a day ahead", "sign anew"
-    ),
+    ContractError(("OrderExpired",), "post", "`expiresAt` is past", "sign a later one"),
+    ContractError(("ExpiryTooFar",), "post", "`expiresAt` is more than a day ahead", "sign an earlier one"),
     ContractError(("CapOverflow",), "post", "cap does not fit 128 bits", "lower rates or units"),
     ContractError(("WrongAmount",), "post", "not cap + fee + gas_fee", "take a new quote"),
     ContractError(
@@ -331,7 +332,7 @@ CONTRACT_ERRORS: Final = (
     ContractError(("NotDesignated",), "claim", "reserved for another", "leave it"),
     ContractError(("AtCapacity",), "claim", "`active_jobs` is `capacity`", "end a job first"),
     ContractError(("PaymentRefused",), "claim, withdraw", "the token refused", "leave it"),
-    ContractError(("StaleOp",), "every op", "[Times](#times)", "set your clock, sign anew"),
+    ContractError(("StaleOp",), "every op", "[Times](#times)", "set your clock, sign anew with a new `issued_at`"),
     ContractError(
         ("InvalidSignature",), "every op, asks", "not 65 bytes, a high s, v not 27 or 28", "spell the signature so"
     ),

@@ -75,7 +75,8 @@ class BookRoutes:
                     " `state=Open` and `model`. It answers at once. It says that the provider is there with so many"
                     " free slots for the model, leases it up to that many jobs (open bids, and orders designated to it,"
                     " the oldest first) for MATCH_LEASE_MS, counting those that it holds already, and returns the jobs"
-                    " that it holds: they come with every poll until they are claimed or the lease has lapsed."
+                    " that it holds: they come with every poll until they are claimed or the lease has lapsed. A job"
+                    " that was cancelled a moment ago may still be among them."
                 ),
                 handler=self.list,
                 query={**_FILTERS, **PAGE},

@@ -32,13 +32,17 @@ _ABOUT: Final = """\
 A coordinator of a market of sealed compute jobs that are settled on a chain.
 
 Bodies are JSON. Integers that may pass 32 bits are decimal strings in answers; requests take them as numbers up to \
-2^53 − 1 or as decimal strings. Hex has `0x` and lower case unless a member says otherwise. Times are Unix seconds. \
-Amounts are base units of the payment token, rates are base units per 10^6 units. Ignore members that you do not know.
+2^53 − 1 or as decimal strings. Hex has `0x` and lower case unless a member says otherwise; requests may write either \
+case, so compare bytes and never texts. Times are Unix seconds. Amounts are base units of the payment token, rates \
+are base units per 10^6 units. Ignore members that you do not know.
 
-**402** is a quote or a plan, as asked for: no error, and not the x402 protocol. **409** says that the chain refuses \
-or would refuse: it is never a failure to reach the chain. Errors come as `{"error": {message, type, param, code}}`: \
-branch on `code`, then on `type`. Decide whether to send again by the header `x-svc-retryable`, never by the status. \
-Members, codes and contract errors may be added: take an unknown code by its type."""
+A body from 400 on is a quote (402, 409), candidates or a plan (402); or `{"ok": false, "reason"}`, of POST /evm/ops; \
+or the readiness, of GET /readyz; or else an error, `{"error": {message, type, param, code}}`. Test for `quote` before \
+`error`; of an error branch on `code`, then on `type`. **402** is what was asked for: no error, and not the x402 \
+protocol. **409** says that the chain refuses or would refuse what was sent, never that it was not reached; \
+with a `quote`, that the price is another now: sign a new payment. Decide whether to send again by the header \
+`x-svc-retryable`, never by the status. Members, codes and contract errors may be added: take an unknown code by its \
+type."""
 _SESSION: Final = (
     "`authorization: Bearer svc_sess_…`, from GET /auth/nonce and POST /auth/session. Where there is none, the route is"
     " public, or the signatures in its body are the authority."

@@ -168,7 +168,9 @@ class OrderRoutes:
                 about="Ask the market, get a quote, or post a job",
                 details=(
                     "One body in three modes. Without `rate_in` and `rate_out` it is a question to the market"
-                    " (`probe`): 402 with every live ask. With the signed order (`quote`): 402 with the price and the"
+                    " (`probe`): 402 with every live ask, and with no candidates where nobody offers that, for an"
+                    " unknown model, window or provider too. With one of the two it is an order that lacks the other:"
+                    " 400. With the signed order (`quote`): 402 with the price and the"
                     " payment to sign. With `auth_sig`, `amount` and a container too (`submission`): the job is posted,"
                     " 201. The quote is answered before model, window and payer are checked. The job's id is known"
                     " before it is sent; after a lost answer or a 504 look at GET /v1/jobs/{id}, then send the same"
@@ -215,8 +217,9 @@ class OrderRoutes:
                 tag="Jobs",
                 about="Cancel an open job",
                 details=(
-                    "Takes an open job back. 200 for a job that has ended means that nothing was done: read how it"
-                    " ended."
+                    "Takes an open job back. 200 for a job that has ended means that nothing was done: `status` of GET"
+                    " /v1/jobs/{id} tells how it ended. Such a job's cancel, too, must be signed by its owner within"
+                    " 600 s."
                 ),
                 handler=self.cancel,
                 segments={"id": Parameter(BYTES32, "id of the job", example=WORDS["job_id"].example)},

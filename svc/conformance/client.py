@@ -34,6 +34,23 @@ _PROMISES: Final = (
 )  # fmt: skip
 
 
+@attrs.frozen
+class _Bought:
+    """What came of one purchase."""
+
+    market: ClientMarket
+    wrong: str | None
+    gave_up: bool
+
+    def untried(self, purchase: Purchase) -> str | None:
+        """Why nothing can be said of it; None where something can."""
+        if self.wrong is not None:
+            return None
+        if not self.market.met and purchase.twist != Twist():
+            return "it did not come to that"
+        return "it gave up after one submission: nothing shows how it would send again" if self.gave_up else None
+
+
 @attrs.define
 class ClientTrial:
     """`buy` runs the client once; `buy_open` runs it for an open bid, where it makes any. `at_once`: runs side by
@@ -48,35 +65,36 @@ class ClientTrial:
     purchases: Sequence[Purchase] = PURCHASES
 
     async def run(self) -> Report:
-        found: dict[str, tuple[ClientMarket, str | None]] = {}
+        found: dict[str, _Bought] = {}
         limiter = anyio.CapacityLimiter(self.at_once)
 
         async def one(purchase: Purchase, buy: Buy) -> None:
             async with limiter:
                 market = ClientMarket(model=self.model, twist=purchase.twist)
-                found[purchase.tried] = market, await self._bought(purchase, market, buy)
+                found[purchase.tried] = await self._bought(purchase, market, buy)
 
         async with anyio.create_task_group() as tasks:
             for purchase in self.purchases:
                 if (buy := self.buy_open if purchase.open_bid else self.buy) is not None:
                     tasks.start_soon(one, purchase, buy)
         for purchase in self.purchases:
-            market, wrong = found.get(purchase.tried, (None, None))
-            if market is None:
+            bought = found.get(purchase.tried)
+            if bought is None:
                 self.report.leave("purchases", purchase.tried, "no command for open bids", purchase.page)
-            elif wrong is None and not market.met and purchase.twist != Twist():
-                self.report.leave("purchases", purchase.tried, "it did not come to that", purchase.page)
+            elif (untried := bought.untried(purchase)) is not None:
+                self.report.leave("purchases", purchase.tried, untried, purchase.page)
             else:
-                self.report.judge("purchases", purchase.tried, purchase.said, wrong, purchase.page)
+                self.report.judge("purchases", purchase.tried, purchase.said, bought.wrong, purchase.page)
+        markets = [bought.market for bought in found.values()]
         for promise, expected, page in _PROMISES:
-            faults = [fault for market, _ in found.values() for fault in market.faults.get(promise, [])]
-            if not faults and not any(market.submissions for market, _ in found.values()):
+            faults = [fault for market in markets for fault in market.faults.get(promise, [])]
+            if not faults and not any(market.submissions for market in markets):
                 self.report.leave("promises", promise, "nothing was submitted", page)
                 continue
             self.report.judge("promises", promise, expected, faults[0] if faults else None, page)
         return self.report
 
-    async def _bought(self, purchase: Purchase, market: ClientMarket, buy: Buy) -> str | None:
+    async def _bought(self, purchase: Purchase, market: ClientMarket, buy: Buy) -> _Bought:
         began = time.monotonic()
         async with serving(market.handle) as url:
             with tempfile.TemporaryDirectory() as folder:
@@ -94,5 +112,5 @@ class ClientTrial:
                 }
                 with anyio.move_on_after(self.patience):
                     code, wrote = await buy(environment)
-                    return purchase.wrong(market, code, wrote)
-        return f"no end after {time.monotonic() - began:.0f} s"
+                    return _Bought(market, purchase.wrong(market, code, wrote), purchase.gave_up(market, wrote))
+        return _Bought(market, f"no end after {time.monotonic() - began:.0f} s", gave_up=False)

@@ -22,10 +22,12 @@ _MOST_CLAIMS: Final = 3
 
 @attrs.frozen
 class Expected:
-    """What must have become of a job. `ends`: its state in the end. `never`: ops that must not have been sent."""
+    """What must have become of a job. `ends`: its state in the end. `never`: ops that must not have been sent. `also`:
+    in words, what `further` judges."""
 
     ends: str  # settled, failed, left
     never: tuple[str, ...] = ()
+    also: str = ""
     further: Callable[["Situation", ProviderMarket, str], str | None] | None = None
 
     def wrong(self, situation: "Situation", market: ProviderMarket, job: str) -> str | None:
@@ -69,7 +71,7 @@ class Situation:
     @property
     def said(self) -> str:
         never = f", and no {' or '.join(self.expected.never)}" if self.expected.never else ""
-        return f"{self.expected.ends}{never}"
+        return f"{self.expected.ends}{never}{self.expected.also and f', {self.expected.also}'}"
 
 
 # --- jobs -----------------------------------------------------------------------------------------------------
@@ -113,6 +115,10 @@ def _sealed_to_another(market: ProviderMarket, _: PublicKey) -> str:
 
 def _of_another_owner(market: ProviderMarket, box: PublicKey) -> str:
     return designated(market, box, market.envelope(owner=b"\x5a" * 20).encode())
+
+
+def _for_another_model(market: ProviderMarket, box: PublicKey) -> str:
+    return designated(market, box, market.envelope(model=f"{market.model}-of-another").encode())
 
 
 def _in_another_spelling(market: ProviderMarket, box: PublicKey) -> str:
@@ -180,10 +186,14 @@ def _waited(name: str) -> Callable[[Situation, ProviderMarket, str], str | None]
     return judge
 
 
-def _signed_anew(name: str) -> Callable[[Situation, ProviderMarket, str], str | None]:
+def signed_anew(name: str) -> Callable[[Situation, ProviderMarket, str], str | None]:
+    """Nothing is said of an op's time, which is judged as every op's is; only of the refused bytes, sent again."""
+
     def judge(_: Situation, market: ProviderMarket, job: str) -> str | None:
-        times = [each.body.get("issued_at") for each in market.heard_of(job, name)]
-        return None if len(set(times)) > 1 else f"issued_at {times}"
+        first, *others = (each.body for each in market.heard_of(job, name))
+        if first not in others:
+            return None
+        return f"the refused {name} again, byte for byte: issued_at {first.get('issued_at')}"
 
     return judge
 
@@ -222,6 +232,7 @@ ROUNDS: Final[Sequence[Sequence[Situation]]] = (
         Situation("bytes that are not the container", _served_otherwise, _FAILED),
         Situation("container sealed to another key", _sealed_to_another, _FAILED),
         Situation("envelope of another owner", _of_another_owner, _FAILED, "PROTOCOL.md#envelope-v1"),
+        Situation("envelope for another model", _for_another_model, _FAILED, "PROTOCOL.md#envelope-v1"),
         Situation("envelope in another spelling", _in_another_spelling, _FAILED, "PROTOCOL.md#envelope-v1"),
         Situation("input above the units that are paid", _too_few_units, _FAILED, "PROTOCOL.md#units"),
         Situation("fail whose answer is lost", lambda market, box: _lost_fail(market), _FAILED, _LOST),
@@ -233,7 +244,8 @@ ROUNDS: Final[Sequence[Sequence[Situation]]] = (
         Situation("settle of a job that was reclaimed", _scripted("settle", _reclaimed),
                   Expected("left", further=_not_hammered), _ERRORS),
         Situation("settle refused as stale", _scripted("settle", Script(refused("StaleOp"))),
-                  attrs.evolve(_SETTLED, further=_signed_anew("settle")), "PROTOCOL.md#times"),
+                  attrs.evolve(_SETTLED, also="signed anew with a new issued_at", further=signed_anew("settle")),
+                  "PROTOCOL.md#times"),
     ),
     # Last, because a provider may well claim nothing more for a while after these.
     (

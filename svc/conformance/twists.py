@@ -41,6 +41,10 @@ class Purchase:
         never = ", nothing submitted" if self.unsigned else ", never a second job"
         return words.get(self.ends, "the job's own result, or another exit code than 0") + never
 
+    def gave_up(self, market: ClientMarket, wrote: str) -> bool:
+        """It may, when its one submission came to nothing; but that shows nothing of how it would send again."""
+        return bool(self.twist.submission) and market.secret not in wrote and len(market.submissions) == 1
+
     def wrong(self, market: ClientMarket, code: int, wrote: str) -> str | None:
         shown = market.secret in wrote
         if shown != (code == 0):

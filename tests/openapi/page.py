@@ -24,7 +24,7 @@ _HEADERS: Final = """\
 |---|---|---|
 | `x-request-id` | every answer | id of the request: tell it to the operator |
 | `date` | every answer | the coordinator's clock |
-| `x-svc-retryable` | errors, 402 | `true`: the same request may succeed later; `false`: it must change, or stop |
+| `x-svc-retryable` | from 400 on, but `model_not_found` | `true`: send the same later; `false`: change it, or stop |
 | `retry-after` | 429, 503, where it is known | seconds to wait |
 | `etag` | answers of the index alone | send it as `if-none-match`: 304 until the index's next block |
 | `x-svc-page-truncated` | paged routes | whether the page was cut before it passed 4 MiB |
@@ -146,8 +146,32 @@ def _flat(document: Schema, schema: Schema, at: str, seen: set[str]) -> Iterator
         about, *values = member.get("description", "").split("\n- ")
         said = " ".join([about.strip(), "; ".join(values)]).strip()
         yield f"`{path}`{optional}", _kind(document, member), said
-        for inner, mark in _inside(document, member):
+        kinds = list(_inside(document, member))
+        if len(kinds) > 1 and len({mark for _, mark in kinds}) == 1:
+            yield from _of_kinds(document, [inner for inner, _ in kinds], f"{path}{kinds[0][1]}.", seen)
+            continue
+        for inner, mark in kinds:
             yield from _flat(document, inner, f"{path}{mark}.", seen)
+
+
+def _of_kinds(document: Schema, kinds: list[Schema], at: str, seen: set[str]) -> Iterator[tuple[str, str, str]]:
+    """The members of an object that is one of several kinds: those of them all, then those that a kind has alone."""
+    found: dict[str, list[tuple[str, str, str]]] = {}
+    for kind in kinds:
+        for name, type_, says in _flat(document, kind, at, set(seen)):
+            found.setdefault(name, []).append((_kind_name(kind), type_, says))
+    for name, variants in found.items():
+        seen.add(name.partition("`, ")[0].strip("`"))
+        types = " or ".join(dict.fromkeys(type_ for _, type_, _ in variants))
+        says = "; or ".join(dict.fromkeys(says for _, _, says in variants))
+        only = "" if len(variants) == len(kinds) else f"of {' and '.join(kind for kind, _, _ in variants)} alone: "
+        yield name, types, f"{only}{says}"
+
+
+def _kind_name(kind: Schema) -> str:
+    """The value that tells the kind from the others, or its title."""
+    values = [value for member in kind["properties"].values() for value in member.get("enum", [])[:1]]
+    return f"`{values[0]}`" if values else str(kind["title"])
 
 
 def _inside(document: Schema, member: Schema) -> Iterator[tuple[Schema, str]]:
@@ -247,17 +271,19 @@ def _answer(document: Schema, status: str, response: Schema, told: dict[str, str
     content = response.get("content", {}).get("application/json")
     if content is None:
         return "".join([*parts, *_lines(document, response)])
+    shapes = {
+        variant.get("$ref", "").rpartition("/")[2]: variant
+        for variant in content["schema"].get("anyOf", [content["schema"]])
+    }
     for name in _shapes(response):
         if name in told:
             return f"{parts[0]}\nThe body is that of {told[name]}.\n"
         told[name] = status
         body = json.dumps(_cut(content["examples"][name]["value"]), indent=1, ensure_ascii=False)
-        parts.append(f"\n```json\n{body}\n```\n")
-    for variant in content["schema"].get("anyOf", [content["schema"]]):
-        if variant.get("$ref", "").rpartition("/")[2] in document["components"]["schemas"] and not variant[
-            "$ref"
-        ].endswith("Error"):
-            parts.append(_members(document, variant))
+        title = "" if len(_shapes(response)) == 1 else f"\n`{name}`:\n"
+        parts.append(f"{title}\n```json\n{body}\n```\n")
+        if name in shapes:
+            parts.append(_members(document, shapes[name]))
     return "".join(parts)
 
 
@@ -293,10 +319,9 @@ def _errors(document: Schema) -> str:
             _row(code, types, statuses, "yes" if error["retryable"] else "no", error["cause"], error["remedy"])
         )
     parts.append(
-        "\n## Contract errors\n\nThe `code` of a 409 (`reason` of an op), and of lines of batches. None is retryable:"
-        " do what the last column says.\n\n"
+        "\n## Contract errors\n\nThe `code` of a 409 (`reason` of an op), and of lines of batches:"
+        " [PROTOCOL.md](PROTOCOL.md#contract-errors) has each with its cause and remedy.\n"
     )
-    parts.append(contract_errors(document))
     parts.append(
         "\n## Errors of batch lines\n\nThe `error.code` of lines that did not settle, beside the codes of POST /v1/jobs"
         " and the contract errors.\n\n| code | because | then |\n|---|---|---|\n"

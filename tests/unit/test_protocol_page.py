@@ -150,7 +150,7 @@ def sentences() -> list[str]:
         f"A container above {INLINE_BYTES:,} bytes",
         f"or, above {INLINE_BYTES:,} bytes, upload it",
         f"1 to {MOST_LINES:,} lines that are not blank",
-        f"`completion_window` is {' or '.join(f'`{window}`' for window in WINDOWS)}",
+        f"`completion_window` is {' or '.join(f'`{window}` ({seconds} s)' for window, seconds in WINDOWS.items())}",
         f"`EvidenceTooLong` | set_identity | above {LONGEST_EVIDENCE:,} bytes",
         f"`TooManyQuotes`, `DuplicateQuote` | asks | above {constant('AskRegistry', 'MOST_QUOTES')};",
         f"`InvalidCid` | post, settle | empty or above {constant(jobs, 'LONGEST_CID')} bytes",
@@ -260,6 +260,14 @@ def test_signed_types_are_those_of_the_vectors() -> None:
 
 
 # --- examples ---
+
+
+def test_body_with_one_rate_is_an_order_that_lacks_the_other() -> None:
+    probe, _ = examples("A buyer in seven calls", "json")
+    assert isinstance(read_submission({**probe, "rate_in": None, "rate_out": None}), MarketProbe)
+    for sent, missing in (("rate_in", "rate_out"), ("rate_out", "rate_in")):
+        with pytest.raises(Refused, match=missing):
+            read_submission({**probe, sent: "1"})
 
 
 def test_buyers_bodies_are_read(order: Case) -> None:
@@ -397,6 +405,15 @@ def test_error_line_is_that_of_a_line_without_its_model(checks: LineChecks) -> N
     assert (refused.code, refused.message) == (error["code"], error["message"])
 
 
+def test_error_line_of_a_line_that_could_be_read_names_its_id(checks: LineChecks, order: Case) -> None:
+    line = {**examples("Batches", "jsonl")[0], "amount": "2015"}
+    [refused] = checks.check([InputLine(3, json.dumps(line).encode())])
+    assert isinstance(refused, Skipped)
+    assert refused.code == "insufficient_payment"
+    assert refused.job_id == bytes.fromhex(order["job_id"][2:])
+    assert "the id that the line named, where the line was read that far, else null" in words(SECTIONS["Batches"])
+
+
 def test_lines_of_batch_files_are_written_so() -> None:
     _, output, failed, refused = examples("Batches", "jsonl")
     batch = output["id"].removeprefix("batch_req_").rpartition("_")[0]
@@ -423,6 +440,30 @@ def test_every_status_of_a_batch_is_named() -> None:
 
 
 # --- refusals ---
+
+
+REFUSED_UNITS = {
+    "a tier that is none": "another tier",
+    "a ratio that is none": "another ratio",
+    "a side of zero": "a side of zero is none",
+    "no images": "not a whole number, or below 1",
+    "a cap below zero": "or below zero",
+    "a duration in words": "a duration in words",
+    "more than an order holds": "above 2^32 − 1",
+    "an asset without its width": "missing, not whole or below 1",
+    "an asset without content": "missing or empty",
+    "an asset of too many pixels": "more than a limit",
+    "a clip that is too long": "more than a limit",
+    "ten stills in a list": "more than a limit",
+    "four clips in a list": "more than a limit",
+    "thirteen stills and clips": "more than a limit",
+}
+
+
+def test_every_refusal_of_units_is_told() -> None:
+    refused = {case["name"] for case in cases("units.json") if "refused" in case}
+    assert refused == REFUSED_UNITS.keys()
+    assert [name for name, told in REFUSED_UNITS.items() if told not in words(SECTIONS["Units"])] == []
 
 
 def test_every_failure_class_of_the_vectors_is_named() -> None:

@@ -47,6 +47,12 @@ def test_section_names_every_kind(name: str) -> None:
     assert kinds <= named(name)
 
 
+def test_byte_order_mark_is_said_of_the_class_that_its_case_has() -> None:
+    [marked] = [case for case in cases("strict_json.json") if case["name"] == "a byte order mark"]
+    told = [row for row in SECTIONS["strict_json.json"].splitlines() if "byte order mark" in row]
+    assert [row.split("|")[1].strip(" `") for row in told] == [marked["refused"]]
+
+
 def test_pattern_is_the_one_on_the_page() -> None:
     assert PATTERN in PAGE
     told = pattern(65_537)

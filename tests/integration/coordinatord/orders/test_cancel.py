@@ -28,6 +28,8 @@ async def test_cancelled_job_reads_so_and_cancelling_again_changes_nothing(clien
     assert (read["status"], read["svc"]["state"], read["svc"]["ended_because"]) == ("cancelled", 3, 2)
     again = await stage.http.post(f"/v1/jobs/{job}/cancel", json=client.cancel(job, int(time.time()) - 5))
     assert again.status_code == 200
+    late = await stage.http.post(f"/v1/jobs/{job}/cancel", json=client.cancel(job, int(time.time()) - 700))
+    assert (late.status_code, late.json()["error"]["code"]) == (409, "StaleOp")
 
 
 async def test_cancelling_what_a_transaction_ended_answers_with_that_transaction_and_relays_nothing(

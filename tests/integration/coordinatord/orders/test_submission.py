@@ -46,6 +46,13 @@ async def test_quote_comes_before_model_and_window_are_checked(client: Party, st
     assert (await stage.http.post("/v1/jobs", json=order)).status_code == 402
 
 
+async def test_question_for_what_nobody_offers_is_answered_with_no_candidates(stage: Stage) -> None:
+    question = {"model_id": 1, "sla_secs": 3600, "units_in": 1, "units_out": 1}
+    for unknown in ({"model_id": 999}, {"sla_secs": 7}, {"designated": 999}):
+        answer = await stage.http.post("/v1/jobs", json=question | unknown)
+        assert (answer.status_code, answer.json()) == (402, {"candidates": []})
+
+
 @shows("POST /v1/jobs", 201)
 async def test_submission_posts_once_and_then_is_a_duplicate(client: Party, stage: Stage) -> None:
     body = await client.paid()

@@ -103,6 +103,23 @@ def test_contents_of_the_page_lead_to_its_headings() -> None:
         assert (COMMON / name).exists(), name
 
 
+def test_members_that_one_kind_of_an_object_has_alone_are_said_to_be() -> None:
+    section = pages()[COMMON / "HTTP.md"].split("\n### GET /key\n")[1].split("\n### ")[0]
+    told = dict(re.findall(r"^\| `evidence\.(\w+)` \| (.*) \|$", section, re.MULTILINE))
+    alone = {name for name, said in told.items() if "of `mock-coordinator-v1` alone: " in said}
+    assert alone == {"measurement", "tcb", "quote"}
+    assert told["type"].startswith("`static-coordinator-v1` or `mock-coordinator-v1` |")
+    assert told.keys() - alone == {"type", "report_data", "debug", "release"}
+
+
+def test_each_of_several_bodies_stands_under_its_name_with_its_members() -> None:
+    section = pages()[COMMON / "HTTP.md"].split("\n### POST /evm/simulate/claim\n")[1].split("\n### ")[0]
+    bodies = re.findall(r"\n`(\w+)`:\n\n```json\n(.*?)\n```\n\n(.*?)(?=\n\n)", section, re.DOTALL)
+    assert [name for name, _, _ in bodies] == ["ClaimAccepted", "ClaimRefused"]
+    for _, example, table in bodies:
+        assert list(json.loads(example)) == re.findall(r"^\| `(\w+)`", table, re.MULTILINE)
+
+
 def test_every_word_is_some_bodys() -> None:
     used = {at.rpartition(".")[2] for at, _ in _all_properties()}
     used |= {parameter["name"] for operation in OPERATIONS.values() for parameter in operation["parameters"]}
