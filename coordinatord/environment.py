@@ -26,7 +26,10 @@ _ORIGIN: Final = re.compile(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?", re.ASCII)
 _VARIABLE: Final = re.compile(r"[A-Z][A-Z0-9_]*", re.ASCII)
 _NEAR: Final = 0.84  # of 1: one or two letters of a name
 # What systemd and shells set that begins as a setting does.
-_NOT_OURS: Final = frozenset({"CREDENTIALS_DIRECTORY", "JOURNAL_STREAM", "LOGS_DIRECTORY", "LOG_NAMESPACE"})
+_NOT_OURS: Final = frozenset(
+    # Systemd's, and the certificates of a Python library that many machines name in every shell.
+    {"CREDENTIALS_DIRECTORY", "JOURNAL_STREAM", "LOGS_DIRECTORY", "LOG_NAMESPACE", "REQUESTS_CA_BUNDLE"}
+)
 _ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
 _KEY: Final = re.compile(r"(0x)?[0-9a-fA-F]{64}", re.ASCII)
 

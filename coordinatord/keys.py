@@ -33,7 +33,12 @@ def relayer_table(uses: Sequence[AccountUse], current: bytes, former: Sequence[b
                 state = "NO KEY HERE: name it in FORMER_RELAYER_KEYS, unless another process has it"
         quiet = f"{use.quiet / 60:,.0f} min ago"
         lines.append(f"0x{use.account.hex()}  {use.pending:>3} pending, last signed {quiet:>12}  {state}")
-    return "\n".join(lines) or "no account has relayed yet"
+    seen = {use.account for use in uses}
+    if current not in seen:
+        lines.append(f"0x{current.hex()}  signed nothing here yet: relays")
+    idle = [account for account in former if account not in seen]
+    lines += [f"0x{account.hex()}  signed nothing here: its key is not needed" for account in idle]
+    return "\n".join(lines)
 
 
 def key_lines(config: Config) -> list[str]:

@@ -26,6 +26,7 @@ from tests.fakes.page_shell import PageShell, chapter
 
 PROJECT = Path(__file__).parents[2]
 COORDINATOR = PROJECT / "coordinatord" / "INSTALL.md"
+UPGRADING = PROJECT / "coordinatord" / "UPGRADING.md"
 PROVIDER = PROJECT / "svcd" / "README.md"
 WITH_PIP = os.environ.get("INSTALL_CHECK") == "1"
 NOBODY_ELSE = 61_500  # of the range that systemd takes dynamic users from
@@ -196,3 +197,21 @@ def test_provider_is_installed_from_its_page_and_starts(machine: Machine) -> Non
     require_valid_units(machine, "svcd")
     assert owners_of_processes(machine) == {service_user(machine)}
     assert f"{stat.S_IMODE((machine.root / 'var/lib/svcd').stat().st_mode):o}" == "700"
+
+
+def test_units_are_pointed_to_the_new_release_and_back(machine: Machine) -> None:
+    machine.follow(COORDINATOR, "The units")
+    _, point = chapter(UPGRADING, "Upgrade")
+    commands = {"coordinatord": "serve", "coordinatord@9402": "serve", "coordinatord-migrate": "migrate"}
+
+    def started() -> dict[str, list[str]]:
+        return {unit: service_manager.unit_settings(unit)["ExecStart"] for unit in commands}
+
+    before = started()
+    machine.shell.run("NEW=/opt/coordinatord-9.9.9")
+    machine.shell.run(point)
+    new = machine.root / "opt/coordinatord-9.9.9/bin/coordinatord"
+    assert started() == {unit: [f"{new} {command}"] for unit, command in commands.items()}
+    machine.shell.run("point /opt/coordinatord")
+    old = machine.root / "opt/coordinatord/bin/coordinatord"
+    assert started() == {unit: [f"{old} {command}"] for unit, command in commands.items()} != before

@@ -72,8 +72,14 @@ def test_table_of_relayers_tells_which_keys_are_still_needed() -> None:
     assert "NO KEY HERE" in lines[3]
 
 
-def test_deployment_that_never_relayed_is_said_so() -> None:
-    assert relayer_table([], b"\1" * 20, []) == "no account has relayed yet"
+def test_accounts_that_never_relayed_are_named_with_whether_their_keys_are_needed() -> None:
+    current, former = b"\1" * 20, b"\2" * 20
+    assert relayer_table([], current, [former]).splitlines() == [
+        f"0x{current.hex()}  signed nothing here yet: relays",
+        f"0x{former.hex()}  signed nothing here: its key is not needed",
+    ]
+    used = [AccountUse(current, 0, 5), AccountUse(former, 0, 5)]
+    assert "signed nothing" not in relayer_table(used, current, [former])
 
 
 def test_account_that_relays_cannot_be_a_former_one() -> None:

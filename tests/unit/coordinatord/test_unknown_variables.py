@@ -25,7 +25,10 @@ def test_mistyped_variable_is_found_with_what_it_is_nearest_to(name: str, near: 
 
 @pytest.mark.parametrize(
     "name",
-    ["PATH", "HOME", "LOGNAME", "JOURNAL_STREAM", "CREDENTIALS_DIRECTORY", "SENTRY_TRACES_SAMPLE_RATE", "http_proxy"],
+    [
+        *["PATH", "HOME", "LOGNAME", "JOURNAL_STREAM", "CREDENTIALS_DIRECTORY", "REQUESTS_CA_BUNDLE"],
+        *["SENTRY_TRACES_SAMPLE_RATE", "http_proxy"],
+    ],
 )
 def test_what_shells_and_systemd_set_is_none(name: str) -> None:
     assert unknown_settings({**ENVIRONMENT, name: "1"}) == {}
