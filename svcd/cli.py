@@ -1,6 +1,7 @@
 """`svcd`: the provider's command line."""
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -52,8 +53,15 @@ def _run(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except* (Fatal, OSError) as group:
         for error in _leaves(group):
-            print(f"svcd: {error}", file=sys.stderr)
+            print(f"svcd: {error}{_remedy(error, options)}", file=sys.stderr)
     return status
+
+
+def _remedy(error: BaseException, options: argparse.Namespace) -> str:
+    """The next step where the configuration itself is not there."""
+    config = getattr(options, "config", None)
+    absent = config is not None and str(error) == f"{config}: {os.strerror(errno.ENOENT)}"
+    return f"; `svcd init --config {config}` writes one" if absent else ""
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -26,7 +26,7 @@ async def serve_pages(
     try:
         listener = await anyio.create_tcp_listener(local_host=host, local_port=port)
     except OSError as error:
-        raise Fatal(f"{settings}: {host}:{port}: {error.strerror or error}") from None
+        raise Fatal(f"{settings}: {host}:{port}: {error.strerror or error}; choose another") from None
     bound = int(listener.extra(SocketAttribute.local_port))  # noqa: S610 - no Django here
     log.info("metrics served", host=host, port=bound)
 

@@ -129,7 +129,8 @@ async def session(client: Client) -> list[Finding]:
 async def market(client: Client) -> list[Finding]:
     models = [model for model in await client.models.list(limit=None) if model.svc.enabled]
     asks = await client.market.asks(limit=None)
-    seen = f"{len(models)} models take orders; {len({ask.provider_id for ask in asks})} providers ask a price"
+    asking = len({ask.provider_id for ask in asks})
+    seen = f"{len(models)} models take orders; providers that ask a price: {asking}"
     if models and asks:
         return [Finding.well("market", seen)]
     return [Finding.doubtful("market", seen, "nothing to buy at the market's price now; open offers wait for takers")]

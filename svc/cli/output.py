@@ -288,7 +288,8 @@ def written(path: Path) -> Iterator[IO[bytes]]:
 
 
 def not_writable(path: Path, error: OSError) -> click.UsageError:
-    return click.UsageError(f"{path}: {error.strerror}")
+    remedy = "; make the folder first" if isinstance(error, FileNotFoundError) else ""
+    return click.UsageError(f"{path}: {error.strerror}{remedy}")
 
 
 # Records as `--json` gives them: plain values, and decimal strings for what JSON's readers would round.

@@ -1,6 +1,7 @@
 """`svcd check`: everything that a run will need, looked at once and told in a table."""
 
 import os
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
@@ -68,7 +69,14 @@ async def examine(
         checkup = _Checkup(config, http, Requests(http, config.coordinator_url, clock), clock)
         models, slots = (_counted(n, what) for n, what in ((len(config.models), "model"), (_slots(config), "slot")))
         findings = [Checked("configuration", True, f"{models}, {slots}")]
-        for part in (checkup.state_directory, checkup.coordinator, checkup.node, checkup.gateways, checkup.backends):
+        for part in (
+            checkup.state_directory,
+            checkup.metrics,
+            checkup.coordinator,
+            checkup.node,
+            checkup.gateways,
+            checkup.backends,
+        ):
             findings += [finding async for finding in part()]
         return findings
 
@@ -83,6 +91,12 @@ class _Checkup:
     async def state_directory(self) -> AsyncIterator[Checked]:
         directory = self.config.state_directory
         yield await _tried("state directory", lambda: trio.to_thread.run_sync(_writable, directory))
+
+    async def metrics(self) -> AsyncIterator[Checked]:
+        if is_in_use(self.config.state_directory):
+            yield Checked("metrics", None, "taken by the svcd that runs here")
+        else:
+            yield await _tried("metrics", lambda: _free(self.config.metrics_host, self.config.metrics_port))
 
     async def coordinator(self) -> AsyncIterator[Checked]:
         ready = await self.requests.ask("GET", "/readyz", attempts=1)
@@ -289,3 +303,15 @@ def _writable(directory: Path) -> str:
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         raise _Wrong(f"{there} cannot be written by this user")
     return str(directory) if there == directory else f"{directory} will be made"
+
+
+async def _free(host: str, port: int) -> str:
+    """Bound for a moment, as a run would, which ends at once where the port is another's."""
+    try:
+        with trio.socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            await trial.bind((host, port))
+    except OSError as error:
+        reason = error.strerror or error
+        raise _Wrong(f"{host}:{port}: {reason}; set another port under [metrics]") from None
+    return f"{host}:{port} is free"

@@ -37,7 +37,8 @@ def test_mistake_in_the_configuration_is_one_line_and_exit_1(
 ) -> None:
     config = tmp_path / "svcd.toml"
     assert run(monkeypatch, command, "--config", str(config)) == 1
-    assert capsys.readouterr().err == f"svcd: {config}: No such file or directory\n"
+    absent = f"svcd: {config}: No such file or directory; `svcd init --config {config}` writes one\n"
+    assert capsys.readouterr().err == absent
     config.write_text('\nstate_directory = "relative"\n')
     assert run(monkeypatch, command, "--config", str(config)) == 1
     assert capsys.readouterr().err.startswith(f"svcd: {config}:2: ")

@@ -55,7 +55,7 @@ def test_image_goes_into_the_file_that_is_named(market: FakeMarket, svc: Svc, tm
     ("more", "said"),
     [
         ('--gateway ""', "no gateway is set"),
-        ("--out-dir /nowhere/at/all", "/nowhere/at/all: No such file"),
+        ("--out-dir /nowhere/at/all", "/nowhere/at/all: No such file or directory; make the folder first"),
         ("--out /nowhere/at/all", "No such file"),
         (
             "--window 7d",

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 from collections.abc import Callable
 from email.utils import formatdate
 from pathlib import Path
@@ -232,6 +233,7 @@ async def test_everything_right_has_a_row_each_and_nothing_is_left_in_the_state_
         [
             "configuration",
             "state directory",
+            "metrics",
             "coordinator",
             "clock",
             "domains",
@@ -293,6 +295,21 @@ async def test_daemon_that_runs_here_is_not_taken_for_another(tmp_path: Path) ->
     async with open_journal(tmp_path / "state"):
         findings = await examined(Market(lambda: START, rival=True, asks={(1, 600): (1, 1)}), tmp_path / "state")
     assert [each.right for each in findings if each.what == "other daemons"] == [None]
+
+
+async def test_metrics_port_that_another_program_has_is_wrong(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        findings = await examined(Market(lambda: START), tmp_path, metrics_port=port)
+    wrong = {finding.what: finding.detail for finding in findings if finding.right is False}
+    assert wrong == {"metrics": f"127.0.0.1:{port}: Address already in use; set another port under [metrics]"}
+
+
+async def test_metrics_port_of_the_daemon_that_runs_here_is_its_own(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as own:
+        async with open_journal(tmp_path / "state"):
+            findings = await examined(Market(lambda: START), tmp_path / "state", metrics_port=own.getsockname()[1])
+    assert [each.right for each in findings if each.what == "metrics"] == [None]
 
 
 async def test_state_directory_that_cannot_be_is_told(tmp_path: Path) -> None:
