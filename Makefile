@@ -123,7 +123,7 @@ SKIPPED := build/skipped
 
 .PHONY: test
 test: ## every check: style, types, layers, contracts, encodings, services
-	@echo "test: runs every check there is (style, types, layers, contracts, encodings, services): about 20 minutes on two" \
+	@echo "test: runs every check there is (style, types, layers, contracts, encodings, services): about 17 minutes on two" \
 		"cores, and 2 more on the first run, which sets up"
 	@rm -rf $(SKIPPED) && mkdir -p $(SKIPPED)
 	@began=$$SECONDS; $(MAKE) setup lint contracts-test contracts-prices slither node-check pytest \
@@ -151,7 +151,7 @@ house: setup ## counts of the sources: files, lengths, names that two things hav
 .PHONY: pytest
 pytest: setup ## unit, integration and end-to-end tests
 	@$(MAKE) programs || echo "tests: those that need it are skipped" >&2
-	@echo "tests: unit, integration, end to end (about 17 minutes)"
+	@echo "tests: unit, integration, end to end (about 13 minutes)"
 	@mkdir -p $(SKIPPED)
 	@SKIPPED_TESTS=$(SKIPPED)/pytest $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 

@@ -112,7 +112,7 @@ WORDS: Final[Mapping[str, Word]] = {
     "block_time_ms": Word("how often the coordinator looks at the chain, in milliseconds", 2000),
     "windows": Word(
         "windows that the market takes, in seconds: an order's `sla_secs` must be one of them; absent while the index"
-        " is not ready",
+        " is not ready: then the answer to the order tells",
         [3600, 86400],
     ),
     "gateway_url": Word(

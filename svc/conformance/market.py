@@ -34,6 +34,7 @@ Body = dict[str, Any]
 MODEL_ID: Final = 1
 FEE_BPS: Final = 250
 GAS_FEE: Final = 2000
+WINDOWS: Final = (300, 3600, 86_400)
 UNKNOWN_MEMBER: Final = {"x_of_a_later_version": {"let": "it be"}}
 
 
@@ -231,6 +232,7 @@ class ScriptedMarket:
             "block_time_ms": 500,
             "fee_bps": FEE_BPS,
             "gas_fee": str(self.gas_fee),
+            "windows": list(WINDOWS),
         }
 
     def model_row(self) -> Body:

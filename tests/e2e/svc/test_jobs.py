@@ -74,7 +74,7 @@ def test_job_that_nobody_takes_is_still_running_until_it_is_cancelled(svc: Svc) 
         (("run", _MODEL, "hi", "--out", "/nowhere/at/all"), {}, Exit.USAGE, "No such file"),
         (("run", _MODEL, "hi", "--coordinator", "localhost"), {}, Exit.USAGE, "http://"),
         (("run", _MODEL, "hi", "--window", "45s"), {}, Exit.USAGE, "the network takes no window of 45s; it takes 1m"),
-        (("run", _MODEL, "hi", "--window", "45s"), {"SVC_RPC_URL": None}, Exit.TRY_AGAIN, "no provider is live"),
+        (("run", _MODEL, "hi", "--window", "45s"), {"SVC_RPC_URL": None}, Exit.USAGE, "it takes 1m"),
         (("submit", _MODEL, "hi", *_NOBODYS_RATES, "--escrow-key", "00" * 32), {}, Exit.REFUSED, "pinned"),
     ],
 )
