@@ -127,7 +127,7 @@ def test_first_hour_says_what_is_recorded(
     told = []
     with operator_at_work(tmp_path / "operator", cast, settings) as (operator, token):
         for command, _ in recorded():
-            said = operator.type(command.replace("localhost:8080", f"localhost:{port}"))
+            said = operator.type(command.replace("localhost:8402", f"localhost:{port}"))
             told.append((command, said))
             if " new-key " in command:
                 operator.fund(said)
