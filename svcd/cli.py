@@ -179,13 +179,21 @@ def _init(options: argparse.Namespace) -> int:
 
 
 def _new_password(file: Path | None) -> str:
+    """ASCII alone: the daemon reads it from a file as such, and would not open its wallet by another."""
     if file is not None:
-        return file.read_text(encoding="ascii").strip()
+        try:
+            return file.read_text(encoding="ascii").strip()
+        except OSError as error:
+            raise Fatal(f"--password-file {file} cannot be read ({error.strerror})") from None
+        except UnicodeDecodeError:
+            raise Fatal(f"--password-file {file} must hold a password in ASCII characters") from None
     if not sys.stdin.isatty():
         raise Fatal("--password-file must be given: there is no terminal to ask at")
     password = getpass("    password of the new keystore: ")
     if password != getpass("    once more: "):
         raise Fatal("the two passwords differ; no key was made")
+    if not password.isascii():
+        raise Fatal("the password must be in ASCII characters; no key was made")
     return password
 
 

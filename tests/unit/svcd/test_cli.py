@@ -1,4 +1,5 @@
 import os
+import re
 import subprocess
 import sys
 from contextlib import closing
@@ -6,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from common.daemon.process import Fatal
 from devnet.ports import pick_free
-from svcd.cli import main
+from svcd.cli import _new_password, main
 from svcd.job.held import Job
 from svcd.journal import entries
 from svcd.journal.journal import JOURNAL_FILE
@@ -82,3 +84,17 @@ def test_reader_that_has_read_enough_is_no_trouble(tmp_path: Path) -> None:
     done = subprocess.run(command, stdout=end, stderr=subprocess.PIPE, check=False, timeout=60)
     os.close(end)
     assert done.stderr == b""
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [("pässword".encode(), "must hold a password in ASCII characters"), (None, "cannot be read (No such file")],
+)
+def test_password_that_the_daemon_could_not_read_again_makes_no_key(
+    content: bytes | None, said: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "password"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(Fatal, match=re.escape(said)):
+        _new_password(file)
