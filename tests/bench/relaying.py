@@ -170,11 +170,15 @@ class Presigned:
 
         async with awake(self._anvil):
             mined = False
-            while not mined:  # anvil drops one of a burst now and then: what it has is refused the second time
+            while not mined:
                 async with anyio.create_task_group() as tasks:
                     for start in range(0, len(raws), _BATCH):
                         tasks.start_soon(send_batch, raws[start : start + _BATCH])
                 mined = await self._all_mined()
+                if not mined:
+                    # anvil loses one of a burst now and then, and takes it for known when it comes again: what waits
+                    # behind it goes, and what is mined already is refused the second time.
+                    await self._rpc.call("anvil_dropAllTransactions")
         return len(raws)
 
     async def _all_mined(self) -> bool:
