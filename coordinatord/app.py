@@ -65,7 +65,7 @@ async def run(config: Config) -> None:
     """The daemon, until SIGTERM or SIGINT."""
     systemd = Systemd()
     stopping = Stopping()
-    listening = listening_socket(config.port)
+    listening = listening_socket(config.port, config.bind_host)
     async with AsyncExitStack() as stack:
         patience = StartupPatience(config.boot_patience_s)
         dependencies = await patience.retry_until_ready("the database", partial(open_dependencies, config, stack))
@@ -96,7 +96,7 @@ async def run(config: Config) -> None:
                 await anyio.sleep(_UNREADY_PAUSE)
 
             systemd.say("READY=1")
-            log.info("serving", release=RELEASE, port=config.port, native=LIBRARY is not None)
+            log.info("serving", release=RELEASE, host=config.bind_host, port=config.port, native=LIBRARY is not None)
             await serve_until(
                 app,
                 listening,

@@ -27,6 +27,7 @@ from coordinatord.environment import (
 
 EscrowMode = Literal["off", "static", "mock"]
 PinStoreKind = Literal["filebase", "s3", "kubo"]
+ANY_HOST: Final = "0.0.0.0"  # noqa: S104 - the specification says so
 
 
 @attrs.frozen(slots=True, kw_only=True)
@@ -37,7 +38,7 @@ class Config(ChainConfig):
     addresses: AddressBook
 
     database_url: Secret = variable("DATABASE_URL", secret, "PostgreSQL connection string", secret=True)
-    port: int = variable("PORT", integer(1, 65535), "HTTP port; binds 0.0.0.0", 8402)
+    port: int = variable("PORT", integer(1, 65535), "HTTP port; binds 0.0.0.0 unless BIND_HOST is set", 8402)
     cors_origins: tuple[str, ...] = variable(
         "CORS_ORIGINS", origins, "comma-separated exact origins; unset sends no CORS headers", ()
     )
@@ -106,6 +107,9 @@ class Config(ChainConfig):
         url,
         "gateway that GET /evm/chain tells clients to read containers and results from; before /ipfs/",
         None,
+    )
+    bind_host: str = variable(
+        "BIND_HOST", text, "address that PORT binds; 127.0.0.1 behind a proxy on this machine", ANY_HOST
     )
     metrics_host: str = variable("METRICS_HOST", text, "address that metrics are served on", "127.0.0.1")
     metrics_port: int = variable("METRICS_PORT", integer(0, 65535), "port of /metrics; 0 serves none", 9402)

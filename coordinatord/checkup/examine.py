@@ -23,7 +23,7 @@ from coordinatord.base.metrics import REGISTRY
 from coordinatord.checkup.chain import ChainLook
 from coordinatord.checkup.nodes import NODE_REMEDY
 from coordinatord.checkup.rows import CheckPart, CheckRow, right, run_parts, told, wrong
-from coordinatord.config import ADDRESSES, Config, read_config, variables
+from coordinatord.config import ADDRESSES, ANY_HOST, Config, read_config, variables
 from coordinatord.database.connections import open_database, server_facts
 from coordinatord.database.migrate import compare
 from coordinatord.dependencies import open_pins
@@ -259,8 +259,8 @@ def _announced(key: Secret) -> str:
 async def _port(config: Config) -> AsyncIterator[CheckRow]:
     """Processes of one market may share a port. The kernel deals callers out among all that listen there, another
     market's, too, and neither would be told."""
-    listening_socket(config.port).close()
-    url, book = f"http://127.0.0.1:{config.port}/evm/chain", config.addresses
+    listening_socket(config.port, config.bind_host).close()
+    url, book = f"http://{_reached(config.bind_host)}:{config.port}/evm/chain", config.addresses
     try:
         async with open_http(connections=1, patience=5) as http, http("GET", url, {}) as response:
             told_there = json.loads(await response.read(1 << 16))
@@ -275,6 +275,11 @@ async def _port(config: Config) -> AsyncIterator[CheckRow]:
         else:
             detail = f"{config.port} is served by another market's coordinator, and callers of both would be mixed"
             yield wrong("port", detail, "take another PORT")
+
+
+def _reached(host: str) -> str:
+    """Where this machine reaches what binds `host`."""
+    return "127.0.0.1" if host == ANY_HOST else host
 
 
 async def _peer(config: Config, url: str) -> CheckRow:

@@ -12,7 +12,6 @@ would have written them.
 """
 
 import os
-import statistics
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
@@ -45,7 +44,7 @@ from devnet.postgres import running_postgres
 from devnet.world import World
 from tests.bench.indexing import JOURNAL_BLOCKS, filled
 from tests.bench.quick_store import quick_store
-from tests.bench.row import Row, interleaved
+from tests.bench.row import Row, Turns, interleaved
 from tests.fakes.submissions import Submitter
 from tests.integration.coordinatord.book.market_rows import add_history, add_jobs, add_models, add_providers
 from tests.integration.coordinatord.scene.party import wallet_of
@@ -222,7 +221,7 @@ def _folding(portal: BlockingPortal, urls: dict[str, str]) -> Row:
 
         turns = portal.call(fetched)
 
-    async def fold() -> dict[str, list[float]]:
+    async def fold() -> Turns:
         """Posts a second, of each book in turn."""
         lines = {name: await asyncpg.connect(url) for name, url in urls.items()}
         for line in lines.values():
@@ -238,9 +237,9 @@ def _folding(portal: BlockingPortal, urls: dict[str, str]) -> Row:
                 taken[name].append(BLOCKS * POSTS_A_BLOCK / (time.perf_counter() - began))
         for line in lines.values():
             await line.close()
-        return taken
+        return Turns({name: found[WARMING:] for name, found in taken.items()})
 
-    rates = {name: statistics.median(found[WARMING:]) for name, found in portal.call(fold).items()}
+    rates = portal.call(fold)
     return _row(f"blocks of {POSTS_A_BLOCK} posts folded into the tables", "posts/s", SAME_OF_SHORT, TARGET, rates)
 
 
@@ -258,15 +257,14 @@ def _sizes(portal: BlockingPortal, short: Book, long: Book) -> list[Row]:
         each = {
             book: int(str(portal.call(book.stage.fetchval, f"select {size}"))) / book.jobs for book in (short, long)
         }
-        rates = {"ours": 1 / each[long], "other": 1 / each[short]}
+        rates = Turns({"ours": [1 / each[long]], "other": [1 / each[short]]})
         row = _row(f"{name}, for each", "bytes", SAME_OF_SHORT, TARGET, rates)
         found.append(attrs.evolve(row, value=each[long]))
     return found
 
 
-def _row(name: str, unit: str, against: str, target: float, rates: dict[str, float]) -> Row:
-    ratio = rates["ours"] / rates["other"]
-    return Row(f"{name}, of {JOBS:,} jobs", rates["ours"], unit, against, ratio, target, ratio >= target)
+def _row(name: str, unit: str, against: str, target: float, rates: Turns) -> Row:
+    return rates.row(f"{name}, of {JOBS:,} jobs", "ours", "other", against, target=target, unit=unit)
 
 
 def books(portal: BlockingPortal, ground: ExitStack, coordinators: ExitStack, lengths: list[int]) -> list[Book]:

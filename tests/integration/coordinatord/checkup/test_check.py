@@ -196,7 +196,7 @@ async def answering(port: int, body: bytes) -> AsyncIterator[None]:
             head = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
             await connection.send(head + body)
 
-    listening = listening_socket(port)
+    listening = listening_socket(port, "127.0.0.1")
     listening.listen()
     listening.setblocking(False)
     async with (
