@@ -5,20 +5,26 @@ from starlette.types import ASGIApp
 
 from coordinatord.base.clock import system_clock
 from coordinatord.batches.batches import BatchService
+from coordinatord.batches.events import BatchEvents
 from coordinatord.batches.plan import Plans
 from coordinatord.batches.routes import BatchRoutes
-from coordinatord.book.polls import Funding, Polls, no_custody
+from coordinatord.book.polls import Funding, Polls, Waits, no_custody
 from coordinatord.book.reads import IndexReads, MarketWindows, PostedJobs
 from coordinatord.book.routes import BookRoutes, ModelRoutes, ProviderRoutes
+from coordinatord.book.waiting import WaitingPolls
 from coordinatord.chain.logs import Decoder
 from coordinatord.chain.registries import AskRegistry, JobRegistry, PaymentToken, ProviderRegistry
 from coordinatord.chain.rpc import Rpc
 from coordinatord.config import Config
+from coordinatord.database.batched_reads import BatchedReads, with_snapshot
 from coordinatord.dependencies import Dependencies, files_of
 from coordinatord.escrow.hosting import Escrow
 from coordinatord.escrow.release import Claims, Releases
 from coordinatord.escrow.routes import EscrowRoutes, Hosted
 from coordinatord.escrow.sql import read_custody
+from coordinatord.events.listeners import Places
+from coordinatord.events.routes import EventRoutes
+from coordinatord.events.sql import read_present
 from coordinatord.files.files import Uploads
 from coordinatord.files.routes import FileRoutes
 from coordinatord.http.bodies import BodyBudget, BodyReader
@@ -57,6 +63,7 @@ class Endpoints:
     providers: ProviderRoutes
     escrow: EscrowRoutes
     batches: BatchRoutes
+    events: EventRoutes
 
     def routes(self) -> list[Route]:
         topics = (
@@ -70,6 +77,7 @@ class Endpoints:
             self.providers,
             self.escrow,
             self.batches,
+            self.events,
         )
         routes = [route for topic in topics for route in topic.routes()]
         return [*routes, openapi_route(routes)]
@@ -154,6 +162,10 @@ def compose(
         clock=system_clock,
     )
     asks = Asks(domains, AskRegistry(asked, book.ask_registry), providers, budgets, relaying, system_clock)
+    hub, waiting = dependencies.events, WaitingPolls()
+    hub.watch(lambda _: reads.position.forget())  # who is told of an event reads what it says
+    hub.watch(waiting.hear)
+    places = Places(min(config.event_listeners_max, config.connections_max // 2), config.event_listeners_per_caller)
     polls = Polls(
         database,
         Funding(PaymentToken(dependencies.rpc, book.paytoken), database),
@@ -162,6 +174,7 @@ def compose(
         liveness_ms=config.match_liveness_ms,
         # Only keys that live in memory can be lost.
         custody=read_custody if config.escrow_mode == "mock" else no_custody,
+        waits=Waits(waiting, places),
     )
     endings = Endings(database, jobs, config.getlogs_cap)
     cancels = Cancels(domains, jobs, posted, budgets, endings, relaying, system_clock)
@@ -179,7 +192,9 @@ def compose(
         batches=BatchRoutes(
             BatchService(database, config.file_retention_seconds, StorageBudgets.of(config)),
             Plans(database, config.match_liveness_ms),
+            BatchEvents(hub, places, dependencies.notices),
         ),
+        events=EventRoutes(hub, places, BatchedReads(database.prepared_connection(), with_snapshot(read_present))),
     )
     return build_application(config, endpoints, readiness, sessions, reads)
 

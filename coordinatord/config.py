@@ -236,6 +236,18 @@ class Config(ChainConfig):
         "connections of one caller at once, in the same way; proxies that are trusted have no such limit",
         512,
     )
+    event_listeners_max: int = variable(
+        "EVENT_LISTENERS_MAX",
+        integer(0, 1_000_000),
+        "event streams and waiting polls at once, half of CONNECTIONS_MAX at most; beyond it 503, or no wait",
+        4096,
+    )
+    event_listeners_per_caller: int = variable(
+        "EVENT_LISTENERS_PER_CALLER",
+        integer(0, 1_000_000),
+        "event streams and waiting polls of one caller at once; beyond it 429 busy, or no wait",
+        64,
+    )
     requests_per_second: int = variable(
         "REQUESTS_PER_SECOND", integer(1, 1_000_000), "sustained requests of one caller; beyond it 429 busy", 200
     )

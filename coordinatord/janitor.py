@@ -22,6 +22,7 @@ from coordinatord.database.connections import Database
 from coordinatord.database.locks import hold_role
 from coordinatord.files import sql as files
 from coordinatord.files.files import FileStore
+from coordinatord.indexer import events_sql
 from coordinatord.pins import objects_sql
 from coordinatord.pins.containers import Containers
 from coordinatord.relayer import budgets_sql, results_sql
@@ -61,6 +62,7 @@ class Janitor:
         await sessions.drop_expired(connection)
         await leases_sql.drop_lapsed(connection)
         await candidates_sql.drop_gone(connection)
+        await events_sql.drop_old(connection)
         while await results_sql.drop_ended(connection, self.relays_kept_seconds, _ROWS_AT_ONCE) == _ROWS_AT_ONCE:
             pass
         while await results_sql.drop_carriers(connection, self.relays_kept_seconds, _ROWS_AT_ONCE):

@@ -38,6 +38,8 @@ ADDED: Final[dict[str, int]] = {
     # guard, servers; operator/: discovery, setup, written_config, register, trial, earnings, chain_history
     "a provider's first hour, and what it earns": 9,
     "removal of whatever has piled up": 1,
+    # common/wire/events; indexer/events_sql; coordinatord/events: hub, listeners, sql, routes; svc/wire/events
+    "events of jobs, told as they happen": 7,
 }
 
 

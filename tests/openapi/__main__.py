@@ -13,6 +13,7 @@ from coordinatord.application import Endpoints
 from coordinatord.batches.routes import BatchRoutes
 from coordinatord.book.routes import BookRoutes, ModelRoutes, ProviderRoutes
 from coordinatord.escrow.routes import EscrowRoutes
+from coordinatord.events.routes import EventRoutes
 from coordinatord.files.routes import FileRoutes
 from coordinatord.http.openapi import describe
 from coordinatord.http.routing import Route
@@ -39,7 +40,8 @@ def declared() -> list[Route]:
         operations=OperationRoutes(absent, absent, absent, absent),
         providers=ProviderRoutes(absent),
         escrow=EscrowRoutes(None),
-        batches=BatchRoutes(absent, absent),
+        batches=BatchRoutes(absent, absent, absent),
+        events=EventRoutes(absent, absent, absent),
     )
     return [route for route in endpoints.routes() if route.path != "/openapi.json"]
 

@@ -80,6 +80,16 @@ SPECIFICATION: Final[dict[str, set[Answer]]] = {
         (503, "job_read"),
         *RELAYED,
     },
+    # Beyond the specification, which knows no events.
+    "GET /v1/jobs/{id}/events": {(200, None), MALFORMED, (404, "not_found"), (429, "busy"), INDEX_TRAILS},
+    "GET /v1/batches/{id}/events": {
+        (200, None),
+        (401, "invalid_session"),
+        (404, "not_found"),
+        (429, "busy"),
+        INDEX_TRAILS,
+    },
+    "GET /evm/events": {(200, None), MALFORMED, (429, "busy"), INDEX_TRAILS},
     "POST /v1/files": {
         (200, None),
         MALFORMED,
