@@ -82,6 +82,7 @@ lock: $(VENV)/.ready ## renew the pinned dependencies (names, versions and hashe
 	$$lock pyproject.toml --extra coordinator --extra sentry -c config/requirements-dev.lock -o config/requirements-coordinator.lock; \
 	$$lock pyproject.toml --extra provider -c config/requirements-dev.lock -o config/requirements-provider.lock; \
 	$$lock pyproject.toml --extra client -c config/requirements-dev.lock -o config/requirements-client.lock; \
+	$$lock pyproject.toml --extra client --extra serve -c config/requirements-dev.lock -o config/requirements-serve.lock; \
 	echo "slither-analyzer==0.11.6" | $$lock - -o config/requirements-slither.lock; \
 	printf '%s\n' "halmos==0.3.3" "cvc5==1.4.2" "bitwuzla==0.9.1" | $$lock - -o config/requirements-halmos.lock; \
 	echo "openapi-python-client==0.26.2" | $$lock - -o config/requirements-openapi.lock; \
