@@ -260,7 +260,7 @@ class LocalBatches:
         if result.result is None or request is None:
             code, message = ("no_result", "") if result.error is None else (result.error.code, result.error.message)
             paid = await self._cost_of(result, terms)
-            error = {"code": code, "message": message}
+            error: Json = {"code": code, "message": message}
             told = {"job_id": result.job_id, "cost": str(paid)}
             return line | {"response": None, "error": error, "svc": told}, paid
         job = result.result.job

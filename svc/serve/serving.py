@@ -90,7 +90,13 @@ async def serve_until(
         served.trade.stopping = True
 
     application: Any = served.application  # hypercorn has its own types of the same shapes
-    await serve_asgi(application, _config(listening, settings.server), shutdown_trigger=stopping, mode="asgi")
+    config = _config(listening, settings.server)
+
+    async def run() -> None:
+        await serve_asgi(application, config, shutdown_trigger=stopping, mode="asgi")
+
+    async with anyio.create_task_group() as tasks:  # in a task of its own, which hypercorn cancels in its own way
+        tasks.start_soon(run)
 
 
 def _config(listening: socket.socket, server: Server) -> Config:

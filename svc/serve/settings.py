@@ -24,9 +24,9 @@ DEFAULT_PORT: Final = 8403
 _LONGEST: Final = 1 << 18
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 
-Amount = Annotated[int, Meta(ge=1, lt=2**128)]
+Amount = Annotated[int, Meta(ge=1)]
 ProviderId = Annotated[int, Meta(ge=1, lt=2**32)]
-RateSet = Annotated[int, Meta(ge=0, lt=2**128)]
+RateSet = Annotated[int, Meta(ge=0)]
 
 
 class KeySettings(Struct, frozen=True, forbid_unknown_fields=True):
