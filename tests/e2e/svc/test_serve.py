@@ -143,9 +143,7 @@ def test_batch_comes_back_in_openais_form(server: Server, tmp_path: Path) -> Non
 def test_wrong_line_fails_the_batch_and_is_named(server: Server) -> None:
     with server.client() as client:
         file = client.files.create(file=("lines.jsonl", b'{"custom_id": "a"}\n'), purpose="batch")
-        batch = client.batches.create(
-            input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
-        )
+        batch = client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
         while batch.status == "validating":
             batch = client.batches.retrieve(batch.id)
     assert batch.status == "failed"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import anyio
+import anyio.lowlevel
 import attrs
 import httpx
 
@@ -238,3 +239,9 @@ class Caller:
 
         await self.application(scope, receive, send)
         return heard
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Waits without letting time pass."""
+    while not holds():
+        await anyio.lowlevel.checkpoint()

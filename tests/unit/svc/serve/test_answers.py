@@ -8,7 +8,7 @@ import pytest
 
 from svc.serve.settings import Budget, Buying, ModelSettings, ServeSettings
 from tests.unit.svc.fake_coordinator import Answer, failing
-from tests.unit.svc.serve.market import SETTLED, ServedMarket, candidate
+from tests.unit.svc.serve.market import SETTLED, ServedMarket, candidate, until
 
 pytestmark = pytest.mark.anyio
 
@@ -118,7 +118,7 @@ async def test_second_request_waits_for_nothing_but_its_own_post(market: ServedM
         (CHAT, {"messages": []}, 400, None, "model"),
         (CHAT, {**HELLO, "model": "demo/text", "logit_bias": {"1": 1}}, 400, "unsupported_parameter", "logit_bias"),
         (CHAT, {**HELLO, "background": True}, 400, "unsupported_parameter", "background"),
-        (RESPONSES, {"model": "demo/text", "input": "a", "previous_response_id": "r"}, 400, "unsupported_parameter", "previous_response_id"),
+        (RESPONSES, {"model": "demo/text", "prompt": {"id": "p"}}, 400, "unsupported_parameter", "prompt"),
         ("/v1/images/generations", {"model": "demo/image", "prompt": "a", "size": "big"}, 400, None, "size"),
         ("/v1/completions", {"model": "demo/text", "prompt": "a"}, 404, "unknown_url", None),
     ],
@@ -284,7 +284,7 @@ async def test_caller_who_leaves_has_an_unclaimed_job_taken_back(market: ServedM
     async with market.served(tmp_path) as caller:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: caller.post(CHAT, HELLO, gone=gone))
-            await anyio.sleep(2)
+            await until(lambda: bool(market.jobs))
             gone.set()
         await anyio.sleep(10)
         spent = await caller.served.trade.ledger.since(0)
@@ -298,7 +298,7 @@ async def test_answer_that_was_paid_and_not_delivered_is_given_to_whoever_asks_a
     async with market.served(tmp_path) as caller:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: caller.post(CHAT, HELLO, gone=gone))
-            await anyio.sleep(2)
+            await until(lambda: bool(market.jobs))
             gone.set()
         joined = await caller.post(CHAT, HELLO)
         fresh = await caller.post(CHAT, HELLO)
@@ -351,7 +351,7 @@ async def test_unreadable_result_is_paid_and_read_again_later(market: ServedMark
     assert [entry.state for entry in spent] == ["done"]
 
 
-async def test_two_hundred_requests_at_a_time(market: ServedMarket, tmp_path: Path) -> None:
+async def test_many_requests_at_a_time_are_each_bought(market: ServedMarket, tmp_path: Path) -> None:
     asked = {**HELLO, "max_tokens": 5}
     heard = []
 
@@ -359,7 +359,7 @@ async def test_two_hundred_requests_at_a_time(market: ServedMarket, tmp_path: Pa
         heard.append(await caller.post(CHAT, asked))
 
     async with market.served(tmp_path) as caller, anyio.create_task_group() as tasks:
-        for _ in range(200):
+        for _ in range(40):
             tasks.start_soon(ask)
-    assert [answer.status for answer in heard] == [200] * 200
-    assert len({answer.json["svc"]["job_id"] for answer in heard}) == 200
+    assert [answer.status for answer in heard] == [200] * 40
+    assert len({answer.json["svc"]["job_id"] for answer in heard}) == 40
