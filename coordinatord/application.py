@@ -41,6 +41,7 @@ from coordinatord.sessions.routes import SessionRoutes
 from coordinatord.sessions.sessions import SessionCache, SessionService
 from coordinatord.system.readiness import DeploymentReads, ReadinessCheck
 from coordinatord.system.routes import Stopping, SystemRoutes
+from coordinatord.web.routes import WebRoutes
 
 
 @attrs.frozen(slots=True)
@@ -57,6 +58,7 @@ class Endpoints:
     providers: ProviderRoutes
     escrow: EscrowRoutes
     batches: BatchRoutes
+    web: WebRoutes
 
     def routes(self) -> list[Route]:
         topics = (
@@ -72,7 +74,7 @@ class Endpoints:
             self.batches,
         )
         routes = [route for topic in topics for route in topic.routes()]
-        return [*routes, openapi_route(routes)]
+        return [*routes, openapi_route(routes), *self.web.routes()]
 
 
 def build_application(
@@ -172,7 +174,7 @@ def compose(
         models=ModelRoutes(reads),
         jobs=OrderRoutes(book, submissions, cancels, reads),
         files=FileRoutes(files_of(dependencies)),
-        book=BookRoutes(reads, polls),
+        book=BookRoutes(reads, polls, database),
         operations=OperationRoutes(ops, asks, jobs, posted),
         providers=ProviderRoutes(reads),
         escrow=EscrowRoutes(hosted_escrow(dependencies, escrow, posted)),
@@ -180,6 +182,7 @@ def compose(
             BatchService(database, config.file_retention_seconds, StorageBudgets.of(config)),
             Plans(database, config.match_liveness_ms),
         ),
+        web=WebRoutes(config.web == "on"),
     )
     return build_application(config, endpoints, readiness, sessions, reads)
 
