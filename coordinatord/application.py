@@ -41,7 +41,7 @@ from coordinatord.sessions.routes import SessionRoutes
 from coordinatord.sessions.sessions import SessionCache, SessionService
 from coordinatord.system.readiness import DeploymentReads, ReadinessCheck
 from coordinatord.system.routes import Stopping, SystemRoutes
-from coordinatord.web.routes import WebRoutes
+from coordinatord.web.routes import HistoryRoutes, PageRoutes
 
 
 @attrs.frozen(slots=True)
@@ -58,7 +58,8 @@ class Endpoints:
     providers: ProviderRoutes
     escrow: EscrowRoutes
     batches: BatchRoutes
-    web: WebRoutes
+    history: HistoryRoutes
+    page: PageRoutes
 
     def routes(self) -> list[Route]:
         topics = (
@@ -72,9 +73,10 @@ class Endpoints:
             self.providers,
             self.escrow,
             self.batches,
+            self.history,
         )
         routes = [route for topic in topics for route in topic.routes()]
-        return [*routes, openapi_route(routes), *self.web.routes()]
+        return [*routes, openapi_route(routes), *self.page.routes()]
 
 
 def build_application(
@@ -174,7 +176,7 @@ def compose(
         models=ModelRoutes(reads),
         jobs=OrderRoutes(book, submissions, cancels, reads),
         files=FileRoutes(files_of(dependencies)),
-        book=BookRoutes(reads, polls, database),
+        book=BookRoutes(reads, polls),
         operations=OperationRoutes(ops, asks, jobs, posted),
         providers=ProviderRoutes(reads),
         escrow=EscrowRoutes(hosted_escrow(dependencies, escrow, posted)),
@@ -182,7 +184,8 @@ def compose(
             BatchService(database, config.file_retention_seconds, StorageBudgets.of(config)),
             Plans(database, config.match_liveness_ms),
         ),
-        web=WebRoutes(config.web == "on"),
+        history=HistoryRoutes(reads, database),
+        page=PageRoutes(config.web == "on"),
     )
     return build_application(config, endpoints, readiness, sessions, reads)
 

@@ -7,11 +7,8 @@ from common.refusal import Refused
 from common.scalars import hex_of
 from common.wire import jobs, market
 from common.wire.shapes import OMITTED, Digits
-from common.wire.states import JobState
-from coordinatord.book.prices_sql import Paid, RateRange, buckets_of
 from coordinatord.book.registries_sql import AllowlistRow, AskRow, FloorRow, ModelRow, ProviderRow
 from coordinatord.book.sql import JobRow, OwnerSummary
-from coordinatord.relayer.results_sql import JobTransaction
 
 
 def model(row: ModelRow) -> market.ModelShape:
@@ -86,36 +83,6 @@ def published_json(raw: bytes) -> object:
         return None
 
 
-def price_history(model_id: int, paid: list[Paid], block: int) -> market.PriceHistory:
-    width, points = buckets_of(paid)
-    return market.PriceHistory(
-        model_id=str(model_id),
-        bucket_secs=str(width),
-        prices=tuple(
-            market.PricePoint(str(one.since), str(one.jobs), _rates(one.rate_in), _rates(one.rate_out))
-            for one in points
-        ),
-        as_of_block=str(block),
-    )
-
-
-def _rates(rates: RateRange) -> market.RateRangeShape[Digits]:
-    return market.RateRangeShape(str(rates.low), str(rates.median), str(rates.high))
-
-
-def job_transactions(found: list[JobTransaction]) -> jobs.JobTransactions[Digits]:
-    return jobs.JobTransactions(
-        tuple(
-            jobs.JobTransactionShape(
-                one.kind,  # type: ignore[arg-type] # the kinds that its statement asks for
-                hex_of(one.tx_hash),
-                None if one.block_number is None else str(one.block_number),
-            )
-            for one in found
-        )
-    )
-
-
 def _job_fields(row: JobRow) -> dict[str, Any]:
     return {
         "job_id": hex_of(row.job_id),
@@ -146,11 +113,6 @@ def job(row: JobRow) -> jobs.JobShape[Digits]:
 
 def job_as_of(row: JobRow, block: int) -> jobs.JobAsOf:
     return jobs.JobAsOf(**_job_fields(row), as_of_block=str(block))
-
-
-def counts(by_state: dict[int, int], block: int) -> jobs.JobCounts:
-    opened, claimed, settled, cancelled = (str(by_state.get(state, 0)) for state in JobState)
-    return jobs.JobCounts(open=opened, claimed=claimed, settled=settled, cancelled=cancelled, as_of_block=str(block))
 
 
 def summary(rows: list[OwnerSummary], block: int) -> jobs.Summary:

@@ -4,11 +4,10 @@ import attrs
 
 from common.wire import jobs, market
 from common.wire.fields import ADDRESS, BYTES32, Choice, Decimal, Text
-from common.wire.shapes import Digits, ModelNotFound
+from common.wire.shapes import ModelNotFound
 from coordinatord.base.errors import NoSuchObject, NotSigned
 from coordinatord.book import bodies
 from coordinatord.book.polls import Polls
-from coordinatord.book.prices_sql import read_paid
 from coordinatord.book.reads import IndexReads
 from coordinatord.book.registries_sql import (
     ModelRow,
@@ -19,13 +18,11 @@ from coordinatord.book.registries_sql import (
     read_models,
     read_providers,
 )
-from coordinatord.book.sql import JobFilter, JobRow, read_counts, read_page, read_summary
+from coordinatord.book.sql import JobFilter, JobRow, read_page, read_summary
 from coordinatord.database.batched_reads import Snapshot
-from coordinatord.database.connections import Database
 from coordinatord.http import responses
 from coordinatord.http.responses import Response
 from coordinatord.http.routing import INDEX, PAGE, Handler, Parameter, Reply, Request, Route, malformed, page, page_of
-from coordinatord.relayer.results_sql import transactions_of
 
 _FILTERS = {
     "state": Parameter(
@@ -64,7 +61,6 @@ _OPEN = {
 class BookRoutes:
     reads: IndexReads
     polls: Polls
-    database: Database
 
     def routes(self) -> list[Route]:
         return [
@@ -108,16 +104,6 @@ class BookRoutes:
             ),
             Route(
                 method="GET",
-                path="/evm/jobs/counts",
-                id="countJobs",
-                tag="Job book",
-                about="Count all jobs by their state",
-                handler=self.counts,
-                replies=(Reply(200, shape=jobs.JobCounts, about="The counts"), *INDEX),
-                index_backed=True,
-            ),
-            Route(
-                method="GET",
                 path="/evm/jobs/{job_id}",
                 id="getBookJob",
                 tag="Job book",
@@ -126,21 +112,6 @@ class BookRoutes:
                 segments={"job_id": Parameter(BYTES32)},
                 replies=(Reply(200, shape=jobs.JobAsOf, about="The job"), *malformed(), Reply(404), *INDEX),
                 index_backed=True,
-            ),
-            Route(
-                method="GET",
-                path="/evm/jobs/{job_id}/transactions",
-                id="listJobTransactions",
-                tag="Job book",
-                about="List the transactions of a job that the coordinator knows of",
-                details=(
-                    "Those that it sent itself, as long as it keeps them (RELAY_RETENTION_SECONDS), and the one that"
-                    " ended the job where it had to be looked up. A call that its signer sent without the coordinator"
-                    " is not among them: the chain's own logs have it."
-                ),
-                handler=self.transactions,
-                segments={"job_id": Parameter(BYTES32)},
-                replies=(Reply(200, shape=jobs.JobTransactions[Digits], about="The transactions"), *malformed()),
             ),
         ]
 
@@ -170,18 +141,9 @@ class BookRoutes:
         snapshot, rows = await self.reads.lists.read(lambda database: read_summary(database, request.query["owner"]))
         return responses.ok(bodies.summary(rows, snapshot.block_number), snapshot=snapshot)
 
-    async def counts(self, _: Request) -> Response:
-        snapshot, by_state = await self.reads.lists.read(read_counts)
-        return responses.ok(bodies.counts(by_state, snapshot.block_number), snapshot=snapshot)
-
     async def one(self, request: Request) -> Response:
         found = await self.reads.job.get(request.path["job_id"])
         return responses.not_found(NoSuchObject("job")) if found.value is None else _job(found.value, found.snapshot)
-
-    async def transactions(self, request: Request) -> Response:
-        async with self.database.connection() as connection:
-            found = await transactions_of(connection, request.path["job_id"])
-        return responses.ok(bodies.job_transactions(found))
 
 
 def _job(row: JobRow, snapshot: Snapshot) -> Response:
@@ -319,22 +281,6 @@ class ModelRoutes:
                 ),
                 index_backed=True,
             ),
-            Route(
-                method="GET",
-                path="/evm/models/{id}/prices",
-                id="listPrices",
-                tag="Models",
-                about="Tell the rates paid for a model over time",
-                details=(
-                    "Low, median and high of the rates of settled jobs, by the time of their claim. It is a sample of"
-                    " 2,048 jobs or so: all of a model with few, some from each stretch of the last weeks of one with"
-                    " many. The length of a stretch follows from the time that they span."
-                ),
-                handler=self.prices,
-                segments={"id": Parameter(Decimal(32), "id of the model", example=1)},
-                replies=(Reply(200, shape=market.PriceHistory, about="The rates"), *malformed(), Reply(404), *INDEX),
-                index_backed=True,
-            ),
         ]
 
     async def list(self, request: Request) -> Response:
@@ -345,13 +291,6 @@ class ModelRoutes:
         name = request.path["name"]
         found = await self.reads.model.get(name)
         return responses.model_not_found(name) if found.value is None else _model(found.value, found.snapshot)
-
-    async def prices(self, request: Request) -> Response:
-        model_id = request.path["id"]
-        snapshot, paid = await self.reads.lists.read(lambda database: read_paid(database, model_id))
-        if paid is None:
-            return responses.not_found(NoSuchObject("model"))
-        return responses.ok(bodies.price_history(model_id, paid, snapshot.block_number), snapshot=snapshot)
 
 
 def _model(row: ModelRow, snapshot: Snapshot) -> Response:

@@ -111,21 +111,6 @@ async def read_summary(database: Database, owner: bytes) -> tuple[Snapshot, list
     ]
 
 
-async def read_counts(database: Database) -> tuple[Snapshot, dict[int, int]]:
-    """How many jobs there are, by state: sums of a few rows for each 2^18 jobs."""
-    async with database.connection_for_lists() as connection:
-        rows = await connection.fetch(
-            f"select c.state, c.jobs, jobs_are_counted() as counted, {COLUMNS} from index_position p"
-            " left join lateral (select state, sum(jobs)::bigint as jobs from job_counts"
-            f" where list = {_ALL_LISTS[0]} and key = {_ALL_LISTS[1]} and bits = {_CHUNK_BITS + _STEP_BITS}"
-            " group by state) c on true"
-        )
-    snapshot = snapshot_of(rows)
-    if not rows[0]["counted"]:
-        raise Retryable("not_ready", "the index has yet to count its jobs")
-    return snapshot, {row["state"]: row["jobs"] for row in rows if row["state"] is not None}
-
-
 async def read_posted_block(connection: Connection, job_id: bytes) -> int | None:
     """None while the index does not know the job."""
     block: int | None = await connection.fetchval("select posted_block from jobs where job_id = $1", job_id)

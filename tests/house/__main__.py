@@ -38,7 +38,7 @@ ADDED: Final[dict[str, int]] = {
     # guard, servers; operator/: discovery, setup, written_config, register, trial, earnings, chain_history
     "a provider's first hour, and what it earns": 9,
     "removal of whatever has piled up": 1,
-    # web/: files, routes; book/prices_sql; of svc's command line commands/watch
+    # web/: files, routes, sql; of svc's command line commands/watch
     "pages that people look at": 4,
 }
 

@@ -20,6 +20,7 @@ from coordinatord.operations.routes import OperationRoutes
 from coordinatord.orders.routes import OrderRoutes
 from coordinatord.sessions.routes import SessionRoutes
 from coordinatord.system.routes import SystemRoutes
+from coordinatord.web.routes import HistoryRoutes, PageRoutes
 from tests.openapi.page import contract_errors, page
 
 COMMON: Final = Path(__file__).parents[2] / "common"
@@ -39,6 +40,8 @@ def declared() -> list[Route]:
         operations=OperationRoutes(absent, absent, absent, absent),
         providers=ProviderRoutes(absent),
         escrow=EscrowRoutes(None),
+        history=HistoryRoutes(absent, absent),
+        page=PageRoutes(enabled=False),
         batches=BatchRoutes(absent, absent),
     )
     return [route for route in endpoints.routes() if route.path != "/openapi.json"]

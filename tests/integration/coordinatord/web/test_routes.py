@@ -5,7 +5,7 @@ import pytest
 from common.scalars import base64_of, hex_of
 from coordinatord.config import read_config
 from coordinatord.web.files import POLICY
-from coordinatord.web.routes import WebRoutes
+from coordinatord.web.routes import PageRoutes
 from devnet.world import World
 from tests.integration.coordinatord.book.market_rows import add_history
 from tests.integration.coordinatord.scene.party import Party
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_page_and_its_files_come_with_a_policy_and_are_told_once(stage: Stage) -> None:
-    names = ("", *(f"web/{name}" for name in WebRoutes(True).files))
+    names = ("", *(f"web/{name}" for name in PageRoutes(enabled=True).files))
     assert {"web/app.js", "web/style.css", "web/chart.js"} <= set(names)
     for name in names:
         answer = await stage.http.get(f"/{name}")
@@ -37,7 +37,7 @@ async def test_nothing_but_the_files_is_served(stage: Stage) -> None:
 def test_web_off_leaves_the_routes_out(world: World, database_url: str) -> None:
     config = read_config(environment(world, database_url, WEB="off"))
     assert config.web == "off"
-    assert WebRoutes(config.web == "on").routes() == []
+    assert PageRoutes(config.web == "on").routes() == []
 
 
 @shows("GET /evm/jobs/{job_id}/transactions", 200)

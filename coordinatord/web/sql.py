@@ -1,4 +1,4 @@
-"""Prices that were paid for a model over time, from a bounded sample of its settled jobs.
+"""Counts of all jobs, and prices that were paid for a model over time, from a bounded sample of its settled jobs.
 
 Jobs are stored in the order of posting, and `job_counts` knows which chunks of 4096 ordinals hold settled jobs of the
 model. Of the newest chunks each gives as many jobs as its share of the sample: the newest ones of a model with few
@@ -103,3 +103,17 @@ def buckets_of(paid: list[Paid]) -> tuple[int, list[PriceBucket]]:
         )
         for since, jobs in sorted(by_time.items())
     ]
+
+
+async def read_counts(database: Database) -> tuple[Snapshot, dict[int, int]]:
+    """How many jobs there are, by state: sums of a few rows for each 2^18 jobs."""
+    async with database.connection_for_lists() as connection:
+        rows = await connection.fetch(
+            f"select c.state, c.jobs, jobs_are_counted() as counted, {COLUMNS} from index_position p"
+            " left join lateral (select state, sum(jobs)::bigint as jobs from job_counts"
+            " where list = 0 and key = ''::bytea and bits = 18 group by state) c on true"
+        )
+    snapshot = snapshot_of(rows)
+    if not rows[0]["counted"]:
+        raise Retryable("not_ready", "the index has yet to count its jobs")
+    return snapshot, {row["state"]: row["jobs"] for row in rows if row["state"] is not None}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinatord.book.prices_sql import Paid, RateRange, buckets_of
+from coordinatord.web.sql import Paid, RateRange, buckets_of
 
 DAY = 86_400
 
