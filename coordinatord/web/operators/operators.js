@@ -1,10 +1,10 @@
 // The operators' page: the metrics of this process, read as often as a person looks, and nothing that they do not say.
 
-import { facts, h, swap, table } from "./dom.js";
+import { facts, h, hex, swap, table } from "./dom.js";
 import { read } from "./exposition.js";
 
 const EVERY = 5_000;
-const QUEUES = { 0: "exits (settle, fail, reclaim)", 1: "other ops", 2: "posts", 3: "posts of batches" };
+const QUEUES = { exit: "exits: settle, fail, reclaim", op: "other ops", post: "posts", batch_post: "posts of batches" };
 
 const figures = document.querySelector("#figures");
 let before = null; // the reading before: rates are differences
@@ -39,7 +39,7 @@ function show(now, last) {
   };
   return [
     wrong.length === 0
-      ? h("p", { class: "headline" }, h("span", { class: "badge settled" }, "Nothing is wrong"), " as far as these figures tell.")
+      ? h("p", { class: "headline" }, h("span", { class: "badge settled" }, "Nothing is wrong"), h("span", {}, "as far as these figures tell."))
       : h("div", { class: "notice", role: "alert" }, wrong.map((each) => h("p", {}, each))),
     h("dl", { class: "tiles" },
       tile("Waiting relays", whole(m.sum("coordinatord_relay_queue_depth")), `the oldest for ${seconds(m.one("coordinatord_relay_queue_age_seconds"))}`),
@@ -59,7 +59,7 @@ function show(now, last) {
     ], m.all("coordinatord_relay_outcomes_total"), "None has ended since this process started."),
     h("h2", {}, "Fees and funds"),
     table("Accounts", [
-      { label: "Account", cell: (each) => h("code", {}, each.labels.account) },
+      { label: "Account", cell: (each) => hex(each.labels.account, { what: "account" }) },
       { label: "Balance", num: true, cell: (each) => coins(each.value) },
       { label: "Reserve", num: true, wide: true, cell: (each) => coins(m.of("coordinatord_relayer_reserve_wei", "account", each.labels.account)) },
       { label: "Role", cell: (each) => state(m.of("coordinatord_relayer_role", "account", each.labels.account), "has it", "missing") },
@@ -88,7 +88,7 @@ function show(now, last) {
     ),
     h("h2", {}, "Roles"),
     table("Roles of this database", [
-      { label: "Role", cell: (each) => each.labels.role },
+      { label: "Role", cell: (each) => h("span", { class: "break" }, each.labels.role) },
       { label: "This process", cell: (each) => state(each.value, "holds it", "does not", "cancelled") },
     ], m.all("coordinatord_role_held"), "This process holds no role."),
     h("h2", {}, "Around it"),
@@ -138,7 +138,7 @@ function seconds(value) {
 }
 
 function coins(wei) {
-  return wei === null ? "–" : (wei / 1e18).toPrecision(6);
+  return wei === null ? "–" : (wei / 1e18).toLocaleString("en", { maximumSignificantDigits: 6 }).replaceAll(",", "\u202f");
 }
 
 function gwei(wei) {

@@ -100,7 +100,7 @@ function tellMode() {
 }
 
 function tellPosition() {
-  document.querySelector("#block").textContent = live.cursor === null ? "" : `block ${number(live.cursor)}`;
+  document.querySelector("#block").textContent = live.cursor === null ? "" : `as of block ${number(live.cursor)}`;
 }
 
 // Times that go on while nothing else changes: "12 s ago", and countdowns.

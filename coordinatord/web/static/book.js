@@ -2,7 +2,7 @@
 
 import { get, models } from "./api.js";
 import { h, hex, table } from "./dom.js";
-import { most, number, tokens } from "./format.js";
+import { digitsOf, most, number, tokens } from "./format.js";
 import { badge, jobLink, modelLink, providerLink, tile, windowOf } from "./parts.js";
 
 const STATES = [["", "All"], ["Open", "Open"], ["Claimed", "In progress"], ["Settled", "Settled"], ["Cancelled", "Ended without a result"]];
@@ -69,6 +69,7 @@ export function book(_, { refresh, open }) {
         options.replaceChildren(h("option", { value: "" }, "All"), ...[...data.catalogue].map(([id, one]) =>
           h("option", { value: id, selected: chosen.model === id }, one.id)));
       }
+      const digits = digitsOf(data.jobs.map(most));
       return [
         h("dl", { class: "tiles" },
           tile("Open", number(data.open), "waiting for a provider"),
@@ -76,10 +77,10 @@ export function book(_, { refresh, open }) {
           tile("Settled", number(data.settled), "delivered and paid"),
           tile("Free slots", number(data.free), `of ${number(data.providers)} listed ${data.providers === 1 ? "provider" : "providers"}`)),
         table("Jobs, the newest first", [
-          { label: "Job", cell: (row) => jobLink(row.job_id) },
+          { label: "Job", cell: (row) => [jobLink(row.job_id), h("span", { class: "under faint" }, data.catalogue.get(row.model_id)?.id ?? `model ${row.model_id}`)] },
           { label: "State", cell: badge },
-          { label: "Model", cell: (row) => modelLink(row.model_id, data.catalogue) },
-          { label: "At most", num: true, cell: (row) => tokens(most(row)) },
+          { label: "Model", wide: true, cell: (row) => modelLink(row.model_id, data.catalogue) },
+          { label: "At most", num: true, cell: (row) => tokens(most(row), digits) },
           { label: "Provider", wide: true, cell: (row) => (row.provider_id !== "0" ? providerLink(row.provider_id)
             : row.designated !== "0" ? h("span", {}, "for ", providerLink(row.designated)) : h("span", { class: "faint" }, "anyone")) },
           { label: "Owner", wide: true, cell: (row) => hex(row.owner, { what: "owner" }) },

@@ -2,19 +2,19 @@
 // under the picture for those who would rather read.
 
 import { h, svg, table } from "./dom.js";
-import { clock, number, tokens } from "./format.js";
+import { clock, moment, number, tokens } from "./format.js";
 
-const WIDTH = 640;
 const HEIGHT = 200;
-const LEFT = 64;
+const LEFT = 52;
 const BOTTOM = 24;
 const TOP = 10;
 const RIGHT = 10;
 
 // points: [{since, low, median, high, jobs}], amounts as BigInt, in order of time.
 export function priceChart(title, points) {
+  const width = innerWidth < 740 ? 300 : 560; // as wide as it is drawn, so that its words keep their size
   const highest = points.reduce((most, point) => (point.high > most ? point.high : most), 1n);
-  const x = scaleOf(points.map((point) => Number(point.since)), LEFT, WIDTH - RIGHT);
+  const x = scaleOf(points.map((point) => Number(point.since)), LEFT, width - RIGHT);
   const y = (value) => TOP + (HEIGHT - TOP - BOTTOM) * (1 - Number((value * 10_000n) / highest) / 10_000);
   const said = `${title}: median ${tokens(points.at(-1).median)} now, between ${tokens(least(points))} and ${tokens(highest)} over ${points.length} stretches of time.`;
   const upper = points.map((point) => `${x(Number(point.since))},${y(point.high)}`);
@@ -23,17 +23,17 @@ export function priceChart(title, points) {
   const lines = [0n, highest / 2n, highest];
   return h("figure", { class: "chart" },
     h("figcaption", {}, title, " ", h("strong", { class: "num" }, tokens(points.at(-1).median))),
-    svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": said },
+    svg("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": said },
       lines.map((value) => svg("g", { class: "grid" },
-        svg("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: y(value), y2: y(value) }),
+        svg("line", { x1: LEFT, x2: width - RIGHT, y1: y(value), y2: y(value) }),
         svg("text", { x: LEFT - 8, y: y(value) + 4, "text-anchor": "end" }, tokens(value)))),
       points.length > 1 && svg("polygon", { class: "band", points: [...upper, ...lower].join(" ") }),
       points.length > 1 && svg("polyline", { class: "line", points: middle.join(" ") }),
       points.length <= 24 && points.map((point) =>
         svg("circle", { class: "point", cx: x(Number(point.since)), cy: y(point.median), r: 3 })),
-      svg("text", { class: "tick", x: LEFT, y: HEIGHT - 6 }, clock(points[0].since)),
+      svg("text", { class: "tick", x: LEFT, y: HEIGHT - 6 }, moment(points[0].since)),
       points.length > 1 &&
-        svg("text", { class: "tick", x: WIDTH - RIGHT, y: HEIGHT - 6, "text-anchor": "end" }, clock(points.at(-1).since))),
+        svg("text", { class: "tick", x: width - RIGHT, y: HEIGHT - 6, "text-anchor": "end" }, moment(points.at(-1).since))),
     h("details", { "data-key": `numbers of ${title}` }, h("summary", {}, "The numbers"),
       table(title, [
         { label: "From", cell: (point) => clock(point.since) },

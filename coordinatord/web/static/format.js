@@ -6,13 +6,18 @@ export function setDecimals(count) {
   decimals = count;
 }
 
-export function tokens(units) {
+// `least`: digits behind the point, so that the amounts of a column stand below each other.
+export function tokens(units, least = 2) {
   const value = BigInt(units);
   if (decimals === 0) return grouped(value.toString());
   const digits = (value < 0n ? -value : value).toString().padStart(decimals + 1, "0");
   const whole = grouped(digits.slice(0, -decimals));
-  const fraction = digits.slice(-decimals).replace(/0+$/, "").padEnd(2, "0");
-  return `${value < 0n ? "−" : ""}${whole}.${decimals === 1 ? fraction.slice(0, 1) : fraction}`;
+  const fraction = digits.slice(-decimals).replace(/0+$/, "").padEnd(Math.min(least, decimals), "0");
+  return `${value < 0n ? "−" : ""}${whole}.${fraction}`;
+}
+
+export function digitsOf(amounts) {
+  return amounts.reduce((most_, amount) => Math.max(most_, tokens(amount).split(".")[1]?.length ?? 0), 2);
 }
 
 export function number(value) {
@@ -31,6 +36,10 @@ export function most(job) {
 
 export function clock(seconds) {
   return new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" }).format(Number(seconds) * 1000);
+}
+
+export function moment(seconds) {
+  return new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" }).format(Number(seconds) * 1000);
 }
 
 export function span(seconds) {

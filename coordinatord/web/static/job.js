@@ -81,7 +81,8 @@ function countdown(row, ends) {
 
 function steps(row, told, sent, ends) {
   const of = (...kinds) => sent.filter((each) => kinds.includes(each.kind));
-  const list = [step("done", "Posted", [`Block ${number(row.posted_block)}`], of("post"))];
+  const post = of("post");
+  const list = [step("done", "Posted", post.length > 0 ? [] : [`Block ${number(row.posted_block)}`], post)];
   if (row.claimed_at !== "0") {
     list.push(step("done", "Claimed", [when(row.claimed_at), " by ", providerLink(row.provider_id), "; the payment moved into the contract"], of("claim")));
   }
@@ -99,7 +100,7 @@ function steps(row, told, sent, ends) {
 }
 
 function step(kind, name, said, transactions) {
-  return h("li", { class: kind }, h("strong", {}, name), h("span", { class: "said" }, said),
+  return h("li", { class: kind }, h("strong", {}, name), said.length > 0 && h("span", { class: "said" }, said),
     transactions.map((each) => h("span", { class: "said" }, each.block_number ? `Block ${number(each.block_number)}, transaction ` : "Transaction ", hex(each.tx_hash, { what: "transaction" }))));
 }
 

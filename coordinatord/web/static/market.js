@@ -27,8 +27,8 @@ export function market() {
     show({ ready, key, allowlist }, about) {
       return [
         h("p", { class: "headline" },
-          h("span", { class: `badge ${ready.ready ? "settled" : "failed"}` }, ready.ready ? "Ready" : "Not ready"), " ",
-          CODES[ready.code] ?? REASONS[ready.reason] ?? ready.reason),
+          h("span", { class: `badge ${ready.ready ? "settled" : "failed"}` }, ready.ready ? "Ready" : "Not ready"),
+          h("span", {}, CODES[ready.code] ?? REASONS[ready.reason] ?? ready.reason)),
         h("h2", {}, "Who can read what"),
         h("div", { class: "card" }, ...trust(key)),
         h("h2", {}, "Prices of the market"),

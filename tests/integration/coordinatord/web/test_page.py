@@ -118,7 +118,7 @@ async def test_a_job_is_followed_through_its_life(market: Market, browser: Brows
     await market.settle(job)
     await browser.see(".headline", "The provider settled it")
     assert await browser.ask("count", ".timeline .hex") == 3
-    await browser.see("#block", "block")
+    await browser.see("#block", "as of block")
     await at_peace(browser, market, expected=absent)
 
 
