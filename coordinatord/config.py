@@ -111,8 +111,16 @@ class Config(ChainConfig):
     bind_host: str = variable(
         "BIND_HOST", text, "address that PORT binds; 127.0.0.1 behind a proxy on this machine", ANY_HOST
     )
+    web: Literal["on", "off"] = variable(
+        "WEB",
+        choice("on", "off"),
+        "off leaves out the page that GET / serves, on which people look at the market",
+        "on",
+    )
     metrics_host: str = variable("METRICS_HOST", text, "address that metrics are served on", "127.0.0.1")
-    metrics_port: int = variable("METRICS_PORT", integer(0, 65535), "port of /metrics; 0 serves none", 9402)
+    metrics_port: int = variable(
+        "METRICS_PORT", integer(0, 65535), "port of /metrics and of the operators' page; 0 serves none", 9402
+    )
     budget_posts_gas: int = variable(
         "BUDGET_POSTS_GAS",
         integer(0, 10**15),

@@ -65,6 +65,7 @@ _SECTIONS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
         ("spend", "serve:spend", "Show what svc serve spent, by day, model and key, from its ledger."),
     ),
     "The market": (
+        ("watch", "watch:watch", "Watch the market: the book, your jobs, models, providers, and the deployment."),
         ("models", "market:models", "List the models, or show one with its parameters."),
         ("asks", "market:asks", "List what providers ask."),
         ("providers", "market:providers", "List the providers, or show one."),

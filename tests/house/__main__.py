@@ -40,6 +40,8 @@ ADDED: Final[dict[str, int]] = {
     "removal of whatever has piled up": 1,
     # common/wire/events; indexer/events_sql; coordinatord/events: hub, listeners, sql, routes; svc/wire/events
     "events of jobs, told as they happen": 7,
+    # web/: files, routes, sql; of svc's command line commands/watch
+    "pages that people look at": 4,
 }
 
 

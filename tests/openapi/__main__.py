@@ -21,6 +21,7 @@ from coordinatord.operations.routes import OperationRoutes
 from coordinatord.orders.routes import OrderRoutes
 from coordinatord.sessions.routes import SessionRoutes
 from coordinatord.system.routes import SystemRoutes
+from coordinatord.web.routes import HistoryRoutes, PageRoutes
 from tests.openapi.page import contract_errors, page
 
 COMMON: Final = Path(__file__).parents[2] / "common"
@@ -42,6 +43,8 @@ def declared() -> list[Route]:
         escrow=EscrowRoutes(None),
         batches=BatchRoutes(absent, absent, absent),
         events=EventRoutes(absent, absent, absent),
+        history=HistoryRoutes(absent, absent),
+        page=PageRoutes(enabled=False),
     )
     return [route for route in endpoints.routes() if route.path != "/openapi.json"]
 
