@@ -10,6 +10,7 @@ from coordinatord.batches.routes import BatchRoutes
 from coordinatord.book.polls import Funding, Polls, no_custody
 from coordinatord.book.reads import IndexReads, MarketWindows, PostedJobs
 from coordinatord.book.routes import BookRoutes, ModelRoutes, ProviderRoutes
+from coordinatord.book.why import WhyReads
 from coordinatord.chain.logs import Decoder
 from coordinatord.chain.registries import AskRegistry, JobRegistry, PaymentToken, ProviderRegistry
 from coordinatord.chain.rpc import Rpc
@@ -32,6 +33,7 @@ from coordinatord.operations.asks import Asks
 from coordinatord.operations.ops import Ops
 from coordinatord.operations.routes import OperationRoutes
 from coordinatord.orders.cancel import Cancels, Endings
+from coordinatord.orders.preflight import Preflight
 from coordinatord.orders.routes import OrderRoutes
 from coordinatord.orders.submission import Matchmaker, Submissions
 from coordinatord.pins.containers import Containers, StorageBudgets
@@ -140,6 +142,17 @@ def compose(
         windows=windows,
         clock=system_clock,
     )
+    preflight = Preflight(
+        domains=domains,
+        registry=jobs,
+        promises=submissions.promises,
+        budgets=budgets,
+        relayer=dependencies.relayer.address,
+        market=submissions.market,
+        uploads=uploads,
+        windows=windows,
+        clock=system_clock,
+    )
     ops = Ops(
         domains=domains,
         jobs=jobs,
@@ -154,14 +167,18 @@ def compose(
         clock=system_clock,
     )
     asks = Asks(domains, AskRegistry(asked, book.ask_registry), providers, budgets, relaying, system_clock)
+    # Only keys that live in memory can be lost.
+    custody = read_custody if config.escrow_mode == "mock" else no_custody
     polls = Polls(
         database,
         Funding(PaymentToken(dependencies.rpc, book.paytoken), database),
         reads.position,
         lease_ms=config.match_lease_ms,
         liveness_ms=config.match_liveness_ms,
-        # Only keys that live in memory can be lost.
-        custody=read_custody if config.escrow_mode == "mock" else no_custody,
+        custody=custody,
+    )
+    why = WhyReads(
+        reads, reads.lists, Funding(PaymentToken(asked, book.paytoken), database), custody, config.match_liveness_ms
     )
     endings = Endings(database, jobs, config.getlogs_cap)
     cancels = Cancels(domains, jobs, posted, budgets, endings, relaying, system_clock)
@@ -170,9 +187,9 @@ def compose(
         system=SystemRoutes(readiness, deployment, stopping),
         handshake=SessionRoutes(sessions, book.chain_id),
         models=ModelRoutes(reads),
-        jobs=OrderRoutes(book, submissions, cancels, reads),
+        jobs=OrderRoutes(book, submissions, preflight, cancels, reads),
         files=FileRoutes(files_of(dependencies)),
-        book=BookRoutes(reads, polls),
+        book=BookRoutes(reads, polls, why),
         operations=OperationRoutes(ops, asks, jobs, posted),
         providers=ProviderRoutes(reads),
         escrow=EscrowRoutes(hosted_escrow(dependencies, escrow, posted)),

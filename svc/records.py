@@ -3,7 +3,7 @@
 Unknown fields are ignored. Ids, hashes, addresses and keys stay 0x-prefixed text, as every other tool shows them.
 """
 
-from common.wire import batches, chain, files, jobs, market, providers, states
+from common.wire import batches, chain, files, jobs, market, providers, states, why
 from common.wire.shapes import Shape
 
 Record = Shape
@@ -27,6 +27,7 @@ TokenDomain = market.TokenDomainShape
 Authorization = market.Authorization[int, int]
 Quote = market.QuoteShape[int, int]
 Quoted = market.QuoteFields[int, int]
+Checked = market.CheckedFields[int, int]
 
 Posted = jobs.PostedShape
 Cancelled = jobs.Cancelled
@@ -34,6 +35,7 @@ JobDetails = jobs.ClientJobDetails[int]
 BookRow = jobs.JobShape[int]
 ModelSummary = jobs.ModelSummary[int]
 Summary = jobs.SummaryFields[int]
+Why = why.WhyFields[int]
 
 
 class Job(jobs.ClientJobFields[int], frozen=True):

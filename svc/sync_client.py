@@ -75,6 +75,7 @@ class SyncJobs(_Part):
     book = blocking(Jobs.book)
     mine = blocking(Jobs.mine)
     row = blocking(Jobs.row)
+    why = blocking(Jobs.why)
     summary = blocking(Jobs.summary)
 
 
@@ -194,6 +195,7 @@ class SyncClient:
     probe = blocking(Client.probe)
     prepare = blocking(Client.prepare)
     quote = blocking(Client.quote)
+    check = blocking(Client.check)
     check_quote = blocking(Client.check_quote)
     submit = blocking(Client.submit)
     wait = blocking(Client.wait)

@@ -213,6 +213,34 @@ class QuoteFields(Shape, Generic[N, Zero], frozen=True):
     candidates: tuple[ListedCandidate[N], ...]
 
 
+class FailedCheck(Shape, frozen=True):
+    """A check that an order fails, as posting it would answer."""
+
+    message: Annotated[
+        str, said("sentence for a person; may change at any time", "signature does not recover to owner")
+    ]
+    param: Annotated[str | None, said("member at fault, or null", "signature")]
+    code: Annotated[
+        str | None, said("the error's code, or null where `param` tells it alone", "invalid_order_signature")
+    ]
+    remedy: Annotated[str, said("remedy, for a person", "sign these very values, in the domain of GET /evm/chain")]
+
+
+class CheckedFields(Shape, Generic[N, Zero], frozen=True):
+    ok: Annotated[bool, said("true when no check fails", False)]
+    checked: Annotated[
+        Literal["order", "submission"],
+        said("`submission` with `auth_sig`: payment, container and the post itself are checked, too", "order"),
+    ]
+    failures: Annotated[tuple[FailedCheck, ...], said("all checks that fail")]
+    quote: Annotated[QuoteShape[N, Zero] | None, said("the price, or null where the order has none")]
+    candidates: tuple[ListedCandidate[N], ...]
+
+
+class CheckedShape(CheckedFields[Digits, Literal["0"]], frozen=True):
+    """Every check that an order fails, its price, and who would take it now. Nothing was posted or kept."""
+
+
 class QuoteBodyShape(QuoteFields[Digits, Literal["0"]], frozen=True):
     """The price of an order, who would take it now, and how it may be paid."""
 

@@ -47,13 +47,18 @@ class Taker:
     room: int  # over all models: its capacity less what it claimed and what is designated to it
 
 
+# Conditions that `why_sql` tells apart: since when a poll counts, and which provider may run which model.
+LIVE_SINCE: Final = "clock_timestamp() - {} * interval '1 millisecond'"
+MAY_RUN: Final = (
+    "(v.allow_all_models or exists (select 1 from provider_models x"
+    " where x.provider_id = {provider} and x.model_id = {model}))"
+)
 # Of an ask `a`, its provider `v` and its polls `l`: the provider may be handed jobs of the model, and is there.
 _LIVE: Final = (
     "from asks a join providers v on v.provider_id = a.provider_id"
     " join liveness l on l.provider_id = a.provider_id and l.model_id = a.model_id"
-    " where v.listed and v.box_key is not null and l.seen_at > clock_timestamp() - {} * interval '1 millisecond'"
-    " and (v.allow_all_models or exists (select 1 from provider_models x"
-    " where x.provider_id = a.provider_id and x.model_id = a.model_id))"
+    f" where v.listed and v.box_key is not null and l.seen_at > {LIVE_SINCE}"
+    f" and {MAY_RUN.format(provider='a.provider_id', model='a.model_id')}"
 )
 _MOST: Final = 1000  # of one market probe; more live asks for one model and window than this are not listed
 

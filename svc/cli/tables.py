@@ -7,7 +7,7 @@ from typing import Final
 from svc.cli.output import Table
 from svc.core.money import in_token
 from svc.core.orders import window_words
-from svc.records import ENDED_BECAUSE, Ask, Batch, BookRow, Floor, Model, ModelPlan, Provider
+from svc.records import ENDED_BECAUSE, Ask, Batch, BookRow, Floor, Model, ModelPlan, Provider, Why
 from svc.verification import Vouched
 
 _OPEN, _CLAIMED, _SETTLED = 0, 1, 2
@@ -101,6 +101,14 @@ def plan(planned: Iterable[ModelPlan], names: Mapping[int, str]) -> Table:
         if left:
             rows.append((name, "nobody", str(left), None, None))
     return Table(("model", "provider", "lines", "rate in", "rate out"), rows, _RATES | {"provider", "lines"})
+
+
+def why(told: Why) -> Table:
+    rows = [
+        (str(each.provider_id), _yes(each.takes), "; ".join(reason.said for reason in each.reasons) or None)
+        for each in told.providers
+    ]
+    return Table(("provider", "takes it", "kept away because"), rows, frozenset({"provider"}))
 
 
 def vouched(facts: Iterable[Vouched]) -> Table:

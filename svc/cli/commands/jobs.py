@@ -8,6 +8,7 @@ import click
 
 from svc.cli import tables
 from svc.cli.answers import ReadableAnswer, as_text, read_answer
+from svc.cli.commands.checks import show_checked
 from svc.cli.connection import Connection, connected, within_ceiling
 from svc.cli.destinations import Destination, takes_destination
 from svc.cli.exit_codes import Exit
@@ -171,8 +172,9 @@ async def quote(connection: Connection, order: OrderOptions) -> None:
 
 @click.command()
 @takes_order
+@click.option("--check", "only_check", is_flag=True, help="Say all that is wrong with the order; post nothing.")
 @connected
-async def submit(connection: Connection, order: OrderOptions) -> None:
+async def submit(connection: Connection, order: OrderOptions, *, only_check: bool) -> Exit:
     """Order one job and write its id.
 
     Wait for it with svc wait, or come back for svc result.
@@ -182,6 +184,9 @@ async def submit(connection: Connection, order: OrderOptions) -> None:
     as can the provider that claims the job. Nothing is signed above the ceiling: --max-amount, SVC_MAX_AMOUNT, or one
     token.
 
+    With --check the order is sealed and signed, held against every check that posting it makes, and not posted: no
+    payment is signed. Ends with 3 where a check fails.
+
     \b
       job=$(svc submit demo/text-small --file prompt.txt)
       svc wait "$job" && svc result "$job"
@@ -190,18 +195,21 @@ async def submit(connection: Connection, order: OrderOptions) -> None:
     async with connection.client(wallet=True) as client:
         await check_window(client, connection.output, order.terms)
         prepared = await client.prepare(order.model, order.input, **order.terms)
+        if only_check:
+            return show_checked(connection.output, await client.check(prepared), await client.chain())
         connection.output.say(f"posting job {prepared.id}")
         if not prepared.terms.designated:
             connection.output.say(f"it can be opened by {await who_can_open(client, 0)}")
         submitted = await _submitted(connection, client, prepared, order.max_amount)
     if connection.output.as_json:
         connection.output.json(wire_form(attrs.asdict(submitted)))
-        return
+        return Exit.DONE
     if submitted.on_chain:
         connection.output.say("the chain has the job as it was signed")
     if not submitted.mined:
         connection.output.say("sent to the chain, but not mined within a minute: svc wait follows it")
     connection.output.text(submitted.job_id)
+    return Exit.DONE
 
 
 @click.command()
