@@ -267,6 +267,10 @@ class Client:
         """This wallet's session, minted if need be."""
         return await self._account.sessions().current()
 
+    def now(self) -> int:
+        """The coordinator's clock, in Unix seconds."""
+        return self._account.transport.clock.now()
+
     def clock_skew(self) -> float:
         """Seconds that the coordinator's clock was ahead of ours at its last answer."""
         return self._account.transport.clock.skew

@@ -20,6 +20,7 @@ Model = market.ModelFields[int]
 Candidate = market.ListedCandidate[int]
 Provider = market.ProviderFields[int]
 Ask = market.AskShape[int]
+Reliability = market.Reliability[int]
 Floor = market.Floor[int]
 AllowlistEntry = market.AllowlistEntry
 

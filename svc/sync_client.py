@@ -185,6 +185,9 @@ class SyncClient:
     def signer(self) -> Signer | None:
         return self._inner.signer
 
+    def now(self) -> int:
+        return self._inner.now()
+
     def clock_skew(self) -> float:
         return self._inner.clock_skew()
 

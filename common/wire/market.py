@@ -3,6 +3,7 @@
 import enum
 from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 
+from common.wire.limits import RELIABILITY_SECS
 from common.wire.shapes import Address, Bytes32, Digits, HexBytes, N, Omittable, Shape, said
 from common.wire.states import meanings
 from common.wire.words import WORDS
@@ -53,6 +54,24 @@ class ModelList(Shape, frozen=True):
     as_of_block: Digits
 
 
+class Reliability(Shape, Generic[N], frozen=True):
+    """How the jobs that a provider claimed ended lately. A newcomer is told by its counts."""
+
+    window_secs: Annotated[N, said("how far back the counts go, in seconds", str(RELIABILITY_SECS))]
+    settled: Annotated[N, said("jobs that it settled", "12")]
+    failed: Annotated[N, said("jobs that it gave up", "1")]
+    reclaimed: Annotated[N, said("jobs whose window it missed", "0")]
+    median_secs: Annotated[
+        N | None, said("median time from the claim to the settle, in seconds; null where nothing settled", "31")
+    ]
+
+
+Reliable = Annotated[
+    Omittable[Reliability[N]],
+    said("how the jobs that it claimed ended in the last seven days: of the model, or of a provider's all models"),
+]
+
+
 class ProviderFields(Shape, Generic[N], frozen=True):
     provider_id: N
     operator: Address
@@ -66,15 +85,16 @@ class ProviderFields(Shape, Generic[N], frozen=True):
     allowed_models: tuple[N, ...]
     capacity: N
     active_jobs: N
+    reliability: Reliable[N] = None
 
 
-class ProviderShape(ProviderFields[Digits], frozen=True):
+class ProviderShape(ProviderFields[Digits], frozen=True, kw_only=True):
     """A provider as the registry knows it."""
 
     requested: Digits
 
 
-class ProviderAsOf(ProviderShape, frozen=True):
+class ProviderAsOf(ProviderShape, frozen=True, kw_only=True):
     """A provider, and when it was read."""
 
     as_of_block: Digits
@@ -95,6 +115,7 @@ class AskShape(Shape, Generic[N], frozen=True):
     sla: N
     rate_in: N
     rate_out: N
+    reliability: Reliable[N] = None
 
 
 class AskList(Shape, frozen=True):
@@ -162,6 +183,7 @@ class ListedCandidate(Shape, Generic[N], frozen=True):
     box_key: Bytes32
     rate_in: N
     rate_out: N
+    reliability: Reliable[N] = None
 
 
 class Candidates(Shape, Generic[N], frozen=True):

@@ -20,7 +20,7 @@ _NOBODY: Final = 0
 _FIRST_WAIT: Final = timedelta(seconds=15)
 _LONGEST_WAIT: Final = timedelta(minutes=30)
 _MOST_HELD_BACK: Final = 10_000  # jobs of one owner at once
-AMOUNT: Final = "(j.cap + div(j.cap * j.fee_bps, 10000) + j.gas_fee)"
+_AMOUNT: Final = "(j.cap + div(j.cap * j.fee_bps, 10000) + j.gas_fee)"
 _LIVE: Final = "l.expires_at > clock_timestamp()"
 _OPEN: Final = f"j.state = {JobState.OPEN}"
 _BID: Final = f"j.model_id = m.model_id and j.designated = 0 and {_OPEN}"
@@ -121,7 +121,7 @@ async def poll(
     """
     rows = await connection.fetch(
         f"select page.*, {COLUMNS} from index_position p left join lateral (select {JOB_COLUMNS}, j.posted_log,"
-        f" h.is_new, {AMOUNT}::text as amount, h.poller"
+        f" h.is_new, h.poller"
         " from poll_jobs($1, $2, $3, $4, $5, $6 * interval '1 millisecond', p.block_time, $7, $8, $9, $10, $11) h"
         # `offset 0` has the leased ones looked up, whatever a generic plan guesses that the filters leave of the open.
         " cross join lateral (select * from jobs k where k.job_id = h.leased_job offset 0) j"
@@ -161,7 +161,7 @@ async def hold_back(connection: Connection, job_ids: Sequence[bytes]) -> None:
 
 async def hold_back_beyond(connection: Connection, owner: bytes, balance: int) -> None:
     """The owner has no more than `balance`: hold back all of its open jobs that cost more."""
-    await _hold_back(connection, f"j.owner = $3 and {AMOUNT} > $4::numeric", owner, balance)
+    await _hold_back(connection, f"j.owner = $3 and {_AMOUNT} > $4::numeric", owner, balance)
 
 
 async def _hold_back(connection: Connection, which: str, *values: object) -> None:

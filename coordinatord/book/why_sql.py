@@ -13,7 +13,7 @@ import attrs
 
 from common.wire.states import JobState
 from coordinatord.book.candidates_sql import LIVE_SINCE, MAY_RUN
-from coordinatord.book.leases_sql import AMOUNT, HeldJob, JobPlace
+from coordinatord.book.leases_sql import HeldJob, JobPlace
 from coordinatord.book.registries_sql import CAPACITY
 from coordinatord.book.sql import JOB_COLUMNS, job_row
 from coordinatord.database.batched_reads import COLUMNS, Snapshot, snapshot_of
@@ -78,7 +78,7 @@ async def read_job(connection: Connection, job_id: bytes, custody: int | None) -
     """The job as a poll would find it; of one that is not open nothing but that. `custody` as for polls."""
     rows = await connection.fetch(
         f"select page.*, {COLUMNS} from index_position p left join lateral ("
-        f" select {JOB_COLUMNS}, j.posted_log, {AMOUNT}::text as amount,"
+        f" select {JOB_COLUMNS}, j.posted_log,"
         " coalesce((select m.enabled from models m where m.model_id = j.model_id), false) as enabled,"
         " x.provider_id as leased_to, ceil(extract(epoch from x.expires_at - clock_timestamp()))::bigint as left,"
         " (select count(*) from (select 1 from jobs k where k.model_id = j.model_id"

@@ -13,6 +13,7 @@ from common.wire.shapes import Digits
 from common.wire.states import job_status
 from common.wire.words import WORDS
 from coordinatord.base.errors import NoSuchObject, WouldRefuse
+from coordinatord.book.bodies import digits_or_omitted, reliability
 from coordinatord.book.candidates_sql import LiveAsk
 from coordinatord.book.reads import IndexReads
 from coordinatord.book.sql import JobRow
@@ -67,13 +68,18 @@ def client_job(row: JobRow, block: int) -> jobs.ClientJob:
             str(row.completion_tok),
             row.state,
             row.ended_because,
+            row.amount,
+            digits_or_omitted(row.reclaimable_at),
+            digits_or_omitted(row.ended_at),
         ),
         str(block),
     )
 
 
 def candidate(row: LiveAsk) -> market.ListedCandidate[Digits]:
-    return market.ListedCandidate(str(row.provider_id), hex_of(row.box_key), row.rate_in, row.rate_out)
+    return market.ListedCandidate(
+        str(row.provider_id), hex_of(row.box_key), row.rate_in, row.rate_out, reliability(row.reliability)
+    )
 
 
 def quote_body(book: AddressBook, quoted: QuotedOrder) -> market.QuoteBodyShape:

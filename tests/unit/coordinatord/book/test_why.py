@@ -33,6 +33,8 @@ ROW = JobRow(
     completion_tok=0,
     result_cid=None,
     model="demo",
+    ended_at=None,
+    amount="2014",
 )
 JOB = OpenJob(
     HeldJob(ROW, False, 2014, JobPlace(5, 0)),
