@@ -12,6 +12,7 @@ from coordinatord.book.polls import Funding, Polls, Waits, no_custody
 from coordinatord.book.reads import IndexReads, MarketWindows, PostedJobs
 from coordinatord.book.routes import BookRoutes, ModelRoutes, ProviderRoutes
 from coordinatord.book.waiting import WaitingPolls
+from coordinatord.book.why import WhyReads
 from coordinatord.chain.logs import Decoder
 from coordinatord.chain.registries import AskRegistry, JobRegistry, PaymentToken, ProviderRegistry
 from coordinatord.chain.rpc import Rpc
@@ -38,6 +39,7 @@ from coordinatord.operations.asks import Asks
 from coordinatord.operations.ops import Ops
 from coordinatord.operations.routes import OperationRoutes
 from coordinatord.orders.cancel import Cancels, Endings
+from coordinatord.orders.preflight import Preflight
 from coordinatord.orders.routes import OrderRoutes
 from coordinatord.orders.submission import Matchmaker, Submissions
 from coordinatord.pins.containers import Containers, StorageBudgets
@@ -152,6 +154,17 @@ def compose(
         windows=windows,
         clock=system_clock,
     )
+    preflight = Preflight(
+        domains=domains,
+        registry=jobs,
+        promises=submissions.promises,
+        budgets=budgets,
+        relayer=dependencies.relayer.address,
+        market=submissions.market,
+        uploads=uploads,
+        windows=windows,
+        clock=system_clock,
+    )
     ops = Ops(
         domains=domains,
         jobs=jobs,
@@ -170,15 +183,19 @@ def compose(
     hub.watch(lambda _: reads.position.forget())  # who is told of an event reads what it says
     hub.watch(waiting.hear)
     places = Places(min(config.event_listeners_max, config.connections_max // 2), config.event_listeners_per_caller)
+    # Only keys that live in memory can be lost.
+    custody = read_custody if config.escrow_mode == "mock" else no_custody
     polls = Polls(
         database,
         Funding(PaymentToken(dependencies.rpc, book.paytoken), database),
         reads.position,
         lease_ms=config.match_lease_ms,
         liveness_ms=config.match_liveness_ms,
-        # Only keys that live in memory can be lost.
-        custody=read_custody if config.escrow_mode == "mock" else no_custody,
+        custody=custody,
         waits=Waits(waiting, places),
+    )
+    why = WhyReads(
+        reads, reads.lists, Funding(PaymentToken(asked, book.paytoken), database), custody, config.match_liveness_ms
     )
     endings = Endings(database, jobs, config.getlogs_cap)
     cancels = Cancels(domains, jobs, posted, budgets, endings, relaying, system_clock)
@@ -187,9 +204,9 @@ def compose(
         system=SystemRoutes(readiness, deployment, stopping),
         handshake=SessionRoutes(sessions, book.chain_id),
         models=ModelRoutes(reads),
-        jobs=OrderRoutes(book, submissions, cancels, reads),
+        jobs=OrderRoutes(book, submissions, preflight, cancels, reads),
         files=FileRoutes(files_of(dependencies)),
-        book=BookRoutes(reads, polls),
+        book=BookRoutes(reads, polls, why),
         operations=OperationRoutes(ops, asks, jobs, posted),
         providers=ProviderRoutes(reads),
         escrow=EscrowRoutes(hosted_escrow(dependencies, escrow, posted)),

@@ -10,7 +10,7 @@ from common.scalars import hex_of
 from svc.account import Account
 from svc.core.orders import cancellation
 from svc.errors import ApiError, ConnectionFailed, InternalError, NotFound, WaitTimedOut
-from svc.records import BookRow, Cancelled, Job, Summary
+from svc.records import BookRow, Cancelled, Job, Summary, Why
 from svc.results import read_job_id
 from svc.wire.events import QUIET, Changes, changes_of, unauthorised
 from svc.wire.sessions import paged
@@ -117,6 +117,10 @@ class Jobs:
 
     async def row(self, job_id: str) -> BookRow:
         return await self.account.transport.get(f"/evm/jobs/{hex_of(read_job_id(job_id))}", BookRow)
+
+    async def why(self, job_id: str) -> Why:
+        """Why nobody has claimed a job, provider by provider, and what would change that."""
+        return await self.account.transport.get(f"/v1/jobs/{hex_of(read_job_id(job_id))}/why", Why)
 
     async def summary(self, owner: str | None = None) -> Summary:
         """Totals of an owner's jobs, this wallet's unless another is named."""

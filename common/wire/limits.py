@@ -52,3 +52,5 @@ NONCES: Final = 16
 NONCE_LIFE: Final = 300
 SESSIONS: Final = 32
 SESSION_LIFE: Final = 86_400
+
+RELIABILITY_SECS: Final = 7 * 86_400  # of jobs that ended, as a provider's reliability counts them

@@ -47,9 +47,7 @@ class Funding:
     async def hold_back_unpaid(self, jobs: list[HeldJob], snapshot: Snapshot) -> bool:
         """Take the jobs that cannot be paid from everybody's leases, with others that the same owners cannot pay. True
         when there were any."""
-        if self._at != snapshot.block_hash:
-            self._at, self._balances, self._unspent = snapshot.block_hash, {}, set()
-        funds = await self._ask(jobs)
+        funds = await self.of(jobs, snapshot)
         spent = [job.row.job_id for job in jobs if job.row.job_id in funds.spent]
         poor = {job.row.owner for job in jobs if funds.balances.get(job.row.owner, job.amount) < job.amount}
         if not spent and not poor:
@@ -62,7 +60,11 @@ class Funding:
                 await leases_sql.hold_back_beyond(connection, owner, funds.balances[owner])
         return True
 
-    async def _ask(self, jobs: list[HeldJob]) -> Funds:
+    async def of(self, jobs: list[HeldJob], snapshot: Snapshot) -> Funds:
+        """Balances of the jobs' owners as far as they are known, and the jobs whose authorisation is used or
+        cancelled."""
+        if self._at != snapshot.block_hash:
+            self._at, self._balances, self._unspent = snapshot.block_hash, {}, set()
         owners = list({job.row.owner for job in jobs} - self._balances.keys())
         unknown = [(job.row.owner, job.row.job_id) for job in jobs if job.row.job_id not in self._unspent]
         fresh = await self._read(owners, unknown) if owners or unknown else None

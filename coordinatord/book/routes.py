@@ -2,9 +2,10 @@
 
 import attrs
 
-from common.wire import jobs, limits, market
+from common.wire import jobs, limits, market, why
 from common.wire.fields import ADDRESS, BYTES32, Choice, Decimal, Text
 from common.wire.shapes import ModelNotFound
+from common.wire.words import WORDS
 from coordinatord.base.errors import NoSuchObject, NotSigned
 from coordinatord.book import bodies
 from coordinatord.book.polls import Leased, Polls
@@ -19,6 +20,7 @@ from coordinatord.book.registries_sql import (
     read_providers,
 )
 from coordinatord.book.sql import JobFilter, JobRow, read_page, read_summary
+from coordinatord.book.why import WhyReads
 from coordinatord.database.batched_reads import Snapshot
 from coordinatord.http import responses
 from coordinatord.http.responses import Response
@@ -62,11 +64,14 @@ _OPEN = {
     ]
 }
 
+_WHY = {"state": 0}
+
 
 @attrs.frozen(slots=True)
 class BookRoutes:
     reads: IndexReads
     polls: Polls
+    why: WhyReads
 
     def routes(self) -> list[Route]:
         return [
@@ -120,6 +125,29 @@ class BookRoutes:
                 replies=(Reply(200, shape=jobs.JobAsOf, about="The job"), *malformed(), Reply(404), *INDEX),
                 index_backed=True,
             ),
+            Route(
+                method="GET",
+                path="/v1/jobs/{id}/why",
+                id="whyJob",
+                tag="Jobs",
+                about="Tell why nobody has claimed a job",
+                details=(
+                    "Of an open job: every provider that polls or asks for its model, all that keeps each from it, and"
+                    " the changes that would help. `takes` says that the provider's next poll would be handed the job"
+                    " and that its asks want it; it may leave it all the same. The answer is up to a second old. Of"
+                    " a job that is claimed or has ended it says that alone."
+                ),
+                handler=self.explain,
+                segments={"id": Parameter(BYTES32, "id of the job", example=WORDS["job_id"].example)},
+                replies=(
+                    Reply(200, shape=why.Why, about="What is the matter", example=_WHY),
+                    *malformed(),
+                    Reply(404),
+                    *INDEX,
+                ),
+                index_backed=True,
+                of_the_moment=True,
+            ),
         ]
 
     async def list(self, request: Request) -> Response | HeldResponse:
@@ -152,6 +180,10 @@ class BookRoutes:
     async def summary(self, request: Request) -> Response:
         snapshot, rows = await self.reads.lists.read(lambda database: read_summary(database, request.query["owner"]))
         return responses.ok(bodies.summary(rows, snapshot.block_number), snapshot=snapshot)
+
+    async def explain(self, request: Request) -> Response:
+        found = await self.why.read(request.path["id"])
+        return responses.not_found(found) if isinstance(found, NoSuchObject) else responses.ok(found)
 
     async def one(self, request: Request) -> Response:
         found = await self.reads.job.get(request.path["job_id"])

@@ -129,13 +129,15 @@ class Route:
     session: bool = False  # refused without a live session
     session_with: str | None = None  # the same, but only with this query parameter
     index_backed: bool = False
+    of_the_moment: bool = False  # though index-backed, its answers change while the index stands
     paged: bool = False
 
     @property
     def kept_while_index_stands(self) -> bool:
         """Its answers are the index's alone: they have an etag, and serve all callers of the block."""
         streamed = any(reply.media for reply in self.replies)
-        return self.index_backed and self.body is None and not self.session and not streamed
+        moving = streamed or self.of_the_moment
+        return self.index_backed and self.body is None and not self.session and not moving
 
 
 def malformed(*codes: str | None) -> tuple[Reply, ...]:

@@ -123,7 +123,8 @@ async def finish_rebuilding(connection: Connection, position: IndexPosition) -> 
 
 
 def folded(block_range: BlockRange) -> Changes:
-    fold = Fold()
+    headers, first = block_range.headers, block_range.first.height
+    fold = Fold(lambda block: headers[block - first].time)
     add = fold.add
     for block, log, event in block_range.events:
         add(event, block, log)

@@ -44,6 +44,7 @@ _SECTIONS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
         ("quote", "jobs:quote", "Say what an order would come to, without paying for it."),
         ("submit", "jobs:submit", "Order one job and write its id."),
         ("status", "jobs:status", "Show one job, anybody's."),
+        ("why", "checks:why", "Say why nobody has claimed a job, and what would change that."),
         ("wait", "jobs:wait", "Wait until a job has ended."),
         (
             "result",

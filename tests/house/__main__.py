@@ -42,6 +42,9 @@ ADDED: Final[dict[str, int]] = {
     "events of jobs, told as they happen": 7,
     # web/: files, routes, sql; of svc's command line commands/watch
     "pages that people look at": 4,
+    # common/wire/why; book/why, why_sql; svc's commands/checks
+    "answers to why a job is unclaimed": 4,
+    "every check of an order at once": 1,
 }
 
 
