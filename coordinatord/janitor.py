@@ -24,6 +24,7 @@ from coordinatord.database.connections import Database
 from coordinatord.database.locks import hold_role
 from coordinatord.files import sql as files
 from coordinatord.files.files import FileStore
+from coordinatord.indexer import events_sql
 from coordinatord.pins import objects_sql
 from coordinatord.pins.containers import Containers
 from coordinatord.relayer import budgets_sql, results_sql
@@ -64,7 +65,7 @@ class Janitor:
         await sessions.drop_expired(connection)
         await leases_sql.drop_lapsed(connection)
         await candidates_sql.drop_gone(connection)
-        await self.reliability.refresh(connection)
+        await events_sql.drop_old(connection)
         while await results_sql.drop_ended(connection, self.relays_kept_seconds, _ROWS_AT_ONCE) == _ROWS_AT_ONCE:
             pass
         while await results_sql.drop_carriers(connection, self.relays_kept_seconds, _ROWS_AT_ONCE):
@@ -87,6 +88,7 @@ class Janitor:
         await objects_sql.drop_empty(connection)
         for kind, size in (await objects_sql.bytes_by_kind(connection)).items():
             metrics.stored_bytes.labels(kind).set(size)
+        await self.reliability.refresh(connection)
 
 
 async def _remove_all(removals: Mapping[str, Callable[[], Awaitable[None]]]) -> None:

@@ -88,6 +88,17 @@ class Orders:
             message = f"{shaped.model.id} does not list the parameter {name!r}; it is sent as it is"
             warnings.warn(message, UnlistedParameter, stacklevel=4)
         bid, recipient = await self.bid(shaped)
+        return await self._signed(shaped, bid, recipient)
+
+    async def prepare_for(self, request: OrderRequest, model: Model, bid: Bid, recipient: PublicKey) -> PreparedOrder:
+        """As `prepare`, with everything known before: nobody is asked anything, and nothing is warned of."""
+        try:
+            shaped = shape(request, model)
+        except Refused as refusal:
+            raise OrderRefused.because(refusal) from None
+        return await self._signed(shaped, bid, recipient)
+
+    async def _signed(self, shaped: Shaped, bid: Bid, recipient: PublicKey) -> PreparedOrder:
         sealed = await self._seal(shaped, bid, recipient)
         signature = await self.account.wallet().sign(sealed.to_sign())
         return PreparedOrder(sealed, signature, shaped.unlisted)

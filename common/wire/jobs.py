@@ -1,6 +1,6 @@
 """Shapes of jobs: rows of the job book, jobs as their owners follow them, and the answers to posting and cancelling."""
 
-from typing import Annotated, Generic
+from typing import Annotated, Generic, Literal
 
 from common.wire.shapes import Address, Bytes32, Digits, N, Omittable, Shape, said
 from common.wire.states import ENDED_JOB, JOB_STATUS, EndedBecauseNumber, JobStateNumber, JobStatus
@@ -62,6 +62,33 @@ class JobList(Shape, frozen=True):
 
     jobs: Annotated[list[JobShape[Digits]], said("rows of the job book")]
     as_of_block: Digits
+
+
+class JobCounts(Shape, frozen=True):
+    """How many jobs there are, by state."""
+
+    open: Annotated[Digits, said("jobs that nobody has claimed yet", "12")]
+    claimed: Annotated[Digits, said("jobs that a provider works on", "3")]
+    settled: Annotated[Digits, said("jobs whose result is there, and paid for", "985")]
+    cancelled: Annotated[Digits, said("jobs that ended without a result", "7")]
+    as_of_block: Digits
+
+
+class JobTransactionShape(Shape, Generic[N], frozen=True):
+    """A transaction in the life of a job."""
+
+    kind: Annotated[
+        Literal["post", "claim", "settle", "fail", "cancel", "reclaim", "end"],
+        said("call that it carried; `end` where only the hash of what ended the job is kept", "claim"),
+    ]
+    tx_hash: Bytes32
+    block_number: Annotated[N | None, said("block that it was mined in, or null where it is not kept", "44")]
+
+
+class JobTransactions(Shape, Generic[N], frozen=True):
+    """Transactions of a job that the coordinator knows of, the oldest first."""
+
+    transactions: tuple[JobTransactionShape[N], ...]
 
 
 class ClientJobDetails(Shape, Generic[N], frozen=True):

@@ -29,6 +29,8 @@ PAGE_BYTES: Final = 4 * MIB
 LARGEST_BATCH_PAGE: Final = 100
 DEFAULT_BATCH_PAGE: Final = 20
 
+LONGEST_WAIT: Final = 30  # seconds that a poll of a provider may be held
+
 # Batches.
 BATCH_LINES: Final = 50_000
 PLAN_MODELS: Final = 16

@@ -141,6 +141,35 @@ class FloorList(Shape, frozen=True):
     as_of_block: Digits
 
 
+class RateRangeShape(Shape, Generic[N], frozen=True):
+    """Rates that jobs were settled at, in base units for 10^6 units."""
+
+    low: Annotated[N, said("the lowest of them", "90000")]
+    median: Annotated[N, said("the median of them; of two in the middle the lower", "100000")]
+    high: Annotated[N, said("the highest of them", "120000")]
+
+
+class PricePoint(Shape, Generic[N], frozen=True):
+    """Rates of the jobs that were claimed in one stretch of time and settled."""
+
+    since: Annotated[N, said("beginning of the stretch, in Unix seconds", "1800000000")]
+    jobs: Annotated[N, said("jobs of the stretch that were looked at", "12")]
+    rate_in: Annotated[RateRangeShape[N], said("rates for input units")]
+    rate_out: Annotated[RateRangeShape[N], said("rates for output units")]
+
+
+class PriceHistoryFields(Shape, Generic[N], frozen=True):
+    model_id: N
+    bucket_secs: Annotated[N, said("length of each stretch, in seconds", "3600")]
+    prices: tuple[PricePoint[N], ...]
+
+
+class PriceHistory(PriceHistoryFields[Digits], frozen=True):
+    """Rates paid for a model over time, from a sample of its settled jobs."""
+
+    as_of_block: Digits
+
+
 class AllowlistStatus(enum.IntEnum):
     NOT_LISTED = 0
     ALLOWED = 1

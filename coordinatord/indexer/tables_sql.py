@@ -13,6 +13,7 @@ import msgspec.structs
 from common.wire.states import EndedBecause, JobState
 from coordinatord.database.connections import Connection
 from coordinatord.indexer.changes import OPEN, Changes, Contradiction, JobPatch, NewJob, contradiction
+from coordinatord.indexer.events_sql import APPEND_MARKED
 
 # Rows of `jobs` in PostgreSQL's COPY text format, which takes a quarter of the time of binding 25 parameters.
 
@@ -322,17 +323,19 @@ AT_ONCE: Final = 4_000  # a quarter of a second, on a machine that is busy
 
 _ALONE: Final = "select set_config('svc.journal_block', '', true), set_config('enable_seqscan', 'off', true)"
 _MARK: Final = (
-    f"update jobs set state = {JobState.CANCELLED}, ended_because = {EndedBecause.EXPIRY} where ctid = any(array("
+    f"with marked as (update jobs set state = {JobState.CANCELLED}, ended_because = {EndedBecause.EXPIRY}"
+    " where ctid = any(array("
     f" select ctid from jobs where state = {JobState.OPEN} and expires_at < $1 order by expires_at limit $2))"
+    f" returning job_id, owner, model_id, designated, expires_at) {APPEND_MARKED}"
 )
 
 
 async def mark_some_expired(connection: Connection, block_time: int) -> bool:
-    """The position stands at, or moves forward to, a block of this time; whether there may be more to mark. Makes it
-    the transaction's last change that could be journaled."""
+    """The position stands at, or moves forward to, a block of this time, which is kept already; whether there may be
+    more to mark. Makes it the transaction's last change that could be journaled."""
     await connection.execute(_ALONE)
     done: str = await connection.execute(_MARK, block_time, AT_ONCE)
-    return int(done.removeprefix("UPDATE ")) == AT_ONCE
+    return int(done.removeprefix("INSERT 0 ")) == AT_ONCE  # an event for each
 
 
 async def mark_all_expired(connection: Connection, block_time: int) -> None:

@@ -48,10 +48,9 @@ _COMPUTED: Final = _refused("computed here from the order that was signed; a quo
 _RATE: Final = _bounded("above the ceiling it is refused; below, it is the owner who pays less")
 _EVIDENCE: Final = _refused("key and evidence must belong together, of a kind that is taken")
 
-_RELIABILITY: Final = {
-    **dict.fromkeys((f"reliability.{each}" for each in ("window_secs", "settled", "failed", "reclaimed")), _SHOWN),
-    "reliability.median_secs": _unread("null where nothing settled; shown elsewhere, and nothing is decided by it"),
-}
+_RELIABILITY: Final = dict.fromkeys(
+    (f"reliability.{each}" for each in ("window_secs", "settled", "failed", "reclaimed", "median_secs")), _SHOWN
+)
 
 # The answers that an order is made from.
 JUDGED: Final[dict[str, dict[str, Judged]]] = {
@@ -160,6 +159,8 @@ AFTER: Final[dict[str, str]] = {
     "GET /evm/allowlist 200": "listed",
     "POST /v1/batches 200": "a batch whose lines are paid for by then",
     "GET /v1/batches 200": "listed",
+    "GET /v1/jobs/{id}/events 200": "it says when to look; what is looked at is the job itself",
+    "GET /v1/batches/{id}/events 200": "it says when to look; what is looked at is the batch itself",
     "GET /v1/batches/{id} 200": "shown; results open with their owner's key",
     "POST /v1/batches/{id}/cancel 200": "shown",
 }
@@ -169,6 +170,7 @@ NEVER_ASKED: Final[frozenset[str]] = frozenset(
     {
         "GET /healthz 200",
         "GET /evm/models 200",
+        "GET /evm/events 200",
         "POST /evm/ops 201",
         "POST /evm/simulate/claim 200",
         "PUT /evm/asks 200",
