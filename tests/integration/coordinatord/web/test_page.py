@@ -27,6 +27,10 @@ AT_LENGTH: Final = os.environ.get("WEB_CHECK") == "1"
 LONG: Final = pytest.mark.skipif(not AT_LENGTH, reason="looked at for a minute: make web-check")
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
 
+_CUT: Final = (
+    "[...document.querySelectorAll('.scroll')].filter((each) => !each.closest('details')"
+    " && each.scrollWidth > each.clientWidth).map((each) => each.getAttribute('aria-label'))"
+)
 HOSTILE: Final = '<img src=x onerror="document.title=1"><script>document.title=2</script>\u202egnp.exe'
 
 
@@ -152,6 +156,8 @@ async def test_every_view_can_be_read_light_dark_and_on_a_phone(market: Market, 
             await at_peace(browser, market, expected=absent)
             wide = await browser.ask("evaluate", "document.documentElement.scrollWidth - innerWidth")
             assert wide <= 0, f"{name} is wider than {look}"
+            cut = await browser.ask("evaluate", _CUT)
+            assert cut == [], f"{name}: tables are wider than {look}"
 
 
 @LONG
