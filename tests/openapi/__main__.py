@@ -13,6 +13,7 @@ from coordinatord.application import Endpoints
 from coordinatord.batches.routes import BatchRoutes
 from coordinatord.book.routes import BookRoutes, ModelRoutes, ProviderRoutes
 from coordinatord.escrow.routes import EscrowRoutes
+from coordinatord.events.routes import EventRoutes
 from coordinatord.files.routes import FileRoutes
 from coordinatord.http.openapi import describe
 from coordinatord.http.routing import Route
@@ -34,15 +35,16 @@ def declared() -> list[Route]:
         system=SystemRoutes(absent, absent, absent),
         handshake=SessionRoutes(absent, 0),
         models=ModelRoutes(absent),
-        jobs=OrderRoutes(absent, absent, absent, absent),
+        jobs=OrderRoutes(absent, absent, absent, absent, absent),
         files=FileRoutes(absent),
-        book=BookRoutes(absent, absent),
+        book=BookRoutes(absent, absent, absent),
         operations=OperationRoutes(absent, absent, absent, absent),
         providers=ProviderRoutes(absent),
         escrow=EscrowRoutes(None),
+        batches=BatchRoutes(absent, absent, absent),
+        events=EventRoutes(absent, absent, absent),
         history=HistoryRoutes(absent, absent),
         page=PageRoutes(enabled=False),
-        batches=BatchRoutes(absent, absent),
     )
     return [route for route in endpoints.routes() if route.path != "/openapi.json"]
 

@@ -141,7 +141,9 @@ async def _pane(
             return Table(("jobs",), [(_NO_WALLET,)]), []
         owner = client.address if pane == "jobs" else None
         rows = await client.jobs.book(owner=owner, order="newest", limit=_ROWS)
-        return (brief_jobs(rows, names, chain, time.time()) if brief else tables.jobs(rows, names)), wire_form(rows)
+        return (
+            brief_jobs(rows, names, chain, time.time()) if brief else tables.jobs(rows, names, time.time())
+        ), wire_form(rows)
     if pane == "models":
         floors, asks = await client.market.floors(limit=None), await client.market.asks(limit=None)
         return model_prices(listed, floors, asks, chain), wire_form(listed)

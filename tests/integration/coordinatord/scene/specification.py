@@ -69,7 +69,18 @@ SPECIFICATION: Final[dict[str, set[Answer]]] = {
         *STORED,
         *RELAYED,
     },
+    "POST /v1/jobs/check": {
+        (200, None),
+        MALFORMED,
+        TOO_LARGE,
+        (429, "busy"),
+        *CHAIN_READ,
+        (503, "payer_code_read"),
+        (503, "registry_floor_read"),
+        (503, "job_read"),
+    },
     "GET /v1/jobs/{id}": {(200, None), MALFORMED, (404, "not_found"), INDEX_TRAILS},
+    "GET /v1/jobs/{id}/why": {(200, None), MALFORMED, (404, "not_found"), INDEX_TRAILS},
     "POST /v1/jobs/{id}/cancel": {
         (200, None),
         MALFORMED,
@@ -81,6 +92,16 @@ SPECIFICATION: Final[dict[str, set[Answer]]] = {
         (503, "job_read"),
         *RELAYED,
     },
+    # Beyond the specification, which knows no events.
+    "GET /v1/jobs/{id}/events": {(200, None), MALFORMED, (404, "not_found"), (429, "busy"), INDEX_TRAILS},
+    "GET /v1/batches/{id}/events": {
+        (200, None),
+        (401, "invalid_session"),
+        (404, "not_found"),
+        (429, "busy"),
+        INDEX_TRAILS,
+    },
+    "GET /evm/events": {(200, None), MALFORMED, (429, "busy"), INDEX_TRAILS},
     "POST /v1/files": {
         (200, None),
         MALFORMED,
