@@ -109,6 +109,7 @@ async def test_a_job_is_followed_through_its_life(market: Market, browser: Brows
     await browser.ask("open", market.url)
     await browser.see("h1", "The job book")
     await browser.see(".empty", "No job was ever posted here")
+    await browser.see(".status[data-mode=live]", "live")  # by events, not by asking
     posted = await market.client.post()
     job: str = posted["job_id"]
     await browser.see("tbody .badge", "Open")
