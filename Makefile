@@ -154,9 +154,31 @@ house: setup ## counts of the sources: files, lengths, names that two things hav
 pytest: setup ## unit, integration and end-to-end tests
 	@$(MAKE) programs || echo "tests: those that need it are skipped" >&2
 	@$(MAKE) browser || echo "tests: those that look at the pages are skipped" >&2
-	@echo "tests: unit, integration, end to end (about 13 minutes)"
+	@echo "tests: unit, integration, end to end (about MINUTES minutes)"
 	@mkdir -p $(SKIPPED)
-	@SKIPPED_TESTS=$(SKIPPED)/pytest $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
+	@SKIPPED_TESTS=$(SKIPPED)/pytest $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not long"
+
+.PHONY: test-long
+test-long: setup ## the tests that take too long for every change: minutes of faults, whole devnets, pages followed to the letter
+	@$(MAKE) programs || echo "tests: those that need it are skipped" >&2
+	@echo "tests: the long ones (about LONGMINUTES minutes)"
+	@mkdir -p build
+	@SKIPPED_TESTS=build/skipped-long $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m long
+	@if test -s build/skipped-long; then echo "skipped:"; cat build/skipped-long; else echo "skipped: nothing"; fi
+
+# The loops end with the target, however it ends.
+LOOPS ?= 4
+.PHONY: test-busy
+test-busy: setup ## the tests of `make test` while LOOPS busy loops take the processors from them
+	@loops=(); trap 'kill "$${loops[@]}"' EXIT; \
+	for ((n = 0; n < $(LOOPS); n++)); do while :; do :; done & loops+=($$!); done; \
+	$(MAKE) pytest
+
+.PHONY: test-cpu
+test-cpu: setup ## the tests of `make test` one after the other, and a table of the CPU seconds that each takes
+	@rm -rf build/cpu-times
+	@$(BIN)/python -m pytest -q -p tests.cpu_times -m "not long" || true
+	@$(BIN)/python -m tests.cpu_times
 
 .PHONY: node-check
 node-check: tests/node/node_modules/.ready ## the shared test vectors, read by independent JavaScript implementations
