@@ -115,6 +115,7 @@ async def test_a_job_is_followed_through_its_life(market: Market, browser: Brows
     await browser.see("tbody .badge", "Open")
     await browser.ask("click", "tbody a")
     await browser.see(".headline", "Waits for a provider")
+    await browser.see("#waiting", "What it waits for")
     assert job[2:] not in (await browser.ask("title"))[11:]
     await browser.see(".timeline", posted["tx_hash"][:8])
     await market.claim(job)
