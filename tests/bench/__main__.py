@@ -24,6 +24,7 @@ from tests.bench import (
     relaying,
     releases,
     sealing,
+    serving,
     signing,
     uploads,
 )
@@ -41,6 +42,7 @@ BENCHMARKS = {
     "relaying": relaying.rows,
     "http": http.rows,
     "client": client.rows,
+    "serve": serving.rows,
     "provider": provider.rows,
     "batches": batches.rows,
     "polls": polls.rows,

@@ -38,6 +38,8 @@ ADDED: Final[dict[str, int]] = {
     # guard, servers; operator/: discovery, setup, written_config, register, trial, earnings, chain_history
     "a provider's first hour, and what it earns": 9,
     "removal of whatever has piled up": 1,
+    # svc/serve, commands/serve, commands/spend
+    "svc serve: OpenAI's API for programs of others, its ledger, budgets, files and batches": 26,
 }
 
 
