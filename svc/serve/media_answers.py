@@ -1,4 +1,4 @@
-"""What was bought, and the answers that are no text: embeddings and images, in the form that was asked for."""
+"""Settled jobs and what they cost, and the answers that are no text: embeddings and images, in the form asked for."""
 
 import struct
 from collections.abc import Mapping

@@ -46,7 +46,7 @@ Outcomes = MemoryObjectSendStream[Bought | _Failed]
 
 
 @attrs.define(eq=False)
-class Purchases:
+class AnswerPurchases:
     trade: Trade
     _named: dict[tuple[str, str], OpenPurchase] = attrs.field(factory=dict)
     _asked: dict[tuple[str, str], list[OpenPurchase]] = attrs.field(factory=dict)

@@ -14,7 +14,7 @@ from svc.serve.events import comment, events_of
 from svc.serve.exchange import EventReply, LocalRequest, RequesterGone, WholeReply
 from svc.serve.http import Handled, handled
 from svc.serve.problems import Problem, invalid, no_such_model
-from svc.serve.purchases import Purchases
+from svc.serve.purchases import AnswerPurchases
 from svc.serve.requests import LONGEST_BODY, ROUTES, Route, Wanted, listed_model, model_name, read_request
 
 _LONGEST_IDEMPOTENCY: Final = 255
@@ -29,7 +29,7 @@ _SAID: Final = {
 
 @attrs.frozen
 class AnswerRoutes:
-    buyer: Purchases
+    buyer: AnswerPurchases
     progress_seconds: float
 
     def routes(self) -> Sequence[Handled]:

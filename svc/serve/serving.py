@@ -24,7 +24,7 @@ from svc.serve.http import Application, names_of
 from svc.serve.keys import KEY_FILE, Keys
 from svc.serve.ledger import Ledger
 from svc.serve.prices import Prices
-from svc.serve.purchases import Purchases
+from svc.serve.purchases import AnswerPurchases
 from svc.serve.routes import AnswerRoutes
 from svc.serve.settings import Server, ServeSettings, is_loopback
 
@@ -63,7 +63,7 @@ async def opened(client: Client, settings: ServeSettings, folder: Path, port: in
             trade = Trade(client, settings, ledger, Budgets([]), prices, tasks, say=say)
             spent = await ledger.since(trade.clock() - DAY)
             trade.budgets = Budgets.of(settings, client.vouching.token(), spent)
-            buyer, batches = Purchases(trade), LocalBatches(trade, files)
+            buyer, batches = AnswerPurchases(trade), LocalBatches(trade, files)
             await buyer.resume()
             await batches.resume(keys.named)
             tasks.start_soon(prices.keep_warm)
@@ -74,7 +74,7 @@ async def opened(client: Client, settings: ServeSettings, folder: Path, port: in
         ledger.close()
 
 
-def _application(buyer: Purchases, batches: LocalBatches, keys: Keys, hosts: frozenset[str]) -> Application:
+def _application(buyer: AnswerPurchases, batches: LocalBatches, keys: Keys, hosts: frozenset[str]) -> Application:
     server, say = buyer.trade.settings.server, buyer.trade.say
     answers = AnswerRoutes(buyer, server.progress_seconds)
     routes = [*answers.routes(), *LocalFileRoutes(batches.files).routes(), *LocalBatchRoutes(batches).routes()]
