@@ -22,7 +22,8 @@ from typing import Any
 import xllamacpp
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
-_MOST_TOKENS = 32
+_MOST_TOKENS = 24  # on a processor without a graphics card each takes its time
+_MOST_OF_A_SCHEMA = 100
 
 
 def llama(weights: Path) -> "xllamacpp.Server":
@@ -52,7 +53,8 @@ class Front(BaseHTTPRequestHandler):
             body.pop(name, None)
         for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
             if name in body:
-                body[name] = min(body[name], _MOST_TOKENS)
+                formed = body.get("response_format") or body.get("text") or body.get("tools")
+                body[name] = min(body[name], _MOST_OF_A_SCHEMA if formed else _MOST_TOKENS)
         try:
             answer = self._called(body) if self._wants_call(body) else self._said(_without_tools(body))
         except urllib.error.HTTPError as refused:
@@ -84,7 +86,7 @@ class Front(BaseHTTPRequestHandler):
         function = tool.get("function", tool)
         schema = {"name": "arguments", "schema": function["parameters"]}
         plain = _as_chat(_without_tools(body)) | {"response_format": {"type": "json_schema", "json_schema": schema}}
-        answer = self._asked(CHAT, plain | {"max_tokens": _MOST_TOKENS, "temperature": 0})
+        answer = self._asked(CHAT, plain | {"max_tokens": _MOST_OF_A_SCHEMA, "temperature": 0})
         arguments = answer["choices"][0]["message"]["content"]
         if self.path == CHAT:
             call = {"id": "call_1", "type": "function"}
