@@ -25,6 +25,7 @@ from tests.bench import (
     relaying,
     releases,
     sealing,
+    serving,
     signing,
     uploads,
 )
@@ -42,6 +43,7 @@ BENCHMARKS = {
     "relaying": relaying.rows,
     "http": http.rows,
     "client": client.rows,
+    "serve": serving.rows,
     "provider": provider.rows,
     "batches": batches.rows,
     "polls": polls.rows,

@@ -141,7 +141,7 @@ class _Index:
 @contextmanager
 def _index() -> Iterator[_Index]:
     with start_blocking_portal("asyncio") as portal:
-        connection = portal.call(asyncpg.connect, _DATABASE["DATABASE_URL"])
+        connection = portal.call(asyncpg.connect, DATABASE["DATABASE_URL"])
         yield _Index(portal, connection)
         portal.call(connection.close)
 
