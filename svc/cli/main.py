@@ -44,6 +44,7 @@ _SECTIONS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
         ("quote", "jobs:quote", "Say what an order would come to, without paying for it."),
         ("submit", "jobs:submit", "Order one job and write its id."),
         ("status", "jobs:status", "Show one job, anybody's."),
+        ("why", "checks:why", "Say why nobody has claimed a job, and what would change that."),
         ("wait", "jobs:wait", "Wait until a job has ended."),
         (
             "result",
@@ -60,7 +61,12 @@ _SECTIONS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
         ("receipt", "market:receipt", "Prove to a stranger what was ordered, paid and delivered."),
     ),
     "Many jobs": (("batch", "batches:batch", "Many jobs from one JSONL file, followed as one batch."),),
+    "Programs that speak OpenAI's API": (
+        ("serve", "serve:serve", "Answer as OpenAI's server would, from sealed jobs that your wallet buys."),
+        ("spend", "serve:spend", "Show what svc serve spent, by day, model and key, from its ledger."),
+    ),
     "The market": (
+        ("watch", "watch:watch", "Watch the market: the book, your jobs, models, providers, and the deployment."),
         ("models", "market:models", "List the models, or show one with its parameters."),
         ("asks", "market:asks", "List what providers ask."),
         ("providers", "market:providers", "List the providers, or show one."),
@@ -114,6 +120,8 @@ _ENVIRONMENT: Final = (
     ("SVC_MAX_AMOUNT", "the most that an order or a line may come to, in base units (default: one token)"),
     ("SVC_MAX_BATCH_AMOUNT", "the most that a batch may come to in all, in base units (default: ten tokens)"),
     ("SVC_INSECURE_HTTP", "1: take http:// to other machines than this"),
+    ("SVC_SERVE_CONFIG", "the settings of svc serve (default: svc/serve.toml in your configuration folder)"),
+    ("SVC_SERVE_STATE", "the folder of its ledger, key and files (default: svc/serve there)"),
     ("SVC_CONFIG", "the file of profiles (default: svc/config.toml in your configuration folder)"),
     ("SVC_PROFILE", "the profile to use (default: `default`, where there is one)"),
 )

@@ -23,7 +23,7 @@ from svc.core.params_schema import check_parameters
 from svc.core.sealing import ModelInput, Sealed, model_input, read_custom_id, seal_envelope
 from svc.core.typed_data import SigningRequest, request
 from svc.errors import QuoteRefused
-from svc.records import Model, Quote
+from svc.records import Authorization, Model, Quote, Quoted, TokenDomain
 
 
 @attrs.frozen(slots=True)
@@ -314,6 +314,20 @@ def fee_terms(quote: Quote) -> Terms:
 def amount_of(prepared: PreparedOrder, terms: Terms) -> int:
     order = prepared.sealed_order.order
     return quotes.quote(order.rate_in, order.rate_out, order.units_in, order.units_out, terms).amount
+
+
+def computed_quote(prepared: PreparedOrder, terms: Terms) -> Quoted:
+    """The quote that an order comes to under charges that are known, so that nobody need be asked for it. Where they
+    have changed, the answer to the post holds the new one."""
+    sealed = prepared.sealed_order
+    order, domain = sealed.order, sealed.market.domains.token.domain
+    quote = quotes.quote(order.rate_in, order.rate_out, order.units_in, order.units_out, terms)
+    contract = domain.verifying_contract
+    token = TokenDomain(domain.name, domain.version, domain.chain_id, "" if contract is None else hex_of(contract))
+    authorization = Authorization(
+        token, hex_of(sealed.market.job_registry), quote.amount, 0, order.expires_at + 1, prepared.id
+    )
+    return Quoted(Quote(quote.cap, terms.fee_bps, quote.fee, quote.gas_fee, quote.amount, authorization), ())
 
 
 def checked_amount(prepared: PreparedOrder, quote: Quote, ceiling: Ceiling) -> int:

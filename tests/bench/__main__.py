@@ -54,21 +54,23 @@ LATEST, HISTORY, CHART = (Path("build") / name for name in ("bench.json", "bench
 
 
 def table(rows: list[Row]) -> str:
-    lines = [("what", "value", "unit", "× against", "target", "", "against")]
+    lines = [("what", "value", "unit", "× against", "quartiles", "n", "target", "", "against")]
     lines += [
         (
             row.name,
             f"{row.value:,.0f}",
             row.unit,
             f"{row.ratio:.2f}",
-            f"{row.target:g}",
+            "" if row.low is None or row.high is None else f"{row.low:.2f}–{row.high:.2f}",
+            f"{row.n}",
+            f"{row.target:.3g}",
             "holds" if row.holds else "MISSED",
             row.against,
         )
         for row in rows
     ]
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    numbers = {1, 3, 4}
+    numbers = {1, 3, 5, 6}
     return "\n".join(
         "  ".join(
             cell.rjust(width) if column in numbers else cell.ljust(width)

@@ -86,14 +86,15 @@ async def _serve(name: str, port: int) -> None:
         unused: Any = None  # of the job routes only the read is asked for
         async with open_database(os.environ["DATABASE_URL"], smallest=2, largest=8) as database:
             reads = IndexReads.over(database)
-            routes = OrderRoutes(unused, unused, unused, reads).routes()
+            routes = OrderRoutes(unused, unused, unused, unused, reads).routes()
             await serve(our_stack(routes, reads.position))
     elif name == "polls":
         async with open_database(os.environ["DATABASE_URL"], smallest=4, largest=8) as database:
             reads = IndexReads.over(database)
+            unused: Any = None  # nobody asks why a job is unclaimed
             # Nothing is ever leased here, so nobody's funds are asked for.
             polls = Polls(database, cast(Funding, None), reads.position, lease_ms=20_000, liveness_ms=15_000)
-            routes = BookRoutes(reads, polls).routes()
+            routes = BookRoutes(reads, polls, unused).routes()
 
             sessions = SessionCache(database)
 

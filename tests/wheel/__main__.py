@@ -34,6 +34,12 @@ print(len(names))
 """
 
 
+_PAGES: Final = """
+from coordinatord.web.files import market_page, operators_page
+assert {"index.html", "app.js", "style.css"} <= set(market_page()) and {"/", "/operators.js"} <= set(operators_page())
+"""
+
+
 class Failed(Exception):
     """The wheel does not hold what its page says."""
 
@@ -119,6 +125,8 @@ def try_extra(extra: str, wheels: Path, folder: Path) -> None:
         raise Failed(f"config/requirements-{extra}.lock must bring what the extra asks for; it lacks {sorted(more)}")
     run(python.with_name(program), "--help")
     modules = run(python, "-I", "-c", _IMPORT_ALL, package).strip()
+    if extra == "coordinator":
+        run(python, "-I", "-c", _PAGES)
     run(python, "-m", "pip", "check", "--disable-pip-version-check")
     print(f"[{extra}] {len(locked)} packages, {megabytes(python):.0f} MB: {program} starts, {modules} modules import")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import svc as package
 from devnet import manifest
-from tests.e2e.svc.conftest import Market
+from tests.e2e.conftest import Market
 
 PAGE = Path(package.__path__[0]) / "README.md"
 _SECTION = re.compile(r"^## The first hour$.*?^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)

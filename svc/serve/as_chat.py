@@ -1,0 +1,201 @@
+"""Translation into the form of `/v1/chat/completions`: of a responses request for a model that takes chats, and of a
+response for a caller who asked for a chat completion. The table stands in `as_responses`, read from right to left.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+from svc.serve.as_responses import usage_of_chat
+from svc.serve.problems import invalid, unsupported
+
+Json = dict[str, Any]
+
+_SAME: Final = frozenset({"temperature", "top_p", "parallel_tool_calls"})
+_TURNED: Final = frozenset({"input", "instructions", "max_output_tokens", "tools", "tool_choice", "text", "reasoning"})
+_NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
+    "truncation": ("disabled", "auto"),
+    "include": ([],),
+    "top_logprobs": (0,),
+    "max_tool_calls": (),
+    "stream": (False,),
+}
+_WHY: Final = "has no counterpart in /v1/chat/completions, which is what this model takes"
+
+
+def chat_input(asked: Mapping[str, Any], listed: Collection[str]) -> Json:
+    """The input of a model that takes chats. `listed`: parameters that its schema names."""
+    made: Json = {"messages": _messages(asked)}
+    for name, value in asked.items():
+        if name in _SAME or (name in listed and name not in _TURNED):
+            made[name] = value
+        elif name not in _TURNED and value not in _NEUTRAL.get(name, ()):
+            if name == "include" and set(value) <= {"reasoning.encrypted_content"}:
+                continue  # a model of chats has none to include
+            raise unsupported(name, _WHY)
+    if asked.get("max_output_tokens") is not None:
+        made["max_completion_tokens"] = asked["max_output_tokens"]
+    if asked.get("tools"):
+        made["tools"] = [_tool(tool, f"tools[{at}]") for at, tool in enumerate(asked["tools"])]
+    if (choice := asked.get("tool_choice")) is not None:
+        made["tool_choice"] = _choice(choice)
+    text = asked.get("text")
+    if isinstance(text, Mapping):
+        if isinstance(wanted := text.get("format"), Mapping) and wanted.get("type") != "text":
+            made["response_format"] = _format(wanted)
+        if text.get("verbosity") is not None:
+            made["verbosity"] = text["verbosity"]
+    reasoning = asked.get("reasoning")
+    if isinstance(reasoning, Mapping) and reasoning.get("effort") is not None:
+        made["reasoning_effort"] = reasoning["effort"]
+    return made
+
+
+def _messages(asked: Mapping[str, Any]) -> list[Json]:
+    messages: list[Json] = []
+    if isinstance(told := asked.get("instructions"), str) and told:
+        messages.append({"role": "system", "content": told})
+    given = asked.get("input")
+    if isinstance(given, str):
+        return [*messages, {"role": "user", "content": given}]
+    if not isinstance(given, list) or not given:
+        raise invalid("input must be a text or a list of items", "input")
+    for at, item in enumerate(given):
+        if not isinstance(item, Mapping):
+            raise invalid(f"input[{at}] must be an object", f"input[{at}]")
+        _add(messages, item, f"input[{at}]")
+    return messages
+
+
+def _add(messages: list[Json], item: Mapping[str, Any], place: str) -> None:
+    """Calls that follow one another, or what was said before them, are one message of a chat."""
+    match item.get("type", "message"):
+        case "message":
+            messages.append(_message(item, place))
+        case "function_call":
+            call = {
+                "id": str(item.get("call_id", "")),
+                "type": "function",
+                "function": {"name": str(item.get("name", "")), "arguments": str(item.get("arguments", ""))},
+            }
+            if not messages or messages[-1]["role"] != "assistant":
+                messages.append({"role": "assistant", "content": None})
+            messages[-1].setdefault("tool_calls", []).append(call)
+        case "function_call_output":
+            output = _content(item.get("output"), f"{place}.output")
+            messages.append({"role": "tool", "tool_call_id": str(item.get("call_id", "")), "content": output})
+        case "reasoning":
+            pass  # thoughts of another turn: a chat carries none
+        case kind:
+            raise unsupported(f"{place}.type", f"{kind!r} {_WHY}")
+
+
+def _message(item: Mapping[str, Any], place: str) -> Json:
+    role = item.get("role")
+    if role not in {"system", "developer", "user", "assistant"}:
+        raise invalid(f"{place}.role must be system, developer, user or assistant", f"{place}.role")
+    content = _content(item.get("content"), f"{place}.content")
+    if role == "assistant" and isinstance(content, list):
+        refusal = "".join(part["refusal"] for part in content if part["type"] == "refusal")
+        if refusal:
+            return {"role": role, "content": None, "refusal": refusal}
+    return {"role": role, "content": content}
+
+
+def _content(content: object, place: str) -> object:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise invalid(f"{place} must be a text or a list of parts", place)
+    parts = [_part(part, f"{place}[{at}]") for at, part in enumerate(content)]
+    if all(part["type"] == "text" for part in parts):
+        return "".join(part["text"] for part in parts)
+    return parts
+
+
+def _part(part: object, place: str) -> Json:
+    if not isinstance(part, Mapping):
+        raise invalid(f"{place} must be an object", place)
+    match part.get("type"):
+        case "input_text" | "output_text" | "text":
+            return {"type": "text", "text": str(part.get("text", ""))}
+        case "refusal":
+            return {"type": "refusal", "refusal": str(part.get("refusal", ""))}
+        case "input_image" if isinstance(part.get("image_url"), str):
+            return {
+                "type": "image_url",
+                "image_url": {"url": part["image_url"], "detail": part.get("detail") or "auto"},
+            }
+        case "input_file" if isinstance(part.get("file_data"), str):
+            file = {"filename": str(part.get("filename") or "file"), "file_data": part["file_data"]}
+            return {"type": "file", "file": file}
+        case "input_image" | "input_file":
+            raise unsupported(place, "must carry its data: providers fetch nothing, and svc serve keeps no such files")
+        case kind:
+            raise unsupported(f"{place}.type", f"{kind!r} {_WHY}")
+
+
+def _tool(tool: object, place: str) -> Json:
+    if not isinstance(tool, Mapping) or tool.get("type") != "function":
+        raise unsupported(place, "must be a function: other tools belong to who runs the model")
+    function = {name: value for name, value in tool.items() if name != "type" and value is not None}
+    return {"type": "function", "function": function}
+
+
+def _choice(choice: object) -> object:
+    if isinstance(choice, str):
+        return choice
+    if not isinstance(choice, Mapping) or choice.get("type") != "function":
+        raise unsupported("tool_choice", "must be auto, none, required, or name a function")
+    return {"type": "function", "function": {"name": choice.get("name")}}
+
+
+def _format(wanted: Mapping[str, Any]) -> Json:
+    if wanted.get("type") == "json_object":
+        return {"type": "json_object"}
+    if wanted.get("type") != "json_schema":
+        raise unsupported("text.format", "must be of type text, json_object or json_schema")
+    schema = {name: value for name, value in wanted.items() if name != "type" and value is not None}
+    return {"type": "json_schema", "json_schema": schema}
+
+
+# A response as a chat completion.
+
+
+def chat_of_response(response: Mapping[str, Any]) -> Json:
+    texts, refusals, thoughts, calls = [], [], [], []
+    output = response.get("output")
+    for item in output if isinstance(output, list) else ():
+        if not isinstance(item, Mapping):
+            continue
+        match item.get("type"):
+            case "message":
+                for part in item.get("content") or ():
+                    if isinstance(part, Mapping) and part.get("type") == "output_text":
+                        texts.append(str(part.get("text", "")))
+                    elif isinstance(part, Mapping) and part.get("type") == "refusal":
+                        refusals.append(str(part.get("refusal", "")))
+            case "function_call":
+                function = {"name": str(item.get("name", "")), "arguments": str(item.get("arguments", ""))}
+                calls.append({"id": str(item.get("call_id", "")), "type": "function", "function": function})
+            case "reasoning":
+                thoughts += [
+                    str(part.get("text", "")) for part in item.get("summary") or () if isinstance(part, Mapping)
+                ]
+    message: Json = {"role": "assistant", "content": "".join(texts) if texts or not (calls or refusals) else None}
+    message["refusal"] = "".join(refusals) or None
+    if thoughts:
+        message["reasoning_content"] = "\n".join(thoughts)
+    if calls:
+        message["tool_calls"] = calls
+    made: Json = {"choices": [{"index": 0, "message": message, "finish_reason": _ended(response, bool(calls))}]}
+    if isinstance(usage := response.get("usage"), Mapping):
+        made["usage"] = usage_of_chat(usage)
+    return made
+
+
+def _ended(response: Mapping[str, Any], called: bool) -> str:
+    details = response.get("incomplete_details")
+    reason = details.get("reason") if isinstance(details, Mapping) else None
+    if response.get("status") == "incomplete" or reason is not None:
+        return "content_filter" if reason == "content_filter" else "length"
+    return "tool_calls" if called else "stop"

@@ -1,0 +1,273 @@
+"""Translation into the form of `/v1/responses`: of a chat request for a model that takes responses, and of a chat
+completion for a caller who asked for a response.
+
+    chat                                    responses
+    messages                                input: messages, function_call and function_call_output items
+    max_completion_tokens, max_tokens       max_output_tokens
+    tools[].function, tool_choice           the same without the inner object
+    response_format                         text.format
+    reasoning_effort, verbosity             reasoning.effort, text.verbosity
+
+What has no counterpart is refused, unless the model's published schema lists it by its name, or its value asks for
+nothing (`n` of 1, a penalty of 0).
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+from svc.serve.problems import invalid, unsupported
+
+Json = dict[str, Any]
+
+_CAPS: Final = ("max_completion_tokens", "max_tokens")
+_SAME: Final = frozenset({"temperature", "top_p", "parallel_tool_calls", "tool_choice", "include", "truncation"})
+_TURNED: Final = frozenset(
+    {"messages", *_CAPS, "tools", "response_format", "reasoning_effort", "verbosity", "top_logprobs", "logprobs"}
+)
+# Values that ask for what happens anyway.
+_NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
+    "n": (1,),
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "logit_bias": ({},),
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "stop": ([], ""),
+    "modalities": (["text"],),
+    "stream": (False,),
+    "functions": ([],),
+    "function_call": ("auto", "none"),
+}
+
+
+def responses_input(chat: Mapping[str, Any], listed: Collection[str]) -> Json:
+    """The input of a model that takes responses. `listed`: parameters that its schema names."""
+    made: Json = {"input": _items(chat.get("messages"))}
+    text: Json = {}
+    for name, value in chat.items():
+        if name in _SAME or (name in listed and name not in _TURNED):
+            made[name] = value
+        elif name not in _TURNED and value not in _NEUTRAL.get(name, ()):
+            raise unsupported(name, "has no counterpart in /v1/responses, which is what this model takes")
+    if chat.get("logprobs") or chat.get("top_logprobs"):
+        raise unsupported("logprobs", "has no counterpart in /v1/responses, which is what this model takes")
+    cap = next((chat[name] for name in _CAPS if chat.get(name) is not None), None)
+    if cap is not None:
+        made["max_output_tokens"] = cap
+    if chat.get("tools"):
+        made["tools"] = [_tool(tool, f"tools[{at}]") for at, tool in enumerate(_list(chat["tools"], "tools"))]
+    if isinstance(choice := chat.get("tool_choice"), Mapping):
+        made["tool_choice"] = _choice(choice)
+    if (wanted := chat.get("response_format")) is not None:
+        text["format"] = _format(wanted)
+    if chat.get("verbosity") is not None:
+        text["verbosity"] = chat["verbosity"]
+    if text:
+        made["text"] = text
+    if chat.get("reasoning_effort") is not None:
+        made["reasoning"] = {"effort": chat["reasoning_effort"]}
+    return made
+
+
+def _items(messages: object) -> list[Json]:
+    items: list[Json] = []
+    for at, message in enumerate(_list(messages, "messages")):
+        place = f"messages[{at}]"
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise invalid(f"{place} must be an object with a role", place)
+        items += _of_message(message, place)
+    if not items:
+        raise invalid("messages must hold at least one message", "messages")
+    return items
+
+
+def _of_message(message: Mapping[str, Any], place: str) -> list[Json]:
+    role, content = message["role"], message.get("content")
+    match role:
+        case "system" | "developer" | "user":
+            return [{"role": role, "content": _content(content, f"{place}.content")}]
+        case "tool":
+            called = message.get("tool_call_id")
+            if not isinstance(called, str):
+                raise invalid(f"{place}.tool_call_id must name the call that this answers", f"{place}.tool_call_id")
+            return [{"type": "function_call_output", "call_id": called, "output": _plain(content, f"{place}.content")}]
+        case "assistant":
+            said = _said(message, place)
+            calls = [_call(call, f"{place}.tool_calls[{n}]") for n, call in enumerate(message.get("tool_calls") or ())]
+            return said + calls
+    raise unsupported(f"{place}.role", f"{role!r} must be one of system, developer, user, assistant, tool")
+
+
+def _said(message: Mapping[str, Any], place: str) -> list[Json]:
+    content, refusal = message.get("content"), message.get("refusal")
+    if isinstance(refusal, str) and refusal:
+        return [{"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": refusal}]}]
+    if content is None or content == "":
+        return []
+    if isinstance(content, str):
+        return [{"role": "assistant", "content": content}]
+    return [{"role": "assistant", "content": _plain(content, f"{place}.content")}]
+
+
+def _call(call: object, place: str) -> Json:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(call, Mapping) or not isinstance(function, Mapping):
+        raise unsupported(place, "must be a call of a function")
+    return {
+        "type": "function_call",
+        "call_id": str(call.get("id", "")),
+        "name": str(function.get("name", "")),
+        "arguments": str(function.get("arguments", "")),
+    }
+
+
+def _content(content: object, place: str) -> object:
+    """A text stays one: servers of either form take it. Parts become parts."""
+    if isinstance(content, str):
+        return content
+    parts = _list(content, place)
+    if all(isinstance(part, Mapping) and part.get("type") == "text" for part in parts) and len(parts) == 1:
+        return str(parts[0].get("text", ""))
+    return [_part(part, f"{place}[{at}]") for at, part in enumerate(parts)]
+
+
+def _part(part: object, place: str) -> Json:
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    if not isinstance(part, Mapping):
+        raise invalid(f"{place} must be an object", place)
+    match kind:
+        case "text":
+            return {"type": "input_text", "text": str(part.get("text", ""))}
+        case "image_url":
+            image = part.get("image_url")
+            if not isinstance(image, Mapping) or not isinstance(image.get("url"), str):
+                raise invalid(f"{place}.image_url.url must be a data: address", place)
+            return {"type": "input_image", "image_url": image["url"], "detail": image.get("detail", "auto")}
+        case "file":
+            file = part.get("file")
+            if not isinstance(file, Mapping) or not isinstance(file.get("file_data"), str):
+                raise unsupported(place, "must carry its file as file_data: providers fetch nothing")
+            return {
+                "type": "input_file",
+                "filename": str(file.get("filename", "file")),
+                "file_data": file["file_data"],
+            }
+    raise unsupported(f"{place}.type", f"{kind!r} has no counterpart in /v1/responses, which is what this model takes")
+
+
+def _plain(content: object, place: str) -> str:
+    """Text of a message whose parts may be nothing else."""
+    if isinstance(content, str):
+        return content
+    parts = _list(content, place)
+    if not all(isinstance(part, Mapping) and part.get("type") == "text" for part in parts):
+        raise unsupported(place, "must be a text")
+    return "".join(str(part.get("text", "")) for part in parts)
+
+
+def _tool(tool: object, place: str) -> Json:
+    function = tool.get("function") if isinstance(tool, Mapping) else None
+    if not isinstance(tool, Mapping) or tool.get("type") != "function" or not isinstance(function, Mapping):
+        raise unsupported(place, "must be a function: other tools belong to who runs the model")
+    return {"type": "function", "parameters": None, "strict": False, **function}
+
+
+def _choice(choice: Mapping[str, Any]) -> Json:
+    function = choice.get("function")
+    if choice.get("type") != "function" or not isinstance(function, Mapping):
+        raise unsupported("tool_choice", "must be auto, none, required, or name a function")
+    return {"type": "function", "name": function.get("name")}
+
+
+def _format(wanted: object) -> Json:
+    kind = wanted.get("type") if isinstance(wanted, Mapping) else None
+    if not isinstance(wanted, Mapping) or kind not in {"text", "json_object", "json_schema"}:
+        raise unsupported("response_format", "must be of type text, json_object or json_schema")
+    if kind != "json_schema":
+        return {"type": kind}
+    schema = wanted.get("json_schema")
+    if not isinstance(schema, Mapping):
+        raise invalid("response_format.json_schema must be an object", "response_format.json_schema")
+    return {"type": kind, **schema}
+
+
+def _list(value: object, place: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise invalid(f"{place} must be a list", place)
+    return value
+
+
+# A chat completion as a response: its first choice, of which a response has one.
+
+
+def response_of_chat(completion: Mapping[str, Any]) -> Json:
+    choices = completion.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], Mapping) else {}
+    message = choice.get("message")
+    message = message if isinstance(message, Mapping) else {}
+    output: list[Json] = []
+    if isinstance(thought := message.get("reasoning_content") or message.get("reasoning"), str) and thought:
+        output.append({"type": "reasoning", "summary": [{"type": "summary_text", "text": thought}]})
+    if isinstance(refusal := message.get("refusal"), str) and refusal:
+        output.append(_spoken({"type": "refusal", "refusal": refusal}))
+    elif isinstance(content := message.get("content"), str) and (content or not message.get("tool_calls")):
+        output.append(_spoken({"type": "output_text", "text": content, "annotations": [], "logprobs": []}))
+    for at, call in enumerate(message.get("tool_calls") or ()):
+        output.append(_call(call, f"choices[0].message.tool_calls[{at}]"))
+    ended = choice.get("finish_reason")
+    reasons = {"length": "max_output_tokens", "content_filter": "content_filter"}
+    made: Json = {"output": output, "status": "incomplete" if ended in reasons else "completed"}
+    if ended in reasons:
+        made["incomplete_details"] = {"reason": reasons[ended]}
+    if isinstance(usage := completion.get("usage"), Mapping):
+        made["usage"] = usage_of_response(usage)
+    return made
+
+
+def _spoken(part: Json) -> Json:
+    return {"type": "message", "role": "assistant", "status": "completed", "content": [part]}
+
+
+def usage_of_response(usage: Mapping[str, Any]) -> Json:
+    """A count in the words of responses, from either route's words."""
+    asked = _whole(usage.get("input_tokens"), usage.get("prompt_tokens"))
+    given = _whole(usage.get("output_tokens"), usage.get("completion_tokens"))
+    return {
+        "input_tokens": asked,
+        "input_tokens_details": {
+            "cached_tokens": _detail(usage, ("input_tokens_details", "prompt_tokens_details"), "cached_tokens")
+        },
+        "output_tokens": given,
+        "output_tokens_details": {
+            "reasoning_tokens": _detail(
+                usage, ("output_tokens_details", "completion_tokens_details"), "reasoning_tokens"
+            )
+        },
+        "total_tokens": _whole(usage.get("total_tokens"), asked + given),
+    }
+
+
+def usage_of_chat(usage: Mapping[str, Any]) -> Json:
+    """A count in the words of chat completions, from either route's words."""
+    counted = usage_of_response(usage)
+    return {
+        "prompt_tokens": counted["input_tokens"],
+        "completion_tokens": counted["output_tokens"],
+        "total_tokens": counted["total_tokens"],
+        "prompt_tokens_details": {**counted["input_tokens_details"], "audio_tokens": 0},
+        "completion_tokens_details": {
+            **counted["output_tokens_details"],
+            "audio_tokens": 0,
+            "accepted_prediction_tokens": 0,
+            "rejected_prediction_tokens": 0,
+        },
+    }
+
+
+def _whole(*values: object) -> int:
+    return next((value for value in values if type(value) is int and value >= 0), 0)
+
+
+def _detail(usage: Mapping[str, Any], groups: tuple[str, ...], name: str) -> int:
+    found = [usage[group].get(name) for group in groups if isinstance(usage.get(group), Mapping)]
+    return _whole(*found)

@@ -1,0 +1,219 @@
+"""One job of a purchase: written down, posted, waited for, taken back while it can be, opened, and what it cost.
+
+A job is taken back as long as nobody has claimed it: when all who asked have gone, when another provider is to be
+tried, or when another attempt was faster. What is claimed is paid, and its result stays at the
+gateway for whoever asks again.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+import anyio
+import attrs
+from anyio.abc import TaskGroup
+
+from common import quotes
+from common.quotes import Terms
+from svc.client import Client
+from svc.core.orders import PreparedOrder, fee_terms
+from svc.errors import (
+    ChainContradicts,
+    ConnectionFailed,
+    JobFailed,
+    NodeFailed,
+    NotFound,
+    ReceiptTimeout,
+    SvcError,
+    WaitTimedOut,
+)
+from svc.records import ENDED_BECAUSE, Job, Quoted
+from svc.serve.answers import Bought
+from svc.serve.budgets import Budgets
+from svc.serve.ledger import JobRow, Ledger, PurchaseRow
+from svc.serve.prices import Offer, Prices
+from svc.serve.problems import Problem
+from svc.serve.requests import Wanted
+from svc.serve.settings import ServeSettings
+
+# Errors after which a job may have been posted all the same: it is looked for.
+_PERHAPS_POSTED: Final = (ConnectionFailed, ReceiptTimeout, NodeFailed)
+_LOOK_SECONDS: Final = 1.0  # between attempts to take a job back that the coordinator does not know yet
+
+
+@attrs.define(eq=False)
+class Trade:
+    """What all that is bought shares. `tasks` lives as long as the server; `clock` is the time of the ledger; `say` is
+    told of what went wrong here. `stopping`: whoever goes away now was sent away."""
+
+    client: Client
+    settings: ServeSettings
+    ledger: Ledger
+    budgets: Budgets
+    prices: Prices
+    tasks: TaskGroup
+    clock: Callable[[], float] = time.time
+    say: Callable[[str], object] = lambda _: None
+    stopping: bool = False
+
+
+@attrs.define(eq=False)
+class Purchase:
+    """`status`: preparing, posting, then as the market has it: queued, in_progress. `waiting`: how many wait for it."""
+
+    row: PurchaseRow
+    wanted: Wanted | None
+    status: str = "preparing"
+    job: JobRow | None = None
+    bought: Bought | None = None
+    problem: Problem | None = None
+    waiting: int = 0
+    abandoned: bool = False
+    _changed: anyio.Event = attrs.field(factory=anyio.Event)
+
+    @property
+    def ended(self) -> bool:
+        return self.bought is not None or self.problem is not None
+
+    @property
+    def posted(self) -> bool:
+        return self.status not in {"preparing", "posting"}
+
+    async def changed(self) -> None:
+        """Until something about it has changed."""
+        await self._changed.wait()
+
+    def tell(self) -> None:
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
+
+    async def result(self) -> Bought:
+        """Raises Problem."""
+        while not self.ended:
+            await self.changed()
+        if self.problem is not None:
+            raise self.problem
+        if self.bought is None:
+            raise AssertionError("what has ended was bought or failed")
+        return self.bought
+
+
+@attrs.frozen
+class Attempts:
+    trade: Trade
+
+    async def posted(self, purchase: Purchase, wanted: Wanted, offer: Offer) -> JobRow:
+        """The job, written down before it is posted."""
+        orders = self.trade.client.orders
+        prepared = await orders.prepare_for(wanted.order(), wanted.model, offer.bid, offer.recipient)
+        quoted = await self.trade.prices.quote(prepared)
+        amount = quoted.quote.amount
+        ceiling = await orders.account.order_ceiling(self.trade.settings.budget.per_request)
+        ceiling.check(amount, "the request")
+        self.trade.budgets.reserve(purchase.row.key, prepared.id, amount, self.trade.clock())
+        job = JobRow(prepared.id, purchase.row.id, self.trade.clock(), offer.provider, amount, fee_terms(quoted.quote))
+        try:
+            await self.trade.ledger.add_job(job)
+        except BaseException:
+            self.trade.budgets.settle(prepared.id, 0, self.trade.clock())
+            raise
+        purchase.job, purchase.status = job, "posting"
+        await self._submit(purchase, prepared, quoted, job)
+        purchase.status = "queued"
+        purchase.tell()
+        return job
+
+    async def _submit(self, purchase: Purchase, prepared: PreparedOrder, quoted: Quoted, job: JobRow) -> None:
+        try:
+            await self.trade.client.submit(prepared, quoted, max_amount=job.amount)
+        except _PERHAPS_POSTED:
+            pass  # it is waited for; what never appears was not posted
+        except ChainContradicts:
+            self.trade.tasks.start_soon(self.account_for, purchase, job)
+            raise
+        except SvcError:
+            await self._end(job, 0, paid=False)
+            raise
+
+    async def followed(self, purchase: Purchase, job: JobRow) -> Bought:
+        ended = await self._ended(purchase, job)
+        return await self.opened(job, ended)
+
+    async def _ended(self, purchase: Purchase, job: JobRow) -> Job:
+        """The settled job, with its cost in the ledger. Raises JobFailed for one that cost nothing."""
+        seen: list[str] = []
+
+        def changed(found: Job) -> None:
+            seen.append(found.status)
+            purchase.status = found.status
+            purchase.tell()
+
+        watch = anyio.CancelScope()
+        self.trade.tasks.start_soon(self._take_back, purchase, job, seen, watch)
+        try:
+            ended = await self.trade.client.wait(job.job_id, on_change=changed)
+        except WaitTimedOut:
+            if seen:
+                raise
+            await self._end(job, 0, paid=False)
+            raise JobFailed(job.job_id, "expired") from None
+        finally:
+            watch.cancel()
+        if ended.status != "completed":
+            await self._end(job, 0, paid=False)
+            raise JobFailed(ended.id, ENDED_BECAUSE.get(ended.svc.ended_because, ended.status))
+        await self._end(job, cost_in_all(ended, job.terms), paid=True)
+        return ended
+
+    async def opened(self, job: JobRow, ended: Job) -> Bought:
+        result = await self.trade.client.open(ended)
+        cost = cost_in_all(ended, job.terms)
+        provider = ended.svc.provider_id
+        return Bought(job.job_id, provider, job.amount, cost, int(job.at), result.output, result.usage)
+
+    async def _end(self, job: JobRow, cost: int, *, paid: bool) -> None:
+        self.trade.budgets.settle(job.job_id, cost, self.trade.clock())
+        await self.trade.ledger.end_job(job.job_id, "done" if paid else "unpaid", cost)
+
+    async def account_for(self, purchase: Purchase, job: JobRow) -> None:
+        """A job that nobody waits for any more: only its cost is to be known."""
+        try:
+            await self._ended(Purchase(purchase.row, None, abandoned=True), job)
+        except SvcError as error:
+            self.trade.say(f"job {job.job_id}: {error.message}")
+
+    async def _take_back(self, purchase: Purchase, job: JobRow, seen: list[str], watch: anyio.CancelScope) -> None:
+        """Cancel the job while nobody has claimed it, once it is not wanted or not wanted there."""
+        patience = anyio.current_time() + self.trade.settings.buying.claim_seconds
+        with watch:
+            while not seen or seen[-1] == "queued":
+                unwanted = purchase.abandoned or purchase.ended
+                if unwanted or (anyio.current_time() >= patience and self._elsewhere(purchase, job)):
+                    try:
+                        await self.trade.client.cancel(job.job_id)
+                        return
+                    except NotFound:
+                        await anyio.sleep(_LOOK_SECONDS)
+                    except SvcError as refused:
+                        if not refused.retryable:
+                            return  # it is claimed
+                        await anyio.sleep(_LOOK_SECONDS)
+                    continue
+                left = patience - anyio.current_time()
+                with anyio.move_on_after(left if left > 0 else self.trade.settings.buying.claim_seconds):
+                    await purchase.changed()
+
+    def _elsewhere(self, purchase: Purchase, job: JobRow) -> bool:
+        wanted = purchase.wanted
+        if wanted is None or self.trade.settings.buying.attempts < 2:
+            return False
+        return self.trade.prices.others(wanted.model, wanted.rule, {job.provider})
+
+
+def cost_in_all(job: Job, terms: Terms) -> int:
+    """What a settled job cost its owner: the provider's pay, the fee on it, and the relay charge."""
+    order = job.svc
+    shares = quotes.settlement(
+        order.rate_in, order.rate_out, order.units_in, order.units_out, terms, completion_tok=order.completion_tok
+    )
+    return shares.provider + shares.treasury

@@ -1,0 +1,355 @@
+"""Batches of `/v1/batches`: lines of OpenAI's form, sealed one by one, posted as one batch of the market, opened again.
+
+    validating ── each line read ── posting ── in_progress ── finalizing ── completed, expired, cancelled
+         └─► failed: a line is wrong, with its number                     └─► results, in OpenAI's form, with custom_id
+
+A batch goes on by itself, and after a restart from where it was: the market's own batch carries our id, so that one
+whose answer was lost is found again and not made twice.
+"""
+
+import io
+import json
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import anyio
+import attrs
+import msgspec
+
+from common.quotes import Terms
+from svc.batches.batches import check_metadata
+from svc.batches.preparation import PreparedBatch
+from svc.batches.results import BatchResult
+from svc.errors import ConnectionFailed, SvcError
+from svc.records import Batch
+from svc.serve.answers import Bought, answer_of
+from svc.serve.attempts import Trade, cost_in_all
+from svc.serve.batch_lines import (
+    WINDOWS,
+    BatchRequest,
+    StoredBatch,
+    market_line,
+    read_line,
+    shared_terms,
+    told_error,
+)
+from svc.serve.budgets import LocalKey
+from svc.serve.files import LocalFiles, listing
+from svc.serve.http import Asked, Handled, Reply, handled
+from svc.serve.ledger import JobRow, PurchaseRow
+from svc.serve.problems import Problem, invalid, problem_of
+from svc.serve.requests import ROUTES, Wanted
+
+Json = dict[str, Any]
+
+BATCH: Final = "batch"
+MARK: Final = "svc-serve"  # of the market's batch: our id, for finding it again
+_LOOK_SECONDS: Final = 5.0
+_AGAIN_SECONDS: Final = 15.0
+_MOST_ERRORS: Final = 100
+_MOST_LOOKED: Final = 1000
+_MOST_LISTED: Final = 100
+_LONGEST_BODY: Final = 1 << 16
+
+
+@attrs.define(eq=False)
+class LocalBatches:
+    trade: Trade
+    files: LocalFiles
+    sleep: Callable[[float], Any] = anyio.sleep
+    _running: dict[str, StoredBatch] = attrs.field(factory=dict)
+
+    # --- what the routes ask for ------------------------------------------------------------------------------
+
+    async def begin(self, key: LocalKey, batch: StoredBatch) -> StoredBatch:
+        await self._save(batch)
+        self._carry_on(batch, key)
+        return batch
+
+    async def get(self, key: str, batch_id: str) -> StoredBatch:
+        if (running := self._running.get(batch_id)) is not None and running.key == key:
+            return running
+        body = await self.trade.ledger.get(BATCH, batch_id, key)
+        if body is None:
+            raise Problem(404, f"there is no batch {batch_id}", code="batch_not_found", param="batch_id")
+        return msgspec.json.decode(body, type=StoredBatch)
+
+    async def all(self, key: str) -> list[StoredBatch]:
+        stored = [msgspec.json.decode(body, type=StoredBatch) for body in await self.trade.ledger.all(BATCH, key)]
+        return [self._running.get(batch.id, batch) for batch in stored]
+
+    async def cancel(self, key: str, batch_id: str) -> StoredBatch:
+        """Lines that are posted go on; the others will not be."""
+        batch = await self.get(key, batch_id)
+        if batch.ended:
+            message = f"batch {batch_id} is {batch.status}: only one that goes on can be cancelled"
+            raise Problem(409, message, code="batch_not_cancellable", param="batch_id")
+        if not batch.cancelling:
+            batch.cancelling = True
+            self._mark(batch, "cancelling")
+            if batch.market_id is not None:
+                await self.trade.client.batches.cancel(batch.market_id)
+            await self._save(batch)
+        return batch
+
+    async def resume(self, keys: Callable[[str], LocalKey | None]) -> None:
+        """Go on with what had not ended. One of a key that is no more there cannot be read: it stays as it is."""
+        for body in await self.trade.ledger.all(BATCH, None):
+            batch = msgspec.json.decode(body, type=StoredBatch)
+            key = keys(batch.key)
+            if not batch.ended and key is not None:
+                self._carry_on(batch, key)
+
+    # --- the way of one batch ---------------------------------------------------------------------------------
+
+    def _carry_on(self, batch: StoredBatch, key: LocalKey) -> None:
+        self._running[batch.id] = batch
+        self.trade.tasks.start_soon(self._carry, batch, key)
+
+    async def _carry(self, batch: StoredBatch, key: LocalKey) -> None:
+        """Never raises: what went wrong is told in the batch's `errors`."""
+        try:
+            await self._carried(batch, key)
+        except Problem as problem:
+            await self._fail(batch, [told_error(problem)])
+        except SvcError as error:
+            await self._fail(batch, [told_error(problem_of(error))])
+        except Exception as error:
+            self.trade.say(f"batch {batch.id} failed unexpectedly: {type(error).__name__}: {error}")
+            await self._fail(batch, [{"code": "internal_error", "message": "svc serve failed unexpectedly"}])
+        finally:
+            self._running.pop(batch.id, None)
+
+    async def _carried(self, batch: StoredBatch, key: LocalKey) -> None:
+        requests, errors = await self._read(batch, key)
+        if errors and batch.market_id is None:
+            await self._fail(batch, errors)
+            return
+        batch.counts["total"] = len(requests)
+        if batch.status == "posting":
+            batch.market_id = await self._posted_before(batch)
+        while batch.market_id is None:
+            if batch.cancelling:
+                await self._end(batch, "cancelled", 0)
+                return
+            try:
+                batch.market_id = await self._post(batch, requests)
+            except SvcError as error:
+                ends = batch.created_at + WINDOWS[batch.completion_window]
+                if not error.retryable or self.trade.clock() + _AGAIN_SECONDS > ends:
+                    raise
+                await self.sleep(_AGAIN_SECONDS)
+        batch.status = "in_progress"
+        self._mark(batch, "in_progress")
+        await self._save(batch)
+        if batch.cancelling:  # asked for while it was posted
+            await self.trade.client.batches.cancel(batch.market_id)
+        ended = await self.trade.client.batches.wait(
+            batch.market_id, every=_LOOK_SECONDS, progress=lambda seen: self._count(batch, seen)
+        )
+        await self._finish(batch, key, ended, requests)
+
+    async def _read(self, batch: StoredBatch, key: LocalKey) -> tuple[list[BatchRequest], list[Json]]:
+        """Every line, or what is wrong with the first hundred that are."""
+        content = await self.files.read(batch.key, batch.input_file_id)
+        requests: list[BatchRequest] = []
+        errors: list[Json] = []
+        seen: set[str] = set()
+        for number, line in enumerate(content.splitlines(), 1):
+            if not line.strip():
+                continue
+            try:
+                read = await read_line(self.trade.prices, batch, key, line)
+                if read.custom_id in seen:
+                    raise invalid(f"custom_id {read.custom_id!r} is that of an earlier line", "custom_id")
+                seen.add(read.custom_id)
+                requests.append(read)
+            except Problem as problem:
+                errors.append(told_error(problem) | {"line": number})
+                if len(errors) >= _MOST_ERRORS:
+                    break
+        if not requests and not errors:
+            errors = [told_error(invalid("the file must hold at least one line", "input_file_id", "empty_file"))]
+        return requests, errors
+
+    async def _post(self, batch: StoredBatch, requests: list[BatchRequest]) -> str:
+        """The market's id of it. Raises Problem, SvcError with nothing posted and nothing reserved."""
+        trade = self.trade
+        providers, offer = shared_terms(requests)
+        prepared = await trade.client.batches.prepare(
+            [market_line(request) for request in requests],
+            window=batch.completion_window,
+            providers=providers,
+            offer=offer,
+            max_amount=trade.settings.budget.per_batch,
+            max_line_amount=trade.settings.budget.per_request,
+        )
+        await self._reserve(batch, prepared, requests[0].wanted)
+        batch.status, batch.amount = "posting", str(prepared.amount)
+        await self._save(batch)
+        try:
+            made = await trade.client.batches.create(prepared, metadata={MARK: batch.id})
+        except ConnectionFailed as failed:
+            found = await self._posted_before(batch)
+            if found is None:
+                await self._release(batch)
+                raise failed
+            return found
+        except SvcError:
+            await self._release(batch)
+            raise
+        return made.id
+
+    async def _reserve(self, batch: StoredBatch, prepared: PreparedBatch, first: Wanted) -> None:
+        trade, now = self.trade, self.trade.clock()
+        trade.budgets.reserve(batch.key, batch.id, prepared.amount, now)
+        row = PurchaseRow(batch.id, now, batch.key, BATCH, first.name, first.model.id, batch.input_file_id, None)
+        if not await trade.ledger.jobs_of(batch.id):
+            await trade.ledger.add_purchase(row)
+            await trade.ledger.add_job(JobRow(batch.id, batch.id, now, 0, prepared.amount, prepared.fees))
+        else:  # tried before: the amount of this attempt counts
+            await trade.ledger.renew_job(batch.id, prepared.amount, prepared.fees)
+
+    async def _release(self, batch: StoredBatch) -> None:
+        self.trade.budgets.settle(batch.id, 0, self.trade.clock())
+        await self.trade.ledger.end_job(batch.id, "unpaid", 0)
+
+    async def _posted_before(self, batch: StoredBatch) -> str | None:
+        """The market's batch that carries our id."""
+        after: str | None = None
+        for _ in range(_MOST_LOOKED // 100):
+            page = await self.trade.client.batches.list(limit=100, after=after)
+            for one in page.data:
+                if (one.metadata or {}).get(MARK) == batch.id:
+                    return one.id
+            if not page.has_more or page.data[-1].created_at < batch.created_at:
+                return None
+            after = page.last_id
+        return None
+
+    # --- its end ----------------------------------------------------------------------------------------------
+
+    async def _finish(self, batch: StoredBatch, key: LocalKey, ended: Batch, requests: list[BatchRequest]) -> None:
+        batch.status = "finalizing"
+        self._mark(batch, "finalizing")
+        await self._save(batch)
+        rows = await self.trade.ledger.jobs_of(batch.id)
+        terms = rows[0].terms if rows else Terms(0, 0)
+        good, bad, cost = io.BytesIO(), io.BytesIO(), 0
+        completed = failed = 0
+        async for result in self.trade.client.batches.results(ended):
+            number = int(result.id.rpartition("_")[2])  # batch_req_<batch>_<line>, blank lines not counted
+            request = requests[number - 1] if 0 < number <= len(requests) else None
+            line, paid = await self._told(result, request, terms)
+            cost += paid
+            completed, failed = completed + (line["error"] is None), failed + (line["error"] is not None)
+            (good if line["error"] is None else bad).write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+        batch.counts = {"total": len(requests), "completed": completed, "failed": failed}
+        for name, content in (("output", good), ("error", bad)):
+            if content.getvalue():
+                filename = f"{batch.id}_{name}.jsonl"
+                file = await self.files.add(key.name, filename, "batch_output", content.getvalue())
+                setattr(batch, f"{name}_file_id", file.id)
+        await self._end(batch, ended.status, cost)
+
+    async def _told(self, result: BatchResult, request: BatchRequest | None, terms: Terms) -> tuple[Json, int]:
+        """The line of a result in OpenAI's form, and what it cost."""
+        line: Json = {"id": result.id}
+        line["custom_id"] = None if request is None else request.custom_id
+        if result.result is None or request is None:
+            code, message = ("no_result", "") if result.error is None else (result.error.code, result.error.message)
+            paid = await self._cost_of(result, terms)
+            error: Json = {"code": code, "message": message}
+            told = {"job_id": result.job_id, "cost": str(paid)}
+            return line | {"response": None, "error": error, "svc": told}, paid
+        job = result.result.job
+        paid = cost_in_all(job, terms)
+        created, provider = int(self.trade.clock()), job.svc.provider_id
+        bought = Bought(job.id, provider, paid, paid, created, result.result.output, result.result.usage)
+        try:
+            body = answer_of(request.wanted, bought)
+        except Problem as problem:
+            error = {"code": problem.code, "message": problem.message}
+            return line | {"response": None, "error": error, "svc": bought.told()}, paid
+        response = {"status_code": 200, "request_id": job.id, "body": body}
+        return line | {"response": response, "error": None}, paid
+
+    async def _cost_of(self, result: BatchResult, terms: Terms) -> int:
+        """Of a line that is paid although its result could not be read."""
+        if not result.settled or result.job_id is None:
+            return 0
+        try:
+            return cost_in_all(await self.trade.client.jobs.get(result.job_id), terms)
+        except SvcError:
+            return 0
+
+    async def _fail(self, batch: StoredBatch, errors: list[Json]) -> None:
+        batch.errors = errors
+        posted = batch.market_id is not None
+        await self._end(batch, "failed", None if posted else 0)
+
+    async def _end(self, batch: StoredBatch, status: str, cost: int | None) -> None:
+        """`cost` is None where it cannot be told: then what was authorised goes on to count."""
+        batch.status = status
+        self._mark(batch, status)
+        if cost is not None:
+            batch.cost = str(cost)
+            self.trade.budgets.settle(batch.id, cost, self.trade.clock())
+            await self.trade.ledger.end_job(batch.id, "done" if cost else "unpaid", cost)
+        await self.trade.ledger.end_purchase(batch.id, "done" if cost else "failed")
+        await self._save(batch)
+
+    def _count(self, batch: StoredBatch, seen: Batch) -> None:
+        counts = seen.request_counts
+        batch.counts = {"total": counts.total, "completed": counts.completed, "failed": counts.failed}
+
+    def _mark(self, batch: StoredBatch, moment: str) -> None:
+        batch.times = {**batch.times, moment: batch.times.get(moment, int(self.trade.clock()))}
+
+    async def _save(self, batch: StoredBatch) -> None:
+        body = msgspec.json.encode(batch).decode()
+        await self.trade.ledger.put(BATCH, batch.id, batch.created_at, batch.key, body)
+
+
+@attrs.frozen
+class BatchRoutes:
+    batches: LocalBatches
+
+    def routes(self) -> Sequence[Handled]:
+        return [
+            handled("POST", "/v1/batches", self._create),
+            handled("GET", "/v1/batches", self._list),
+            handled("GET", "/v1/batches/{id}", self._get),
+            handled("POST", "/v1/batches/{id}/cancel", self._cancel),
+        ]
+
+    async def _create(self, asked: Asked) -> Reply:
+        body = await asked.json(_LONGEST_BODY)
+        endpoint, window, file_id = body.get("endpoint"), body.get("completion_window"), body.get("input_file_id")
+        if endpoint not in ROUTES:
+            raise invalid(f"endpoint must be one of {', '.join(ROUTES)}", "endpoint", "invalid_endpoint")
+        if window not in WINDOWS:
+            raise invalid(f"completion_window must be one of {', '.join(WINDOWS)}", "completion_window")
+        if not isinstance(file_id, str):
+            raise invalid("input_file_id must name a file that was uploaded with purpose batch", "input_file_id")
+        await self.batches.files.get(asked.key.name, file_id)
+        metadata = body.get("metadata")
+        try:
+            check_metadata(metadata if isinstance(metadata, dict) else None)
+        except SvcError as error:
+            raise problem_of(error) from None
+        batch_id = f"batch_{secrets.token_hex(12)}"
+        created = int(self.batches.trade.clock())
+        made = StoredBatch(batch_id, asked.key.name, endpoint, file_id, window, created, metadata)
+        return Reply((await self.batches.begin(asked.key, made)).told())
+
+    async def _list(self, asked: Asked) -> Reply:
+        told = [batch.told() for batch in await self.batches.all(asked.key.name)]
+        return Reply(listing(told, asked.query, _MOST_LISTED))
+
+    async def _get(self, asked: Asked, batch_id: str) -> Reply:
+        return Reply((await self.batches.get(asked.key.name, batch_id)).told())
+
+    async def _cancel(self, asked: Asked, batch_id: str) -> Reply:
+        return Reply((await self.batches.cancel(asked.key.name, batch_id)).told())

@@ -1,0 +1,274 @@
+"""Purchases: an answer that somebody asked for, from the offer to the opened result, at one provider or the next.
+
+                       ┌────────────── failed, not claimed in time: the next provider ◄──┐
+    asked ── offer ── ledger ── post ── wait ── open ── answered                         │
+                                          └──────────────────────────────────────────────┘
+
+A purchase goes on by itself: whoever asked may go away and ask again, and the same question joins it. Under an
+idempotency key nothing is bought twice; without one, what was bought and never delivered is given to whoever asks the
+same again.
+"""
+
+import secrets
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final
+
+import anyio
+import attrs
+from anyio.streams.memory import MemoryObjectSendStream
+
+from svc.errors import ApiError, JobFailed, NoProvider, OverCeiling, SvcError
+from svc.serve.answers import Bought, headline
+from svc.serve.attempts import Attempts, Purchase, Trade
+from svc.serve.budgets import DAY, LocalKey
+from svc.serve.ledger import JobRow, PurchaseRow
+from svc.serve.prices import Offer
+from svc.serve.problems import Problem, invalid, problem_of, unexpected
+from svc.serve.requests import Wanted
+
+_FOREVER: Final = float("inf")
+
+
+@attrs.frozen
+class _Failed:
+    """An attempt without a result. `again`: another may succeed; `blame`: this provider is to be passed over."""
+
+    error: Problem
+    provider: int
+    again: bool
+    blame: bool = True
+
+
+Outcomes = MemoryObjectSendStream[Bought | _Failed]
+
+
+@attrs.define(eq=False)
+class Buyer:
+    trade: Trade
+    _named: dict[tuple[str, str], Purchase] = attrs.field(factory=dict)
+    _asked: dict[tuple[str, str], list[Purchase]] = attrs.field(factory=dict)
+    _joining: anyio.Lock = attrs.field(factory=anyio.Lock)
+
+    @property
+    def _attempts(self) -> Attempts:
+        return Attempts(self.trade)
+
+    async def resume(self) -> None:
+        """Follow what was under way when this ended last."""
+        for row in await self.trade.ledger.running():
+            jobs = await self.trade.ledger.jobs_of(row.id)
+            open_jobs = [job for job in jobs if job.state == "posting"]
+            if not open_jobs:  # it ended between two attempts: whoever asks again asks anew
+                await self.trade.ledger.end_purchase(row.id, "failed")
+                continue
+            purchase = Purchase(row, None, "posting", open_jobs[0])
+            self._remember(purchase)
+            for job in open_jobs[1:]:
+                self.trade.tasks.start_soon(self._attempts.account_for, purchase, job)
+            self.trade.tasks.start_soon(self._run, purchase, open_jobs[0])
+
+    async def buy(self, key: LocalKey, wanted: Wanted, digest: str, idempotency: str | None) -> Purchase:
+        """The purchase of this answer: one that is under way or was not delivered, or a new one. Raises Problem."""
+        async with self._joining:
+            found = await self._before(key, wanted, digest, idempotency)
+            if found is not None:
+                found.abandoned = False
+                if found.wanted is None:
+                    found.wanted = wanted
+                found.waiting += 1
+                return found
+            kind = headline(wanted)
+            row = PurchaseRow(
+                f"pur_{secrets.token_hex(12)}",
+                self.trade.clock(),
+                key.name,
+                kind,
+                wanted.name,
+                wanted.model.id,
+                digest,
+                idempotency,
+            )
+            await self.trade.ledger.add_purchase(row)
+            purchase = Purchase(row, wanted, waiting=1)
+            self._remember(purchase)
+        self.trade.tasks.start_soon(self._run, purchase, None)
+        return purchase
+
+    def leave(self, purchase: Purchase) -> None:
+        """Whom `buy` counted waits no more."""
+        purchase.waiting -= 1
+        if not purchase.waiting and not purchase.ended and not self.trade.stopping:
+            purchase.abandoned = True
+            purchase.tell()
+
+    async def delivered(self, purchase: Purchase) -> None:
+        self._forget(purchase)
+        await self.trade.ledger.deliver(purchase.row.id)
+
+    async def _before(self, key: LocalKey, wanted: Wanted, digest: str, idempotency: str | None) -> Purchase | None:
+        if idempotency is None:
+            for known in self._asked.get((key.name, digest), ()):
+                if not known.waiting and not (known.ended and known.problem):
+                    return known
+            rows = await self.trade.ledger.undelivered(key.name, digest, self.trade.clock() - DAY)
+            here = {purchase.row.id for purchase in self._asked.get((key.name, digest), ())}
+            row = next((row for row in rows if row.id not in here), None)
+            return None if row is None else self._reread(row, wanted)
+        named = self._named.get((key.name, idempotency))
+        if named is not None and named.problem is None:
+            return _same(named, digest)
+        row = await self.trade.ledger.asked_before(key.name, idempotency)
+        return None if row is None else _same(self._reread(row, wanted), digest)
+
+    def _reread(self, row: PurchaseRow, wanted: Wanted) -> Purchase:
+        """One that is paid: its result is read again, and nothing is bought."""
+        purchase = Purchase(row, wanted, "completed")
+        self._remember(purchase)
+        self.trade.tasks.start_soon(self._run, purchase, None)
+        return purchase
+
+    def _remember(self, purchase: Purchase) -> None:
+        row = purchase.row
+        self._asked.setdefault((row.key, row.digest), []).append(purchase)
+        if row.idempotency is not None:
+            self._named[row.key, row.idempotency] = purchase
+
+    def _forget(self, purchase: Purchase) -> None:
+        row = purchase.row
+        same = self._asked.get((row.key, row.digest), [])
+        if purchase in same:
+            same.remove(purchase)
+        if not same:
+            self._asked.pop((row.key, row.digest), None)
+        if row.idempotency is not None and self._named.get((row.key, row.idempotency)) is purchase:
+            del self._named[row.key, row.idempotency]
+
+    # --- one purchase -----------------------------------------------------------------------------------------
+
+    async def _run(self, purchase: Purchase, job: JobRow | None) -> None:
+        """Never raises: what went wrong is the purchase's `problem`."""
+        try:
+            if purchase.row.state == "done":
+                purchase.bought = await self._read_again(purchase)
+            else:
+                purchase.bought = await self._bought(purchase, job)
+                await self.trade.ledger.end_purchase(purchase.row.id, "done")
+        except Problem as problem:
+            purchase.problem = problem
+        except SvcError as error:
+            purchase.problem = problem_of(error, None if purchase.job is None else purchase.job.job_id)
+        except Exception as error:  # of this purchase alone: the server goes on
+            self.trade.say(f"a purchase failed unexpectedly: {type(error).__name__}: {error}")
+            purchase.problem = unexpected()
+        if purchase.problem is not None and purchase.row.state != "done":
+            paid = purchase.job is not None and await self._is_paid(purchase)
+            await self.trade.ledger.end_purchase(purchase.row.id, "done" if paid else "failed")
+        if purchase.problem is not None or not purchase.waiting:
+            self._forget(purchase)  # the ledger has what is to be known of it
+        purchase.tell()
+
+    async def _is_paid(self, purchase: Purchase) -> bool:
+        return any(job.state == "done" for job in await self.trade.ledger.jobs_of(purchase.row.id))
+
+    async def _read_again(self, purchase: Purchase) -> Bought:
+        done = [job for job in await self.trade.ledger.jobs_of(purchase.row.id) if job.state == "done"]
+        if not done:
+            raise Problem(409, "what was bought under this idempotency key has no result", code="no_result")
+        purchase.job = done[0]
+        return await self._attempts.opened(done[0], await self.trade.client.jobs.get(done[0].job_id))
+
+    async def _bought(self, purchase: Purchase, job: JobRow | None) -> Bought:
+        """The first attempt that succeeds; several at a time only where hedging is set."""
+        buying = self.trade.settings.buying
+        began, launched, running = anyio.current_time(), 0, 0
+        tried: set[int] = set()
+        last: Problem | None = None
+        send, receive = anyio.create_memory_object_stream[Bought | _Failed](buying.attempts + 1)
+
+        async def launch() -> None:
+            nonlocal launched, running
+            if purchase.wanted is None:
+                raise last or Problem(503, "the job of before a restart failed: ask again", retry=True)
+            wanted = purchase.wanted
+            offer = await self.trade.prices.offer(wanted.model, wanted.rule, tried)
+            tried.add(offer.provider)
+            self.trade.tasks.start_soon(self._attempt, purchase, wanted, offer, send)
+            launched, running = launched + 1, running + 1
+
+        async with send, receive:
+            if job is not None:
+                tried.add(job.provider)
+                self.trade.tasks.start_soon(self._attempt_before, purchase, job, send)
+                launched = running = 1
+            else:
+                await launch()
+            while True:
+                hedging = buying.hedge_seconds > 0 and running == 1 and launched < buying.attempts
+                outcome: Bought | _Failed | None = None
+                with anyio.move_on_after(buying.hedge_seconds if hedging else _FOREVER):
+                    outcome = await receive.receive()
+                if outcome is None:
+                    with suppress(NoProvider):  # a hedge that nobody takes is none: the first attempt goes on
+                        await launch()
+                    continue
+                running -= 1
+                if isinstance(outcome, Bought):
+                    return outcome
+                last = outcome.error
+                if outcome.blame:
+                    self.trade.prices.exclude(outcome.provider)
+                else:
+                    tried.discard(outcome.provider)
+                late = anyio.current_time() - began > buying.retry_seconds
+                if running:
+                    continue
+                if not outcome.again or late or launched >= buying.attempts or purchase.abandoned:
+                    raise last
+                try:
+                    await launch()
+                except NoProvider:
+                    raise last from None  # why the only one that there was failed says more
+
+    async def _attempt(self, purchase: Purchase, wanted: Wanted, offer: Offer, send: Outcomes) -> None:
+        async def attempt() -> Bought:
+            job = await self._attempts.posted(purchase, wanted, offer)
+            return await self._attempts.followed(purchase, job)
+
+        await _tell(send, await self._outcome(offer.provider, purchase, attempt))
+
+    async def _attempt_before(self, purchase: Purchase, job: JobRow, send: Outcomes) -> None:
+        await _tell(send, await self._outcome(job.provider, purchase, lambda: self._attempts.followed(purchase, job)))
+
+    async def _outcome(
+        self, provider: int, purchase: Purchase, attempt: Callable[[], Awaitable[Bought]]
+    ) -> Bought | _Failed:
+        """Never raises: an attempt is a task beside others."""
+        try:
+            return await attempt()
+        except Problem as problem:
+            return _Failed(problem, provider, again=False, blame=False)
+        except JobFailed as failed:
+            return _Failed(problem_of(failed, failed.job_id), provider, again=not purchase.ended)
+        except OverCeiling as over:  # charges went up since they were learned
+            self.trade.prices.forget_charges()
+            return _Failed(problem_of(over), provider, again=True, blame=False)
+        except SvcError as error:
+            job_id = None if purchase.job is None else purchase.job.job_id
+            again = isinstance(error, ApiError) and error.retryable
+            return _Failed(problem_of(error, job_id), provider, again=again, blame=False)
+        except Exception as error:
+            self.trade.say(f"an attempt failed unexpectedly: {type(error).__name__}: {error}")
+            return _Failed(unexpected(), provider, again=False, blame=False)
+
+
+def _same(purchase: Purchase, digest: str) -> Purchase:
+    if purchase.row.digest != digest:
+        message = "this idempotency key was used for another request: each request has its own"
+        raise invalid(message, "idempotency-key", "idempotency_key_reused")
+    return purchase
+
+
+async def _tell(send: Outcomes, outcome: Bought | _Failed) -> None:
+    with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # another attempt was faster
+        await send.send(outcome)

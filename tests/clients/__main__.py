@@ -1,0 +1,220 @@
+"""Clients of OpenAI's API that nobody here wrote, through `svc serve`, in a local market with a real model.
+
+    python -m tests.clients PYTHON WEIGHTS [--only NAME,...]
+
+`PYTHON` has the clients and llama.cpp (`make serve-clients` sets it up). A provider of the market serves the model as
+two: one by its chat completions, one by its responses; each client is tried with both.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import anyio
+import anyio.to_thread
+import attrs
+import httpx
+
+from common.wire.market import ENDPOINT_KEYWORD
+from devnet.accounts import DevWallet
+from devnet.app import local_world
+from devnet.child import Child, Program, running
+from devnet.market import at, connected
+from devnet.ports import pick_free
+from devnet.settings import DevnetSettings
+from devnet.world import Devnet
+
+HERE: Final = Path(__file__).parent
+ROOT: Final = HERE.parents[1]
+CHAT, TEXT = "demo/chat-small", "demo/text-small"
+CHAT_ID: Final = 4
+RATES: Final = (200_000, 400_000)
+_SECONDS: Final = 540
+
+
+@attrs.frozen
+class Trial:
+    """`server` is where clients are sent, with `key`."""
+
+    python: Path
+    server: str
+    key: str
+
+    def commands(self, folder: Path) -> dict[str, tuple[Sequence[str], Mapping[str, str]]]:
+        """Each client's command, and what its environment has beside the usual."""
+        asked = {name: (str(self.python), str(HERE / f"try_{name}.py"), CHAT, TEXT) for name in _IN_PYTHON}
+        commands: dict[str, tuple[Sequence[str], Mapping[str, str]]] = {
+            name: (line, {}) for name, line in asked.items()
+        }
+        listed = [{"model_id": "sealed", "model_name": CHAT, "api_base": self.server}]
+        (folder / "extra-openai-models.yaml").write_text(json.dumps(listed))  # JSON is YAML
+        llm = (str(self.python.with_name("llm")), "-m", "sealed", "-o", "max_tokens", "8", "Name a city.")
+        commands["llm"] = (llm, {"LLM_USER_PATH": str(folder)})
+        node = shutil.which("node")
+        if node is not None:
+            commands["node"] = ((node, str(HERE / "openai.mjs"), CHAT, TEXT), {})
+        return commands
+
+    async def tell(self, name: str, command: Sequence[str], more: Mapping[str, str]) -> bool:
+        environment = {**os.environ, **more, "OPENAI_BASE_URL": self.server, "OPENAI_API_KEY": self.key}
+        began = time.monotonic()
+        ran = await anyio.to_thread.run_sync(
+            lambda: subprocess.run(
+                command, env=environment, capture_output=True, text=True, timeout=_SECONDS, check=False
+            )
+        )
+        right = ran.returncode == 0 and bool(ran.stdout.strip())
+        print(f"{'right' if right else 'WRONG':6} {name} ({time.monotonic() - began:.0f} s)", flush=True)
+        for line in (ran.stdout if right else ran.stdout + ran.stderr[-3000:]).splitlines():
+            print(f"       {line}", flush=True)
+        return right
+
+
+_IN_PYTHON: Final = ("openai", "langchain", "pydantic_ai")
+
+
+async def add_chat_model(up: Devnet) -> None:
+    """A model that takes chats, beside those of the usual local market."""
+    schema = json.dumps({ENDPOINT_KEYWORD: "/v1/chat/completions", "type": "object"})
+    async with connected(up.world.anvil.rpc_url) as chain:
+        registry = at(chain, "JobRegistry", up.world.market.address_book["jobRegistry"])
+        sent = registry.functions.setModel(CHAT_ID, CHAT, True, "demo", schema)
+        await sent.transact({"from": up.world.cast.admin.address})
+    async with httpx.AsyncClient(base_url=up.coordinator.base_url, trust_env=False) as http:
+        with anyio.fail_after(60):
+            while (await http.get(f"/v1/models/{CHAT}")).status_code != 200:  # noqa: ASYNC110 - HTTP does not tell
+                await anyio.sleep(0.2)
+
+
+def provider_config(up: Devnet, folder: Path, model_server: str, metrics_port: int) -> Path:
+    book = folder / "addresses.json"
+    book.write_text(json.dumps(up.world.market.address_book))
+    rate_in, rate_out = RATES
+    lines = [
+        f"state_directory = {json.dumps(str(folder / 'state'))}",
+        "[coordinator]",
+        f"url = {json.dumps(up.coordinator.base_url)}",
+        f"addresses_file = {json.dumps(str(book))}",
+        "[gateway]",
+        f"urls = [{json.dumps(up.world.pins.gateway)}]",
+        "[keys]",
+        'wallet_env = "SVCD_WALLET_KEY"',
+        'box_env = "SVCD_BOX_KEY"',
+        "[metrics]",
+        f"port = {metrics_port}",
+        "[limits]",
+        "shutdown_grace_seconds = 2",
+    ]
+    for name, api in ((TEXT, "responses"), (CHAT, "chat")):
+        lines += ["[[model]]", f'name = "{name}"', 'serves = ["text"]', "slots = 2", "margin_seconds = 10"]
+        lines += ["poll_seconds = 0.3", "[[model.ask]]", "sla_seconds = 3600"]
+        lines += [f'rate_in = "{rate_in}"', f'rate_out = "{rate_out}"', "[model.backend]", 'kind = "openai"']
+        lines += [f'api = "{api}"', f'base_url = "{model_server}"', "stream = false", "check_name = false"]
+    path = folder / "svcd.toml"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@asynccontextmanager
+async def providing(up: Devnet, wallet: DevWallet, model_server: str, folder: Path) -> AsyncIterator[int]:
+    """A provider with the model behind it; its id. The market's own gives back what it was given."""
+    port = pick_free()
+    config = provider_config(up, folder, model_server, port)
+    keys = {"SVCD_WALLET_KEY": wallet.private_key, "SVCD_BOX_KEY": "0x" + wallet.box_secret.hex()}
+    line, log = (sys.executable, "-m", "svcd", "run", "--config", str(config)), folder / "svcd.log"
+    program = Program("provider of the model", line, log, environment=keys, stop_seconds=15)
+    provider = up.world.market.provider_ids[wallet.address]
+    async with (
+        running(program) as child,
+        httpx.AsyncClient(base_url=up.coordinator.base_url, trust_env=False) as http,
+    ):
+
+        async def selling() -> bool:
+            for model_id in (1, CHAT_ID):
+                probe = {"model_id": model_id, "sla_secs": 3600, "units_in": 1, "units_out": 1}
+                found = (await http.post("/v1/jobs", json=probe)).json()["candidates"]
+                if str(provider) not in [one["provider_id"] for one in found]:
+                    return False
+            return True
+
+        await child.wait_until(selling, seconds=90)
+        yield provider
+
+
+@asynccontextmanager
+async def serving(up: Devnet, provider: int, folder: Path) -> AsyncIterator[tuple[str, str]]:
+    """`svc serve` that buys from this provider; its address and its key."""
+    port, settings = pick_free(), folder / "serve.toml"
+    settings.write_text(f"[buying]\nproviders = [{provider}]\nclaim_seconds = 600\n[budget]\nper_day = 1000000000\n")
+    settings.chmod(0o600)
+    environment = {
+        "SVC_BASE_URL": up.coordinator.base_url,
+        "SVC_PIN_GATEWAY": up.world.pins.gateway,
+        "SVC_WALLET_KEY": up.world.cast.with_role("client")[0].private_key,
+        "SVC_KNOWN_MARKETS": "",
+        "SVC_CONFIG": "",
+    }
+    words = ("serve", "--config", str(settings), "--state", str(folder / "serve"), "--port", str(port))
+    line = (str(Path(sys.executable).with_name("svc")), *words)
+    program = Program("svc serve", line, folder / "serve.log", environment=environment, stop_seconds=15)
+    server = f"http://127.0.0.1:{port}/v1"
+    async with running(program) as child, httpx.AsyncClient(trust_env=False) as http:
+        await _answers(child, http, f"{server}/models")
+        yield server, (folder / "serve" / "serve.key").read_text().strip()
+
+
+async def _answers(child: Child, http: httpx.AsyncClient, url: str) -> None:
+    async def up() -> bool:
+        try:
+            return (await http.get(url)).status_code < 500
+        except httpx.TransportError:
+            return False
+
+    await child.wait_until(up, seconds=60)
+
+
+async def main(python: Path, weights: Path, only: Sequence[str]) -> int:
+    wrong = 0
+    with tempfile.TemporaryDirectory() as name:
+        folder, port = Path(name), pick_free()
+        model = Program(
+            "model server", (str(python), str(HERE / "model_server.py"), str(weights), str(port)), folder / "model.log"
+        )
+        async with AsyncExitStack() as stack:
+            up = await stack.enter_async_context(
+                local_world(DevnetSettings(state_dir=folder / "devnet"), lambda line: print(f"       {line}"))
+            )
+            http = await stack.enter_async_context(httpx.AsyncClient(trust_env=False))
+            child = await stack.enter_async_context(running(model))
+            await _answers(child, http, f"http://127.0.0.1:{port}/")
+            await add_chat_model(up)
+            wallet = up.world.cast.with_role("provider")[1]
+            (folder / "provider").mkdir()
+            provided = providing(up, wallet, f"http://127.0.0.1:{port}", folder / "provider")
+            provider = await stack.enter_async_context(provided)
+            server, key = await stack.enter_async_context(serving(up, provider, folder))
+            trial = Trial(python, server, key)
+            for client, (command, more) in trial.commands(folder).items():
+                if not only or client in only:
+                    wrong += not await trial.tell(client, command, more)
+    print(f"{wrong} wrong" if wrong else "every client is at home")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m tests.clients")
+    parser.add_argument("python", type=Path)
+    parser.add_argument("weights", type=Path)
+    parser.add_argument("--only", default="", help="clients, comma-separated: openai,langchain,pydantic_ai,llm,node")
+    chosen = parser.parse_args()
+    names = [each for each in chosen.only.split(",") if each]
+    sys.exit(anyio.run(main, chosen.python.absolute(), chosen.weights.absolute(), names))

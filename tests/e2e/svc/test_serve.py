@@ -1,0 +1,175 @@
+"""`svc serve` in a whole market, with OpenAI's own client for Python: each call once, sealed and paid for.
+
+The market's demo provider gives back what it was given, which comes as its JSON; `make serve-clients` tries clients of
+others with a real model.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import attrs
+import openai
+import pytest
+
+from tests.e2e.svc.conftest import Market, Svc
+
+MODEL = "demo/text-small"
+LINE = {"method": "POST", "url": "/v1/chat/completions"}
+SETTINGS = """
+[models.gpt-4o-mini]
+model = "demo/text-small"
+max_output_tokens = 16
+"""
+
+
+@attrs.frozen
+class Server:
+    base_url: str
+    key: str
+    state: Path
+
+    def client(self) -> openai.OpenAI:
+        return openai.OpenAI(base_url=self.base_url, api_key=self.key, max_retries=0)
+
+
+@pytest.fixture(scope="module")
+def server(market: Market, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("serve")
+    settings, state = folder / "serve.toml", folder / "state"
+    settings.write_text(SETTINGS)
+    settings.chmod(0o600)
+    program = [str(Path(sys.executable).with_name("svc")), "serve", "--port", "0"]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("SVC_")}
+    command = [*program, "--config", str(settings), "--state", str(state)]
+    with subprocess.Popen(command, env=clean | market.environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        assert said.startswith("base_url: "), said
+        yield Server(said.split()[1], (state / "serve.key").read_text().strip(), state)
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+def given(content: str | None) -> object:
+    """What the demo provider gave back."""
+    assert content is not None
+    return json.loads(content)["input"]
+
+
+def test_models_are_listed_and_named(server: Server) -> None:
+    with server.client() as client:
+        names = [model.id for model in client.models.list()]
+        assert {MODEL, "demo/embed-small", "demo/image-small", "gpt-4o-mini"} == set(names)
+        assert client.models.retrieve(MODEL).owned_by == "demo"
+
+
+def test_chat_completion_is_answered_from_a_sealed_job(server: Server, svc: Svc) -> None:
+    with server.client() as client:
+        raw = client.chat.completions.with_raw_response.create(
+            model="gpt-4o-mini", messages=[{"role": "user", "content": "hello"}]
+        )
+    completion = raw.parse()
+    assert given(completion.choices[0].message.content) == [{"role": "user", "content": "hello"}]
+    assert (completion.model, completion.choices[0].finish_reason) == ("gpt-4o-mini", "stop")
+    shown = svc("status", raw.headers["x-svc-job-id"], "--json")
+    assert json.loads(shown.out)["status"] == "completed"
+
+
+def test_streams_of_both_routes_are_those_that_the_client_understands(server: Server) -> None:
+    with server.client() as client:
+        chunks = [
+            *client.chat.completions.create(
+                model=MODEL,
+                messages=[{"role": "user", "content": "streamed"}],
+                stream=True,
+                stream_options={"include_usage": True},
+            )
+        ]
+        with client.responses.stream(model=MODEL, input="streamed") as stream:
+            kinds = [event.type for event in stream]
+            response = stream.get_final_response()
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert given(text) == [{"role": "user", "content": "streamed"}]
+    assert chunks[-1].usage is not None
+    assert given(response.output_text) == "streamed"
+    assert (kinds[0], kinds[-1]) == ("response.created", "response.completed")
+
+
+async def _both(client: openai.AsyncOpenAI) -> AsyncIterator[str]:
+    response = await client.responses.create(model=MODEL, input="awaited")
+    yield str(given(response.output_text))
+    stream = await client.responses.create(model=MODEL, input="awaited", stream=True)
+    async for event in stream:
+        if event.type == "response.completed":
+            yield str(given(event.response.output_text))
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_asynchronous_client_is_answered_alike(server: Server) -> None:
+    async with openai.AsyncOpenAI(base_url=server.base_url, api_key=server.key, max_retries=0) as client:
+        assert [text async for text in _both(client)] == ["awaited", "awaited"]
+
+
+def test_batch_comes_back_in_openais_form(server: Server, tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    lines = [
+        {**LINE, "custom_id": f"n{n}", "body": {"model": MODEL, "messages": [{"role": "user", "content": f"{n}"}]}}
+        for n in (1, 2)
+    ]
+    path.write_text("\n\n".join(map(json.dumps, lines)))
+    with server.client() as client:
+        file = client.files.create(file=path, purpose="batch")
+        assert client.files.content(file.id).read() == path.read_bytes()
+        batch = client.batches.create(
+            input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h", metadata={"run": "1"}
+        )
+        while batch.status not in {"completed", "failed", "expired", "cancelled"}:
+            batch = client.batches.retrieve(batch.id)
+        assert (batch.status, batch.errors, batch.metadata) == ("completed", None, {"run": "1"})
+        assert batch.output_file_id is not None
+        output = [json.loads(line) for line in client.files.content(batch.output_file_id).text.splitlines()]
+        assert [each.id for each in client.batches.list()] == [batch.id]
+        assert client.files.delete(file.id).deleted
+    assert [line["custom_id"] for line in output] == ["n1", "n2"]
+    texts = [line["response"]["body"]["choices"][0]["message"]["content"] for line in output]
+    assert [given(text) for text in texts] == [line["body"]["messages"] for line in lines]  # type: ignore[index]
+
+
+def test_wrong_line_fails_the_batch_and_is_named(server: Server) -> None:
+    with server.client() as client:
+        file = client.files.create(file=("lines.jsonl", b'{"custom_id": "a"}\n'), purpose="batch")
+        batch = client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
+        while batch.status == "validating":
+            batch = client.batches.retrieve(batch.id)
+    assert batch.status == "failed"
+    assert batch.errors is not None
+    assert batch.errors.data is not None
+    assert (batch.errors.data[0].line, batch.errors.data[0].param) == (1, "method")
+
+
+def test_errors_are_those_that_the_client_raises(server: Server) -> None:
+    with server.client() as client:
+        with pytest.raises(openai.NotFoundError) as unknown:
+            client.responses.create(model="gpt-9", input="hello")
+        with pytest.raises(openai.BadRequestError) as refused:
+            client.responses.create(model=MODEL, input="hello", previous_response_id="resp_1")
+        with pytest.raises(openai.AuthenticationError):
+            client.with_options(api_key="sk-other").models.list()
+    assert (unknown.value.code, refused.value.param) == ("model_not_found", "previous_response_id")
+
+
+def test_what_was_spent_is_shown_by_day_model_and_key(server: Server, svc: Svc) -> None:
+    with server.client() as client:
+        client.responses.create(model=MODEL, input="counted")
+    shown = svc("spend", "--state", str(server.state), "--json", "--by", "key")
+    (row,) = json.loads(shown.out)
+    assert row["key"] == "default"
+    assert int(row["spent"]) >= 2_000
+    table = svc("spend", "--state", str(server.state), "--csv").out.splitlines()
+    assert table[0].startswith("time,key,kind,asked_for,model,job_id")
+    assert len(table) > 1

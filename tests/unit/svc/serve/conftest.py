@@ -1,0 +1,51 @@
+"""A market whose models answer as OpenAI's do, each after its own kind."""
+
+import sqlite3
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from svc.serve.ledger import Ledger, _transaction
+from svc.serve.prices import Prices
+from tests.unit.svc.serve.market import ServedMarket
+
+
+def spoken(model: str, given: dict[str, Any]) -> Any:
+    """What a model gives: its answer names what it was asked."""
+    match model:
+        case "demo/text":
+            asked = given["input"] if isinstance(given["input"], str) else given["input"][-1].get("content", "")
+            part = {"type": "output_text", "text": f"you said: {asked}", "annotations": []}
+            said = {"id": "msg_1", "type": "message", "role": "assistant", "content": [part]}
+            return {"id": "resp_1", "object": "response", "status": "completed", "model": model, "output": [said]}
+        case "demo/chat":
+            message = {"role": "assistant", "content": f"you said: {given['messages'][-1].get('content')}"}
+            choice = {"index": 0, "message": message, "finish_reason": "stop"}
+            return {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": model, "choices": [choice]}
+        case "demo/embed":
+            texts = given["input"] if isinstance(given["input"], list) else [given["input"]]
+            data = [{"object": "embedding", "index": at, "embedding": [0.25, -0.5]} for at, _ in enumerate(texts)]
+            return {"object": "list", "data": data}
+    return {"created": 1, "data": [{"b64_json": "iVBORw0KGgo="} for _ in range(given["num_images"])]}
+
+
+@pytest.fixture
+def market() -> ServedMarket:
+    return ServedMarket(spoken)
+
+
+@pytest.fixture(autouse=True)
+def _virtual_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that leaps to the next deadline does not wait for threads: what would leap on by itself stays away, and
+    the ledger is written where it is called."""
+
+    async def run(self: Ledger, act: Callable[[sqlite3.Connection], Any]) -> Any:
+        await anyio.lowlevel.checkpoint()
+        with _transaction(self._connection) as connection:
+            return act(connection)
+
+    monkeypatch.setattr(Ledger, "run", run)
+    monkeypatch.setattr(Prices, "keep_warm", lambda _: anyio.sleep_forever())

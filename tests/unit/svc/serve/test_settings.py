@@ -1,0 +1,143 @@
+"""Settings of `svc serve`, its keys, and the limits of what is spent."""
+
+from pathlib import Path
+
+import pytest
+
+from common.refusal import Refused
+from svc.core.money import Token
+from svc.serve.budgets import DAY, Budgets, Keys, own_key
+from svc.serve.ledger import Ledger, Spent
+from svc.serve.problems import Problem
+from svc.serve.serving import risks
+from svc.serve.settings import Budget, KeySettings, ServeSettings, read_settings
+
+EXAMPLE = Path(__file__).parents[4] / "config" / "svc-serve.toml.example"
+TOKEN = Token("Dev Dollar", 6, vouched=True)
+
+
+def read(folder: Path, text: str) -> ServeSettings:
+    path = folder / "serve.toml"
+    path.write_text(text)
+    path.chmod(0o600)
+    return read_settings(path, {})
+
+
+def test_example_holds_every_setting_with_its_default(tmp_path: Path) -> None:
+    assert read(tmp_path, EXAMPLE.read_text()) == ServeSettings()
+    shown = [line.removeprefix("# ") for line in EXAMPLE.read_text().splitlines()]
+    with_optional = "\n".join(line for line in shown if line.startswith("[") or " = " in line)
+    settings = read(tmp_path, with_optional.replace("open_orders = false", "open_orders = true"))
+    assert (settings.keys["notes"].per_day, settings.models["gpt-4o-mini"].max_output_tokens) == (2_000_000, 1_024)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[server]\nport = 70000", "port"),
+        ("[server]\nprot = 1", "prot"),
+        ('[server]\nhost = "0.0.0.0"', "server.host"),
+        ('[server]\nhost = "0.0.0.0"\n[keys.a]\nfile = "k"', "server.tls_certificate"),
+        ('[server]\ntls_key = "k"', "server.tls_key"),
+        ("[buying]\nrate_in = 5", "buying.open_orders"),
+        ('[buying]\nwindow = "soon"', "buying.window"),
+        ("[budget]\nper_day = 0", "per_day"),
+        ('[keys."a b"]\nfile = "k"', "keys"),
+        ("nonsense", "serve.toml"),
+    ],
+)
+def test_setting_that_cannot_be_is_refused_by_its_name(text: str, named: str, tmp_path: Path) -> None:
+    with pytest.raises(Refused) as refused:
+        read(tmp_path, text)
+    assert named in f"{refused.value.param} {refused.value.message}"
+
+
+def test_settings_that_others_could_have_written_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "serve.toml"
+    path.write_text("")
+    path.chmod(0o666)
+    with pytest.raises(Refused, match="writable by you alone"):
+        read_settings(path, {})
+
+
+def test_what_is_risked_is_told_at_the_start(tmp_path: Path) -> None:
+    server, buying = 'host = "0.0.0.0"\ninsecure_http = true', "rate_in = 1\nopen_orders = true"
+    text = f'[server]\n{server}\n[keys.a]\nfile = "k"\n[buying]\n{buying}'
+    told = "\n".join(risks(read(tmp_path, text)))
+    assert "reached by others" in told
+    assert "plain http" in told
+    assert "open orders" in told
+    assert risks(ServeSettings()) == []
+
+
+def test_key_is_made_once_and_is_the_users_alone(tmp_path: Path) -> None:
+    assert own_key(tmp_path / "state") == own_key(tmp_path / "state")
+    assert (tmp_path / "state" / "serve.key").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("texts", [("short",), ("sk-0123456789abcdef 1",), ("sk-0123456789abcdef",) * 2])
+def test_key_that_is_no_key_or_is_anothers_is_refused(texts: tuple[str, ...], tmp_path: Path) -> None:
+    for number, text in enumerate(texts):
+        (tmp_path / str(number)).write_text(text)
+    keys = {f"k{number}": KeySettings(file=str(tmp_path / str(number))) for number in range(len(texts))}
+    with pytest.raises(Refused):
+        Keys.of(ServeSettings(keys=keys), tmp_path)
+
+
+def job(at: float, amount: int, cost: int | None = None, key: str = "default") -> Spent:
+    return Spent(at, key, "chat", "m", "m", f"0x{at:064.0f}", 7, amount, cost, "posting" if cost is None else "done")
+
+
+def test_budget_counts_what_is_authorised_until_it_is_known_what_it_cost() -> None:
+    budgets = Budgets.of(ServeSettings(budget=Budget(per_day=100)), TOKEN, [])
+    budgets.reserve("default", "a", 80, 0)
+    with pytest.raises(Problem) as refused:
+        budgets.reserve("default", "b", 30, 1)
+    assert (refused.value.status, refused.value.code, "20 are left" in refused.value.message) == (
+        429,
+        "insufficient_quota",
+        True,
+    )
+    budgets.settle("a", 10, 2)
+    budgets.reserve("default", "b", 90, 3)
+    with pytest.raises(Problem):
+        budgets.reserve("default", "c", 1, DAY - 1)
+    budgets.reserve("default", "c", 10, DAY + 1)  # the first has left the day
+
+
+def test_budget_knows_at_its_start_what_was_spent_before() -> None:
+    settings = ServeSettings(budget=Budget(per_hour=50, per_day=100))
+    budgets = Budgets.of(settings, TOKEN, [job(0, 60, 40), job(DAY - 100, 30)])
+    with pytest.raises(Problem, match="an hour"):
+        budgets.reserve("default", "c", 21, DAY - 50)
+    budgets.reserve("default", "c", 20, DAY - 50)
+
+
+def test_job_that_settles_after_its_window_frees_nothing_twice() -> None:
+    budgets = Budgets.of(ServeSettings(budget=Budget(per_hour=50)), TOKEN, [])
+    budgets.reserve("default", "a", 50, 0)
+    budgets.reserve("default", "b", 50, 4_000)
+    budgets.settle("a", 0, 4_001)
+    with pytest.raises(Problem):
+        budgets.reserve("default", "c", 1, 4_002)
+
+
+def test_day_is_ten_tokens_where_nothing_is_said_and_decimals_are_not_believed() -> None:
+    assert Budgets.of(ServeSettings(), TOKEN, []).words == [
+        "10 Dev Dollar (10000000 base units) a day, all keys together"
+    ]
+    unvouched = Token("Odd", 18, vouched=False)
+    assert "(10000000 base units)" in Budgets.of(ServeSettings(), unvouched, []).words[0]
+
+
+def test_two_servers_cannot_have_one_ledger(tmp_path: Path) -> None:
+    first = Ledger.open(tmp_path)
+    with pytest.raises(Refused, match="another svc serve"):
+        Ledger.open(tmp_path)
+    first.close()
+    Ledger.open(tmp_path).close()
+
+
+def test_ledger_that_is_not_there_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="nothing was bought there"):
+        Ledger.reading(tmp_path)

@@ -1,0 +1,190 @@
+"""Translation between the two routes of text: requests either way, answers either way, and what is refused."""
+
+from typing import Any
+
+import pytest
+
+from svc.records import Model, ModelDetails
+from svc.serve.answers import Bought, completion, response
+from svc.serve.as_chat import chat_input, chat_of_response
+from svc.serve.as_responses import response_of_chat, responses_input
+from svc.serve.problems import Problem
+from svc.serve.requests import AnswerForm, Route, Wanted, read_request
+from svc.serve.settings import ServeSettings
+
+IMAGE = "data:image/png;base64,iVBORw0KGgo="
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+CHAT: dict[str, Any] = {
+    "messages": [
+        {"role": "system", "content": "Be brief."},
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "What is it?"},
+                {"type": "image_url", "image_url": {"url": IMAGE}},
+            ],
+        },
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": "tool", "tool_call_id": "c1", "content": "a seal"},
+    ],
+    "max_completion_tokens": 64,
+    "tools": [{"type": "function", "function": {"name": "look", "parameters": SCHEMA}}],
+    "tool_choice": {"type": "function", "function": {"name": "look"}},
+    "response_format": {"type": "json_schema", "json_schema": {"name": "place", "schema": SCHEMA, "strict": True}},
+    "reasoning_effort": "low",
+    "temperature": 0.5,
+}
+RESPONSES: dict[str, Any] = {
+    "input": [
+        {"role": "system", "content": "Be brief."},
+        {
+            "role": "user",
+            "content": [
+                {"type": "input_text", "text": "What is it?"},
+                {"type": "input_image", "image_url": IMAGE, "detail": "auto"},
+            ],
+        },
+        {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": "a seal"},
+    ],
+    "max_output_tokens": 64,
+    "tools": [{"type": "function", "name": "look", "parameters": SCHEMA, "strict": False}],
+    "tool_choice": {"type": "function", "name": "look"},
+    "text": {"format": {"type": "json_schema", "name": "place", "schema": SCHEMA, "strict": True}},
+    "reasoning": {"effort": "low"},
+    "temperature": 0.5,
+}
+
+
+def test_chat_becomes_the_responses_request_of_the_same_meaning() -> None:
+    assert responses_input(CHAT, ()) == RESPONSES
+
+
+def test_responses_request_becomes_the_chat_of_the_same_meaning() -> None:
+    made = chat_input(RESPONSES, ())
+    image = {"type": "image_url", "image_url": {"url": IMAGE, "detail": "auto"}}
+    user = {"role": "user", "content": [{"type": "text", "text": "What is it?"}, image]}
+    tool = {"type": "function", "function": {"name": "look", "parameters": SCHEMA, "strict": False}}
+    messages = [CHAT["messages"][0], user, *CHAT["messages"][2:]]
+    assert made == {**CHAT, "messages": messages, "tools": [tool]}
+
+
+def test_calls_that_follow_one_another_are_one_message_of_a_chat() -> None:
+    calls = [{"type": "function_call", "call_id": f"c{n}", "name": "look", "arguments": "{}"} for n in (1, 2)]
+    said = {"role": "assistant", "content": [{"type": "output_text", "text": "Let me see."}]}
+    made = chat_input({"input": [{"role": "user", "content": "?"}, said, *calls]}, ())
+    assert [message["role"] for message in made["messages"]] == ["user", "assistant"]
+    assert made["messages"][1]["content"] == "Let me see."
+    assert [call["id"] for call in made["messages"][1]["tool_calls"]] == ["c1", "c2"]
+
+
+def test_texts_stay_texts_so_that_servers_of_either_route_take_them() -> None:
+    said = [{"role": "user", "content": [{"type": "text", "text": "hello"}]}, {"role": "assistant", "content": "hi"}]
+    assert responses_input({"messages": said}, ())["input"] == [
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": "hi"},
+    ]
+    assert chat_input({"input": "hello", "instructions": "Be brief."}, ())["messages"] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "hello"},
+    ]
+
+
+@pytest.mark.parametrize("name", ["seed", "stop", "logit_bias", "n", "frequency_penalty", "logprobs"])
+def test_parameter_without_a_counterpart_is_refused_unless_it_asks_for_nothing(name: str) -> None:
+    nothing: dict[str, Any] = {"stop": [], "logit_bias": {}, "n": 1, "frequency_penalty": 0, "logprobs": False}
+    if name in nothing:
+        assert name not in responses_input({**CHAT, name: nothing[name]}, ())
+    with pytest.raises(Problem) as refused:
+        responses_input({**CHAT, name: {"1": 1} if name == "logit_bias" else 2}, ())
+    assert (refused.value.status, refused.value.code, refused.value.param) == (400, "unsupported_parameter", name)
+
+
+def test_parameter_that_the_model_lists_is_passed_on() -> None:
+    assert responses_input({**CHAT, "seed": 7}, {"seed"})["seed"] == 7
+    assert chat_input({"input": "a", "seed": 7}, {"seed"})["seed"] == 7
+
+
+@pytest.mark.parametrize(
+    ("changed", "param"),
+    [
+        ({"tools": [{"type": "web_search"}]}, "tools[0]"),
+        ({"input": [{"type": "computer_call"}]}, "input[0].type"),
+        ({"include": ["file_search_call.results"]}, "include"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]}, "input[0].content[0]"),
+    ],
+)
+def test_part_of_a_responses_request_that_no_chat_has_is_refused_where_it_stands(
+    changed: dict[str, Any], param: str
+) -> None:
+    with pytest.raises(Problem) as refused:
+        chat_input({"input": "hello", **changed}, ())
+    assert (refused.value.code, refused.value.param) == ("unsupported_parameter", param)
+
+
+COMPLETION: dict[str, Any] = {
+    "choices": [
+        {
+            "index": 0,
+            "finish_reason": "tool_calls",
+            "message": {
+                "role": "assistant",
+                "content": "Let me see.",
+                "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}],
+            },
+        }
+    ]
+}
+
+
+def test_answers_of_either_route_hold_the_same_text_and_calls() -> None:
+    made = response_of_chat(COMPLETION)
+    assert [item["type"] for item in made["output"]] == ["message", "function_call"]
+    (choice,) = chat_of_response({**made, "status": "completed"})["choices"]
+    assert choice["message"]["content"] == "Let me see."
+    assert choice["message"]["tool_calls"] == COMPLETION["choices"][0]["message"]["tool_calls"]
+    assert choice["finish_reason"] == "tool_calls"
+
+
+@pytest.mark.parametrize(("reason", "ended"), [("max_output_tokens", "length"), ("content_filter", "content_filter")])
+def test_answer_that_was_cut_says_so_on_either_route(reason: str, ended: str) -> None:
+    cut = {"output": [], "status": "incomplete", "incomplete_details": {"reason": reason}}
+    assert chat_of_response(cut)["choices"][0]["finish_reason"] == ended
+    chat = {"choices": [{"message": {"content": "so f"}, "finish_reason": ended}]}
+    assert response_of_chat(chat)["incomplete_details"] == {"reason": reason}
+
+
+def wanted(route: Route, **input_: Any) -> Wanted:
+    model = Model("demo/text", "demo", ModelDetails(1, True, None, "/v1/responses"))
+    return Wanted(route, "asked-for", model, ServeSettings().rule(None), input_, AnswerForm())
+
+
+def bought(output: Any, **usage: int) -> Bought:
+    return Bought("0x" + "ab" * 32, 7, 10, 5, 1_700_000_000, output, usage)
+
+
+@pytest.mark.parametrize(
+    ("output", "text"), [({"text": "x"}, '{"text":"x"}'), ("a text", "a text"), (["a", 1], '["a",1]')]
+)
+def test_output_of_no_known_shape_comes_as_its_json(output: object, text: str) -> None:
+    chat = completion(wanted("/v1/chat/completions"), bought(output))["choices"][0]["message"]["content"]
+    made = response(wanted("/v1/responses"), bought(output))["output"][0]["content"][0]["text"]
+    assert chat == made == text
+
+
+def test_usage_is_the_providers_count_in_the_words_of_the_route() -> None:
+    chat = completion(wanted("/v1/chat/completions"), bought(COMPLETION, input_tokens=4, output_tokens=2))
+    made = response(wanted("/v1/responses"), bought(COMPLETION, prompt_tokens=4, completion_tokens=2))
+    assert (chat["usage"]["prompt_tokens"], chat["usage"]["completion_tokens"], chat["usage"]["total_tokens"]) == (
+        4,
+        2,
+        6,
+    )
+    assert (made["usage"]["input_tokens"], made["usage"]["output_tokens"], made["usage"]["total_tokens"]) == (4, 2, 6)
+
+
+def test_several_answers_are_paid_for_each() -> None:
+    model = Model("demo/chat", "demo", ModelDetails(2, True, None, "/v1/chat/completions"))
+    body = {"model": "demo/chat", "messages": [{"role": "user", "content": "a"}], "n": 3, "max_tokens": 10}
+    assert read_request("/v1/chat/completions", body, model, ServeSettings().rule(None)).units_out == 30
