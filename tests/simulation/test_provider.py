@@ -5,6 +5,7 @@ belongs below, in `PLANS`.
 """
 
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Final
 import pytest
 
 from tests.simulation.plan import Fault, Kill, Plan, Post, planned
-from tests.simulation.planted.__main__ import found
+from tests.simulation.planted.__main__ import found, names
 from tests.simulation.provider import simulate
 from tests.simulation.shrinking import shrunk
 
@@ -37,12 +38,23 @@ PLANS: Final = {
 
 @pytest.mark.parametrize("first", range(0, 50, 10))
 def test_provider_keeps_its_promises_under_every_plan_of_ten_seeds(first: int) -> None:
-    outcomes = [simulate(planned(seed)) for seed in range(first, first + 10)]
-    assert {one.plan.seed: one.broken for one in outcomes if one.broken} == {}, "make simulate shrinks them"
-    # Ten runs in which nothing happens would show nothing.
-    assert sum(one.jobs for one in outcomes) > 20
-    assert sum(one.lives for one in outcomes) > 10
-    assert sum(one.faults for one in outcomes) > 20
+    _hold(range(first, first + 10))
+
+
+@pytest.mark.long
+def test_provider_keeps_its_promises_under_seeds_that_nobody_tried() -> None:
+    first = random.SystemRandom().randrange(1000, 10**9)
+    _hold(range(first, first + 100))
+
+
+def _hold(seeds: range) -> None:
+    outcomes = [simulate(planned(seed)) for seed in seeds]
+    broken = {one.plan.seed: one.broken for one in outcomes if one.broken}
+    assert broken == {}, "make simulate SEED=… shrinks each"
+    # Runs in which nothing happens would show nothing.
+    assert sum(one.jobs for one in outcomes) > 2 * len(seeds)
+    assert sum(one.lives for one in outcomes) > len(seeds)
+    assert sum(one.faults for one in outcomes) > 2 * len(seeds)
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
@@ -73,10 +85,16 @@ def test_same_seed_gives_the_same_trace_in_every_process() -> None:
 
 
 def test_planted_fault_is_found() -> None:
-    """An entry that is written after its claim, which the first seeds meet; `make simulate-planted` has the others."""
+    """An entry that is written after its claim, which the first seeds meet."""
     said = found("entry_after_the_claim")
     assert said is not None
     assert "before the journal says so" in said
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", sorted(set(names()) - {"entry_after_the_claim"}))
+def test_every_planted_fault_is_found(name: str) -> None:
+    assert found(name) is not None
 
 
 def test_shrunk_plan_has_only_the_parts_that_it_fails_by() -> None:
