@@ -141,6 +141,9 @@ class FloorList(Shape, frozen=True):
     as_of_block: Digits
 
 
+_RATES: Final = {"low": "90000", "median": "100000", "high": "120000"}
+
+
 class RateRangeShape(Shape, Generic[N], frozen=True):
     """Rates that jobs were settled at, in base units for 10^6 units."""
 
@@ -154,8 +157,8 @@ class PricePoint(Shape, Generic[N], frozen=True):
 
     since: Annotated[N, said("beginning of the stretch, in Unix seconds", "1800000000")]
     jobs: Annotated[N, said("jobs of the stretch that were looked at", "12")]
-    rate_in: Annotated[RateRangeShape[N], said("rates for input units")]
-    rate_out: Annotated[RateRangeShape[N], said("rates for output units")]
+    rate_in: Annotated[RateRangeShape[N], said("rates for input units", _RATES)]
+    rate_out: Annotated[RateRangeShape[N], said("rates for output units", _RATES)]
 
 
 class PriceHistoryFields(Shape, Generic[N], frozen=True):

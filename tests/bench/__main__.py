@@ -15,6 +15,7 @@ from tests.bench import (
     beside_ponder,
     checking,
     client,
+    events,
     growth,
     http,
     indexing,
@@ -45,6 +46,7 @@ BENCHMARKS = {
     "batches": batches.rows,
     "polls": polls.rows,
     "growth": growth.rows,
+    "events": events.rows,
     "uploads": uploads.rows,
     "releases": releases.rows,
 }

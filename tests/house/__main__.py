@@ -45,6 +45,7 @@ ADDED: Final[dict[str, int]] = {
     # common/wire/why; book/why, why_sql; svc's commands/checks
     "answers to why a job is unclaimed": 4,
     "every check of an order at once": 1,
+    "how providers' jobs ended lately": 1,
 }
 
 

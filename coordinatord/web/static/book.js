@@ -3,7 +3,7 @@
 import { get, models } from "./api.js";
 import { h, hex, table } from "./dom.js";
 import { digitsOf, most, number, tokens } from "./format.js";
-import { badge, jobLink, modelLink, providerLink, tile, windowOf } from "./parts.js";
+import { badge, jobAndModel, modelLink, providerLink, tile, windowOf } from "./parts.js";
 
 const STATES = [["", "All"], ["Open", "Open"], ["Claimed", "In progress"], ["Settled", "Settled"], ["Cancelled", "Ended without a result"]];
 const PAGE = 50;
@@ -77,7 +77,7 @@ export function book(_, { refresh, open }) {
           tile("Settled", number(data.settled), "delivered and paid"),
           tile("Free slots", number(data.free), `of ${number(data.providers)} listed ${data.providers === 1 ? "provider" : "providers"}`)),
         table("Jobs, the newest first", [
-          { label: "Job", cell: (row) => [jobLink(row.job_id), h("span", { class: "under faint" }, data.catalogue.get(row.model_id)?.id ?? `model ${row.model_id}`)] },
+          { label: "Job", cell: (row) => jobAndModel(row, data.catalogue) },
           { label: "State", cell: badge },
           { label: "Model", wide: true, cell: (row) => modelLink(row.model_id, data.catalogue) },
           { label: "At most", num: true, cell: (row) => tokens(most(row), digits) },

@@ -27,6 +27,7 @@ export function job([id]) {
       ]);
       const why = row.state === 0 ? await getIfAny(`/v1/jobs/${id}/why`) : null;
       delete row.as_of_block;
+      if (why) delete why.as_of_block;
       return { row, told, sent: sent?.transactions ?? [], why, catalogue };
     },
     show({ row, told, sent, why, catalogue }, about) {
@@ -34,8 +35,7 @@ export function job([id]) {
       return [
         h("p", { class: "headline" }, badge(row), " ", sentence(row, ends)),
         countdown(row, ends),
-        why?.said && h("div", { class: "card" }, h("h2", {}, "Why nobody has claimed it"), h("p", {}, why.said),
-          Array.isArray(why.would_help) && why.would_help.length > 0 && h("ul", {}, why.would_help.map((each) => h("li", {}, `${each.change}: ${each.value}`)))),
+        why && waiting(why),
         h("h2", {}, "Its life"),
         h("ol", { class: "timeline" }, ...steps(row, told, sent, ends)),
         h("h2", {}, "The order"),
@@ -55,6 +55,31 @@ export function job([id]) {
       ];
     },
   };
+}
+
+// What keeps providers from an open job, and what would change that, as the coordinator tells it.
+function waiting(why) {
+  const known = Object.keys(HELP);
+  const helps = why.would_help.filter((each) => known.includes(each.change));
+  return h("section", { class: "card", "aria-labelledby": "waiting" },
+    h("h2", { id: "waiting" }, "What it waits for"),
+    h("p", {}, sentenceOf(why.said)),
+    helps.length > 0 && h("ul", {}, helps.map((each) =>
+      h("li", {}, HELP[each.change](each.value), h("span", { class: "faint" }, ` – ${number(each.providers)} could take it then`)))),
+    why.providers.length > 0 && h("details", { "data-key": "each provider" }, h("summary", {}, "Each provider"),
+      h("ul", {}, why.providers.map((each) => h("li", {}, providerLink(each.provider_id), ": ",
+        each.takes ? "would take it" : each.reasons.map((reason) => reason.said).join("; "))))));
+}
+
+const HELP = {
+  rates: (value) => `Ordered anew at ${tokens(value.rate_in)} in and ${tokens(value.rate_out)} out for a million units`,
+  window: (value) => `Ordered anew with a window of ${span(value.sla_secs)}`,
+  designated: () => "Ordered anew for anybody, or for another provider",
+  funds: (value) => `With a balance of ${tokens(value.balance)} or more`,
+};
+
+function sentenceOf(words) {
+  return words === "" ? "" : `${words[0].toUpperCase()}${words.slice(1)}.`;
 }
 
 function deadline(row, told) {

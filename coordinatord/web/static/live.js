@@ -3,7 +3,8 @@
 
 import { address, readiness } from "./api.js";
 
-const SETTLE = 200; // ms in which several events become one change
+const SETTLE = 200; // ms in which several events become one change,
+const APART = 1_000; // and between two changes, however much happens
 const ASKED = 3_000; // ms between two looks at the position
 const SLOWEST = 30_000;
 const EVENTS_AGAIN = 60_000; // ms after which events are tried again where there were none
@@ -16,6 +17,7 @@ export class Live extends EventTarget {
   #wait = ASKED;
   #timer = null;
   #pending = null;
+  #last = -Infinity;
 
   start() {
     this.#listen();
@@ -73,9 +75,11 @@ export class Live extends EventTarget {
 
   #changed() {
     if (this.#pending !== null) return;
+    const wait = Math.max(SETTLE, this.#last + APART - performance.now());
     this.#pending = setTimeout(() => {
       this.#pending = null;
+      this.#last = performance.now();
       this.dispatchEvent(new Event("change"));
-    }, SETTLE);
+    }, wait);
   }
 }

@@ -82,8 +82,8 @@ export function model([id]) {
         table("Latest jobs of this model", [
           { label: "Job", cell: (row) => jobLink(row.job_id) },
           { label: "State", cell: badge },
-          { label: "In / out", num: true, cell: rates },
-          { label: "Provider", wide: true, cell: (row) => providerLink(row.provider_id) },
+          { label: "In / out", num: true, wide: true, cell: rates },
+          { label: "Provider", cell: (row) => providerLink(row.provider_id) },
         ], jobs, "Nobody has ordered it yet."),
       ];
     },

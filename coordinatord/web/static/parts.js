@@ -21,6 +21,11 @@ export function jobLink(id) {
   return h("a", { href: `#/job/${id}`, title: id }, h("code", {}, `${id.slice(0, 8)}…${id.slice(-4)}`));
 }
 
+// With the name of its model below it, where there is no room for a column of names.
+export function jobAndModel(row, models) {
+  return [jobLink(row.job_id), h("span", { class: "under faint" }, models.get(row.model_id)?.id ?? `model ${row.model_id}`)];
+}
+
 export function when(seconds) {
   return h("time", { datetime: new Date(Number(seconds) * 1000).toISOString(), title: clock(seconds), "data-ago": seconds }, ago(seconds));
 }

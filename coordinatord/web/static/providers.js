@@ -3,7 +3,7 @@
 import { get, models } from "./api.js";
 import { facts, h, hex, table } from "./dom.js";
 import { number } from "./format.js";
-import { badge, capacity, jobLink, modelLink, rates, reliability, when, windowOf } from "./parts.js";
+import { badge, capacity, jobAndModel, modelLink, rates, reliability, when, windowOf } from "./parts.js";
 
 const SHOWN_EVIDENCE = 4000;
 
@@ -62,10 +62,10 @@ export function provider([id]) {
         ], asks, "It asks no prices now: it may still claim open offers."),
         h("h2", {}, "Latest jobs"),
         table("Latest jobs of this provider", [
-          { label: "Job", cell: (row) => jobLink(row.job_id) },
+          { label: "Job", cell: (row) => jobAndModel(row, catalogue) },
           { label: "State", cell: badge },
-          { label: "Model", cell: (row) => modelLink(row.model_id, catalogue) },
-          { label: "Claimed", wide: true, cell: (row) => when(row.claimed_at) },
+          { label: "Model", wide: true, cell: (row) => modelLink(row.model_id, catalogue) },
+          { label: "Claimed", cell: (row) => when(row.claimed_at) },
         ], jobs, "It has claimed no job yet."),
         one.evidence !== null && [
           h("h2", {}, "Evidence"),

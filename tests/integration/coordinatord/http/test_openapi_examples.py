@@ -141,6 +141,8 @@ async def test_every_example_is_replayed(
     of_client.real[worked_order.JOB] = settled
     for name in ("getJob", "getBookJob", "getOwnerSummary", "getProvider", "listProviders", "listAsks", "listFloors"):
         await of_client.ask(name)
+    for name in ("countJobs", "listJobTransactions", "listPrices"):
+        await of_client.ask(name)
     for name in ("getHealth", "getReadiness", "getChain", "listModels", "listModelsOfChain", "getModel", "getNonce"):
         await of_client.ask(name)
     of_client.real["demo/text-small"] = "demo/none"

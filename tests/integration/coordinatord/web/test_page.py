@@ -27,6 +27,10 @@ AT_LENGTH: Final = os.environ.get("WEB_CHECK") == "1"
 LONG: Final = pytest.mark.skipif(not AT_LENGTH, reason="looked at for a minute: make web-check")
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
 
+_CUT: Final = (
+    "[...document.querySelectorAll('.scroll')].filter((each) => !each.closest('details')"
+    " && each.scrollWidth > each.clientWidth).map((each) => each.getAttribute('aria-label'))"
+)
 HOSTILE: Final = '<img src=x onerror="document.title=1"><script>document.title=2</script>\u202egnp.exe'
 
 
@@ -105,11 +109,13 @@ async def test_a_job_is_followed_through_its_life(market: Market, browser: Brows
     await browser.ask("open", market.url)
     await browser.see("h1", "The job book")
     await browser.see(".empty", "No job was ever posted here")
+    await browser.see(".status[data-mode=live]", "live")  # by events, not by asking
     posted = await market.client.post()
     job: str = posted["job_id"]
     await browser.see("tbody .badge", "Open")
     await browser.ask("click", "tbody a")
     await browser.see(".headline", "Waits for a provider")
+    await browser.see("#waiting", "What it waits for")
     assert job[2:] not in (await browser.ask("title"))[11:]
     await browser.see(".timeline", posted["tx_hash"][:8])
     await market.claim(job)
@@ -141,6 +147,7 @@ async def test_every_view_can_be_read_light_dark_and_on_a_phone(market: Market, 
         "dark": {"width": 1280, "height": 900, "dark": True},
         "phone": {"width": 320, "height": 640},
     }
+    cut: list[str] = []
     for look, options in looks.items():
         await browser.ask("look", options)
         for name, (path, shown) in views.items():
@@ -152,6 +159,8 @@ async def test_every_view_can_be_read_light_dark_and_on_a_phone(market: Market, 
             await at_peace(browser, market, expected=absent)
             wide = await browser.ask("evaluate", "document.documentElement.scrollWidth - innerWidth")
             assert wide <= 0, f"{name} is wider than {look}"
+            cut += [f"{name}, {look}: {each}" for each in await browser.ask("evaluate", _CUT)]
+    assert cut == []
 
 
 @LONG
