@@ -380,6 +380,15 @@ soak-pollers: setup
 soak-batches: setup
 	@$(BIN)/python -m tests.soak.batches --lines $(LINES) --kills $(KILLS)
 
+# A seed that fails is shrunk and printed: `make simulate SEED=17 ARGS=--trace` has all that happened in one.
+SEEDS ?= 1000
+.PHONY: simulate simulate-planted
+simulate: setup ## a whole provider through SEEDS simulated histories of faults, kills and power cuts; SEED=17 runs one
+	@$(BIN)/python -m tests.simulation $(if $(filter command line,$(origin SEED)),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
+
+simulate-planted: setup ## faults put into svcd one by one, each of which the simulation has to find (minutes)
+	@$(BIN)/python -m tests.simulation.planted
+
 .PHONY: crash-points
 crash-points: setup ## the relayer killed at each place where it waits, an op for each, under nine answers of the node (minutes)
 	@CRASH_POINTS=apart $(BIN)/python -m pytest -q tests/integration/coordinatord/relayer/test_crash_points.py
