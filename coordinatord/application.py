@@ -8,7 +8,7 @@ from coordinatord.batches.batches import BatchService
 from coordinatord.batches.events import BatchEvents
 from coordinatord.batches.plan import Plans
 from coordinatord.batches.routes import BatchRoutes
-from coordinatord.book.polls import Funding, Polls, Waits, no_custody
+from coordinatord.book.polls import Funding, Polls, PollWaits, no_custody
 from coordinatord.book.reads import IndexReads, MarketWindows, PostedJobs
 from coordinatord.book.routes import BookRoutes, ModelRoutes, ProviderRoutes
 from coordinatord.book.waiting import WaitingPolls
@@ -174,7 +174,7 @@ def compose(
         liveness_ms=config.match_liveness_ms,
         # Only keys that live in memory can be lost.
         custody=read_custody if config.escrow_mode == "mock" else no_custody,
-        waits=Waits(waiting, places),
+        waits=PollWaits(waiting, places),
     )
     endings = Endings(database, jobs, config.getlogs_cap)
     cancels = Cancels(domains, jobs, posted, budgets, endings, relaying, system_clock)
