@@ -8,7 +8,7 @@ from coordinatord.batches.batches import BatchService
 from coordinatord.batches.events import BatchEvents
 from coordinatord.batches.plan import Plans
 from coordinatord.batches.routes import BatchRoutes
-from coordinatord.book.polls import Funding, Polls, Waits, no_custody
+from coordinatord.book.polls import Funding, Polls, PollWaits, no_custody
 from coordinatord.book.reads import IndexReads, MarketWindows, PostedJobs
 from coordinatord.book.routes import BookRoutes, ModelRoutes, ProviderRoutes
 from coordinatord.book.waiting import WaitingPolls
@@ -192,7 +192,7 @@ def compose(
         lease_ms=config.match_lease_ms,
         liveness_ms=config.match_liveness_ms,
         custody=custody,
-        waits=Waits(waiting, places),
+        waits=PollWaits(waiting, places),
     )
     why = WhyReads(
         reads, reads.lists, Funding(PaymentToken(asked, book.paytoken), database), custody, config.match_liveness_ms

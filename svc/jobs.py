@@ -12,7 +12,7 @@ from svc.core.orders import cancellation
 from svc.errors import ApiError, ConnectionFailed, InternalError, NotFound, WaitTimedOut
 from svc.records import BookRow, Cancelled, Job, Summary, Why
 from svc.results import read_job_id
-from svc.wire.events import QUIET, Changes, changes_of, unauthorised
+from svc.wire.events import QUIET, ToldChanges, changes_of, unauthorised
 from svc.wire.sessions import paged
 
 _FIRST_PAUSE: Final = 0.25
@@ -49,7 +49,7 @@ class Jobs:
             return await self._until_ended(job_id, changes, timeout, on_change)
 
     async def _until_ended(
-        self, job_id: str, changes: Changes, patience: float | None, on_change: JobSeen | None
+        self, job_id: str, changes: ToldChanges, patience: float | None, on_change: JobSeen | None
     ) -> Job:
         began, pause = anyio.current_time(), _FIRST_PAUSE
         most = _APPEARS_SECONDS if patience is None else patience

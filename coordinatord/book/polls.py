@@ -173,7 +173,7 @@ class Poll:
 
 
 @attrs.frozen(slots=True)
-class Waits:
+class PollWaits:
     """Polls that wait, and the places that there are for them."""
 
     polls: WaitingPolls
@@ -199,7 +199,7 @@ class Polls:
         lease_ms: int,
         liveness_ms: int,
         custody: Custody = no_custody,
-        waits: Waits | None = None,
+        waits: PollWaits | None = None,
     ) -> None:
         """`custody` tells the block up to which open bids are sealed to keys that an escrow has lost. Without `waits`
         no poll waits."""

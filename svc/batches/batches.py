@@ -26,7 +26,7 @@ from svc.errors import (
 )
 from svc.files import Files
 from svc.records import Batch, ModelPlan, Record
-from svc.wire.events import Changes, changes_of
+from svc.wire.events import ToldChanges, changes_of
 
 Lines = Path | Texts
 BatchSeen = Callable[[Batch], object]
@@ -156,7 +156,7 @@ class Batches:
             return await self._until_ended(batch_id, changes, timeout, every, progress)
 
     async def _until_ended(
-        self, batch_id: str, changes: Changes, patience: float | None, every: float, progress: BatchSeen | None
+        self, batch_id: str, changes: ToldChanges, patience: float | None, every: float, progress: BatchSeen | None
     ) -> Batch:
         began = anyio.current_time()
         most = patience

@@ -48,7 +48,7 @@ async def messages(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes | None]:
 
 
 @attrs.define(eq=False)
-class Changes:
+class ToldChanges:
     """`status`: of what is waited for, as it was last read; an event that says the same is none."""
 
     transport: Transport
@@ -137,9 +137,9 @@ def _status_in(data: bytes) -> Any:
 
 
 @asynccontextmanager
-async def changes_of(transport: Transport, path: str, authorised: Authorised) -> AsyncIterator[Changes]:
+async def changes_of(transport: Transport, path: str, authorised: Authorised) -> AsyncIterator[ToldChanges]:
     """Changes that the stream at `path` tells of, once `listen` is called, while the block runs."""
-    changes = Changes(transport)
+    changes = ToldChanges(transport)
     failed: Exception | None = None
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(changes.follow, path, authorised)

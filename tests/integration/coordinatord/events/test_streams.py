@@ -7,6 +7,7 @@ import pytest
 
 from common.scalars import base64_of
 from tests.integration.coordinatord.scene.batching import Batching
+from tests.integration.coordinatord.scene.faults import unreachable
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.shows import shows
 from tests.integration.coordinatord.scene.stage import Seen, Stage, until
@@ -112,27 +113,10 @@ async def test_stream_that_is_left_gives_its_place_back(stage: Stage, streams: S
             await anyio.sleep(0.01)
 
 
-class TestCeilings:
-    @pytest.fixture
-    def stage_settings(self) -> dict[str, object]:
-        return {"EVENT_LISTENERS_PER_CALLER": 1, "EVENT_LISTENERS_MAX": 1}
-
-    @shows("GET /evm/events", 429, "busy")
-    @shows("GET /v1/jobs/{id}/events", 429, "busy")
-    @shows("GET /v1/batches/{id}/events", 429, "busy")
-    async def test_beyond_its_places_a_caller_is_refused_and_its_poll_does_not_wait(
-        self, batching: Batching, client: Party, provider: Party, streams: Streams
-    ) -> None:
-        job = (await client.post())["job_id"]
-        batch = await batching.create(*batching.submitter.lines(1))
-        async with streams.open("/evm/events") as followed:
-            await followed.block()
-            for path in ("/evm/events", f"/v1/jobs/{job}/events", f"/v1/batches/{batch['id']}/events"):
-                async with streams.open(path, client.authorization) as refused:
-                    assert refused.response.status_code == 429
-                    assert refused.response.headers["x-svc-retryable"] == "true"
-            with anyio.fail_after(10):
-                polled = await streams.http.get(
-                    "/evm/jobs?state=Open&model=2&free=1&wait=30", headers=provider.authorization
-                )
-            assert polled.json()["jobs"] == []
+@shows("GET /v1/batches/{id}/events", 503, "not_ready")
+async def test_nothing_is_followed_while_the_index_trails(client: Party, stage: Stage, streams: Streams) -> None:
+    await client.sign_in()
+    with stage.node.answering(unreachable):
+        await until(lambda: stage.http.get("/readyz"), 503)
+        async with streams.open("/v1/batches/none/events", client.authorization) as refused:
+            assert refused.response.status_code == 503

@@ -20,8 +20,8 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def stage_settings() -> dict[str, object]:
-    """An escrow that reads every body it describes."""
-    return MOCK
+    """An escrow that reads every body it describes; and no places to wait, for a stream or a held poll has no end."""
+    return {**MOCK, "EVENT_LISTENERS_PER_CALLER": 0}
 
 
 async def _document(stage: Stage) -> Schema:
