@@ -47,7 +47,7 @@ class PriceBucket:
 
 
 @attrs.frozen(slots=True)
-class Paid:
+class PaidRates:
     claimed_at: int
     rate_in: int
     rate_out: int
@@ -69,7 +69,7 @@ left join lateral (
 """
 
 
-async def read_paid(database: Database, model_id: int) -> tuple[Snapshot, list[Paid] | None]:
+async def read_paid(database: Database, model_id: int) -> tuple[Snapshot, list[PaidRates] | None]:
     """None for a model that there is not. `Retryable` while a first backfill has yet to count its jobs."""
     async with database.connection_for_lists() as connection:
         rows = await connection.fetch(_SQL, model_id)
@@ -78,20 +78,20 @@ async def read_paid(database: Database, model_id: int) -> tuple[Snapshot, list[P
         raise Retryable("not_ready", "the index has yet to count its jobs")
     if not rows[0]["known"]:
         return snapshot, None
-    return snapshot, [Paid(row[0], int(row[1]), int(row[2])) for row in rows if row[0] is not None]
+    return snapshot, [PaidRates(row[0], int(row[1]), int(row[2])) for row in rows if row[0] is not None]
 
 
-def buckets_of(paid: list[Paid]) -> tuple[int, list[PriceBucket]]:
+def buckets_of(paid: list[PaidRates]) -> tuple[int, list[PriceBucket]]:
     """Width of the buckets in seconds, and those that hold a job, the oldest first.
 
-    >>> buckets_of([Paid(7200, 5, 9), Paid(7201, 7, 9)])[1][0].rate_in
+    >>> buckets_of([PaidRates(7200, 5, 9), PaidRates(7201, 7, 9)])[1][0].rate_in
     RateRange(low=5, median=5, high=7)
     """
     if not paid:
         return _WIDTHS[0], []
     span = max(one.claimed_at for one in paid) - min(one.claimed_at for one in paid)
     width = next((width for width in _WIDTHS if span // width < _MOST_BUCKETS), _WIDTHS[-1])
-    by_time: dict[int, list[Paid]] = {}
+    by_time: dict[int, list[PaidRates]] = {}
     for one in paid:
         by_time.setdefault(one.claimed_at // width * width, []).append(one)
     return width, [
