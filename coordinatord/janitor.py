@@ -66,7 +66,6 @@ class Janitor:
         await leases_sql.drop_lapsed(connection)
         await candidates_sql.drop_gone(connection)
         await events_sql.drop_old(connection)
-        await self.reliability.refresh(connection)
         while await results_sql.drop_ended(connection, self.relays_kept_seconds, _ROWS_AT_ONCE) == _ROWS_AT_ONCE:
             pass
         while await results_sql.drop_carriers(connection, self.relays_kept_seconds, _ROWS_AT_ONCE):
@@ -89,6 +88,7 @@ class Janitor:
         await objects_sql.drop_empty(connection)
         for kind, size in (await objects_sql.bytes_by_kind(connection)).items():
             metrics.stored_bytes.labels(kind).set(size)
+        await self.reliability.refresh(connection)
 
 
 async def _remove_all(removals: Mapping[str, Callable[[], Awaitable[None]]]) -> None:

@@ -1,9 +1,12 @@
 """Proves that each part of a local world works, by using it."""
 
 import json
+import sys
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -18,8 +21,10 @@ from botocore.credentials import Credentials
 from common import quotes
 from common.cid import cid_of
 from common.quotes import Terms
+from devnet import ports
 from devnet.anvil import Anvil
 from devnet.catalogue import MODELS
+from devnet.child import Program, running
 from devnet.errors import DevnetError
 from devnet.market import at, connected
 from devnet.pins import PinStoreService
@@ -175,6 +180,41 @@ async def prove(up: Devnet, say: Callable[[str], None]) -> None:
     say(await _database(world.postgres))
     say(await _pin_store(world.pins))
     await buy(up, say)
+    with tempfile.TemporaryDirectory() as folder:
+        say(await _served(up, Path(folder)))
+
+
+async def _served(up: Devnet, folder: Path) -> str:
+    """One call of OpenAI's API, answered by `svc serve` from a sealed job."""
+    port = ports.pick_free()
+    url, client = f"http://{ports.LOOPBACK}:{port}/v1", up.world.cast.with_role("client")[0]
+    environment = {
+        **{"SVC_BASE_URL": up.coordinator.base_url, "SVC_PIN_GATEWAY": up.world.pins.gateway},
+        **{"SVC_WALLET_KEY": client.private_key, "SVC_KNOWN_MARKETS": "", "SVC_CONFIG": ""},
+    }
+    line = (sys.executable, "-m", "svc", "serve", "--state", str(folder), "--port", str(port))
+    program = Program("svc serve", line, folder / "serve.log", environment=environment, stop_seconds=10)
+    message = {"role": "user", "content": "what any OpenAI client asks"}
+    asked = {"model": _MODEL, "messages": [message]}
+    async with running(program) as child, httpx.AsyncClient(trust_env=False, timeout=_SECONDS) as http:
+
+        async def listens() -> bool:
+            try:
+                return (await http.get(f"{url}/models")).status_code == 401
+            except httpx.TransportError:
+                return False
+
+        await child.wait_until(listens, seconds=30)
+        key = (await anyio.Path(folder / "serve.key").read_text()).strip()
+        headers = {"authorization": f"Bearer {key}"}
+        answer = await http.post(f"{url}/chat/completions", json=asked, headers=headers)
+    if answer.status_code != 200:
+        raise DevnetError(f"svc serve answered {answer.status_code}: {answer.text}")
+    told = answer.json()
+    content = json.loads(told["choices"][0]["message"]["content"])["input"][0]["content"]
+    if content != message["content"]:
+        raise DevnetError(f"svc serve answered {content!r}")
+    return f"serve: POST /v1/chat/completions came back as job {told['svc']['job_id']} with {content!r}"
 
 
 async def _chain(anvil: Anvil) -> str:

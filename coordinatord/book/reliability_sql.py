@@ -1,8 +1,8 @@
 """Reliability of providers: how the jobs that they claimed ended in the last seven days, by model and together.
 
 The sums are a table that the janitor writes anew, from the index of jobs' ends alone. So nothing has to be undone: what
-a reorganisation takes back is not counted the next time. A million ends are work for a second or so, and the next time
-comes only after many times as long as it took.
+a reorganisation takes back is not counted the next time. A million ends are work for seconds, and the next time comes
+only after many times as long as it took.
 """
 
 import time

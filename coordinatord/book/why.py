@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeAlias
 
+import anyio
 import attrs
 
 from common.scalars import hex_of
@@ -30,6 +31,8 @@ WhyShape: TypeAlias = why.Why
 
 _FRESH: Final = 1.0  # seconds in which an answer serves all who ask, as long as the index stands
 _MOST_KEPT: Final = 4096
+_AT_ONCE: Final = 1  # an answer about an open job costs PostgreSQL some twenty milliseconds
+_MOST_WAITING: Final = 64
 _MOST_WINDOWS: Final = 4  # that are told of as a help
 _OWN_MATTER: Final = frozenset({"no_ask", "window", "price", "designated"})  # what another order would get round
 
@@ -92,10 +95,7 @@ def _reasons(open_job: OpenJob, provider: ProviderFacts) -> Iterator[tuple[str, 
         yield _unwanted(job, provider)
     if not provider.live:
         never = provider.seen is None
-        yield (
-            "not_live",
-            "it never polled for the model" if never else f"it polled {provider.seen} s ago",
-        )
+        yield "not_live", "it never polled for the model" if never else f"it polled {provider.seen} s ago"
     if holds:
         return
     if provider.active_jobs >= provider.capacity:
@@ -254,6 +254,7 @@ class WhyReads:
     liveness_ms: int
     clock: Callable[[], float] = time.monotonic
     _kept: dict[bytes, tuple[float, Snapshot, WhyShape]] = attrs.field(factory=dict, init=False)
+    _turns: anyio.CapacityLimiter = attrs.field(factory=lambda: anyio.CapacityLimiter(_AT_ONCE), init=False)
 
     async def read(self, job_id: bytes) -> WhyShape | NoSuchObject:
         found = await self.reads.job.get(job_id)
@@ -280,7 +281,10 @@ class WhyReads:
                     return at, None
                 return at, (job, await why_sql.read_providers(connection, job, self.liveness_ms, custody))
 
-        _, read = await self.index.read(facts)
+        if self._turns.statistics().tasks_waiting >= _MOST_WAITING:
+            raise Retryable("busy", "too many ask why jobs are unclaimed", retry_after=1)
+        async with self._turns:
+            _, read = await self.index.read(facts)
         if read is None:  # it moved a moment ago
             found = await self.reads.job.get(row.job_id)
             return _moved(found.value or row, found.snapshot)

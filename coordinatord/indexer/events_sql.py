@@ -5,16 +5,18 @@ written in bulk, or anew, one `reset` stands for all: readers then read again wh
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, cast
 
 from common.wire.events import OUTCOMES, EventKind
 from common.wire.states import EndedBecause, JobState
 from coordinatord.chain import events as ev
+from coordinatord.chain.rpc import BlockHeader
 from coordinatord.database.connections import Connection
 from coordinatord.database.notices import INDEX_MOVED
 from coordinatord.database.removal_sql import remove_due
 from coordinatord.indexer.evidence import BlockRange
 
+_JobLog = ev.JobPosted | ev.JobClaimed | ev.JobSettled | ev.JobCancelled | ev.JobFailed | ev.JobReclaimed
 _KINDS: Final[dict[type, EventKind]] = {
     ev.JobPosted: EventKind.POSTED,
     ev.JobClaimed: EventKind.CLAIMED,
@@ -23,19 +25,12 @@ _KINDS: Final[dict[type, EventKind]] = {
     ev.JobFailed: EventKind.FAILED,
     ev.JobReclaimed: EventKind.RECLAIMED,
 }
-_STATES: Final = f"'{{{','.join(str(int(state)) for state, _ in OUTCOMES.values())}}}'::smallint[]"
-_REASONS: Final = f"'{{{','.join(str(int(because)) for _, because in OUTCOMES.values())}}}'::smallint[]"
 _KEPT: Final = "interval '1 day'"
 _COLUMNS: Final = (
     "(kind, block_number, block_time, job_id, owner, model_id, provider_id, designated, state, ended_because)"
 )
-_APPEND: Final = (
-    f"insert into events {_COLUMNS}"
-    " select e.kind, ($3::bigint[])[e.block], ($4::bigint[])[e.block], j.job_id, j.owner, j.model_id, e.provider_id,"
-    f" j.designated, ({_STATES})[e.kind + 1], ({_REASONS})[e.kind + 1]"
-    " from unnest($1::smallint[], $2::smallint[], $5::bytea[], $6::bigint[]) with ordinality"
-    " as e(kind, block, job_id, provider_id, place) join jobs j on j.job_id = e.job_id order by e.place"
-)
+_NAMES: Final = _COLUMNS.strip("()").split(", ")
+_OUTCOMES: Final = {kind: f"{state:d}\t{because:d}" for kind, (state, because) in OUTCOMES.items()}
 _RESET: Final = f"insert into events (kind, block_number, block_time) values ({EventKind.RESET}, $1, $2)"
 
 # Rows that `marked` returns, each at the first block after its expiry. That is the position's block, or one of the few
@@ -51,22 +46,42 @@ APPEND_MARKED: Final = (
 
 
 async def append_events(connection: Connection, blocks: Sequence[BlockRange]) -> None:
-    """What the blocks' events say of jobs, whose rows are there already."""
-    kinds: list[int] = []
-    at: list[int] = []
-    job_ids: list[bytes] = []
-    providers: list[int] = []
-    for place, block in enumerate(blocks, 1):
-        for _, _, event in block.events:
-            kind = _KINDS.get(type(event))
-            if kind is not None:
-                kinds.append(kind)
-                at.append(place)
-                job_ids.append(event.job_id)  # type: ignore[union-attr] # each of these kinds has one
-                providers.append(getattr(event, "provider_id", 0))
-    if kinds:
-        numbers, times = [block.last.height for block in blocks], [block.last.time for block in blocks]
-        await connection.execute(_APPEND, kinds, at, numbers, times, job_ids, providers)
+    """What the blocks' events say of jobs, whose rows are there already. Copied, like jobs: what a job's later events
+    repeat of its post is looked up where the post is not among the blocks."""
+    told = _told(blocks)
+    posts = {event.job_id: _post_of(event) for _, _, event in told if type(event) is ev.JobPosted}
+    earlier = {event.job_id for _, _, event in told} - posts.keys()
+    if earlier:
+        rows = await connection.fetch(
+            "select job_id, owner, model_id, designated from jobs where job_id = any($1::bytea[])", list(earlier)
+        )
+        posts |= {row["job_id"]: (row["owner"].hex(), row["model_id"], row["designated"]) for row in rows}
+    if told:
+        lines = "".join([_line(block, kind, event, posts[event.job_id]) for block, kind, event in told]).encode()
+        # A view, because asyncpg takes bytes for a path.
+        await connection.copy_to_table("events", source=memoryview(lines), columns=_NAMES, format="text")
+
+
+def _told(blocks: Sequence[BlockRange]) -> list[tuple[BlockHeader, EventKind, _JobLog]]:
+    return [
+        (block.last, _KINDS[type(event)], cast("_JobLog", event))
+        for block in blocks
+        for _, _, event in block.events
+        if type(event) in _KINDS
+    ]
+
+
+def _post_of(posted: ev.JobPosted) -> tuple[str, int, int]:
+    return posted.owner.hex(), posted.model_id, posted.designated
+
+
+def _line(block: BlockHeader, kind: EventKind, event: _JobLog, post: tuple[str, int, int]) -> str:
+    """The columns `_NAMES`, in COPY's text format."""
+    owner, model_id, designated = post
+    return (
+        f"{kind:d}\t{block.height}\t{block.time}\t\\\\x{event.job_id.hex()}\t\\\\x{owner}\t{model_id}\t"
+        f"{getattr(event, 'provider_id', 0)}\t{designated}\t{_OUTCOMES[kind]}\n"
+    )
 
 
 async def take_back_events(connection: Connection, block_number: int) -> None:

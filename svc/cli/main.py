@@ -63,7 +63,7 @@ _SECTIONS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
     "Many jobs": (("batch", "batches:batch", "Many jobs from one JSONL file, followed as one batch."),),
     "Programs that speak OpenAI's API": (
         ("serve", "serve:serve", "Answer as OpenAI's server would, from sealed jobs that your wallet buys."),
-        ("spend", "serve:spend", "Show what svc serve spent, by day, model and key, from its ledger."),
+        ("spend", "spend:spend", "Show what svc serve spent, by day, model and key, from its ledger."),
     ),
     "The market": (
         ("watch", "watch:watch", "Watch the market: the book, your jobs, models, providers, and the deployment."),

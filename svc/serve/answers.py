@@ -5,46 +5,16 @@ known shape comes as its JSON, as `svc run` shows it: it is paid for. What was c
 answer, the cost under `svc`.
 """
 
-import struct
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
-import attrs
-
-from common.scalars import base64_of, read_base64
 from common.strict_json import canonical
 from svc.serve.as_chat import chat_of_response
-from svc.serve.as_responses import response_of_chat, usage_of_chat, usage_of_response
-from svc.serve.problems import Problem
+from svc.serve.as_responses import response_of_chat
+from svc.serve.media_answers import Bought, embeddings, images
 from svc.serve.requests import CHAT, EMBEDDINGS, RESPONSES, Wanted
+from svc.serve.usage import usage_of_chat, usage_of_response
 
 Json = dict[str, Any]
-
-_LARGEST_BASE64: Final = 1 << 28
-
-
-@attrs.frozen(slots=True)
-class Bought:
-    """One settled job: what it gave and what it came to, in base units. `cost` is all that was paid."""
-
-    job_id: str
-    provider: int
-    amount: int
-    cost: int
-    created: int
-    output: Any = attrs.field(repr=False)
-    usage: Mapping[str, Any] = attrs.field(factory=dict)
-
-    def told(self) -> Json:
-        return {
-            "job_id": self.job_id,
-            "provider": self.provider,
-            "amount": str(self.amount),
-            "cost": str(self.cost),
-        }
-
-    def headers(self) -> dict[str, str]:
-        return {f"x-svc-{name.replace('_', '-')}": str(value) for name, value in self.told().items()}
 
 
 def answer_of(wanted: Wanted, bought: Bought) -> Json:
@@ -55,8 +25,8 @@ def answer_of(wanted: Wanted, bought: Bought) -> Json:
         case "/v1/responses":
             return response(wanted, bought)
         case "/v1/embeddings":
-            return _embeddings(wanted, bought)
-    return _images(wanted, bought)
+            return embeddings(wanted, bought)
+    return images(wanted, bought)
 
 
 def shape_of(output: object) -> str | None:
@@ -189,65 +159,6 @@ def _item(item: object, job_id: str, at: int) -> Json:
 
 def _as_text(output: object) -> str:
     return output if isinstance(output, str) else canonical(output).decode()
-
-
-def _not_understood(bought: Bought, what: str) -> Problem:
-    message = f"the provider's result holds {what}; svc result {bought.job_id} shows what it holds"
-    return Problem(502, message, type="server_error", code="result_not_understood", job_id=bought.job_id)
-
-
-def _embeddings(wanted: Wanted, bought: Bought) -> Json:
-    output = bought.output
-    rows = output.get("data") if isinstance(output, dict) else output
-    if not isinstance(rows, list) or not all(isinstance(row, dict) and "embedding" in row for row in rows):
-        raise _not_understood(bought, "no embeddings")
-    data = []
-    for at, row in enumerate(rows):
-        numbers = _numbers(row["embedding"], bought)
-        packed = base64_of(struct.pack(f"<{len(numbers)}f", *numbers)) if wanted.form.as_base64 else numbers
-        data.append({"object": "embedding", "index": row.get("index", at), "embedding": packed})
-    usage = bought.usage or (output.get("usage") if isinstance(output, dict) else None) or {}
-    asked = usage_of_response(usage)["input_tokens"]
-    counted = {"prompt_tokens": asked, "total_tokens": usage.get("total_tokens", asked)}
-    return {"object": "list", "data": data, "model": wanted.name, "usage": counted, "svc": bought.told()}
-
-
-def _numbers(embedding: object, bought: Bought) -> list[float]:
-    if isinstance(embedding, str):
-        raw = read_base64(embedding, _LARGEST_BASE64, "embedding")
-        return [*struct.unpack(f"<{len(raw) // 4}f", raw[: len(raw) // 4 * 4])]
-    if isinstance(embedding, list) and all(isinstance(number, int | float) for number in embedding):
-        return embedding
-    raise _not_understood(bought, "an embedding that is no list of numbers")
-
-
-def _images(wanted: Wanted, bought: Bought) -> Json:
-    output = bought.output
-    rows = output.get("data", output) if isinstance(output, dict) else output
-    images = [_image(row) for row in (rows if isinstance(rows, list) else [rows])]
-    if not images or not all(image is not None for image in images):
-        raise _not_understood(bought, "no images")
-    data: list[Json] = []
-    for image in images:
-        if image is not None:
-            content, kind, more = image
-            address = {"url": f"data:{kind};base64,{content}"} if wanted.form.as_address else {"b64_json": content}
-            data.append(address | more)
-    made: Json = {"created": bought.created, "data": data, "svc": bought.told()}
-    usage = bought.usage or (output.get("usage") if isinstance(output, dict) else None)
-    if usage:
-        made["usage"] = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0, **usage}
-    return made
-
-
-def _image(row: object) -> tuple[str, str, Json] | None:
-    if not isinstance(row, dict):
-        return None
-    content = row.get("b64_json") or row.get("b64")
-    if not isinstance(content, str) or not content:
-        return None
-    more = {"revised_prompt": row["revised_prompt"]} if isinstance(row.get("revised_prompt"), str) else {}
-    return content, str(row.get("media_type", "image/png")), more
 
 
 def headline(wanted: Wanted) -> str:

@@ -5,8 +5,8 @@ response for a caller who asked for a chat completion. The table stands in `as_r
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from svc.serve.as_responses import usage_of_chat
 from svc.serve.problems import invalid, unsupported
+from svc.serve.usage import usage_of_chat
 
 Json = dict[str, Any]
 

@@ -28,10 +28,10 @@ from svc.errors import (
     WaitTimedOut,
 )
 from svc.records import ENDED_BECAUSE, Job, Quoted
-from svc.serve.answers import Bought
 from svc.serve.budgets import Budgets
-from svc.serve.ledger import JobRow, Ledger, PurchaseRow
-from svc.serve.prices import Offer, Prices
+from svc.serve.ledger import Ledger, LedgerJob, LedgerPurchase
+from svc.serve.media_answers import Bought
+from svc.serve.prices import MarketOffer, Prices
 from svc.serve.problems import Problem
 from svc.serve.requests import Wanted
 from svc.serve.settings import ServeSettings
@@ -58,13 +58,13 @@ class Trade:
 
 
 @attrs.define(eq=False)
-class Purchase:
+class OpenPurchase:
     """`status`: preparing, posting, then as the market has it: queued, in_progress. `waiting`: how many wait for it."""
 
-    row: PurchaseRow
+    row: LedgerPurchase
     wanted: Wanted | None
     status: str = "preparing"
-    job: JobRow | None = None
+    job: LedgerJob | None = None
     bought: Bought | None = None
     problem: Problem | None = None
     waiting: int = 0
@@ -99,10 +99,10 @@ class Purchase:
 
 
 @attrs.frozen
-class Attempts:
+class JobAttempts:
     trade: Trade
 
-    async def posted(self, purchase: Purchase, wanted: Wanted, offer: Offer) -> JobRow:
+    async def posted(self, purchase: OpenPurchase, wanted: Wanted, offer: MarketOffer) -> LedgerJob:
         """The job, written down before it is posted."""
         orders = self.trade.client.orders
         prepared = await orders.prepare_for(wanted.order(), wanted.model, offer.bid, offer.recipient)
@@ -111,7 +111,9 @@ class Attempts:
         ceiling = await orders.account.order_ceiling(self.trade.settings.budget.per_request)
         ceiling.check(amount, "the request")
         self.trade.budgets.reserve(purchase.row.key, prepared.id, amount, self.trade.clock())
-        job = JobRow(prepared.id, purchase.row.id, self.trade.clock(), offer.provider, amount, fee_terms(quoted.quote))
+        job = LedgerJob(
+            prepared.id, purchase.row.id, self.trade.clock(), offer.provider, amount, fee_terms(quoted.quote)
+        )
         try:
             await self.trade.ledger.add_job(job)
         except BaseException:
@@ -123,7 +125,7 @@ class Attempts:
         purchase.tell()
         return job
 
-    async def _submit(self, purchase: Purchase, prepared: PreparedOrder, quoted: Quoted, job: JobRow) -> None:
+    async def _submit(self, purchase: OpenPurchase, prepared: PreparedOrder, quoted: Quoted, job: LedgerJob) -> None:
         try:
             await self.trade.client.submit(prepared, quoted, max_amount=job.amount)
         except _PERHAPS_POSTED:
@@ -135,11 +137,11 @@ class Attempts:
             await self._end(job, 0, paid=False)
             raise
 
-    async def followed(self, purchase: Purchase, job: JobRow) -> Bought:
+    async def followed(self, purchase: OpenPurchase, job: LedgerJob) -> Bought:
         ended = await self._ended(purchase, job)
         return await self.opened(job, ended)
 
-    async def _ended(self, purchase: Purchase, job: JobRow) -> Job:
+    async def _ended(self, purchase: OpenPurchase, job: LedgerJob) -> Job:
         """The settled job, with its cost in the ledger. Raises JobFailed for one that cost nothing."""
         seen: list[str] = []
 
@@ -165,24 +167,26 @@ class Attempts:
         await self._end(job, cost_in_all(ended, job.terms), paid=True)
         return ended
 
-    async def opened(self, job: JobRow, ended: Job) -> Bought:
+    async def opened(self, job: LedgerJob, ended: Job) -> Bought:
         result = await self.trade.client.open(ended)
         cost = cost_in_all(ended, job.terms)
         provider = ended.svc.provider_id
         return Bought(job.job_id, provider, job.amount, cost, int(job.at), result.output, result.usage)
 
-    async def _end(self, job: JobRow, cost: int, *, paid: bool) -> None:
+    async def _end(self, job: LedgerJob, cost: int, *, paid: bool) -> None:
         self.trade.budgets.settle(job.job_id, cost, self.trade.clock())
         await self.trade.ledger.end_job(job.job_id, "done" if paid else "unpaid", cost)
 
-    async def account_for(self, purchase: Purchase, job: JobRow) -> None:
+    async def account_for(self, purchase: OpenPurchase, job: LedgerJob) -> None:
         """A job that nobody waits for any more: only its cost is to be known."""
         try:
-            await self._ended(Purchase(purchase.row, None, abandoned=True), job)
+            await self._ended(OpenPurchase(purchase.row, None, abandoned=True), job)
         except SvcError as error:
             self.trade.say(f"job {job.job_id}: {error.message}")
 
-    async def _take_back(self, purchase: Purchase, job: JobRow, seen: list[str], watch: anyio.CancelScope) -> None:
+    async def _take_back(
+        self, purchase: OpenPurchase, job: LedgerJob, seen: list[str], watch: anyio.CancelScope
+    ) -> None:
         """Cancel the job while nobody has claimed it, once it is not wanted or not wanted there."""
         patience = anyio.current_time() + self.trade.settings.buying.claim_seconds
         with watch:
@@ -203,7 +207,7 @@ class Attempts:
                 with anyio.move_on_after(left if left > 0 else self.trade.settings.buying.claim_seconds):
                     await purchase.changed()
 
-    def _elsewhere(self, purchase: Purchase, job: JobRow) -> bool:
+    def _elsewhere(self, purchase: OpenPurchase, job: LedgerJob) -> bool:
         wanted = purchase.wanted
         if wanted is None or self.trade.settings.buying.attempts < 2:
             return False

@@ -8,7 +8,7 @@ import msgspec
 from common.refusal import Refused
 from common.strict_json import parse
 from svc.batches.preparation import LineOffer
-from svc.serve.budgets import LocalKey
+from svc.serve.keys import ApiKey
 from svc.serve.prices import Prices
 from svc.serve.problems import Problem, invalid
 from svc.serve.requests import EMBEDDINGS, RESPONSES, Route, Wanted, model_name, read_request
@@ -78,7 +78,7 @@ class BatchRequest:
     wanted: Wanted
 
 
-async def read_line(prices: Prices, batch: StoredBatch, key: LocalKey, line: bytes) -> BatchRequest:
+async def read_line(prices: Prices, batch: StoredBatch, key: ApiKey, line: bytes) -> BatchRequest:
     try:
         value = parse(line.strip())
     except Refused as refusal:

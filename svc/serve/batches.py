@@ -9,8 +9,7 @@ whose answer was lost is found again and not made twice.
 
 import io
 import json
-import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 import anyio
@@ -18,12 +17,11 @@ import attrs
 import msgspec
 
 from common.quotes import Terms
-from svc.batches.batches import check_metadata
 from svc.batches.preparation import PreparedBatch
 from svc.batches.results import BatchResult
 from svc.errors import ConnectionFailed, SvcError
 from svc.records import Batch
-from svc.serve.answers import Bought, answer_of
+from svc.serve.answers import answer_of
 from svc.serve.attempts import Trade, cost_in_all
 from svc.serve.batch_lines import (
     WINDOWS,
@@ -34,12 +32,12 @@ from svc.serve.batch_lines import (
     shared_terms,
     told_error,
 )
-from svc.serve.budgets import LocalKey
-from svc.serve.files import LocalFiles, listing
-from svc.serve.http import Asked, Handled, Reply, handled
-from svc.serve.ledger import JobRow, PurchaseRow
+from svc.serve.files import LocalFiles
+from svc.serve.keys import ApiKey
+from svc.serve.ledger import LedgerJob, LedgerPurchase
+from svc.serve.media_answers import Bought
 from svc.serve.problems import Problem, invalid, problem_of
-from svc.serve.requests import ROUTES, Wanted
+from svc.serve.requests import Wanted
 
 Json = dict[str, Any]
 
@@ -62,7 +60,7 @@ class LocalBatches:
 
     # --- what the routes ask for ------------------------------------------------------------------------------
 
-    async def begin(self, key: LocalKey, batch: StoredBatch) -> StoredBatch:
+    async def begin(self, key: ApiKey, batch: StoredBatch) -> StoredBatch:
         await self._save(batch)
         self._carry_on(batch, key)
         return batch
@@ -93,7 +91,7 @@ class LocalBatches:
             await self._save(batch)
         return batch
 
-    async def resume(self, keys: Callable[[str], LocalKey | None]) -> None:
+    async def resume(self, keys: Callable[[str], ApiKey | None]) -> None:
         """Go on with what had not ended. One of a key that is no more there cannot be read: it stays as it is."""
         for body in await self.trade.ledger.all(BATCH, None):
             batch = msgspec.json.decode(body, type=StoredBatch)
@@ -103,11 +101,11 @@ class LocalBatches:
 
     # --- the way of one batch ---------------------------------------------------------------------------------
 
-    def _carry_on(self, batch: StoredBatch, key: LocalKey) -> None:
+    def _carry_on(self, batch: StoredBatch, key: ApiKey) -> None:
         self._running[batch.id] = batch
         self.trade.tasks.start_soon(self._carry, batch, key)
 
-    async def _carry(self, batch: StoredBatch, key: LocalKey) -> None:
+    async def _carry(self, batch: StoredBatch, key: ApiKey) -> None:
         """Never raises: what went wrong is told in the batch's `errors`."""
         try:
             await self._carried(batch, key)
@@ -121,7 +119,7 @@ class LocalBatches:
         finally:
             self._running.pop(batch.id, None)
 
-    async def _carried(self, batch: StoredBatch, key: LocalKey) -> None:
+    async def _carried(self, batch: StoredBatch, key: ApiKey) -> None:
         requests, errors = await self._read(batch, key)
         if errors and batch.market_id is None:
             await self._fail(batch, errors)
@@ -150,7 +148,7 @@ class LocalBatches:
         )
         await self._finish(batch, key, ended, requests)
 
-    async def _read(self, batch: StoredBatch, key: LocalKey) -> tuple[list[BatchRequest], list[Json]]:
+    async def _read(self, batch: StoredBatch, key: ApiKey) -> tuple[list[BatchRequest], list[Json]]:
         """Every line, or what is wrong with the first hundred that are."""
         content = await self.files.read(batch.key, batch.input_file_id)
         requests: list[BatchRequest] = []
@@ -204,10 +202,10 @@ class LocalBatches:
     async def _reserve(self, batch: StoredBatch, prepared: PreparedBatch, first: Wanted) -> None:
         trade, now = self.trade, self.trade.clock()
         trade.budgets.reserve(batch.key, batch.id, prepared.amount, now)
-        row = PurchaseRow(batch.id, now, batch.key, BATCH, first.name, first.model.id, batch.input_file_id, None)
+        row = LedgerPurchase(batch.id, now, batch.key, BATCH, first.name, first.model.id, batch.input_file_id, None)
         if not await trade.ledger.jobs_of(batch.id):
             await trade.ledger.add_purchase(row)
-            await trade.ledger.add_job(JobRow(batch.id, batch.id, now, 0, prepared.amount, prepared.fees))
+            await trade.ledger.add_job(LedgerJob(batch.id, batch.id, now, 0, prepared.amount, prepared.fees))
         else:  # tried before: the amount of this attempt counts
             await trade.ledger.renew_job(batch.id, prepared.amount, prepared.fees)
 
@@ -230,7 +228,7 @@ class LocalBatches:
 
     # --- its end ----------------------------------------------------------------------------------------------
 
-    async def _finish(self, batch: StoredBatch, key: LocalKey, ended: Batch, requests: list[BatchRequest]) -> None:
+    async def _finish(self, batch: StoredBatch, key: ApiKey, ended: Batch, requests: list[BatchRequest]) -> None:
         batch.status = "finalizing"
         self._mark(batch, "finalizing")
         await self._save(batch)
@@ -310,46 +308,3 @@ class LocalBatches:
     async def _save(self, batch: StoredBatch) -> None:
         body = msgspec.json.encode(batch).decode()
         await self.trade.ledger.put(BATCH, batch.id, batch.created_at, batch.key, body)
-
-
-@attrs.frozen
-class BatchRoutes:
-    batches: LocalBatches
-
-    def routes(self) -> Sequence[Handled]:
-        return [
-            handled("POST", "/v1/batches", self._create),
-            handled("GET", "/v1/batches", self._list),
-            handled("GET", "/v1/batches/{id}", self._get),
-            handled("POST", "/v1/batches/{id}/cancel", self._cancel),
-        ]
-
-    async def _create(self, asked: Asked) -> Reply:
-        body = await asked.json(_LONGEST_BODY)
-        endpoint, window, file_id = body.get("endpoint"), body.get("completion_window"), body.get("input_file_id")
-        if endpoint not in ROUTES:
-            raise invalid(f"endpoint must be one of {', '.join(ROUTES)}", "endpoint", "invalid_endpoint")
-        if window not in WINDOWS:
-            raise invalid(f"completion_window must be one of {', '.join(WINDOWS)}", "completion_window")
-        if not isinstance(file_id, str):
-            raise invalid("input_file_id must name a file that was uploaded with purpose batch", "input_file_id")
-        await self.batches.files.get(asked.key.name, file_id)
-        metadata = body.get("metadata")
-        try:
-            check_metadata(metadata if isinstance(metadata, dict) else None)
-        except SvcError as error:
-            raise problem_of(error) from None
-        batch_id = f"batch_{secrets.token_hex(12)}"
-        created = int(self.batches.trade.clock())
-        made = StoredBatch(batch_id, asked.key.name, endpoint, file_id, window, created, metadata)
-        return Reply((await self.batches.begin(asked.key, made)).told())
-
-    async def _list(self, asked: Asked) -> Reply:
-        told = [batch.told() for batch in await self.batches.all(asked.key.name)]
-        return Reply(listing(told, asked.query, _MOST_LISTED))
-
-    async def _get(self, asked: Asked, batch_id: str) -> Reply:
-        return Reply((await self.batches.get(asked.key.name, batch_id)).told())
-
-    async def _cancel(self, asked: Asked, batch_id: str) -> Reply:
-        return Reply((await self.batches.cancel(asked.key.name, batch_id)).told())

@@ -8,7 +8,8 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-from svc.serve.answers import Bought, completion, completion_id, response, response_id, response_shell
+from svc.serve.answers import completion, completion_id, response, response_id, response_shell
+from svc.serve.media_answers import Bought
 from svc.serve.problems import Problem
 from svc.serve.requests import Wanted
 

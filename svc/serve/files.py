@@ -6,7 +6,7 @@ coordinator gets none of this. Files stay until they are deleted: the user's own
 
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,17 +14,15 @@ import anyio
 import attrs
 import msgspec
 from anyio import to_thread
-from python_multipart.exceptions import FormParserError
-from python_multipart.multipart import MultipartParser, parse_options_header
 
 from svc.files import appearing
-from svc.serve.http import Asked, Handled, Reply, handled
+from svc.serve.exchange import LocalRequest, WholeReply
+from svc.serve.http import Handled, handled
 from svc.serve.ledger import Ledger
 from svc.serve.problems import Problem, invalid
+from svc.serve.upload_form import read_form
 
-LONGEST_FILE: Final = 209_715_200  # as coordinators take them
 _FILE: Final = "file"
-_LONGEST_FIELD: Final = 1024
 _MOST_LISTED: Final = 10_000
 
 
@@ -92,7 +90,7 @@ class LocalFiles:
 
 
 @attrs.frozen
-class FileRoutes:
+class LocalFileRoutes:
     files: LocalFiles
 
     def routes(self) -> Sequence[Handled]:
@@ -104,10 +102,10 @@ class FileRoutes:
             handled("DELETE", "/v1/files/{id}", self._delete),
         ]
 
-    async def _upload(self, asked: Asked) -> Reply:
+    async def _upload(self, asked: LocalRequest) -> WholeReply:
         partial = self.files.folder / f".upload.{secrets.token_hex(8)}.partial"
         try:
-            form = await _read_form(asked, partial)
+            form = await read_form(asked, partial)
             purpose = form.fields.get("purpose")
             if purpose != "batch":
                 message = "purpose must be batch: prompts carry other files themselves, as data"
@@ -117,24 +115,24 @@ class FileRoutes:
             file = await self.files.add(asked.key.name, form.filename, purpose, partial)
         finally:
             await anyio.Path(partial).unlink(missing_ok=True)
-        return Reply(file.told())
+        return WholeReply(file.told())
 
-    async def _list(self, asked: Asked) -> Reply:
+    async def _list(self, asked: LocalRequest) -> WholeReply:
         found = await self.files.all(asked.key.name)
         purpose = asked.query.get("purpose")
         told = [file.told() for file in found if purpose in {None, file.purpose}]
-        return Reply(listing(told, asked.query, _MOST_LISTED))
+        return WholeReply(listing(told, asked.query, _MOST_LISTED))
 
-    async def _get(self, asked: Asked, file_id: str) -> Reply:
-        return Reply((await self.files.get(asked.key.name, file_id)).told())
+    async def _get(self, asked: LocalRequest, file_id: str) -> WholeReply:
+        return WholeReply((await self.files.get(asked.key.name, file_id)).told())
 
-    async def _content(self, asked: Asked, file_id: str) -> Reply:
+    async def _content(self, asked: LocalRequest, file_id: str) -> WholeReply:
         content = await self.files.read(asked.key.name, file_id)
-        return Reply(content, headers={"content-type": "application/octet-stream"})
+        return WholeReply(content, headers={"content-type": "application/octet-stream"})
 
-    async def _delete(self, asked: Asked, file_id: str) -> Reply:
+    async def _delete(self, asked: LocalRequest, file_id: str) -> WholeReply:
         await self.files.remove(asked.key.name, file_id)
-        return Reply({"id": file_id, "object": "file", "deleted": True})
+        return WholeReply({"id": file_id, "object": "file", "deleted": True})
 
 
 def listing(told: list[dict[str, Any]], query: Any, most: int) -> dict[str, Any]:
@@ -152,93 +150,3 @@ def listing(told: list[dict[str, Any]], query: Any, most: int) -> dict[str, Any]
         "last_id": page[-1]["id"] if page else None,
         "has_more": begin + len(page) < len(told),
     }
-
-
-@attrs.define
-class _Form:
-    fields: dict[str, str] = attrs.field(factory=dict)
-    filename: str | None = None
-
-
-class _Parts:
-    """What python_multipart tells of a form, with the file's bytes gathered for whoever writes them."""
-
-    def __init__(self) -> None:
-        self.form = _Form()
-        self.pending = bytearray()
-        self.whole = False
-        self._name, self._value, self._header = "", bytearray(), bytearray()
-        self._disposition = b""
-        self._is_file = False
-
-    def callbacks(self) -> dict[str, Callable[..., None]]:
-        return {
-            "on_header_field": lambda data, start, end: self._header.extend(data[start:end]),
-            "on_header_value": lambda data, start, end: self._value.extend(data[start:end]),
-            "on_header_end": self._header_ends,
-            "on_headers_finished": self._headers_end,
-            "on_part_data": self._data,
-            "on_part_end": self._part_ends,
-            "on_end": self._ends,
-        }
-
-    def _header_ends(self) -> None:
-        if self._header.lower() == b"content-disposition":
-            self._disposition = bytes(self._value)
-        self._header.clear()
-        self._value.clear()
-
-    def _headers_end(self) -> None:
-        _, options = parse_options_header(self._disposition)
-        self._name = options.get(b"name", b"").decode("utf-8", "replace")
-        self._is_file = self._name == "file"
-        if self._is_file:
-            self.form.filename = options.get(b"filename", b"upload.jsonl").decode("utf-8", "replace")[-255:]
-        self._disposition = b""
-
-    def _data(self, data: bytes, start: int, end: int) -> None:
-        if self._is_file:
-            self.pending += data[start:end]
-            return
-        known = self.form.fields.get(self._name, "") + data[start:end].decode("utf-8", "replace")
-        if len(known) > _LONGEST_FIELD or len(self.form.fields) > 16:
-            raise invalid(f"a field of the form has at most {_LONGEST_FIELD} signs, and the form 16 of them")
-        self.form.fields[self._name] = known
-
-    def _part_ends(self) -> None:
-        self._is_file = False
-
-    def _ends(self) -> None:
-        self.whole = True
-
-
-async def _read_form(asked: Asked, partial: Path) -> _Form:
-    """The form's fields; its file's content goes to `partial`. Raises Problem."""
-    kind, options = parse_options_header(asked.headers.get("content-type", ""))
-    boundary = options.get(b"boundary", b"")
-    if kind != b"multipart/form-data" or not boundary:
-        raise invalid("the body must be multipart/form-data")
-    parts = _Parts()
-    size = 0
-    try:
-        parser = MultipartParser(boundary, parts.callbacks())  # type: ignore[arg-type] # a TypedDict of the same keys
-        await anyio.Path(partial).touch(mode=0o600)
-        async with await anyio.open_file(partial, "wb") as target:
-            async for piece in _within(asked.pieces()):
-                parser.write(piece)
-                size += len(parts.pending)
-                if size > LONGEST_FILE:
-                    raise Problem(413, f"a file has at most {LONGEST_FILE} bytes", code="file_too_large", param="file")
-                await target.write(bytes(parts.pending))
-                parts.pending.clear()
-    except FormParserError:
-        raise invalid("the body must be a multipart form") from None
-    if not parts.whole:
-        raise invalid("the form ends before its last boundary")
-    return parts.form
-
-
-async def _within(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    async for piece in pieces:
-        if piece:
-            yield piece

@@ -5,104 +5,32 @@ A page in this user's browser can reach a loopback address. It is kept out three
 is none of ours. There are no CORS headers but for listed origins, and no WebSockets.
 """
 
-import json
 import re
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
-import anyio
 import attrs
 
 from common.refusal import Refused
-from common.strict_json import parse
 from svc.errors import SvcError
-from svc.serve.budgets import Keys, LocalKey
-from svc.serve.problems import Problem, invalid, problem_of, problem_of_refusal, unexpected
+from svc.serve.exchange import (
+    EventReply,
+    LocalRequest,
+    Receive,
+    RequesterGone,
+    Send,
+    WholeReply,
+    send_events,
+    send_whole,
+)
+from svc.serve.keys import Keys
+from svc.serve.problems import Problem, problem_of, problem_of_refusal, unexpected
 
 Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 
 _REQUEST_ID: Final = re.compile(r"[\x21-\x7e]{1,128}", re.ASCII)
-
-
-class CallerGone(Exception):
-    """The connection ended before its answer did."""
-
-
-@attrs.define
-class Asked:
-    """One request, its body unread."""
-
-    method: str
-    path: str
-    query: Mapping[str, str]
-    headers: Mapping[str, str]
-    key: LocalKey
-    request_id: str
-    receive: Receive = attrs.field(repr=False)
-
-    async def body(self, longest: int) -> bytes:
-        """Raises Problem (413), CallerGone."""
-        read = bytearray()
-        async for piece in self.pieces():
-            read += piece
-            if len(read) > longest:
-                raise Problem(413, f"the body must have at most {longest} bytes", code="body_too_large")
-        return bytes(read)
-
-    async def pieces(self) -> AsyncIterator[bytes]:
-        while True:
-            message = await self.receive()
-            if message["type"] == "http.disconnect":
-                raise CallerGone
-            yield message.get("body", b"")
-            if not message.get("more_body", False):
-                return
-
-    async def json(self, longest: int) -> dict[str, Any]:
-        """The body as an object. Raises Problem."""
-        kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json":
-            raise Problem(415, "content-type must be application/json", param="content-type")
-        try:
-            value = parse(await self.body(longest))
-        except Refused as refusal:
-            raise invalid(f"the body must be JSON: {refusal.message}") from None
-        if not isinstance(value, dict):
-            raise invalid("the body must be a JSON object")
-        return value
-
-    async def until_gone(self) -> None:
-        """Once the body was read: until the caller has gone."""
-        while (await self.receive())["type"] != "http.disconnect":
-            pass
-
-
-@attrs.frozen
-class Reply:
-    """A whole answer: JSON unless it is bytes. `sent` is awaited once all of it has gone out; `left` is called however
-    it ends."""
-
-    body: Any
-    status: int = 200
-    headers: Mapping[str, str] = attrs.field(factory=dict)
-    sent: Callable[[], Awaitable[None]] | None = None
-    left: Callable[[], None] = lambda: None
-
-
-@attrs.frozen
-class Stream:
-    """An answer of events; closed on the way out. `sent` and `left` as of a `Reply`."""
-
-    events: AsyncGenerator[bytes, None]
-    headers: Mapping[str, str]
-    sent: Callable[[], Awaitable[None]]
-    left: Callable[[], None]
 
 
 @attrs.frozen
@@ -111,10 +39,10 @@ class Handled:
 
     method: str
     pattern: re.Pattern[str]
-    act: Callable[..., Awaitable[Reply | Stream]]
+    act: Callable[..., Awaitable[WholeReply | EventReply]]
 
 
-def handled(method: str, path: str, act: Callable[..., Awaitable[Reply | Stream]]) -> Handled:
+def handled(method: str, path: str, act: Callable[..., Awaitable[WholeReply | EventReply]]) -> Handled:
     """`path` with `{id}` for one segment, and `{name}` for a model's name, which may hold slashes."""
     pattern = path.replace("{id}", r"([^/]+)").replace("{name}", r"(.+)")
     return Handled(method, re.compile(pattern), act)
@@ -153,7 +81,7 @@ class Application:
         told = {"x-request-id": request_id, **self._cors(headers)}
         try:
             reply = await self._answer(scope, headers, receive, request_id)
-        except CallerGone:
+        except RequesterGone:
             return
         except Problem as problem:
             reply = _refusal(problem)
@@ -164,17 +92,17 @@ class Application:
         except Exception as error:  # of one request: the others go on
             self.say(f"{request_id}: {scope['method']} {scope['path']} failed: {type(error).__name__}: {error}")
             reply = _refusal(unexpected())
-        if isinstance(reply, Reply):
-            await _send_whole(reply, told, send)
+        if isinstance(reply, WholeReply):
+            await send_whole(reply, told, send)
         else:
-            await _send_events(reply, told, receive, send)
+            await send_events(reply, told, receive, send)
 
     async def _answer(
         self, scope: Scope, headers: Mapping[str, str], receive: Receive, request_id: str
-    ) -> Reply | Stream:
+    ) -> WholeReply | EventReply:
         self._check_caller(headers)
         if scope["method"] == "OPTIONS" and headers.get("origin"):
-            return Reply(b"", 204)  # of a listed origin: all others were refused
+            return WholeReply(b"", 204)  # of a listed origin: all others were refused
         key = self.keys.find(headers.get("authorization", ""))
         if self._under_way > self.most:
             message = f"{self.most} requests are under way (server.concurrent): send it again later"
@@ -184,7 +112,7 @@ class Application:
         for route, match in found:
             if route.method == method:
                 query = _query(scope.get("query_string", b""))
-                asked = Asked(method, path, query, headers, key, request_id, receive)
+                asked = LocalRequest(method, path, query, headers, key, request_id, receive)
                 return await route.act(asked, *match.groups())
         if found:
             allowed = ", ".join(sorted({route.method for route, _ in found}))
@@ -221,8 +149,8 @@ def names_of(host: str, port: int, more: Sequence[str]) -> frozenset[str]:
     return frozenset(with_port | named | (own if port in {80, 443} else set()))
 
 
-def _refusal(problem: Problem) -> Reply:
-    return Reply(problem.body(), problem.status, problem.headers())
+def _refusal(problem: Problem) -> WholeReply:
+    return WholeReply(problem.body(), problem.status, problem.headers())
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:
@@ -235,46 +163,3 @@ async def _lifespan(receive: Receive, send: Send) -> None:
 
 def _query(raw: bytes) -> dict[str, str]:
     return dict(parse_qsl(raw.decode("latin-1"), keep_blank_values=True))
-
-
-async def _send_whole(reply: Reply, told: Mapping[str, str], send: Send) -> None:
-    whole = reply.body if isinstance(reply.body, bytes) else json.dumps(reply.body, ensure_ascii=False).encode()
-    kind = {} if isinstance(reply.body, bytes) else {"content-type": "application/json"}
-    try:
-        await _start(send, reply.status, {**kind, **reply.headers, **told, "content-length": str(len(whole))})
-        await send({"type": "http.response.body", "body": whole})
-        if reply.sent is not None:
-            await reply.sent()
-    finally:
-        reply.left()
-
-
-async def _send_events(stream: Stream, told: Mapping[str, str], receive: Receive, send: Send) -> None:
-    """The events as they come; none of them are asked for any more once the caller has gone."""
-    kind = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache", "x-accel-buffering": "no"}
-    whole = False
-    try:
-        async with anyio.create_task_group() as tasks:
-
-            async def watch() -> None:
-                while (await receive())["type"] != "http.disconnect":
-                    pass
-                tasks.cancel_scope.cancel()
-
-            tasks.start_soon(watch)
-            async with aclosing(stream.events) as events:
-                await _start(send, 200, {**kind, **stream.headers, **told})
-                async for event in events:
-                    await send({"type": "http.response.body", "body": event, "more_body": True})
-            await send({"type": "http.response.body", "body": b""})
-            whole = True
-            tasks.cancel_scope.cancel()
-        if whole:
-            await stream.sent()
-    finally:
-        stream.left()
-
-
-async def _start(send: Send, status: int, headers: Mapping[str, str]) -> None:
-    encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": status, "headers": encoded})

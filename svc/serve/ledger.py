@@ -47,7 +47,7 @@ create table if not exists things (kind text not null, id text not null, at real
 
 
 @attrs.frozen(slots=True)
-class PurchaseRow:
+class LedgerPurchase:
     """`kind` is the route in a word; `name` the model as it was asked for. `state`: running, done, failed."""
 
     id: str
@@ -63,7 +63,7 @@ class PurchaseRow:
 
 
 @attrs.frozen(slots=True)
-class JobRow:
+class LedgerJob:
     job_id: str
     purchase: str
     at: float
@@ -146,7 +146,7 @@ class Ledger:
 
         return await to_thread.run_sync(locked)
 
-    async def add_purchase(self, row: PurchaseRow) -> None:
+    async def add_purchase(self, row: LedgerPurchase) -> None:
         """An earlier one with the same idempotency key that failed, and cost nothing, makes room."""
 
         def act(connection: sqlite3.Connection) -> None:
@@ -162,7 +162,7 @@ class Ledger:
 
         await self.run(act)
 
-    async def add_job(self, row: JobRow) -> None:
+    async def add_job(self, row: LedgerJob) -> None:
         values = (row.job_id, row.purchase, row.at, row.provider, str(row.amount), None)
         charges = (row.terms.fee_bps, str(row.terms.gas_fee), row.state)
         await self.run(lambda c: c.execute("insert into jobs values (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*values, *charges)))
@@ -187,11 +187,11 @@ class Ledger:
         statement = "update purchases set delivered = 1 where id = ?"
         await self.run(lambda connection: connection.execute(statement, (purchase,)))
 
-    async def asked_before(self, key: str, idempotency: str) -> PurchaseRow | None:
+    async def asked_before(self, key: str, idempotency: str) -> LedgerPurchase | None:
         statement = "select * from purchases where key = ? and idempotency = ? and state <> 'failed'"
         return await self.run(lambda c: _purchase(c.execute(statement, (key, idempotency)).fetchone()))
 
-    async def undelivered(self, key: str, digest: str, since: float) -> list[PurchaseRow]:
+    async def undelivered(self, key: str, digest: str, since: float) -> list[LedgerPurchase]:
         """Answers to the same question that are paid and that nobody has had, the oldest first."""
         statement = (
             "select * from purchases where key = ? and digest = ? and delivered = 0 and state = 'done' and at >= ?"
@@ -200,12 +200,12 @@ class Ledger:
         rows = await self.run(lambda c: [_purchase(row) for row in c.execute(statement, (key, digest, since))])
         return [row for row in rows if row is not None]
 
-    async def jobs_of(self, purchase: str) -> list[JobRow]:
+    async def jobs_of(self, purchase: str) -> list[LedgerJob]:
         """In the order in which they were posted."""
         statement = "select * from jobs where purchase = ? order by at"
         return await self.run(lambda c: [_job(row) for row in c.execute(statement, (purchase,))])
 
-    async def running(self) -> list[PurchaseRow]:
+    async def running(self) -> list[LedgerPurchase]:
         statement = "select * from purchases where state = 'running' and kind <> 'batch' order by at"
         rows = await self.run(lambda c: [_purchase(row) for row in c.execute(statement)])
         return [row for row in rows if row is not None]
@@ -250,19 +250,19 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]
     connection.execute("commit")
 
 
-def _purchase(row: tuple[object, ...] | None) -> PurchaseRow | None:
+def _purchase(row: tuple[object, ...] | None) -> LedgerPurchase | None:
     if row is None:
         return None
     id, at, key, kind, name, model, digest, idempotency, state, delivered = row
     known = None if idempotency is None else str(idempotency)
     texts = (str(key), str(kind), str(name), str(model), str(digest))
-    return PurchaseRow(str(id), float(str(at)), *texts, known, str(state), bool(delivered))
+    return LedgerPurchase(str(id), float(str(at)), *texts, known, str(state), bool(delivered))
 
 
-def _job(row: tuple[str, str, float, int, str, str | None, int, str, JobEnd]) -> JobRow:
+def _job(row: tuple[str, str, float, int, str, str | None, int, str, JobEnd]) -> LedgerJob:
     job_id, purchase, at, provider, amount, cost, fee_bps, gas_fee, state = row
     paid = None if cost is None else int(cost)
-    return JobRow(job_id, purchase, at, provider, int(amount), Terms(fee_bps, int(gas_fee)), paid, state)
+    return LedgerJob(job_id, purchase, at, provider, int(amount), Terms(fee_bps, int(gas_fee)), paid, state)
 
 
 def _spent(row: tuple[float, str, str, str, str, str, int, str, str | None, str]) -> Spent:

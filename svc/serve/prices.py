@@ -27,7 +27,7 @@ _MOST_MODELS: Final = 1000
 
 
 @attrs.frozen(slots=True)
-class Offer:
+class MarketOffer:
     """What is bid for a job and to whom it is sealed. `provider` is 0 for an open order."""
 
     bid: Bid
@@ -39,7 +39,7 @@ class Offer:
 
 
 @attrs.define
-class _Kept:
+class _KeptCandidates:
     candidates: tuple[Candidate, ...]
     read_at: float
     used_at: float
@@ -57,7 +57,7 @@ class Prices:
     _models: dict[str, Model] = attrs.field(factory=dict)
     _models_at: float = float("-inf")
     _listing: anyio.Lock = attrs.field(factory=anyio.Lock)
-    _kept: dict[tuple[str, str], _Kept] = attrs.field(factory=dict)
+    _kept: dict[tuple[str, str], _KeptCandidates] = attrs.field(factory=dict)
     _box_keys: dict[int, PublicKey] = attrs.field(factory=dict)
     _excluded: dict[int, float] = attrs.field(factory=dict)
 
@@ -97,14 +97,14 @@ class Prices:
 
     # --- offers -----------------------------------------------------------------------------------------------
 
-    async def offer(self, model: Model, rule: Rule, tried: Collection[int]) -> Offer:
+    async def offer(self, model: Model, rule: Rule, tried: Collection[int]) -> MarketOffer:
         """The best that was not tried; one that failed somebody lately only where there is no other. Raises
         NoProvider."""
         if rule.is_open:
             if OPEN in tried:
                 raise NoProvider(f"nobody claimed the open order for {model.id}")
             bid = Bid(self._rates(rule), OPEN)
-            return Offer(bid, await self.client.orders.account.escrow_key())
+            return MarketOffer(bid, await self.client.orders.account.escrow_key())
         bids = self._own_bids(rule) if rule.bids else await self._market_bids(model, rule)
         left = [bid for bid in bids if bid.designated not in tried]
         now = self.monotonic()
@@ -114,7 +114,7 @@ class Prices:
             more = "; each was tried" if tried else ""
             raise NoProvider(f"{whom} is live for {model.id} in a window of {rule.window}{more}")
         bid = (good or left)[0]
-        return Offer(bid, await self._recipient(bid))
+        return MarketOffer(bid, await self._recipient(bid))
 
     def others(self, model: Model, rule: Rule, tried: Collection[int]) -> bool:
         """Somebody else would take it, by what is known without asking."""
@@ -163,7 +163,7 @@ class Prices:
                 return await self.client.probe(model.id, {}, window=rule.window, endpoint=endpoint)
 
             found = await ask()
-            kept = self._kept[key] = _Kept(found, self.monotonic(), now, ask)
+            kept = self._kept[key] = _KeptCandidates(found, self.monotonic(), now, ask)
         kept.used_at = now
         return kept.candidates
 

@@ -19,11 +19,13 @@ import attrs
 from anyio.streams.memory import MemoryObjectSendStream
 
 from svc.errors import ApiError, JobFailed, NoProvider, OverCeiling, SvcError
-from svc.serve.answers import Bought, headline
-from svc.serve.attempts import Attempts, Purchase, Trade
-from svc.serve.budgets import DAY, LocalKey
-from svc.serve.ledger import JobRow, PurchaseRow
-from svc.serve.prices import Offer
+from svc.serve.answers import headline
+from svc.serve.attempts import JobAttempts, OpenPurchase, Trade
+from svc.serve.budgets import DAY
+from svc.serve.keys import ApiKey
+from svc.serve.ledger import LedgerJob, LedgerPurchase
+from svc.serve.media_answers import Bought
+from svc.serve.prices import MarketOffer
 from svc.serve.problems import Problem, invalid, problem_of, unexpected
 from svc.serve.requests import Wanted
 
@@ -44,15 +46,15 @@ Outcomes = MemoryObjectSendStream[Bought | _Failed]
 
 
 @attrs.define(eq=False)
-class Buyer:
+class AnswerPurchases:
     trade: Trade
-    _named: dict[tuple[str, str], Purchase] = attrs.field(factory=dict)
-    _asked: dict[tuple[str, str], list[Purchase]] = attrs.field(factory=dict)
+    _named: dict[tuple[str, str], OpenPurchase] = attrs.field(factory=dict)
+    _asked: dict[tuple[str, str], list[OpenPurchase]] = attrs.field(factory=dict)
     _joining: anyio.Lock = attrs.field(factory=anyio.Lock)
 
     @property
-    def _attempts(self) -> Attempts:
-        return Attempts(self.trade)
+    def _attempts(self) -> JobAttempts:
+        return JobAttempts(self.trade)
 
     async def resume(self) -> None:
         """Follow what was under way when this ended last."""
@@ -62,13 +64,13 @@ class Buyer:
             if not open_jobs:  # it ended between two attempts: whoever asks again asks anew
                 await self.trade.ledger.end_purchase(row.id, "failed")
                 continue
-            purchase = Purchase(row, None, "posting", open_jobs[0])
+            purchase = OpenPurchase(row, None, "posting", open_jobs[0])
             self._remember(purchase)
             for job in open_jobs[1:]:
                 self.trade.tasks.start_soon(self._attempts.account_for, purchase, job)
             self.trade.tasks.start_soon(self._run, purchase, open_jobs[0])
 
-    async def buy(self, key: LocalKey, wanted: Wanted, digest: str, idempotency: str | None) -> Purchase:
+    async def buy(self, key: ApiKey, wanted: Wanted, digest: str, idempotency: str | None) -> OpenPurchase:
         """The purchase of this answer: one that is under way or was not delivered, or a new one. Raises Problem."""
         async with self._joining:
             found = await self._before(key, wanted, digest, idempotency)
@@ -79,7 +81,7 @@ class Buyer:
                 found.waiting += 1
                 return found
             kind = headline(wanted)
-            row = PurchaseRow(
+            row = LedgerPurchase(
                 f"pur_{secrets.token_hex(12)}",
                 self.trade.clock(),
                 key.name,
@@ -90,23 +92,23 @@ class Buyer:
                 idempotency,
             )
             await self.trade.ledger.add_purchase(row)
-            purchase = Purchase(row, wanted, waiting=1)
+            purchase = OpenPurchase(row, wanted, waiting=1)
             self._remember(purchase)
         self.trade.tasks.start_soon(self._run, purchase, None)
         return purchase
 
-    def leave(self, purchase: Purchase) -> None:
+    def leave(self, purchase: OpenPurchase) -> None:
         """Whom `buy` counted waits no more."""
         purchase.waiting -= 1
         if not purchase.waiting and not purchase.ended and not self.trade.stopping:
             purchase.abandoned = True
             purchase.tell()
 
-    async def delivered(self, purchase: Purchase) -> None:
+    async def delivered(self, purchase: OpenPurchase) -> None:
         self._forget(purchase)
         await self.trade.ledger.deliver(purchase.row.id)
 
-    async def _before(self, key: LocalKey, wanted: Wanted, digest: str, idempotency: str | None) -> Purchase | None:
+    async def _before(self, key: ApiKey, wanted: Wanted, digest: str, idempotency: str | None) -> OpenPurchase | None:
         if idempotency is None:
             for known in self._asked.get((key.name, digest), ()):
                 if not known.waiting and not (known.ended and known.problem):
@@ -121,20 +123,20 @@ class Buyer:
         row = await self.trade.ledger.asked_before(key.name, idempotency)
         return None if row is None else _same(self._reread(row, wanted), digest)
 
-    def _reread(self, row: PurchaseRow, wanted: Wanted) -> Purchase:
+    def _reread(self, row: LedgerPurchase, wanted: Wanted) -> OpenPurchase:
         """One that is paid: its result is read again, and nothing is bought."""
-        purchase = Purchase(row, wanted, "completed")
+        purchase = OpenPurchase(row, wanted, "completed")
         self._remember(purchase)
         self.trade.tasks.start_soon(self._run, purchase, None)
         return purchase
 
-    def _remember(self, purchase: Purchase) -> None:
+    def _remember(self, purchase: OpenPurchase) -> None:
         row = purchase.row
         self._asked.setdefault((row.key, row.digest), []).append(purchase)
         if row.idempotency is not None:
             self._named[row.key, row.idempotency] = purchase
 
-    def _forget(self, purchase: Purchase) -> None:
+    def _forget(self, purchase: OpenPurchase) -> None:
         row = purchase.row
         same = self._asked.get((row.key, row.digest), [])
         if purchase in same:
@@ -146,7 +148,7 @@ class Buyer:
 
     # --- one purchase -----------------------------------------------------------------------------------------
 
-    async def _run(self, purchase: Purchase, job: JobRow | None) -> None:
+    async def _run(self, purchase: OpenPurchase, job: LedgerJob | None) -> None:
         """Never raises: what went wrong is the purchase's `problem`."""
         try:
             if purchase.row.state == "done":
@@ -168,17 +170,17 @@ class Buyer:
             self._forget(purchase)  # the ledger has what is to be known of it
         purchase.tell()
 
-    async def _is_paid(self, purchase: Purchase) -> bool:
+    async def _is_paid(self, purchase: OpenPurchase) -> bool:
         return any(job.state == "done" for job in await self.trade.ledger.jobs_of(purchase.row.id))
 
-    async def _read_again(self, purchase: Purchase) -> Bought:
+    async def _read_again(self, purchase: OpenPurchase) -> Bought:
         done = [job for job in await self.trade.ledger.jobs_of(purchase.row.id) if job.state == "done"]
         if not done:
             raise Problem(409, "what was bought under this idempotency key has no result", code="no_result")
         purchase.job = done[0]
         return await self._attempts.opened(done[0], await self.trade.client.jobs.get(done[0].job_id))
 
-    async def _bought(self, purchase: Purchase, job: JobRow | None) -> Bought:
+    async def _bought(self, purchase: OpenPurchase, job: LedgerJob | None) -> Bought:
         """The first attempt that succeeds; several at a time only where hedging is set."""
         buying = self.trade.settings.buying
         began, launched, running = anyio.current_time(), 0, 0
@@ -230,18 +232,18 @@ class Buyer:
                 except NoProvider:
                     raise last from None  # why the only one that there was failed says more
 
-    async def _attempt(self, purchase: Purchase, wanted: Wanted, offer: Offer, send: Outcomes) -> None:
+    async def _attempt(self, purchase: OpenPurchase, wanted: Wanted, offer: MarketOffer, send: Outcomes) -> None:
         async def attempt() -> Bought:
             job = await self._attempts.posted(purchase, wanted, offer)
             return await self._attempts.followed(purchase, job)
 
         await _tell(send, await self._outcome(offer.provider, purchase, attempt))
 
-    async def _attempt_before(self, purchase: Purchase, job: JobRow, send: Outcomes) -> None:
+    async def _attempt_before(self, purchase: OpenPurchase, job: LedgerJob, send: Outcomes) -> None:
         await _tell(send, await self._outcome(job.provider, purchase, lambda: self._attempts.followed(purchase, job)))
 
     async def _outcome(
-        self, provider: int, purchase: Purchase, attempt: Callable[[], Awaitable[Bought]]
+        self, provider: int, purchase: OpenPurchase, attempt: Callable[[], Awaitable[Bought]]
     ) -> Bought | _Failed:
         """Never raises: an attempt is a task beside others."""
         try:
@@ -262,7 +264,7 @@ class Buyer:
             return _Failed(unexpected(), provider, again=False, blame=False)
 
 
-def _same(purchase: Purchase, digest: str) -> Purchase:
+def _same(purchase: OpenPurchase, digest: str) -> OpenPurchase:
     if purchase.row.digest != digest:
         message = "this idempotency key was used for another request: each request has its own"
         raise invalid(message, "idempotency-key", "idempotency_key_reused")

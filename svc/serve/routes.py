@@ -9,11 +9,12 @@ import attrs
 from common.scalars import hex_of
 from common.strict_json import canonical
 from svc.serve.answers import answer_of
-from svc.serve.attempts import Purchase
+from svc.serve.attempts import OpenPurchase
 from svc.serve.events import comment, events_of
-from svc.serve.http import Asked, CallerGone, Handled, Reply, Stream, handled
+from svc.serve.exchange import EventReply, LocalRequest, RequesterGone, WholeReply
+from svc.serve.http import Handled, handled
 from svc.serve.problems import Problem, invalid, no_such_model
-from svc.serve.purchases import Buyer
+from svc.serve.purchases import AnswerPurchases
 from svc.serve.requests import LONGEST_BODY, ROUTES, Route, Wanted, listed_model, model_name, read_request
 
 _LONGEST_IDEMPOTENCY: Final = 255
@@ -28,12 +29,12 @@ _SAID: Final = {
 
 @attrs.frozen
 class AnswerRoutes:
-    buyer: Buyer
+    buyer: AnswerPurchases
     progress_seconds: float
 
     def routes(self) -> Sequence[Handled]:
         def buying(route: Route) -> Handled:
-            async def act(asked: Asked) -> Reply | Stream:
+            async def act(asked: LocalRequest) -> WholeReply | EventReply:
                 return await self._buy(asked, route)
 
             return handled("POST", route, act)
@@ -44,19 +45,19 @@ class AnswerRoutes:
             *(buying(route) for route in ROUTES),
         ]
 
-    async def _models(self, asked: Asked) -> Reply:
+    async def _models(self, asked: LocalRequest) -> WholeReply:
         known = await self.buyer.trade.prices.models()
         allowed = asked.key.models
         data = [listed_model(model, name) for name, model in known.items() if not allowed or name in allowed]
-        return Reply({"object": "list", "data": data})
+        return WholeReply({"object": "list", "data": data})
 
-    async def _model(self, asked: Asked, name: str) -> Reply:
+    async def _model(self, asked: LocalRequest, name: str) -> WholeReply:
         known = await self.buyer.trade.prices.models()
         if name not in known or (asked.key.models and name not in asked.key.models):
             raise no_such_model(name)
-        return Reply(listed_model(known[name], name))
+        return WholeReply(listed_model(known[name], name))
 
-    async def _buy(self, asked: Asked, route: Route) -> Reply | Stream:
+    async def _buy(self, asked: LocalRequest, route: Route) -> WholeReply | EventReply:
         body = await asked.json(LONGEST_BODY)
         model, rule = await self.buyer.trade.prices.find(model_name(body), asked.key.models)
         wanted = read_request(route, body, model, rule)
@@ -66,11 +67,11 @@ class AnswerRoutes:
             return await self._stream(asked, wanted, purchase)
         return await self._whole(asked, wanted, purchase)
 
-    async def _whole(self, asked: Asked, wanted: Wanted, purchase: Purchase) -> Reply:
-        """Raises CallerGone: the job is then taken back while it can be."""
+    async def _whole(self, asked: LocalRequest, wanted: Wanted, purchase: OpenPurchase) -> WholeReply:
+        """Raises RequesterGone: the job is then taken back while it can be."""
         try:
             if not await _while_there(asked, purchase, lambda: purchase.ended):
-                raise CallerGone
+                raise RequesterGone
             bought = await purchase.result()
             made = answer_of(wanted, bought)
         except BaseException:
@@ -80,13 +81,13 @@ class AnswerRoutes:
         async def delivered() -> None:
             await self.buyer.delivered(purchase)
 
-        return Reply(made, headers=bought.headers(), sent=delivered, left=lambda: self.buyer.leave(purchase))
+        return WholeReply(made, headers=bought.headers(), sent=delivered, left=lambda: self.buyer.leave(purchase))
 
-    async def _stream(self, asked: Asked, wanted: Wanted, purchase: Purchase) -> Stream | Reply:
+    async def _stream(self, asked: LocalRequest, wanted: Wanted, purchase: OpenPurchase) -> EventReply | WholeReply:
         """Begins once the job is posted: what is refused before is an answer with its own status."""
         try:
             if not await _while_there(asked, purchase, lambda: purchase.posted or purchase.ended):
-                raise CallerGone
+                raise RequesterGone
             if purchase.problem is not None:
                 raise purchase.problem
         except BaseException:
@@ -99,9 +100,9 @@ class AnswerRoutes:
             if purchase.problem is None:
                 await self.buyer.delivered(purchase)
 
-        return Stream(self._events(wanted, purchase), headers, delivered, lambda: self.buyer.leave(purchase))
+        return EventReply(self._events(wanted, purchase), headers, delivered, lambda: self.buyer.leave(purchase))
 
-    async def _events(self, wanted: Wanted, purchase: Purchase) -> AsyncGenerator[bytes, None]:
+    async def _events(self, wanted: Wanted, purchase: OpenPurchase) -> AsyncGenerator[bytes, None]:
         job_id = hex_of(bytes(32)) if purchase.job is None else purchase.job.job_id
         events = events_of(wanted, job_id, int(purchase.row.at))
         for event in events.begin():
@@ -118,7 +119,7 @@ class AnswerRoutes:
             yield event
 
 
-async def _while_there(asked: Asked, purchase: Purchase, until: Callable[[], bool]) -> bool:
+async def _while_there(asked: LocalRequest, purchase: OpenPurchase, until: Callable[[], bool]) -> bool:
     """True once `until` holds of the purchase; False where the caller went away before."""
     held = False
     async with anyio.create_task_group() as tasks:
@@ -135,7 +136,7 @@ async def _while_there(asked: Asked, purchase: Purchase, until: Callable[[], boo
     return held
 
 
-def _idempotency(asked: Asked) -> str | None:
+def _idempotency(asked: LocalRequest) -> str | None:
     key = asked.headers.get("idempotency-key")
     if key is not None and not 0 < len(key) <= _LONGEST_IDEMPOTENCY:
         raise invalid(f"idempotency-key must have 1 to {_LONGEST_IDEMPOTENCY} signs", "idempotency-key")

@@ -16,13 +16,15 @@ from common.refusal import Refused
 from svc.client import Client
 from svc.errors import OrderRefused
 from svc.serve.attempts import Trade
-from svc.serve.batches import BatchRoutes, LocalBatches
-from svc.serve.budgets import DAY, KEY_FILE, Budgets, Keys
-from svc.serve.files import FileRoutes, LocalFiles
+from svc.serve.batch_routes import LocalBatchRoutes
+from svc.serve.batches import LocalBatches
+from svc.serve.budgets import DAY, Budgets
+from svc.serve.files import LocalFileRoutes, LocalFiles
 from svc.serve.http import Application, names_of
+from svc.serve.keys import KEY_FILE, Keys
 from svc.serve.ledger import Ledger
 from svc.serve.prices import Prices
-from svc.serve.purchases import Buyer
+from svc.serve.purchases import AnswerPurchases
 from svc.serve.routes import AnswerRoutes
 from svc.serve.settings import Server, ServeSettings, is_loopback
 
@@ -61,7 +63,7 @@ async def opened(client: Client, settings: ServeSettings, folder: Path, port: in
             trade = Trade(client, settings, ledger, Budgets([]), prices, tasks, say=say)
             spent = await ledger.since(trade.clock() - DAY)
             trade.budgets = Budgets.of(settings, client.vouching.token(), spent)
-            buyer, batches = Buyer(trade), LocalBatches(trade, files)
+            buyer, batches = AnswerPurchases(trade), LocalBatches(trade, files)
             await buyer.resume()
             await batches.resume(keys.named)
             tasks.start_soon(prices.keep_warm)
@@ -72,10 +74,10 @@ async def opened(client: Client, settings: ServeSettings, folder: Path, port: in
         ledger.close()
 
 
-def _application(buyer: Buyer, batches: LocalBatches, keys: Keys, hosts: frozenset[str]) -> Application:
+def _application(buyer: AnswerPurchases, batches: LocalBatches, keys: Keys, hosts: frozenset[str]) -> Application:
     server, say = buyer.trade.settings.server, buyer.trade.say
     answers = AnswerRoutes(buyer, server.progress_seconds)
-    routes = [*answers.routes(), *FileRoutes(batches.files).routes(), *BatchRoutes(batches).routes()]
+    routes = [*answers.routes(), *LocalFileRoutes(batches.files).routes(), *LocalBatchRoutes(batches).routes()]
     return Application(routes, keys, hosts, frozenset(server.origins), say, server.concurrent)
 
 

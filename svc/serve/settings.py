@@ -38,7 +38,7 @@ class KeySettings(Struct, frozen=True, forbid_unknown_fields=True):
     models: tuple[str, ...] = ()
 
 
-class Budget(Struct, frozen=True, forbid_unknown_fields=True):
+class BudgetSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """What all keys together may spend in any hour and any day. `per_request` bounds an answer, `per_batch` a batch."""
 
     per_hour: Amount | None = None
@@ -98,7 +98,7 @@ class ServeSettings(Struct, frozen=True, forbid_unknown_fields=True):
     that have a table of their own here."""
 
     server: Server = field(default_factory=Server)
-    budget: Budget = field(default_factory=Budget)
+    budget: BudgetSettings = field(default_factory=BudgetSettings)
     buying: Buying = field(default_factory=Buying)
     keys: dict[str, KeySettings] = field(default_factory=dict)
     models: dict[str, ModelSettings] = field(default_factory=dict)

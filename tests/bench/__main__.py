@@ -15,6 +15,7 @@ from tests.bench import (
     beside_ponder,
     checking,
     client,
+    events,
     growth,
     http,
     indexing,
@@ -24,6 +25,7 @@ from tests.bench import (
     relaying,
     releases,
     sealing,
+    serving,
     signing,
     uploads,
 )
@@ -41,10 +43,12 @@ BENCHMARKS = {
     "relaying": relaying.rows,
     "http": http.rows,
     "client": client.rows,
+    "serve": serving.rows,
     "provider": provider.rows,
     "batches": batches.rows,
     "polls": polls.rows,
     "growth": growth.rows,
+    "events": events.rows,
     "uploads": uploads.rows,
     "releases": releases.rows,
 }

@@ -45,14 +45,14 @@ _FILL: Final = (
 
 def rows() -> list[Row]:
     with ExitStack() as stack:
-        stack.enter_context(_filled_database())
+        stack.enter_context(filled_database())
         path, one = "/v1/jobs/0x{id}", f"/v1/jobs/0x{sha256(b'1').hexdigest()}"
         ask = stack.enter_context(load_client())
         blocks = stack.enter_context(_index())
 
         def under_load(name: str, path: str, processes: int = 1) -> _Loaded:
             port = pick_free()
-            pids = [stack.enter_context(server(name, port, _DATABASE)) for _ in range(processes)]
+            pids = [stack.enter_context(server(name, port, DATABASE)) for _ in range(processes)]
             return _Loaded(ask(port, path, processes * CONNECTIONS), pids)
 
         candidates = {
@@ -111,18 +111,18 @@ class _Loaded:
         return ticks / os.sysconf("SC_CLK_TCK")
 
 
-_DATABASE: dict[str, str] = {}
+DATABASE: dict[str, str] = {}
 
 
 @contextmanager
-def _filled_database() -> Iterator[None]:
-    """Its address is in `_DATABASE`; the id of job n is the sha256 of n."""
+def filled_database() -> Iterator[None]:
+    """Its address is in `DATABASE`; the id of job n is the sha256 of n."""
     with tempfile.TemporaryDirectory() as directory, start_blocking_portal("asyncio") as portal:
         folders = [Path(directory) / name for name in ("pg", "logs")]
         for folder in folders:
             folder.mkdir()
         with portal.wrap_async_context_manager(running_postgres(pick_free(), *folders)) as postgres:
-            _DATABASE["DATABASE_URL"] = postgres.url()
+            DATABASE["DATABASE_URL"] = postgres.url()
             portal.call(_fill, postgres.url())
             yield
 
@@ -141,7 +141,7 @@ class _Index:
 @contextmanager
 def _index() -> Iterator[_Index]:
     with start_blocking_portal("asyncio") as portal:
-        connection = portal.call(asyncpg.connect, _DATABASE["DATABASE_URL"])
+        connection = portal.call(asyncpg.connect, DATABASE["DATABASE_URL"])
         yield _Index(portal, connection)
         portal.call(connection.close)
 

@@ -55,10 +55,10 @@ class Trial:
         commands: dict[str, tuple[Sequence[str], Mapping[str, str]]] = {
             name: (line, {}) for name, line in asked.items()
         }
-        listed = [{"model_id": "sealed", "model_name": CHAT, "api_base": self.server}]
+        listed = [{"model_id": "sealed", "model_name": CHAT, "api_base": self.server, "api_key_name": "svc"}]
         (folder / "extra-openai-models.yaml").write_text(json.dumps(listed))  # JSON is YAML
-        llm = (str(self.python.with_name("llm")), "-m", "sealed", "-o", "max_tokens", "8", "Name a city.")
-        commands["llm"] = (llm, {"LLM_USER_PATH": str(folder)})
+        llm = (str(self.python.with_name("llm")), "-m", "sealed", "--key", self.key, "-o", "max_tokens", "8")
+        commands["llm"] = ((*llm, "Name a city."), {"LLM_USER_PATH": str(folder)})
         node = shutil.which("node")
         if node is not None:
             commands["node"] = ((node, str(HERE / "openai.mjs"), CHAT, TEXT), {})

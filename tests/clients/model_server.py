@@ -5,8 +5,9 @@
 llama.cpp serves chat completions and responses; a small front before it does one thing more. A model of this size
 calls no tools by itself, and this build of llama.cpp does not force it to: where a request holds tools and no result of
 one yet, the front has the model write the arguments of the first tool under a JSON schema, and hands them on as the
-call that a larger model would have made. The words and the arguments are the model's own; that it calls is the front's
-doing.
+call that a larger model would have made. Nor does this build's route of responses know conversations and formats: they
+are asked of its route of chats, and told as a response. The words and the arguments are the model's own; that it calls
+is the front's doing.
 """
 
 import json
@@ -21,7 +22,8 @@ from typing import Any
 import xllamacpp
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
-_MOST_TOKENS = 48
+_MOST_TOKENS = 24  # on a processor without a graphics card each takes its time
+_MOST_OF_A_SCHEMA = 100
 
 
 def llama(weights: Path) -> "xllamacpp.Server":
@@ -51,13 +53,27 @@ class Front(BaseHTTPRequestHandler):
             body.pop(name, None)
         for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
             if name in body:
-                body[name] = min(body[name], _MOST_TOKENS)
+                formed = body.get("response_format") or body.get("text") or body.get("tools")
+                body[name] = min(body[name], _MOST_OF_A_SCHEMA if formed else _MOST_TOKENS)
         try:
-            answer = self._called(body) if self._wants_call(body) else self._asked(self.path, _without_tools(body))
+            answer = self._called(body) if self._wants_call(body) else self._said(_without_tools(body))
         except urllib.error.HTTPError as refused:
             self._send(refused.code, json.loads(refused.read()))
             return
         self._send(200, answer)
+
+    def _said(self, body: dict[str, Any]) -> dict[str, Any]:
+        if self.path == CHAT or not (isinstance(body["input"], list) or body.get("text")):
+            return self._asked(self.path, body)
+        wanted = body.get("text", {}).get("format", {"type": "text"})
+        chat = _as_chat(body) | {"max_tokens": body.get("max_output_tokens", _MOST_TOKENS)}
+        if wanted["type"] == "json_schema":
+            chat["response_format"] = {"type": "json_schema", "json_schema": {"name": "it", "schema": wanted["schema"]}}
+        answer = self._asked(CHAT, chat)
+        text = answer["choices"][0]["message"]["content"]
+        part = {"type": "output_text", "text": text, "annotations": []}
+        item = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [part]}
+        return _response(item, answer["usage"])
 
     def _wants_call(self, body: dict[str, Any]) -> bool:
         said = body.get("messages", body.get("input"))
@@ -70,7 +86,7 @@ class Front(BaseHTTPRequestHandler):
         function = tool.get("function", tool)
         schema = {"name": "arguments", "schema": function["parameters"]}
         plain = _as_chat(_without_tools(body)) | {"response_format": {"type": "json_schema", "json_schema": schema}}
-        answer = self._asked(CHAT, plain | {"max_tokens": _MOST_TOKENS, "temperature": 0})
+        answer = self._asked(CHAT, plain | {"max_tokens": _MOST_OF_A_SCHEMA, "temperature": 0})
         arguments = answer["choices"][0]["message"]["content"]
         if self.path == CHAT:
             call = {"id": "call_1", "type": "function"}
@@ -79,14 +95,7 @@ class Front(BaseHTTPRequestHandler):
             answer["choices"][0]["finish_reason"] = "tool_calls"
             return answer
         item = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": function["name"]}
-        usage = answer["usage"]
-        return {
-            "id": "resp_1",
-            "object": "response",
-            "status": "completed",
-            "output": [item | {"arguments": arguments, "status": "completed"}],
-            "usage": {"input_tokens": usage["prompt_tokens"], "output_tokens": usage["completion_tokens"]},
-        }
+        return _response(item | {"arguments": arguments, "status": "completed"}, answer["usage"])
 
     def _asked(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         request = urllib.request.Request(self.upstream + path, json.dumps(body).encode())  # noqa: S310 - our own
@@ -127,7 +136,19 @@ def _as_chat(body: dict[str, Any]) -> dict[str, Any]:
     if "messages" in body:
         return {"messages": body["messages"]}
     said = body["input"]
-    return {"messages": said if isinstance(said, list) else [{"role": "user", "content": said}]}
+    items = said if isinstance(said, list) else [{"role": "user", "content": said}]
+    messages = [{"role": item["role"], "content": _text(item["content"])} for item in items]
+    told = body.get("instructions")
+    return {"messages": [{"role": "system", "content": told}, *messages] if told else messages}
+
+
+def _text(content: str | list[dict[str, Any]]) -> str:
+    return content if isinstance(content, str) else "".join(part["text"] for part in content)
+
+
+def _response(item: dict[str, Any], usage: dict[str, int]) -> dict[str, Any]:
+    counted = {"input_tokens": usage["prompt_tokens"], "output_tokens": usage["completion_tokens"]}
+    return {"id": "resp_1", "object": "response", "status": "completed", "output": [item], "usage": counted}
 
 
 if __name__ == "__main__":

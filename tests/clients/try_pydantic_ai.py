@@ -8,7 +8,7 @@ from pydantic_ai import Agent, NativeOutput
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 
 CHAT, TEXT = sys.argv[1:3]
-LIMITS = {"max_tokens": 40, "timeout": 300}
+LIMITS = {"max_tokens": 100, "timeout": 300}
 
 
 class Place(BaseModel):

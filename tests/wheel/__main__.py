@@ -22,6 +22,8 @@ EXTRAS: Final = {
     "coordinator": ("coordinatord", "coordinatord"),
 }
 _TOOLS: Final = ("pip", "setuptools", "wheel")
+# Of a program, what needs another extra beside its own, and is tried with both.
+BESIDE: Final = {"svc": ("serve", "svc.serve")}
 _IMPORT_ALL: Final = """
 import importlib, pkgutil, sys, warnings
 warnings.simplefilter("error")
@@ -29,7 +31,8 @@ package = importlib.import_module(sys.argv[1])
 assert "site-packages" in package.__file__, package.__file__
 names = [module.name for module in pkgutil.walk_packages(package.__path__, package.__name__ + ".")]
 for name in names:
-    importlib.import_module(name)
+    if not name.startswith(tuple(sys.argv[2:])):
+        importlib.import_module(name)
 print(len(names))
 """
 
@@ -124,11 +127,26 @@ def try_extra(extra: str, wheels: Path, folder: Path) -> None:
     if more := installed(python) - locked - {"sealed-job-coordinator"}:
         raise Failed(f"config/requirements-{extra}.lock must bring what the extra asks for; it lacks {sorted(more)}")
     run(python.with_name(program), "--help")
-    modules = run(python, "-I", "-c", _IMPORT_ALL, package).strip()
+    beside = BESIDE.get(package)
+    modules = run(python, "-I", "-c", _IMPORT_ALL, package, *(beside[1:] if beside else ())).strip()
     if extra == "coordinator":
         run(python, "-I", "-c", _PAGES)
     run(python, "-m", "pip", "check", "--disable-pip-version-check")
     print(f"[{extra}] {len(locked)} packages, {megabytes(python):.0f} MB: {program} starts, {modules} modules import")
+
+
+def try_beside(extra: str, wheels: Path, folder: Path) -> None:
+    """The extra that a part of a program needs beside the program's own: its lock brings it, and all of it imports."""
+    _, package = EXTRAS[extra]
+    more, part = BESIDE[package]
+    python = environment(folder / more)
+    install(python, "--require-hashes", "-r", ROOT / "config" / f"requirements-{more}.lock")
+    locked = installed(python)
+    install(python, "--find-links", wheels, f"sealed-job-coordinator[{extra},{more}]")
+    if missing := installed(python) - locked - {"sealed-job-coordinator"}:
+        raise Failed(f"config/requirements-{more}.lock must bring what the extras ask for; it lacks {sorted(missing)}")
+    modules = run(python, "-I", "-c", _IMPORT_ALL, part).strip()
+    print(f"[{extra},{more}] {len(locked)} packages, {megabytes(python):.0f} MB: {modules} modules of {part} import")
 
 
 def try_without(wheels: Path, folder: Path) -> None:
@@ -151,6 +169,7 @@ def main() -> int:
             try_without(wheels, folder)
             for extra in EXTRAS:
                 try_extra(extra, wheels, folder)
+            try_beside("client", wheels, folder)
             # A machine without a compiler, or of another kind, has the wheel for every machine alone.
             python = environment(folder / "any")
             (pure,) = wheels.glob("*-any.whl")

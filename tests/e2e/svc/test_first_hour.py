@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import svc as package
 from devnet import manifest
 from tests.e2e.conftest import Market
@@ -69,6 +71,7 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
+@pytest.mark.long
 def test_first_hour_says_what_is_recorded(market: Market, tmp_path: Path) -> None:
     (tmp_path / ".devnet").symlink_to(market.state)
     (market.state / manifest.KNOWN_MARKETS).unlink(missing_ok=True)  # for whom it is a first hour

@@ -260,3 +260,31 @@ def test_check_tells_all_that_fails_signs_no_payment_and_posts_nothing(
     market.coordinator.tell("POST /v1/jobs/check", Answer(200, {**told, "ok": True, "failures": []}))
     assert svc("submit demo/text hello --window 1h --check") == Exit.DONE
     assert "nothing was posted, and nothing is owed" in capsys.readouterr().err
+
+
+def test_claimed_job_is_counted_down_and_a_refund_is_told_with_its_amount(
+    market: FakeMarket, svc: Svc, capsys: Said
+) -> None:
+    id_ = "0x" + "cd" * 32
+
+    def told(status: str, **details: Any) -> Answer:
+        one = job(id_, status)
+        return Answer(200, {**one, "svc": {**one["svc"], "amount": "2014000", **details}})
+
+    far = {"state": 1, "reclaimable_at": "9999999999"}
+    market.coordinator.tell(f"GET /v1/jobs/{id_}", told("in_progress", **far))
+    assert svc(f"status {id_}") == Exit.DONE
+    shown = dict(line.split("\t") for line in capsys.readouterr().out.splitlines())
+    assert shown["to be settled"].startswith("in ")
+    assert "(2286-11-20 17:46:39Z); then anybody may reclaim it, and the payment comes back" in shown["to be settled"]
+    market.coordinator.tell(f"GET /v1/jobs/{id_}", told("in_progress", state=1, reclaimable_at="5"))
+    assert svc(f"status {id_}") == Exit.DONE
+    assert "to be settled\tover (1970-01-01 00:00:05Z)" in capsys.readouterr().out
+    market.coordinator.tell(f"GET /v1/jobs/{id_}", told("failed", state=3, ended_because=4, ended_at="1800000000"))
+    assert svc(f"wait {id_}") == Exit.NO_RESULT
+    shown = dict(line.split("\t") for line in capsys.readouterr().out.splitlines())
+    assert shown["ended"] == "2027-01-15 08:00:00Z"
+    assert shown["money"] == (
+        "its provider missed the window, and the whole payment, charges included, came back to the wallet:"
+        " 2.014 Dev Dollar"
+    )

@@ -6,7 +6,7 @@ from typing import Any
 import anyio
 import pytest
 
-from svc.serve.settings import Budget, Buying, ModelSettings, ServeSettings
+from svc.serve.settings import BudgetSettings, Buying, ModelSettings, ServeSettings
 from tests.unit.svc.fake_coordinator import Answer, failing
 from tests.unit.svc.serve.market import SETTLED, ServedMarket, candidate, until
 
@@ -155,7 +155,7 @@ async def test_empty_wallet_is_told_as_a_quota(market: ServedMarket, tmp_path: P
 
 
 async def test_answer_above_the_ceiling_of_a_request_is_not_bought(market: ServedMarket, tmp_path: Path) -> None:
-    async with market.served(tmp_path, ServeSettings(budget=Budget(per_request=1_000))) as caller:
+    async with market.served(tmp_path, ServeSettings(budget=BudgetSettings(per_request=1_000))) as caller:
         heard = await caller.post(CHAT, HELLO)
     assert (heard.status, heard.code, market.posts) == (429, "insufficient_quota", [])
 
@@ -164,7 +164,7 @@ async def test_budget_of_a_day_ends_what_is_bought_and_survives_a_restart(market
     asked = {**HELLO, "max_tokens": 10}
     async with market.served(tmp_path) as caller:
         amount = int((await caller.post(CHAT, asked)).json["svc"]["amount"])
-    settings = ServeSettings(budget=Budget(per_day=2 * amount))
+    settings = ServeSettings(budget=BudgetSettings(per_day=2 * amount))
     async with market.served(tmp_path, settings) as caller:
         second = await caller.post(CHAT, asked)
         third = await caller.post(CHAT, asked)

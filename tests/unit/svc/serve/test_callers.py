@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from svc.serve.settings import Budget, KeySettings, Server, ServeSettings
+from svc.serve.settings import BudgetSettings, KeySettings, Server, ServeSettings
 from tests.unit.svc.serve.market import ServedMarket, until
 
 pytestmark = pytest.mark.anyio
@@ -94,7 +94,7 @@ async def test_each_key_has_its_models_and_its_own_budget(market: ServedMarket, 
         (tmp_path / name).write_text(f"sk-{name}-0123456789")
         keys[name] = KeySettings(file=str(tmp_path / name), **more)  # type: ignore[arg-type] # of two kinds
     asked = {**HELLO, "max_tokens": 5}
-    async with market.served(tmp_path, ServeSettings(keys=keys, budget=Budget(per_day=10**9))) as caller:
+    async with market.served(tmp_path, ServeSettings(keys=keys, budget=BudgetSettings(per_day=10**9))) as caller:
         heard = [(await caller.post(CHAT, asked, key=key)).status for key in ("poor", "poor", "rich")]
         listed = (await caller.get("/v1/models", key="poor")).json["data"]
         other = await caller.post(RESPONSES, {"model": "demo/text", "input": "a"}, key="poor")

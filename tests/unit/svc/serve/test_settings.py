@@ -6,11 +6,12 @@ import pytest
 
 from common.refusal import Refused
 from svc.core.money import Token
-from svc.serve.budgets import DAY, Budgets, Keys, own_key
+from svc.serve.budgets import DAY, Budgets
+from svc.serve.keys import Keys, own_key
 from svc.serve.ledger import Ledger, Spent
 from svc.serve.problems import Problem
 from svc.serve.serving import risks
-from svc.serve.settings import Budget, KeySettings, ServeSettings, read_settings
+from svc.serve.settings import BudgetSettings, KeySettings, ServeSettings, read_settings
 
 EXAMPLE = Path(__file__).parents[4] / "config" / "svc-serve.toml.example"
 TOKEN = Token("Dev Dollar", 6, vouched=True)
@@ -89,7 +90,7 @@ def job(at: float, amount: int, cost: int | None = None, key: str = "default") -
 
 
 def test_budget_counts_what_is_authorised_until_it_is_known_what_it_cost() -> None:
-    budgets = Budgets.of(ServeSettings(budget=Budget(per_day=100)), TOKEN, [])
+    budgets = Budgets.of(ServeSettings(budget=BudgetSettings(per_day=100)), TOKEN, [])
     budgets.reserve("default", "a", 80, 0)
     with pytest.raises(Problem) as refused:
         budgets.reserve("default", "b", 30, 1)
@@ -106,7 +107,7 @@ def test_budget_counts_what_is_authorised_until_it_is_known_what_it_cost() -> No
 
 
 def test_budget_knows_at_its_start_what_was_spent_before() -> None:
-    settings = ServeSettings(budget=Budget(per_hour=50, per_day=100))
+    settings = ServeSettings(budget=BudgetSettings(per_hour=50, per_day=100))
     budgets = Budgets.of(settings, TOKEN, [job(0, 60, 40), job(DAY - 100, 30)])
     with pytest.raises(Problem, match="an hour"):
         budgets.reserve("default", "c", 21, DAY - 50)
@@ -114,7 +115,7 @@ def test_budget_knows_at_its_start_what_was_spent_before() -> None:
 
 
 def test_job_that_settles_after_its_window_frees_nothing_twice() -> None:
-    budgets = Budgets.of(ServeSettings(budget=Budget(per_hour=50)), TOKEN, [])
+    budgets = Budgets.of(ServeSettings(budget=BudgetSettings(per_hour=50)), TOKEN, [])
     budgets.reserve("default", "a", 50, 0)
     budgets.reserve("default", "b", 50, 4_000)
     budgets.settle("a", 0, 4_001)

@@ -1,0 +1,85 @@
+"""Requests to `svc serve`: our own CPU from a request's first byte to its posted job, and 200 of them at a time.
+
+The market is one of a fake coordinator in the same process, so that what is measured holds its answers too: the figure
+is an upper bound of our own share. The ledger is on a disk. 30 ms of CPU are what a request may take.
+"""
+
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+import anyio
+import anyio.lowlevel
+
+from svc.serve.settings import BudgetSettings, ServeSettings
+from tests.bench.row import Row
+from tests.unit.svc.serve.conftest import spoken
+from tests.unit.svc.serve.market import Caller, ServedMarket
+
+_CHAT: Final = "/v1/chat/completions"
+_WARM, _COUNTED, _AT_A_TIME = 10, 100, 200
+_MOST_MS: Final = 30.0
+_SECONDS: Final = 60.0
+_SETTINGS: Final = ServeSettings(budget=BudgetSettings(per_day=10**18))
+
+
+def _asked(number: int) -> dict[str, object]:
+    return {
+        "model": "demo/chat",
+        "messages": [{"role": "user", "content": f"{number} " + "x" * 4096}],
+        "max_tokens": 64,
+    }
+
+
+async def _posted_ms(market: ServedMarket, caller: Caller) -> float:
+    """Mean CPU of one request, from its arrival until the coordinator has its job."""
+    spent = 0.0
+    for number in range(_WARM + _COUNTED):
+        posted = len(market.jobs)
+        began = time.process_time()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(caller.post, _CHAT, _asked(number))
+            while len(market.jobs) == posted:
+                await anyio.lowlevel.checkpoint()
+            if number >= _WARM:
+                spent += time.process_time() - began
+    return spent / _COUNTED * 1000
+
+
+async def _together(market: ServedMarket, caller: Caller) -> float:
+    """Seconds for two hundred at a time; each must have a job of its own."""
+    heard: list[int] = []
+
+    async def ask(number: int) -> None:
+        heard.append((await caller.post(_CHAT, _asked(10_000 + number))).status)
+
+    before, began = len(market.jobs), time.monotonic()
+    async with anyio.create_task_group() as tasks:
+        for number in range(_AT_A_TIME):
+            tasks.start_soon(ask, number)
+    if heard != [200] * _AT_A_TIME or len(market.jobs) - before != _AT_A_TIME:
+        raise RuntimeError(
+            f"of {_AT_A_TIME} requests {heard.count(200)} were answered, {len(market.jobs) - before} bought"
+        )
+    return time.monotonic() - began
+
+
+async def _measured() -> tuple[float, float]:
+    market = ServedMarket(spoken, steps={7: ("completed",)})
+    with tempfile.TemporaryDirectory() as folder:
+        async with market.served(Path(folder), _SETTINGS) as caller:
+            return await _posted_ms(market, caller), await _together(market, caller)
+
+
+def rows() -> list[Row]:
+    """The figures of "Serving"."""
+    spent, seconds = anyio.run(_measured)
+    rate = _AT_A_TIME / seconds
+    posted = f"{len(json.dumps(_asked(1))) >> 10} KiB request to svc serve, posted"
+    left, ratio = _MOST_MS / spent, _SECONDS / seconds
+    return [
+        Row(posted, 1000 / spent, "req/s of CPU", "30 ms of CPU", left, 1, left >= 1),
+        Row("200 requests at a time, answered", rate, "req/s", f"{_SECONDS:g} s for all", ratio, 1, ratio >= 1),
+    ]
