@@ -53,6 +53,7 @@ class PaidRates:
     rate_out: int
 
 
+# Compared as rows, so that the model's own index is walked and no other: in a chunk of 4096 jobs a rare model has few.
 _SQL: Final = f"""
 with chunks as materialized (
     select chunk from job_counts where list = 1 and key = int8send($1) and bits = {_CHUNK_BITS}
@@ -63,9 +64,9 @@ from index_position p left join models m on m.model_id = $1
 left join lateral (
     select j.claimed_at, j.rate_in::text, j.rate_out::text from chunks c cross join share s cross join lateral (
         select j.claimed_at, j.rate_in, j.rate_out from jobs j
-        where j.model_id = $1 and j.state = {JobState.SETTLED}
-            and j.ordinal >= c.chunk << {_CHUNK_BITS} and j.ordinal < c.chunk + 1 << {_CHUNK_BITS}
-        order by j.ordinal desc limit s.most) j) paid on true
+        where (j.model_id, j.state, j.ordinal) >= ($1, {JobState.SETTLED}, c.chunk << {_CHUNK_BITS})
+            and (j.model_id, j.state, j.ordinal) < ($1, {JobState.SETTLED}, c.chunk + 1 << {_CHUNK_BITS})
+        order by j.model_id desc, j.state desc, j.ordinal desc limit s.most) j) paid on true
 """
 
 
