@@ -88,7 +88,7 @@ class JobTransactionShape(Shape, Generic[N], frozen=True):
 class JobTransactions(Shape, Generic[N], frozen=True):
     """Transactions of a job that the coordinator knows of, the oldest first."""
 
-    transactions: tuple[JobTransactionShape[N], ...]
+    transactions: Annotated[tuple[JobTransactionShape[N], ...], said("those transactions; empty where none is known")]
 
 
 class ClientJobDetails(Shape, Generic[N], frozen=True):

@@ -157,14 +157,14 @@ class PricePoint(Shape, Generic[N], frozen=True):
 
     since: Annotated[N, said("beginning of the stretch, in Unix seconds", "1800000000")]
     jobs: Annotated[N, said("jobs of the stretch that were looked at", "12")]
-    rate_in: Annotated[RateRangeShape[N], said("rates for input units", _RATES)]
-    rate_out: Annotated[RateRangeShape[N], said("rates for output units", _RATES)]
+    rate_in: Annotated[RateRangeShape[N], said("rates for 10^6 input units, in base units", _RATES)]
+    rate_out: Annotated[RateRangeShape[N], said("rates for 10^6 output units, in base units", _RATES)]
 
 
 class PriceHistoryFields(Shape, Generic[N], frozen=True):
     model_id: N
     bucket_secs: Annotated[N, said("length of each stretch, in seconds", "3600")]
-    prices: tuple[PricePoint[N], ...]
+    prices: Annotated[tuple[PricePoint[N], ...], said("stretches that hold a settled job, the oldest first")]
 
 
 class PriceHistory(PriceHistoryFields[Digits], frozen=True):

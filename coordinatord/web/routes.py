@@ -19,7 +19,7 @@ from coordinatord.http.responses import Response
 from coordinatord.http.routing import INDEX, Parameter, Reply, Request, Route, malformed
 from coordinatord.relayer.results_sql import JobTransaction, transactions_of
 from coordinatord.web.files import StaticFile, market_page
-from coordinatord.web.sql import Paid, RateRange, buckets_of, read_counts, read_paid
+from coordinatord.web.sql import PaidRates, RateRange, buckets_of, read_counts, read_paid
 
 
 def job_counts(by_state: dict[int, int], block: int) -> jobs.JobCounts:
@@ -27,7 +27,7 @@ def job_counts(by_state: dict[int, int], block: int) -> jobs.JobCounts:
     return jobs.JobCounts(open=opened, claimed=claimed, settled=settled, cancelled=cancelled, as_of_block=str(block))
 
 
-def price_history(model_id: int, paid: list[Paid], block: int) -> market.PriceHistory:
+def price_history(model_id: int, paid: list[PaidRates], block: int) -> market.PriceHistory:
     width, points = buckets_of(paid)
     return market.PriceHistory(
         model_id=str(model_id),

@@ -47,12 +47,13 @@ class PriceBucket:
 
 
 @attrs.frozen(slots=True)
-class Paid:
+class PaidRates:
     claimed_at: int
     rate_in: int
     rate_out: int
 
 
+# Compared as rows, so that the model's own index is walked and no other: in a chunk of 4096 jobs a rare model has few.
 _SQL: Final = f"""
 with chunks as materialized (
     select chunk from job_counts where list = 1 and key = int8send($1) and bits = {_CHUNK_BITS}
@@ -63,13 +64,13 @@ from index_position p left join models m on m.model_id = $1
 left join lateral (
     select j.claimed_at, j.rate_in::text, j.rate_out::text from chunks c cross join share s cross join lateral (
         select j.claimed_at, j.rate_in, j.rate_out from jobs j
-        where j.model_id = $1 and j.state = {JobState.SETTLED}
-            and j.ordinal >= c.chunk << {_CHUNK_BITS} and j.ordinal < c.chunk + 1 << {_CHUNK_BITS}
-        order by j.ordinal desc limit s.most) j) paid on true
+        where (j.model_id, j.state, j.ordinal) >= ($1, {JobState.SETTLED}, c.chunk << {_CHUNK_BITS})
+            and (j.model_id, j.state, j.ordinal) < ($1, {JobState.SETTLED}, c.chunk + 1 << {_CHUNK_BITS})
+        order by j.model_id desc, j.state desc, j.ordinal desc limit s.most) j) paid on true
 """
 
 
-async def read_paid(database: Database, model_id: int) -> tuple[Snapshot, list[Paid] | None]:
+async def read_paid(database: Database, model_id: int) -> tuple[Snapshot, list[PaidRates] | None]:
     """None for a model that there is not. `Retryable` while a first backfill has yet to count its jobs."""
     async with database.connection_for_lists() as connection:
         rows = await connection.fetch(_SQL, model_id)
@@ -78,20 +79,20 @@ async def read_paid(database: Database, model_id: int) -> tuple[Snapshot, list[P
         raise Retryable("not_ready", "the index has yet to count its jobs")
     if not rows[0]["known"]:
         return snapshot, None
-    return snapshot, [Paid(row[0], int(row[1]), int(row[2])) for row in rows if row[0] is not None]
+    return snapshot, [PaidRates(row[0], int(row[1]), int(row[2])) for row in rows if row[0] is not None]
 
 
-def buckets_of(paid: list[Paid]) -> tuple[int, list[PriceBucket]]:
+def buckets_of(paid: list[PaidRates]) -> tuple[int, list[PriceBucket]]:
     """Width of the buckets in seconds, and those that hold a job, the oldest first.
 
-    >>> buckets_of([Paid(7200, 5, 9), Paid(7201, 7, 9)])[1][0].rate_in
+    >>> buckets_of([PaidRates(7200, 5, 9), PaidRates(7201, 7, 9)])[1][0].rate_in
     RateRange(low=5, median=5, high=7)
     """
     if not paid:
         return _WIDTHS[0], []
     span = max(one.claimed_at for one in paid) - min(one.claimed_at for one in paid)
     width = next((width for width in _WIDTHS if span // width < _MOST_BUCKETS), _WIDTHS[-1])
-    by_time: dict[int, list[Paid]] = {}
+    by_time: dict[int, list[PaidRates]] = {}
     for one in paid:
         by_time.setdefault(one.claimed_at // width * width, []).append(one)
     return width, [
