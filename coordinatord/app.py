@@ -1,7 +1,7 @@
 """The composition root. Task groups nest in the order of shutdown: what stands inside ends first.
 
 pool, node, store, keys  closed last
-  background             indexer, relayer, reclaims, batches, janitor, notices: commitments go on while requests end
+  background             indexer, relayer, reclaims, batches, janitor, notices, events: go on while requests end
     intake               HTTP; told first, ends first
 """
 
@@ -65,7 +65,7 @@ async def run(config: Config) -> None:
     """The daemon, until SIGTERM or SIGINT."""
     systemd = Systemd()
     stopping = Stopping()
-    listening = listening_socket(config.port)
+    listening = listening_socket(config.port, config.bind_host)
     async with AsyncExitStack() as stack:
         patience = StartupPatience(config.boot_patience_s)
         dependencies = await patience.retry_until_ready("the database", partial(open_dependencies, config, stack))
@@ -94,9 +94,10 @@ async def run(config: Config) -> None:
                 systemd.say("STOPPING=1")
                 log.info("stopping", grace_seconds=config.shutdown_grace_s)
                 await anyio.sleep(_UNREADY_PAUSE)
+                dependencies.events.close()  # streams would be in flight until the grace is over
 
             systemd.say("READY=1")
-            log.info("serving", release=RELEASE, port=config.port, native=LIBRARY is not None)
+            log.info("serving", release=RELEASE, host=config.bind_host, port=config.port, native=LIBRARY is not None)
             await serve_until(
                 app,
                 listening,
@@ -146,6 +147,7 @@ def start_background(tasks: TaskGroup, dependencies: Dependencies, relaying: Rel
     """Start the tasks that move relays to the chain and the chain into the index."""
     tasks.start_soon(dependencies.notices.listen, dependencies.database)
     tasks.start_soon(relaying.run)
+    tasks.start_soon(dependencies.events.run)
     if len(dependencies.nodes.all) > 1:
         tasks.start_soon(watch_nodes, dependencies)
     tasks.start_soon(index, dependencies)

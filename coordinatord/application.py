@@ -5,20 +5,27 @@ from starlette.types import ASGIApp
 
 from coordinatord.base.clock import system_clock
 from coordinatord.batches.batches import BatchService
+from coordinatord.batches.events import BatchEvents
 from coordinatord.batches.plan import Plans
 from coordinatord.batches.routes import BatchRoutes
-from coordinatord.book.polls import Funding, Polls, no_custody
+from coordinatord.book.polls import Funding, Polls, Waits, no_custody
 from coordinatord.book.reads import IndexReads, MarketWindows, PostedJobs
 from coordinatord.book.routes import BookRoutes, ModelRoutes, ProviderRoutes
+from coordinatord.book.waiting import WaitingPolls
+from coordinatord.book.why import WhyReads
 from coordinatord.chain.logs import Decoder
 from coordinatord.chain.registries import AskRegistry, JobRegistry, PaymentToken, ProviderRegistry
 from coordinatord.chain.rpc import Rpc
 from coordinatord.config import Config
+from coordinatord.database.batched_reads import BatchedReads, with_snapshot
 from coordinatord.dependencies import Dependencies, files_of
 from coordinatord.escrow.hosting import Escrow
 from coordinatord.escrow.release import Claims, Releases
 from coordinatord.escrow.routes import EscrowRoutes, Hosted
 from coordinatord.escrow.sql import read_custody
+from coordinatord.events.listeners import Places
+from coordinatord.events.routes import EventRoutes
+from coordinatord.events.sql import read_present
 from coordinatord.files.files import Uploads
 from coordinatord.files.routes import FileRoutes
 from coordinatord.http.bodies import BodyBudget, BodyReader
@@ -32,6 +39,7 @@ from coordinatord.operations.asks import Asks
 from coordinatord.operations.ops import Ops
 from coordinatord.operations.routes import OperationRoutes
 from coordinatord.orders.cancel import Cancels, Endings
+from coordinatord.orders.preflight import Preflight
 from coordinatord.orders.routes import OrderRoutes
 from coordinatord.orders.submission import Matchmaker, Submissions
 from coordinatord.pins.containers import Containers, StorageBudgets
@@ -41,6 +49,7 @@ from coordinatord.sessions.routes import SessionRoutes
 from coordinatord.sessions.sessions import SessionCache, SessionService
 from coordinatord.system.readiness import DeploymentReads, ReadinessCheck
 from coordinatord.system.routes import Stopping, SystemRoutes
+from coordinatord.web.routes import HistoryRoutes, PageRoutes
 
 
 @attrs.frozen(slots=True)
@@ -57,6 +66,9 @@ class Endpoints:
     providers: ProviderRoutes
     escrow: EscrowRoutes
     batches: BatchRoutes
+    events: EventRoutes
+    history: HistoryRoutes
+    page: PageRoutes
 
     def routes(self) -> list[Route]:
         topics = (
@@ -70,9 +82,11 @@ class Endpoints:
             self.providers,
             self.escrow,
             self.batches,
+            self.events,
+            self.history,
         )
         routes = [route for topic in topics for route in topic.routes()]
-        return [*routes, openapi_route(routes)]
+        return [*routes, openapi_route(routes), *self.page.routes()]
 
 
 def build_application(
@@ -140,6 +154,17 @@ def compose(
         windows=windows,
         clock=system_clock,
     )
+    preflight = Preflight(
+        domains=domains,
+        registry=jobs,
+        promises=submissions.promises,
+        budgets=budgets,
+        relayer=dependencies.relayer.address,
+        market=submissions.market,
+        uploads=uploads,
+        windows=windows,
+        clock=system_clock,
+    )
     ops = Ops(
         domains=domains,
         jobs=jobs,
@@ -154,14 +179,23 @@ def compose(
         clock=system_clock,
     )
     asks = Asks(domains, AskRegistry(asked, book.ask_registry), providers, budgets, relaying, system_clock)
+    hub, waiting = dependencies.events, WaitingPolls()
+    hub.watch(lambda _: reads.position.forget())  # who is told of an event reads what it says
+    hub.watch(waiting.hear)
+    places = Places(min(config.event_listeners_max, config.connections_max // 2), config.event_listeners_per_caller)
+    # Only keys that live in memory can be lost.
+    custody = read_custody if config.escrow_mode == "mock" else no_custody
     polls = Polls(
         database,
         Funding(PaymentToken(dependencies.rpc, book.paytoken), database),
         reads.position,
         lease_ms=config.match_lease_ms,
         liveness_ms=config.match_liveness_ms,
-        # Only keys that live in memory can be lost.
-        custody=read_custody if config.escrow_mode == "mock" else no_custody,
+        custody=custody,
+        waits=Waits(waiting, places),
+    )
+    why = WhyReads(
+        reads, reads.lists, Funding(PaymentToken(asked, book.paytoken), database), custody, config.match_liveness_ms
     )
     endings = Endings(database, jobs, config.getlogs_cap)
     cancels = Cancels(domains, jobs, posted, budgets, endings, relaying, system_clock)
@@ -170,16 +204,20 @@ def compose(
         system=SystemRoutes(readiness, deployment, stopping),
         handshake=SessionRoutes(sessions, book.chain_id),
         models=ModelRoutes(reads),
-        jobs=OrderRoutes(book, submissions, cancels, reads),
+        jobs=OrderRoutes(book, submissions, preflight, cancels, reads),
         files=FileRoutes(files_of(dependencies)),
-        book=BookRoutes(reads, polls),
+        book=BookRoutes(reads, polls, why),
         operations=OperationRoutes(ops, asks, jobs, posted),
         providers=ProviderRoutes(reads),
         escrow=EscrowRoutes(hosted_escrow(dependencies, escrow, posted)),
         batches=BatchRoutes(
             BatchService(database, config.file_retention_seconds, StorageBudgets.of(config)),
             Plans(database, config.match_liveness_ms),
+            BatchEvents(hub, places, dependencies.notices),
         ),
+        events=EventRoutes(hub, places, BatchedReads(database.prepared_connection(), with_snapshot(read_present))),
+        history=HistoryRoutes(reads, database),
+        page=PageRoutes(config.web == "on"),
     )
     return build_application(config, endpoints, readiness, sessions, reads)
 

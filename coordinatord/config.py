@@ -27,6 +27,7 @@ from coordinatord.environment import (
 
 EscrowMode = Literal["off", "static", "mock"]
 PinStoreKind = Literal["filebase", "s3", "kubo"]
+ANY_HOST: Final = "0.0.0.0"  # noqa: S104 - the specification says so
 
 
 @attrs.frozen(slots=True, kw_only=True)
@@ -37,7 +38,7 @@ class Config(ChainConfig):
     addresses: AddressBook
 
     database_url: Secret = variable("DATABASE_URL", secret, "PostgreSQL connection string", secret=True)
-    port: int = variable("PORT", integer(1, 65535), "HTTP port; binds 0.0.0.0", 8402)
+    port: int = variable("PORT", integer(1, 65535), "HTTP port; binds 0.0.0.0 unless BIND_HOST is set", 8402)
     cors_origins: tuple[str, ...] = variable(
         "CORS_ORIGINS", origins, "comma-separated exact origins; unset sends no CORS headers", ()
     )
@@ -107,8 +108,19 @@ class Config(ChainConfig):
         "gateway that GET /evm/chain tells clients to read containers and results from; before /ipfs/",
         None,
     )
+    bind_host: str = variable(
+        "BIND_HOST", text, "address that PORT binds; 127.0.0.1 behind a proxy on this machine", ANY_HOST
+    )
+    web: Literal["on", "off"] = variable(
+        "WEB",
+        choice("on", "off"),
+        "off leaves out the page that GET / serves, on which people look at the market",
+        "on",
+    )
     metrics_host: str = variable("METRICS_HOST", text, "address that metrics are served on", "127.0.0.1")
-    metrics_port: int = variable("METRICS_PORT", integer(0, 65535), "port of /metrics; 0 serves none", 9402)
+    metrics_port: int = variable(
+        "METRICS_PORT", integer(0, 65535), "port of /metrics and of the operators' page; 0 serves none", 9402
+    )
     budget_posts_gas: int = variable(
         "BUDGET_POSTS_GAS",
         integer(0, 10**15),
@@ -231,6 +243,18 @@ class Config(ChainConfig):
         integer(1, 1_000_000),
         "connections of one caller at once, in the same way; proxies that are trusted have no such limit",
         512,
+    )
+    event_listeners_max: int = variable(
+        "EVENT_LISTENERS_MAX",
+        integer(0, 1_000_000),
+        "event streams and waiting polls at once, half of CONNECTIONS_MAX at most; beyond it 503, or no wait",
+        4096,
+    )
+    event_listeners_per_caller: int = variable(
+        "EVENT_LISTENERS_PER_CALLER",
+        integer(0, 1_000_000),
+        "event streams and waiting polls of one caller at once; beyond it 429 busy, or no wait",
+        64,
     )
     requests_per_second: int = variable(
         "REQUESTS_PER_SECOND", integer(1, 1_000_000), "sustained requests of one caller; beyond it 429 busy", 200

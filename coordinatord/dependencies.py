@@ -24,6 +24,7 @@ from coordinatord.database.connections import Database, open_database
 from coordinatord.database.migrate import migrate
 from coordinatord.database.notices import Notices
 from coordinatord.database.replicas import Replica, open_replicas
+from coordinatord.events.hub import EventHub
 from coordinatord.files.files import FileStore
 from coordinatord.pins.addressed import AddressedStore
 from coordinatord.pins.containers import Containers, StorageBudgets
@@ -110,6 +111,9 @@ class Dependencies:
     role: RelayerRole = attrs.field(
         init=False,
         default=attrs.Factory(lambda self: role_in(self.config.addresses, self.relayer.address), takes_self=True),
+    )
+    events: EventHub = attrs.field(
+        init=False, default=attrs.Factory(lambda self: EventHub(self.database, self.notices), takes_self=True)
     )
 
 

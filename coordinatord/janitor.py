@@ -1,5 +1,6 @@
-"""Janitor: removes lapsed nonces, sessions and leases, ended relays, lines of old batches, objects that no job names,
-files past their time and uploads that died on the way. README.md, "Growth", has the rule of each table.
+"""Janitor: sums up how jobs ended lately, and removes lapsed nonces, sessions and leases, ended relays, lines of old
+batches, objects that no job names, files past their time and uploads that died on the way. README.md, "Growth", has the
+rule of each table.
 
 A role, so that one process at a time does it. A sweep may be cut anywhere: the next one does the rest.
 """
@@ -18,10 +19,12 @@ from coordinatord.base.concurrency import unwrap_single_error
 from coordinatord.base.errors import Retryable
 from coordinatord.batches import lines_sql
 from coordinatord.book import candidates_sql, leases_sql
+from coordinatord.book.reliability_sql import ReliabilitySums
 from coordinatord.database.connections import Database
 from coordinatord.database.locks import hold_role
 from coordinatord.files import sql as files
 from coordinatord.files.files import FileStore
+from coordinatord.indexer import events_sql
 from coordinatord.pins import objects_sql
 from coordinatord.pins.containers import Containers
 from coordinatord.relayer import budgets_sql, results_sql
@@ -46,6 +49,7 @@ class Janitor:
     failed_batch_seconds: int = 259_200
     relays_kept_seconds: int = 604_800
     endings_kept_seconds: int = 31_536_000
+    reliability: ReliabilitySums = attrs.field(factory=ReliabilitySums)
 
     async def run(self) -> None:
         """Sweep whenever this process holds the role, until cancelled."""
@@ -61,6 +65,7 @@ class Janitor:
         await sessions.drop_expired(connection)
         await leases_sql.drop_lapsed(connection)
         await candidates_sql.drop_gone(connection)
+        await events_sql.drop_old(connection)
         while await results_sql.drop_ended(connection, self.relays_kept_seconds, _ROWS_AT_ONCE) == _ROWS_AT_ONCE:
             pass
         while await results_sql.drop_carriers(connection, self.relays_kept_seconds, _ROWS_AT_ONCE):
@@ -83,6 +88,7 @@ class Janitor:
         await objects_sql.drop_empty(connection)
         for kind, size in (await objects_sql.bytes_by_kind(connection)).items():
             metrics.stored_bytes.labels(kind).set(size)
+        await self.reliability.refresh(connection)
 
 
 async def _remove_all(removals: Mapping[str, Callable[[], Awaitable[None]]]) -> None:

@@ -54,6 +54,7 @@ async def running_coordinator(
             "OPERATOR_KEY": operator_key,
             "RPC_URL": rpc_url,
             "PORT": str(port),
+            "BIND_HOST": LOOPBACK,  # its wallets' keys are public
             "METRICS_PORT": str(metrics_port),
             "BLOCK_TIME_MS": str(_BLOCK_TIME_MS),
             "PIN_STORE_ENDPOINT": pins.endpoint,

@@ -31,7 +31,7 @@ from svc.jobs import Jobs, JobSeen
 from svc.known_markets import KnownMarkets, place_of
 from svc.orders import Market, Models, Orders, Submitted
 from svc.receipts import Receipts
-from svc.records import Cancelled, Candidate, Deployment, EscrowKey, Job, Quoted, Readiness, Session
+from svc.records import Cancelled, Candidate, Checked, Deployment, EscrowKey, Job, Quoted, Readiness, Session
 from svc.results import Result, Results, read_job_id
 from svc.settings import ClientOptions, Settings
 from svc.signers import Signer
@@ -207,6 +207,10 @@ class Client:
         """What it comes to, and which live providers it would suit."""
         return await self.orders.quote(prepared)
 
+    async def check(self, prepared: PreparedOrder) -> Checked:
+        """All that would keep the order from being posted, at once. Nothing is posted, and no payment is signed."""
+        return await self.orders.check(prepared)
+
     async def check_quote(self, prepared: PreparedOrder, quoted: Quoted, *, max_amount: int | None = None) -> int:
         """The amount that `submit` would authorise. Raises QuoteRefused, OverCeiling, ChainContradicts."""
         return await self.orders.payable(prepared, quoted.quote, max_amount)
@@ -264,6 +268,10 @@ class Client:
     async def session(self) -> Session:
         """This wallet's session, minted if need be."""
         return await self._account.sessions().current()
+
+    def now(self) -> int:
+        """The coordinator's clock, in Unix seconds."""
+        return self._account.transport.clock.now()
 
     def clock_skew(self) -> float:
         """Seconds that the coordinator's clock was ahead of ours at its last answer."""

@@ -220,10 +220,10 @@ class SigningFailed(SvcError):
 class JobFailed(SvcError):
     """A job that ended without a result. `code`: `cancelled`, `provider_fail`, `reclaim` or `expired`."""
 
-    def __init__(self, job_id: str, code: str) -> None:
-        super().__init__(
-            f"job {job_id} ended without a result: {code}; {NO_RESULT_MONEY.get(code, _NOT_PAID)}", code=code
-        )
+    def __init__(self, job_id: str, code: str, returned: str | None = None) -> None:
+        """`returned`: the payment that came back, in words, where it is known."""
+        money = NO_RESULT_MONEY.get(code, _NOT_PAID) + (f": {returned}" if returned is not None else "")
+        super().__init__(f"job {job_id} ended without a result: {code}; {money}", code=code)
         self.job_id = job_id
 
 

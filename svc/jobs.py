@@ -10,8 +10,9 @@ from common.scalars import hex_of
 from svc.account import Account
 from svc.core.orders import cancellation
 from svc.errors import ApiError, ConnectionFailed, InternalError, NotFound, WaitTimedOut
-from svc.records import BookRow, Cancelled, Job, Summary
+from svc.records import BookRow, Cancelled, Job, Summary, Why
 from svc.results import read_job_id
+from svc.wire.events import QUIET, Changes, changes_of, unauthorised
 from svc.wire.sessions import paged
 
 _FIRST_PAUSE: Final = 0.25
@@ -38,27 +39,36 @@ class Jobs:
 
     async def wait(self, job_id: str, *, timeout: float | None = None, on_change: JobSeen | None = None) -> Job:  # noqa: ASYNC109 - the wait goes on for whoever calls again
         """The job once it has ended, however it ended. `on_change` is told of the job at first and at each new status.
+        It looks when the coordinator tells of a change, and now and then besides; at one that tells none, ever less.
 
         Without a `timeout` it waits as long as the job can last: until its order expires, and its window after that.
         Raises WaitTimedOut.
         """
+        path = f"/v1/jobs/{hex_of(read_job_id(job_id))}/events"
+        async with changes_of(self.account.transport, path, unauthorised) as changes:
+            return await self._until_ended(job_id, changes, timeout, on_change)
+
+    async def _until_ended(
+        self, job_id: str, changes: Changes, patience: float | None, on_change: JobSeen | None
+    ) -> Job:
         began, pause = anyio.current_time(), _FIRST_PAUSE
-        most, status = _APPEARS_SECONDS if timeout is None else timeout, None
+        most = _APPEARS_SECONDS if patience is None else patience
         while True:
             job = await self._find(job_id)
             if job is not None:
-                if job.status != status:
-                    status = job.status
+                if job.status != changes.status:
+                    changes.status = job.status
                     if on_change is not None:
                         on_change(job)
-                    if timeout is None:
+                    if patience is None:
                         most = anyio.current_time() - began + self._left(job)
                 if job.ended:
                     return job
+                changes.listen()
             left = began + most - anyio.current_time()
             if left <= 0:
                 raise WaitTimedOut(f"job {job_id}", most)
-            await self.account.transport.sleep(min(pause, left))
+            await changes.pause(min(QUIET if changes.live else pause, left))
             pause = min(pause * 1.5, _LONGEST_PAUSE)
 
     async def cancel(self, job_id: str) -> Cancelled:
@@ -107,6 +117,10 @@ class Jobs:
 
     async def row(self, job_id: str) -> BookRow:
         return await self.account.transport.get(f"/evm/jobs/{hex_of(read_job_id(job_id))}", BookRow)
+
+    async def why(self, job_id: str) -> Why:
+        """Why nobody has claimed a job, provider by provider, and what would change that."""
+        return await self.account.transport.get(f"/v1/jobs/{hex_of(read_job_id(job_id))}/why", Why)
 
     async def summary(self, owner: str | None = None) -> Summary:
         """Totals of an owner's jobs, this wallet's unless another is named."""

@@ -37,7 +37,7 @@ from svc.core.orders import (
 )
 from svc.errors import ApiError, ConnectionFailed, NoProvider, NotFound, OrderRefused, OutcomeUnknown, QuoteRefused
 from svc.files import Files
-from svc.records import AllowlistEntry, Ask, Candidate, Floor, Job, Model, Posted, Provider, Quote, Quoted
+from svc.records import AllowlistEntry, Ask, Candidate, Checked, Floor, Job, Model, Posted, Provider, Quote, Quoted
 from svc.wire.sessions import paged
 from svc.wire.transport import error_of, read
 
@@ -107,6 +107,9 @@ class Orders:
         transport = self.account.transport
         answer = await transport.send("POST", "/v1/jobs", json=prepared.body(), expected=_PAYMENT_REQUIRED)
         return read(answer, Quoted)
+
+    async def check(self, prepared: PreparedOrder) -> Checked:
+        return await self.account.transport.post("/v1/jobs/check", Checked, prepared.body(), safe=True)
 
     async def submit(
         self, prepared: PreparedOrder, quoted: Quoted | None = None, max_amount: int | None = None

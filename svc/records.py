@@ -3,7 +3,7 @@
 Unknown fields are ignored. Ids, hashes, addresses and keys stay 0x-prefixed text, as every other tool shows them.
 """
 
-from common.wire import batches, chain, files, jobs, market, providers, states
+from common.wire import batches, chain, files, jobs, market, providers, states, why
 from common.wire.shapes import Shape
 
 Record = Shape
@@ -20,6 +20,7 @@ Model = market.ModelFields[int]
 Candidate = market.ListedCandidate[int]
 Provider = market.ProviderFields[int]
 Ask = market.AskShape[int]
+Reliability = market.Reliability[int]
 Floor = market.Floor[int]
 AllowlistEntry = market.AllowlistEntry
 
@@ -27,6 +28,7 @@ TokenDomain = market.TokenDomainShape
 Authorization = market.Authorization[int, int]
 Quote = market.QuoteShape[int, int]
 Quoted = market.QuoteFields[int, int]
+Checked = market.CheckedFields[int, int]
 
 Posted = jobs.PostedShape
 Cancelled = jobs.Cancelled
@@ -34,6 +36,7 @@ JobDetails = jobs.ClientJobDetails[int]
 BookRow = jobs.JobShape[int]
 ModelSummary = jobs.ModelSummary[int]
 Summary = jobs.SummaryFields[int]
+Why = why.WhyFields[int]
 
 
 class Job(jobs.ClientJobFields[int], frozen=True):

@@ -75,6 +75,7 @@ class SyncJobs(_Part):
     book = blocking(Jobs.book)
     mine = blocking(Jobs.mine)
     row = blocking(Jobs.row)
+    why = blocking(Jobs.why)
     summary = blocking(Jobs.summary)
 
 
@@ -184,6 +185,9 @@ class SyncClient:
     def signer(self) -> Signer | None:
         return self._inner.signer
 
+    def now(self) -> int:
+        return self._inner.now()
+
     def clock_skew(self) -> float:
         return self._inner.clock_skew()
 
@@ -194,6 +198,7 @@ class SyncClient:
     probe = blocking(Client.probe)
     prepare = blocking(Client.prepare)
     quote = blocking(Client.quote)
+    check = blocking(Client.check)
     check_quote = blocking(Client.check_quote)
     submit = blocking(Client.submit)
     wait = blocking(Client.wait)

@@ -28,6 +28,7 @@ from svcd.operator.written_config import SetupOptions
 T = TypeVar("T")
 
 DEFAULT_CONFIG = Path("/etc/svcd/svcd.toml")
+_LEFT_TO_DO = 3  # nothing failed, and the provider may not work yet
 _INTERRUPTED = 130  # as shells count it: 128 and the signal's number
 
 
@@ -120,7 +121,8 @@ def _add_init(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
 
 def _add_register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     about = "register the wallet with the market, and say what its admin has to do next"
-    register = commands.add_parser("register", help=about, description=about)
+    ends = f"Exits with 0 when the provider may work, {_LEFT_TO_DO} when something is left to do, 1 when it failed."
+    register = commands.add_parser("register", help=about, description=about, epilog=ends)
     _config_option(register)
     register.add_argument("--rpc-url", metavar="URL", help="a node of the chain; default: rpc_url of the configuration")
     register.add_argument("--dry-run", action="store_true", help="try it and show the cost; send nothing")
@@ -207,8 +209,7 @@ def _register(options: argparse.Namespace) -> int:
         return input("send it? [y/N]: ").strip().lower() in ("y", "yes")
 
     chosen = RegisterOptions(options.rpc_url, options.dry_run, confirmed, options.wait)
-    trio.run(register, config, chosen, print)
-    return 0
+    return 0 if trio.run(register, config, chosen, print) or options.dry_run else _LEFT_TO_DO
 
 
 def _try(options: argparse.Namespace) -> int:

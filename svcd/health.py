@@ -10,7 +10,7 @@ import trio
 from anyio.abc import TaskStatus
 from prometheus_client import generate_latest
 
-from common.daemon.metrics_server import serve_pages
+from common.daemon.metrics_server import PageAnswer, serve_pages
 from svcd import metrics
 from svcd.errors import HOLD_REASONS, HoldReason
 from svcd.journal.journal import Journal
@@ -96,15 +96,17 @@ async def serve_metrics(
 ) -> None:
     """Serve /metrics and /healthz until cancelled; the port that was bound is the start's value."""
 
-    def page(method: bytes, path: bytes) -> tuple[bytes, bytes]:
+    def page(method: bytes, path: bytes) -> PageAnswer:
         if method not in (b"GET", b"HEAD"):
-            return b"405 Method Not Allowed", b"only GET\n"
+            return PageAnswer(b"405 Method Not Allowed", b"only GET\n")
         match path:
             case b"/metrics":
-                return b"200 OK", generate_latest(REGISTRY)
+                return PageAnswer(b"200 OK", generate_latest(REGISTRY))
+            case b"/healthz" if health.problem is None:
+                return PageAnswer(b"200 OK", b"ok\n")
             case b"/healthz":
-                return (b"200 OK", b"ok\n") if health.problem is None else (b"503 Service Unavailable", b"unhealthy\n")
+                return PageAnswer(b"503 Service Unavailable", b"unhealthy\n")
             case _:
-                return b"404 Not Found", b"only /metrics and /healthz\n"
+                return PageAnswer(b"404 Not Found", b"only /metrics and /healthz\n")
 
     await serve_pages(host, port, page, "metrics.host, metrics.port", task_status=task_status)

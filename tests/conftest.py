@@ -1,8 +1,11 @@
+import functools
 import os
 from pathlib import Path
 
+import httpx._transports.default as _transports
 import hypothesis
 import pytest
+from httpx import create_ssl_context
 
 pytest_plugins = ("tests.skips",)
 
@@ -11,6 +14,8 @@ ROOT = Path(__file__).parents[1]
 # The servers of the tests speak no TLS. asyncpg would ask for it first, and where a connection is given up at just that
 # moment it leaves an exception behind that nobody awaits, which fails the test.
 os.environ["PGSSLMODE"] = "disable"
+# Each client of httpx reads the machine's certificates, though it speaks to our own servers: a tenth of many tests.
+_transports.create_ssl_context = functools.cache(create_ssl_context)  # type: ignore[attr-defined]
 # What tests write lies below this folder, as all else does that the checks make.
 (ROOT / "build" / "tmp").mkdir(parents=True, exist_ok=True)
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(ROOT / "build" / "tmp"))

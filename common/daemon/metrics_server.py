@@ -1,9 +1,10 @@
-"""Small HTTP server for /metrics and /healthz, on a port of its own: for operators, not for callers."""
+"""Small HTTP server for /metrics, /healthz and pages of operators, on a port of its own: not for callers."""
 
 from collections.abc import Callable
 from typing import Final
 
 import anyio
+import attrs
 import structlog
 from anyio.abc import SocketAttribute, SocketStream, TaskStatus
 
@@ -13,10 +14,20 @@ log = structlog.get_logger(__name__)
 
 _LONGEST_HEAD: Final = 8192
 _PATIENCE: Final = 5.0  # seconds for one request and its answer
-_TEXT: Final = b"text/plain; version=0.0.4; charset=utf-8"
+_TEXT: Final = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),)
 
-# A method and a path (without its query) to a status line and a body.
-Page = Callable[[bytes, bytes], tuple[bytes, bytes]]
+
+@attrs.frozen(slots=True)
+class PageAnswer:
+    """`status`: the status line's, with its words."""
+
+    status: bytes
+    body: bytes
+    headers: tuple[tuple[bytes, bytes], ...] = _TEXT
+
+
+# A method and a path (without its query) to what is answered.
+Page = Callable[[bytes, bytes], PageAnswer]
 
 
 async def serve_pages(
@@ -50,11 +61,11 @@ async def _answer(stream: SocketStream, page: Page) -> None:
         if len(head) > _LONGEST_HEAD:
             return
     method, _, rest = head.partition(b" ")
-    status, body = page(method, rest.partition(b" ")[0].partition(b"?")[0])
+    answer = page(method, rest.partition(b" ")[0].partition(b"?")[0])
     lines = [
-        b"HTTP/1.1 " + status,
-        b"content-type: " + _TEXT,
-        b"content-length: " + str(len(body)).encode(),
+        b"HTTP/1.1 " + answer.status,
+        *(name + b": " + value for name, value in answer.headers),
+        b"content-length: " + str(len(answer.body)).encode(),
         b"connection: close",
     ]
-    await stream.send(b"\r\n".join(lines) + b"\r\n\r\n" + (b"" if method == b"HEAD" else body))
+    await stream.send(b"\r\n".join(lines) + b"\r\n\r\n" + (b"" if method == b"HEAD" else answer.body))

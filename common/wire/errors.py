@@ -232,6 +232,8 @@ _CODED: Final = (
     _store("object_missing", "the object store no longer holds the object", "none, if it stays so: it was lost"),
 )
 
+_ASKS_SAY: Final = "PUT /evm/asks says so by 400 with `param` and no code"
+
 CODED: Final[Mapping[str, KnownError]] = {error.code: error for error in _CODED if error.code is not None}
 
 # Lines of a batch that did not settle: codes of their own, beside those of POST /v1/jobs and the contracts' errors.
@@ -352,10 +354,10 @@ CONTRACT_ERRORS: Final = (
     ),
     ContractError(("NotProposed",), "acceptOperator", "the sender was not proposed", "have its operator propose it"),
     ContractError(("JobsActive",), "deregister", "a job is claimed", "end it first"),
-    ContractError(("StaleSnapshot", "TooFarAhead"), "asks", "[Times](#times)", "sign anew"),
-    ContractError(
-        ("TooManyQuotes", "DuplicateQuote"), "asks", "above 64; a model and window twice", "send fewer, each once"
-    ),
+    ContractError(("StaleSnapshot",), "asks", "[Times](#times)", "sign anew"),
+    ContractError(("TooFarAhead",), "asks", f"[Times](#times); {_ASKS_SAY}", "sign anew"),
+    ContractError(("TooManyQuotes",), "asks", f"above 64; {_ASKS_SAY}", "send fewer"),
+    ContractError(("DuplicateQuote",), "asks", f"a model and window twice; {_ASKS_SAY}", "send each once"),
     ContractError(
         ("ProviderMismatch",), "asks", "the signer operates another provider", "name the signer's own provider"
     ),

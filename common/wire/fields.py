@@ -313,8 +313,22 @@ def wire(
 
 def read_object(shape: type[T], values: Mapping[str, object], prefix: str = "") -> T:
     """The body as `shape`, or Refused naming every field at fault. Members it does not know are left alone."""
-    read: dict[str, object] = {}
     faults: list[Refused] = []
+    read = _read(shape, values, prefix, faults)
+    if faults:
+        raise Refused.together(faults)
+    return shape(**read)
+
+
+def try_object(shape: type[T], values: Mapping[str, object]) -> T | list[Refused]:
+    """The body as `shape`, or the fault of each field."""
+    faults: list[Refused] = []
+    read = _read(shape, values, "", faults)
+    return faults or shape(**read)
+
+
+def _read(shape: type[T], values: Mapping[str, object], prefix: str, faults: list[Refused]) -> dict[str, object]:
+    read: dict[str, object] = {}
     for name, param, read_value, required in _readers(shape, prefix):  # type: ignore[arg-type] # every class is hashable
         value = values.get(name)
         if value is not None:
@@ -324,9 +338,7 @@ def read_object(shape: type[T], values: Mapping[str, object], prefix: str = "") 
                 faults.append(fault)
         elif required:
             faults.append(Refused(f"{param} is required", param))
-    if faults:
-        raise Refused.together(faults)
-    return shape(**read)
+    return read
 
 
 @functools.lru_cache(maxsize=1024)  # prefixes hold positions in arrays, which are as many as bodies have room for

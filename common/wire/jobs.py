@@ -1,12 +1,28 @@
 """Shapes of jobs: rows of the job book, jobs as their owners follow them, and the answers to posting and cancelling."""
 
-from typing import Annotated, Generic
+from typing import Annotated, Generic, Literal
 
-from common.wire.shapes import Address, Bytes32, Digits, N, Shape, said
+from common.wire.shapes import Address, Bytes32, Digits, N, Omittable, Shape, said
 from common.wire.states import ENDED_JOB, JOB_STATUS, EndedBecauseNumber, JobStateNumber, JobStatus
 from common.wire.words import WORDS
 
 _TX = WORDS["tx_hash"].example
+ReclaimableAt = Annotated[
+    Omittable[N],
+    said(
+        "of a claimed job, the last second in which it can be settled, in Unix seconds: after that anybody may reclaim"
+        " it, and the payment goes back",
+        "1800003630",
+    ),
+]
+EndedAt = Annotated[
+    Omittable[N],
+    said(
+        "time of the block that ended the job, or `expires_at` of one that expired, in Unix seconds; absent until then,"
+        " and of jobs that ended before the coordinator kept it",
+        "1800000061",
+    ),
+]
 
 
 class JobShape(Shape, Generic[N], frozen=True):
@@ -31,9 +47,11 @@ class JobShape(Shape, Generic[N], frozen=True):
     ended_because: EndedBecauseNumber
     task_cid: str
     result_cid: str | None
+    reclaimable_at: ReclaimableAt[N] = None
+    ended_at: EndedAt[N] = None
 
 
-class JobAsOf(JobShape[Digits], frozen=True):
+class JobAsOf(JobShape[Digits], frozen=True, kw_only=True):
     """A row of the job book, and when it was read."""
 
     as_of_block: Digits
@@ -44,6 +62,33 @@ class JobList(Shape, frozen=True):
 
     jobs: Annotated[list[JobShape[Digits]], said("rows of the job book")]
     as_of_block: Digits
+
+
+class JobCounts(Shape, frozen=True):
+    """How many jobs there are, by state."""
+
+    open: Annotated[Digits, said("jobs that nobody has claimed yet", "12")]
+    claimed: Annotated[Digits, said("jobs that a provider works on", "3")]
+    settled: Annotated[Digits, said("jobs whose result is there, and paid for", "985")]
+    cancelled: Annotated[Digits, said("jobs that ended without a result", "7")]
+    as_of_block: Digits
+
+
+class JobTransactionShape(Shape, Generic[N], frozen=True):
+    """A transaction in the life of a job."""
+
+    kind: Annotated[
+        Literal["post", "claim", "settle", "fail", "cancel", "reclaim", "end"],
+        said("call that it carried; `end` where only the hash of what ended the job is kept", "claim"),
+    ]
+    tx_hash: Bytes32
+    block_number: Annotated[N | None, said("block that it was mined in, or null where it is not kept", "44")]
+
+
+class JobTransactions(Shape, Generic[N], frozen=True):
+    """Transactions of a job that the coordinator knows of, the oldest first."""
+
+    transactions: tuple[JobTransactionShape[N], ...]
 
 
 class ClientJobDetails(Shape, Generic[N], frozen=True):
@@ -64,6 +109,14 @@ class ClientJobDetails(Shape, Generic[N], frozen=True):
     completion_tok: N
     state: JobStateNumber
     ended_because: EndedBecauseNumber
+    amount: Annotated[
+        Omittable[N],
+        said(
+            "cap + fee + gas_fee as it was posted, in base units of the payment token: collected at the claim", "2014"
+        ),
+    ] = None
+    reclaimable_at: ReclaimableAt[N] = None
+    ended_at: EndedAt[N] = None
 
 
 class ClientJobFields(Shape, Generic[N], frozen=True):

@@ -29,6 +29,8 @@ PAGE_BYTES: Final = 4 * MIB
 LARGEST_BATCH_PAGE: Final = 100
 DEFAULT_BATCH_PAGE: Final = 20
 
+LONGEST_WAIT: Final = 30  # seconds that a poll of a provider may be held
+
 # Batches.
 BATCH_LINES: Final = 50_000
 PLAN_MODELS: Final = 16
@@ -50,3 +52,5 @@ NONCES: Final = 16
 NONCE_LIFE: Final = 300
 SESSIONS: Final = 32
 SESSION_LIFE: Final = 86_400
+
+RELIABILITY_SECS: Final = 7 * 86_400  # of jobs that ended, as a provider's reliability counts them

@@ -3,6 +3,7 @@
 import enum
 from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 
+from common.wire.limits import RELIABILITY_SECS
 from common.wire.shapes import Address, Bytes32, Digits, HexBytes, N, Omittable, Shape, said
 from common.wire.states import meanings
 from common.wire.words import WORDS
@@ -53,6 +54,24 @@ class ModelList(Shape, frozen=True):
     as_of_block: Digits
 
 
+class Reliability(Shape, Generic[N], frozen=True):
+    """How the jobs that a provider claimed ended lately. A newcomer is told by its counts."""
+
+    window_secs: Annotated[N, said("how far back the counts go, in seconds", str(RELIABILITY_SECS))]
+    settled: Annotated[N, said("jobs that it settled", "12")]
+    failed: Annotated[N, said("jobs that it gave up", "1")]
+    reclaimed: Annotated[N, said("jobs whose window it missed", "0")]
+    median_secs: Annotated[
+        N | None, said("median time from the claim to the settle, in seconds; null where nothing settled", "31")
+    ]
+
+
+Reliable = Annotated[
+    Omittable[Reliability[N]],
+    said("how the jobs that it claimed ended in the last seven days: of the model, or of a provider's all models"),
+]
+
+
 class ProviderFields(Shape, Generic[N], frozen=True):
     provider_id: N
     operator: Address
@@ -66,15 +85,16 @@ class ProviderFields(Shape, Generic[N], frozen=True):
     allowed_models: tuple[N, ...]
     capacity: N
     active_jobs: N
+    reliability: Reliable[N] = None
 
 
-class ProviderShape(ProviderFields[Digits], frozen=True):
+class ProviderShape(ProviderFields[Digits], frozen=True, kw_only=True):
     """A provider as the registry knows it."""
 
     requested: Digits
 
 
-class ProviderAsOf(ProviderShape, frozen=True):
+class ProviderAsOf(ProviderShape, frozen=True, kw_only=True):
     """A provider, and when it was read."""
 
     as_of_block: Digits
@@ -95,6 +115,7 @@ class AskShape(Shape, Generic[N], frozen=True):
     sla: N
     rate_in: N
     rate_out: N
+    reliability: Reliable[N] = None
 
 
 class AskList(Shape, frozen=True):
@@ -117,6 +138,38 @@ class FloorList(Shape, frozen=True):
     """A page of the floors."""
 
     floors: list[Floor[Digits]]
+    as_of_block: Digits
+
+
+_RATES: Final = {"low": "90000", "median": "100000", "high": "120000"}
+
+
+class RateRangeShape(Shape, Generic[N], frozen=True):
+    """Rates that jobs were settled at, in base units for 10^6 units."""
+
+    low: Annotated[N, said("the lowest of them", "90000")]
+    median: Annotated[N, said("the median of them; of two in the middle the lower", "100000")]
+    high: Annotated[N, said("the highest of them", "120000")]
+
+
+class PricePoint(Shape, Generic[N], frozen=True):
+    """Rates of the jobs that were claimed in one stretch of time and settled."""
+
+    since: Annotated[N, said("beginning of the stretch, in Unix seconds", "1800000000")]
+    jobs: Annotated[N, said("jobs of the stretch that were looked at", "12")]
+    rate_in: Annotated[RateRangeShape[N], said("rates for input units", _RATES)]
+    rate_out: Annotated[RateRangeShape[N], said("rates for output units", _RATES)]
+
+
+class PriceHistoryFields(Shape, Generic[N], frozen=True):
+    model_id: N
+    bucket_secs: Annotated[N, said("length of each stretch, in seconds", "3600")]
+    prices: tuple[PricePoint[N], ...]
+
+
+class PriceHistory(PriceHistoryFields[Digits], frozen=True):
+    """Rates paid for a model over time, from a sample of its settled jobs."""
+
     as_of_block: Digits
 
 
@@ -162,6 +215,7 @@ class ListedCandidate(Shape, Generic[N], frozen=True):
     box_key: Bytes32
     rate_in: N
     rate_out: N
+    reliability: Reliable[N] = None
 
 
 class Candidates(Shape, Generic[N], frozen=True):
@@ -211,6 +265,34 @@ class Accepts(Shape, frozen=True):
 class QuoteFields(Shape, Generic[N, Zero], frozen=True):
     quote: Annotated[QuoteShape[N, Zero], said("the price")]
     candidates: tuple[ListedCandidate[N], ...]
+
+
+class FailedCheck(Shape, frozen=True):
+    """A check that an order fails, as posting it would answer."""
+
+    message: Annotated[
+        str, said("sentence for a person; may change at any time", "signature does not recover to owner")
+    ]
+    param: Annotated[str | None, said("member at fault, or null", "signature")]
+    code: Annotated[
+        str | None, said("the error's code, or null where `param` tells it alone", "invalid_order_signature")
+    ]
+    remedy: Annotated[str, said("remedy, for a person", "sign these very values, in the domain of GET /evm/chain")]
+
+
+class CheckedFields(Shape, Generic[N, Zero], frozen=True):
+    ok: Annotated[bool, said("true when no check fails", False)]
+    checked: Annotated[
+        Literal["order", "submission"],
+        said("`submission` with `auth_sig`: payment, container and the post itself are checked, too", "order"),
+    ]
+    failures: Annotated[tuple[FailedCheck, ...], said("all checks that fail")]
+    quote: Annotated[QuoteShape[N, Zero] | None, said("the price, or null where the order has none")]
+    candidates: tuple[ListedCandidate[N], ...]
+
+
+class CheckedShape(CheckedFields[Digits, Literal["0"]], frozen=True):
+    """Every check that an order fails, its price, and who would take it now. Nothing was posted or kept."""
 
 
 class QuoteBodyShape(QuoteFields[Digits, Literal["0"]], frozen=True):

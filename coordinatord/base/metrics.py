@@ -129,6 +129,20 @@ index_reorg_depth = Histogram(
     buckets=(1, 2, 3, 5, 8, 13, 21, 34, 55, 128, 256),
 )
 
+event_listeners = Gauge(
+    "coordinatord_event_listeners",
+    "Event streams that are open, and polls that wait, by kind",
+    ["kind"],
+    registry=REGISTRY,
+)
+event_listeners_ended = Counter(
+    "coordinatord_event_listeners_ended_total",
+    "Event streams ended by this process or refused: too far behind, at its stop, no place",
+    ["reason"],
+    registry=REGISTRY,
+)
+events_told = Counter("coordinatord_events_told_total", "Events handed to streams", registry=REGISTRY)
+
 database_connections = Gauge(
     "coordinatord_database_connections", "Pooled connections, by use", ["use"], registry=REGISTRY
 )

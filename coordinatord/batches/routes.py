@@ -1,6 +1,7 @@
 """Routes of batches: create, list, read, cancel. A batch is visible to its owner alone."""
 
 import json
+from functools import partial
 from typing import Final, assert_never
 
 import attrs
@@ -24,12 +25,15 @@ from common.wire.shapes import Digits
 from common.wire.worked_order import BATCH_ID
 from coordinatord.base.errors import NoSuchObject
 from coordinatord.batches import batches
-from coordinatord.batches.batches import BatchBody, BatchService, read_batch, status_of
+from coordinatord.batches.batches import BatchBody, BatchService, FoundBatch, read_batch, status_of
+from coordinatord.batches.events import BatchEvents
 from coordinatord.batches.plan import ModelAllocation, PlanBody, Plans
 from coordinatord.batches.sql import BatchRow
+from coordinatord.events.routes import STREAM_HEADERS, events_reply
 from coordinatord.http import responses
 from coordinatord.http.responses import Response
 from coordinatord.http.routing import INDEX, Body, Parameter, Reply, Request, Route, malformed
+from coordinatord.http.streaming import StreamedResponse
 
 
 def batch(row: BatchRow) -> Batch:
@@ -138,6 +142,7 @@ def _examples() -> dict[str, object]:
 class BatchRoutes:
     batches: BatchService
     plans: Plans
+    followed: BatchEvents
 
     def routes(self) -> list[Route]:
         return [
@@ -216,6 +221,28 @@ class BatchRoutes:
                 index_backed=True,
             ),
             Route(
+                method="GET",
+                path="/v1/batches/{id}/events",
+                id="followBatch",
+                tag="Batches",
+                about="Follow one batch, as server-sent events",
+                details=(
+                    "Each message is named `batch`; its `data` is the batch as GET gives it, sent at once and whenever"
+                    " it has changed, at most once a second. A comment comes every 20 seconds or so."
+                ),
+                handler=self.events,
+                segments={"id": Parameter(_ID, "id of the batch", example=BATCH_ID)},
+                session=True,
+                replies=(
+                    events_reply("The batch, again and again", BatchAsOf),
+                    Reply(401, "invalid_session"),
+                    Reply(404),
+                    Reply(429, "busy"),
+                    *INDEX,
+                ),
+                index_backed=True,
+            ),
+            Route(
                 method="POST",
                 path="/v1/batches/{id}/cancel",
                 id="cancelBatch",
@@ -255,5 +282,17 @@ class BatchRoutes:
             return responses.not_found(NoSuchObject("batch"))
         return responses.ok(batch_as_of(found.batch, found.snapshot.block_number))
 
+    async def events(self, request: Request) -> Response | StreamedResponse:
+        owner, batch_id = request.owner, request.path["id"]
+        read = partial(self.batches.find, owner, batch_id)
+        if await read() is None:
+            return responses.not_found(NoSuchObject("batch"))
+        opened = partial(self.followed.following, owner, batch_id, request.caller, read, _data)
+        return StreamedResponse(200, STREAM_HEADERS, None, opened)
+
     async def cancel(self, request: Request) -> Response:
         return batch_cancelled(await self.batches.cancel(request.owner, request.path["id"]))
+
+
+def _data(found: FoundBatch) -> bytes:
+    return msgspec.json.encode(batch_as_of(found.batch, found.snapshot.block_number))

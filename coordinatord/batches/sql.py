@@ -14,6 +14,7 @@ from coordinatord.batches.lines_sql import JOINED, OUTCOME
 from coordinatord.database.batched_reads import COLUMNS as SNAPSHOT
 from coordinatord.database.batched_reads import Snapshot, snapshot_of
 from coordinatord.database.connections import Connection
+from coordinatord.database.notices import BATCH_MOVED
 
 Ending = Literal["completed", "expired", "cancelled"]
 
@@ -198,7 +199,7 @@ async def cancel(connection: Connection, batch_id: str, owner: bytes) -> bool:
         # A worker that holds the row looks at the batch again at once anyway.
         " due as (update batch_work set due_at = clock_timestamp() where batch_id in (select batch_id from batch_work"
         " where batch_id = $1 for update skip locked))"
-        " select pg_notify('batch_due', '') is not null from cancelled",
+        " select pg_notify('batch_due', '') is not null and pg_notify('batch_moved', $1) is not null from cancelled",
         batch_id,
         owner,
     )
@@ -206,6 +207,11 @@ async def cancel(connection: Connection, batch_id: str, owner: bytes) -> bool:
 
 
 # --- the workers' marks ----------------------------------------------------------------------------------------
+
+
+async def _tell(connection: Connection, batch_id: str) -> None:
+    """Whoever follows the batch hears that it changed, when the transaction commits."""
+    await connection.execute("select pg_notify($1, $2)", BATCH_MOVED, batch_id)
 
 
 async def mark_in_progress(connection: Connection, batch_id: str) -> None:
@@ -222,6 +228,7 @@ async def fail(connection: Connection, batch_id: str) -> None:
     """The input file as a whole is refused; nothing was posted."""
     await connection.execute("update batches set failed_at = clock_timestamp() where id = $1", batch_id)
     await connection.execute("delete from batch_work where batch_id = $1", batch_id)
+    await _tell(connection, batch_id)
 
 
 async def settle_counts(connection: Connection, batch_id: str) -> None:
@@ -237,6 +244,7 @@ async def settle_counts(connection: Connection, batch_id: str) -> None:
         " where b.id = $1",
         batch_id,
     )
+    await _tell(connection, batch_id)
 
 
 async def settled_counts(connection: Connection, batch_id: str) -> tuple[int, int]:
@@ -258,6 +266,7 @@ async def finish(connection: Connection, batch_id: str, output_file_id: str | No
         error_file_id,
     )
     await connection.execute("delete from batch_work where batch_id = $1", batch_id)
+    await _tell(connection, batch_id)
 
 
 @attrs.frozen(slots=True)
@@ -329,3 +338,4 @@ async def move(connection: Connection, batch_id: str, bytes_done: int, lines_don
         lines_done,
         expanded,
     )
+    await _tell(connection, batch_id)

@@ -5,9 +5,10 @@ from typing import Any
 from common import scalars, strict_json
 from common.refusal import Refused
 from common.scalars import hex_of
-from common.wire import jobs, market
+from common.wire import jobs, limits, market
 from common.wire.shapes import OMITTED, Digits
 from coordinatord.book.registries_sql import AllowlistRow, AskRow, FloorRow, ModelRow, ProviderRow
+from coordinatord.book.reliability_sql import ReliabilityRow
 from coordinatord.book.sql import JobRow, OwnerSummary
 
 
@@ -41,6 +42,7 @@ def _provider_fields(row: ProviderRow) -> dict[str, Any]:
         "capacity": str(row.capacity),
         "active_jobs": str(row.active_jobs),
         "requested": str(row.requested),
+        "reliability": reliability(row.reliability),
     }
 
 
@@ -62,8 +64,17 @@ def _evidence(raw: bytes | None) -> object:
         return hex_of(raw)
 
 
+def reliability(row: ReliabilityRow) -> market.Reliability[Digits]:
+    median = None if row.median_secs is None else str(row.median_secs)
+    return market.Reliability(
+        str(limits.RELIABILITY_SECS), str(row.settled), str(row.failed), str(row.reclaimed), median
+    )
+
+
 def ask(row: AskRow) -> market.AskShape[Digits]:
-    return market.AskShape(str(row.provider_id), str(row.model_id), str(row.sla), row.rate_in, row.rate_out)
+    return market.AskShape(
+        str(row.provider_id), str(row.model_id), str(row.sla), row.rate_in, row.rate_out, reliability(row.reliability)
+    )
 
 
 def floor(row: FloorRow) -> market.Floor[Digits]:
@@ -104,7 +115,14 @@ def _job_fields(row: JobRow) -> dict[str, Any]:
         "ended_because": row.ended_because,
         "task_cid": row.task_cid,
         "result_cid": row.result_cid,
+        "reclaimable_at": digits_or_omitted(row.reclaimable_at),
+        "ended_at": digits_or_omitted(row.ended_at),
     }
+
+
+def digits_or_omitted(value: int | None) -> str:
+    """A number, or the member left out."""
+    return OMITTED if value is None else str(value)
 
 
 def job(row: JobRow) -> jobs.JobShape[Digits]:

@@ -1,7 +1,7 @@
 """Candidates for an order: live asks, ranked; and the polls that keep them live.
 
 A provider is live for a model while its last poll is recent. Cost at ask decides; among equal costs, whoever was
-picked least recently.
+picked least recently; among those that were never picked, whoever settles more of what it claims.
 """
 
 from collections.abc import Collection, Sequence
@@ -11,6 +11,8 @@ import attrs
 
 from common.wire.states import JobState
 from coordinatord.book.registries_sql import CAPACITY
+from coordinatord.book.reliability_sql import COLUMNS as RELIABILITY
+from coordinatord.book.reliability_sql import SCORE, ReliabilityRow
 from coordinatord.database.connections import Connection, Database, PreparedConnection
 
 
@@ -33,6 +35,7 @@ class LiveAsk:
     box_key: bytes
     rate_in: str
     rate_out: str
+    reliability: ReliabilityRow
 
 
 @attrs.frozen(slots=True)
@@ -47,13 +50,19 @@ class Taker:
     room: int  # over all models: its capacity less what it claimed and what is designated to it
 
 
+# Conditions that `why_sql` tells apart: since when a poll counts, and which provider may run which model.
+LIVE_SINCE: Final = "clock_timestamp() - {} * interval '1 millisecond'"
+MAY_RUN: Final = (
+    "(v.allow_all_models or exists (select 1 from provider_models x"
+    " where x.provider_id = {provider} and x.model_id = {model}))"
+)
 # Of an ask `a`, its provider `v` and its polls `l`: the provider may be handed jobs of the model, and is there.
 _LIVE: Final = (
     "from asks a join providers v on v.provider_id = a.provider_id"
     " join liveness l on l.provider_id = a.provider_id and l.model_id = a.model_id"
-    " where v.listed and v.box_key is not null and l.seen_at > clock_timestamp() - {} * interval '1 millisecond'"
-    " and (v.allow_all_models or exists (select 1 from provider_models x"
-    " where x.provider_id = a.provider_id and x.model_id = a.model_id))"
+    " left join reliability r on r.provider_id = a.provider_id and r.model_id = a.model_id"
+    f" where v.listed and v.box_key is not null and l.seen_at > {LIVE_SINCE}"
+    f" and {MAY_RUN.format(provider='a.provider_id', model='a.model_id')}"
 )
 _MOST: Final = 1000  # of one market probe; more live asks for one model and window than this are not listed
 
@@ -62,12 +71,12 @@ async def read_candidates(database: Database, demand: Demand, liveness_ms: int, 
     """The cheapest first; all of them when `most` is None."""
     async with database.connection() as connection:
         rows = await connection.fetch(
-            f"select a.provider_id, v.box_key, a.rate_in::text, a.rate_out::text {_LIVE.format('$5')}"
+            f"select a.provider_id, v.box_key, a.rate_in::text, a.rate_out::text, {RELIABILITY} {_LIVE.format('$5')}"
             " and a.model_id = $1 and a.sla = $2"
             " and ($6::bigint = 0 or a.provider_id = $6)"
             " and ($7::numeric is null or a.rate_in <= $7) and ($8::numeric is null or a.rate_out <= $8)"
-            " order by a.rate_in * $3::bigint + a.rate_out * $4::bigint, l.picked_at nulls first, a.provider_id"
-            " limit $9",
+            " order by a.rate_in * $3::bigint + a.rate_out * $4::bigint, l.picked_at nulls first,"
+            f" {SCORE} desc, a.provider_id limit $9",
             demand.model_id,
             demand.sla_secs,
             demand.units_in,
@@ -78,7 +87,7 @@ async def read_candidates(database: Database, demand: Demand, liveness_ms: int, 
             demand.rate_out,
             most if most is not None else _MOST,
         )
-    return [LiveAsk(*row) for row in rows]
+    return [LiveAsk(*[*row[:4], ReliabilityRow(*row[4:])]) for row in rows]
 
 
 async def read_takers(database: Database, models: Collection[int], sla_secs: int, liveness_ms: int) -> list[Taker]:
@@ -86,14 +95,14 @@ async def read_takers(database: Database, models: Collection[int], sla_secs: int
     async with database.connection() as connection:
         rows = await connection.fetch(
             "with takers as (select a.model_id, a.provider_id, v.box_key, a.rate_in::text, a.rate_out::text,"
-            f" {CAPACITY} - v.active_jobs as room, l.picked_at {_LIVE.format('$3')}"
+            f" {CAPACITY} - v.active_jobs as room, l.picked_at, {SCORE} as score {_LIVE.format('$3')}"
             " and a.model_id = any($1) and a.sla = $2),"
             " reserved as (select j.designated, count(*) as jobs from jobs j"
             f" where j.state = {JobState.OPEN} and j.designated > 0"
             " and j.designated in (select provider_id from takers) group by j.designated)"
             " select t.model_id, t.provider_id, t.box_key, t.rate_in, t.rate_out, t.room - coalesce(r.jobs, 0) as room"
             " from takers t left join reserved r on r.designated = t.provider_id"
-            " where t.room > coalesce(r.jobs, 0) order by t.picked_at nulls first, t.provider_id",
+            " where t.room > coalesce(r.jobs, 0) order by t.picked_at nulls first, t.score desc, t.provider_id",
             list(models),
             sla_secs,
             liveness_ms,

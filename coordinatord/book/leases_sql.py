@@ -121,7 +121,7 @@ async def poll(
     """
     rows = await connection.fetch(
         f"select page.*, {COLUMNS} from index_position p left join lateral (select {JOB_COLUMNS}, j.posted_log,"
-        f" h.is_new, {_AMOUNT}::text as amount, h.poller"
+        f" h.is_new, h.poller"
         " from poll_jobs($1, $2, $3, $4, $5, $6 * interval '1 millisecond', p.block_time, $7, $8, $9, $10, $11) h"
         # `offset 0` has the leased ones looked up, whatever a generic plan guesses that the filters leave of the open.
         " cross join lateral (select * from jobs k where k.job_id = h.leased_job offset 0) j"

@@ -7,7 +7,8 @@ provider counts as live neither too long nor too short.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import attrs
@@ -35,6 +36,7 @@ class Liveness:
         self._clock = clock
         self._written: dict[PollKey, tuple[int, float]] = {}
         self._unwritten: dict[PollKey, tuple[int, float]] = {}  # the last polls since then: free slots, and when
+        self._staying: dict[PollKey, list[int]] = {}  # polls that wait: their free slots
         self._writer: asyncio.Task[None] | None = None
 
     async def note(self, poller: PollKey, free: int) -> None:
@@ -43,8 +45,7 @@ class Liveness:
         last_free, at = self._written.get(poller, (-1, 0.0))
         if last_free == free and now - at < self._counts_for:
             self._unwritten[poller] = (free, now)
-            if self._writer is None or self._writer.done():
-                self._writer = asyncio.create_task(self._write_later())
+            self._write_some_time()
             return
         self._unwritten.pop(poller, None)
         await self._writes.get(Seen(poller.provider_id, poller.model_id, free, now))
@@ -52,10 +53,29 @@ class Liveness:
             self._written.clear()
         self._written[poller] = (free, now)
 
+    @contextmanager
+    def staying(self, poller: PollKey, free: int) -> Iterator[None]:
+        """A poll that was noted goes on for as long as the block runs."""
+        self._staying.setdefault(poller, []).append(free)
+        self._write_some_time()
+        try:
+            yield
+        finally:
+            polls = self._staying[poller]
+            polls.remove(free)
+            if not polls:
+                del self._staying[poller]
+
+    def _write_some_time(self) -> None:
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._write_later())
+
     async def _write_later(self) -> None:
-        """Write what is left, until every poll is written down."""
-        while self._unwritten:
+        """Write what is left, until every poll is written down and none waits."""
+        while self._unwritten or self._staying:
             await asyncio.sleep(self._counts_for)
+            now = self._clock()
+            self._unwritten |= {poller: (max(free), now) for poller, free in self._staying.items()}
             await self.write()
 
     async def write(self) -> None:

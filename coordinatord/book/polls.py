@@ -14,12 +14,14 @@ import structlog
 from common.refusal import Refused
 from coordinatord.base.errors import NotSigned, Retryable, SessionRow
 from coordinatord.book import leases_sql
-from coordinatord.book.leases_sql import START, HeldJob, LeaseRequest, PollKey
+from coordinatord.book.leases_sql import START, HeldJob, LeaseRequest, Peek, PollKey
 from coordinatord.book.liveness import Liveness, PollHints
 from coordinatord.book.sql import JobFilter, JobRow
+from coordinatord.book.waiting import WaitingPoll, WaitingPolls
 from coordinatord.chain.registries import Funds, PaymentToken
-from coordinatord.database.batched_reads import BatchedReads, FreshValue, Snapshot
+from coordinatord.database.batched_reads import BatchedReads, FreshValue, IndexRead, Snapshot
 from coordinatord.database.connections import Connection, Database
+from coordinatord.events.listeners import Places
 
 log = structlog.get_logger(__name__)
 
@@ -45,9 +47,7 @@ class Funding:
     async def hold_back_unpaid(self, jobs: list[HeldJob], snapshot: Snapshot) -> bool:
         """Take the jobs that cannot be paid from everybody's leases, with others that the same owners cannot pay. True
         when there were any."""
-        if self._at != snapshot.block_hash:
-            self._at, self._balances, self._unspent = snapshot.block_hash, {}, set()
-        funds = await self._ask(jobs)
+        funds = await self.of(jobs, snapshot)
         spent = [job.row.job_id for job in jobs if job.row.job_id in funds.spent]
         poor = {job.row.owner for job in jobs if funds.balances.get(job.row.owner, job.amount) < job.amount}
         if not spent and not poor:
@@ -60,7 +60,11 @@ class Funding:
                 await leases_sql.hold_back_beyond(connection, owner, funds.balances[owner])
         return True
 
-    async def _ask(self, jobs: list[HeldJob]) -> Funds:
+    async def of(self, jobs: list[HeldJob], snapshot: Snapshot) -> Funds:
+        """Balances of the jobs' owners as far as they are known, and the jobs whose authorisation is used or
+        cancelled."""
+        if self._at != snapshot.block_hash:
+            self._at, self._balances, self._unspent = snapshot.block_hash, {}, set()
         owners = list({job.row.owner for job in jobs} - self._balances.keys())
         unknown = [(job.row.owner, job.row.job_id) for job in jobs if job.row.job_id not in self._unspent]
         fresh = await self._read(owners, unknown) if owners or unknown else None
@@ -142,6 +146,41 @@ class Leasing:
 
 Leased: TypeAlias = tuple[Snapshot, list[JobRow]]
 
+
+@attrs.frozen(slots=True)
+class Look:
+    """One look for a poll. `others`: jobs are open that it was not given, held by somebody else or not for it; they may
+    become free without any news. `left`: some of them nobody holds."""
+
+    leased: Leased
+    others: bool
+    left: bool
+
+    @property
+    def empty(self) -> bool:
+        return not self.leased[1]
+
+
+@attrs.frozen(slots=True)
+class Poll:
+    """What a provider asks for; `limit` and `offset` are of the page that it is given of what it holds."""
+
+    poller: PollKey
+    wanted: JobFilter
+    free: int
+    limit: int
+    offset: int
+
+
+@attrs.frozen(slots=True)
+class Waits:
+    """Polls that wait, and the places that there are for them."""
+
+    polls: WaitingPolls
+    places: Places
+
+
+_LOOK_AGAIN: Final = 2.0  # seconds, of a poll that waits while others hold jobs: a lease that lapses is no news
 _ROUNDS: Final = 3  # how often what turned out to be unpaid is replaced; what is left over comes with the next poll
 
 
@@ -160,9 +199,12 @@ class Polls:
         lease_ms: int,
         liveness_ms: int,
         custody: Custody = no_custody,
+        waits: Waits | None = None,
     ) -> None:
-        """`custody` tells the block up to which open bids are sealed to keys that an escrow has lost."""
+        """`custody` tells the block up to which open bids are sealed to keys that an escrow has lost. Without `waits`
+        no poll waits."""
         self._funding = funding
+        self._waits = waits
         self._attendance = Liveness(database, liveness_ms)
         self._hints = PollHints(database, position)
         self._leasing = Leasing(database, self._hints, lease_ms, custody)
@@ -171,18 +213,45 @@ class Polls:
         self, session: SessionRow, wanted: JobFilter, free: int, limit: int, offset: int
     ) -> Leased | NotSigned:
         """Record the provider as live with `free` slots, lease it the oldest jobs it may claim, give what it holds."""
-        if session.provider_id is None:
-            return NotSigned("authentication_error", "not_registered", "free needs a provider session")
-        if wanted.state != "Open" or wanted.model_id is None:
-            missing = {"state": wanted.state != "Open", "model": wanted.model_id is None}
-            said = {"state": "state=Open", "model": "model"}
-            faults = [Refused(f"free needs {said[name]}", name) for name, lacks in missing.items() if lacks]
-            raise Refused.together(faults)
-        poller = PollKey(session.provider_id, wanted.model_id)
-        nothing = await self._nothing_for(poller)
-        await self._attendance.note(poller, free)
-        if nothing is not None:
-            return nothing, []
+        poll = _checked(session, wanted, free, limit, offset)
+        return poll if isinstance(poll, NotSigned) else (await self._look(poll)).leased
+
+    async def poll_and_wait(
+        self, session: SessionRow, wanted: JobFilter, free: int, limit: int, offset: int, *, seconds: int, caller: str
+    ) -> tuple[Leased | NotSigned, float]:
+        """The same, held for so many seconds at most while there is nothing for it, and the seconds that it waited. The
+        provider counts as live meanwhile. A caller that has all its places is answered at once."""
+        poll = _checked(session, wanted, free, limit, offset)
+        if isinstance(poll, NotSigned):
+            return poll, 0.0
+        if self._waits is None or not seconds or not free or not self._waits.places.has_room(caller):
+            return (await self._look(poll)).leased, 0.0
+        with self._waits.places.held(caller, "poll"), self._waits.polls.waiting(poll.poller, free) as waiting:
+            return await self._until_leased(poll, waiting, self._waits.polls, seconds)
+
+    async def _until_leased(
+        self, poll: Poll, waiting: WaitingPoll, polls: WaitingPolls, seconds: int
+    ) -> tuple[Leased, float]:
+        until, waited, woken = anyio.current_time() + seconds, 0.0, False
+        look = await self._look(poll)
+        with self._attendance.staying(poll.poller, poll.free):
+            while look.empty and not polls.closed and (left := until - anyio.current_time()) > 0:
+                if woken and look.left:
+                    polls.pass_on(waiting)
+                began = anyio.current_time()
+                woken = await waiting.wait(min(left, _LOOK_AGAIN) if look.others else left)
+                waited += anyio.current_time() - began
+                look = await self._look(poll, noted=True)
+        return look.leased, waited
+
+    async def _look(self, poll: Poll, *, noted: bool = False) -> Look:
+        """`noted`: that the provider is live is known already."""
+        poller, wanted = poll.poller, poll.wanted
+        peeked = await self._peek(poller)
+        if not noted:
+            await self._attendance.note(poller, poll.free)
+        if peeked is not None and peeked.value is not None and not peeked.value.anything:
+            return Look((peeked.snapshot, []), others=peeked.value.any_open, left=False)
         filters = JobFilter(
             owner=wanted.owner,
             min_rate_in=wanted.min_rate_in,
@@ -190,17 +259,18 @@ class Polls:
             posted_before=wanted.posted_before,
         )
         # No open job has been claimed by anybody: asked for those of a provider, a poll leases none.
-        snapshot, held = await self._lease(Wish(poller, 0 if wanted.provider_id else free, filters))
-        return snapshot, [job.row for job in held[offset : offset + limit]]
+        snapshot, held = await self._lease(Wish(poller, 0 if wanted.provider_id else poll.free, filters))
+        rows = [job.row for job in held[poll.offset : poll.offset + poll.limit]]
+        return Look((snapshot, rows), others=True, left=True)
 
-    async def _nothing_for(self, poller: PollKey) -> Snapshot | None:
-        """Snapshot at which the index holds nothing for the poll; None when it holds something."""
+    async def _peek(self, poller: PollKey) -> IndexRead[Peek] | None:
+        """None where there is likely to be something: bids of the model were leased a moment ago."""
         if self._hints.head(poller.model_id) is not START:
-            return None  # bids of the model were leased a moment ago, and there are likely to be more
+            return None
         found = await self._hints.peek(poller)
         if found.value is None or not found.value.known_model:
             raise Refused("model is not in the catalogue", "model")
-        return None if found.value.anything else found.snapshot
+        return found
 
     async def _lease(self, wish: Wish) -> Held:
         for _ in range(_ROUNDS):
@@ -209,3 +279,14 @@ class Polls:
             if not new or not await self._funding.hold_back_unpaid(new, snapshot):
                 return snapshot, held
         return await self._leasing.take(wish._replace(free=0))
+
+
+def _checked(session: SessionRow, wanted: JobFilter, free: int, limit: int, offset: int) -> Poll | NotSigned:
+    if session.provider_id is None:
+        return NotSigned("authentication_error", "not_registered", "free needs a provider session")
+    if wanted.state != "Open" or wanted.model_id is None:
+        missing = {"state": wanted.state != "Open", "model": wanted.model_id is None}
+        said = {"state": "state=Open", "model": "model"}
+        faults = [Refused(f"free needs {said[name]}", name) for name, lacks in missing.items() if lacks]
+        raise Refused.together(faults)
+    return Poll(PollKey(session.provider_id, wanted.model_id), wanted, free, limit, offset)

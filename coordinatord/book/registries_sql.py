@@ -6,6 +6,8 @@ from typing import Final
 import asyncpg
 import attrs
 
+from coordinatord.book.reliability_sql import ALL_MODELS, ReliabilityRow
+from coordinatord.book.reliability_sql import COLUMNS as RELIABILITY
 from coordinatord.database.batched_reads import COLUMNS, Snapshot, snapshot_of
 from coordinatord.database.connections import Database, PreparedConnection
 
@@ -17,6 +19,7 @@ class AskRow:
     sla: int
     rate_in: str
     rate_out: str
+    reliability: ReliabilityRow
 
 
 @attrs.frozen(slots=True)
@@ -33,7 +36,9 @@ async def read_asks(database: Database, model_id: int | None, limit: int, offset
     async with database.connection_for_lists() as connection:
         rows = await connection.fetch(
             f"select page.*, {COLUMNS} from index_position p left join lateral (select a.provider_id, a.model_id,"
-            " a.sla, a.rate_in::text, a.rate_out::text from asks a join providers v using (provider_id)"
+            f" a.sla, a.rate_in::text, a.rate_out::text, {RELIABILITY} from asks a"
+            " join providers v on v.provider_id = a.provider_id"
+            " left join reliability r on r.provider_id = a.provider_id and r.model_id = a.model_id"
             " where v.listed and ($1::bigint is null or a.model_id = $1)"
             " order by a.provider_id, a.model_id, a.sla limit $2 offset $3) page on true"
             " order by page.provider_id, page.model_id, page.sla",
@@ -41,7 +46,9 @@ async def read_asks(database: Database, model_id: int | None, limit: int, offset
             limit,
             offset,
         )
-    return snapshot_of(rows), [AskRow(*row[:5]) for row in rows if row["provider_id"] is not None]
+    return snapshot_of(rows), [
+        AskRow(*[*row[:5], ReliabilityRow(*row[5:9])]) for row in rows if row["provider_id"] is not None
+    ]
 
 
 async def read_floors(
@@ -85,14 +92,16 @@ class ProviderRow:
     capacity: int
     active_jobs: int
     requested: int
+    reliability: ReliabilityRow
 
 
 CAPACITY: Final = "greatest(1, v.reputation * least(v.requested, v.ceiling) / 1000)"
 _PROVIDER: Final = (
     "v.provider_id, v.operator, v.box_key, v.evidence, v.listed, v.reputation, v.allow_all_models,"
     " array(select a.model_id from provider_models a where a.provider_id = v.provider_id order by a.model_id)"
-    f" as allowed_models, {CAPACITY} as capacity, v.active_jobs, v.requested"
+    f" as allowed_models, {CAPACITY} as capacity, v.active_jobs, v.requested, {RELIABILITY}"
 )
+_SUMS: Final = f"left join reliability r on r.provider_id = v.provider_id and r.model_id = {ALL_MODELS}"
 
 
 async def read_providers(database: Database, limit: int, offset: int) -> tuple[Snapshot, list[ProviderRow]]:
@@ -100,6 +109,7 @@ async def read_providers(database: Database, limit: int, offset: int) -> tuple[S
     async with database.connection_for_lists() as connection:
         rows = await connection.fetch(
             f"select v.*, {COLUMNS} from index_position p left join lateral (select {_PROVIDER} from providers v"
+            f" {_SUMS}"
             " where v.provider_id > $2 order by v.provider_id limit $1) v on true order by v.provider_id",
             limit,
             offset,
@@ -107,7 +117,9 @@ async def read_providers(database: Database, limit: int, offset: int) -> tuple[S
     return snapshot_of(rows), [_provider(row) for row in rows if row["provider_id"] is not None]
 
 
-_BY_IDS: Final = f"select {_PROVIDER}, {COLUMNS} from index_position p left join providers v on v.provider_id = any($1)"
+_BY_IDS: Final = (
+    f"select {_PROVIDER}, {COLUMNS} from index_position p left join providers v on v.provider_id = any($1) {_SUMS}"
+)
 
 
 async def read_by_ids(line: PreparedConnection, provider_ids: Sequence[int]) -> tuple[Snapshot, dict[int, ProviderRow]]:
@@ -116,7 +128,7 @@ async def read_by_ids(line: PreparedConnection, provider_ids: Sequence[int]) -> 
 
 
 def _provider(row: asyncpg.Record) -> ProviderRow:
-    return ProviderRow(*row[:11])
+    return ProviderRow(*[*row[:11], ReliabilityRow(*row[11:15])])
 
 
 @attrs.frozen(slots=True)

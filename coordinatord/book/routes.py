@@ -2,12 +2,13 @@
 
 import attrs
 
-from common.wire import jobs, market
+from common.wire import jobs, limits, market, why
 from common.wire.fields import ADDRESS, BYTES32, Choice, Decimal, Text
 from common.wire.shapes import ModelNotFound
+from common.wire.words import WORDS
 from coordinatord.base.errors import NoSuchObject, NotSigned
 from coordinatord.book import bodies
-from coordinatord.book.polls import Polls
+from coordinatord.book.polls import Leased, Polls
 from coordinatord.book.reads import IndexReads
 from coordinatord.book.registries_sql import (
     ModelRow,
@@ -19,10 +20,12 @@ from coordinatord.book.registries_sql import (
     read_providers,
 )
 from coordinatord.book.sql import JobFilter, JobRow, read_page, read_summary
+from coordinatord.book.why import WhyReads
 from coordinatord.database.batched_reads import Snapshot
 from coordinatord.http import responses
 from coordinatord.http.responses import Response
 from coordinatord.http.routing import INDEX, PAGE, Handler, Parameter, Reply, Request, Route, malformed, page, page_of
+from coordinatord.http.streaming import HeldResponse
 
 _FILTERS = {
     "state": Parameter(
@@ -40,6 +43,11 @@ _FILTERS = {
         Choice(("oldest", "newest")), "by the block of the post: `oldest` first (the default) or `newest`"
     ),
     "free": Parameter(Decimal(32), "a provider's poll: how many jobs it has room for"),
+    "wait": Parameter(
+        Decimal(32, 0, limits.LONGEST_WAIT),
+        "seconds that a poll with room for jobs is held while there are none for it, 0 (the default) to"
+        f" {limits.LONGEST_WAIT}",
+    ),
 }
 
 
@@ -56,11 +64,14 @@ _OPEN = {
     ]
 }
 
+_WHY = {"state": 0}
+
 
 @attrs.frozen(slots=True)
 class BookRoutes:
     reads: IndexReads
     polls: Polls
+    why: WhyReads
 
     def routes(self) -> list[Route]:
         return [
@@ -72,11 +83,12 @@ class BookRoutes:
                 about="List jobs; with `free`, poll for jobs to claim",
                 details=(
                     "All filters are optional. With `free` it is a provider's poll: it needs a provider's session,"
-                    " `state=Open` and `model`. It answers at once. It says that the provider is there with so many"
-                    " free slots for the model, leases it up to that many jobs (open bids, and orders designated to it,"
-                    " the oldest first) for MATCH_LEASE_MS, counting those that it holds already, and returns the jobs"
-                    " that it holds: they come with every poll until they are claimed or the lease has lapsed. A job"
-                    " that was cancelled a moment ago may still be among them."
+                    " `state=Open` and `model`. It answers at once, or with `wait` as soon as there is a job for it,"
+                    " and with none when the time is over; sooner where it has no place to wait. It says that the"
+                    " provider is there with so many free slots for the model, leases it up to that many jobs (open"
+                    " bids, and orders designated to it, the oldest first) for MATCH_LEASE_MS, counting those that it"
+                    " holds already, and returns the jobs that it holds: they come with every poll until they are"
+                    " claimed or the lease has lapsed. A job that was cancelled a moment ago may still be among them."
                 ),
                 handler=self.list,
                 query={**_FILTERS, **PAGE},
@@ -113,9 +125,32 @@ class BookRoutes:
                 replies=(Reply(200, shape=jobs.JobAsOf, about="The job"), *malformed(), Reply(404), *INDEX),
                 index_backed=True,
             ),
+            Route(
+                method="GET",
+                path="/v1/jobs/{id}/why",
+                id="whyJob",
+                tag="Jobs",
+                about="Tell why nobody has claimed a job",
+                details=(
+                    "Of an open job: every provider that polls or asks for its model, all that keeps each from it, and"
+                    " the changes that would help. `takes` says that the provider's next poll would be handed the job"
+                    " and that its asks want it; it may leave it all the same. The answer is up to a second old. Of"
+                    " a job that is claimed or has ended it says that alone."
+                ),
+                handler=self.explain,
+                segments={"id": Parameter(BYTES32, "id of the job", example=WORDS["job_id"].example)},
+                replies=(
+                    Reply(200, shape=why.Why, about="What is the matter", example=_WHY),
+                    *malformed(),
+                    Reply(404),
+                    *INDEX,
+                ),
+                index_backed=True,
+                of_the_moment=True,
+            ),
         ]
 
-    async def list(self, request: Request) -> Response:
+    async def list(self, request: Request) -> Response | HeldResponse:
         query = request.query
         wanted = JobFilter(
             state=query.get("state"),
@@ -131,19 +166,35 @@ class BookRoutes:
         if request.session is None:
             snapshot, rows = await self.reads.lists.read(lambda database: read_page(database, wanted, limit, offset))
             return page(request, snapshot, "jobs", rows, bodies.job)
-        held = await self.polls.poll(request.session, wanted, query["free"], limit, offset)
-        if isinstance(held, NotSigned):
-            return responses.not_signed(held)
-        snapshot, rows = held
-        return page(request, snapshot, "jobs", rows, bodies.job)
+        poll = request.session, wanted, query["free"], limit, offset
+        seconds: int = query.get("wait", 0)
+        if not seconds:
+            return _polled(request, await self.polls.poll(*poll))
+
+        async def answer() -> tuple[Response, float]:
+            held, waited = await self.polls.poll_and_wait(*poll, seconds=seconds, caller=request.caller)
+            return _polled(request, held), waited
+
+        return HeldResponse(answer)
 
     async def summary(self, request: Request) -> Response:
         snapshot, rows = await self.reads.lists.read(lambda database: read_summary(database, request.query["owner"]))
         return responses.ok(bodies.summary(rows, snapshot.block_number), snapshot=snapshot)
 
+    async def explain(self, request: Request) -> Response:
+        found = await self.why.read(request.path["id"])
+        return responses.not_found(found) if isinstance(found, NoSuchObject) else responses.ok(found)
+
     async def one(self, request: Request) -> Response:
         found = await self.reads.job.get(request.path["job_id"])
         return responses.not_found(NoSuchObject("job")) if found.value is None else _job(found.value, found.snapshot)
+
+
+def _polled(request: Request, held: Leased | NotSigned) -> Response:
+    if isinstance(held, NotSigned):
+        return responses.not_signed(held)
+    snapshot, rows = held
+    return page(request, snapshot, "jobs", rows, bodies.job)
 
 
 def _job(row: JobRow, snapshot: Snapshot) -> Response:

@@ -27,7 +27,10 @@ JOB_COLUMNS: Final = (
     f" case when {_UNMARKED} then {JobState.CANCELLED}::smallint else j.state end as state,"
     f" case when {_UNMARKED} then {EndedBecause.EXPIRY}::smallint else j.ended_because end as ended_because,"
     " j.provider_id, j.claimed_at, j.completion_tok, j.result_cid,"
-    " (select name from models m where m.model_id = j.model_id) as model"
+    " (select name from models m where m.model_id = j.model_id) as model,"
+    f" case when {_UNMARKED} or j.ended_because = {EndedBecause.EXPIRY} then j.expires_at else j.ended_at end"
+    " as ended_at,"
+    " (j.cap + div(j.cap * j.fee_bps, 10000) + j.gas_fee)::text as amount"
 )
 
 
@@ -53,6 +56,13 @@ class JobRow:
     completion_tok: int
     result_cid: str | None
     model: str | None
+    ended_at: int | None  # None, too, of a job that ended before this was kept
+    amount: str
+
+    @property
+    def reclaimable_at(self) -> int | None:
+        """Last second in which its provider can settle it: after that anybody may reclaim it. None unless claimed."""
+        return self.claimed_at + self.sla_secs if self.state == JobState.CLAIMED else None
 
 
 @attrs.frozen(slots=True, kw_only=True)
@@ -80,7 +90,7 @@ class OwnerSummary:
 
 def job_row(record: asyncpg.Record) -> JobRow:
     """Of a record whose first columns are JOB_COLUMNS."""
-    return JobRow(*record[:20])
+    return JobRow(*record[:22])
 
 
 _BY_IDS: Final = f"select {JOB_COLUMNS}, {COLUMNS} from index_position p left join jobs j on j.job_id = any($1)"

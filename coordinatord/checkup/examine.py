@@ -3,6 +3,7 @@
 Nothing is left behind: the database is read, and the probe in the pin store is removed again.
 """
 
+import json
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -22,7 +23,7 @@ from coordinatord.base.metrics import REGISTRY
 from coordinatord.checkup.chain import ChainLook
 from coordinatord.checkup.nodes import NODE_REMEDY
 from coordinatord.checkup.rows import CheckPart, CheckRow, right, run_parts, told, wrong
-from coordinatord.config import ADDRESSES, Config, read_config, variables
+from coordinatord.config import ADDRESSES, ANY_HOST, Config, read_config, variables
 from coordinatord.database.connections import open_database, server_facts
 from coordinatord.database.migrate import compare
 from coordinatord.dependencies import open_pins
@@ -32,6 +33,7 @@ from coordinatord.escrow.keys import KeyPair
 from coordinatord.escrow.peer import NoKeys, open_peer
 from coordinatord.pins.kubo import KuboStore
 from coordinatord.pins.store import PinStore
+from coordinatord.server.serving import listening_socket
 
 _CLOCK_TOLERANCE: Final = 60.0  # seconds, of the fifteen minutes within which the store takes requests
 _STORE_SECONDS: Final = 60.0
@@ -66,6 +68,7 @@ async def examine(environ: Mapping[str, str]) -> list[CheckRow]:
         CheckPart("node", ChainLook(config).rows, NODE_REMEDY, seconds=60),
         CheckPart("pin store", lambda: _pin_store(config), _STORE_REMEDY, _STORE_SECONDS),
         CheckPart("escrow", lambda: _escrow(config), "see OPERATOR_KEY and PEER_URL"),
+        CheckPart("port", lambda: _port(config), "see PORT"),
     ]
     return rows + await run_parts(parts)
 
@@ -251,6 +254,32 @@ def _announced(key: Secret) -> str:
         return pair.public.raw.hex()
     finally:
         pair.erase()
+
+
+async def _port(config: Config) -> AsyncIterator[CheckRow]:
+    """Processes of one market may share a port. The kernel deals callers out among all that listen there, another
+    market's, too, and neither would be told."""
+    listening_socket(config.port, config.bind_host).close()
+    url, book = f"http://{_reached(config.bind_host)}:{config.port}/evm/chain", config.addresses
+    try:
+        async with open_http(connections=1, patience=5) as http, http("GET", url, {}) as response:
+            told_there = json.loads(await response.read(1 << 16))
+            there = (told_there["chain_id"], told_there["contracts"]["job_registry"])
+    except NoResponse:
+        yield right("port", f"{config.port} is free")
+    except (ValueError, LookupError, TypeError):
+        yield wrong("port", f"something else answers at {config.port}", "take another PORT, or end that program")
+    else:
+        if there == (book.chain_id, "0x" + book.job_registry.hex()):
+            yield right("port", f"{config.port} is served by a process of this market, which may share it")
+        else:
+            detail = f"{config.port} is served by another market's coordinator, and callers of both would be mixed"
+            yield wrong("port", detail, "take another PORT")
+
+
+def _reached(host: str) -> str:
+    """Where this machine reaches what binds `host`."""
+    return "127.0.0.1" if host == ANY_HOST else host
 
 
 async def _peer(config: Config, url: str) -> CheckRow:

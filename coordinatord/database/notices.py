@@ -20,8 +20,9 @@ RELAY_QUEUED = "relay_queued"  # a relay waits for the relayer
 RELAY_ENDED = "relay_ended"  # payload: the relay's id
 INDEX_MOVED = "index_moved"  # payload: the block number
 BATCH_DUE = "batch_due"  # a batch was created or cancelled
+BATCH_MOVED = "batch_moved"  # payload: the id of a batch whose row or lines changed
 _PATIENCE = 5.0  # seconds for the answer to a heartbeat
-CHANNELS = (RELAY_QUEUED, RELAY_ENDED, INDEX_MOVED, BATCH_DUE)
+CHANNELS = (RELAY_QUEUED, RELAY_ENDED, INDEX_MOVED, BATCH_DUE, BATCH_MOVED)
 
 
 class Notices:

@@ -58,8 +58,9 @@ class FileRoutes:
                 tag="Files",
                 about="Upload a container, a result, or the lines of a batch",
                 details=(
-                    "A form: part `purpose` first, then part `file`. `input` is a sealed container, `result` a sealed"
-                    " result, `batch` the lines of a batch: each a whole POST /v1/jobs submission. The file is gone"
+                    "A form: part `purpose` first, then part `file`. `input` is a sealed container, which must have the"
+                    " form of one (`bad_container`); `result` a sealed result, taken as it is; `batch` the lines of a"
+                    " batch: each a whole POST /v1/jobs submission. The file is gone"
                     " after 300 s unless a job, a settle or a batch uses it; then it is kept for the operator's"
                     " retention period, from that use on. `expires_after` is accepted where it says just that period,"
                     " with the anchor `created_at`."

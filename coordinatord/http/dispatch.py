@@ -1,5 +1,6 @@
 """Dispatcher: takes a request through match, gates, session, query, body and handler, and adds the ETag."""
 
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
@@ -11,11 +12,11 @@ from common.refusal import Refused
 from coordinatord.base.errors import NoSuchObject, Retryable, SessionRow
 from coordinatord.http import responses
 from coordinatord.http.bodies import BodyBudget, BodyReader, Unacceptable, parse_body
-from coordinatord.http.middleware import CALLER_KEY, ROUTE_KEY
+from coordinatord.http.middleware import CALLER_KEY, ROUTE_KEY, UNTIMED_KEY
 from coordinatord.http.response_cache import BlockCache, tagged
 from coordinatord.http.responses import Response, send_response
-from coordinatord.http.routing import Matcher, Request, Route, read_headers, read_query
-from coordinatord.http.streaming import StreamedResponse, send_streamed
+from coordinatord.http.routing import AnyResponse, Matcher, Request, Route, read_headers, read_query
+from coordinatord.http.streaming import HeldResponse, StreamedResponse, hold, send_streamed
 from coordinatord.http.uploads import UploadReader
 
 _BEARER: Final = b"bearer "
@@ -45,8 +46,15 @@ class Dispatcher:
         try:
             answer = await self._answer(scope, receive)
             if isinstance(answer, StreamedResponse):
-                await send_streamed(receive, send, answer, with_body=scope["method"] != "HEAD")
+                begun = time.perf_counter()
+                try:
+                    await send_streamed(receive, send, answer, with_body=scope["method"] != "HEAD")
+                finally:
+                    if answer.length is None:  # how long somebody follows says nothing of how fast we are
+                        scope[UNTIMED_KEY] = time.perf_counter() - begun
                 return
+            if isinstance(answer, HeldResponse):
+                answer, scope[UNTIMED_KEY] = await hold(receive, answer)
         except Refused as refusal:
             answer = responses.refused(refusal)
         except Retryable as cause:
@@ -55,7 +63,7 @@ class Dispatcher:
             answer = body.answer
         await send_response(send, answer, with_body=scope["method"] != "HEAD")
 
-    async def _answer(self, scope: Scope, receive: Receive) -> Response | StreamedResponse:
+    async def _answer(self, scope: Scope, receive: Receive) -> AnyResponse:
         method = scope["method"]
         if method in ("GET", "HEAD"):
             kept = await self._gates.cache.get(_target(scope))
@@ -76,7 +84,7 @@ class Dispatcher:
         if route.index_backed:
             await self._require_index()
         answer = await self._run(route, match.texts, scope, receive)
-        if method in ("POST", "PUT") and answer.status < 300:
+        if method in ("POST", "PUT") and not isinstance(answer, HeldResponse) and answer.status < 300:
             self._gates.cache.wrote()
         return answer
 
@@ -84,9 +92,7 @@ class Dispatcher:
         if not await self._gates.is_ready():
             raise Retryable("not_ready", "the index is catching up with the chain", retry_after=1)
 
-    async def _run(
-        self, route: Route, texts: dict[str, str], scope: Scope, receive: Receive
-    ) -> Response | StreamedResponse:
+    async def _run(self, route: Route, texts: dict[str, str], scope: Scope, receive: Receive) -> AnyResponse:
         path: dict[str, Any] = {name: one.kind.read(texts[name], name) for name, one in route.segments.items()}
         query = self._query(route, scope["query_string"])
         session = None
@@ -129,10 +135,10 @@ class Dispatcher:
                 return await self._gates.find_session(value[len(_BEARER) :].decode("latin-1"))
         return None
 
-    async def _of_index(self, route: Route, request: Request, scope: Scope) -> Response | StreamedResponse:
+    async def _of_index(self, route: Route, request: Request, scope: Scope) -> AnyResponse:
         """An answer that is the index's alone: with an ETag, and kept for the block."""
         answer = await route.handler(request)
-        if isinstance(answer, StreamedResponse) or answer.status != 200 or answer.snapshot is None:
+        if not isinstance(answer, Response) or answer.status != 200 or answer.snapshot is None:
             return answer
         target = _target(scope)
         kept = tagged(answer, answer.snapshot, target, route.path)

@@ -23,7 +23,7 @@ from coordinatord.http.streaming import CutShort
 
 _EXPOSED: Final = b"x-request-id, x-svc-retryable, x-svc-page-truncated, x-svc-next-offset"
 _ALLOWED_METHODS: Final = b"GET, HEAD, POST, PUT, OPTIONS"
-_REQUEST_HEADERS: Final = b"authorization, content-type, idempotency-key, if-none-match, if-range, range"
+_REQUEST_HEADERS: Final = b"authorization, content-type, idempotency-key, if-none-match, if-range, last-event-id, range"
 _VARY: Final = (b"vary", b"origin")
 
 
@@ -94,6 +94,7 @@ def _header(scope: Scope, wanted: bytes) -> bytes | None:
 log = structlog.get_logger(__name__)
 
 ROUTE_KEY: Final = "svc.route"  # set by the dispatcher: the template, so that ids make no new metric
+UNTIMED_KEY: Final = "svc.untimed"  # set by it, too: seconds that were spent on waiting for events
 _NO_ORIGINS: Final = Origins()
 _KNOWN_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "DELETE", "PATCH"})
 
@@ -147,7 +148,8 @@ class RequestMiddleware:
             else:
                 raise  # half an answer is out: only ending the connection tells the caller
         finally:
-            self._observe(scope.get(ROUTE_KEY, "none"), scope["method"], status, time.perf_counter() - started)
+            seconds = time.perf_counter() - started - scope.get(UNTIMED_KEY, 0.0)
+            self._observe(scope.get(ROUTE_KEY, "none"), scope["method"], status, max(seconds, 0.0))
 
     def _observe(self, route: str, method: str, status: int, seconds: float) -> None:
         if method not in _KNOWN_METHODS:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
+from anyio import to_thread
 
 from common.wire import errors
 from common.wire.fields import Schema, example_of
@@ -96,10 +97,14 @@ _HEADERS: Final[Mapping[str, tuple[str, Schema]]] = {
 
 
 def openapi_route(routes: Sequence[Route]) -> Route:
-    """The route that serves the document of `routes`."""
-    document = msgspec.json.encode(describe(routes))
+    """The route that serves the document of `routes`, which is made when it is first asked for: few ask, and it takes a
+    tenth of a second, which every start would pay."""
+    document = b""
 
     async def serve(_: Request) -> Response:
+        nonlocal document
+        if not document:
+            document = await to_thread.run_sync(lambda: msgspec.json.encode(describe(routes)))
         return Response(200, document)
 
     return Route(

@@ -16,7 +16,7 @@ from common.wire.words import NOTHING
 from coordinatord.base.errors import SessionRow
 from coordinatord.database.batched_reads import Snapshot
 from coordinatord.http.responses import Response
-from coordinatord.http.streaming import StreamedResponse
+from coordinatord.http.streaming import HeldResponse, StreamedResponse
 
 Method = Literal["GET", "POST", "PUT"]
 
@@ -40,7 +40,8 @@ class Request:
         return self.session.address
 
 
-Handler = Callable[[Request], Awaitable[Response | StreamedResponse]]
+AnyResponse = Response | StreamedResponse | HeldResponse
+Handler = Callable[[Request], Awaitable[AnyResponse]]
 
 
 @attrs.frozen(slots=True)
@@ -128,12 +129,15 @@ class Route:
     session: bool = False  # refused without a live session
     session_with: str | None = None  # the same, but only with this query parameter
     index_backed: bool = False
+    of_the_moment: bool = False  # though index-backed, its answers change while the index stands
     paged: bool = False
 
     @property
     def kept_while_index_stands(self) -> bool:
         """Its answers are the index's alone: they have an etag, and serve all callers of the block."""
-        return self.index_backed and self.body is None and not self.session
+        streamed = any(reply.media for reply in self.replies)
+        moving = streamed or self.of_the_moment
+        return self.index_backed and self.body is None and not self.session and not moving
 
 
 def malformed(*codes: str | None) -> tuple[Reply, ...]:

@@ -1,4 +1,4 @@
-"""Ranges of blocks written into the tables: rows, undo log, position and notice, in one transaction."""
+"""Ranges of blocks written into the tables: rows, undo log, events, position and notice, in one transaction."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ from coordinatord.base import metrics
 from coordinatord.chain.rpc import BlockHeader
 from coordinatord.database.connections import Connection
 from coordinatord.indexer.changes import BY_EXPIRY, CANCELLED, OPEN, Changes, NewJob, contradiction
+from coordinatord.indexer.events_sql import append_events, append_reset, take_back_events
 from coordinatord.indexer.evidence import BlockRange
 from coordinatord.indexer.fold import Fold
 from coordinatord.indexer.tables_sql import (
@@ -44,6 +45,7 @@ async def apply_range(
         await write_patches(connection, changes)
         await mark_all_expired(connection, block_range.last.time)
         await restart_run(connection, _kept(block_range.last))
+        await append_reset(connection, position.block_number, position.block_time)
         await move_position(connection, position)
     _count(block_range)
     return position, ordinal + len(changes.new_jobs)
@@ -67,8 +69,9 @@ async def apply_blocks(
             if block.events:
                 await start_journal(connection, block.last.height)
                 await write_patches(connection, change)
-        await mark_some_expired(connection, blocks[-1].last.time)
         await keep_blocks(connection, [_kept(block.last) for block in blocks], window)
+        await append_events(connection, blocks)
+        await mark_some_expired(connection, blocks[-1].last.time)
         await move_position(connection, position)
     for block in blocks:
         _count(block)
@@ -91,6 +94,7 @@ async def go_back(connection: Connection, ancestor: KeptBlock, *, rebuilding: bo
     position = IndexPosition(ancestor.number, ancestor.hash, ancestor.time, rebuilding)
     async with connection.transaction():
         await undo_above(connection, ancestor.number)
+        await take_back_events(connection, ancestor.number)
         await match_expired(connection, ancestor.time)
         await move_position(connection, position)
     return position
@@ -107,6 +111,7 @@ async def start_over(connection: Connection, deploy_block: int) -> IndexPosition
     position = IndexPosition(deploy_block - 1, bytes(32), 0, rebuilding=True)
     async with connection.transaction():
         await empty_index(connection)
+        await append_reset(connection, position.block_number, position.block_time)
         await move_position(connection, position)
     return position
 
@@ -118,7 +123,8 @@ async def finish_rebuilding(connection: Connection, position: IndexPosition) -> 
 
 
 def folded(block_range: BlockRange) -> Changes:
-    fold = Fold()
+    headers, first = block_range.headers, block_range.first.height
+    fold = Fold(lambda block: headers[block - first].time)
     add = fold.add
     for block, log, event in block_range.events:
         add(event, block, log)

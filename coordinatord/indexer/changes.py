@@ -43,6 +43,7 @@ class NewJob(msgspec.Struct, gc=False):
     completion_tok: int = 0
     cost: int = 0
     result_cid: str | None = None
+    ended_at: int | None = None
 
 
 class JobPatch(msgspec.Struct, gc=False):
@@ -57,6 +58,7 @@ class JobPatch(msgspec.Struct, gc=False):
     completion_tok: int | None = None
     cost: int | None = None
     result_cid: str | None = None
+    ended_at: int | None = None
 
 
 class NewProvider(msgspec.Struct, gc=False):

@@ -28,10 +28,13 @@ from coordinatord.indexer.changes import (
 
 
 class Fold:
-    """Feed it the events of a range in the order of the chain; `changes` is what they come to."""
+    """Feed it the events of a range in the order of the chain; `changes` is what they come to. `time_of` a block of the
+    range."""
 
-    def __init__(self) -> None:
+    def __init__(self, time_of: Callable[[int], int]) -> None:
         self.changes = Changes()
+        self._time_of = time_of
+        self._block = 0
 
     def add(self, event: ev.Event, block: int, log: int) -> None:
         """Raises Retryable when the event cannot follow what came before it."""
@@ -40,6 +43,7 @@ class Fold:
             return
         handle = _HANDLERS.get(type(event))
         if handle is not None:
+            self._block = block
             handle(self, event)
 
     # --- jobs ---
@@ -107,6 +111,7 @@ class Fold:
     def _ended(self, job_id: bytes, was: int, state: int, because: int) -> NewJob | JobPatch:
         job = self._moved(job_id, was, state)
         job.ended_because = because
+        job.ended_at = self._time_of(self._block)
         return job
 
     # --- catalogue ---

@@ -23,6 +23,7 @@ from coordinatord.indexer.apply import (
     start_over,
 )
 from coordinatord.indexer.changes import Contradiction
+from coordinatord.indexer.events_sql import resume_log
 from coordinatord.indexer.evidence import lied
 from coordinatord.indexer.fetch import BlockSource, RangeWidth, prefetched
 from coordinatord.indexer.tables_sql import build_job_indexes, count_jobs, drop_job_indexes
@@ -91,6 +92,7 @@ class IndexFollower:
 
     async def follow(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
         """Until cancelled, or until the connection is lost. Errors of the node are waited out."""
+        await resume_log(connection)
         self._position = await read_position(connection)
         while True:
             try:

@@ -13,6 +13,7 @@ import msgspec.structs
 from common.wire.states import EndedBecause, JobState
 from coordinatord.database.connections import Connection
 from coordinatord.indexer.changes import OPEN, Changes, Contradiction, JobPatch, NewJob, contradiction
+from coordinatord.indexer.events_sql import APPEND_MARKED
 
 # Rows of `jobs` in PostgreSQL's COPY text format, which takes a quarter of the time of binding 25 parameters.
 
@@ -46,7 +47,7 @@ def _posted(j: NewJob) -> str:
 def _since(j: NewJob) -> str:
     return (
         f"{j.state}\t{j.ended_because}\t{j.provider_id}\t{j.claimed_at}\t{j.completion_tok}\t{j.cost}\t"
-        f"{_NULL if j.result_cid is None else _text(j.result_cid)}"
+        f"{_NULL if j.result_cid is None else _text(j.result_cid)}\t{_NULL if j.ended_at is None else j.ended_at}"
     )
 
 
@@ -100,10 +101,11 @@ async def _jobs(connection: Connection, changes: Changes) -> None:
         " provider_id = coalesce(p.provider_id, jobs.provider_id),"
         " claimed_at = coalesce(p.claimed_at, jobs.claimed_at),"
         " completion_tok = coalesce(p.completion_tok, jobs.completion_tok),"
-        " cost = coalesce(p.cost::numeric, jobs.cost), result_cid = coalesce(p.result_cid, jobs.result_cid)"
+        " cost = coalesce(p.cost::numeric, jobs.cost), result_cid = coalesce(p.result_cid, jobs.result_cid),"
+        " ended_at = coalesce(p.ended_at, jobs.ended_at)"
         " from unnest($1::bytea[], $2::smallint[], $3::smallint[], $4::smallint[], $5::bigint[], $6::bigint[],"
-        " $7::bigint[], $8::text[], $9::text[])"
-        " as p(job_id, was, state, ended_because, provider_id, claimed_at, completion_tok, cost, result_cid)"
+        " $7::bigint[], $8::text[], $9::text[], $10::bigint[])"
+        " as p(job_id, was, state, ended_because, provider_id, claimed_at, completion_tok, cost, result_cid, ended_at)"
         " where jobs.job_id = p.job_id and jobs.state = p.was",
         *_columns([_job_values(patch) for patch in patches]),
     )
@@ -121,6 +123,7 @@ def _job_values(patch: JobPatch) -> tuple[object, ...]:
         patch.completion_tok,
         _digits(patch.cost),
         patch.result_cid,
+        patch.ended_at,
     )
 
 
@@ -296,12 +299,14 @@ def _all_found(done: str, wanted: int, table: str) -> None:
 
 async def drop_job_indexes(connection: Connection) -> None:
     """For an empty table that nobody may read yet. Whoever does this builds them again before anyone may."""
-    await connection.execute("select drop_job_indexes(), drop_owner_indexes(), drop_ordinal_index()")
+    await connection.execute("select drop_job_indexes(), drop_owner_indexes(), drop_ordinal_index(), drop_ends_index()")
 
 
 async def build_job_indexes(connection: Connection) -> None:
     """Build those that are missing; costs next to nothing when none is."""
-    await connection.execute("select build_job_indexes(), build_owner_indexes(), build_ordinal_index()")
+    await connection.execute(
+        "select build_job_indexes(), build_owner_indexes(), build_ordinal_index(), build_ends_index()"
+    )
 
 
 # Expired jobs: an open one past its `expires_at` stands in the table as the registry tells it, ended, because of 5.
@@ -318,17 +323,19 @@ AT_ONCE: Final = 4_000  # a quarter of a second, on a machine that is busy
 
 _ALONE: Final = "select set_config('svc.journal_block', '', true), set_config('enable_seqscan', 'off', true)"
 _MARK: Final = (
-    f"update jobs set state = {JobState.CANCELLED}, ended_because = {EndedBecause.EXPIRY} where ctid = any(array("
+    f"with marked as (update jobs set state = {JobState.CANCELLED}, ended_because = {EndedBecause.EXPIRY}"
+    " where ctid = any(array("
     f" select ctid from jobs where state = {JobState.OPEN} and expires_at < $1 order by expires_at limit $2))"
+    f" returning job_id, owner, model_id, designated, expires_at) {APPEND_MARKED}"
 )
 
 
 async def mark_some_expired(connection: Connection, block_time: int) -> bool:
-    """The position stands at, or moves forward to, a block of this time; whether there may be more to mark. Makes it
-    the transaction's last change that could be journaled."""
+    """The position stands at, or moves forward to, a block of this time, which is kept already; whether there may be
+    more to mark. Makes it the transaction's last change that could be journaled."""
     await connection.execute(_ALONE)
     done: str = await connection.execute(_MARK, block_time, AT_ONCE)
-    return int(done.removeprefix("UPDATE ")) == AT_ONCE
+    return int(done.removeprefix("INSERT 0 ")) == AT_ONCE  # an event for each
 
 
 async def mark_all_expired(connection: Connection, block_time: int) -> None:

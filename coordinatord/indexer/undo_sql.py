@@ -140,9 +140,11 @@ async def move_position(connection: Connection, position: IndexPosition) -> None
     """Also tells whoever waits for the index to move; they hear it when the transaction commits."""
     await connection.execute(
         "with moved as ("
-        " insert into index_position (block_number, block_hash, block_time, rebuilding) values ($1, $2, $3, $4)"
+        " insert into index_position (block_number, block_hash, block_time, rebuilding, events_hash)"
+        " values ($1, $2, $3, $4, $2)"
         " on conflict (only_row) do update set block_number = excluded.block_number,"
-        " block_hash = excluded.block_hash, block_time = excluded.block_time, rebuilding = excluded.rebuilding)"
+        " block_hash = excluded.block_hash, block_time = excluded.block_time, rebuilding = excluded.rebuilding,"
+        " events_hash = excluded.events_hash)"
         " select pg_notify($5, $1::bigint::text)",
         position.block_number,
         position.block_hash,

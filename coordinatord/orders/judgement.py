@@ -17,7 +17,7 @@ from common.messages.jobs import Order
 from common.quotes import Quote, Terms
 from common.refusal import Refused
 from common.scalars import hex_of
-from common.wire import limits
+from common.wire import errors, limits
 from common.wire.fields import (
     ADDRESS,
     BYTES32,
@@ -88,23 +88,24 @@ def read_submission(body: Mapping[str, object]) -> MarketProbe | OrderBody:
     if body.get("rate_in") is None and body.get("rate_out") is None:
         return read_object(MarketProbe, body)
     order = read_object(OrderBody, body)
-    _check_shape(order)
+    for fault in shape_faults(order):
+        raise fault
     return order
 
 
-def _check_shape(body: OrderBody) -> None:
+def shape_faults(body: OrderBody) -> Iterator[Refused]:
     """Payment and container come together, and the container in one way."""
     has_container = body.container is not None or body.container_cid is not None
     if body.auth_sig is None:
         if has_container:
-            raise Refused("a container is sent together with auth_sig", "container", "container_without_payment")
+            yield Refused("a container is sent together with auth_sig", "container", "container_without_payment")
         return
     if not has_container:
-        raise Refused("auth_sig needs container or container_cid", "container", "container_required")
+        yield Refused("auth_sig needs container or container_cid", "container", "container_required")
     if body.container is not None and body.container_cid is not None:
-        raise Refused("container and container_cid exclude each other", "container_cid", "container_ambiguous")
+        yield Refused("container and container_cid exclude each other", "container_cid", "container_ambiguous")
     if body.amount is None:
-        raise Refused("amount is required with auth_sig", "amount")
+        yield Refused("amount is required with auth_sig", "amount")
 
 
 @attrs.frozen(slots=True)
@@ -151,6 +152,9 @@ def submission_of(body: OrderBody) -> Submission:
     return Paid(body, body.auth_sig, body.amount)
 
 
+_LINE: Final = "invalid_line"  # of a batch: whatever has no code of its own
+
+
 @attrs.frozen(slots=True)
 class Fault:
     """A check that a submission fails, as `POST /v1/jobs` answers it.
@@ -165,9 +169,18 @@ class Fault:
     def refused(self) -> Refused:
         return Refused(self.message, self.param, self.code)
 
+    @property
+    def remedy(self) -> str:
+        """What the tables of errors say to do about it."""
+        if self.code is not None:
+            return errors.CODED[self.code].remedy
+        if self.line_code != _LINE:
+            return errors.LINE_ERRORS[self.line_code][1]
+        return errors.UNCODED[400].remedy
+
 
 def _fault(message: str, param: str | None, code: str | None = None, *, line_code: str | None = None) -> Fault:
-    return Fault(message, param, code, line_code or code or "invalid_line")
+    return Fault(message, param, code, line_code or code or _LINE)
 
 
 _EXPIRY: Final = f"expires_at must be in the next {ORDER_LIFE} seconds"
@@ -225,9 +238,13 @@ def require(submission: S, *checks: Check[S]) -> None:
 def order_checks(domains: Domains, now: float) -> list[Check[Submission]]:
     """Checks of the order alone: its terms, then its signature."""
     return [
-        lambda orders: [next(_wrong_terms(one.body, now), None) for one in orders],
-        lambda orders: _signed(domains, orders),
+        lambda orders: [next(terms_faults(one.body, now), None) for one in orders],
+        signature_check(domains),
     ]
+
+
+def signature_check(domains: Domains) -> Check[Submission]:
+    return lambda orders: _signed(domains, orders)
 
 
 def payment_checks(domains: Domains, registry: bytes, terms: Terms) -> list[Check[Paid]]:
@@ -267,26 +284,27 @@ class ChainFacts:
     balances: Mapping[bytes, int]  # of owners, as far as the token tells
     refusal: Reverted | None  # of the post that was tried
 
-    def check(self, paid: Sequence[Paid]) -> Verdicts:
-        return [self._wrong(one.body) for one in paid]
+    def check(self, submissions: Sequence[Submission]) -> Verdicts:
+        return [next(self.faults(one.body), None) for one in submissions]
 
-    def _wrong(self, body: OrderBody) -> Fault | None:
+    def faults(self, body: OrderBody) -> Iterator[Fault]:
         if body.model_id not in self.models:
-            return MODEL_NOT_ENABLED
+            yield MODEL_NOT_ENABLED
         if self.slas is not None and body.sla_secs not in self.slas:
-            return SLA_NOT_ALLOWED
-        return None if body.owner in self.payers else PAYER_HAS_CODE
+            yield SLA_NOT_ALLOWED
+        if body.owner not in self.payers:
+            yield PAYER_HAS_CODE
 
 
 async def ask_chain(
-    registry: JobRegistry, token: PaymentToken, paid: Sequence[Paid], *, trial: View | None = None
+    registry: JobRegistry, token: PaymentToken, submissions: Sequence[Submission], *, trial: View | None = None
 ) -> ChainFacts:
     """Models, payers and balances, each asked for once, in one request. With `trial`, a post that is tried without
     sending it, the allowed windows too: the relayer tries every post before it sends it, and finds what this leaves
     out."""
-    models = sorted({one.body.model_id for one in paid})
-    slas = sorted({one.body.sla_secs for one in paid}) if trial is not None else []
-    owners = sorted({one.body.owner for one in paid})
+    models = sorted({one.body.model_id for one in submissions})
+    slas = sorted({one.body.sla_secs for one in submissions}) if trial is not None else []
+    owners = sorted({one.body.owner for one in submissions})
     views: list[View | RpcCall] = [registry.model_enabled_view(model_id) for model_id in models]
     views += [registry.sla_allowed_view(sla) for sla in slas]
     views += [RpcCall("eth_getCode", (hex_of(owner), "latest")) for owner in owners]
@@ -307,7 +325,8 @@ async def ask_chain(
     )
 
 
-def _wrong_terms(body: OrderBody, now: float) -> Iterator[Fault]:
+def terms_faults(body: OrderBody, now: float) -> Iterator[Fault]:
+    """Every term of an order that is out of range."""
     if quotes.job_id(body.owner, body.c) != body.job_id:
         yield WRONG_JOB_ID
     if not now < body.expires_at:

@@ -1,6 +1,7 @@
 """Routes of jobs as clients see them: quote, post, read, cancel."""
 
-from typing import assert_never
+from collections.abc import Mapping
+from typing import Literal, assert_never
 
 import attrs
 
@@ -12,6 +13,7 @@ from common.wire.shapes import Digits
 from common.wire.states import job_status
 from common.wire.words import WORDS
 from coordinatord.base.errors import NoSuchObject, WouldRefuse
+from coordinatord.book.bodies import digits_or_omitted, reliability
 from coordinatord.book.candidates_sql import LiveAsk
 from coordinatord.book.reads import IndexReads
 from coordinatord.book.sql import JobRow
@@ -19,6 +21,7 @@ from coordinatord.database.batched_reads import Snapshot
 from coordinatord.http import responses
 from coordinatord.http.responses import Response
 from coordinatord.http.routing import (
+    CHAIN,
     INDEX,
     RELAY,
     STORE,
@@ -33,6 +36,7 @@ from coordinatord.http.routing import (
 from coordinatord.orders import cancel, submission
 from coordinatord.orders.cancel import CancelBody, Cancels
 from coordinatord.orders.judgement import MarketProbe, OrderBody, read_submission
+from coordinatord.orders.preflight import CheckedOrder, Preflight
 from coordinatord.orders.submission import QuotedOrder, Submissions
 from coordinatord.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, RelayMined
 
@@ -64,40 +68,62 @@ def client_job(row: JobRow, block: int) -> jobs.ClientJob:
             str(row.completion_tok),
             row.state,
             row.ended_because,
+            row.amount,
+            digits_or_omitted(row.reclaimable_at),
+            digits_or_omitted(row.ended_at),
         ),
         str(block),
     )
 
 
 def candidate(row: LiveAsk) -> market.ListedCandidate[Digits]:
-    return market.ListedCandidate(str(row.provider_id), hex_of(row.box_key), row.rate_in, row.rate_out)
+    return market.ListedCandidate(
+        str(row.provider_id), hex_of(row.box_key), row.rate_in, row.rate_out, reliability(row.reliability)
+    )
 
 
 def quote_body(book: AddressBook, quoted: QuotedOrder) -> market.QuoteBodyShape:
-    order, quote = quoted.order, quoted.quote
     return market.QuoteBodyShape(
-        quote=market.QuoteShape(
-            cap=str(quote.cap),
-            fee_bps=quoted.fee_bps,
-            fee=str(quote.fee),
-            gas_fee=str(quote.gas_fee),
-            amount=str(quote.amount),
-            authorization=market.Authorization(
-                domain=market.TokenDomainShape(
-                    name=book.token_domain.name,
-                    version=book.token_domain.version,
-                    chainId=book.chain_id,
-                    verifyingContract=hex_of(book.paytoken),
-                ),
-                to=hex_of(book.job_registry),
-                value=str(quote.amount),
-                valid_after="0",
-                valid_before=str(order.expires_at + 1),
-                nonce=hex_of(order.job_id),
-            ),
-        ),
+        quote=quote_of(book, quoted),
         candidates=tuple(candidate(row) for row in quoted.candidates),
         accepts=[market.Accepts("eip3009", f"eip155:{book.chain_id}")],
+    )
+
+
+def quote_of(book: AddressBook, quoted: QuotedOrder) -> market.QuoteShape[Digits, Literal["0"]]:
+    order, quote = quoted.order, quoted.quote
+    return market.QuoteShape(
+        cap=str(quote.cap),
+        fee_bps=quoted.fee_bps,
+        fee=str(quote.fee),
+        gas_fee=str(quote.gas_fee),
+        amount=str(quote.amount),
+        authorization=market.Authorization(
+            domain=market.TokenDomainShape(
+                name=book.token_domain.name,
+                version=book.token_domain.version,
+                chainId=book.chain_id,
+                verifyingContract=hex_of(book.paytoken),
+            ),
+            to=hex_of(book.job_registry),
+            value=str(quote.amount),
+            valid_after="0",
+            valid_before=str(order.expires_at + 1),
+            nonce=hex_of(order.job_id),
+        ),
+    )
+
+
+def checked(outcome: CheckedOrder, book: AddressBook) -> Response:
+    quoted = outcome.quoted
+    return responses.ok(
+        market.CheckedShape(
+            ok=not outcome.failures,
+            checked="submission" if outcome.paid else "order",
+            failures=outcome.failures,
+            quote=quote_of(book, quoted) if quoted is not None else None,
+            candidates=tuple(candidate(row) for row in quoted.candidates) if quoted is not None else (),
+        )
     )
 
 
@@ -136,6 +162,15 @@ def _examples() -> dict[str, object]:
     }
 
 
+def _check_examples() -> dict[str, object]:
+    return {"order": object_example(OrderBody, "auth_sig", "amount", "container", "container_cid")}
+
+
+def _as_it_is(values: Mapping[str, object]) -> Mapping[str, object]:
+    """A body whose faults are the answer."""
+    return values
+
+
 _REFUSALS = (
     "cap_overflow",
     "invalid_order_signature",
@@ -155,6 +190,7 @@ _REFUSALS = (
 class OrderRoutes:
     book: AddressBook
     submissions: Submissions
+    preflight: Preflight
     cancels: Cancels
     reads: IndexReads
 
@@ -193,6 +229,32 @@ class OrderRoutes:
                     Reply(503, "payer_code_read"),
                     Reply(503, "registry_floor_read"),
                     *STORE,
+                ),
+            ),
+            Route(
+                method="POST",
+                path="/v1/jobs/check",
+                id="checkJob",
+                tag="Jobs",
+                about="Tell all that keeps an order from being posted",
+                details=(
+                    "The body of POST /v1/jobs, as a quote or as a submission, held against every check that posting"
+                    " it makes, where POST /v1/jobs answers with the first that fails; and the live candidates that"
+                    " would take it. Nothing is posted, stored or counted against budgets. Without `auth_sig` nothing"
+                    " that could be paid with leaves the wallet; what the payment and the container alone decide is"
+                    " not checked then. A field that cannot be read ends the check: what it means is not known."
+                ),
+                handler=self.check,
+                body=Body.any_of([OrderBody], _as_it_is, _check_examples, limits.ORDER_BODY),
+                replies=(
+                    Reply(200, shape=market.CheckedShape, about="The checks that fail, if any"),
+                    *malformed(),
+                    *CHAIN,
+                    Reply(429, "busy"),
+                    Reply(503, "rpc_internal"),
+                    Reply(503, "payer_code_read"),
+                    Reply(503, "registry_floor_read"),
+                    Reply(503, "job_read"),
                 ),
             ),
             Route(
@@ -238,6 +300,9 @@ class OrderRoutes:
         body: MarketProbe | OrderBody = request.body
         poll = f"GET /v1/jobs/{hex_of(body.job_id)}" if isinstance(body, OrderBody) else ""
         return submitted(await self.submissions.submit(body), self.book, poll)
+
+    async def check(self, request: Request) -> Response:
+        return checked(await self.preflight.check(request.body), self.book)
 
     async def one(self, request: Request) -> Response:
         found = await self.reads.job.get(request.path["id"])

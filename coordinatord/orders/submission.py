@@ -46,7 +46,7 @@ from coordinatord.relayer.role import require_role
 
 _LARGE: Final = 1 << 16  # hashing more than this is left to a thread
 # Stands in for a content id while the chain is asked whether it would take the post at all.
-_ANY_CID: Final = "bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku"
+ANY_CID: Final = "bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku"
 
 
 @attrs.frozen(slots=True)
@@ -144,7 +144,7 @@ class Submissions:
         body, token = paid.body, self.promises.token
         admitted = await self.budgets.admit(RelayKind.POST, body.owner, body.job_id)
         upload = await self._check_container(paid)
-        trial = self.registry.would_accept(paid.calldata(_ANY_CID), self.relayer)
+        trial = self.registry.would_accept(paid.calldata(ANY_CID), self.relayer)
         facts = await ask_chain(self.registry, token, [paid], trial=trial)
         [fault] = judge([paid], [facts.check])
         if fault is SLA_NOT_ALLOWED:

@@ -193,9 +193,12 @@ class Promises:
         return max(latest, read_balance(answer) or 0)
 
 
+INSUFFICIENT: Final = WouldRefuse(
+    "InsufficientBalance",
+    "the owner's balance does not cover this job beside its open jobs; cancel some, or add to the balance",
+)
+
+
 def insufficient() -> WouldRefuse:
     metrics.budget_refusals.labels("balance").inc()
-    return WouldRefuse(
-        "InsufficientBalance",
-        "the owner's balance does not cover this job beside its open jobs; cancel some, or add to the balance",
-    )
+    return INSUFFICIENT

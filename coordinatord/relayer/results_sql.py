@@ -242,6 +242,34 @@ async def ending_of(connection: Connection, job_id: bytes) -> bytes | None:
     return found
 
 
+# Those that posted and claimed a job are told beside it. Spelled out, because an index has the same condition.
+_BEGINNING: Final = "r.state = 'mined' and r.kind in ('post', 'claim')"
+
+
+@attrs.frozen(slots=True)
+class JobTransaction:
+    """`block_number` is None for an ending of which only the hash is kept."""
+
+    kind: str
+    tx_hash: bytes
+    block_number: int | None
+
+
+async def transactions_of(connection: Connection, job_id: bytes) -> list[JobTransaction]:
+    """Transactions of a job, the oldest first: those that were relayed here and are still kept, and its ending."""
+    relayed = " union all ".join(
+        f"select r.id, r.kind, t.mined_hash, t.block_number from relays r join relay_txs t on t.id = r.tx_id"
+        f" where r.subject = $1 and {which}"
+        for which in (_BEGINNING, ENDING)
+    )
+    rows = await connection.fetch(f"{relayed} order by 1", job_id)
+    found = [JobTransaction(*row[1:]) for row in rows if row["mined_hash"] is not None]
+    ending = await ending_of(connection, job_id)
+    if ending is not None and all(each.tx_hash != ending for each in found):
+        found.append(JobTransaction("end", ending, None))
+    return found
+
+
 async def remember_ending(connection: Connection, job_id: bytes, tx_hash: bytes) -> None:
     await connection.execute(
         "insert into job_ends (job_id, tx_hash) values ($1, $2) on conflict do nothing", job_id, tx_hash

@@ -18,13 +18,14 @@ from hypercorn.config import Config as HypercornConfig
 from prometheus_client import generate_latest
 from starlette.types import ASGIApp
 
-from common.daemon.metrics_server import serve_pages
+from common.daemon.metrics_server import PageAnswer, serve_pages
 from common.daemon.process import Fatal
 from common.wire import limits
 from coordinatord.base.metrics import REGISTRY
 from coordinatord.http.middleware import Origins
 from coordinatord.server.connection import PIECE_BYTES, ClientConnection, Timeouts
 from coordinatord.server.connections import ConnectionLimits, Connections
+from coordinatord.web.files import operators_page
 
 _BACKLOG: Final = 4096  # after a restart all providers come back at once; beyond it connections are reset
 _TIMEOUTS: Final = Timeouts()
@@ -80,7 +81,7 @@ def _hypercorn_config() -> HypercornConfig:
     return config
 
 
-def listening_socket(port: int, host: str = "0.0.0.0") -> socket.socket:  # noqa: S104 - the specification says so
+def listening_socket(port: int, host: str) -> socket.socket:
     """Socket that this process takes connections from, bound: a port that is taken (Fatal) is known before anything
     else starts. Several processes may share it (SO_REUSEPORT); the kernel shares connections out among them."""
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -90,20 +91,27 @@ def listening_socket(port: int, host: str = "0.0.0.0") -> socket.socket:  # noqa
         listening.bind((host, port))
     except OSError as error:
         listening.close()
-        raise Fatal(f"PORT: {port}: {error.strerror}") from None
+        raise Fatal(f"PORT, BIND_HOST: {host}:{port}: {error.strerror or error}") from None
     return listening
 
 
 async def serve_metrics(
     host: str, port: int, refresh: Callable[[], None], *, task_status: TaskStatus[int] = anyio.TASK_STATUS_IGNORED
 ) -> None:
-    """Serve /metrics until cancelled, on a port of its own: it is for operators, not for callers. Started when the port
-    is bound; Fatal when it cannot be. `refresh` sets the gauges that are only computed when somebody reads them."""
+    """Serve /metrics, and the operators' page of it, until cancelled, on a port of its own: it is for operators, not
+    for callers. Started when the port is bound; Fatal when it cannot be. `refresh` sets the gauges that are only
+    computed when somebody reads them."""
+    files = operators_page()
 
-    def page(method: bytes, path: bytes) -> tuple[bytes, bytes]:
-        if method not in (b"GET", b"HEAD") or path != b"/metrics":
-            return b"404 Not Found", b"only GET /metrics\n"
-        refresh()
-        return b"200 OK", generate_latest(REGISTRY)
+    def page(method: bytes, path: bytes) -> PageAnswer:
+        if method not in (b"GET", b"HEAD"):
+            return PageAnswer(b"405 Method Not Allowed", b"only GET\n")
+        if path == b"/metrics":
+            refresh()
+            return PageAnswer(b"200 OK", generate_latest(REGISTRY))
+        file = files.get(path.decode("latin-1"))
+        if file is None:
+            return PageAnswer(b"404 Not Found", b"only GET / and /metrics\n")
+        return PageAnswer(b"200 OK", file.body, file.headers)
 
     await serve_pages(host, port, page, "METRICS_HOST, METRICS_PORT", task_status=task_status)

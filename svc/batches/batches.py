@@ -26,6 +26,7 @@ from svc.errors import (
 )
 from svc.files import Files
 from svc.records import Batch, ModelPlan, Record
+from svc.wire.events import Changes, changes_of
 
 Lines = Path | Texts
 BatchSeen = Callable[[Batch], object]
@@ -145,12 +146,20 @@ class Batches:
         every: float = POLL_SECONDS,
         progress: BatchSeen | None = None,
     ) -> Batch:
-        """The batch once it has ended, looked at about once a minute, for the rest of its window unless told otherwise.
+        """The batch once it has ended, looked at about once a minute and whenever the coordinator tells that it has
+        changed, for the rest of its window unless told otherwise.
 
         `progress` is shown the batch at every look. Raises WaitTimedOut.
         """
+        path = f"/v1/batches/{batch_id}/events"
+        async with changes_of(self.account.transport, path, self.account.authorised) as changes:
+            return await self._until_ended(batch_id, changes, timeout, every, progress)
+
+    async def _until_ended(
+        self, batch_id: str, changes: Changes, patience: float | None, every: float, progress: BatchSeen | None
+    ) -> Batch:
         began = anyio.current_time()
-        most = timeout
+        most = patience
         while True:
             batch = await self._look(batch_id)
             if batch is not None:
@@ -158,13 +167,14 @@ class Batches:
                     progress(batch)
                 if batch.ended:
                     return batch
+                changes.listen()
                 if most is None:  # one look more than the window: the end is written a little after it
                     most = anyio.current_time() - began + max(0.0, self._window(batch)) + every
-            patience = _LONGEST_WINDOW if most is None else most
-            left = began + patience - anyio.current_time()
+            so_far = _LONGEST_WINDOW if most is None else most
+            left = began + so_far - anyio.current_time()
             if left <= 0:
-                raise WaitTimedOut(f"batch {batch_id}", patience)
-            await self.account.transport.sleep(min(every, left))
+                raise WaitTimedOut(f"batch {batch_id}", so_far)
+            await changes.pause(min(every, left))
 
     async def results(
         self, batch: Batch | str, *, custom_ids: Mapping[str, str] | None = None

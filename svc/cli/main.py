@@ -44,6 +44,7 @@ _SECTIONS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
         ("quote", "jobs:quote", "Say what an order would come to, without paying for it."),
         ("submit", "jobs:submit", "Order one job and write its id."),
         ("status", "jobs:status", "Show one job, anybody's."),
+        ("why", "checks:why", "Say why nobody has claimed a job, and what would change that."),
         ("wait", "jobs:wait", "Wait until a job has ended."),
         (
             "result",
@@ -65,6 +66,7 @@ _SECTIONS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
         ("spend", "spend:spend", "Show what svc serve spent, by day, model and key, from its ledger."),
     ),
     "The market": (
+        ("watch", "watch:watch", "Watch the market: the book, your jobs, models, providers, and the deployment."),
         ("models", "market:models", "List the models, or show one with its parameters."),
         ("asks", "market:asks", "List what providers ask."),
         ("providers", "market:providers", "List the providers, or show one."),

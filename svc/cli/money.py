@@ -45,7 +45,15 @@ def became(job: Job, chain: Deployment) -> str:
         provider = told(provider_cost(job), chain)
         return f"completed and paid: {provider} to its provider and the fees on top, the rest came back"
     why = ENDED_BECAUSE.get(job.svc.ended_because, job.status)
-    return f"{why.replace('_', ' ')}: {NO_RESULT_MONEY.get(why, 'no provider was paid')}"
+    said = f"{why.replace('_', ' ')}: {NO_RESULT_MONEY.get(why, 'no provider was paid')}"
+    back = came_back(job, chain)
+    return said if back is None else f"{said}: {back}"
+
+
+def came_back(job: Job, chain: Deployment) -> str | None:
+    """The payment that an end without a result returned; None where none was collected, or it is not told."""
+    collected = job.status == "failed" and job.svc.amount is not None
+    return told(job.svc.amount or 0, chain) if collected else None
 
 
 def money_of(job: Job, chain: Deployment) -> str:

@@ -20,6 +20,7 @@ import click
 import msgspec
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
+from rich.layout import Layout
 from rich.live import Live
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -92,6 +93,17 @@ class Table:
     rows: Sequence[Sequence[str | None]]
     right: frozenset[str] = frozenset()
     whole: frozenset[str] = frozenset()
+
+
+@attrs.frozen
+class Screen:
+    """A terminal that shows one of several panes. `table` is None while it is read."""
+
+    panes: Sequence[str]
+    at: int
+    status: str
+    table: Table | None
+    keys: str
 
 
 @attrs.frozen
@@ -225,6 +237,12 @@ class Output:
         with Live(console=self._out, auto_refresh=False) as live:
             yield lambda table: live.update(_drawn(table, self._out.width), refresh=True)
 
+    @contextmanager
+    def screen(self) -> Iterator[Callable[[Screen], None]]:
+        """The whole terminal, given back as it was."""
+        with Live(console=self._out, auto_refresh=False, screen=True, vertical_overflow="crop") as live:
+            yield lambda screen: live.update(_screen(screen, self._out.width, self._out.height), refresh=True)
+
     def _draw(self, table: Table) -> None:
         self._out.print(_drawn(table, self._out.width))
 
@@ -257,10 +275,43 @@ def _drawn(table: Table, width: int) -> RenderableType:
     return Group(*lines)
 
 
-def _grid(table: Table) -> RichTable:
+_FRAME: Final = 5  # lines of a screen that are no rows: head, its rule, the columns' names, the keys and their rule
+
+
+def _screen(screen: Screen, width: int, height: int) -> RenderableType:
+    """Panes and status at the top, the table as far as it fits, the keys at the bottom."""
+    head = Text(" ").join(
+        Text(f" {at + 1} {name} ", "reverse bold" if at == screen.at else "") for at, name in enumerate(screen.panes)
+    )
+    status = Text(one_line(screen.status))
+    gap = width - head.cell_len - status.cell_len
+    head = head + Text(" " * gap) + status if gap > 0 else Text("\n").join((head, status))
+    rule = Text("─" * width, "dim")
+    room = max(1, height - _FRAME - (gap <= 0))
+    table = screen.table
+    if table is None:
+        shown: RenderableType = Text("reading …")
+    elif not table.rows:
+        shown = Text("nothing here yet")
+    else:
+        shown = _grid(attrs.evolve(table, rows=table.rows[:room]), one_line_each=True)
+    body = Layout(shown, name="body")
+    layout = Layout()
+    layout.split_column(
+        Layout(Group(head, rule), size=2 + (gap <= 0)), body, Layout(Group(rule, Text(screen.keys)), size=2)
+    )
+    return layout
+
+
+def _grid(table: Table, *, one_line_each: bool = False) -> RichTable:
     drawn = RichTable(box=None, pad_edge=False, header_style="bold")
     for column in table.columns:
-        drawn.add_column(column, justify="right" if column in table.right else "left", overflow="fold", no_wrap=False)
+        drawn.add_column(
+            column,
+            justify="right" if column in table.right else "left",
+            overflow="ellipsis" if one_line_each else "fold",
+            no_wrap=one_line_each,
+        )
     for row in table.rows:
         drawn.add_row(*(escape(_flat(cell)) for cell in row))
     return drawn

@@ -7,12 +7,13 @@ from typing import Final
 from svc.cli.output import Table
 from svc.core.money import in_token
 from svc.core.orders import window_words
-from svc.records import ENDED_BECAUSE, Ask, Batch, BookRow, Floor, Model, ModelPlan, Provider
+from svc.records import ENDED_BECAUSE, Ask, Batch, BookRow, Floor, Model, ModelPlan, Provider, Reliability, Why
 from svc.verification import Vouched
 
 _OPEN, _CLAIMED, _SETTLED = 0, 1, 2
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _RATES: Final = frozenset({"rate in", "rate out"})
+_LATELY: Final = ("settled", "median")  # of the last seven days
 
 
 def models(listed: Iterable[Model]) -> Table:
@@ -22,10 +23,28 @@ def models(listed: Iterable[Model]) -> Table:
 
 def asks(listed: Iterable[Ask], names: Mapping[int, str]) -> Table:
     rows = [
-        (name_of(ask.model_id, names), window_words(ask.sla), str(ask.provider_id), str(ask.rate_in), str(ask.rate_out))
+        (
+            name_of(ask.model_id, names),
+            window_words(ask.sla),
+            str(ask.provider_id),
+            str(ask.rate_in),
+            str(ask.rate_out),
+            *_reliability(ask.reliability),
+        )
         for ask in listed
     ]
-    return Table(("model", "window", "provider", "rate in", "rate out"), rows, _RATES | {"provider"})
+    return Table(
+        ("model", "window", "provider", "rate in", "rate out", *_LATELY), rows, _RATES | {"provider", *_LATELY}
+    )
+
+
+def _reliability(lately: Reliability | None) -> tuple[str | None, str | None]:
+    """Jobs settled of those that ended in the last days, and the median time that took; nothing of a newcomer."""
+    if lately is None:
+        return None, None
+    ended = lately.settled + lately.failed + lately.reclaimed
+    median = None if lately.median_secs is None else span(lately.median_secs)
+    return f"{lately.settled}/{ended}" if ended else "new", median
 
 
 def floors(listed: Iterable[Floor], names: Mapping[int, str]) -> Table:
@@ -46,19 +65,22 @@ def providers(listed: Iterable[Provider], names: Mapping[int, str]) -> Table:
             f"{provider.active_jobs}/{provider.capacity}",
             "all" if provider.allow_all_models else ", ".join(name_of(each, names) for each in provider.allowed_models),
             _yes(provider.box_key is not None),
+            *_reliability(provider.reliability),
         )
         for provider in listed
     ]
-    columns = ("provider", "wallet", "listed", "reputation", "busy", "models", "can be sealed to")
-    return Table(columns, rows, frozenset({"provider", "reputation", "busy"}), frozenset({"wallet"}))
+    columns = ("provider", "wallet", "listed", "reputation", "busy", "models", "can be sealed to", *_LATELY)
+    return Table(columns, rows, frozenset({"provider", "reputation", "busy", *_LATELY}), frozenset({"wallet"}))
 
 
-def jobs(listed: Iterable[BookRow], names: Mapping[int, str]) -> Table:
+def jobs(listed: Iterable[BookRow], names: Mapping[int, str], now: float) -> Table:
+    """`now`: by the coordinator's clock. What time is left is a provider's to settle, or anybody's to claim."""
     rows = [
         (
             row.job_id,
             name_of(row.model_id, names),
             status_of(row),
+            _left(row, now),
             window_words(row.sla_secs),
             str(row.provider_id) if row.provider_id else None,
             str(row.rate_in),
@@ -67,8 +89,8 @@ def jobs(listed: Iterable[BookRow], names: Mapping[int, str]) -> Table:
         )
         for row in listed
     ]
-    columns = ("job", "model", "status", "window", "provider", "rate in", "rate out", "units in/out")
-    return Table(columns, rows, _RATES | {"provider", "units in/out"}, frozenset({"job"}))
+    columns = ("job", "model", "status", "left", "window", "provider", "rate in", "rate out", "units in/out")
+    return Table(columns, rows, _RATES | {"left", "provider", "units in/out"}, frozenset({"job"}))
 
 
 def batches(listed: Iterable[Batch]) -> Table:
@@ -103,6 +125,14 @@ def plan(planned: Iterable[ModelPlan], names: Mapping[int, str]) -> Table:
     return Table(("model", "provider", "lines", "rate in", "rate out"), rows, _RATES | {"provider", "lines"})
 
 
+def why(told: Why) -> Table:
+    rows = [
+        (str(each.provider_id), _yes(each.takes), "; ".join(reason.said for reason in each.reasons) or None)
+        for each in told.providers
+    ]
+    return Table(("provider", "takes it", "kept away because"), rows, frozenset({"provider"}))
+
+
 def vouched(facts: Iterable[Vouched]) -> Table:
     rows = [(each.fact, each.value, each.voucher.value) for each in facts]
     return Table(("fact", "value", "vouched for by"), rows, whole=frozenset({"value"}))
@@ -112,6 +142,31 @@ def status_of(row: BookRow) -> str:
     """The client's word for a state of the book."""
     known = {_OPEN: "queued", _CLAIMED: "in_progress", _SETTLED: "completed"}
     return known.get(row.state) or ENDED_BECAUSE.get(row.ended_because, "ended")
+
+
+def _left(row: BookRow, now: float) -> str | None:
+    if row.state == _OPEN:
+        return span(row.expires_at - now)
+    return None if row.reclaimable_at is None else span(row.reclaimable_at - now)
+
+
+_UNITS: Final = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+
+
+def span(seconds: float) -> str:
+    """A length of time in its two largest units, rounded down; nothing is left of one that is over.
+
+    >>> span(3725), span(59.9), span(-1)
+    ('1 h 2 min', '59 s', '0 s')
+    """
+    left, parts = max(0, int(seconds)), list[str]()
+    for size, unit in _UNITS:
+        count, left = divmod(left, size)
+        if count:
+            parts.append(f"{count} {unit}")
+        elif parts:
+            break
+    return " ".join(parts[:2]) or "0 s"
 
 
 def name_of(model_id: int, names: Mapping[int, str]) -> str:

@@ -73,7 +73,7 @@ _PAGED: Final = (
 
 
 # What the specification promises of a provider: members that were added since may be missing.
-class _ProviderById(ProviderFields[Digits], frozen=True):
+class _ProviderById(ProviderFields[Digits], frozen=True, kw_only=True):
     as_of_block: Digits
 
 

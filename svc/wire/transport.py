@@ -155,7 +155,7 @@ class Transport:
         which had none: what was sent may have arrived all the same."""
         try:
             async with opened(self.http, method, path, **request) as unread:
-                if _is_of_a_proxy(unread):
+                if is_of_a_proxy(unread):
                     raise ConnectionFailed(f"{method} {path}: a proxy answered {unread.status_code}")
                 try:
                     response = await whole(unread)
@@ -180,7 +180,7 @@ class Transport:
                                 yield pieces
                             return
                         error: ApiError | ConnectionFailed
-                        if _is_of_a_proxy(response):
+                        if is_of_a_proxy(response):
                             error = ConnectionFailed(f"GET {path}: a proxy answered {response.status_code}")
                         else:
                             error = error_of(await whole(response))
@@ -240,7 +240,7 @@ def _retryable(response: httpx.Response) -> bool:
     return bool(response.headers.get(_RETRYABLE, "").lower() == "true")
 
 
-def _is_of_a_proxy(response: httpx.Response) -> bool:
+def is_of_a_proxy(response: httpx.Response) -> bool:
     of_the_coordinator = _RETRYABLE in response.headers or "x-request-id" in response.headers
     return response.status_code in _OF_PROXIES and not of_the_coordinator
 

@@ -151,10 +151,11 @@ class Coordinator(MarketReads):
 
     sessions: ProviderSessions
 
-    async def poll(self, model_id: int, free: int, rates: Mapping[str, int]) -> list[Job]:
+    async def poll(self, model_id: int, free: int, rates: Mapping[str, int], wait: int = 0) -> list[Job]:
         """Says that we are live with `free` slots; the jobs that are leased to us, at most so many.
 
-        `rates`: the lowest `rate_in` and `rate_out` worth having.
+        `rates`: the lowest `rate_in` and `rate_out` worth having. `wait`: seconds for which a coordinator that knows
+        the parameter holds an answer without jobs; any other answers at once.
         """
         query = {
             "state": "Open",
@@ -163,6 +164,8 @@ class Coordinator(MarketReads):
             "limit": str(min(limits.LARGEST_PAGE, max(1, free))),
         }
         query |= {f"min_{name}": str(rate) for name, rate in rates.items()}
+        if wait:
+            query["wait"] = str(wait)
         session = await self._session()
         # Not repeated: the next poll asks again anyway.
         reply = await self.requests.ask("GET", "/evm/jobs", params=query, headers=session.headers, attempts=1)

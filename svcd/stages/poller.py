@@ -21,6 +21,9 @@ from svcd.timings import Clock, Timings
 
 log = structlog.get_logger(__name__)
 
+_LONGEST_WAIT: Final = 20  # seconds that a poll may be held while there is no job
+_WAIT_AGAIN: Final = 600.0  # seconds after which a way that cut such a poll off is tried again for the whole time
+_CUT: Final = 1.0  # seconds: a poll that failed sooner was not cut off for its length
 _EXPIRES_SOON: Final = 5  # seconds: a claim of such an order would come too late
 
 
@@ -42,13 +45,16 @@ class Poller:
     # Leased to us at the last poll and of no use to us. The coordinator counts them as it counts what we claim: a few
     # orders for a window that is not sold here would otherwise be all that we are ever handed.
     _unwanted: int = 0
+    _shorter: int = _LONGEST_WAIT  # seconds that a poll may take on the way to the coordinator
+    _shorter_until: float = 0.0
 
     async def run(self) -> NoReturn:
         refused = False
         while True:
+            held = False
             # Until it has had an answer, this stage says nothing twice: one line when it turns, either way.
             try:
-                await self.poll()
+                held = await self.poll()
             except (Unavailable, Refused) as error:
                 if not refused:
                     log.warning("poll failed", model=self.model.name, reason=str(error))
@@ -57,15 +63,17 @@ class Poller:
                 if refused:
                     log.info("polls answered again", model=self.model.name)
                 refused = False
-            await trio.sleep(self.model.poll_seconds)
+            if not held:
+                await trio.sleep(self.model.poll_seconds)
 
-    async def poll(self) -> None:
+    async def poll(self) -> bool:
+        """True when the coordinator held the poll and there was nothing: then the next one may follow at once."""
         if self.health.withholds(self.model.name):
             # Who polls is a candidate, and is sent orders that nobody else may take.
             metrics.model_free.labels(self.model.name).set(0)
             self.health.heard(self.model.name)
             self._unwanted = 0
-            return
+            return False
         free = self._free(await self.load.read())
         floors = {sla: self.discount.floor(ask) for sla, ask in self.model.asks.items()}
         lowest = {
@@ -73,9 +81,14 @@ class Poller:
             "rate_out": min(floor.rate_out for floor in floors.values()),
         }
         asked = free + self._unwanted if free else 0
-        jobs = await self.coordinator.poll(self.model_id, asked, lowest)
-        self.health.heard(self.model.name)
         metrics.model_free.labels(self.model.name).set(asked)
+        began = trio.current_time()
+        wait = self._wait() if asked else 0
+        jobs = await self._ask(asked, lowest, wait)
+        self.health.heard(self.model.name)
+        waited = trio.current_time() - began
+        if jobs and waited > self.model.poll_seconds:  # the slots of then may have been taken, the backend be busy
+            free = min(free, self._free(await self.load.read()))
         wanted = [job for job in jobs if self._is_wanted(job, floors)]
         self._unwanted = sum(not self.slots.holds(job.job_id) for job in jobs) - len(wanted)
         for job in wanted:
@@ -84,6 +97,22 @@ class Poller:
                 if slot is not None:
                     free -= 1
                     await self._offer(job, slot)
+        return wait > 0 and not jobs and waited >= wait / 2
+
+    def _wait(self) -> int:
+        """Seconds that a poll with room may be held."""
+        return self._shorter if trio.current_time() < self._shorter_until else _LONGEST_WAIT
+
+    async def _ask(self, asked: int, lowest: dict[str, int], wait: int) -> list[Job]:
+        """A proxy on the way may cut off a poll that is held: then the next ones are shorter."""
+        began = trio.current_time()
+        try:
+            return await self.coordinator.poll(self.model_id, asked, lowest, wait)
+        except Unavailable:
+            lasted = trio.current_time() - began
+            if wait and lasted >= _CUT:
+                self._shorter, self._shorter_until = min(wait, int(lasted)) // 2, began + _WAIT_AGAIN
+            raise
 
     async def _offer(self, job: Job, slot: Slot) -> None:
         try:

@@ -15,6 +15,7 @@ from tests.bench import (
     beside_ponder,
     checking,
     client,
+    events,
     growth,
     http,
     indexing,
@@ -47,6 +48,7 @@ BENCHMARKS = {
     "batches": batches.rows,
     "polls": polls.rows,
     "growth": growth.rows,
+    "events": events.rows,
     "uploads": uploads.rows,
     "releases": releases.rows,
 }
@@ -56,21 +58,23 @@ LATEST, HISTORY, CHART = (Path("build") / name for name in ("bench.json", "bench
 
 
 def table(rows: list[Row]) -> str:
-    lines = [("what", "value", "unit", "× against", "target", "", "against")]
+    lines = [("what", "value", "unit", "× against", "quartiles", "n", "target", "", "against")]
     lines += [
         (
             row.name,
             f"{row.value:,.0f}",
             row.unit,
             f"{row.ratio:.2f}",
-            f"{row.target:g}",
+            "" if row.low is None or row.high is None else f"{row.low:.2f}–{row.high:.2f}",
+            f"{row.n}",
+            f"{row.target:.3g}",
             "holds" if row.holds else "MISSED",
             row.against,
         )
         for row in rows
     ]
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    numbers = {1, 3, 4}
+    numbers = {1, 3, 5, 6}
     return "\n".join(
         "  ".join(
             cell.rjust(width) if column in numbers else cell.ljust(width)

@@ -23,8 +23,8 @@ from devnet.anvil import CHAIN_ID
 from devnet.child import Program, running
 from devnet.errors import DevnetError
 from devnet.ports import LOOPBACK, pick_free
-from tests.bench.indexing import DENSE, Chain, filled, index_all, medians, timed
-from tests.bench.row import Row
+from tests.bench.indexing import DENSE, Chain, filled, index_all, rates_of, timed
+from tests.bench.row import Row, Turns
 
 TARGET: Final = 8
 _PROJECT: Final = Path(__file__).parent / "ponder"
@@ -125,10 +125,10 @@ async def _digest(connection: "asyncpg.Connection[asyncpg.Record]", table: str, 
     return count, digested
 
 
-async def _rates(chain: Chain, folder: Path) -> dict[str, float]:
+async def _rates(chain: Chain, folder: Path) -> Turns:
     connection = await asyncpg.connect(chain.database_url)
     async with open_rpc(chain.rpc_url) as rpc:
-        rates = await medians(
+        rates = await rates_of(
             {
                 "ours": partial(timed, chain, connection, partial(index_all, rpc)),
                 "ponder": partial(by_ponder, chain, folder),
@@ -143,7 +143,6 @@ def rows() -> list[Row]:
     lift_rate_limit()
     with filled(*DENSE, "dense") as chain, tempfile.TemporaryDirectory() as folder:
         rates = anyio.run(_rates, chain, Path(folder), backend_options={"use_uvloop": True})
-    ratio = rates["ours"] / rates["ponder"]
     what = f"index {chain.posts:,} posts, {DENSE[1]} per block"
     against = f"Ponder, its rate limit lifted ({rates['ponder']:,.0f} events/s)"
-    return [Row(what, rates["ours"], "events/s", against, ratio, TARGET, ratio >= TARGET)]
+    return [rates.row(what, "ours", "ponder", against, target=TARGET, unit="events/s")]

@@ -13,7 +13,7 @@ from typing import Final, cast
 
 import uvloop
 
-IDS: Final = 1_000
+IDS: Final = 3_000  # a portion, which asks for none of them twice
 
 
 class _Connection(asyncio.Protocol):

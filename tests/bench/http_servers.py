@@ -17,8 +17,13 @@ from coordinatord.base.errors import SessionRow
 from coordinatord.book.polls import Funding, Polls
 from coordinatord.book.reads import IndexReads
 from coordinatord.book.routes import BookRoutes
-from coordinatord.database.batched_reads import Snapshot
+from coordinatord.database.batched_reads import BatchedReads, IndexRead, Snapshot, with_snapshot
 from coordinatord.database.connections import open_database
+from coordinatord.database.notices import Notices
+from coordinatord.events.hub import EventHub
+from coordinatord.events.listeners import Places
+from coordinatord.events.routes import EventRoutes
+from coordinatord.events.sql import LoggedEvent, read_present
 from coordinatord.files.files import FileStore
 from coordinatord.files.routes import FileRoutes
 from coordinatord.http.bodies import BodyBudget, BodyReader
@@ -30,10 +35,12 @@ from coordinatord.http.routing import Request, Route
 from coordinatord.http.uploads import UploadReader, UploadsAtOnce
 from coordinatord.orders.routes import OrderRoutes
 from coordinatord.pins.store import open_pin_store
+from coordinatord.server.connections import ConnectionLimits
 from coordinatord.server.serving import listening_socket, serve_until
 from coordinatord.sessions.sessions import SessionCache, hash_token
 from tests.fakes.index_position import Standing
 
+_MOST = 100_000  # listeners: more than there are
 HELLO = b'{"hello":"world"}'
 
 
@@ -76,7 +83,7 @@ def stack_hello() -> ASGIApp:
 
 async def _serve(name: str, port: int) -> None:
     listening = listening_socket(port, "127.0.0.1")
-    listening.listen()  # what connects before the server is up waits for it
+    listening.listen(4096)  # what connects before the server is up waits for it
     print("listening", flush=True)
 
     async def serve(app: ASGIApp) -> None:
@@ -86,14 +93,15 @@ async def _serve(name: str, port: int) -> None:
         unused: Any = None  # of the job routes only the read is asked for
         async with open_database(os.environ["DATABASE_URL"], smallest=2, largest=8) as database:
             reads = IndexReads.over(database)
-            routes = OrderRoutes(unused, unused, unused, reads).routes()
+            routes = OrderRoutes(unused, unused, unused, unused, reads).routes()
             await serve(our_stack(routes, reads.position))
     elif name == "polls":
         async with open_database(os.environ["DATABASE_URL"], smallest=4, largest=8) as database:
             reads = IndexReads.over(database)
+            unused: Any = None  # nobody asks why a job is unclaimed
             # Nothing is ever leased here, so nobody's funds are asked for.
             polls = Polls(database, cast(Funding, None), reads.position, lease_ms=20_000, liveness_ms=15_000)
-            routes = BookRoutes(reads, polls).routes()
+            routes = BookRoutes(reads, polls, unused).routes()
 
             sessions = SessionCache(database)
 
@@ -101,6 +109,20 @@ async def _serve(name: str, port: int) -> None:
                 return await sessions.find(hash_token(token))
 
             await serve(our_stack(routes, reads.position, find_session))
+    elif name == "events":
+        async with (
+            open_database(os.environ["DATABASE_URL"], smallest=2, largest=4) as database,
+            anyio.create_task_group() as tasks,
+        ):
+            hub, reads = EventHub(database, notices := Notices()), IndexReads.over(database)
+            tasks.start_soon(notices.listen, database)
+            tasks.start_soon(hub.run)
+            present = BatchedReads[bytes, IndexRead[LoggedEvent]](
+                database.prepared_connection(), with_snapshot(read_present)
+            )
+            routes = EventRoutes(hub, Places(_MOST, _MOST), present).routes()
+            app, room = our_stack(routes, reads.position), ConnectionLimits(_MOST, _MOST)
+            await serve_until(app, listening, anyio.sleep_forever, grace_seconds=1, room=room)
     elif name == "uploads":
         nothing = Secret("")
 

@@ -13,7 +13,6 @@ SQD; sparse, 3.4 times SQD is 0.05 of getLogs, which is 5 times the 2.2k/s of we
 
 import http.client
 import json
-import statistics
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -45,7 +44,7 @@ from devnet.anvil import CHAIN_ID, running_anvil
 from devnet.ports import pick_free
 from devnet.postgres import running_postgres
 from tests.bench.log_emitter import Filler
-from tests.bench.row import Row
+from tests.bench.row import Row, Turns, in_turn
 
 JOURNAL_BLOCKS: Final = 64
 DENSE: Final = (480, 100)  # blocks, posts per block
@@ -147,21 +146,21 @@ async def _limit(chain: Chain) -> float:
     return posts / (time.perf_counter() - started)
 
 
-async def medians(candidates: dict[str, Callable[[], Awaitable[float]]]) -> dict[str, float]:
-    """The median rate of each, in turn, forwards and backwards; a round before the first warms caches."""
+async def rates_of(candidates: dict[str, Callable[[], Awaitable[float]]]) -> Turns:
+    """The rates of each, in turn, forwards and backwards; a round before the first warms caches."""
     taken: dict[str, list[float]] = {name: [] for name in candidates}
     for turn in range(ROUNDS + 1):
-        for name in taken if turn % 2 else reversed(taken):
+        for name in in_turn(candidates, turn):
             rate = await candidates[name]()
             if turn:
                 taken[name].append(rate)
-    return {name: statistics.median(rates) for name, rates in taken.items()}
+    return Turns(taken)
 
 
-async def _rates(chain: Chain) -> dict[str, float]:
+async def _rates(chain: Chain) -> Turns:
     connection = await asyncpg.connect(chain.database_url)
     async with open_rpc(chain.rpc_url) as rpc:
-        rates = await medians(
+        rates = await rates_of(
             {
                 "limit": partial(_limit, chain),
                 "ours": partial(timed, chain, connection, partial(index_all, rpc)),
@@ -200,14 +199,13 @@ async def _migrated(url: str) -> None:
 def _measured(name: str, blocks: int, posts_per_block: int) -> list[Row]:
     with filled(blocks, posts_per_block, name) as chain:
         rates = anyio.run(_rates, chain, backend_options={"use_uvloop": True})
-    what = f"index {chain.posts:,} posts, {posts_per_block} per block"
+    what = f"index {chain.posts:,} posts, {posts_per_block} per block, {JOURNAL_BLOCKS} of {blocks} blocks undoable"
     beside = [
-        ("getLogs and the socket read", rates["ours"] / rates["limit"], OF_LIMIT[name]),
-        ("web3.py get_logs and executemany", rates["ours"] / rates["web3"], OF_WEB3[name]),
+        ("limit", "getLogs and the socket read", OF_LIMIT[name]),
+        ("web3", "web3.py get_logs and executemany", OF_WEB3[name]),
     ]
     return [
-        Row(what, rates["ours"], "events/s", against, ratio, target, ratio >= target)
-        for against, ratio, target in beside
+        rates.row(what, "ours", other, against, target=target, unit="events/s") for other, against, target in beside
     ]
 
 

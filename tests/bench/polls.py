@@ -71,14 +71,13 @@ def rows() -> list[Row]:
             ROUNDS,
         )
     return [
-        _row("poll that leases four jobs", leased, "updates of four rows by key", 0.3),
-        _row("poll that finds nothing, over HTTP", empty, "a bare starlette hello", 0.8),
+        leased.row(
+            "poll that leases four jobs", "polls", "limit", "updates of four rows by key", target=0.3, unit="polls/s"
+        ),
+        empty.row(
+            "poll that finds nothing, over HTTP", "polls", "limit", "a bare starlette hello", target=0.8, unit="polls/s"
+        ),
     ]
-
-
-def _row(name: str, rates: dict[str, float], against: str, target: float) -> Row:
-    ratio = rates["polls"] / rates["limit"]
-    return Row(name, rates["polls"], "polls/s", against, ratio, target, ratio >= target)
 
 
 @attrs.define

@@ -78,8 +78,7 @@ def rows() -> list[Row]:
     )
 
     def row(against: str, label: str, target: float) -> Row:
-        ratio = rates["ours"] / rates[against]
-        return Row("sign a relay", rates["ours"], "transactions/s", label, ratio, target, ratio >= target)
+        return rates.row("sign a relay", "ours", against, label, target=target, unit="transactions/s")
 
     return [
         row("bare", "one bare secp256k1_ecdsa_sign_recoverable", 0.75),

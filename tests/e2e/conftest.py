@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 import attrs
 import pytest
 
+from devnet import manifest
 from devnet.ports import pick_free
 
 PORT_FLAGS = (
@@ -55,6 +57,28 @@ def free_ports() -> list[str]:
 def launched(state: Path, *arguments: str, command: str = "up") -> Devnet:
     line = [sys.executable, "-m", "devnet.cli", command, "--state-dir", str(state), *free_ports(), *arguments]
     return Devnet(subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True), state)
+
+
+@attrs.frozen
+class Market:
+    devnet: Devnet
+    environment: dict[str, str]  # of a client of this market
+
+    @property
+    def state(self) -> Path:
+        return self.devnet.state
+
+
+@pytest.fixture(scope="session")
+def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Market]:
+    """One for all tests that want no more than that there is one."""
+    state = tmp_path_factory.mktemp("market") / "state"
+    devnet = launched(state, "--automine")
+    with devnet.process:
+        devnet.wait_up()
+        exported = (shlex.split(line)[1].partition("=") for line in manifest.exports(state).splitlines())
+        yield Market(devnet, {name: value for name, _, value in exported})
+        devnet.end(signal.SIGTERM)
 
 
 @pytest.fixture

@@ -7,8 +7,13 @@ import pytest
 
 from tests.e2e.conftest import Start, descendants, wait_gone
 
+LONG = pytest.mark.long  # each takes a devnet of its own, and the first shows the way
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGINT, pytest.param(signal.SIGTERM, marks=LONG), pytest.param(signal.SIGHUP, marks=LONG)],
+)
 def test_signal_to_end_is_obeyed_in_order(start: Start, number: signal.Signals) -> None:
     devnet = start()
     manifest = devnet.wait_up()
@@ -30,7 +35,9 @@ def test_devnet_killed_while_it_starts_leaves_no_process(start: Start) -> None:
     wait_gone(below)
 
 
-@pytest.mark.parametrize("service", ["anvil", "postgres", "pin store"])
+@pytest.mark.parametrize(
+    "service", ["anvil", pytest.param("postgres", marks=LONG), pytest.param("pin store", marks=LONG)]
+)
 def test_service_that_dies_takes_the_devnet_down_with_one_line(start: Start, service: str) -> None:
     devnet = start()
     manifest = devnet.wait_up()
@@ -42,6 +49,7 @@ def test_service_that_dies_takes_the_devnet_down_with_one_line(start: Start, ser
     wait_gone(below)
 
 
+@LONG
 def test_second_devnet_in_the_same_directory_is_refused_and_harms_nobody(start: Start) -> None:
     first = start()
     first.wait_up()

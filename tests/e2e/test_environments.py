@@ -7,6 +7,7 @@ from tests.environments.quick import QUICK
 from tests.environments.room import room
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)  # several start two devnets one after the other
 @pytest.mark.parametrize("case", QUICK, ids=lambda case: case.name)
 def test_devnet_holds_in(case: Case) -> None:

@@ -14,6 +14,7 @@ from tests.soak.verdict import INVARIANTS
 SEED = 7
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)  # a minute of faults, then as long as the machine takes to bring what was begun to its end
 def test_a_minute_of_faults_leaves_every_promise_kept(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.soak", "--minutes", "1", "--fault-every", "1", "--seed", str(SEED)]

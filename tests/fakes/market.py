@@ -18,7 +18,7 @@ import httpx
 from common.address_book import AddressBook, TokenDomain
 from common.box import PublicKey, SecretKey, data_key, seal
 from common.cid import cid_of
-from common.container import commit
+from common.container import commit, commitment
 from common.container import seal as seal_container
 from common.domains import Domains
 from common.envelope import Envelope
@@ -243,10 +243,18 @@ class Market:
     def _models(self, request: httpx.Request) -> httpx.Response:
         first = request.url.params.get("offset", "0") == "0"
         rows = [
-            {"id": name, "object": "model", "owned_by": "the market", "svc": {"model_id": str(n), "enabled": True}}
+            {"id": name, "object": "model", "owned_by": "the market"}
+            | {
+                "svc": {
+                    "model_id": str(n),
+                    "enabled": True,
+                    "params_schema": {"type": "object"},
+                    "endpoint": "/v1/responses",
+                }
+            }
             for name, n in self.models.items()
         ]
-        return answer(200, {"data": rows if first else []})
+        return answer(200, {"object": "list", "data": rows if first else [], "as_of_block": "1"})
 
     def _providers(self, _: httpx.Request) -> httpx.Response:
         fields: Body = {"provider_id": str(self.provider_id), "operator": hex_of(self.provider.address)}
@@ -256,6 +264,7 @@ class Market:
             "evidence": None,
             "active_jobs": "0",
         }
+        fields |= {"requested": str(self.requested[-1] if self.requested else 0)}
         fields |= {"allow_all_models": True, "allowed_models": [], "as_of_block": "1"}
         return answer(200, fields)
 
@@ -271,12 +280,14 @@ class Market:
             }
             for (m, s), (i, o) in self.asks.items()
         ]
-        return answer(200, {"asks": rows if first and self.listed else []})
+        return answer(200, {"asks": rows if first and self.listed else [], "as_of_block": "1"})
 
     def _publish(self, request: httpx.Request) -> httpx.Response:
         body = json.loads(request.content)
         snapshot = body["snapshot"]
-        quotes = tuple(Ask(q["model_id"], q["sla"], int(q["rate_in"]), int(q["rate_out"])) for q in snapshot["quotes"])
+        quotes = tuple(
+            Ask(*(int(q[name]) for name in ("model_id", "sla", "rate_in", "rate_out"))) for q in snapshot["quotes"]
+        )
         signed = AskSnapshot(self.provider_id, snapshot["signed_at"], quotes)
         if recover(self.domains.asks.digest(signed), _bytes(body["signature"])) != self.provider.address:
             return error(403, "invalid_signature", "invalid_op_signature")
@@ -289,7 +300,8 @@ class Market:
             self.asks[ask.model_id, ask.sla] = (ask.rate_in, ask.rate_out)
             if not ask.rate_in and not ask.rate_out:
                 del self.asks[ask.model_id, ask.sla]
-        return answer(200, {"published": True})
+        told = {"provider_id": str(self.provider_id), "signed_at": str(snapshot["signed_at"])}
+        return answer(200, told | {"published": True, "tx_hash": "0x" + "ab" * 32})
 
     def _poll(self, request: httpx.Request) -> httpx.Response:
         query = dict(request.url.params)
@@ -312,7 +324,7 @@ class Market:
         first = request.url.params.get("offset", "0") == "0"
         rows = [
             {"model_id": str(m), "sla": str(s), "rate_in": str(i), "rate_out": str(o)}
-            for (m, s), (i, o) in self.floors.items()
+            for (m, s), (i, o) in (self.asks | self.floors).items()
         ]
         return answer(200, {"floors": rows if first else [], "as_of_block": "1"})
 
@@ -326,16 +338,19 @@ class Market:
             return _refused("StaleOp")
         if not self._signed(body, Claim(_bytes(body["job_id"]), body["issued_at"])):
             return error(403, None, "invalid_op_signature")
-        if self.jobs[body["job_id"]]["state"] != OPEN:
+        if (row := self.jobs.get(body["job_id"])) is None:
+            return _refused("UnknownJob")
+        if row["state"] != OPEN:
             return _refused("NotOpen")
         self.claim(body["job_id"])
         return _mined()
 
     def _settle(self, request: httpx.Request) -> httpx.Response:
         body = json.loads(request.content)
-        row = self.jobs[body["job_id"]]
         if not self._signed(body, Settle(_bytes(body["job_id"]), body["completion_tok"], body["issued_at"])):
             return error(403, None, "invalid_op_signature")
+        if (row := self.jobs.get(body["job_id"])) is None:
+            return _refused("UnknownJob")
         if row["state"] != CLAIMED:
             return _refused("NotClaimed")
         if self.now() > int(row["claimed_at"]) + int(row["sla_secs"]):
@@ -345,15 +360,18 @@ class Market:
         self.results[body["job_id"]] = (
             self.content[body["result_cid"]] if "result_cid" in body else _base64(body["result"])
         )
-        row |= {"completion_tok": str(body["completion_tok"]), "result_cid": "bafk"}
+        cid = str(cid_of(self.results[body["job_id"]]))
+        row |= {"completion_tok": str(body["completion_tok"]), "result_cid": cid}
         self.end(body["job_id"], 1)
-        return _mined()
+        return _mined(result_cid=cid)
 
     def _fail(self, request: httpx.Request) -> httpx.Response:
         body = json.loads(request.content)
         if not self._signed(body, Fail(_bytes(body["job_id"]), body["issued_at"])):
             return error(403, None, "invalid_op_signature")
-        if self.jobs[body["job_id"]]["state"] != CLAIMED:
+        if (row := self.jobs.get(body["job_id"])) is None:
+            return _refused("UnknownJob")
+        if row["state"] != CLAIMED:
             return _refused("NotClaimed")
         self.end(body["job_id"], 3)
         return _mined()
@@ -367,12 +385,13 @@ class Market:
         return _mined()
 
     def _readyz(self, _: httpx.Request) -> httpx.Response:
-        return answer(200, {"ready": True, "reason": "ready"})
+        return answer(200, {"ready": True, "reason": "ready", "cursor": "1", "head_block": "1", "lag": "0"})
 
     def _request_capacity(self, request: httpx.Request) -> httpx.Response:
         body = json.loads(request.content)
         digest = self.domains.providers.digest(RequestCapacity(body["n"], body["issued_at"]))
-        assert recover(digest, _bytes(body["signature"])) == self.provider.address
+        if recover(digest, _bytes(body["signature"])) != self.provider.address:
+            return error(403, None, "invalid_op_signature")
         self.requested.append(body["n"])
         self.capacity = body["n"] // 2
         return _mined()
@@ -385,17 +404,20 @@ class Market:
         self.content[cid] = content
         fields: Body = {"id": "file-1", "object": "file", "bytes": len(content), "created_at": int(self.now())}
         fields |= {"expires_at": int(self.now()) + 86_400, "filename": "result", "purpose": "result"}
-        return answer(200, fields | {"status": "processed", "svc": {"cid": cid, "lines": 0}})
+        return answer(200, fields | {"status": "uploaded", "svc": {"cid": cid, "lines": 0}})
 
     def _release(self, request: httpx.Request) -> httpx.Response:
         body = json.loads(request.content)
-        row = self.jobs[body["job_id"]]
+        if (row := self.jobs.get(body["job_id"])) is None:
+            return error(404, "no_claim", "not_found")
+        if row["state"] != CLAIMED:
+            return error(409, "not_claimed")
         wrap, response_key = _base64(body["seed_wrap"]), bytes.fromhex(body["response_pubkey"])
         message = Release(_bytes(body["job_id"]), wrap, _bytes(body["ct_hash"]), response_key, body["issued_at"])
         if recover(self.domains.escrow.digest(message), _bytes(body["signature"])) != self.provider.address:
             return error(403, "wrong_wallet", "authentication_error")
-        if row["state"] != CLAIMED:
-            return error(409, "not_claimed")
+        if commitment(wrap, _bytes(body["ct_hash"])) != _bytes(row["c"]):
+            return error(400, "wrap_mismatch")
         try:
             seed = ContainerHead(wrap).open_seed(self.escrow)
         except ValueError:
@@ -411,8 +433,8 @@ _ROUTES = {"asks!": "publish", "jobs": "market"}
 _SESSION_ROUTES = {"claim", "settle", "fail", "request_capacity", "set_identity", "poll", "asks!", "files"}
 
 
-def _mined() -> httpx.Response:
-    return answer(201, {"tx_hash": "0x" + "ab" * 32, "status": "success", "block_number": "2"})
+def _mined(**more: str) -> httpx.Response:
+    return answer(201, {"tx_hash": "0x" + "ab" * 32, "status": "success", "block_number": "2"} | more)
 
 
 def _refused(reason: str) -> httpx.Response:

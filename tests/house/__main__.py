@@ -38,6 +38,14 @@ ADDED: Final[dict[str, int]] = {
     # guard, servers; operator/: discovery, setup, written_config, register, trial, earnings, chain_history
     "a provider's first hour, and what it earns": 9,
     "removal of whatever has piled up": 1,
+    # common/wire/events; indexer/events_sql; coordinatord/events: hub, listeners, sql, routes; svc/wire/events
+    "events of jobs, told as they happen": 7,
+    # web/: files, routes, sql; of svc's command line commands/watch
+    "pages that people look at": 4,
+    # common/wire/why; book/why, why_sql; svc's commands/checks
+    "answers to why a job is unclaimed": 4,
+    "every check of an order at once": 1,
+    "how providers' jobs ended lately": 1,
     # svc/serve, commands/serve, commands/spend
     "svc serve: OpenAI's API for programs of others, its ledger, budgets, files and batches": 26,
 }

@@ -4,13 +4,15 @@ The services are the devnet's own, on free ports. They are run from an event loo
 lives as long as the run, so that tests may use whichever loop they like.
 """
 
+import os
 import secrets
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import asyncpg
 import attrs
@@ -52,14 +54,38 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
         yield Services(portal, tmp_path_factory.mktemp("services"))
 
 
+_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - the file system in memory that Linux has there
+_ROOM: Final = 2 << 30  # a run's databases take some hundred megabytes
+
+
+@pytest.fixture(scope="session")
+def database_folder(services: Services) -> Iterator[Path]:
+    """In memory where there is room: each test has a database of its own, three hundred files, which take a disk's file
+    system longer than most tests."""
+    try:
+        roomy = shutil.disk_usage(_MEMORY).free > _ROOM
+    except OSError:
+        roomy = False
+    if not roomy:
+        yield services.folder("pg")
+        return
+    for left in _MEMORY.glob("svc-tests-*"):  # by runs that were killed
+        if not Path("/proc", left.name.rpartition("-")[2]).exists():
+            shutil.rmtree(left, ignore_errors=True)
+    folder = _MEMORY / f"svc-tests-{os.getpid()}"
+    folder.mkdir(mode=0o700)
+    yield folder
+    shutil.rmtree(folder)
+
+
 @pytest.fixture(scope="session")
 def shared_anvil(services: Services) -> Iterator[Anvil]:
     yield from services.run(running_anvil(pick_free(), services.folder("anvil"), services.folder("logs")))
 
 
 @pytest.fixture(scope="session")
-def postgres(services: Services) -> Iterator[Postgres]:
-    yield from services.run(running_postgres(pick_free(), services.folder("pg"), services.folder("logs")))
+def postgres(services: Services, database_folder: Path) -> Iterator[Postgres]:
+    yield from services.run(running_postgres(pick_free(), database_folder, services.folder("logs")))
 
 
 @pytest.fixture(scope="session")
@@ -97,7 +123,9 @@ async def _migrated(url: str) -> None:
 def database_url(services: Services, postgres: Postgres, database_template: str) -> Iterator[str]:
     """A database for this test alone."""
     name = f"test_{secrets.token_hex(6)}"
-    services.portal.call(postgres.execute, f"create database {name} template {database_template}")
+    # Copied as files: through the log it is written twice.
+    copied = f"create database {name} template {database_template} strategy file_copy"
+    services.portal.call(postgres.execute, copied)
     yield postgres.url(name)
     services.portal.call(postgres.execute, f"drop database {name} with (force)")
 

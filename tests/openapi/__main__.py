@@ -13,6 +13,7 @@ from coordinatord.application import Endpoints
 from coordinatord.batches.routes import BatchRoutes
 from coordinatord.book.routes import BookRoutes, ModelRoutes, ProviderRoutes
 from coordinatord.escrow.routes import EscrowRoutes
+from coordinatord.events.routes import EventRoutes
 from coordinatord.files.routes import FileRoutes
 from coordinatord.http.openapi import describe
 from coordinatord.http.routing import Route
@@ -20,6 +21,7 @@ from coordinatord.operations.routes import OperationRoutes
 from coordinatord.orders.routes import OrderRoutes
 from coordinatord.sessions.routes import SessionRoutes
 from coordinatord.system.routes import SystemRoutes
+from coordinatord.web.routes import HistoryRoutes, PageRoutes
 from tests.openapi.page import contract_errors, page
 
 COMMON: Final = Path(__file__).parents[2] / "common"
@@ -33,13 +35,16 @@ def declared() -> list[Route]:
         system=SystemRoutes(absent, absent, absent),
         handshake=SessionRoutes(absent, 0),
         models=ModelRoutes(absent),
-        jobs=OrderRoutes(absent, absent, absent, absent),
+        jobs=OrderRoutes(absent, absent, absent, absent, absent),
         files=FileRoutes(absent),
-        book=BookRoutes(absent, absent),
+        book=BookRoutes(absent, absent, absent),
         operations=OperationRoutes(absent, absent, absent, absent),
         providers=ProviderRoutes(absent),
         escrow=EscrowRoutes(None),
-        batches=BatchRoutes(absent, absent),
+        batches=BatchRoutes(absent, absent, absent),
+        events=EventRoutes(absent, absent, absent),
+        history=HistoryRoutes(absent, absent),
+        page=PageRoutes(enabled=False),
     )
     return [route for route in endpoints.routes() if route.path != "/openapi.json"]
 

@@ -152,7 +152,7 @@ def sentences() -> list[str]:
         f"1 to {MOST_LINES:,} lines that are not blank",
         f"`completion_window` is {' or '.join(f'`{window}` ({seconds} s)' for window, seconds in WINDOWS.items())}",
         f"`EvidenceTooLong` | set_identity | above {LONGEST_EVIDENCE:,} bytes",
-        f"`TooManyQuotes`, `DuplicateQuote` | asks | above {constant('AskRegistry', 'MOST_QUOTES')};",
+        f"`TooManyQuotes` | asks | above {constant('AskRegistry', 'MOST_QUOTES')};",
         f"`InvalidCid` | post, settle | empty or above {constant(jobs, 'LONGEST_CID')} bytes",
     ]
 
@@ -212,30 +212,57 @@ def test_events_of_a_jobs_life_are_the_contracts() -> None:
 # --- contracts ---
 
 
-def abi_type(field: Any) -> str:
-    if not field["type"].startswith("tuple"):
-        return str(field["type"])
-    return f"({','.join(map(abi_type, field['components']))}){field['type'][5:]}"
+def spelled(field: Any) -> str:
+    """As Solidity has it: the type, and the name where there is one."""
+    inside = f"({', '.join(map(spelled, field['components']))}){field['type'][5:]}" if "components" in field else ""
+    kind = (inside or str(field["type"])) + (" indexed" if field.get("indexed") else "")
+    return f"{kind} {field['name']}".rstrip()
 
 
-def test_functions_have_the_contracts_signatures() -> None:
-    text = SECTIONS["Contract functions"]
-    structs = dict(re.findall(r"^(Order|Posted|Ask) +(\(\S+\))", text, re.MULTILINE))
+def types_of(text: str) -> str:
+    """What is hashed: the spelling without spaces and names."""
+    return re.sub(r"( indexed)? \w+(?=[,)]|$)", "", text).replace(" ", "")
+
+
+def spelled_blocks(section: str) -> list[tuple[str, str, str, str, str]]:
+    """(registry, hash, name, arguments, returns) of each line, with the structures written out."""
+    structs = dict(re.findall(r"^(Order|Posted|Ask) +(\(.+\))", SECTIONS["Contract functions"], re.MULTILINE))
     structs["Posted"] = structs["Posted"].replace("Order", structs["Order"])
-    blocks = re.findall(r"^(\w+) registry\n((?:  0x.*\n)+)", text, re.MULTILINE)
-    assert len(blocks) == len(REGISTRIES)
-    for registry, lines in blocks:
-        abi = artifacts.load(f"{registry.capitalize()}Registry").abi
-        functions = {entry["name"]: entry for entry in abi if entry["type"] == "function"}
+    found = []
+    for registry, lines in re.findall(r"^(\w+) registry\n((?:  0x.*\n)+)", SECTIONS[section], re.MULTILINE):
         for line in lines.splitlines():
-            selector, name, arguments, returns = re.fullmatch(  # type: ignore[union-attr]  # a line that is none is a fault
-                r"  (0x\w{8})  (\w+)\((.*?)\)(?: returns \((.*)\))?", line
-            ).groups()
-            spelled = re.sub("Order|Posted|Ask", lambda struct: structs[struct[0]], arguments)
-            entry = functions[name]
-            assert spelled == ",".join(map(abi_type, entry["inputs"]))
-            assert (returns or "") == ",".join(map(abi_type, entry["outputs"]))
-            assert selector == f"0x{keccak256(f'{name}({spelled})'.encode())[:4].hex()}"
+            parts = re.fullmatch(r"  (0x\w+)  (\w+)\((.*?)\)(?: returns \((.*)\))?", line)
+            assert parts is not None, line
+            hashed, name, arguments, returns = parts.groups()
+            whole = re.sub(r"\b(Order|Posted|Ask)\b", lambda struct: structs[struct[0]], arguments)
+            found.append((f"{registry.capitalize()}Registry", hashed, name, whole, returns or ""))
+    return found
+
+
+def compared(told: str, fields: list[Any]) -> None:
+    """Types, and names where the contract has them: its getters leave some out."""
+    assert ", ".join(map(spelled, fields)) in {told, types_of(told)}
+
+
+def test_functions_have_the_contracts_signatures_and_names() -> None:
+    told = spelled_blocks("Contract functions")
+    assert {registry for registry, *_ in told} == set(REGISTRIES)
+    for registry, selector, name, arguments, returns in told:
+        entry = next(e for e in artifacts.load(registry).abi if (e["type"], e.get("name")) == ("function", name))
+        compared(arguments, entry["inputs"])
+        compared(returns, entry["outputs"])
+        assert selector == f"0x{keccak256(f'{name}({types_of(arguments)})'.encode())[:4].hex()}"
+
+
+def test_events_have_the_contracts_topics_and_names() -> None:
+    told = spelled_blocks("Calldata and events")
+    assert {registry for registry, *_ in told} == set(REGISTRIES)
+    for registry, topic, name, arguments, _ in told:
+        entry = next(e for e in artifacts.load(registry).abi if (e["type"], e.get("name")) == ("event", name))
+        compared(arguments, entry["inputs"])
+        assert topic == f"0x{keccak256(f'{name}({types_of(arguments)})'.encode()).hex()}"
+    jobs = {e["name"] for e in artifacts.load("JobRegistry").abi if e["type"] == "event" and "Job" in e["name"]}
+    assert {name for _, _, name, *_ in told} >= jobs
 
 
 # What an admin's or a registry's own call meets, a relayer's transaction, or nobody.

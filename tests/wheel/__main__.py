@@ -37,6 +37,12 @@ print(len(names))
 """
 
 
+_PAGES: Final = """
+from coordinatord.web.files import market_page, operators_page
+assert {"index.html", "app.js", "style.css"} <= set(market_page()) and {"/", "/operators.js"} <= set(operators_page())
+"""
+
+
 class Failed(Exception):
     """The wheel does not hold what its page says."""
 
@@ -123,6 +129,8 @@ def try_extra(extra: str, wheels: Path, folder: Path) -> None:
     run(python.with_name(program), "--help")
     beside = BESIDE.get(package)
     modules = run(python, "-I", "-c", _IMPORT_ALL, package, *(beside[1:] if beside else ())).strip()
+    if extra == "coordinator":
+        run(python, "-I", "-c", _PAGES)
     run(python, "-m", "pip", "check", "--disable-pip-version-check")
     print(f"[{extra}] {len(locked)} packages, {megabytes(python):.0f} MB: {program} starts, {modules} modules import")
 

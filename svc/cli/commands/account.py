@@ -1,6 +1,6 @@
 """Commands about one wallet's account: its jobs, listed or watched, who vouches for one, and its money."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 import anyio
@@ -66,11 +66,13 @@ async def jobs(
         whose = owner or client.address
         names = await names_of(client)
         if watch:
-            await _watch(output, _looks(client, output, every, owner=whose, state=state, limit=limit), names)
+            await _watch(
+                output, _looks(client, output, every, owner=whose, state=state, limit=limit), names, client.now
+            )
             return
         if not summary:
             listed = await client.jobs.book(owner=whose, state=state, order="newest", limit=limit)
-            output.table(tables.jobs(listed, names), wire_form(listed))
+            output.table(tables.jobs(listed, names, client.now()), wire_form(listed))
             return
         totals, chain = await client.jobs.summary(whose), await client.chain()
     said: list[tuple[str, str | None]] = [
@@ -101,11 +103,13 @@ async def _looks(client: Client, output: Output, every: float, **query: Any) -> 
         await anyio.sleep(every)
 
 
-async def _watch(output: Output, looks: AsyncIterator[list[BookRow]], names: dict[int, str]) -> None:
+async def _watch(
+    output: Output, looks: AsyncIterator[list[BookRow]], names: dict[int, str], now: Callable[[], float]
+) -> None:
     if output.to_terminal:
         with output.live() as draw:
             async for rows in looks:
-                draw(tables.jobs(rows, names))
+                draw(tables.jobs(rows, names, now()))
     seen: dict[str, str] = {}
     async for rows in looks:
         for row in reversed(rows):  # the oldest first, as they would have been told
@@ -115,7 +119,7 @@ async def _watch(output: Output, looks: AsyncIterator[list[BookRow]], names: dic
                 if output.as_json:
                     output.json_line(wire_form(row) | {"status": status})
                 else:
-                    output.table(tables.jobs([row], names), None)
+                    output.table(tables.jobs([row], names, now()), None)
         output.flush()
 
 

@@ -8,11 +8,12 @@ import click
 
 from svc.cli import tables
 from svc.cli.answers import ReadableAnswer, as_text, read_answer
+from svc.cli.commands.checks import show_checked
 from svc.cli.connection import Connection, connected, within_ceiling
 from svc.cli.destinations import Destination, takes_destination
 from svc.cli.exit_codes import Exit
 from svc.cli.inputs import OrderOptions, check_window, takes_order, who_can_open
-from svc.cli.money import became, cost_of, in_words, money_of, told
+from svc.cli.money import became, came_back, cost_of, in_words, money_of, told
 from svc.cli.output import Gauge, NextStep, Output, not_writable, wire_form
 from svc.client import Client
 from svc.core.orders import PreparedOrder, window_words
@@ -82,7 +83,8 @@ async def run(
             job = await _waited(connection, client, prepared.id, patience, gauge)
             if job.status != "completed":
                 output.next = None
-                raise JobFailed(job.id, ENDED_BECAUSE.get(job.svc.ended_because, job.status))
+                because = ENDED_BECAUSE.get(job.svc.ended_because, job.status)
+                raise JobFailed(job.id, because, came_back(job, chain))
             cost = cost_of(job, quoted.quote)
             result_again = connection.again("result", job.id)
             output.next = NextStep(
@@ -122,7 +124,12 @@ async def _submitted(
 
 async def _waited(connection: Connection, client: Client, job_id: str, patience: float | None, gauge: Gauge) -> Job:
     connection.output.next = _under_way(connection, job_id)
-    return await client.wait(job_id, timeout=patience, on_change=lambda seen: gauge.show(seen.status.replace("_", " ")))
+    return await client.wait(job_id, timeout=patience, on_change=lambda seen: gauge.show(_progress(seen)))
+
+
+def _progress(job: Job) -> str:
+    ends = tables.moment(job.svc.reclaimable_at)
+    return job.status.replace("_", " ") + (f", to be settled by {ends}" if ends is not None else "")
 
 
 def _under_way(connection: Connection, job_id: str) -> NextStep:
@@ -171,8 +178,9 @@ async def quote(connection: Connection, order: OrderOptions) -> None:
 
 @click.command()
 @takes_order
+@click.option("--check", "only_check", is_flag=True, help="Say all that is wrong with the order; post nothing.")
 @connected
-async def submit(connection: Connection, order: OrderOptions) -> None:
+async def submit(connection: Connection, order: OrderOptions, *, only_check: bool) -> Exit:
     """Order one job and write its id.
 
     Wait for it with svc wait, or come back for svc result.
@@ -182,6 +190,9 @@ async def submit(connection: Connection, order: OrderOptions) -> None:
     as can the provider that claims the job. Nothing is signed above the ceiling: --max-amount, SVC_MAX_AMOUNT, or one
     token.
 
+    With --check the order is sealed and signed, held against every check that posting it makes, and not posted: no
+    payment is signed. Ends with 3 where a check fails.
+
     \b
       job=$(svc submit demo/text-small --file prompt.txt)
       svc wait "$job" && svc result "$job"
@@ -190,18 +201,21 @@ async def submit(connection: Connection, order: OrderOptions) -> None:
     async with connection.client(wallet=True) as client:
         await check_window(client, connection.output, order.terms)
         prepared = await client.prepare(order.model, order.input, **order.terms)
+        if only_check:
+            return show_checked(connection.output, await client.check(prepared), await client.chain())
         connection.output.say(f"posting job {prepared.id}")
         if not prepared.terms.designated:
             connection.output.say(f"it can be opened by {await who_can_open(client, 0)}")
         submitted = await _submitted(connection, client, prepared, order.max_amount)
     if connection.output.as_json:
         connection.output.json(wire_form(attrs.asdict(submitted)))
-        return
+        return Exit.DONE
     if submitted.on_chain:
         connection.output.say("the chain has the job as it was signed")
     if not submitted.mined:
         connection.output.say("sent to the chain, but not mined within a minute: svc wait follows it")
     connection.output.text(submitted.job_id)
+    return Exit.DONE
 
 
 @click.command()
@@ -211,8 +225,8 @@ async def status(connection: Connection, job_id: str) -> None:
     """Show one job, anybody's."""
     async with connection.client() as client:
         job = await client.jobs.get(job_id)
-        chain = await client.chain()
-    connection.output.facts(_facts(job, chain), wire_form(job))
+        chain, now = await client.chain(), client.now()
+    connection.output.facts(_facts(job, chain, now), wire_form(job))
 
 
 @click.command()
@@ -228,8 +242,8 @@ async def wait(connection: Connection, job_id: str, patience: float | None) -> E
     async with connection.client() as client:
         with output.gauge() as gauge:
             job = await _waited(connection, client, job_id, patience, gauge)
-        chain = await client.chain()
-    output.facts(_facts(job, chain), wire_form(job))
+        chain, now = await client.chain(), client.now()
+    output.facts(_facts(job, chain, now), wire_form(job))
     return Exit.DONE if job.status == "completed" else Exit.NO_RESULT
 
 
@@ -336,7 +350,7 @@ def _priced(quoted: Quoted, chain: Deployment) -> list[tuple[str, str | None]]:
     ]
 
 
-def _facts(job: Job, chain: Deployment) -> list[tuple[str, str | None]]:
+def _facts(job: Job, chain: Deployment, now: float) -> list[tuple[str, str | None]]:
     order = job.svc
     settled = job.status == "completed"
     return [
@@ -348,10 +362,23 @@ def _facts(job: Job, chain: Deployment) -> list[tuple[str, str | None]]:
         ("designated", str(order.designated) if order.designated else None),
         ("window", window_words(order.sla_secs)),
         ("claimed", tables.moment(job.in_progress_at)),
-        ("expires", tables.moment(order.expires_at) if job.status == "queued" else None),
+        (
+            "expires",
+            _ahead(order.expires_at, now, "then it can be claimed no more") if job.status == "queued" else None,
+        ),
+        ("to be settled", _ahead(order.reclaimable_at, now, "then anybody may reclaim it, and the payment comes back")),
+        ("ended", tables.moment(order.ended_at)),
         ("rates", f"{order.rate_in} in, {order.rate_out} out, per 10^6 units"),
         ("units", f"{order.units_in} in, {order.completion_tok if settled else order.units_out} out"),
         ("provider was paid", told(provider_cost(job), chain) if settled else None),
         ("money", money_of(job, chain)),
         ("result", job.result_cid),
     ]
+
+
+def _ahead(at: int | None, now: float, then: str) -> str | None:
+    """A time that comes, how far off it is, and what is then."""
+    if at is None:
+        return None
+    when = f"in {tables.span(at - now)}" if at > now else "over"
+    return f"{when} ({tables.moment(at)}); {then}"

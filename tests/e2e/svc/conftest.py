@@ -1,37 +1,17 @@
-"""One market for all tests of the command line, and `svc` as a person or a script calls it."""
+"""`svc` as a person or a script calls it, in the market that these tests share."""
 
 import os
-import shlex
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import attrs
 import pytest
 
-from devnet import manifest
-from tests.e2e.conftest import launched
+from tests.e2e.conftest import Market
 
 _SECONDS = 60
-
-
-@attrs.frozen
-class Market:
-    state: Path
-    environment: dict[str, str]  # of a client of this market
-
-
-@pytest.fixture(scope="session")
-def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Market]:
-    state = tmp_path_factory.mktemp("market") / "state"
-    devnet = launched(state, "--automine")
-    with devnet.process:
-        devnet.wait_up()
-        exported = (shlex.split(line)[1].partition("=") for line in manifest.exports(state).splitlines())
-        yield Market(state, {name: value for name, _, value in exported})
-        devnet.end(signal.SIGTERM)
 
 
 @attrs.frozen

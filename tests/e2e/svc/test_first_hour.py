@@ -10,9 +10,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import svc as package
 from devnet import manifest
-from tests.e2e.svc.conftest import Market
+from tests.e2e.conftest import Market
 
 PAGE = Path(package.__path__[0]) / "README.md"
 _SECTION = re.compile(r"^## The first hour$.*?^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -69,6 +71,7 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
+@pytest.mark.long
 def test_first_hour_says_what_is_recorded(market: Market, tmp_path: Path) -> None:
     (tmp_path / ".devnet").symlink_to(market.state)
     (market.state / manifest.KNOWN_MARKETS).unlink(missing_ok=True)  # for whom it is a first hour

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import svc as package
-from tests.e2e.svc.conftest import Market
+from tests.e2e.conftest import Market
 
 _README = Path(package.__path__[0]).parent / "README.md"
 

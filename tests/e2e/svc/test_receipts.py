@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 from svc.cli.exit_codes import Exit
-from tests.e2e.svc.conftest import Market, Svc
+from tests.e2e.conftest import Market
+from tests.e2e.svc.conftest import Svc
 
 
 def test_receipt_of_a_job_convinces_a_stranger_who_has_a_node_and_an_address_book(

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from svc.client import Client
-from tests.e2e.svc.conftest import Market
+from tests.e2e.conftest import Market
 
 pytestmark = pytest.mark.anyio
 

@@ -48,6 +48,10 @@ _COMPUTED: Final = _refused("computed here from the order that was signed; a quo
 _RATE: Final = _bounded("above the ceiling it is refused; below, it is the owner who pays less")
 _EVIDENCE: Final = _refused("key and evidence must belong together, of a kind that is taken")
 
+_RELIABILITY: Final = dict.fromkeys(
+    (f"reliability.{each}" for each in ("window_secs", "settled", "failed", "reclaimed", "median_secs")), _SHOWN
+)
+
 # The answers that an order is made from.
 JUDGED: Final[dict[str, dict[str, Judged]]] = {
     "GET /evm/chain 200": {
@@ -75,6 +79,7 @@ JUDGED: Final[dict[str, dict[str, Judged]]] = {
         "candidates[].box_key": _KNOWN_KEY,
         "candidates[].rate_in": _RATE,
         "candidates[].rate_out": _RATE,
+        **{f"candidates[].{each}": why for each, why in _RELIABILITY.items()},
         **dict.fromkeys((f"quote.{each}" for each in ("cap", "fee_bps", "fee", "gas_fee", "amount")), _COMPUTED),
         **dict.fromkeys(
             (f"quote.authorization.{each}" for each in ("to", "value", "valid_after", "valid_before", "nonce")),
@@ -100,6 +105,7 @@ JUDGED: Final[dict[str, dict[str, Judged]]] = {
         **dict.fromkeys(
             ("operator", "evidence", "reputation", "allow_all_models", "capacity", "requested", "active_jobs"), _SHOWN
         ),
+        **_RELIABILITY,
         "as_of_block": _SHOWN,
     },
     "GET /key 200": {
@@ -139,6 +145,8 @@ AFTER: Final[dict[str, str]] = {
     "GET /readyz 200": "svc doctor shows it",
     "GET /v1/models 200": "listed",
     "GET /v1/jobs/{id} 200": "a job that was ordered: its result opens with its owner's key, for its own id",
+    "GET /v1/jobs/{id}/why 200": "shown",
+    "POST /v1/jobs/check 200": "shown; what was signed for it pays for nothing",
     "POST /v1/jobs/{id}/cancel 200": "shown; what was signed names the job, in the registry's domain",
     "POST /v1/files 200": "the content id of a large container is sent with an order whose amount is fixed by then",
     "GET /v1/files/{id} 200": "shown",
@@ -151,6 +159,8 @@ AFTER: Final[dict[str, str]] = {
     "GET /evm/allowlist 200": "listed",
     "POST /v1/batches 200": "a batch whose lines are paid for by then",
     "GET /v1/batches 200": "listed",
+    "GET /v1/jobs/{id}/events 200": "it says when to look; what is looked at is the job itself",
+    "GET /v1/batches/{id}/events 200": "it says when to look; what is looked at is the batch itself",
     "GET /v1/batches/{id} 200": "shown; results open with their owner's key",
     "POST /v1/batches/{id}/cancel 200": "shown",
 }
@@ -160,6 +170,7 @@ NEVER_ASKED: Final[frozenset[str]] = frozenset(
     {
         "GET /healthz 200",
         "GET /evm/models 200",
+        "GET /evm/events 200",
         "POST /evm/ops 201",
         "POST /evm/simulate/claim 200",
         "PUT /evm/asks 200",

@@ -1,7 +1,9 @@
+import json
 import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections import Counter
 from pathlib import Path
 from typing import Any, cast
@@ -23,6 +25,23 @@ def node() -> str:
     return found
 
 
+def test_sources_that_the_artifacts_were_compiled_from_are_those_that_lie_here() -> None:
+    """The compiler is run over them in `make test-long`; a source that was changed without it is seen at once."""
+    for path, source in artifacts.sources()["sources"].items():
+        folder = CONTRACTS_DIR / "node_modules" if path.startswith("@") else CONTRACTS_DIR
+        assert (folder / path).read_text(encoding="utf-8") == source, f"{path}: run `make contracts`"
+    profile = tomllib.loads((CONTRACTS_DIR / "foundry.toml").read_text(encoding="utf-8"))["profile"]["default"]
+    settings = artifacts.sources()["settings"]
+    assert (profile["optimizer_runs"], profile["via_ir"], profile["evm_version"]) == (
+        settings["optimizer"]["runs"],
+        settings["viaIR"],
+        settings["evmVersion"],
+    )
+    locked = json.loads((CONTRACTS_DIR / "package-lock.json").read_text(encoding="utf-8"))["packages"]
+    assert artifacts.sources()["compiler"].startswith(f"v{locked['node_modules/solc']['version']}+")
+
+
+@pytest.mark.long
 @pytest.mark.timeout(600)  # the compiler computes half a minute, and waits on a busy machine
 def test_committed_artifacts_are_what_the_sources_compile_to(tmp_path: Path) -> None:
     subprocess.run([node(), CONTRACTS_DIR / "build.mjs", tmp_path], check=True)

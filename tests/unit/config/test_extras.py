@@ -18,7 +18,12 @@ ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 PROGRAMS = {"client": "svc", "provider": "svcd", "coordinator": "coordinatord"}
 # Imported where their extra is installed, and left alone where it is not.
-OPTIONAL = {"eth-account": "keystore", "sentry-sdk": "sentry"}
+OPTIONAL = {
+    "eth-account": "keystore",
+    "sentry-sdk": "sentry",
+    "hypercorn": "serve",
+    "python-multipart": "serve",
+}
 # Asked for by name, through anyio.
 BY_NAME = {"coordinator": {"uvloop"}}
 BUILD_ONLY = {ROOT / "common" / "native" / "build.py"}

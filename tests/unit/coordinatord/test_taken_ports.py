@@ -18,8 +18,13 @@ def taken() -> Iterator[int]:
 
 
 def test_port_that_is_taken_is_said(taken: int) -> None:
-    with pytest.raises(Fatal, match=f"^PORT: {taken}: "):
+    with pytest.raises(Fatal, match=f"^PORT, BIND_HOST: {HOST}:{taken}: "):
         listening_socket(taken, HOST)
+
+
+def test_address_that_is_none_of_this_machines_is_said_by_its_variable() -> None:
+    with pytest.raises(Fatal, match=r"^PORT, BIND_HOST: 192\.0\.2\.1:8402: "):
+        listening_socket(8402, "192.0.2.1")
 
 
 @pytest.mark.anyio

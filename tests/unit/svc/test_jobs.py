@@ -97,3 +97,43 @@ async def test_own_jobs_are_the_wallets_newest_first() -> None:
         "limit": "100",
         "offset": "0",
     }
+
+
+EVENTS = f"{ROUTE}/events"
+
+
+def stream(*statuses: str) -> Answer:
+    """What a coordinator tells, and then ends."""
+    told = b"".join(b'id: 1\nevent: any\ndata: {"status": "%s"}\n\n' % status.encode() for status in statuses)
+    return Answer(200, b"retry: 10\nid: 1\n\n" + told, {"content-type": "text/event-stream"})
+
+
+async def test_event_that_says_what_is_known_costs_no_look_and_one_that_says_more_is_looked_at() -> None:
+    states = ["queued", "in_progress", "completed"]
+    coordinator = FakeCoordinator({ROUTE: [Answer(200, job(JOB, status)) for status in states]})
+    coordinator.tell(EVENTS, lambda _: stream("queued", "in_progress"), lambda _: stream("completed"))
+    ended = await coordinator.client().jobs.wait(JOB)
+    assert ended.status == "completed"
+    assert coordinator.asked[-1].at - coordinator.asked[0].at < 3  # by what was told, and by no pause between looks
+
+
+async def test_event_is_believed_in_nothing() -> None:
+    """It says that the job is completed, and the job says that it is not."""
+    coordinator = FakeCoordinator({ROUTE: [*[Answer(200, job(JOB))] * 9, Answer(200, job(JOB, "failed"))]})
+    coordinator.tell(EVENTS, stream("completed"))
+    assert (await coordinator.client().jobs.wait(JOB)).status == "failed"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [failing(404, "not_found"), failing(429, "busy", retryable=True), Answer(502, b""), Answer(200, b"<html>")],
+)
+async def test_wait_without_events_polls_as_often_as_ever(answer: Answer) -> None:
+    looks = []
+    for told in (failing(404, "not_found"), answer):
+        states = [*["queued"] * 9, "completed"]
+        coordinator = FakeCoordinator({ROUTE: [Answer(200, job(JOB, status)) for status in states], EVENTS: [told]})
+        began = anyio.current_time()
+        await coordinator.client().jobs.wait(JOB)
+        looks.append([asked.at - began for asked in coordinator.to(ROUTE)])
+    assert looks[0] == pytest.approx(looks[1])

@@ -33,6 +33,18 @@ def test_keys_are_made_once(
     assert capsys.readouterr().err == f"svcd: {tmp_path}/wallet.key exists already; choose another\n"
 
 
+@pytest.mark.parametrize(("options", "status"), [((), 3), (("--dry-run",), 0)])
+def test_registration_that_waits_for_the_admin_is_told_apart_from_a_failure_by_its_status(
+    options: tuple[str, ...], status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def not_admitted(*_: object) -> bool:
+        return False
+
+    monkeypatch.setattr("svcd.cli.register", not_admitted)
+    monkeypatch.setattr("svcd.cli.read_config", lambda _: None)
+    assert run(monkeypatch, "register", "--config", "svcd.toml", *options) == status
+
+
 @pytest.mark.parametrize("command", ["run", "check", "identity", "status"])
 def test_mistake_in_the_configuration_is_one_line_and_exit_1(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

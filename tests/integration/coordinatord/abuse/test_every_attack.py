@@ -31,7 +31,7 @@ from tests.integration.coordinatord.indexer.moves import address_book
 from tests.invariants.budgets import budget_violations
 from tests.invariants.exits import exit_violations
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.anyio, pytest.mark.long, pytest.mark.timeout(900)]
 
 SECONDS: Final = float(os.environ.get("ABUSE_SECONDS", "8"))
 ROUNDS: Final = 2 if SECONDS < 60 else 4  # of quiet and of attack, in turn

@@ -14,6 +14,8 @@ INDEX_BACKED = (
     "/evm/models",
     "/v1/models/demo",
     f"/v1/jobs/{JOB}",
+    f"/v1/jobs/{JOB}/events",
+    "/evm/events",
     "/evm/jobs",
     f"/evm/jobs/summary?owner=0x{'12' * 20}",
     f"/evm/jobs/{JOB}",
@@ -29,6 +31,8 @@ INDEX_BACKED = (
 @shows("GET /evm/models", 503, "not_ready")
 @shows("GET /v1/models/{name...}", 503, "not_ready")
 @shows("GET /v1/jobs/{id}", 503, "not_ready")
+@shows("GET /v1/jobs/{id}/events", 503, "not_ready")
+@shows("GET /evm/events", 503, "not_ready")
 @shows("GET /evm/jobs", 503, "not_ready")
 @shows("GET /evm/jobs/summary", 503, "not_ready")
 @shows("GET /evm/jobs/{job_id}", 503, "not_ready")

@@ -79,6 +79,22 @@ async def test_poll_is_told_of_held_jobs_only_what_it_asks_for(processes: list[P
     assert await poll(min_rate_in=1_000_000, min_rate_out=2_000_000) == 4
 
 
+async def test_polls_at_once_are_each_leased_only_what_they_ask_for(processes: list[Polls]) -> None:
+    told: dict[int, int] = {}
+
+    async def poll(provider: int) -> None:
+        dear = provider % 2 == 0  # no job pays as much
+        wanted = JobFilter(state="Open", model_id=1, min_rate_in=1_000_001 if dear else 1)
+        held = await processes[0].poll(SessionRow(b"\x01", provider), wanted, 1, 100, 0)
+        assert not isinstance(held, NotSigned)
+        told[provider] = len(held[1])
+
+    async with anyio.create_task_group() as tasks:
+        for provider in range(1, 21):
+            tasks.start_soon(poll, provider)
+    assert told == {provider: provider % 2 for provider in range(1, 21)}
+
+
 async def test_orders_that_a_provider_does_not_ask_for_never_take_the_place_of_those_it_does(
     database_url: str,
 ) -> None:

@@ -1,8 +1,13 @@
+from functools import partial
+
+import anyio
 import pytest
 
+from coordinatord.base.metrics import REGISTRY
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.shows import shows
-from tests.integration.coordinatord.scene.stage import Stage
+from tests.integration.coordinatord.scene.stage import Seen, Stage
+from tests.integration.coordinatord.scene.streams import streams_of
 
 pytestmark = pytest.mark.anyio
 
@@ -111,3 +116,84 @@ async def test_among_equal_prices_the_least_recently_picked_is_first(
         firsts.append(first["provider_id"])
         await client.post(designated=int(first["provider_id"]))
     assert firsts == ["1", "2", "1"]
+
+
+WAITING = "/evm/jobs?state=Open&model=1&free=1&wait=30"
+
+
+async def test_poll_that_waits_is_answered_with_the_first_job_for_it(
+    client: Party, provider: Party, rival: Party, stage: Stage
+) -> None:
+    """Two wait: one job is one's, the other's poll goes on."""
+    answered: dict[str, list[str]] = {}
+
+    async def wait(name: str, who: Party, more: str = "") -> None:
+        answer = await who.http.get(WAITING + more, headers=who.authorization)
+        assert answer.status_code == 200, answer.text
+        answered[name] = [job["job_id"] for job in answer.json()["jobs"]]
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait, "too dear", rival, "&min_rate_in=2000000")
+            tasks.start_soon(wait, "first", provider)
+            await waiting(stage, 2)
+            cheap = (await client.post())["job_id"]
+            with anyio.fail_after(15):
+                while "first" not in answered:  # noqa: ASYNC110 - there is no event to wait for
+                    await anyio.sleep(0.01)
+            assert answered == {"first": [cheap]}
+            dear = (await client.post(rate_in=3_000_000))["job_id"]
+    assert answered == {"first": [cheap], "too dear": [dear]}
+    assert await stage.fetchval("select count(*) from leases") == 2
+
+
+async def test_provider_that_waits_is_live_until_it_is_answered(client: Party, provider: Party, stage: Stage) -> None:
+    seen = "select extract(epoch from clock_timestamp() - seen_at)::float8 from liveness where provider_id = 1"
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(provider.http.get, WAITING)  # without a session it is refused, and nobody is live for it
+        tasks.start_soon(partial(provider.http.get, WAITING, headers=provider.authorization))
+        with anyio.fail_after(15):
+            while await stage.fetchval(seen) is None:  # noqa: ASYNC110 - the table tells nobody
+                await anyio.sleep(0.05)
+        await stage.execute("update liveness set seen_at = seen_at - interval '1 hour'")
+        with anyio.fail_after(15):
+            while float(str(await stage.fetchval(seen))) > 60:  # noqa: ASYNC110 - the table tells nobody
+                await anyio.sleep(0.05)
+        tasks.cancel_scope.cancel()
+
+
+async def test_poll_whose_caller_is_gone_leases_nothing(
+    client: Party, provider: Party, stage: Stage, seen: list[Seen]
+) -> None:
+    async with streams_of(stage, seen) as streams:
+        with anyio.move_on_after(0.5):
+            await streams.http.get(WAITING, headers=provider.authorization)
+        await waiting(stage, 0)
+        await client.post()
+    assert await stage.fetchval("select count(*) from leases") == 0
+
+
+@pytest.mark.parametrize("query", ["free=0&wait=30", "free=1&wait=1", "free=1"])
+async def test_poll_without_room_or_with_its_time_over_is_answered_with_nothing(provider: Party, query: str) -> None:
+    with anyio.fail_after(10):
+        assert await poll(provider, f"state=Open&model=1&{query}") == []
+
+
+async def test_wait_is_bounded(provider: Party) -> None:
+    answer = await provider.http.get(WAITING.replace("30", "31"), headers=provider.authorization)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "wait")
+
+
+async def test_stop_answers_polls_that_wait(provider: Party, stage: Stage) -> None:
+    with anyio.fail_after(15):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(poll, provider, "state=Open&model=1&free=1&wait=30")
+            await waiting(stage, 1)
+            stage.ground.events.close()
+
+
+async def waiting(stage: Stage, polls: int) -> None:
+    """Until so many polls wait."""
+    with anyio.fail_after(15):
+        while REGISTRY.get_sample_value("coordinatord_event_listeners", {"kind": "poll"}) != polls:  # noqa: ASYNC110
+            await anyio.sleep(0.01)

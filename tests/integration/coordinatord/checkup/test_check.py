@@ -1,15 +1,17 @@
 """`coordinatord check` on a market that is well, and on one with each thing wrong in turn."""
 
 import json
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, asynccontextmanager
 
 import anyio
 import httpx
 import pytest
+from anyio.abc import SocketListener, SocketStream
 
 from common.daemon.process import Secret
 from coordinatord.checkup.examine import examine
@@ -17,6 +19,7 @@ from coordinatord.checkup.rows import CheckRow
 from coordinatord.database.connections import open_database
 from coordinatord.database.migrate import migrate
 from coordinatord.pins.store import Pinned, PinningStore, open_pin_store
+from coordinatord.server.serving import listening_socket
 from devnet.accounts import Cast
 from devnet.anvil import Anvil, running_anvil
 from devnet.app import deployed_market
@@ -60,6 +63,7 @@ WELL = {
     "gateway": True,
     "clock and pin store": True,
     "escrow": None,
+    "port": True,
 }
 
 
@@ -79,7 +83,7 @@ async def well(world: World, database_url: str) -> dict[str, str]:
     """The environment of a coordinator with nothing wrong."""
     async with open_database(database_url, smallest=1, largest=2) as database, database.connection() as connection:
         await migrate(connection)
-    return environment(world, database_url, GATEWAY_URL=world.pins.gateway)
+    return environment(world, database_url, GATEWAY_URL=world.pins.gateway, PORT=pick_free())
 
 
 @pytest.fixture
@@ -148,6 +152,60 @@ async def test_what_is_away_or_misconfigured_is_the_only_wrong_row(
     assert wrongs(rows) == {what}
     assert says in rows[what].text
     assert rows[what].remedy
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        ({}, "may share it"),
+        ({"job_registry": "0x" + "01" * 20}, "another market"),
+        ({"chain_id": 1}, "another market"),
+    ],
+)
+async def test_port_is_shared_with_processes_of_the_same_market_alone(
+    well: dict[str, str], world: World, other: dict[str, object], says: str
+) -> None:
+    book = world.market.address_book
+    ours: dict[str, object] = {"chain_id": book["chainId"], "job_registry": str(book["jobRegistry"]).lower()}
+    there = ours | other
+    body = {"chain_id": there["chain_id"], "contracts": {"job_registry": there["job_registry"]}}
+    async with answering(int(well["PORT"]), json.dumps(body).encode()):
+        row = (await looked(well))["port"]
+    assert says in row.detail
+    assert row.right is (not other)
+
+
+async def test_port_where_another_program_listens_is_wrong(well: dict[str, str]) -> None:
+    async with answering(int(well["PORT"]), b"<h1>It works!</h1>"):
+        assert "something else answers" in (await looked(well))["port"].detail
+    with socket.socket() as alone:  # which shares its port with nobody
+        port = pick_free()
+        alone.bind(("127.0.0.1", port))
+        alone.listen()
+        row = (await looked(well, PORT=port))["port"]
+    assert (row.right, row.remedy) == (False, "see PORT")
+
+
+@asynccontextmanager
+async def answering(port: int, body: bytes) -> AsyncIterator[None]:
+    """One answer to every request at the port, which others may share."""
+
+    async def answer(connection: SocketStream) -> None:
+        async with connection:
+            await connection.receive()
+            head = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
+            await connection.send(head + body)
+
+    listening = listening_socket(port, "127.0.0.1")
+    listening.listen()
+    listening.setblocking(False)
+    async with (
+        await SocketListener.from_socket(listening) as listener,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(listener.serve, answer)
+        yield
+        tasks.cancel_scope.cancel()
 
 
 async def test_keys_in_addresses_stand_in_no_row(well: dict[str, str]) -> None:

@@ -74,6 +74,7 @@ async def _until_all_leased(connection: "asyncpg.Connection[asyncpg.Record]") ->
             await anyio.sleep(0.2)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("_enough_descriptors")
 async def test_thousands_of_pollers_are_answered_and_nobody_is_kept_from_anything(

@@ -52,6 +52,7 @@ def test_every_chapter_that_the_page_lists_is_there_and_has_steps() -> None:
             assert part in text.partition(f"\n## {headings[name]}\n")[2].partition("\n## ")[0]
 
 
+@pytest.mark.long
 async def test_relayer_is_replaced_by_a_new_account(deployed: Deployed, world: World) -> None:
     make, grant, change, look, end = chapter(PAGE, "The relayer's key")
     old = Wallet(bytes.fromhex(world.cast.with_role("relayer")[0].private_key[2:])).address
@@ -87,6 +88,7 @@ async def test_relayer_is_replaced_by_a_new_account(deployed: Deployed, world: W
         assert trusted == [True, False]
 
 
+@pytest.mark.long
 async def test_escrow_announces_a_new_key_and_opens_with_both_until_the_old_one_is_taken_out(
     deployed: Deployed, world: World, party_at: Callable[[DevnetWallet, httpx.AsyncClient], Party]
 ) -> None:
@@ -150,6 +152,7 @@ async def pin_store(folder: Path, port: int, keys: dict[str, str]) -> AsyncItera
         yield url
 
 
+@pytest.mark.long
 async def test_pin_store_is_written_with_a_new_key_before_the_old_one_is_deleted(
     deployed: Deployed, world: World, tmp_path: Path
 ) -> None:
@@ -179,6 +182,7 @@ async def test_pin_store_is_written_with_a_new_key_before_the_old_one_is_deleted
         assert "store_rejected" not in log
 
 
+@pytest.mark.long
 async def test_database_is_used_by_a_new_login_that_acts_as_the_owner(
     deployed: Deployed, postgres: Postgres, database_url: str
 ) -> None:

@@ -125,6 +125,7 @@ def test_the_last_release_that_the_page_lists_is_one_of_this_history() -> None:
     assert tomllib.loads(told.stdout.decode())["project"]["version"] == version
 
 
+@pytest.mark.long
 async def test_the_last_release_starts_on_the_database_that_this_tree_migrated(
     *, world: World, database_url: str, book: AddressBook, party_at: At, tmp_path: Path
 ) -> None:

@@ -1,13 +1,16 @@
 """Uploads through the routes: what is answered, what is kept, and for how long."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import anyio
 import httpx
 import pytest
 
-from coordinatord.files.sql import object_key
+from coordinatord.files.files import Uploads
+from coordinatord.files.sql import FileRow, object_key
+from coordinatord.relayer.outbox_sql import NewRelay
+from coordinatord.relayer.relaying import RelayBusy, Relaying
 from tests.integration.coordinatord.scene.faults import status, unreachable
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.shows import shows
@@ -224,6 +227,60 @@ async def test_result_upload_settles_a_job_and_is_then_kept(client: Party, provi
     settled = await provider.run(provider.settle(job, result_cid=cid))
     assert (settled.status_code, settled.json()["result_cid"]) == (201, cid)
     assert await stage.fetchval("select attached from files where id = $1", file["id"])
+
+
+async def naming_an_upload(purpose: str, client: Party, provider: Party) -> tuple[str, Callable[[], Awaitable[Any]]]:
+    """An upload's id, and the op that names it."""
+    content = client.container(b"payload")
+    if purpose == "result":
+        job = (await client.post())["job_id"]
+        assert (await provider.run(provider.claim(job))).status_code == 201
+        file = (await provider.upload("result", b"sealed")).json()
+        op = provider.settle(job, result_cid=file["svc"]["cid"])
+        return file["id"], lambda: provider.run(op)
+    file = (await client.upload("input", content)).json()
+    body = await client.paid(content) | {"container_cid": file["svc"]["cid"]}
+    body.pop("container")
+    return file["id"], lambda: client.http.post("/v1/jobs", json=body)
+
+
+@pytest.mark.parametrize("purpose", ["input", "result"])
+async def test_upload_is_kept_while_an_op_that_names_it_is_under_way(
+    client: Party, provider: Party, stage: Stage, monkeypatch: pytest.MonkeyPatch, purpose: str
+) -> None:
+    file, op = await naming_an_upload(purpose, client, provider)
+    kept: list[bool] = []
+
+    async def relay(_: Relaying, __: NewRelay) -> RelayBusy:
+        await expire(stage)
+        await stage.sweep()
+        kept.append(await stage.stored(object_key(file)))
+        return RelayBusy()
+
+    monkeypatch.setattr(Relaying, "relay", relay)
+    assert (await op()).status_code == 429
+    assert kept == [True]
+
+
+@pytest.mark.parametrize("purpose", ["input", "result"])
+async def test_upload_that_goes_before_its_op_is_sent_takes_nothing_to_the_chain(
+    client: Party, provider: Party, stage: Stage, monkeypatch: pytest.MonkeyPatch, purpose: str
+) -> None:
+    file, op = await naming_an_upload(purpose, client, provider)
+    relays = await stage.fetchval("select count(*) from relays")
+    hold = Uploads.hold
+
+    async def late(uploads: Uploads, upload: FileRow, job_id: bytes) -> bool:
+        await expire(stage)
+        await stage.sweep()
+        return await hold(uploads, upload, job_id)
+
+    monkeypatch.setattr(Uploads, "hold", late)
+    refused = await op()
+    unknown = "unknown_container" if purpose == "input" else "unknown_result"
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, unknown)
+    assert await stage.fetchval("select count(*) from relays") == relays
+    assert not await stage.stored(object_key(file))
 
 
 async def test_upload_goes_after_its_lifetime_unless_an_op_holds_it_or_a_job_names_it(

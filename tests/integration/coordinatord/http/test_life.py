@@ -75,7 +75,9 @@ async def test_metrics_tell_requests_by_route_and_status(coordinator: Coordinato
     await client.http.get("/v1/jobs/0x" + "12" * 32)
     async with httpx.AsyncClient(trust_env=False) as http:
         metrics = (await http.get(coordinator.metrics_url)).text
-        assert (await http.get(coordinator.metrics_url.replace("/metrics", "/"))).status_code == 404
+        assert (await http.get(coordinator.metrics_url.replace("/metrics", "/other"))).status_code == 404
+        page = await http.get(coordinator.metrics_url.replace("/metrics", "/"))
+        assert page.headers["content-security-policy"].startswith("default-src 'none'")
     assert 'coordinatord_http_request_seconds_count{method="GET",route="/v1/jobs/{id}",status="404"} 1.0' in metrics
     assert 'coordinatord_database_connections{use="idle"}' in metrics
     assert "coordinatord_index_cursor_block" in metrics

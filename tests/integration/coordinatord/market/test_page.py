@@ -42,6 +42,7 @@ class Shell:
         return done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)  # it starts a program some twenty times
 def test_page_takes_an_operator_from_nothing_to_a_market_that_a_coordinator_accepts(
     tmp_path: Path, cast: Cast, database_url: str, pin_store: PinStoreService

@@ -1,10 +1,14 @@
+from typing import Final
+
 import pytest
 
-from tests.integration.coordinatord.scene.party import Party
+from tests.integration.coordinatord.scene.party import Body, Party
 from tests.integration.coordinatord.scene.shows import shows
 from tests.integration.coordinatord.scene.stage import Stage
 
 pytestmark = pytest.mark.anyio
+
+TIMES: Final = ("reclaimable_at", "ended_at")
 
 
 @shows("POST /v1/jobs", 402)
@@ -16,3 +20,40 @@ async def test_posted_job_is_readable_when_the_201_returns(client: Party, stage:
     assert job["status"] == "queued"
     assert job["svc"]["task_cid"] == posted["task_cid"]
     assert await stage.stored(f"containers/{posted['job_id'][2:]}")
+
+
+async def told_of(stage: Stage, job: str) -> tuple[Body, Body]:
+    """The job's own members as its client follows it, and its row of the book."""
+    client_view = (await stage.http.get(f"/v1/jobs/{job}")).json()["svc"]
+    row = (await stage.http.get(f"/evm/jobs/{job}")).json()
+    assert [client_view.get(name) for name in TIMES] == [row.get(name) for name in TIMES]
+    return client_view, row
+
+
+async def time_of_newest(stage: Stage) -> int:
+    block = await stage.world.anvil.call("eth_getBlockByNumber", "latest", False)
+    return int(block["timestamp"], 16)
+
+
+async def test_claimed_job_tells_when_it_may_be_reclaimed_and_an_ended_one_when_it_ended(
+    client: Party, provider: Party, stage: Stage
+) -> None:
+    job, other = (await client.post())["job_id"], (await client.post())["job_id"]
+    told, _ = await told_of(stage, job)
+    assert "reclaimable_at" not in told
+    assert "ended_at" not in told
+    assert told["amount"] == str(3_000 + 75 + 2_000)
+    assert (await provider.run(provider.claim(job))).status_code == 201
+    told, row = await told_of(stage, job)
+    assert int(told["reclaimable_at"]) == int(row["claimed_at"]) + 3600
+    assert "ended_at" not in told
+    assert (await provider.run(provider.fail(job))).status_code == 201
+    ended_at = await time_of_newest(stage)
+    told, _ = await told_of(stage, job)
+    assert ("reclaimable_at" in told, told["ended_at"]) == (False, str(ended_at))
+    cancelled = await stage.http.post(f"/v1/jobs/{other}/cancel", json=client.cancel(other))
+    assert cancelled.status_code == 200
+    told, _ = await told_of(stage, other)
+    assert told["ended_at"] == str(await time_of_newest(stage))
+    listed = (await stage.http.get("/evm/jobs?state=Cancelled")).json()["jobs"]
+    assert {each["ended_at"] for each in listed} == {str(ended_at), told["ended_at"]}

@@ -47,6 +47,16 @@ async def test_relay_that_was_given_up_is_retryable(
     assert (await stage.http.post("/v1/jobs", json=body)).status_code == 201
 
 
+async def test_fees_that_change_before_the_post_comes_to_the_chain_are_answered_with_a_fresh_quote(
+    client: Party, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = await client.paid()
+    relay_ends.ending(monkeypatch, relay_ends.refused("WrongAmount"))
+    answer = await stage.http.post("/v1/jobs", json=body)
+    assert (answer.status_code, answer.json()["quote"]["amount"]) == (409, body["amount"])
+    assert answer.headers["x-svc-retryable"] == "false"
+
+
 @shows("POST /v1/jobs", 429, "busy")
 async def test_busy_subject_is_429_with_a_time_to_retry_after(
     client: Party, stage: Stage, monkeypatch: pytest.MonkeyPatch

@@ -109,7 +109,14 @@ class Scene:
 
 
 @pytest.mark.timeout(600 if APART else 300)
-@pytest.mark.parametrize("answer", [*ANSWERS, *(MORE_ANSWERS if APART else ())])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "taken",
+        *(pytest.param(answer, marks=pytest.mark.long) for answer in ANSWERS if answer != "taken"),
+        *(MORE_ANSWERS if APART else ()),
+    ],
+)
 async def test_a_relayer_that_dies_wherever_it_waits_relays_each_op_once(
     world: World,
     database_url: str,

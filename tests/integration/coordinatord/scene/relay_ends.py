@@ -9,7 +9,7 @@ import pytest
 
 from coordinatord.base.errors import Retryable
 from coordinatord.relayer.outbox_sql import NewRelay
-from coordinatord.relayer.relaying import NoReceipt, Outcome, RelayBusy, Relaying
+from coordinatord.relayer.relaying import NoReceipt, Outcome, RefusedByChain, RelayBusy, Relaying
 
 CODES = (
     "relayer_funds",
@@ -37,6 +37,10 @@ def dropped(code: str) -> Callable[[], Outcome]:
         raise Retryable("relay_unavailable", "the relay was dropped", code)
 
     return end
+
+
+def refused(name: str) -> Callable[[], Outcome]:
+    return lambda: RefusedByChain(name, b"")
 
 
 def busy() -> Outcome:

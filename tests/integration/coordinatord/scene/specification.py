@@ -44,6 +44,7 @@ SPECIFICATION: Final[dict[str, set[Answer]]] = {
     "GET /evm/chain": {(200, None), *CHAIN_READ, (503, "config_read")},
     "GET /v1/models": {(200, None), MALFORMED, INDEX_TRAILS},
     "GET /evm/models": {(200, None), MALFORMED, INDEX_TRAILS},
+    "GET /evm/models/{id}/prices": {(200, None), MALFORMED, (404, "not_found"), INDEX_TRAILS},
     "GET /v1/models/{name...}": {(200, None), (404, "model_not_found"), INDEX_TRAILS},
     "POST /v1/jobs": {
         (201, None),
@@ -68,7 +69,18 @@ SPECIFICATION: Final[dict[str, set[Answer]]] = {
         *STORED,
         *RELAYED,
     },
+    "POST /v1/jobs/check": {
+        (200, None),
+        MALFORMED,
+        TOO_LARGE,
+        (429, "busy"),
+        *CHAIN_READ,
+        (503, "payer_code_read"),
+        (503, "registry_floor_read"),
+        (503, "job_read"),
+    },
     "GET /v1/jobs/{id}": {(200, None), MALFORMED, (404, "not_found"), INDEX_TRAILS},
+    "GET /v1/jobs/{id}/why": {(200, None), MALFORMED, (404, "not_found"), INDEX_TRAILS},
     "POST /v1/jobs/{id}/cancel": {
         (200, None),
         MALFORMED,
@@ -80,6 +92,16 @@ SPECIFICATION: Final[dict[str, set[Answer]]] = {
         (503, "job_read"),
         *RELAYED,
     },
+    # Beyond the specification, which knows no events.
+    "GET /v1/jobs/{id}/events": {(200, None), MALFORMED, (404, "not_found"), (429, "busy"), INDEX_TRAILS},
+    "GET /v1/batches/{id}/events": {
+        (200, None),
+        (401, "invalid_session"),
+        (404, "not_found"),
+        (429, "busy"),
+        INDEX_TRAILS,
+    },
+    "GET /evm/events": {(200, None), MALFORMED, (429, "busy"), INDEX_TRAILS},
     "POST /v1/files": {
         (200, None),
         MALFORMED,
@@ -127,6 +149,8 @@ SPECIFICATION: Final[dict[str, set[Answer]]] = {
     },
     "GET /evm/jobs/summary": {(200, None), MALFORMED, INDEX_TRAILS},
     "GET /evm/jobs/{job_id}": {(200, None), MALFORMED, (404, "not_found"), INDEX_TRAILS},
+    "GET /evm/jobs/counts": {(200, None), INDEX_TRAILS},
+    "GET /evm/jobs/{job_id}/transactions": {(200, None), MALFORMED},
     "POST /evm/ops": {
         (201, None),
         MALFORMED,

@@ -2,6 +2,7 @@ import pytest
 
 from coordinatord.book import bodies as routes
 from coordinatord.book.registries_sql import ProviderRow
+from coordinatord.book.reliability_sql import ReliabilityRow
 
 
 @pytest.mark.parametrize(
@@ -28,5 +29,6 @@ def test_evidence_is_shown_as_its_json_or_its_bytes(published: bytes, shown: obj
         capacity=1,
         active_jobs=0,
         requested=1,
+        reliability=ReliabilityRow(0, 0, 0, None),
     )
     assert routes.provider(row).evidence == shown

@@ -16,7 +16,7 @@ def posted(job_id: bytes = JOB, **terms: int) -> ev.JobPosted:
 
 
 def folded(*events: ev.Event) -> Changes:
-    fold = Fold()
+    fold = Fold({5: 1000}.__getitem__)
     for log, event in enumerate(events):
         fold.add(event, 5, log)
     return fold.changes
@@ -26,7 +26,7 @@ def test_a_life_within_one_stretch_is_one_new_row() -> None:
     changes = folded(posted(), ev.JobClaimed(JOB, 4, 8), ev.JobSettled(JOB, 4, 17, 15, 1, 2, "bafkr"))
     (job,) = changes.new_jobs.values()
     assert (job.state, job.ended_because, job.provider_id, job.claimed_at) == (SETTLED, BY_SETTLE, 4, 8)
-    assert (job.completion_tok, job.cost, job.result_cid) == (17, 15, "bafkr")
+    assert (job.completion_tok, job.cost, job.result_cid, job.ended_at) == (17, 15, "bafkr", 1000)
     assert (job.posted_block, job.posted_log) == (5, 0)
     assert changes.jobs == {}
     assert changes.providers[4].active_jobs == 0
@@ -36,6 +36,7 @@ def test_events_of_an_earlier_job_are_one_patch_that_names_the_state_before() ->
     changes = folded(ev.JobClaimed(JOB, 4, 8), ev.JobSettled(JOB, 4, 17, 15, 1, 2, "bafkr"))
     (patch,) = changes.jobs.values()
     assert (patch.was, patch.state, patch.provider_id, patch.cost) == (OPEN, SETTLED, 4, 15)
+    assert patch.ended_at == 1000
 
 
 @pytest.mark.parametrize(

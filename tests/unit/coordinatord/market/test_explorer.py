@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from common import artifacts
 from coordinatord.market.explorer import standard_input
 
@@ -18,6 +20,7 @@ console.log(JSON.stringify({ version: solc.version(), output: JSON.parse(solc.co
 """
 
 
+@pytest.mark.long
 def test_standard_json_compiles_to_the_bytecode_that_is_deployed() -> None:
     # The smallest of the registries: the way is the same for each, and the others take their time.
     node = shutil.which("node", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))

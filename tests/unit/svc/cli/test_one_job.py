@@ -203,3 +203,88 @@ def test_cancel_says_what_became_of_the_job(
     assert svc(f"cancel {id_}") == code
     facts = dict(line.split("\t") for line in capsys.readouterr().out.splitlines())
     assert facts["became"].startswith(became)
+
+
+WHY = {
+    "job_id": "0x" + "ab" * 32,
+    "state": 0,
+    "verdict": "price",
+    "said": "of 1 providers that poll for its model: 1 asks more than the order pays",
+    "providers": [
+        {
+            "provider_id": "7",
+            "takes": False,
+            "reasons": [
+                {"code": "price", "said": "it asks 9 in and 9 out; the order pays 1 in and 1 out", "remedy": "-"}
+            ],
+        }
+    ],
+    "would_help": [
+        {"change": "rates", "value": {"rate_in": "9", "rate_out": "9"}, "providers": "1"},
+        {"change": "window", "value": {"sla_secs": "3600"}, "providers": "2"},
+        {"change": "something newer", "value": {}, "providers": "1"},
+    ],
+    "as_of_block": "5",
+}
+
+
+def test_why_shows_what_keeps_each_provider_away_and_what_would_help(
+    market: FakeMarket, svc: Svc, capsys: Said
+) -> None:
+    market.coordinator.tell(f"GET /v1/jobs/{WHY['job_id']}/why", Answer(200, WHY))
+    assert svc(f"why {WHY['job_id']}") == Exit.DONE
+    assert capsys.readouterr().out.splitlines() == [
+        WHY["said"],
+        "7\tno\tit asks 9 in and 9 out; the order pays 1 in and 1 out",
+        "would help: rates of 9 in and 9 out (1 provider could take it then)",
+        "would help: a window of 1h (2 providers could take it then)",
+        "would help: something newer (1 provider could take it then)",
+    ]
+    assert svc(f"why {WHY['job_id']} --json") == Exit.DONE
+    assert json.loads(capsys.readouterr().out)["providers"][0]["reasons"][0]["code"] == "price"
+
+
+def test_check_tells_all_that_fails_signs_no_payment_and_posts_nothing(
+    market: FakeMarket, svc: Svc, capsys: Said
+) -> None:
+    failure = {"message": "signature does not recover to owner", "param": "signature", "code": "bad", "remedy": "sign"}
+    told = {"ok": False, "checked": "order", "failures": [failure], "quote": None, "candidates": []}
+    market.coordinator.tell("POST /v1/jobs/check", Answer(200, told))
+    assert svc("submit demo/text hello --window 1h --check") == Exit.REFUSED
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["bad: signature does not recover to owner", "  sign", "live now\tnobody at these rates"]
+    [asked] = market.coordinator.to("POST /v1/jobs/check")
+    assert "auth_sig" not in asked.body
+    assert "signature" in asked.body
+    assert market.payments == 0
+    market.coordinator.tell("POST /v1/jobs/check", Answer(200, {**told, "ok": True, "failures": []}))
+    assert svc("submit demo/text hello --window 1h --check") == Exit.DONE
+    assert "nothing was posted, and nothing is owed" in capsys.readouterr().err
+
+
+def test_claimed_job_is_counted_down_and_a_refund_is_told_with_its_amount(
+    market: FakeMarket, svc: Svc, capsys: Said
+) -> None:
+    id_ = "0x" + "cd" * 32
+
+    def told(status: str, **details: Any) -> Answer:
+        one = job(id_, status)
+        return Answer(200, {**one, "svc": {**one["svc"], "amount": "2014000", **details}})
+
+    far = {"state": 1, "reclaimable_at": "9999999999"}
+    market.coordinator.tell(f"GET /v1/jobs/{id_}", told("in_progress", **far))
+    assert svc(f"status {id_}") == Exit.DONE
+    shown = dict(line.split("\t") for line in capsys.readouterr().out.splitlines())
+    assert shown["to be settled"].startswith("in ")
+    assert "(2286-11-20 17:46:39Z); then anybody may reclaim it, and the payment comes back" in shown["to be settled"]
+    market.coordinator.tell(f"GET /v1/jobs/{id_}", told("in_progress", state=1, reclaimable_at="5"))
+    assert svc(f"status {id_}") == Exit.DONE
+    assert "to be settled\tover (1970-01-01 00:00:05Z)" in capsys.readouterr().out
+    market.coordinator.tell(f"GET /v1/jobs/{id_}", told("failed", state=3, ended_because=4, ended_at="1800000000"))
+    assert svc(f"wait {id_}") == Exit.NO_RESULT
+    shown = dict(line.split("\t") for line in capsys.readouterr().out.splitlines())
+    assert shown["ended"] == "2027-01-15 08:00:00Z"
+    assert shown["money"] == (
+        "its provider missed the window, and the whole payment, charges included, came back to the wallet:"
+        " 2.014 Dev Dollar"
+    )

@@ -6,7 +6,7 @@ import pytest
 
 from svc.cli import tables
 from svc.cli.money import cost_of
-from svc.records import Allocation, BookRow, Job, ModelPlan, Quote
+from svc.records import Allocation, Ask, BookRow, Job, ModelPlan, Quote
 
 _ORDER: dict[str, Any] = {
     **{"job_id": "0x01", "owner": "0x02", "model_id": 1, "sla_secs": 3600, "rate_in": 1_000_000, "rate_out": 2_000_000},
@@ -47,3 +47,38 @@ def test_cost_of_a_settled_job_shares_out_what_was_authorised_to_the_unit() -> N
     cost = cost_of(msgspec.convert(job, Job), msgspec.convert(price, Quote))
     assert attrs.asdict(cost) == {"authorised": 2215, "provider": 90, "fees": 2002, "returned": 123}
     assert cost.paid + cost.returned == cost.authorised
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0.9, "0 s"),
+        (59.9, "59 s"),
+        (60, "1 min"),
+        (3725, "1 h 2 min"),
+        (3600.5, "1 h"),
+        (90_061, "1 d 1 h"),
+        (-5, "0 s"),
+    ],
+)
+def test_length_of_time_is_told_in_its_two_largest_units(seconds: float, shown: str) -> None:
+    assert tables.span(seconds) == shown
+
+
+def test_list_of_jobs_tells_the_time_left_to_claim_or_settle_and_nothing_of_what_ended() -> None:
+    row = {**_ORDER, "c": "0x", "claimed_at": 0, "posted_block": 1, "result_cid": None, "ended_because": 0}
+    rows = [
+        msgspec.convert(row | {"state": 0, "expires_at": 1120}, BookRow),
+        msgspec.convert(row | {"state": 1, "reclaimable_at": 1030}, BookRow),
+        msgspec.convert(row | {"state": 2, "ended_because": 1, "ended_at": 990}, BookRow),
+    ]
+    table = tables.jobs(rows, {}, 1000)
+    assert [each[table.columns.index("left")] for each in table.rows] == ["2 min", "30 s", None]
+
+
+def test_newcomer_is_told_from_a_provider_that_settles_none() -> None:
+    ask = {"provider_id": 1, "model_id": 1, "sla": 3600, "rate_in": 1, "rate_out": 1}
+    counts = {"window_secs": 604_800, "settled": 0, "failed": 0, "reclaimed": 0, "median_secs": None}
+    lately = [None, counts, counts | {"failed": 2}, counts | {"settled": 9, "reclaimed": 1, "median_secs": 75}]
+    table = tables.asks([msgspec.convert(ask | ({"reliability": each} if each else {}), Ask) for each in lately], {})
+    assert [row[-2:] for row in table.rows] == [(None, None), ("new", None), ("0/2", None), ("9/10", "1 min 15 s")]

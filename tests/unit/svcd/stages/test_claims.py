@@ -80,3 +80,20 @@ async def test_no_slot_is_lost_when_it_is_told_to_stop_while_every_claimer_is_bu
         await running.until(lambda: running.ground.slots.held > 128)
         running.drain.begin()
         await running.until(lambda: running.ground.slots.held == 64)  # those whose claims are under way
+
+
+async def test_job_that_was_settled_and_that_a_trailing_book_still_offers_is_not_claimed_again(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    job = market.post()
+    offered = dict(market.jobs[job])
+    async with start(models=(MODEL,)) as running:
+        assert await running.end_of(job) == ("settled", None)
+        market.always["poll"] = instead(answer(200, {"jobs": [offered], "as_of_block": "1"}))
+        await trio.sleep(60)
+        assert running.entry(job) == ("settled", None)
+        assert running.ground.slots.held == 0
+    async with start(models=(MODEL,)) as running:  # nor after a restart
+        await trio.sleep(60)
+        assert running.entry(job) == ("settled", None)
+    assert market.calls.count("claim") == 1

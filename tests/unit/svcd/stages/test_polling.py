@@ -258,3 +258,59 @@ async def test_poll_that_fails_is_no_end_and_silence_makes_unhealthy(
         job = market.post()
         assert await running.end_of(job) == ("settled", None)
         assert running.daemon.health.problem is None
+
+
+def held(market: Market, longest: float = 60.0) -> None:
+    """The coordinator holds polls, as they ask for; a proxy on the way cuts off those that take longer."""
+
+    async def hold_poll(perform: Callable[[], httpx.Response]) -> httpx.Response:
+        answer = perform()
+        wait = float(market.polls[-1].get("wait", "0"))
+        with trio.move_on_after(min(wait, longest)):
+            while not market.jobs:  # noqa: ASYNC110 - on a virtual clock
+                await trio.sleep(0.1)
+        if wait > longest and not market.jobs:
+            return httpx.Response(504)
+        return perform() if market.jobs else answer
+
+    market.always["poll"] = hold_poll
+
+
+async def test_poll_that_was_held_is_followed_by_the_next_at_once_and_its_job_is_claimed(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    held(market)
+    async with start(models=(MODEL,)) as running:
+        await trio.sleep(85)
+        assert [query["wait"] for query in market.polls] == ["20"] * 5
+        began = trio.current_time()
+        (job,) = post_many(market, 1)
+        while job not in {entry for entry in market.jobs if market.jobs[entry]["state"] != 0}:  # noqa: ASYNC110
+            await trio.sleep(0.05)
+        assert trio.current_time() - began < 1
+        assert await running.end_of(job)
+
+
+async def test_coordinator_that_holds_no_polls_is_polled_as_often_as_ever(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    async with start(models=(MODEL,)):
+        await trio.sleep(21)
+        assert 10 <= len(market.polls) <= 12
+
+
+async def test_poll_without_room_does_not_wait(autojump_clock: MockClock, market: Market, start: Start) -> None:
+    post_many(market, 4)
+    async with start(models=(MODEL,), backend=Backend(hold)):
+        await trio.sleep(10)
+        assert asked(market)[-1] == 0
+        assert "wait" not in market.polls[-1]
+
+
+async def test_polls_are_shorter_where_a_proxy_cuts_off_long_ones(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    held(market, longest=12.0)
+    async with start(models=(MODEL,)):
+        await trio.sleep(60)
+        assert [query["wait"] for query in market.polls][:4] == ["20", "6", "6", "6"]

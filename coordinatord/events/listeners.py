@@ -1,0 +1,200 @@
+"""Listeners to events: what each has still to be told, its place among those of its caller, and when it is cut.
+
+A listener that follows costs memory for as long as it is there, and says nothing for hours: so there is a ceiling of
+them for each caller and for the process, and none may be further behind than `MOST_BEHIND` events.
+"""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, Literal
+
+import attrs
+import msgspec
+
+from common.scalars import hex_of
+from common.wire.events import JOB_EVENTS, EventKind, EventsReset, JobEvent
+from common.wire.states import job_status
+from coordinatord.base import metrics
+from coordinatord.base.errors import Retryable
+from coordinatord.events.sql import EventFilter, LoggedEvent
+
+MOST_BEHIND: Final = 2_000  # events that may lie ready for a listener when more come
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def event_of(row: LoggedEvent) -> JobEvent | EventsReset:
+    """A row of the log as it is sent."""
+    if row.kind is EventKind.RESET:
+        return EventsReset(str(row.id), "reset")
+    return JobEvent(
+        id=str(row.id),
+        event=JOB_EVENTS[row.kind],
+        taken_back=str(row.takes_back) if row.takes_back is not None else None,
+        job_id=hex_of(row.job_id),
+        owner=hex_of(row.owner),
+        model_id=str(row.model_id),
+        provider_id=str(row.provider_id),
+        designated=str(row.designated),
+        state=row.state,
+        ended_because=row.ended_because,
+        status=job_status(row.state, row.ended_because),
+        block_number=str(row.block_number),
+        block_time=str(row.block_time),
+    )
+
+
+def message(name: str, data: bytes, event_id: int) -> bytes:
+    """One message of a stream. `data` is JSON, which has no line ends of its own."""
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (event_id, name.encode(), data)
+
+
+def message_of(row: LoggedEvent) -> bytes:
+    event = event_of(row)
+    return message("taken_back" if row.takes_back is not None else event.event, _encode(event), row.id)
+
+
+class News:
+    """Events that came at one time, for all who follow the same; they are encoded once."""
+
+    __slots__ = ("_text", "events")
+
+    def __init__(self, events: Sequence[LoggedEvent]) -> None:
+        self.events = events
+        self._text: bytes | None = None
+
+    @property
+    def text(self) -> bytes:
+        if self._text is None:
+            self._text = b"".join([message_of(event) for event in self.events])
+        return self._text
+
+
+Ended = Literal["slow", "stopping"]
+
+
+class Listener:
+    """Someone who follows the events of a filter. `wait` from one task, the rest from any of the event loop, which must
+    be asyncio's: a future is the cheapest way to wait, and there are thousands of listeners."""
+
+    __slots__ = ("_behind", "_due", "_news", "_waiter", "ended", "wanted")
+
+    def __init__(self, wanted: EventFilter) -> None:
+        self.wanted = wanted
+        self.ended: Ended | None = None
+        self._news: list[News] = []
+        self._behind = 0
+        self._due = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    def tell(self, news: News) -> None:
+        if self._behind > MOST_BEHIND:
+            self.end("slow")
+            return
+        self._behind += len(news.events)
+        self._news.append(news)
+        self._wake()
+
+    def beat(self) -> None:
+        """Time to show that the stream lives."""
+        self._due = True
+        self._wake()
+
+    def end(self, why: Ended) -> None:
+        if self.ended is None:
+            self.ended = why
+            self._news = []
+            self._wake()
+
+    async def wait(self) -> list[News]:
+        """Until there is something to tell; empty for a heartbeat, and once it has `ended`."""
+        while not (self._news or self._due or self.ended):
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        news, self._news = self._news, []
+        self._behind, self._due = 0, False
+        return news
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+async def stream(listener: Listener, after: int, present: LoggedEvent | None = None) -> AsyncIterator[bytes]:
+    """The bytes of `text/event-stream`, until the listener has ended. It begins with the id to come back with, and with
+    `present` where that is told first: events up to its id are in it already."""
+    yield opening(after)
+    if present is not None:
+        yield message_of(present)
+    while True:
+        news = await listener.wait()
+        if listener.ended is not None:
+            yield farewell(listener.ended)
+            return
+        if present is not None:
+            news = [each for each in news if each.events[-1].id > present.id]
+        yield b"".join([each.text for each in news]) or HEARTBEAT
+
+
+def opening(after: int) -> bytes:
+    """The first words of a stream: when to come back, and with which id if nothing came before."""
+    return b"retry: %d\nid: %d\n\n" % (pause_before_return(), after)
+
+
+HEARTBEAT: Final = b":\n\n"
+_FAREWELLS: Final[dict[Ended, bytes]] = {
+    "slow": b": too far behind: come back with Last-Event-ID",
+    "stopping": b": this process stops: come back with Last-Event-ID",
+}
+
+
+def farewell(why: Ended) -> bytes:
+    """The last words of a stream."""
+    metrics.event_listeners_ended.labels(why).inc()
+    return b"%s\nretry: %d\n\n" % (_FAREWELLS[why], pause_before_return())
+
+
+def pause_before_return() -> int:
+    """Milliseconds that a reader is asked to wait before it comes back: spread, for all come back at once."""
+    return random.randint(500, 3_000)  # noqa: S311 - spreads load
+
+
+@attrs.define(slots=True)
+class Places:
+    """Ceilings of streams and of polls that wait: `most` in the process, `most_of_one` of a caller."""
+
+    most: int
+    most_of_one: int
+    _taken: Counter[str] = attrs.field(factory=Counter, init=False)
+    _all: int = attrs.field(default=0, init=False)
+
+    def has_room(self, caller: str) -> bool:
+        return self._all < self.most and self._taken[caller] < self.most_of_one
+
+    @contextmanager
+    def held(self, caller: str, kind: Literal["stream", "poll"]) -> Iterator[None]:
+        """Raises Retryable where there is none."""
+        if self._taken[caller] >= self.most_of_one:
+            raise self._refused("busy", f"at most {self.most_of_one} event streams and waiting polls of one caller")
+        if self._all >= self.most:
+            raise self._refused("not_ready", f"this process has its {self.most} event streams and waiting polls")
+        self._taken[caller] += 1
+        self._all += 1
+        metrics.event_listeners.labels(kind).inc()
+        try:
+            yield
+        finally:
+            metrics.event_listeners.labels(kind).dec()
+            self._all -= 1
+            self._taken[caller] -= 1
+            if not self._taken[caller]:
+                del self._taken[caller]
+
+    def _refused(self, kind: Literal["busy", "not_ready"], message: str) -> Retryable:
+        metrics.event_listeners_ended.labels("refused").inc()
+        return Retryable(kind, f"{message}; poll instead, or try again later", retry_after=30)

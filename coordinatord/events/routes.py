@@ -1,0 +1,141 @@
+"""Routes of events: everybody's, and those of one job, as server-sent events."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Final
+
+import attrs
+
+from common.wire.events import EventsReset, JobEvent
+from common.wire.fields import ADDRESS, BYTES32, Choice, Decimal
+from common.wire.states import JobState
+from common.wire.words import WORDS
+from coordinatord.base.errors import NoSuchObject
+from coordinatord.database.batched_reads import BatchedReads, IndexRead
+from coordinatord.events.hub import EventHub
+from coordinatord.events.listeners import Places, stream
+from coordinatord.events.sql import EventFilter, LoggedEvent
+from coordinatord.http import responses
+from coordinatord.http.responses import Headers, Response
+from coordinatord.http.routing import INDEX, Parameter, Reply, Request, Route, malformed
+from coordinatord.http.streaming import StreamedResponse
+
+EVENT_STREAM: Final = "text/event-stream"
+STREAM_HEADERS: Final[Headers] = (
+    (b"content-type", EVENT_STREAM.encode()),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),  # nginx would keep them until its buffer is full
+)
+LAST_EVENT_ID: Final = "last-event-id"
+_AFTER: Final = Parameter(Decimal(63), "go on after the event of this id: told first is what came since, or `reset`")
+RESUMED: Final = {"after": _AFTER}
+RESUMED_BY_HEADER: Final = {LAST_EVENT_ID: attrs.evolve(_AFTER, about="the same, as browsers send it; it goes first")}
+_STATES: Final = {
+    "Open": JobState.OPEN,
+    "Claimed": JobState.CLAIMED,
+    "Settled": JobState.SETTLED,
+    "Cancelled": JobState.CANCELLED,
+}
+_SHAPES: Final = (JobEvent, EventsReset)
+
+
+def after_of(request: Request) -> int | None:
+    """The id that a caller goes on after."""
+    after: int | None = request.headers.get(LAST_EVENT_ID, request.query.get("after"))
+    return after
+
+
+def events_reply(about: str, *shapes: object) -> Reply:
+    return Reply(200, media=(EVENT_STREAM,), lines=shapes, about=about)
+
+
+@attrs.frozen(slots=True)
+class EventRoutes:
+    hub: EventHub
+    places: Places
+    present: BatchedReads[bytes, IndexRead[LoggedEvent]]
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(
+                method="GET",
+                path="/evm/events",
+                id="followEvents",
+                tag="Job book",
+                about="Follow what happens to jobs, as server-sent events",
+                details=(
+                    "Each message has an `id`, the `event` and a JSON object as `data`. All filters are optional; a"
+                    " provider's are its own jobs and those designated to it. `taken_back`: a reorganisation undid an"
+                    " event, whose members come again. `reset`: events are missing, read again what you follow."
+                    " A comment comes every 20 seconds or so. An event is a hint and no proof: read the job."
+                ),
+                handler=self.all,
+                query={
+                    "model": Parameter(Decimal(32), "events of jobs of the model of this id"),
+                    "provider": Parameter(Decimal(32), "events of jobs of the provider of this id, or for it alone"),
+                    "owner": Parameter(ADDRESS, "events of jobs of this wallet"),
+                    "state": Parameter(Choice(tuple(_STATES)), "events that leave a job in this state"),
+                    **RESUMED,
+                },
+                headers=RESUMED_BY_HEADER,
+                replies=(
+                    events_reply("The events, until the caller has heard enough", *_SHAPES),
+                    *malformed(),
+                    Reply(429, "busy"),
+                    *INDEX,
+                ),
+                index_backed=True,
+            ),
+            Route(
+                method="GET",
+                path="/v1/jobs/{id}/events",
+                id="followJob",
+                tag="Jobs",
+                about="Follow one job, as server-sent events",
+                details=(
+                    "As GET /evm/events, of this job alone. The first message is the job as it stands, under the block"
+                    " that the index stands at; who comes back with an id is told what came since instead."
+                ),
+                handler=self.of_job,
+                segments={"id": Parameter(BYTES32, "id of the job", example=WORDS["job_id"].example)},
+                query=RESUMED,
+                headers=RESUMED_BY_HEADER,
+                replies=(
+                    events_reply("The job's events", *_SHAPES),
+                    *malformed(),
+                    Reply(404),
+                    Reply(429, "busy"),
+                    *INDEX,
+                ),
+                index_backed=True,
+            ),
+        ]
+
+    async def all(self, request: Request) -> StreamedResponse:
+        query = request.query
+        wanted = EventFilter(
+            owner=query.get("owner"),
+            model_id=query.get("model"),
+            provider_id=query.get("provider"),
+            state=_STATES.get(query.get("state", "")),
+        )
+        return self._followed(request, wanted)
+
+    async def of_job(self, request: Request) -> Response | StreamedResponse:
+        job_id = request.path["id"]
+        if (await self.present.get(job_id)).value is None:
+            return responses.not_found(NoSuchObject("job"))
+        return self._followed(request, EventFilter(job_id=job_id))
+
+    def _followed(self, request: Request, wanted: EventFilter) -> StreamedResponse:
+        return StreamedResponse(200, STREAM_HEADERS, None, partial(self._opened, request, wanted))
+
+    @asynccontextmanager
+    async def _opened(self, request: Request, wanted: EventFilter) -> AsyncIterator[AsyncIterator[bytes]]:
+        with self.places.held(request.caller, "stream"):
+            async with self.hub.following(wanted, after := after_of(request)) as (listener, since):
+                present = None
+                if wanted.job_id is not None and after is None:  # read once it is listened to: nothing falls between
+                    present = (await self.present.get(wanted.job_id)).value
+                yield stream(listener, since if present is None else present.id, present)

@@ -1,0 +1,154 @@
+// The operators' page: the metrics of this process, read as often as a person looks, and nothing that they do not say.
+
+import { facts, h, hex, swap, table } from "./dom.js";
+import { read } from "./exposition.js";
+
+const EVERY = 5_000;
+const QUEUES = { exit: "exits: settle, fail, reclaim", op: "other ops", post: "posts", batch_post: "posts of batches" };
+
+const figures = document.querySelector("#figures");
+let before = null; // the reading before: rates are differences
+
+async function look() {
+  try {
+    const answer = await fetch("metrics", { cache: "no-store", signal: AbortSignal.timeout(EVERY) });
+    if (!answer.ok) throw new Error(String(answer.status));
+    const now = { at: performance.now(), metrics: read(await answer.text()) };
+    swap(figures, show(now, before));
+    before = now;
+    tell("live", "live");
+  } catch {
+    tell("reconnecting", "this process does not answer: it is stopped, or its metrics port is out of reach");
+  }
+  setTimeout(look, EVERY);
+}
+
+function tell(mode, words) {
+  document.querySelector(".status").dataset.mode = mode;
+  const said = document.querySelector("#connection");
+  if (said.textContent !== words) said.textContent = words;
+}
+
+function show(now, last) {
+  const m = now.metrics;
+  const wrong = problems(m);
+  const perSecond = (name) => {
+    if (last === null) return "–";
+    const passed = (now.at - last.at) / 1000;
+    return ((m.sum(name) - last.metrics.sum(name)) / passed).toFixed(1);
+  };
+  return [
+    wrong.length === 0
+      ? h("p", { class: "headline" }, h("span", { class: "badge settled" }, "Nothing is wrong"), h("span", {}, "as far as these figures tell."))
+      : h("div", { class: "notice", role: "alert" }, wrong.map((each) => h("p", {}, each))),
+    h("dl", { class: "tiles" },
+      tile("Waiting relays", whole(m.sum("coordinatord_relay_queue_depth")), `the oldest for ${seconds(m.one("coordinatord_relay_queue_age_seconds"))}`),
+      tile("Not mined", whole(m.sum("coordinatord_relay_transactions_pending")), "transactions sent"),
+      tile("Index lag", whole(m.one("coordinatord_index_lag_blocks")), `blocks; it stands at ${whole(m.one("coordinatord_index_cursor_block"))}`),
+      tile("Requests", perSecond("coordinatord_http_request_seconds_count"), `a second, over ${whole(m.one("coordinatord_http_connections"))} connections`)),
+    h("h2", {}, "Queue"),
+    table("Relays that wait, by priority", [
+      { label: "Priority", cell: (each) => QUEUES[each.labels.priority] ?? each.labels.priority },
+      { label: "Waiting", num: true, cell: (each) => whole(each.value) },
+    ], m.all("coordinatord_relay_queue_depth"), "This process does not relay: another one holds the role, or it has just begun."),
+    h("h2", {}, "Relays that ended"),
+    table("Relays that ended, by kind and outcome", [
+      { label: "Kind", cell: (each) => each.labels.kind },
+      { label: "Outcome", cell: (each) => each.labels.outcome },
+      { label: "Relays", num: true, cell: (each) => whole(each.value) },
+    ], m.all("coordinatord_relay_outcomes_total"), "None has ended since this process started."),
+    h("h2", {}, "Fees and funds"),
+    table("Accounts", [
+      { label: "Account", cell: (each) => hex(each.labels.account, { what: "account" }) },
+      { label: "Balance", num: true, cell: (each) => coins(each.value) },
+      { label: "Reserve", num: true, wide: true, cell: (each) => coins(m.of("coordinatord_relayer_reserve_wei", "account", each.labels.account)) },
+      { label: "Role", cell: (each) => state(m.of("coordinatord_relayer_role", "account", each.labels.account), "has it", "missing") },
+    ], m.all("coordinatord_relayer_balance_wei"), "This process relays with no account now."),
+    facts(
+      ["Base fee", gwei(m.one("coordinatord_relay_base_fee_wei"))],
+      ["Above the ceiling", m.one("coordinatord_relay_fees_above_ceiling") === 1 ? "yes: only exits wait, the rest is refused" : "no"],
+      ["Sent again, dearer", whole(m.sum("coordinatord_relay_replacements_total"))],
+      ["Gas used", whole(m.sum("coordinatord_relay_gas_used_total"))],
+    ),
+    h("h2", {}, "Budgets"),
+    table("Requests refused by a budget", [
+      { label: "Budget", cell: (each) => each.labels.budget },
+      { label: "Refused", num: true, cell: (each) => whole(each.value) },
+    ], m.all("coordinatord_budget_refusals_total"), "No request was refused by a budget since this process started."),
+    table("Gas by kind of op", [
+      { label: "Op", cell: (each) => each.labels.kind },
+      { label: "Gas", num: true, cell: (each) => whole(each.value) },
+    ], m.all("coordinatord_relay_gas_total"), "No gas was used since this process started."),
+    h("h2", {}, "Index"),
+    facts(
+      ["Stands at", whole(m.one("coordinatord_index_cursor_block"))],
+      ["Head of the node", whole(m.one("coordinatord_index_head_block"))],
+      ["Reorganisations", whole(m.sum("coordinatord_index_reorgs_total"))],
+      ["Events applied", whole(m.sum("coordinatord_index_events_total"))],
+    ),
+    h("h2", {}, "Roles"),
+    table("Roles of this database", [
+      { label: "Role", cell: (each) => h("span", { class: "break" }, each.labels.role) },
+      { label: "This process", cell: (each) => state(each.value, "holds it", "does not", "cancelled") },
+    ], m.all("coordinatord_role_held"), "This process holds no role."),
+    h("h2", {}, "Around it"),
+    table("Nodes", [
+      { label: "Node", cell: (each) => each.labels.node },
+      { label: "Answers", cell: (each) => state(each.value, "yes", "no") },
+      { label: "Head", num: true, cell: (each) => whole(m.of("coordinatord_node_head_block", "node", each.labels.node)) },
+    ], m.all("coordinatord_node_up"), "There is one node, and it is shown by the index."),
+    facts(
+      ["Version", m.all("coordinatord_build_info")[0]?.labels.version ?? "–"],
+      ["Connections to the database", m.all("coordinatord_database_connections").map((each) => `${whole(each.value)} ${each.labels.use}`).join(", ") || "–"],
+      ...m.all("coordinatord_stored_bytes").map((each) => [`Stored: ${each.labels.kind}`, bytes(each.value)]),
+      ...m.all("coordinatord_clock_ahead_seconds").map((each) => [`Clock ahead of: ${each.labels.source}`, `${each.value.toFixed(1)} s`]),
+    ),
+  ];
+}
+
+function problems(m) {
+  const found = [];
+  if (m.all("coordinatord_relayer_role").some((each) => each.value === 0)) found.push("The relayer’s account lacks its role: have it granted, or nothing is posted or settled.");
+  for (const each of m.all("coordinatord_relayer_balance_wei")) {
+    const reserve = m.of("coordinatord_relayer_reserve_wei", "account", each.labels.account);
+    if (reserve !== null && each.value < reserve) found.push(`${each.labels.account} is below its reserve: send it native coin. Until then it relays only exits and cancels.`);
+  }
+  if (m.one("coordinatord_relay_fees_above_ceiling") === 1) found.push("Fees are above RELAY_MAX_FEE_GWEI: exits wait, the rest is refused.");
+  if (m.one("coordinatord_nodes_disagree") === 1) found.push("Nodes contradict each other: look at the log for which.");
+  for (const each of m.all("coordinatord_node_up")) if (each.value === 0) found.push(`Node ${each.labels.node} does not answer.`);
+  if (m.one("coordinatord_unknown_variables") > 0) found.push("Variables look like settings and are none: `coordinatord check` names them.");
+  return found;
+}
+
+function tile(label, value, note) {
+  return h("div", { class: "tile" }, h("dt", {}, label), h("dd", {}, h("strong", { class: "num" }, value), h("span", {}, note)));
+}
+
+function state(value, yes, no, kind = "failed") {
+  if (value === null) return "–";
+  return h("span", { class: `badge ${value === 1 ? "settled" : kind}` }, value === 1 ? yes : no);
+}
+
+function whole(value) {
+  return value === null ? "–" : Math.round(value).toLocaleString("en").replaceAll(",", "\u202f");
+}
+
+function seconds(value) {
+  return value === null ? "–" : `${value.toFixed(value < 10 ? 1 : 0)} s`;
+}
+
+function coins(wei) {
+  return wei === null ? "–" : (wei / 1e18).toLocaleString("en", { maximumSignificantDigits: 6 }).replaceAll(",", "\u202f");
+}
+
+function gwei(wei) {
+  return wei === null ? "–" : `${(wei / 1e9).toPrecision(4)} gwei`;
+}
+
+function bytes(value) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  const power = value < 1 ? 0 : Math.min(units.length - 1, Math.floor(Math.log2(value) / 10));
+  return `${(value / 1024 ** power).toFixed(power === 0 ? 0 : 1)} ${units[power]}`;
+}
+
+look();

@@ -1,0 +1,89 @@
+// The coordinator's public interface, asked by paths beside this page, so that it also works below a proxy's prefix.
+
+const PATIENCE = 15_000;
+const TOKEN = "svc-session";
+
+export class ApiError extends Error {
+  constructor(status, code, message) {
+    super(message);
+    this.status = status;
+    this.code = code;
+  }
+}
+
+export function address(path) {
+  return new URL(path.replace(/^\//, ""), new URL(".", document.baseURI.split("#")[0]));
+}
+
+export async function get(path, { session = false } = {}) {
+  const headers = { accept: "application/json" };
+  if (session) headers.authorization = `Bearer ${token() ?? ""}`;
+  let answer;
+  try {
+    answer = await fetch(address(path), { headers, signal: AbortSignal.timeout(PATIENCE), credentials: "omit" });
+  } catch {
+    throw new ApiError(0, "unreachable", "The coordinator does not answer.");
+  }
+  const body = await answer.json().catch(() => null);
+  if (answer.ok) return body;
+  const error = body?.error ?? {};
+  throw new ApiError(answer.status, error.code ?? error.type ?? "", error.message ?? `The coordinator answered ${answer.status}.`);
+}
+
+// The same, where a route that is not there, or has nothing, is no failure.
+export async function getIfAny(path, options) {
+  try {
+    return await get(path, options);
+  } catch (error) {
+    if (error instanceof ApiError && [403, 404, 405].includes(error.status)) return null;
+    throw error;
+  }
+}
+
+// Readiness is told with 503 as well.
+export async function readiness() {
+  const answer = await fetch(address("/readyz"), { signal: AbortSignal.timeout(PATIENCE), credentials: "omit", cache: "no-store" });
+  return answer.json();
+}
+
+export function remedy(error) {
+  if (!(error instanceof ApiError)) return "This is a fault of the page: reload it, and tell the operator if it stays.";
+  if (error.status === 0) return "Look at your network. The page asks again by itself.";
+  if (error.status === 401) return "The session has ended or is not this coordinator’s: paste a new one.";
+  if (error.status === 404) return "Look at the id: it may be of another market, or not in a block yet.";
+  if (error.status === 429) return "Too many requests come from your address. The page asks again by itself.";
+  if (error.code === "not_ready") return "The index catches up with the chain. The page asks again by itself.";
+  if (error.status >= 500) return "The page asks again by itself. If it stays, the operator has to look.";
+  return "Change what was asked for.";
+}
+
+// The session token: in this tab's memory alone, gone with the tab, and never part of an address.
+export function token() {
+  return sessionStorage.getItem(TOKEN);
+}
+
+export function keepToken(text) {
+  sessionStorage.setItem(TOKEN, text);
+}
+
+export function forgetToken() {
+  sessionStorage.removeItem(TOKEN);
+}
+
+// What every view needs and what rarely changes.
+const facts = new Map();
+
+async function known(name, seconds, read) {
+  const kept = facts.get(name);
+  if (kept && Date.now() < kept.until) return kept.value;
+  const value = await read();
+  facts.set(name, { value, until: Date.now() + seconds * 1000 });
+  return value;
+}
+
+export const deployment = () => known("deployment", 30, () => get("/evm/chain"));
+
+export const models = () => known("models", 30, async () => {
+  const { data } = await get("/v1/models?limit=1000");
+  return new Map(data.map((model) => [model.svc.model_id, model]));
+});

@@ -1,0 +1,86 @@
+// Elements made from plain values. Every text, foreign ones above all, becomes a text node: nothing here parses markup.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+export function h(tag, attributes, ...children) {
+  return fill(document.createElement(tag), attributes, children);
+}
+
+export function svg(tag, attributes, ...children) {
+  return fill(document.createElementNS(SVG, tag), attributes, children);
+}
+
+function fill(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes ?? {})) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  return element;
+}
+
+// Replaces what a container holds. Whoever was on a link or button in it is on its successor afterwards, and what was
+// unfolded stays so: a page that renews itself must not throw out those who read it with the keyboard.
+export function swap(container, ...children) {
+  const active = document.activeElement;
+  const key = container.contains(active) && active !== container ? keyOf(active) : null;
+  const open = new Set([...container.querySelectorAll("details[open][data-key]")].map((each) => each.dataset.key));
+  container.replaceChildren(...children.flat(Infinity).filter(Boolean));
+  for (const each of container.querySelectorAll("details[data-key]")) each.open ||= open.has(each.dataset.key);
+  if (key === null) return;
+  const successor = [...container.querySelectorAll("a, button, summary, input, select")].find((each) => keyOf(each) === key);
+  successor?.focus({ preventScroll: true });
+}
+
+function keyOf(element) {
+  return element.id || element.dataset.key || element.getAttribute("href") || element.textContent;
+}
+
+// A table whose columns say what they are: {label, cell, num, wide}. `wide` columns are left out on narrow screens.
+export function table(caption, columns, rows, empty) {
+  if (rows.length === 0) return h("p", { class: "empty" }, empty);
+  const kind = (column) => [column.num && "num", column.wide && "wide"].filter(Boolean).join(" ") || null;
+  return h("div", { class: "scroll", role: "region", "aria-label": caption, tabindex: "0" },
+    h("table", {},
+      h("caption", { class: "unseen" }, caption),
+      h("thead", {}, h("tr", {}, columns.map((column) => h("th", { scope: "col", class: kind(column) }, column.label)))),
+      h("tbody", {}, rows.map((row) =>
+        h("tr", {}, columns.map((column, n) =>
+          h(n === 0 ? "th" : "td", { scope: n === 0 ? "row" : null, class: kind(column) }, column.cell(row))))))));
+}
+
+export function facts(...pairs) {
+  return h("dl", { class: "facts" }, pairs.filter(Boolean).map(([name, ...value]) =>
+    h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+}
+
+// Hex, shortened for the eye; the whole of it is copied, and read out on hover.
+export function hex(value, { href = null, what = "value" } = {}) {
+  if (!value) return h("span", { class: "faint" }, "–");
+  const text = String(value);
+  const short = text.length > 20 ? `${text.slice(0, 8)}…${text.slice(-6)}` : text;
+  const shown = href === null ? h("code", { title: text }, short) : h("a", { href, title: text }, h("code", {}, short));
+  return h("span", { class: "hex" }, shown, copyButton(text, what));
+}
+
+export function copyButton(text, what) {
+  const button = h("button", { type: "button", class: "copy", "aria-label": `Copy ${what} ${text.slice(0, 10)}`, "data-key": `copy ${text}` },
+    svg("svg", { viewBox: "0 0 16 16", "aria-hidden": "true" },
+      svg("path", { d: "M5.5 5.5v-3h8v8h-3M2.5 5.5h8v8h-8z" })));
+  button.addEventListener("click", async () => {
+    const copied = await copy(text);
+    button.dataset.said = copied ? "copied" : "select it by hand";
+    setTimeout(() => delete button.dataset.said, 1500);
+  });
+  return button;
+}
+
+async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    return false;
+  }
+}

@@ -1,0 +1,141 @@
+// One job: its life as a timeline with its transactions, and what is left of its time.
+
+import { get, getIfAny, models } from "./api.js";
+import { facts, h, hex } from "./dom.js";
+import { clock, most, number, span, stateOf, tokens } from "./format.js";
+import { badge, modelLink, providerLink, rates, when, windowOf } from "./parts.js";
+
+const ENDS = {
+  1: ["Settled", "The provider settled it: it was paid for what it used, and the rest went back to the owner."],
+  2: ["Cancelled", "Its owner took it back while it was open."],
+  3: ["Failed", "The provider gave it up; the payment went back to the owner."],
+  4: ["Refunded", "The provider missed the window; the payment went back to the owner."],
+  5: ["Expired", "Nobody claimed it in time; the owner was charged nothing."],
+};
+
+export function job([id]) {
+  return {
+    title: `Job ${id.slice(0, 10)}…`,
+    heading: h("span", {}, "Job ", hex(id, { what: "job id" })),
+    back: ["#/book", "Book"],
+    async read() {
+      const [row, told, sent, catalogue] = await Promise.all([
+        get(`/evm/jobs/${id}`),
+        getIfAny(`/v1/jobs/${id}`),
+        getIfAny(`/evm/jobs/${id}/transactions`),
+        models(),
+      ]);
+      const why = row.state === 0 ? await getIfAny(`/v1/jobs/${id}/why`) : null;
+      delete row.as_of_block;
+      if (why) delete why.as_of_block;
+      return { row, told, sent: sent?.transactions ?? [], why, catalogue };
+    },
+    show({ row, told, sent, why, catalogue }, about) {
+      const ends = deadline(row, told);
+      return [
+        h("p", { class: "headline" }, badge(row), " ", sentence(row, ends)),
+        countdown(row, ends),
+        why && waiting(why),
+        h("h2", {}, "Its life"),
+        h("ol", { class: "timeline" }, ...steps(row, told, sent, ends)),
+        h("h2", {}, "The order"),
+        facts(
+          ["Model", modelLink(row.model_id, catalogue)],
+          ["Owner", hex(row.owner, { what: "owner" })],
+          ["At most", tokens(most(row)), h("span", { class: "faint" }, ` ${about.token_domain.name}, beside the market’s fee`)],
+          ["Rates", rates(row), h("span", { class: "faint" }, " per million units in / out")],
+          ["Units", `${number(row.units_in)} in, up to ${number(row.units_out)} out`],
+          ["Window", windowOf(row.sla_secs)],
+          ["For", row.designated === "0" ? "anyone: sealed to the coordinator’s escrow" : providerLink(row.designated)],
+          ["Claimable until", clock(row.expires_at)],
+          ["Sealed payload", hex(row.task_cid, { what: "content id", href: link(about, row.task_cid) })],
+          row.result_cid && ["Sealed result", hex(row.result_cid, { what: "content id", href: link(about, row.result_cid) })],
+          ["Commitment", hex(row.c, { what: "commitment" })],
+        ),
+      ];
+    },
+  };
+}
+
+// What keeps providers from an open job, and what would change that, as the coordinator tells it.
+function waiting(why) {
+  const known = Object.keys(HELP);
+  const helps = why.would_help.filter((each) => known.includes(each.change));
+  return h("section", { class: "card", "aria-labelledby": "waiting" },
+    h("h2", { id: "waiting" }, "What it waits for"),
+    h("p", {}, sentenceOf(why.said)),
+    helps.length > 0 && h("ul", {}, helps.map((each) =>
+      h("li", {}, HELP[each.change](each.value), h("span", { class: "faint" }, ` – ${number(each.providers)} could take it then`)))),
+    why.providers.length > 0 && h("details", { "data-key": "each provider" }, h("summary", {}, "Each provider"),
+      h("ul", {}, why.providers.map((each) => h("li", {}, providerLink(each.provider_id), ": ",
+        each.takes ? "would take it" : each.reasons.map((reason) => reason.said).join("; "))))));
+}
+
+const HELP = {
+  rates: (value) => `Ordered anew at ${tokens(value.rate_in)} in and ${tokens(value.rate_out)} out for a million units`,
+  window: (value) => `Ordered anew with a window of ${span(value.sla_secs)}`,
+  designated: () => "Ordered anew for anybody, or for another provider",
+  funds: (value) => `With a balance of ${tokens(value.balance)} or more`,
+};
+
+function sentenceOf(words) {
+  return words === "" ? "" : `${words[0].toUpperCase()}${words.slice(1)}.`;
+}
+
+function deadline(row, told) {
+  if (row.state !== 1) return null;
+  return Number(told?.reclaimable_at ?? row.reclaimable_at ?? BigInt(row.claimed_at) + BigInt(row.sla_secs));
+}
+
+function sentence(row, ends) {
+  if (row.state === 0) return h("span", {}, "Waits for a provider. Unclaimed, it expires in ", left(row.expires_at, "a moment"), "; nothing is charged then.");
+  if (row.state === 1) return h("span", {}, providerLink(row.provider_id), " works on it. If it is not settled in ", left(ends, "a moment"), ", the payment goes back to its owner.");
+  return h("span", {}, (ENDS[row.ended_because] ?? ["", "It has ended."])[1]);
+}
+
+function left(until, over) {
+  return h("strong", { class: "num", "data-until": String(until), "data-over": over }, span(Number(until) - Date.now() / 1000));
+}
+
+function countdown(row, ends) {
+  if (row.state !== 1) return null;
+  const from = Number(row.claimed_at);
+  const done = (Date.now() / 1000 - from) / Math.max(1, ends - from);
+  return h("progress", { max: 1, value: Math.min(1, Math.max(0, done)), "data-from": from, "data-to": ends, "aria-label": "Part of the window that has passed" });
+}
+
+function steps(row, told, sent, ends) {
+  const of = (...kinds) => sent.filter((each) => kinds.includes(each.kind));
+  const post = of("post");
+  const list = [step("done", "Posted", post.length > 0 ? [] : [`Block ${number(row.posted_block)}`], post)];
+  if (row.claimed_at !== "0") {
+    list.push(step("done", "Claimed", [when(row.claimed_at), " by ", providerLink(row.provider_id), "; the payment moved into the contract"], of("claim")));
+  }
+  if (row.state === 0) {
+    list.push(step("next", "Claim", [`possible until ${clock(row.expires_at)}`], []));
+  } else if (row.state === 1) {
+    list.push(step("next", "Settle", [`due by ${clock(ends)}; from then on the payment can be reclaimed for the owner`], []));
+  } else {
+    const at = told?.ended_at ?? row.ended_at;
+    const used = row.state === 2 ? `${number(row.completion_tok)} units of output. ` : "";
+    const [kind] = stateOf(row);
+    list.push(step(kind, (ENDS[row.ended_because] ?? ["Ended"])[0], [at ? when(at) : "", at ? ". " : "", used], of("settle", "fail", "cancel", "reclaim", "end")));
+  }
+  return list;
+}
+
+function step(kind, name, said, transactions) {
+  return h("li", { class: kind }, h("strong", {}, name), said.length > 0 && h("span", { class: "said" }, said),
+    transactions.map((each) => h("span", { class: "said" }, each.block_number ? `Block ${number(each.block_number)}, transaction ` : "Transaction ", hex(each.tx_hash, { what: "transaction" }))));
+}
+
+// The gateway is the operator's word: only an address of the web becomes a link.
+function link(about, cid) {
+  if (!about.gateway_url || !/^[a-zA-Z0-9]+$/.test(cid ?? "")) return null;
+  try {
+    const to = new URL(`${about.gateway_url.replace(/\/$/, "")}/ipfs/${cid}`);
+    return ["https:", "http:"].includes(to.protocol) ? to.href : null;
+  } catch {
+    return null;
+  }
+}

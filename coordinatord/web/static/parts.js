@@ -1,0 +1,63 @@
+// Parts that several views are made of: links to things, states, times, reliability.
+
+import { h } from "./dom.js";
+import { ago, clock, number, share, span, stateOf, tokens } from "./format.js";
+
+export function badge(job) {
+  const [kind, word] = stateOf(job);
+  return h("span", { class: `badge ${kind}` }, word);
+}
+
+export function modelLink(id, models) {
+  const known = models.get(String(id));
+  return h("a", { href: `#/models/${id}`, class: "name" }, known?.id ?? `model ${id}`);
+}
+
+export function providerLink(id) {
+  return String(id) === "0" ? h("span", { class: "faint" }, "–") : h("a", { href: `#/providers/${id}` }, `provider ${id}`);
+}
+
+export function jobLink(id) {
+  return h("a", { href: `#/job/${id}`, title: id }, h("code", {}, `${id.slice(0, 8)}…${id.slice(-4)}`));
+}
+
+// With the name of its model below it, where there is no room for a column of names.
+export function jobAndModel(row, models) {
+  return [jobLink(row.job_id), h("span", { class: "under faint" }, models.get(row.model_id)?.id ?? `model ${row.model_id}`)];
+}
+
+export function when(seconds) {
+  return h("time", { datetime: new Date(Number(seconds) * 1000).toISOString(), title: clock(seconds), "data-ago": seconds }, ago(seconds));
+}
+
+export function rates(row) {
+  return h("span", {}, tokens(row.rate_in), h("span", { class: "faint" }, " / "), tokens(row.rate_out));
+}
+
+export function windowOf(seconds) {
+  return span(seconds);
+}
+
+// Reliability as the coordinator counts it from the chain; a newcomer is told apart from a bad one.
+export function reliability(row) {
+  const told = row.reliability;
+  if (!told) return h("span", { class: "faint" }, "–");
+  const [good, bad, slow] = [told.settled, told.failed, told.reclaimed].map(Number);
+  const all = good + bad + slow;
+  if (all === 0) return h("span", { class: "faint" }, "no jobs yet");
+  const median = told.median_secs === null || told.median_secs === undefined ? "" : `, ${span(told.median_secs)}`;
+  return h("span", { title: `${good} settled, ${bad} failed, ${slow} reclaimed in ${span(told.window_secs)}` },
+    `${share(good, all)} of ${number(all)}${median}`);
+}
+
+// Slots in use: a bar for the eye, the numbers for everybody.
+export function capacity(row) {
+  const [used, all] = [Number(row.active_jobs), Number(row.capacity)];
+  return h("span", { class: "capacity" },
+    h("meter", { min: 0, max: Math.max(all, 1), value: Math.min(used, all), "aria-label": `${used} of ${all} slots in use` }),
+    h("span", { class: "num" }, `${number(used)} / ${number(all)}`));
+}
+
+export function tile(label, value, note) {
+  return h("div", { class: "tile" }, h("dt", {}, label), h("dd", {}, h("strong", { class: "num" }, value), note && h("span", {}, note)));
+}

@@ -1,0 +1,269 @@
+"""`svc watch`: the market on a terminal: the book, your jobs, models, providers and the deployment, drawn anew."""
+
+import os
+import sys
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from typing import Any, Final
+
+import anyio
+import attrs
+import click
+
+from svc.cli import tables
+from svc.cli.connection import Connection, connected
+from svc.cli.output import Screen, Table, wire_form
+from svc.client import Client
+from svc.core.money import in_token
+from svc.core.orders import window_words
+from svc.errors import ApiError, ConnectionFailed
+from svc.records import Ask, BookRow, Deployment, Floor, Model, Provider, Readiness
+
+PANES: Final = ("book", "jobs", "models", "providers", "market")
+_ROWS: Final = 200
+_KEYS: Final = "tab next  1-5 choose  r look again  q quit"
+_NO_WALLET: Final = "no wallet is set: SVC_WALLET_KEY_FILE names one, and its jobs are shown here"
+
+
+@attrs.frozen
+class MarketLook:
+    """What was read at one time: of the pane that is shown, and of the head line."""
+
+    ready: Readiness
+    chain: Deployment
+    names: dict[int, str]
+    table: Table
+    data: Any  # the same in the words of the interface
+
+
+@click.command()
+@click.option("--pane", type=click.Choice(PANES), default="book", help="The one to begin with, or to write in a pipe.")
+@click.option("--once", is_flag=True, help="Look once and end, on a terminal too.")
+@click.option("--every", type=click.FloatRange(0.2), default=2.0, help="Seconds between looks.")
+@connected
+async def watch(connection: Connection, *, pane: str, once: bool, every: float) -> None:
+    """Watch the market: the book, your jobs, models, providers, and the deployment.
+
+    On a terminal it fills the screen until q is pressed: tab and the arrows turn to the next pane, 1 to 5 choose one,
+    r looks at once. In a pipe, with --json or with --once it writes one pane and ends.
+    """
+    output = connection.output
+    async with connection.client(wallet=None) as client:
+        if once or not output.to_terminal:
+            look = await read_pane(client, pane, brief=False)
+            output.table(look.table, look.data)
+            return
+        with output.screen() as draw:
+            await _Watching(client, draw, every, PANES.index(pane)).run()
+
+
+@attrs.define
+class _Watching:
+    """A terminal that is drawn anew when a look is over, a key is pressed or a second has passed."""
+
+    client: Client
+    draw: Callable[[Screen], None]
+    every: float
+    at: int
+    look: MarketLook | None = None
+    trouble: str | None = None
+    wanted: anyio.Event = attrs.field(factory=anyio.Event)
+
+    async def run(self) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._look_again_and_again)
+            async with aclosing(pressed_keys()) as keys:  # the terminal is given back before anything else is done
+                async for key in keys:
+                    if key in ("q", "Q", "\x03"):
+                        break
+                    self._turn(key)
+            tasks.cancel_scope.cancel()
+
+    def _turn(self, key: str) -> None:
+        if key in ("\t", "\x1b[C"):
+            self.at = (self.at + 1) % len(PANES)
+        elif key in ("\x1b[Z", "\x1b[D"):
+            self.at = (self.at - 1) % len(PANES)
+        elif key in ("1", "2", "3", "4", "5"):
+            self.at = int(key) - 1
+        elif key not in ("r", "R"):
+            return
+        self.look = None if key not in ("r", "R") else self.look
+        self._show()
+        self.wanted.set()
+
+    async def _look_again_and_again(self) -> None:
+        while True:
+            self.wanted = anyio.Event()
+            pane = PANES[self.at]
+            try:
+                look = await read_pane(self.client, pane, brief=True)
+            except (ApiError, ConnectionFailed) as failed:
+                if not failed.retryable:
+                    raise
+                self.trouble = failed.message
+            else:
+                self.trouble = None
+                if pane == PANES[self.at]:  # else somebody has turned the page meanwhile
+                    self.look = look
+            self._show()
+            with anyio.move_on_after(self.every):
+                await self.wanted.wait()
+
+    def _show(self) -> None:
+        self.draw(Screen(PANES, self.at, self._status(), None if self.look is None else self.look.table, _KEYS))
+
+    def _status(self) -> str:
+        if self.trouble is not None:
+            return f"reconnecting: {self.trouble}"
+        if self.look is None:
+            return "reading"
+        block = f"block {self.look.ready.cursor}"
+        return f"live, {block}" if self.look.ready.ready else f"not ready ({self.look.ready.reason}), {block}"
+
+
+async def read_pane(client: Client, pane: str, *, brief: bool) -> MarketLook:
+    """One look. `brief`: as wide as a terminal, without what is only good for copying."""
+    ready, chain = await client.readiness(), await client.told_deployment()
+    listed = await client.models.list(limit=None)
+    names = {model.svc.model_id: model.id for model in listed}
+    table, data = await _pane(client, pane, (ready, chain, listed, names), brief=brief)
+    return MarketLook(ready, chain, names, table, data)
+
+
+async def _pane(
+    client: Client, pane: str, known: tuple[Readiness, Deployment, list[Model], dict[int, str]], *, brief: bool
+) -> tuple[Table, Any]:
+    ready, chain, listed, names = known
+    if pane in ("book", "jobs"):
+        if pane == "jobs" and client.signer is None:
+            return Table(("jobs",), [(_NO_WALLET,)]), []
+        owner = client.address if pane == "jobs" else None
+        rows = await client.jobs.book(owner=owner, order="newest", limit=_ROWS)
+        return (
+            brief_jobs(rows, names, chain, time.time()) if brief else tables.jobs(rows, names, time.time())
+        ), wire_form(rows)
+    if pane == "models":
+        floors, asks = await client.market.floors(limit=None), await client.market.asks(limit=None)
+        return model_prices(listed, floors, asks, chain), wire_form(listed)
+    if pane == "providers":
+        providers = await client.market.providers(limit=None)
+        return (brief_providers(providers, names) if brief else tables.providers(providers, names)), wire_form(
+            providers
+        )
+    return deployment_facts(ready, chain), wire_form(chain)
+
+
+def brief_jobs(rows: Sequence[BookRow], names: dict[int, str], chain: Deployment, now: float) -> Table:
+    """The book with what a person follows: how far each job is, and how long it has left."""
+    drawn = [
+        (
+            f"{row.job_id[:10]}…{row.job_id[-4:]}",
+            tables.name_of(row.model_id, names),
+            tables.status_of(row),
+            str(row.provider_id or row.designated or "") or None,
+            in_token(-(-(row.rate_in * row.units_in + row.rate_out * row.units_out) // 10**6), chain.decimals),
+            _left(row, now),
+        )
+        for row in rows
+    ]
+    return Table(("job", "model", "status", "provider", "at most", "left"), drawn, frozenset({"provider", "at most"}))
+
+
+def _left(row: BookRow, now: float) -> str | None:
+    if tables.status_of(row) not in ("queued", "in_progress"):
+        return None
+    ends = row.expires_at if row.claimed_at == 0 else row.claimed_at + row.sla_secs
+    left = max(0, round(ends - now))
+    hours, minutes, seconds = left // 3600, left // 60 % 60, left % 60
+    return f"{hours}:{minutes:02}:{seconds:02}"
+
+
+def model_prices(listed: Sequence[Model], floors: Sequence[Floor], asks: Sequence[Ask], chain: Deployment) -> Table:
+    """Models with the lowest prices asked for them now, in tokens for a million units."""
+    rows = []
+    for model in listed:
+        mine = [floor for floor in floors if floor.model_id == model.svc.model_id]
+        askers = {ask.provider_id for ask in asks if ask.model_id == model.svc.model_id}
+        rows.append(
+            (
+                model.id,
+                "yes" if model.svc.enabled else "no",
+                in_token(min(floor.rate_in for floor in mine), chain.decimals) if mine else None,
+                in_token(min(floor.rate_out for floor in mine), chain.decimals) if mine else None,
+                str(len(askers)),
+                ", ".join(window_words(floor.sla) for floor in mine) or None,
+            )
+        )
+    columns = ("model", "enabled", "in from", "out from", "providers", "windows")
+    return Table(columns, rows, frozenset({"in from", "out from", "providers"}))
+
+
+def brief_providers(listed: Sequence[Provider], names: dict[int, str]) -> Table:
+    rows = [
+        (
+            str(one.provider_id),
+            "yes" if one.listed else "no",
+            f"{one.active_jobs}/{one.capacity}",
+            str(one.reputation),
+            "all" if one.allow_all_models else ", ".join(tables.name_of(each, names) for each in one.allowed_models),
+        )
+        for one in listed
+    ]
+    return Table(("provider", "listed", "busy", "reputation", "models"), rows, frozenset({"busy", "reputation"}))
+
+
+def deployment_facts(ready: Readiness, chain: Deployment) -> Table:
+    windows = ", ".join(window_words(each) for each in chain.windows) if chain.windows else None
+    rows = [
+        ("index", f"{'ready' if ready.ready else ready.reason}, block {ready.cursor}, {ready.lag} behind the head"),
+        ("chain", str(chain.chain_id)),
+        ("payment token", f"{chain.token_domain.name}, {chain.decimals} decimals, {chain.contracts.paytoken}"),
+        ("market's fee", f"{chain.fee_bps / 100:g} %"),
+        ("windows", windows),
+        ("job registry", chain.contracts.job_registry),
+        ("provider registry", chain.contracts.provider_registry),
+        ("ask registry", chain.contracts.ask_registry),
+    ]
+    return Table(("deployment", "value"), rows)
+
+
+# Keys of a terminal, one at a time and unseen, as each system gives them. Without a terminal there are none.
+
+
+async def pressed_keys() -> AsyncGenerator[str, None]:
+    """Keys as they are pressed; those of the keypad as the sequence that a terminal sends for them."""
+    if not sys.stdin.isatty():
+        await anyio.sleep_forever()
+    if sys.platform == "win32":
+        async for key in _windows_keys():
+            yield key
+        return
+    import termios  # noqa: PLC0415 - there is none on Windows
+    import tty  # noqa: PLC0415
+
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    tty.setcbreak(descriptor)
+    try:
+        while True:
+            await anyio.wait_readable(descriptor)
+            pressed = os.read(descriptor, 16)
+            if not pressed:
+                return
+            yield pressed.decode("utf-8", "replace")
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+async def _windows_keys() -> AsyncGenerator[str, None]:
+    from importlib import import_module  # noqa: PLC0415 - for one system alone
+
+    console: Any = import_module("msvcrt")
+    arrows = {"M": "\x1b[C", "K": "\x1b[D"}
+    while True:
+        while not console.kbhit():  # noqa: ASYNC110 - a Windows console tells nobody
+            await anyio.sleep(0.05)
+        key: str = console.getwch()
+        yield arrows.get(console.getwch(), "") if key in ("\x00", "\xe0") else key

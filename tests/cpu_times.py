@@ -1,0 +1,97 @@
+"""CPU seconds that each test takes, with all the processes that it starts: `make test-cpu` prints where they go.
+
+The wall's seconds say little on a machine that does other things as well. What a worker's services (the chain, the
+database) use while a test runs is counted as the test's. A process that outlives the test that started it counts where
+it ends or goes on; one that leaves our tree (a daemon that detaches itself) is lost.
+"""
+
+import json
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+import pytest
+
+FOLDER: Final = Path(__file__).parents[1] / "build" / "cpu-times"
+_TICK: Final = os.sysconf("SC_CLK_TCK")
+
+
+def used() -> float:
+    """CPU seconds of this process, of its living descendants, and of those that they waited for."""
+    parents: dict[int, int] = {}
+    ticks: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:  # it ended just now: its parent has it in the next look
+                continue
+            parents[int(entry.name)] = int(fields[1])
+            ticks[int(entry.name)] = sum(map(int, fields[11:15]))  # in both modes, its own and its children's
+    ours = {os.getpid()}
+    while more := {process for process, parent in parents.items() if parent in ours} - ours:
+        ours |= more
+    return sum(ticks.get(process, 0) for process in ours) / _TICK
+
+
+@attrs.define(eq=False)
+class CpuTimes:
+    """`fixtures`: what each one that several tests share took to set up, with the test that came first."""
+
+    out: Path
+    fixtures: dict[str, float] = attrs.field(factory=dict)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Generator[None, Any, Any]:
+        if fixturedef.scope == "function":
+            return (yield)
+        before = used()
+        try:
+            return (yield)
+        finally:
+            self.fixtures[fixturedef.argname] = used() - before
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        self.fixtures = {}
+        before = used()
+        try:
+            return (yield)
+        finally:
+            row = {"test": item.nodeid, "cpu": used() - before, "fixtures": self.fixtures}
+            with self.out.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
+    config.pluginmanager.register(CpuTimes(FOLDER / f"{worker}.jsonl"))
+
+
+def table(rows: Sequence[Mapping[str, Any]], lines: int = 60) -> Iterator[str]:
+    """Folders, files, tests and shared fixtures, those that take most first."""
+    costs: dict[str, defaultdict[str, float]] = {
+        name: defaultdict(float) for name in ("folders", "files", "tests", "fixtures")
+    }
+    for row in rows:
+        file = str(row["test"]).partition("::")[0]
+        costs["folders"]["/".join(Path(file).parts[1:-1][:3])] += row["cpu"]
+        costs["files"][file] += row["cpu"]
+        costs["tests"][row["test"]] += row["cpu"]
+        for fixture, seconds in row["fixtures"].items():
+            costs["fixtures"][fixture] += seconds
+    yield f"{sum(row['cpu'] for row in rows) / 60:.1f} CPU minutes, {len(rows)} tests"
+    for title, cost in costs.items():
+        yield f"\n{title}, CPU seconds"
+        for name, seconds in sorted(cost.items(), key=lambda entry: -entry[1])[:lines]:
+            yield f"{seconds:8.1f}  {name}"
+
+
+if __name__ == "__main__":
+    read = [json.loads(line) for file in sorted(FOLDER.glob("*.jsonl")) for line in file.read_text().splitlines()]
+    sys.stdout.write("\n".join(table(read)) + "\n")

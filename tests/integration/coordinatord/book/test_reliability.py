@@ -1,0 +1,148 @@
+"""Reliability: what the sums say of made-up ends, and what candidates' order makes of it."""
+
+import random
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from statistics import median_low
+
+import pytest
+
+from common.wire.limits import RELIABILITY_SECS
+from coordinatord.book import candidates_sql
+from coordinatord.book.candidates_sql import Demand
+from coordinatord.book.registries_sql import read_asks, read_providers
+from coordinatord.book.reliability_sql import ALL_MODELS, ReliabilitySums
+from coordinatord.database.connections import Connection, Database, open_database
+from coordinatord.database.migrate import migrate
+from tests.integration.coordinatord.book.market_rows import add_jobs, add_models, add_providers, begin_index
+
+pytestmark = pytest.mark.anyio
+
+NOW = 10_000_000
+SETTLED, FAILED, RECLAIMED, CANCELLED = 1, 3, 4, 2
+Sums = dict[tuple[int, int], tuple[int, int, int, int | None]]
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    async with open_database(database_url, smallest=1, largest=3) as database:
+        async with database.connection() as connection:
+            await migrate(connection)
+            await begin_index(connection)
+            await connection.execute("update index_position set block_time = $1", NOW)
+            await add_models(connection, 2)
+            await add_providers(connection, 4)
+        yield database
+
+
+async def end(connection: Connection, ordinal: int, provider: int, because: int, *, at: int = NOW, secs: int) -> None:
+    await connection.execute(
+        "update jobs set state = case when $3 = 1 then 2 else 3 end, ended_because = $3, provider_id = $2,"
+        " ended_at = $4::bigint, claimed_at = $4::bigint - $5::bigint where ordinal = $1",
+        ordinal,
+        provider,
+        because,
+        at,
+        secs,
+    )
+
+
+async def sums(connection: Connection) -> Sums:
+    await ReliabilitySums().refresh(connection)
+    rows = await connection.fetch("select * from reliability")
+    return {(row["provider_id"], row["model_id"]): tuple(row)[2:] for row in rows}
+
+
+def expected(ends: list[tuple[int, int, int, int]]) -> Sums:
+    """Of (provider, model, because, seconds)."""
+    found: dict[tuple[int, int], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for provider, model, because, secs in ends:
+        for key in ((provider, model), (provider, ALL_MODELS)):
+            found[key][because].append(secs)
+    return {
+        key: (
+            *(len(by[because]) for because in (SETTLED, FAILED, RECLAIMED)),
+            median_low(by[SETTLED]) if by[SETTLED] else None,
+        )
+        for key, by in found.items()
+    }
+
+
+async def test_sums_are_those_of_the_ends_within_the_window_and_follow_what_is_taken_back(database: Database) -> None:
+    chance = random.Random(7)  # noqa: S311 - made-up ends, the same in each run
+    async with database.connection() as connection:
+        await add_jobs(connection, 120, models=2)
+        assert await sums(connection) == {}
+        models = dict(tuple(row) for row in await connection.fetch("select ordinal, model_id from jobs"))
+        lately: dict[int, tuple[int, int, int, int]] = {}
+        for ordinal, model in models.items():
+            provider, because = chance.randint(1, 3), chance.choice([SETTLED, SETTLED, SETTLED, FAILED, RECLAIMED])
+            secs = chance.randint(0, 50)
+            at = chance.choice([NOW, NOW - 1, NOW - RELIABILITY_SECS + 1, NOW - RELIABILITY_SECS, NOW - 10**6])
+            await end(connection, ordinal, provider, because, at=at, secs=secs)
+            if at > NOW - RELIABILITY_SECS:
+                lately[ordinal] = (provider, model, because, secs)
+        # What was never claimed, and what ended before ends were timed, is nobody's.
+        for ordinal in (3, 4):
+            lately.pop(ordinal, None)
+        await end(connection, 3, 0, CANCELLED, secs=0)
+        await connection.execute("update jobs set ended_at = null where ordinal = 4")
+        assert await sums(connection) == expected(list(lately.values()))
+        gone = [ordinal for ordinal, (provider, *_) in lately.items() if provider == 2]
+        await connection.execute(
+            "update jobs set state = 1, ended_because = 0, ended_at = null where ordinal = any($1::bigint[])", gone
+        )
+        left = [ends for ordinal, ends in lately.items() if ordinal not in gone]
+        assert await sums(connection) == expected(left)
+
+
+async def test_sums_are_taken_again_only_after_many_times_as_long_as_they_took(database: Database) -> None:
+    times = iter([0.0, 2.0, 2.0, 61.0, 62.0, 63.0, 63.0])
+    taken = ReliabilitySums(clock=lambda: next(times))
+
+    async def counted() -> int:
+        async with database.connection() as connection:
+            await taken.refresh(connection)
+            return int(
+                await connection.fetchval("select coalesce(sum(settled), 0) from reliability where model_id = 1")
+            )
+
+    assert await counted() == 0  # it took two seconds
+    async with database.connection() as connection:
+        await add_jobs(connection, 2, models=1)
+        await end(connection, 0, 1, SETTLED, secs=5)
+    assert await counted() == 0  # a minute is not over
+    assert await counted() == 1
+
+
+async def test_equal_prices_go_by_turn_then_by_who_settles_and_counts_are_told(database: Database) -> None:
+    async with database.connection() as connection:
+        await add_jobs(connection, 20, models=1)
+        for provider in (1, 2, 3, 4):
+            await connection.execute("insert into asks values ($1, 1, 3600, 10, 10)", provider)
+            await connection.execute("insert into liveness values ($1, 1, 5, clock_timestamp())", provider)
+        for ordinal in range(10):  # 1 loses half of what it claims, 3 settles all; 2 is new, as is 4, which is dearer
+            await end(connection, ordinal, 1, SETTLED if ordinal % 2 else FAILED, secs=9)
+            await end(connection, 10 + ordinal, 3, SETTLED, secs=7)
+        await end(connection, 0, 1, RECLAIMED, secs=9)
+        await connection.execute("update asks set rate_in = 11 where provider_id = 4")
+        await sums(connection)
+
+        async def ranked() -> list[int]:
+            asks = await candidates_sql.read_candidates(database, Demand(1, 3600, 1, 1), 15_000, None)
+            return [ask.provider_id for ask in asks]
+
+        assert await ranked() == [3, 1, 2, 4]  # halves are as good as nothing known: the smaller id
+        await connection.execute("update jobs set ended_because = 3, state = 3 where ordinal = 1")
+        await sums(connection)
+        assert await ranked() == [3, 2, 1, 4]
+        await candidates_sql.mark_picked(database, 3, 1)
+        assert await ranked() == [2, 1, 3, 4]
+        takers = await candidates_sql.read_takers(database, [1], 3600, 15_000)
+        assert [taker.provider_id for taker in takers] == [2, 4, 1, 3]
+    _, asks = await read_asks(database, 1, 10, 0)
+    _, providers = await read_providers(database, 10, 0)
+    for told in (asks, providers):
+        known = {each.provider_id: each.reliability for each in told}
+        counts = [(known[n].settled, known[n].failed, known[n].reclaimed, known[n].median_secs) for n in (1, 2, 3)]
+        assert counts == [(4, 5, 1, 9), (0, 0, 0, None), (10, 0, 0, 7)]

@@ -1,0 +1,174 @@
+"""The hub: what comes is handed to who follows it, and who comes back misses nothing or is told so."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from common.wire.events import OUTCOMES, EventKind
+from coordinatord.base.errors import Retryable
+from coordinatord.database.connections import Database, open_database
+from coordinatord.database.migrate import migrate
+from coordinatord.database.notices import INDEX_MOVED, Notices
+from coordinatord.events import hub as hubs
+from coordinatord.events.hub import EventHub
+from coordinatord.events.listeners import Listener
+from coordinatord.events.sql import EventFilter, LoggedEvent
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    async with open_database(database_url, smallest=1, largest=4) as opened:
+        async with opened.connection() as connection:
+            await migrate(connection)
+        yield opened
+
+
+async def append(database: Database, *jobs: int, model: int = 1, kind: EventKind = EventKind.POSTED) -> list[int]:
+    """Events of so many jobs; their ids."""
+    async with database.connection() as connection, connection.transaction():
+        if kind is EventKind.RESET:
+            rows = await connection.fetch(
+                "insert into events (kind, block_number, block_time) values ($1, 1, 1) returning id", int(kind)
+            )
+        else:
+            rows = await connection.fetch(
+                "insert into events (kind, block_number, block_time, job_id, owner, model_id, provider_id, designated,"
+                " state, ended_because) select $3, 1, 1, int4send(n), '\\xaa', $2, 0, 0, $4, $5"
+                " from unnest($1::integer[]) n returning id",
+                list(jobs),
+                model,
+                int(kind),
+                *map(int, OUTCOMES[kind]),
+            )
+        await connection.execute("select pg_notify($1, '1')", INDEX_MOVED)
+    return [row["id"] for row in rows]
+
+
+@asynccontextmanager
+async def running(database: Database) -> AsyncIterator[EventHub]:
+    notices = Notices()
+    hub = EventHub(database, notices)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(notices.listen, database)
+        tasks.start_soon(hub.run)
+        with anyio.fail_after(30):
+            while not hub._recent:  # noqa: ASYNC110 - there is no event to wait for
+                await anyio.sleep(0.01)
+        yield hub
+        tasks.cancel_scope.cancel()
+
+
+async def heard(listener: Listener, many: int) -> list[LoggedEvent]:
+    events: list[LoggedEvent] = []
+    with anyio.fail_after(30):
+        while len(events) < many:
+            events += [event for news in await listener.wait() for event in news.events]
+    return events
+
+
+async def test_each_who_follows_hears_what_passes_its_filter_in_order(database: Database) -> None:
+    async with running(database) as hub:
+        async with (
+            hub.following(EventFilter(), None) as (all_, _),
+            hub.following(EventFilter(), None) as (twin, _),
+            hub.following(EventFilter(model_id=2), None) as (second, _),
+            hub.following(EventFilter(job_id=b"\0\0\0\3"), None) as (one, _),
+        ):
+            ids = await append(database, 1, 2) + await append(database, 3, model=2)
+            assert [event.id for event in await heard(all_, 3)] == ids
+            assert [event.id for event in await heard(twin, 3)] == ids
+            assert [event.id for event in await heard(second, 1)] == ids[2:]
+            assert [event.id for event in await heard(one, 1)] == ids[2:]
+        assert not hub._topics
+        assert not hub._by_key
+
+
+async def test_watchers_hear_before_listeners_and_once_more_when_the_hub_closes(database: Database) -> None:
+    watched: list[int] = []
+    async with running(database) as hub, hub.following(EventFilter(), None) as (listener, _):
+        hub.watch(lambda events: watched.append(len(events)))
+        await append(database, 1, 2)
+        await heard(listener, 2)
+        assert sum(watched) == 2
+        hub.close()
+        assert watched[-1] == 0
+        assert await listener.wait() == []
+        assert listener.ended == "stopping"
+        async with hub.following(EventFilter(), None) as (late, _):
+            assert late.ended == "stopping"
+
+
+@pytest.mark.parametrize("kept", [10_000, 2])
+async def test_who_comes_back_to_another_process_is_told_what_it_missed(
+    database: Database, monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    """Out of memory, and out of the table where it is further back than memory goes."""
+    monkeypatch.setattr(hubs, "_KEPT", kept)
+    async with running(database) as hub, hub.following(EventFilter(), None) as (_, since):
+        pass
+    ids = await append(database, 1, 2, 3, 4) + await append(database, 5, model=2)
+    async with running(database) as hub:
+        async with hub.following(EventFilter(model_id=1), since) as (listener, _):
+            await append(database, 6)
+            assert [event.id for event in await heard(listener, 5)][:4] == ids[:4]
+        async with hub.following(EventFilter(model_id=1), ids[2]) as (listener, _):
+            assert [event.job_id for event in await heard(listener, 2)] == [b"\0\0\0\4", b"\0\0\0\6"]
+        async with hub.following(EventFilter(), hub.newest) as (listener, _):
+            listener.beat()
+            assert await listener.wait() == []
+
+
+@pytest.mark.parametrize("lost", ["pruned", "never", "too far"])
+async def test_who_comes_back_from_where_nobody_knows_is_told_to_read_again(
+    database: Database, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    monkeypatch.setattr(hubs, "_KEPT", 2)
+    first, *_ = await append(database, 1, 2, 3, 4, 5)
+    if lost == "pruned":
+        async with database.connection() as connection:
+            await connection.execute("delete from events where id <= $1", first)
+    if lost == "too far":
+        monkeypatch.setattr(hubs, "REACH", 3)
+    after = first + 1_000_000 if lost == "never" else first
+    async with running(database) as hub, hub.following(EventFilter(model_id=7), after) as (listener, _):
+        (event,) = await heard(listener, 1)
+        assert (event.kind, event.id) == (EventKind.RESET, hub.newest)
+
+
+async def test_reset_among_what_was_missed_makes_what_was_before_it_moot(database: Database) -> None:
+    async with running(database) as hub:
+        since = hub.newest
+        async with hub.following(EventFilter(), None) as (listener, _):
+            await append(database, 1)
+            await append(database, kind=EventKind.RESET)
+            await append(database, 2)
+            await heard(listener, 3)
+        async with hub.following(EventFilter(job_id=b"\0\0\0\1"), since) as (listener, _):
+            assert [event.kind for event in await heard(listener, 1)] == [EventKind.RESET]
+
+
+async def test_nothing_is_followed_before_the_log_was_read(database: Database) -> None:
+    hub = EventHub(database, Notices())
+    with pytest.raises(Retryable, match="not read yet"):
+        async with hub.following(EventFilter(), None):
+            pass
+
+
+async def test_each_listener_gets_a_heartbeat_once_in_a_while(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hubs, "_BEATS", 0.01)
+    monkeypatch.setattr(hubs, "HEARTBEAT", 0.1)
+    async with (
+        running(database) as hub,
+        hub.following(EventFilter(), None) as (one, _),
+        hub.following(EventFilter(model_id=1), None) as (other, _),
+    ):
+        with anyio.fail_after(30):
+            for _ in range(2):
+                for listener in (one, other):
+                    assert await listener.wait() == []

@@ -1,0 +1,222 @@
+"""The event log tells what became of every job: whoever follows it knows at each block what the index knows."""
+
+import random
+from typing import TypeAlias
+from unittest.mock import AsyncMock
+
+import asyncpg
+import attrs
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from common.wire.events import EventKind
+from coordinatord.chain import events as ev
+from coordinatord.indexer import tables_sql
+from coordinatord.indexer.events_sql import drop_old, resume_log
+from coordinatord.indexer.fetch import Source
+from tests.fakes.chain import DECODER, FakeChain
+from tests.fakes.history import GENESIS, History
+from tests.integration.coordinatord.indexer.index_rows import forget
+from tests.integration.coordinatord.indexer.test_expiry import LAST, POSTED, Market, burst
+from tests.integration.coordinatord.indexer.test_journal import follower
+
+pytestmark = pytest.mark.anyio
+
+Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
+Told = tuple[str, int, int | None]  # name of the event, its block, and the block of what it takes back
+
+
+@attrs.define
+class Reader:
+    """Someone who follows the log as PROTOCOL.md has it, and reads the index again after a reset."""
+
+    connection: Connection
+    last: int
+    jobs: dict[bytes, dict[int, tuple[int, int]]] = attrs.field(factory=dict)  # events that stand, by id
+    resets: int = 0
+
+    @classmethod
+    async def from_here(cls, connection: Connection) -> "Reader":
+        reader = cls(connection, await connection.fetchval("select max(id) from events"))
+        await reader.reset()
+        return reader
+
+    async def reset(self) -> None:
+        rows = await self.connection.fetch("select job_id, state, ended_because from jobs")
+        self.jobs = {row["job_id"]: {0: (row["state"], row["ended_because"])} for row in rows}
+
+    async def read(self) -> None:
+        rows = await self.connection.fetch("select * from events where id > $1 order by id", self.last)
+        unknown: set[bytes] = set()  # jobs whose state before what was taken back is not known here
+        for row in rows:
+            self.last = row["id"]
+            if row["kind"] == EventKind.RESET:
+                self.resets += 1
+                continue
+            stands = self.jobs.setdefault(row["job_id"], {})
+            if row["takes_back"] is not None:
+                if stands.pop(row["takes_back"], None) is None:
+                    unknown.add(row["job_id"])
+            else:
+                stands[row["id"]] = row["state"], row["ended_because"]
+        if any(row["kind"] == EventKind.RESET for row in rows):
+            await self.reset()
+        known = await states_of(self.connection)
+        self.jobs |= {job: {0: known[job]} if job in known else {} for job in unknown}
+
+    def states(self) -> dict[bytes, tuple[int, int]]:
+        return {job: stands[max(stands)] for job, stands in self.jobs.items() if stands}
+
+
+async def states_of(connection: Connection) -> dict[bytes, tuple[int, int]]:
+    rows = await connection.fetch("select job_id, state, ended_because from jobs")
+    return {row["job_id"]: (row["state"], row["ended_because"]) for row in rows}
+
+
+async def told(connection: Connection, since: int) -> list[Told]:
+    rows = await connection.fetch(
+        "select e.kind, e.block_number, t.block_number as taken from events e left join events t on t.id = e.takes_back"
+        " where e.id > $1 order by e.id",
+        since,
+    )
+    return [(EventKind(row["kind"]).name.lower(), row["block_number"], row["taken"]) for row in rows]
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    journal_blocks=st.sampled_from((1, 8, 40)),
+    forks=st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20), st.booleans()), min_size=1, max_size=5),
+)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+async def test_events_folded_are_the_states_of_all_jobs_after_any_forks(
+    connection: Connection,
+    seed: int,
+    journal_blocks: int,
+    forks: list[tuple[int, int, bool]],
+) -> None:
+    """Forks within the journal are told by taking back; those below it, and bulk, by a reset."""
+    await forget(connection)
+    chain, histories = FakeChain(), [History(random.Random(seed))]  # noqa: S311 - histories, not keys
+    reader = await Reader.from_here(connection)
+    indexer = follower(Source(chain.rpc(), DECODER), journal_blocks)
+    for depth, growth, seen in [(0, 20, True), *forks]:
+        height = max(0, chain.height - depth)
+        chain.fork(height)
+        del histories[height + 1 :]
+        for _ in range(growth):
+            history = histories[-1].branch()
+            chain.mine(*history.block())
+            histories.append(history)
+        if seen:
+            await indexer.catch_up(connection)
+            await reader.read()
+            assert reader.states() == await states_of(connection)
+    while chain.height <= 20 + sum(growth for _, growth, _ in forks):
+        chain.mine()
+    await indexer.catch_up(connection)
+    await reader.read()
+    assert reader.states() == await states_of(connection)
+    if journal_blocks == 40 and sum(depth + growth for depth, growth, _ in forks) < 20:
+        assert reader.resets == 0
+
+
+async def test_each_change_of_a_job_is_told_once_with_its_block_and_parties(connection: Connection) -> None:
+    market = Market.of(connection, journal_blocks=64)
+    market.chain.mine(ev.JobClaimed(POSTED.job_id, 1, GENESIS + 2))
+    market.chain.mine(ev.JobSettled(POSTED.job_id, 1, 5, 6, 7, 8, "bafkresult"))
+    assert await market.at(3) == (2, 1)
+    rows = await connection.fetch("select * from events where kind <> 7 order by id")
+    assert [
+        (row["kind"], row["block_number"], row["provider_id"], row["state"], row["ended_because"]) for row in rows
+    ] == [
+        (EventKind.POSTED, 1, 0, 0, 0),
+        (EventKind.CLAIMED, 2, 1, 1, 0),
+        (EventKind.SETTLED, 3, 1, 2, 1),
+    ]
+    assert {(row["job_id"], row["owner"], row["model_id"], row["designated"]) for row in rows} == {
+        (POSTED.job_id, POSTED.owner, POSTED.model_id, POSTED.designated)
+    }
+    assert [row["block_time"] for row in rows] == [GENESIS + 1, GENESIS + 2, GENESIS + 3]
+
+
+async def test_reorganisation_takes_back_the_newest_event_first_and_tells_the_new_branch(
+    connection: Connection,
+) -> None:
+    market = Market.of(connection, journal_blocks=64)
+    await market.at(1)
+    since = await connection.fetchval("select max(id) from events")
+    market.chain.mine(ev.JobClaimed(POSTED.job_id, 1, GENESIS + 2))
+    market.chain.mine(ev.JobFailed(POSTED.job_id, 1))
+    assert await market.at(3) == (3, 3)
+    market.chain.fork(1)
+    market.chain.mine()
+    market.chain.mine(ev.JobCancelled(POSTED.job_id))
+    assert await market.at(4) == (3, 2)
+    assert await told(connection, since) == [
+        ("claimed", 2, None),
+        ("failed", 3, None),
+        ("failed", 3, 3),
+        ("claimed", 2, 2),
+        ("cancelled", 3, None),
+    ]
+    market.chain.fork(2)  # what was taken back once is not taken back again
+    market.chain.mine()
+    market.chain.mine()
+    since = await connection.fetchval("select max(id) from events")
+    await market.at(5)
+    assert (await told(connection, since))[0] == ("cancelled", 3, 3)
+
+
+async def test_expiry_is_told_at_the_first_block_after_it_however_late_it_is_marked(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables_sql, "AT_ONCE", 2)
+    market = Market.of(connection, journal_blocks=64)
+    market.chain.mine(*burst(5))
+    await market.at(LAST)
+    since = await connection.fetchval("select max(id) from events")
+    with monkeypatch.context() as held:
+        held.setattr("coordinatord.indexer.follow.mark_more", AsyncMock(return_value=False))
+        await market.at(LAST + 2)
+    await market.at(LAST + 4)
+    assert await told(connection, since) == [("expired", LAST + 1, None)] * 6
+    since = await connection.fetchval("select max(id) from events")
+    market.chain.fork(LAST + 1)
+    await market.at(LAST + 5)
+    assert await told(connection, since) == []
+    market.chain.fork(LAST - 1)
+    await market.at(LAST + 6)
+    assert await told(connection, since) == [
+        *[("expired", LAST + 1, LAST + 1)] * 6,
+        *[("expired", LAST + 1, None)] * 6,
+    ]
+
+
+async def test_blocks_that_a_release_without_the_log_indexed_are_told_as_a_reset(connection: Connection) -> None:
+    market = Market.of(connection, journal_blocks=64)
+    await market.at(2)
+    since = await connection.fetchval("select max(id) from events")
+    await resume_log(connection)
+    assert await told(connection, since) == []
+    await connection.execute("update index_position set block_hash = '\\x07', block_number = 3")
+    await resume_log(connection)
+    await resume_log(connection)
+    assert await told(connection, since) == [("reset", 3, None)]
+
+
+async def test_events_of_blocks_that_may_still_be_undone_are_kept_whatever_their_age(connection: Connection) -> None:
+    market = Market.of(connection, journal_blocks=3)
+    await market.at(2)
+    await connection.execute("update events set happened = now() - interval '2 days'")
+    await drop_old(connection)
+    assert [name for name, _, _ in await told(connection, 0)] == ["posted"]
+    for height in range(3, LAST + 3):
+        await market.at(height)
+    await drop_old(connection)
+    assert [name for name, _, _ in await told(connection, 0)] == ["expired"]
+    await connection.execute("update events set happened = now() - interval '2 days'")
+    for height in range(LAST + 3, LAST + 7):
+        await market.at(height)
+    await drop_old(connection)
+    assert [name for name, _, _ in await told(connection, 0)] == ["expired"]  # readers go on from the newest

@@ -1,0 +1,121 @@
+"""Every check that an order fails, told at once, and nothing done about it."""
+
+import time
+
+import pytest
+
+from common.scalars import base64_of
+from common.wire import errors
+from tests.integration.coordinatord.scene.faults import unreachable
+from tests.integration.coordinatord.scene.party import Body, Party
+from tests.integration.coordinatord.scene.shows import shows
+from tests.integration.coordinatord.scene.specification import MALFORMED
+from tests.integration.coordinatord.scene.stage import Stage
+
+pytestmark = pytest.mark.anyio
+
+CHECK = "/v1/jobs/check"
+
+
+async def checked(stage: Stage, body: Body) -> Body:
+    answer = await stage.http.post(CHECK, json=body)
+    assert answer.status_code == 200, answer.text
+    told: Body = answer.json()
+    return told
+
+
+def named(told: Body) -> list[str]:
+    return [failure["code"] or failure["param"] for failure in told["failures"]]
+
+
+@shows("POST /v1/jobs/check", 200)
+async def test_sound_submission_passes_with_its_price_and_candidates_and_leaves_nothing(
+    client: Party, provider: Party, stage: Stage
+) -> None:
+    await stage.http.get("/evm/jobs?state=Open&model=1&free=1", headers=provider.authorization)
+    await stage.execute("insert into asks values (1, 1, 3600, 1, 1)")
+    body = await client.paid()
+    told = await checked(stage, body)
+    assert (told["ok"], told["checked"], told["failures"]) == (True, "submission", [])
+    assert told["quote"]["amount"] == body["amount"]
+    assert [each["provider_id"] for each in told["candidates"]] == ["1"]
+    for table in ("relays", "objects", "gas_spent", "files"):
+        assert await stage.fetchval(f"select count(*) from {table}") == 0  # noqa: S608 - named here
+    assert not await stage.stored(f"containers/{body['job_id'][2:]}")
+    assert (await stage.http.post("/v1/jobs", json=body)).status_code == 201
+
+
+async def test_all_that_fails_is_told_at_once_and_posting_tells_the_first_of_it(client: Party, stage: Stage) -> None:
+    body = await client.paid(model_id=1)
+    broken = client.order(model_id=999, sla_secs=90_000, expires_at=int(time.time()) - 5) | {
+        "signature": body["signature"],
+        "auth_sig": body["auth_sig"],
+        "amount": "7",
+        "container": base64_of(b"\x02" * 200),
+    }
+    told = await checked(stage, broken)
+    assert named(told) == [
+        "expires_at",
+        "sla_secs",
+        "invalid_order_signature",
+        "amount",
+        "invalid_payment_signature",
+        "bad_version",
+        "model_id",
+        "sla_secs",
+    ]
+    assert all(failure["remedy"] and failure["message"] for failure in told["failures"])
+    remedies = {failure["code"] or failure["param"]: failure["remedy"] for failure in told["failures"][:6]}
+    assert remedies["expires_at"] == errors.LINE_ERRORS["order_expired"][1]
+    assert remedies["invalid_order_signature"] == errors.CODED["invalid_order_signature"].remedy
+    first = (await stage.http.post("/v1/jobs", json=broken)).json()["error"]
+    failure = told["failures"][0]
+    assert (first["message"], first["param"], first["code"]) == (failure["message"], failure["param"], failure["code"])
+
+
+async def test_order_without_a_payment_is_checked_for_all_that_the_chain_knows(client: Party, stage: Stage) -> None:
+    told = await checked(stage, client.order(model_id=999, sla_secs=7))
+    assert (told["checked"], named(told)) == ("order", ["model_id", "sla_secs"])
+    assert "`windows`" in told["failures"][1]["message"] + told["failures"][1]["remedy"]
+    body = await client.paid()
+    assert (await stage.http.post("/v1/jobs", json=body)).status_code == 201
+    only = {name: value for name, value in body.items() if name not in ("auth_sig", "amount", "container")}
+    assert named(await checked(stage, only)) == ["DuplicateJob"]
+    assert named(await checked(stage, body)) == ["DuplicateJob"]
+    await stage.world.anvil.call("anvil_dealERC20", client.address, stage.world.market.token, "0x0")
+    poor = await checked(stage, client.order())
+    assert (poor["ok"], named(poor)) == (False, ["InsufficientBalance"])
+
+
+async def test_refusal_of_the_chain_that_nothing_else_tells_is_told_by_its_name(client: Party, stage: Stage) -> None:
+    body = await client.paid()
+    await stage.world.anvil.call("anvil_dealERC20", client.address, stage.world.market.token, "0x0")
+    assert named(await checked(stage, body)) == ["InsufficientBalance"]
+
+
+async def test_owner_over_its_gas_budget_is_told(client: Party, stage: Stage) -> None:
+    await stage.execute(
+        "insert into gas_spent values ($1, current_hour(), 'post', $2)",
+        client.wallet.address,
+        10**12,
+    )
+    told = await checked(stage, client.order())
+    assert (named(told), told["quote"] is not None) == (["busy"], True)
+
+
+async def test_fields_that_cannot_be_read_are_all_named(client: Party, stage: Stage) -> None:
+    told = await checked(stage, client.order() | {"rate_in": "-1", "units_in": None, "owner": "0x00"})
+    assert (told["ok"], told["quote"], sorted(named(told))) == (False, None, ["owner", "rate_in", "units_in"])
+    shapeless = await checked(stage, client.order() | {"container": "AAAA"})
+    assert named(shapeless) == ["container_without_payment"]
+    both = {**await client.paid(), "container_cid": "bafy"}
+    assert named(await checked(stage, both)) == ["container_ambiguous", "unknown_container"]
+
+
+@shows("POST /v1/jobs/check", *MALFORMED)
+@shows("POST /v1/jobs/check", 503, "chain_unreachable")
+async def test_body_that_is_no_object_and_a_node_that_is_away(client: Party, stage: Stage) -> None:
+    assert (await stage.http.post(CHECK, content=b"[]")).status_code == 400
+    with stage.node.answering(unreachable):
+        answer = await stage.http.post(CHECK, json=client.order())
+        assert (answer.status_code, answer.headers["x-svc-retryable"]) == (503, "true")

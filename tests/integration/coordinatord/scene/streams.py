@@ -1,0 +1,94 @@
+"""Streams of a coordinator in this process, read over a socket: the transport without one waits for an answer's end."""
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import attrs
+import httpx
+
+from coordinatord.server.serving import listening_socket, serve_until
+from devnet.ports import LOOPBACK, pick_free
+from tests.integration.coordinatord.scene.stage import Seen, Stage
+
+
+@attrs.frozen
+class Message:
+    """`data` is None for what is told without: the id to begin with, and heartbeats, as comments."""
+
+    name: str
+    id: str
+    data: Any
+
+
+@attrs.define
+class Stream:
+    response: httpx.Response
+    _rest: str = ""
+    _pieces: AsyncIterator[str] | None = None
+
+    async def next(self) -> Message:
+        """The next message that has data."""
+        while (message := await self.block()).data is None:
+            pass
+        return message
+
+    async def block(self) -> Message:
+        with anyio.fail_after(30):
+            pieces = self._pieces = self._pieces or self.response.aiter_text()
+            while "\n\n" not in self._rest:
+                self._rest += await anext(pieces)
+        block, _, self._rest = self._rest.partition("\n\n")
+        lines = dict(line.split(": ", 1) for line in block.split("\n") if line.rstrip() != ":")
+        data = lines.get("data")
+        return Message(lines.get("event", ""), lines.get("id", ""), None if data is None else json.loads(data))
+
+    async def ended(self) -> str:
+        """What is left until the end of the body."""
+        with anyio.fail_after(30):
+            pieces = self._pieces = self._pieces or self.response.aiter_text()
+            async for piece in pieces:
+                self._rest += piece
+        return self._rest
+
+
+@attrs.frozen
+class Streams:
+    http: httpx.AsyncClient
+    seen: list[Seen]
+
+    @asynccontextmanager
+    async def open(self, path: str, headers: Mapping[str, str] | None = None) -> AsyncIterator[Stream]:
+        async with self.http.stream("GET", path, headers=dict(headers or {})) as response:
+            if response.is_error:
+                await response.aread()
+            self.seen.append(Seen(f"GET {path.partition('?')[0]}", response.status_code, _code(response)))
+            yield Stream(response)
+
+
+def _code(response: httpx.Response) -> str | None:
+    if not response.is_error:
+        return None
+    error = response.json()["error"]
+    return str(error["code"] or error["type"])
+
+
+@asynccontextmanager
+async def streams_of(stage: Stage, seen: list[Seen]) -> AsyncIterator[Streams]:
+    port, stop = pick_free(), anyio.Event()
+    listening = listening_socket(port, LOOPBACK)
+    listening.listen(64)
+    async with (
+        httpx.AsyncClient(base_url=f"http://{LOOPBACK}:{port}", trust_env=False, timeout=30) as http,
+        anyio.create_task_group() as tasks,
+    ):
+
+        async def serve() -> None:
+            await serve_until(stage.application, listening, stop.wait, grace_seconds=1)
+
+        tasks.start_soon(serve)
+        yield Streams(http, seen)
+        stop.set()
+        stage.ground.events.close()

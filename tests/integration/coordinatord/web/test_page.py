@@ -1,0 +1,278 @@
+"""The page in a real browser: what people see of a market, live, without a breach of its policy.
+
+The quick one follows a job through its life. With WEB_CHECK=1 (`make web-check`) the page is looked at in every view,
+light, dark and on a phone, over a reorganisation and a lost connection; the pictures are in build/web.
+"""
+
+import os
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final
+
+import asyncpg
+import attrs
+import httpx
+import pytest
+
+from common.domains import Domains
+from common.scalars import base64_of
+from devnet.accounts import DevWallet
+from devnet.ports import pick_free
+from devnet.world import World
+from tests.fakes.browser import Browser, browsing, missing
+from tests.integration.coordinatord.scene.party import Party, wallet_of
+from tests.integration.coordinatord.scene.running import Coordinator, running
+from tests.integration.coordinatord.scene.stage import configured, environment
+
+AT_LENGTH: Final = os.environ.get("WEB_CHECK") == "1"
+LONG: Final = pytest.mark.skipif(not AT_LENGTH, reason="looked at for a minute: make web-check")
+pytestmark = [pytest.mark.anyio, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
+
+_CUT: Final = (
+    "[...document.querySelectorAll('.scroll')].filter((each) => !each.closest('details')"
+    " && each.scrollWidth > each.clientWidth).map((each) => each.getAttribute('aria-label'))"
+)
+HOSTILE: Final = '<img src=x onerror="document.title=1"><script>document.title=2</script>\u202egnp.exe'
+
+
+@attrs.frozen
+class Market:
+    """A coordinator of its own process, and those who talk to it."""
+
+    coordinator: Coordinator
+    client: Party
+    provider: Party
+    world: World
+    database_url: str
+    ports: tuple[int, int]
+
+    @property
+    def url(self) -> str:
+        return self.coordinator.base_url
+
+    async def execute(self, statement: str, *values: object) -> None:
+        connection = await asyncpg.connect(self.database_url)
+        await connection.execute(statement, *values)
+        await connection.close()
+
+    async def claim(self, job: str) -> None:
+        answer = await self.provider.run(self.provider.claim(job))
+        assert answer.status_code == 201, answer.text
+
+    async def settle(self, job: str) -> None:
+        answer = await self.provider.run(self.provider.settle(job, result=base64_of(b"the sealed result")))
+        assert answer.status_code == 201, answer.text
+
+
+def settings(world: World, database_url: str) -> dict[str, str]:
+    return environment(
+        world, database_url, ESCROW_MODE="static", OPERATOR_KEY="0x" + "17" * 32, GATEWAY_URL=world.pins.gateway
+    )
+
+
+@pytest.fixture
+async def market(world: World, database_url: str) -> AsyncIterator[Market]:
+    book, ports = configured(world, database_url).addresses, (pick_free(), pick_free())
+    async with (
+        running(settings(world, database_url), *ports) as coordinator,
+        httpx.AsyncClient(base_url=coordinator.base_url, trust_env=False, timeout=30) as http,
+    ):
+
+        def party(wallet: DevWallet) -> Party:
+            return Party(wallet_of(wallet), Domains.of(book), book.job_registry, http, wallet.box_key)
+
+        client, provider = party(world.cast.with_role("client")[0]), party(world.cast.with_role("provider")[0])
+        await provider.sign_in("provider")
+        yield Market(coordinator, client, provider, world, database_url, ports)
+
+
+@pytest.fixture
+async def browser() -> AsyncIterator[Browser]:
+    async with browsing() as browser:
+        await browser.ask("look", {})
+        yield browser
+
+
+async def at_peace(browser: Browser, market: Market, *, expected: Callable[[str], bool] = lambda _: False) -> None:
+    """Nothing was asked of another host, nothing failed, and nothing is wrong with how the page can be read."""
+    for url in await browser.ask("requested"):
+        assert url.startswith((market.url, "data:")), url
+    assert [fault for fault in await browser.ask("faults") if not expected(fault)] == []
+    assert await browser.ask("axe") == []
+
+
+def absent(fault: str) -> bool:
+    """Chromium tells the console of every 403 and 404, also of those that only say that there is no such thing."""
+    return "status of 40" in fault and any(path in fault for path in ("/why", "/evm/events"))
+
+
+async def test_a_job_is_followed_through_its_life(market: Market, browser: Browser) -> None:
+    await browser.ask("open", market.url)
+    await browser.see("h1", "The job book")
+    await browser.see(".empty", "No job was ever posted here")
+    await browser.see(".status[data-mode=live]", "live")  # by events, not by asking
+    posted = await market.client.post()
+    job: str = posted["job_id"]
+    await browser.see("tbody .badge", "Open")
+    await browser.ask("click", "tbody a")
+    await browser.see(".headline", "Waits for a provider")
+    await browser.see("#waiting", "What it waits for")
+    assert job[2:] not in (await browser.ask("title"))[11:]
+    await browser.see(".timeline", posted["tx_hash"][:8])
+    await market.claim(job)
+    await browser.see(".headline", "works on it")
+    assert await browser.ask("count", "progress") == 1
+    await market.settle(job)
+    await browser.see(".headline", "The provider settled it")
+    assert await browser.ask("count", ".timeline .hex") == 3
+    await browser.see("#block", "as of block")
+    await at_peace(browser, market, expected=absent)
+
+
+@LONG
+async def test_every_view_can_be_read_light_dark_and_on_a_phone(market: Market, browser: Browser) -> None:
+    await fill(market)
+    job = (await market.client.http.get("/evm/jobs?state=Claimed")).json()["jobs"][0]["job_id"]
+    views = {
+        "book": ("#/book", "tbody .badge"),
+        "job": (f"#/job/{job}", ".timeline"),
+        "models": ("#/models", "tbody .name"),
+        "model": ("#/models/1", ".chart"),
+        "providers": ("#/providers", "meter"),
+        "provider": ("#/providers/1", "dl.facts"),
+        "batches": ("#/batches", ".empty"),
+        "market": ("#/market", ".card"),
+    }
+    looks: dict[str, dict[str, Any]] = {
+        "light": {"width": 1280, "height": 900},
+        "dark": {"width": 1280, "height": 900, "dark": True},
+        "phone": {"width": 320, "height": 640},
+    }
+    cut: list[str] = []
+    for look, options in looks.items():
+        await browser.ask("look", options)
+        for name, (path, shown) in views.items():
+            await browser.ask("open", "about:blank")
+            await browser.ask("open", f"{market.url}/{path}")
+            await browser.see(shown, "")
+            await browser.see("#connection", "live")
+            await browser.picture(f"{name}-{look}")
+            await at_peace(browser, market, expected=absent)
+            wide = await browser.ask("evaluate", "document.documentElement.scrollWidth - innerWidth")
+            assert wide <= 0, f"{name} is wider than {look}"
+            cut += [f"{name}, {look}: {each}" for each in await browser.ask("evaluate", _CUT)]
+    assert cut == []
+
+
+@LONG
+async def test_hostile_names_are_text(market: Market, browser: Browser) -> None:
+    await market.execute("update models set name = $1, owned_by = $1", HOSTILE)
+    await market.execute("update providers set evidence = $1", HOSTILE.encode())
+    await market.client.post()
+    for path in ("#/book", "#/models", "#/models/1"):
+        await browser.ask("open", "about:blank")
+        await browser.ask("open", f"{market.url}/{path}")
+        await browser.see("main", "<img src=x")
+        assert await browser.ask("count", "main img, main script") == 0
+        assert (await browser.ask("title")) not in ("1", "2")
+        await at_peace(browser, market, expected=absent)
+    await browser.ask("open", f"{market.url}/#/providers/1")
+    await browser.see("main", "Evidence")
+    assert await browser.ask("count", "main img, main script") == 0
+
+
+@LONG
+async def test_a_claim_that_a_reorganisation_took_back_is_taken_off_the_page(market: Market, browser: Browser) -> None:
+    anvil = market.world.anvil
+    job = (await market.client.post())["job_id"]
+    await browser.ask("open", f"{market.url}/#/job/{job}")
+    await browser.see(".headline", "Waits for a provider")
+    snapshot = await anvil.call("evm_snapshot")
+    await market.claim(job)
+    await browser.see(".headline", "works on it")
+    await anvil.call("evm_setAutomine", False)
+    try:
+        await anvil.call("evm_revert", snapshot)
+        await anvil.call("anvil_dropAllTransactions")
+        await anvil.call("evm_mine")
+        await anvil.call("evm_mine")
+        await browser.see(".headline", "Waits for a provider")
+        await browser.picture("job-taken-back")
+    finally:
+        await anvil.call("evm_setAutomine", True)
+    await anvil.call("evm_mine")
+    await at_peace(browser, market, expected=absent)
+
+
+@LONG
+async def test_a_lost_connection_is_told_and_made_up_for(market: Market, browser: Browser) -> None:
+    await browser.ask("open", market.url)
+    await browser.see(".empty", "No job was ever posted here")
+    market.coordinator.process.kill()
+    market.coordinator.process.wait()
+    await browser.see("#connection", "reconnecting")
+    await browser.picture("book-reconnecting")
+    async with running(settings(market.world, market.database_url), *market.ports):
+        await market.client.post()
+        await browser.see("#connection", "live")
+        await browser.see("tbody .badge", "Open")
+    faults = [fault for fault in await browser.ask("faults") if not absent(fault)]
+    assert all("ERR_CONNECTION_REFUSED" in fault or "ERR_INCOMPLETE" in fault or "EMPTY" in fault for fault in faults)
+
+
+@LONG
+async def test_the_page_is_used_with_the_keyboard_alone(market: Market, browser: Browser) -> None:
+    job = (await market.client.post())["job_id"]
+    await browser.ask("open", market.url)
+    await browser.see("tbody .badge", "Open")
+    await browser.ask("press", "Tab")
+    assert await browser.ask("focused") == "Skip to the content"
+    for _ in range(3):
+        await browser.ask("press", "Tab")
+    assert await browser.ask("focused") == "Models"
+    await browser.ask("press", "Enter")
+    await browser.see("h1", "Models")
+    assert await browser.ask("focused") == "Models"  # the heading: a reader says where it is now
+    await browser.ask("open", f"{market.url}/#/book")
+    await browser.see("tbody .badge", "Open")
+    await browser.ask("evaluate", "document.querySelector('tbody a').focus()")
+    await market.client.post()
+    await browser.see("tbody tr:nth-child(2) .badge", "Open")
+    assert job[:8] in await browser.ask("focused")  # renewed, and nobody was thrown out
+
+
+@LONG
+async def test_the_operators_page_tells_what_the_metrics_say(market: Market, browser: Browser) -> None:
+    await market.client.post()
+    url = market.coordinator.metrics_url.removesuffix("metrics")
+    for look, options in {"light": {}, "dark": {"dark": True}, "phone": {"width": 320, "height": 640}}.items():
+        await browser.ask("look", options)
+        await browser.ask("open", url)
+        await browser.see("#connection", "live")
+        await browser.see(".headline", "Nothing is wrong")
+        await browser.see("main", "has it")
+        await browser.picture(f"operators-{look}")
+        assert await browser.ask("faults") == []
+        assert await browser.ask("axe") == []
+        assert all(each.startswith((url, "data:")) for each in await browser.ask("requested"))
+
+
+async def fill(market: Market) -> None:
+    """A market with a past: jobs in every state, prices that moved."""
+    rates = (900_000, 1_000_000, 1_200_000, 1_100_000, 1_600_000, 1_400_000)
+    jobs = [
+        (await market.client.post(rate_in=rate, rate_out=2 * rate + 70_000 * n))["job_id"]
+        for n, rate in enumerate(rates * 2)
+    ]
+    for job in jobs[:10]:
+        await market.claim(job)
+    for job in jobs[:8]:
+        await market.settle(job)
+    failed = await market.provider.run(market.provider.fail(jobs[8]))
+    assert failed.status_code == 201
+    cancelled = await market.client.http.post(f"/v1/jobs/{jobs[10]}/cancel", json=market.client.cancel(jobs[10]))
+    assert cancelled.status_code == 200
+    quotes = [(1, 3600, 900_000, 1_900_000), (1, 86400, 700_000, 1_500_000)]
+    asked = await market.provider.publish(market.provider.asks(1, *quotes))
+    assert asked.status_code in (200, 201), asked.text
+    # As if it had taken a day, so that there is something to draw.
+    await market.execute("update jobs set claimed_at = claimed_at - (86400 - 7200 * (ordinal % 12)) where state = 2")

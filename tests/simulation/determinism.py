@@ -1,0 +1,97 @@
+"""One seed for all that is random: the order in which trio runs what is ready, and every byte that keys and seals are
+made of. Threads work at once, and what runs is seen by `Moments`, so that a kill can fall between any two of them.
+
+Ciphertexts are the same too: libsodium has a source of its own, so the two calls that draw from it are made again
+here out of calls that are given their randomness. What they seal opens with the unchanged functions.
+"""
+
+import gc
+import hashlib
+import os
+import random
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final, TypeVar
+from unittest.mock import patch
+
+import trio
+from nacl import bindings
+from nacl._sodium import ffi
+from trio._core import _run as trio_run
+
+from common import framing
+
+T = TypeVar("T")
+BEFORE_DISK: Final = "a thread's work begins"
+AFTER_DISK: Final = "a thread's work is done"
+_PROCESSORS: Final = 2  # how many workers a stage has goes by it: the same on every machine
+_NONCE_BYTES: Final = 24
+
+
+class SeededBytes:
+    """Bytes of a seed, as many as are asked for."""
+
+    def __init__(self, seed: object) -> None:
+        self._random = random.Random(f"bytes {seed}")
+
+    def __call__(self, length: int) -> bytes:
+        return self._random.randbytes(length)
+
+    def sealed_box(self, plaintext: bytes, public: bytes) -> bytes:
+        """`crypto_box_seal`, with an ephemeral key of the seed."""
+        secret = self(bindings.crypto_box_SECRETKEYBYTES)
+        ephemeral = bindings.crypto_scalarmult_base(secret)
+        nonce = hashlib.blake2b(ephemeral + public, digest_size=_NONCE_BYTES).digest()
+        return ephemeral + bindings.crypto_box(plaintext, nonce, public, secret)
+
+
+class _Sodium:
+    """libsodium, with stream headers of the seed: pushing and pulling begin from the same state."""
+
+    def __init__(self, real: Any, draw: SeededBytes) -> None:
+        self._real, self._draw = real, draw
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def crypto_secretstream_xchacha20poly1305_init_push(self, state: Any, header: Any, key: bytes) -> int:
+        ffi.memmove(header, self._draw(framing.HEADER_BYTES), framing.HEADER_BYTES)
+        self._real.crypto_secretstream_xchacha20poly1305_init_pull(state, header, key)
+        return 0
+
+
+@contextmanager
+def seeded(seed: object, moment: Callable[[str], None]) -> Iterator[None]:
+    """All of this for what runs inside. `moment` hears of each time that a thread's work is about to begin, and that it
+    is done."""
+    draw = SeededBytes(seed)
+
+    async def run_sync(act: Callable[..., T], *arguments: Any, **_: object) -> T:
+        await trio.lowlevel.checkpoint()
+        moment(BEFORE_DISK)
+        result = act(*arguments)
+        moment(AFTER_DISK)
+        return result
+
+    with ExitStack() as stack:
+        for target, name, stand_in in (
+            (os, "urandom", draw),
+            (random, "_urandom", draw),  # secrets
+            (os, "cpu_count", lambda: _PROCESSORS),
+            (bindings, "crypto_box_seal", draw.sealed_box),
+            (framing, "lib", _Sodium(vars(framing)["lib"], draw)),
+            (trio.to_thread, "run_sync", run_sync),
+            (trio_run, "_ALLOW_DETERMINISTIC_SCHEDULING", True),
+        ):
+            stack.enter_context(patch.object(target, name, stand_in))
+        state, ours = random.getstate(), trio_run._r.getstate()
+        random.seed(f"jitter {seed}")
+        trio_run._r.seed(f"turns {seed}")
+        # A generator that the collector ends takes a turn of the loop, and when it collects is no matter of the seed.
+        gc.disable()
+        try:
+            yield
+        finally:
+            gc.enable()
+            random.setstate(state)
+            trio_run._r.setstate(ours)

@@ -1,0 +1,107 @@
+"""A provider's state directory that loses what was not synced.
+
+A killed process loses its memory and nothing that it wrote. A power cut takes what no fsync covered, each piece of it
+or not by the seed: a file's bytes that were not synced, and names made, changed or removed since their folder was
+synced. SQLite is taken at its word: with `synchronous = full` each commit is in the log on the disk when it returns,
+with less the log ends anywhere after a power cut (its checksums say where), and the files beside it are not touched.
+"""
+
+import os
+import random
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Final
+from unittest.mock import patch
+
+from svcd.journal.journal import JOURNAL_FILE
+
+RESULTS: Final = "results"
+_FULL: Final = 2  # of pragma synchronous
+
+
+class Disk:
+    """The folders of one provider's lives below `root`. `directory` is that of the life that is."""
+
+    def __init__(self, root: Path, chance: random.Random) -> None:
+        self._root, self._chance = root, chance
+        self._lives = 0
+        self.directory = root / "life-0"
+        self.directory.mkdir()
+        self._synced: dict[int, bytes] = {}  # content by inode
+        self._names: dict[str, int] = {}  # of the folder of results, when it was synced
+        self._keeps_commits = True
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """What is synced inside counts."""
+        with patch.object(os, "fsync", self._fsync):
+            yield
+
+    def opened(self, connection: sqlite3.Connection) -> None:
+        """The journal's connection of this life."""
+        (synchronous,) = connection.execute("pragma synchronous").fetchone()
+        self._keeps_commits = synchronous >= _FULL
+
+    def survives(self, power_cut: bool) -> None:
+        """The life ends now: what it does to its folder from here on, the next one does not see."""
+        former, results = self.directory, self._after_power_cut() if power_cut else self._results()
+        self._lives += 1
+        self.directory = self._root / f"life-{self._lives}"
+        (self.directory / RESULTS).mkdir(parents=True)
+        for suffix in ("", "-wal"):
+            if (former / f"{JOURNAL_FILE}{suffix}").exists():
+                shutil.copyfile(former / f"{JOURNAL_FILE}{suffix}", self.directory / f"{JOURNAL_FILE}{suffix}")
+        if power_cut and not self._keeps_commits:
+            log = self.directory / f"{JOURNAL_FILE}-wal"
+            if log.exists():
+                os.truncate(log, self._chance.randint(0, log.stat().st_size))
+        self._synced, self._names = {}, {}
+        for name, content in results.items():
+            path = self.directory / RESULTS / name
+            path.write_bytes(content)
+            self._synced[path.stat().st_ino] = content
+            self._names[name] = path.stat().st_ino
+
+    def journal(self, sql: str, *values: object) -> list[tuple[object, ...]]:
+        """What the journal has committed; nothing while there is none."""
+        path = self.directory / JOURNAL_FILE
+        if not path.exists():
+            return []
+        with closing(sqlite3.connect(path)) as connection:
+            return connection.execute(sql, values).fetchall()
+
+    def result(self, job_id: bytes) -> bytes | None:
+        path = self.directory / RESULTS / job_id.hex()
+        return path.read_bytes() if path.exists() else None
+
+    def _fsync(self, descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").resolve()
+        if path.is_dir():
+            self._names = {one.name: one.stat().st_ino for one in path.iterdir()}
+        else:
+            self._synced[os.fstat(descriptor).st_ino] = path.read_bytes()
+
+    def _results(self) -> dict[str, bytes]:
+        folder = self.directory / RESULTS
+        return {one.name: one.read_bytes() for one in sorted(folder.iterdir())} if folder.exists() else {}
+
+    def _after_power_cut(self) -> dict[str, bytes]:
+        folder = self.directory / RESULTS
+        now = {one.name: one.stat().st_ino for one in folder.iterdir()} if folder.exists() else {}
+        written = {inode: (folder / name).read_bytes() for name, inode in now.items()}
+        found: dict[str, bytes] = {}
+        for name in sorted(now.keys() | self._names.keys()):
+            inode = self._chance.choice((now.get(name), self._names.get(name)))
+            if inode is not None:
+                found[name] = self._content(inode, written)
+        return found
+
+    def _content(self, inode: int, written: dict[int, bytes]) -> bytes:
+        synced, latest = self._synced.get(inode), written.get(inode)
+        if latest is None or latest == synced:
+            return synced or b""
+        cut = latest[: self._chance.randint(0, len(latest))]
+        return self._chance.choice((cut, synced)) if synced is not None else cut

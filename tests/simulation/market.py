@@ -1,0 +1,271 @@
+"""The market of the tests, with trouble by plan: answers that are late, lost or wrong, an index that trails and stands
+still, and a chain that reorganises. What the provider hears of is what a real one could."""
+
+import base64
+import hashlib
+import random
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final
+
+import httpx
+import trio
+
+from tests.fakes.market import CLAIMED, OPEN, SETTLED, START, Market
+from tests.fakes.market_answers import Body, answer, error
+from tests.fakes.streamed import StreamedTransport
+from tests.simulation.plan import WEATHER, Fault, Plan
+
+OPS: Final = ("claim", "settle", "fail")
+_RECLAIM_AFTER: Final = 60  # seconds after the window
+_LATENCY: Final = 0.2
+_LONGEST_LAG: Final = 2.5
+_HELD_UP: Final = 95.0  # seconds that a request hangs at most: the clients give up after a hundred
+
+
+class Trace:
+    """All that happened, in its order: the same seed gives the same digest."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._hash = hashlib.sha256()
+
+    def add(self, what: str) -> None:
+        line = f"{trio.current_time():.6f} {what}"
+        self.lines.append(line)
+        self._hash.update(line.encode() + b"\n")
+
+    @property
+    def digest(self) -> str:
+        return self._hash.hexdigest()[:16]
+
+
+class SimulatedMarket(Market):
+    """`moment` is called between any two steps of a request, `arrives` with each that the coordinator hears."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        trace: Trace,
+        *,
+        moment: Callable[[str], None],
+        arrives: Callable[[str, httpx.Request], None],
+    ) -> None:
+        super().__init__(lambda: START + trio.current_time())
+        self.capacity, self.windows = 8, [120, 600]
+        self.chance = chance = random.Random(f"market {plan.seed}")
+        self.trace, self.moment, self.arrives = trace, moment, arrives
+        faults = plan.faults
+        self.noisy = plan.noisy
+        self.life = 0  # of the daemon that is heard: what one before it still says reaches nobody
+        self.world: trio.Nursery | None = None
+        self.numbers: dict[str, int] = {}  # of the jobs, in the order of their posts
+        self.reorganised: set[str] = set()
+        self.disk_is_full = False
+        self.faults_met = 0
+        self._away = False
+        self._waiting = {place: deque(f for f in faults if f.place == place) for place in {f.place for f in faults}}
+        self._weather = [fault for fault in faults if fault.place in (*WEATHER, "sessions")]
+        self._noted: dict[str, Body] = {}
+        self._past: deque[tuple[float, str, Body]] = deque()
+        self._index: dict[str, Body] = {}
+        self._stands_still = 0
+        self._lag = chance.uniform(0, _LONGEST_LAG)
+
+    def named(self, job: str) -> str:
+        return f"job {self.numbers.setdefault(job, len(self.numbers))}"
+
+    # --- requests on their way ----------------------------------------------------------------------------
+
+    @property
+    def transport(self) -> StreamedTransport:
+        return StreamedTransport(partial(self._carried, self.life))
+
+    async def _carried(self, life: int, request: httpx.Request) -> httpx.Response:
+        await request.aread()
+        name = self._name(request)
+        self.moment(f"{name} sets out")
+        self._heard(life)
+        await trio.sleep(self.chance.uniform(0, _LATENCY))
+        if self._away and request.url.host != "gateway":
+            raise httpx.ConnectError("the coordinator is away")
+        self.arrives(name, request)
+        response = await self._answered(name, request)
+        self.moment(f"the answer to {name} sets out")
+        self._heard(life)
+        await trio.sleep(self.chance.uniform(0, _LATENCY))
+        return response
+
+    def sealed_in(self, settle: Mapping[str, object]) -> bytes | None:
+        """The result that a settle hands over; None where it names an upload that has lapsed."""
+        if "result_cid" in settle:
+            return self.content.get(str(settle["result_cid"]))
+        return base64.b64decode(str(settle["result"]), validate=True)
+
+    def _heard(self, life: int) -> None:
+        if life != self.life:
+            raise httpx.ConnectError("this daemon is no more")
+
+    async def _answered(self, name: str, request: httpx.Request) -> httpx.Response:
+        fault = self.due(name)
+        if fault is None:
+            return self._done(name, request)
+        self.trace.add(f"{name} meets {fault.kind}")
+        match fault.kind:
+            case "unreached":
+                raise httpx.ConnectError(fault.kind)
+            case "lost":
+                self._done(name, request)
+                raise httpx.ReadError(fault.kind)
+            case "hang":
+                await trio.sleep(min(_HELD_UP, 2 * fault.seconds))
+                raise httpx.ReadTimeout(fault.kind)
+            case "hang_after":
+                self._done(name, request)
+                await trio.sleep(min(_HELD_UP, 2 * fault.seconds))
+                raise httpx.ReadTimeout(fault.kind)
+            case "late":
+                await trio.sleep(fault.seconds)
+                return self._done(name, request)
+            case "later":
+                assert self.world is not None
+                self.world.start_soon(self._mined_later, fault.seconds, name, request)
+                return _pending()
+            case "lapsed":
+                response = self._done(name, request)
+                if response.status_code == 200:
+                    self.content.pop(response.json()["svc"]["cid"], None)
+                return response
+            case "garbled":
+                response = self._done(name, request)
+                return httpx.Response(response.status_code, content=response.content[:-9] + b"something")
+            case kind:
+                return _instead(kind)
+
+    def due(self, place: str) -> Fault | None:
+        """The fault that this call of a place meets."""
+        waiting = self._waiting.get(place)
+        if not waiting or not waiting[0].at <= trio.current_time() < self.noisy:
+            return None
+        self.faults_met += 1
+        return waiting.popleft()
+
+    async def _mined_later(self, seconds: float, name: str, request: httpx.Request) -> None:
+        await trio.sleep(seconds)
+        self._done(name, request)
+
+    def _done(self, name: str, request: httpx.Request) -> httpx.Response:
+        if name in ("poll", "claimed", "ended", "job", "jobs"):
+            self._catch_up()
+            chain, self.jobs = self.jobs, self._index
+            try:
+                response = self._perform(name, request)
+            finally:
+                self.jobs = chain
+        else:
+            response = self._perform(name, request)
+        said = hashlib.sha256(request.url.raw_path + request.content + response.content).hexdigest()[:12]
+        self.trace.add(f"{name} {response.status_code} {said}")
+        self.note()
+        return response
+
+    # --- the chain, and the index that follows it ---------------------------------------------------------
+
+    def note(self) -> None:
+        """What has changed is indexed a little later."""
+        for job, row in self.jobs.items():
+            if self._noted.get(job) != row:
+                self._noted[job] = dict(row)
+                self._past.append((trio.current_time(), job, dict(row)))
+                self.trace.add(f"{self.named(job)} is {row['state']}/{row['ended_because']}")
+
+    def _catch_up(self) -> None:
+        while not self._stands_still and self._past and self._past[0][0] <= trio.current_time() - self._lag:
+            _, job, row = self._past.popleft()
+            self._index[job] = row
+
+    async def reclaim(self) -> None:
+        while True:
+            await trio.sleep(5)
+            for job, row in self.jobs.items():
+                if row["state"] == CLAIMED:
+                    if self.now() > int(row["claimed_at"]) + int(row["sla_secs"]) + _RECLAIM_AFTER:
+                        self.end(job, 4)
+                elif row["state"] == OPEN and self.now() > int(row["expires_at"]):
+                    self.end(job, 5)
+            self.note()
+
+    # --- weather ------------------------------------------------------------------------------------------
+
+    async def weather(self) -> None:
+        for fault in self._weather:
+            await trio.sleep(max(0.0, fault.at - trio.current_time()))
+            self.trace.add(f"{fault.place} for {fault.seconds} s")
+            self.faults_met += 1
+            assert self.world is not None
+            self.world.start_soon(self._passes, fault)
+
+    async def _passes(self, fault: Fault) -> None:
+        match fault.place:
+            case "sessions":
+                self.sessions.clear()
+            case "index":
+                self._catch_up()
+                self._stands_still += 1
+                await trio.sleep(fault.seconds)
+                self._stands_still -= 1
+            case "disk":
+                self.disk_is_full = True
+                await trio.sleep(fault.seconds)
+                self.disk_is_full = False
+            case "coordinator":
+                self._away = True
+                await trio.sleep(fault.seconds)
+                self._away = False
+            case "claim_reorg":
+                await self._reorganised(CLAIMED, OPEN, fault.seconds)
+            case "settle_reorg":
+                await self._reorganised(SETTLED, CLAIMED, fault.seconds)
+
+    async def _reorganised(self, state: int, former: int, seconds: float) -> None:
+        """The newest job of a state goes back to the one before; the coordinator sends the same bytes again."""
+        job = next((job for job, row in reversed(self.jobs.items()) if row["state"] == state), None)
+        if job is None:
+            return
+        row, kept = self.jobs[job], dict(self.jobs[job])
+        self.reorganised.add(job)
+        row["state"], row["ended_because"] = former, 0
+        if former == OPEN:
+            row |= {"provider_id": "0", "claimed_at": "0"}
+        self.note()
+        await trio.sleep(seconds)
+        if former == OPEN:
+            if row["state"] == OPEN:
+                row |= kept | {"claimed_at": str(int(self.now()))}
+        else:
+            while row["state"] == OPEN:  # noqa: ASYNC110 - the claim, too: it is mined again before the settle can be
+                await trio.sleep(1)
+            if row["state"] == CLAIMED and self.now() <= int(row["claimed_at"]) + int(row["sla_secs"]):
+                row |= {name: kept[name] for name in ("state", "ended_because", "completion_tok", "result_cid")}
+        self.note()
+
+
+def _pending() -> httpx.Response:
+    return error(504, "0x" + "ab" * 32, "receipt_timeout")
+
+
+def _instead(kind: str) -> httpx.Response:
+    match kind:
+        case "unavailable":
+            return error(503, "relay_queue_timeout", "relay_unavailable", retryable=True)
+        case "busy":
+            return error(429, None, "busy", retryable=True)
+        case "proxy":
+            return httpx.Response(502)
+        case "never":
+            return _pending()
+        case "missing":
+            return httpx.Response(404)
+        case _:
+            return answer(500)

@@ -1,0 +1,129 @@
+"""Plans of a simulated run: what happens when, as values that can be left out one by one and pasted into a test."""
+
+import random
+from typing import Final, Literal
+
+import attrs
+
+Ending = Literal["kill", "power cut", "stop"]
+
+
+@attrs.frozen
+class Post:
+    """A client's order. `length`: letters of its text, which the result has too."""
+
+    at: float
+    window: int = 600
+    is_bid: bool = False
+    length: int = 40
+
+
+@attrs.frozen
+class Kill:
+    """The daemon ends at the `step`th moment from `at` on: moments are requests on their way, answers, and the disk."""
+
+    at: float
+    step: int = 0
+    how: Ending = "kill"
+
+
+@attrs.frozen
+class Fault:
+    """On the first call of `place` from `at` on; for `seconds` from then on, where `place` is one of WEATHER."""
+
+    at: float
+    place: str
+    kind: str
+    seconds: float = 0.0
+
+
+@attrs.frozen
+class Plan:
+    """`seed` decides what nothing below names: turns of tasks, delays, keys. `noisy`: seconds; then nothing goes wrong
+    any more."""
+
+    seed: int
+    noisy: float
+    posts: tuple[Post, ...] = ()
+    kills: tuple[Kill, ...] = ()
+    faults: tuple[Fault, ...] = ()
+
+    @property
+    def parts(self) -> int:
+        return len(self.posts) + len(self.kills) + len(self.faults)
+
+    def __str__(self) -> str:
+        """As Python that makes it again."""
+        lines = [f"Plan(seed={self.seed}, noisy={self.noisy!r}"]
+        for name, parts in (("posts", self.posts), ("kills", self.kills), ("faults", self.faults)):
+            if parts:
+                lines[-1] += ","
+                lines.append(f"    {name}=({', '.join(map(_short, parts))},)")
+        return "\n".join([lines[0], *lines[1:]]) + (",\n)" if len(lines) > 1 else ")")
+
+
+def _short(part: Post | Kill | Fault) -> str:
+    given = [
+        f"{field.name}={getattr(part, field.name)!r}"
+        for field in attrs.fields(type(part))
+        if getattr(part, field.name) != field.default
+    ]
+    return f"{type(part).__name__}({', '.join(given)})"
+
+
+# What an answer can be in place of itself. `lost`, `hang_after`: it happens, and nobody hears of it. `later`: the
+# coordinator has sent it and its receipt does not come; it is mined `seconds` later. `never`: it is not.
+_ANY: Final = ("unreached", "lost", "unavailable", "busy", "proxy", "hang", "hang_after", "late")
+_OPS: Final = ("later", "never")
+PLACES: Final[dict[str, tuple[str, ...]]] = {
+    "claim": _ANY + _OPS,
+    "settle": _ANY + _OPS,
+    "fail": _ANY + _OPS,
+    "release": _ANY,
+    "poll": _ANY,
+    "job": _ANY,
+    "claimed": _ANY,
+    "nonce": _ANY,
+    "session": _ANY,
+    "files": (*_ANY, "lapsed"),
+    "fetch": ("unreached", "missing", "garbled", "late", "hang"),
+    "run": ("slow", "exhausted", "crash"),
+    "sessions": ("forgotten",),
+}
+# For a time: an index that stands still, a full disk, a coordinator that is away, claims or settles off the chain.
+WEATHER: Final = ("index", "disk", "coordinator", "claim_reorg", "settle_reorg")
+_OFTEN: Final = ("claim", "settle", "settle", "job", "claimed", "fail", "index", "claim_reorg", "settle_reorg", "files")
+
+
+def planned(seed: int) -> Plan:
+    """The plan of a seed: from quiet ones to those where most of what can go wrong does."""
+    chance = random.Random(f"plan {seed}")
+    noisy = float(round(chance.uniform(80, 300)))
+
+    def at() -> float:
+        return round(chance.uniform(0, noisy), 1)
+
+    posts = [Post(at(), chance.choice((120, 600)), chance.random() < 0.4, chance.choice((20, 800, 3500, 9000)))]
+    while len(posts) < 8 and chance.random() < 0.75:
+        posts.append(Post(at(), chance.choice((120, 600)), chance.random() < 0.4, chance.choice((20, 800, 3500, 9000))))
+    endings: tuple[Ending, ...] = ("kill", "kill", "power cut", "power cut", "stop")
+    kills = [
+        Kill(at(), int(chance.expovariate(0.1)), chance.choice(endings)) for _ in range(chance.choice((0, 1, 2, 4)))
+    ]
+    faults = [_fault(chance, at()) for _ in range(chance.choice((0, 4, 12, 24)))]
+    posts.append(Post(noisy + 30.0))
+    return Plan(
+        seed,
+        noisy,
+        tuple(sorted(posts, key=lambda each: each.at)),
+        tuple(sorted(kills, key=lambda each: each.at)),
+        tuple(sorted(faults, key=lambda each: each.at)),
+    )
+
+
+def _fault(chance: random.Random, at: float) -> Fault:
+    place = chance.choice((*PLACES, *WEATHER, *_OFTEN))
+    if place in WEATHER:
+        return Fault(at, place, "for a time", round(chance.uniform(2, 50), 1))
+    kind = chance.choice(PLACES[place])
+    return Fault(at, place, kind, round(chance.uniform(1, 60), 1))

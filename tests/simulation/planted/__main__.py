@@ -1,0 +1,79 @@
+"""`make simulate-planted`: faults put into svcd one by one, each of which the simulation has to find.
+
+    python -m tests.simulation.planted [name …]
+
+A fault is a patch beside this file, against the tree as it is; one that does not apply any more fails. It is applied to
+a copy below `build/`. Exits with 1 when a fault was not found within 200 seeds.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[3]
+PATCHES: Final = Path(__file__).parent
+WORK: Final = ROOT / "build" / "planted"
+SEEDS: Final = 200
+_FOUND: Final = "breaks what a provider promises"
+
+
+def names() -> list[str]:
+    return sorted(path.stem for path in PATCHES.glob("*.patch"))
+
+
+def found(name: str) -> str | None:
+    """What the simulation says of the tree with this fault; None when it finds nothing."""
+    tree = _planted(name)
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.simulation", "--seeds", str(SEEDS), "--until-found"],
+        cwd=tree,
+        capture_output=True,
+        text=True,
+        timeout=1800,
+        check=False,
+    )
+    if run.returncode == 1 and _FOUND in run.stdout:
+        return run.stdout
+    if run.returncode == 0:
+        return None
+    raise RuntimeError(f"the simulation of {name} did not run: {run.stdout[-2000:]}{run.stderr[-2000:]}")
+
+
+def _planted(name: str) -> Path:
+    """A tree like this one with the fault in it: the patched folder is a copy, all others are links."""
+    tree = WORK / name
+    shutil.rmtree(tree, ignore_errors=True)
+    tree.mkdir(parents=True)
+    for one in ("common", "coordinatord", "tests", "pyproject.toml"):
+        (tree / one).symlink_to(ROOT / one)
+    shutil.copytree(ROOT / "svcd", tree / "svcd", ignore=shutil.ignore_patterns("__pycache__"))
+    # Git would take the tree around it for the one that is meant.
+    around = {**os.environ, "GIT_CEILING_DIRECTORIES": str(WORK)}
+    patch = PATCHES / f"{name}.patch"
+    applied = subprocess.run(
+        ["git", "apply", "--verbose", str(patch)], cwd=tree, env=around, capture_output=True, text=True, check=False
+    )
+    if applied.returncode or "Applied patch" not in applied.stderr:
+        raise RuntimeError(f"{patch.name} does not apply to svcd as it is: renew it. {applied.stderr}")
+    return tree
+
+
+def main() -> None:
+    missed = []
+    for name in sys.argv[1:] or names():
+        began = time.monotonic()
+        said = found(name)
+        if said is None:
+            missed.append(name)
+        lines = said.strip().splitlines() if said is not None else [f"not found in {SEEDS} seeds"]
+        print(f"{name} ({time.monotonic() - began:.0f} s): {lines[0]}\n" + "\n".join(lines[1:3]), flush=True)
+    if missed:
+        sys.exit(f"not found: {', '.join(missed)}")
+
+
+if __name__ == "__main__":
+    main()

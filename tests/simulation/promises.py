@@ -1,0 +1,138 @@
+"""The promises of a provider, checked at every step of a simulated run and at its end. See `tests/README.md`."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+import httpx
+
+from common.cid import cid_of
+from common.envelope import ResultBody
+from common.sealed_stream import open_result
+from svcd.journal.entries import LIVE
+from tests.fakes.market import BOOK, CLAIMED, OPEN, SETTLED
+from tests.simulation.disk import Disk
+from tests.simulation.market import SimulatedMarket
+
+# States of the journal that must be on the disk when the coordinator hears of what they are the record of.
+_BEFORE: Final = {
+    "claim": ("claiming",),
+    "release": ("claiming", "claimed"),
+    "settle": ("sealed",),
+    "fail": ("failing",),
+}
+_GAVE_UP: Final = ("failed", "given_up")
+
+
+class Promises:
+    """`broken`: what was found, each once."""
+
+    def __init__(self, market: SimulatedMarket, disk: Disk) -> None:
+        self.market, self.disk = market, disk
+        self.broken: list[str] = []
+        self.asked: dict[str, str] = {}  # text by job
+        self.runs: Counter[str] = Counter()
+        self._handed_over: dict[str, tuple[str, int]] = {}  # CID and units by job, of the first settle
+        self._kept: set[str] = set()  # whose result is on the disk
+
+    def breaks(self, what: str) -> None:
+        if what not in self.broken:
+            self.broken.append(what)
+
+    # --- at every step ------------------------------------------------------------------------------------
+
+    def arrives(self, name: str, request: httpx.Request) -> None:
+        """A request, before anybody acts on it."""
+        if name not in _BEFORE:
+            return
+        body = json.loads(request.content)
+        job = str(body["job_id"])
+        rows = self.disk.journal(
+            "select state, completion_tok, result, result_cid from jobs where job_id = ?", bytes.fromhex(job[2:])
+        )
+        state = rows[0][0] if rows else None
+        if state not in _BEFORE[name]:
+            self.breaks(f"{name} of {self.market.named(job)} before the journal says so: it has {state}")
+        if name == "settle":
+            self._settles(job, body, rows[0] if rows else None)
+
+    def _settles(self, job: str, body: dict[str, object], row: tuple[object, ...] | None) -> None:
+        named = self.market.named(job)
+        sealed = self.market.sealed_in(body)
+        cid = str(body["result_cid"]) if sealed is None else str(cid_of(sealed))
+        offered = cid, int(str(body["completion_tok"]))
+        first = self._handed_over.setdefault(job, offered)
+        if offered != first:
+            self.breaks(f"{named} is settled with {offered[0]} for {offered[1]}, and before with {first[0]}")
+        if row is None:
+            return
+        _, units, inline, _ = row
+        kept = inline if isinstance(inline, bytes) else self.disk.result(bytes.fromhex(job[2:]))
+        if units != offered[1] or not isinstance(kept, bytes) or str(cid_of(kept)) != cid:
+            self.breaks(f"{named} is settled with a result that is not the journal's")
+
+    def stepped(self) -> None:
+        """Between any two steps: nothing is unsaid that was once kept."""
+        for (job_id,) in self.disk.journal("select job_id from jobs where state = 'sealed'"):
+            assert isinstance(job_id, bytes)
+            self._kept.add("0x" + job_id.hex())
+
+    def runs_now(self, job_id: bytes) -> None:
+        job = "0x" + job_id.hex()
+        self.runs[job] += 1
+        if job in self._kept:
+            self.breaks(f"{self.market.named(job)} is worked on again after its result was kept")
+
+    # --- at the end ---------------------------------------------------------------------------------------
+
+    def at_rest(self, held: int) -> bool:
+        """Every job has ended, and the journal knows."""
+        states = {row["state"] for row in self.market.jobs.values()}
+        return not held and not states & {OPEN, CLAIMED} and not self._live()
+
+    def judge(self, held: int, lives: int, quiet_from: float) -> None:
+        """When trouble has been over for long."""
+        if held:
+            self.breaks(f"{held} slots are held for nothing")
+        for job in self._live():
+            self.breaks(f"the journal has {self.market.named(job)} for live still")
+        for job, row in self.market.jobs.items():
+            for found in self._of(job, row, lives, quiet_from):
+                self.breaks(f"{self.market.named(job)} {found}")
+
+    def _of(self, job: str, row: dict[str, object], lives: int, quiet_from: float) -> Iterator[str]:
+        state, reason = self._entry(job)
+        if row["state"] == CLAIMED:
+            yield "is claimed still, and nobody works on it"
+        if row["state"] == OPEN and state not in _GAVE_UP:
+            yield f"is open still; the journal has {state} {reason}"
+        if row["state"] == SETTLED and self._opened(job) != self.asked[job]:
+            yield "is settled with an answer to something else"
+        if row["state"] == SETTLED and state != "settled":
+            yield f"is settled, and the journal has {state} {reason}"
+        if row["state"] != SETTLED and state == "settled" and job not in self.market.reorganised:
+            yield "is settled by the journal, and not on the chain"
+        if float(str(row["expires_at"])) - 3600 > quiet_from and row["state"] != SETTLED:
+            yield f"was ordered in quiet and is {row['state']}/{row['ended_because']}; the journal has {state} {reason}"
+        if row["state"] != SETTLED and job in self._kept and self._had_time(row, quiet_from):
+            yield f"had its result and quiet time to settle in, and is {row['state']}/{row['ended_because']}"
+        if self.runs[job] > lives + 1:
+            yield f"ran {self.runs[job]} times in {lives} lives"
+
+    def _had_time(self, row: dict[str, object], quiet_from: float) -> bool:
+        return int(str(row["claimed_at"])) + int(str(row["sla_secs"])) > quiet_from + 120
+
+    def _live(self) -> list[str]:
+        marks = ", ".join("?" * len(LIVE))
+        rows = self.disk.journal(f"select job_id from jobs where state in ({marks})", *LIVE)  # noqa: S608 - constants
+        return ["0x" + job_id.hex() for (job_id,) in rows if isinstance(job_id, bytes)]
+
+    def _entry(self, job: str) -> tuple[object, object]:
+        rows = self.disk.journal("select state, reason from jobs where job_id = ?", bytes.fromhex(job[2:]))
+        return (rows[0][0], rows[0][1]) if rows else (None, None)
+
+    def _opened(self, job: str) -> object:
+        raw, sealed = bytes.fromhex(job[2:]), self.market.results[job]
+        body = ResultBody.parse(open_result(self.market.result_key, BOOK.chain_id, BOOK.job_registry, raw, sealed))
+        return body.output.get("input") if isinstance(body.output, dict) else None

@@ -1,0 +1,254 @@
+"""A whole svcd over a simulated coordinator, chain, gateway, model server and disk, from one plan.
+
+    seed ─► plan ─► posts, faults ─► market ◄── requests ── svcd (the real one) ──► disk
+                └─► kills ─► svcd dies ─► what the disk kept ─► svcd is started again
+
+Time is virtual and jumps when everything waits; `tests.simulation.determinism` decides the rest. A run is over when
+every job has ended, long after the last fault; the promises are checked at each step on the way, and then.
+"""
+
+import logging
+import random
+import sqlite3
+import tempfile
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+from unittest.mock import patch
+
+import attrs
+import structlog
+import trio
+from trio.testing import MockClock
+
+from common.daemon.process import Fatal
+from common.envelope import Envelope
+from svcd.errors import WorkFailed
+from svcd.job.held import ModelWork, WorkOutput
+from svcd.journal import journal as journals
+from svcd.load import AskRates
+from svcd.stages import runner
+from tests.simulation.determinism import AFTER_DISK, seeded
+from tests.simulation.disk import Disk
+from tests.simulation.market import SimulatedMarket, Trace
+from tests.simulation.plan import Plan, Post, planned
+from tests.simulation.promises import Promises
+from tests.unit.svcd.stages.running import Backend, Running, model_for, running
+
+_SHM: Final = Path("/dev/shm")  # noqa: S108 - a disk that costs no time where there is one
+_LONGEST_ROW: Final = 1024  # a result beyond it is a file, and beyond the other goes ahead of its settle: small, so
+_LONGEST_INLINE: Final = 4096  # that every way is gone
+_GRACE: Final = 60.0
+_RESTARTED_AFTER: Final = 5.0
+_PATIENCE: Final = 3000.0  # virtual seconds of quiet until everything must have ended
+_WINDOWS: Final = (120, 600)
+
+
+@attrs.frozen
+class Outcome:
+    plan: Plan
+    broken: tuple[str, ...]
+    trace: str
+    seconds: float  # virtual
+    jobs: int
+    lives: int
+    faults: int
+    lines: tuple[str, ...] = attrs.field(repr=False)
+
+
+def simulate(plan: Plan) -> Outcome:
+    """What became of it."""
+    with tempfile.TemporaryDirectory(prefix="simulated-", dir=_SHM if _SHM.is_dir() else None) as folder, _quiet():
+        provider = _Provider(plan, Path(folder))
+        with seeded(plan.seed, provider.moment), provider.disk.watched(), _small_rows(), _disk_full(provider):
+            return trio.run(provider.live, clock=MockClock(autojump_threshold=0))
+
+
+def simulate_seed(seed: int) -> Outcome:
+    return simulate(planned(seed))
+
+
+class _Provider:
+    """One run."""
+
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        self._plan = plan
+        self._chance = random.Random(f"provider {plan.seed}")
+        self.disk = Disk(folder, random.Random(f"disk {plan.seed}"))
+        self._trace = Trace()
+        self.market = SimulatedMarket(plan, self._trace, moment=self.moment, arrives=self._arrives)
+        self._promises = Promises(self.market, self.disk)
+        self._kills = deque(plan.kills)
+        self._steps = 0  # until the next kill
+        self._scope: trio.CancelScope | None = None
+        self._running: Running | None = None
+        self._over = False
+
+    async def live(self) -> Outcome:
+        async with trio.open_nursery() as world:
+            self.market.world = world
+            world.start_soon(self.market.reclaim)
+            world.start_soon(self.market.weather)
+            for post in self._plan.posts:
+                world.start_soon(self._post, post)
+            world.start_soon(self._watch_end)
+            while not self._over:
+                await self._live_once()
+            world.cancel_scope.cancel()
+        return Outcome(
+            self._plan,
+            tuple(self._promises.broken),
+            self._trace.digest,
+            trio.current_time(),
+            len(self.market.jobs),
+            self.market.life,
+            self.market.faults_met,
+            tuple(self._trace.lines),
+        )
+
+    # --- lives of the daemon ------------------------------------------------------------------------------
+
+    async def _live_once(self) -> None:
+        life = self.market.life
+        try:
+            with trio.CancelScope() as self._scope:
+                asks = {window: AskRates(100, 200) for window in _WINDOWS}
+                models = (model_for("demo/text", {"text"}, asks=asks, poll_seconds=6.0),)
+                async with running(
+                    self.market, self.disk.directory, backend=Backend(self._work), models=models
+                ) as self._running:
+                    self.disk.opened(self._running.ground.journal._connection)
+                    await trio.sleep_forever()
+        except* Fatal as refused:
+            self._trace.add(f"svcd ends: {refused.exceptions}")
+        except* Exception as bug:
+            self._promises.breaks(f"svcd fell: {bug.exceptions!r}")
+            self._over = True
+        self._running = None
+        if life == self.market.life:
+            self._ends("kill")
+        await trio.sleep(self._chance.uniform(0, _RESTARTED_AFTER))
+
+    def moment(self, what: str) -> None:
+        """Between any two steps of the daemon: the place for it to die."""
+        if self._over:
+            return
+        if what == AFTER_DISK:
+            self._promises.stepped()
+        if not self._kills or trio.current_time() < self._kills[0].at or self._scope is None:
+            return
+        if self._steps < self._kills[0].step:
+            self._steps += 1
+            return
+        kill, self._steps = self._kills.popleft(), 0
+        self._trace.add(f"{kill.how} at: {what}")
+        if kill.how == "stop" and self._running is not None:
+            self._running.drain.begin()
+            assert self.market.world is not None
+            self.market.world.start_soon(self._stopped, self.market.life)
+        else:
+            self._ends(kill.how)
+            self._scope.cancel()
+
+    async def _stopped(self, life: int) -> None:
+        await trio.sleep(_GRACE + 1)
+        if self.market.life == life and self._scope is not None:
+            self._ends("stop")
+            self._scope.cancel()
+
+    def _ends(self, how: str) -> None:
+        self.disk.survives(power_cut=how == "power cut")
+        self.market.life += 1
+
+    # --- what happens to it -------------------------------------------------------------------------------
+
+    async def _post(self, post: Post) -> None:
+        await trio.sleep(post.at)
+        text = (f"question {len(self._promises.asked)} " * (1 + post.length // 11))[: max(post.length, 12)]
+        envelope: Envelope = self.market.envelope({"input": text})
+        recipient = self.market.escrow.public if post.is_bid else self.market.box.public
+        terms: dict[str, Any] = {"sla_secs": str(post.window), "units_in": "20000"}
+        if post.is_bid:
+            terms["designated"] = "0"
+        job = self.market.post(self.market.container(envelope.encode(), recipient), **terms)
+        self.market.named(job)
+        self._promises.asked[job] = text
+        self.market.note()
+
+    async def _work(self, work: ModelWork) -> WorkOutput:
+        self._trace.add(f"{self.market.named('0x' + work.job_id.hex())} runs")
+        self._promises.runs_now(work.job_id)
+        fault = self.market.due("run")
+        await trio.sleep(self._chance.uniform(0, 30) + (fault.seconds if fault is not None else 0))
+        if fault is not None and fault.kind == "exhausted":
+            raise WorkFailed("backend_exhausted", "as planned", backend_fault=True)
+        if fault is not None and fault.kind == "crash":
+            raise RuntimeError("as planned")
+        return WorkOutput(work.input, 10 + self._chance.randrange(5), {"units": 10})
+
+    def _arrives(self, name: str, request: Any) -> None:
+        self._promises.arrives(name, request)
+
+    # --- the end ------------------------------------------------------------------------------------------
+
+    async def _watch_end(self) -> None:
+        await trio.sleep(self._plan.noisy + 20)
+        quiet_from = self.market.now()
+        last = max([0.0, *(post.at for post in self._plan.posts)])
+        with trio.move_on_after(_PATIENCE):
+            while trio.current_time() < last + 1 or not self._at_rest():  # noqa: ASYNC110 - virtual seconds
+                await trio.sleep(5)
+        await trio.sleep(35)  # what is at rest stays so: the journal is held against the chain once more
+        self._promises.judge(self._held(), self.market.life + 1, quiet_from)
+        self._over = True
+        assert self._scope is not None
+        self._scope.cancel()
+
+    def _at_rest(self) -> bool:
+        return self._promises.at_rest(self._held())
+
+    def _held(self) -> int:
+        return self._running.ground.slots.held if self._running is not None else 1
+
+
+@contextmanager
+def _small_rows() -> Iterator[None]:
+    with (
+        patch.object(journals, "LONGEST_ROW", _LONGEST_ROW),
+        patch.object(runner, "LONGEST_ROW", _LONGEST_ROW),
+        patch.object(runner, "LONGEST_INLINE", _LONGEST_INLINE),
+    ):
+        yield
+
+
+@contextmanager
+def _disk_full(provider: _Provider) -> Iterator[None]:
+    """Commits and files are refused while the disk is full."""
+    commit, store = journals._commit, journals.ResultFiles.store
+
+    def refusing_commit(connection: sqlite3.Connection, statements: list[Any]) -> None:
+        if provider.market.disk_is_full:
+            raise sqlite3.OperationalError("database or disk is full")
+        commit(connection, statements)
+
+    def refusing_store(files: journals.ResultFiles, job_id: bytes, result: bytes) -> None:
+        if provider.market.disk_is_full:
+            raise OSError("no space left on device")
+        store(files, job_id, result)
+
+    with (
+        patch.object(journals, "_commit", refusing_commit),
+        patch.object(journals.ResultFiles, "store", refusing_store),
+    ):
+        yield
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    try:
+        yield
+    finally:
+        structlog.reset_defaults()

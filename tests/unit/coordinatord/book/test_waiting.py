@@ -1,0 +1,94 @@
+"""Polls that wait: a new job wakes as many as it takes, and nobody who waits for something else."""
+
+from contextlib import ExitStack
+
+import pytest
+
+from common.wire.events import OUTCOMES, EventKind
+from coordinatord.book.leases_sql import PollKey
+from coordinatord.book.waiting import WaitingPoll, WaitingPolls
+from coordinatord.events.sql import LoggedEvent
+
+pytestmark = pytest.mark.anyio
+
+
+def event(
+    kind: EventKind, *, model: int = 1, provider: int = 0, designated: int = 0, back: bool = False
+) -> LoggedEvent:
+    state, because = OUTCOMES[kind]
+    return LoggedEvent(
+        9, kind, 1, 1, b"j", b"o", model, provider, designated, state, because, takes_back=4 if back else None
+    )
+
+
+async def woken(polls: list[WaitingPoll]) -> list[int]:
+    """Whose providers were woken, and are not any more."""
+    return [poll.poller.provider_id for poll in polls if await poll.wait(0)]
+
+
+def enter(stack: ExitStack, waiting: WaitingPolls, *pollers: tuple[int, int, int]) -> list[WaitingPoll]:
+    return [stack.enter_context(waiting.waiting(PollKey(who, model), free)) for who, model, free in pollers]
+
+
+async def test_new_bids_wake_as_many_as_they_fill_those_first_that_came_first() -> None:
+    waiting = WaitingPolls()
+    with ExitStack() as stack:
+        polls = enter(stack, waiting, (1, 1, 2), (2, 1, 2), (3, 1, 1), (4, 2, 9))
+        waiting.hear([event(EventKind.POSTED)] * 3)
+        assert await woken(polls) == [1, 2]
+        waiting.hear([event(EventKind.POSTED, model=2)])
+        assert await woken(polls) == [4]
+
+
+async def test_who_comes_away_with_nothing_wakes_the_next_and_none_is_woken_twice_by_the_same_news() -> None:
+    waiting = WaitingPolls()
+    with ExitStack() as stack:
+        polls = enter(stack, waiting, (1, 1, 1), (2, 1, 1))
+        waiting.hear([event(EventKind.POSTED)])
+        assert await woken(polls) == [1]
+        waiting.pass_on(polls[0])
+        assert await woken(polls) == [2]
+        waiting.pass_on(polls[1])
+        assert await woken(polls) == []
+        waiting.hear([event(EventKind.POSTED)])
+        assert await woken(polls) == [1]
+
+
+@pytest.mark.parametrize(
+    ("heard", "who"),
+    [
+        (event(EventKind.POSTED, designated=2), [2]),
+        (event(EventKind.CLAIMED, provider=1), []),
+        (event(EventKind.CLAIMED, provider=1, back=True), [1]),  # open again, for whoever comes first
+        (event(EventKind.EXPIRED, back=True), [1]),
+        (event(EventKind.POSTED, back=True), []),
+        (event(EventKind.SETTLED, provider=2), [2]),  # it may have been at its capacity
+        (event(EventKind.SETTLED, provider=2, back=True), [1]),
+        (LoggedEvent(9, EventKind.RESET, 1, 1), [1, 2]),
+    ],
+)
+async def test_what_may_make_work_wakes_whom_it_is_for(heard: LoggedEvent, who: list[int]) -> None:
+    waiting = WaitingPolls()
+    with ExitStack() as stack:
+        polls = enter(stack, waiting, (1, 1, 1), (2, 1, 1))
+        waiting.hear([heard])
+        assert await woken(polls) == who
+
+
+async def test_a_stop_wakes_all_and_a_poll_that_has_gone_is_forgotten() -> None:
+    waiting = WaitingPolls()
+    with ExitStack() as stack:
+        polls = enter(stack, waiting, (1, 1, 1), (2, 2, 1))
+        waiting.hear([])
+        assert waiting.closed
+        assert await woken(polls) == [1, 2]
+    assert not waiting._of_model
+    assert not waiting._of_provider
+
+
+async def test_news_between_a_look_and_the_wait_ends_the_wait_at_once() -> None:
+    waiting = WaitingPolls()
+    with waiting.waiting(PollKey(1, 1), 1) as poll:
+        waiting.hear([event(EventKind.POSTED)])
+        assert await poll.wait(60)
+        assert not await poll.wait(0.01)

@@ -1,0 +1,145 @@
+"""Rules of why a job is unclaimed, over made-up facts."""
+
+import attrs
+import pytest
+
+from common.wire.why import Why
+from coordinatord.book.leases_sql import HeldJob, JobPlace
+from coordinatord.book.sql import JobRow
+from coordinatord.book.why import explained
+from coordinatord.book.why_sql import AskedWindow, OpenJob, ProviderFacts
+from coordinatord.chain.registries import Funds
+from coordinatord.database.batched_reads import Snapshot
+
+OWNER = b"\x01" * 20
+ROW = JobRow(
+    job_id=b"\x07" * 32,
+    owner=OWNER,
+    c=b"\x08" * 32,
+    model_id=1,
+    sla_secs=3600,
+    rate_in="100",
+    rate_out="200",
+    units_in=10,
+    units_out=10,
+    designated=0,
+    expires_at=2_000_000_000,
+    task_cid="bafy",
+    posted_block=5,
+    state=0,
+    ended_because=0,
+    provider_id=0,
+    claimed_at=0,
+    completion_tok=0,
+    result_cid=None,
+    model="demo",
+    ended_at=None,
+    amount="2014",
+)
+JOB = OpenJob(
+    HeldJob(ROW, False, 2014, JobPlace(5, 0)),
+    Snapshot(9, b"\x09", 1000),
+    model_enabled=True,
+    custody_lost=False,
+    leased_to=None,
+    seconds_left=7,
+    ahead=0,
+)
+READY = ProviderFacts(
+    provider_id=1,
+    listed=True,
+    allowed=True,
+    capacity=4,
+    active_jobs=0,
+    live=True,
+    seen=1,
+    free=2,
+    held=0,
+    ahead=0,
+    wants=True,
+    asks=(AskedWindow(3600, 100, 200),),
+)
+PAID = Funds({OWNER: 5000}, set())
+
+
+def told(*providers: ProviderFacts, job: OpenJob = JOB, funds: Funds = PAID) -> Why:
+    return explained(job, providers, funds)
+
+
+@pytest.mark.parametrize(
+    ("changed", "code"),
+    [
+        ({"listed": False}, "not_listed"),
+        ({"allowed": False}, "model_not_allowed"),
+        ({"live": False, "seen": None}, "not_live"),
+        ({"active_jobs": 4}, "full"),
+        ({"free": 0}, "no_free_slots"),
+        ({"held": 2}, "no_free_slots"),
+        ({"ahead": 2}, "behind_others"),
+        ({"wants": False, "asks": ()}, "no_ask"),
+        ({"wants": False, "asks": (AskedWindow(60, 1, 1),)}, "window"),
+        ({"wants": False, "asks": (AskedWindow(60, 1, 1), AskedWindow(3600, 101, 1))}, "price"),
+    ],
+)
+def test_each_reason_is_told_alone_with_its_remedy(changed: dict[str, object], code: str) -> None:
+    answer = told(attrs.evolve(READY, **changed))  # type: ignore[arg-type] # of the fields' own types
+    [provider] = answer.providers
+    assert not provider.takes
+    assert [reason.code for reason in provider.reasons] == [code]
+    assert provider.reasons[0].remedy
+    assert answer.verdict == ("nobody_live" if code in ("not_live", "not_listed") else code)
+
+
+@pytest.mark.parametrize(
+    ("job", "funds", "code"),
+    [
+        (attrs.evolve(JOB, model_enabled=False), PAID, "model_disabled"),
+        (attrs.evolve(JOB, custody_lost=True), PAID, "escrow_key_lost"),
+        (JOB, Funds({}, {ROW.job_id}), "authorization_used"),
+        (JOB, Funds({OWNER: 2013}, set()), "unfunded"),
+        (attrs.evolve(JOB, leased_to=0), Funds({}, set()), "held_back"),
+    ],
+)
+def test_reason_of_the_whole_job_keeps_everybody_away(job: OpenJob, funds: Funds, code: str) -> None:
+    answer = told(READY, attrs.evolve(READY, provider_id=2), job=job, funds=funds)
+    assert answer.verdict == code
+    assert [[reason.code for reason in one.reasons] for one in answer.providers] == [[code], [code]]
+
+
+def test_provider_that_is_offered_the_job_takes_it_though_it_has_no_more_room() -> None:
+    job = attrs.evolve(JOB, leased_to=1)
+    full = attrs.evolve(READY, held=2)
+    answer = told(full, attrs.evolve(READY, provider_id=2), job=job)
+    assert answer.verdict == "leased"
+    assert [(one.provider_id, one.takes) for one in answer.providers] == [("1", True), ("2", False)]
+    assert [reason.code for reason in answer.providers[1].reasons] == ["leased"]
+
+
+def test_cheapest_ask_is_told_that_would_let_somebody_take_it_and_windows_at_the_orders_rates() -> None:
+    answer = told(
+        attrs.evolve(READY, provider_id=1, wants=False, asks=(AskedWindow(3600, 900, 900), AskedWindow(60, 100, 200))),
+        attrs.evolve(READY, provider_id=2, wants=False, asks=(AskedWindow(3600, 300, 300),)),
+        attrs.evolve(READY, provider_id=3, wants=False, asks=(AskedWindow(3600, 250, 299), AskedWindow(600, 101, 1))),
+        attrs.evolve(READY, provider_id=4, wants=False, listed=False, asks=(AskedWindow(3600, 101, 200),)),
+    )
+    helps = [(one.change, one.value, one.providers) for one in answer.would_help]
+    assert helps == [
+        ("rates", {"rate_in": "250", "rate_out": "299"}, "1"),
+        ("window", {"sla_secs": "60"}, "1"),
+    ]
+    assert answer.verdict == "price"
+
+
+def test_several_reasons_are_counted_in_the_verdict() -> None:
+    answer = told(attrs.evolve(READY, active_jobs=4), attrs.evolve(READY, provider_id=2, free=0))
+    assert answer.verdict == "kept_away"
+    assert "1 holds as many jobs as it may" in answer.said
+
+
+def test_order_for_a_provider_that_does_not_poll_says_so_and_names_another() -> None:
+    job = attrs.evolve(JOB, job=attrs.evolve(JOB.job, row=attrs.evolve(ROW, designated=9)))
+    away = attrs.evolve(READY, provider_id=9, live=False, seen=99)
+    answer = told(away, READY, job=job)
+    assert answer.verdict == "not_live"
+    assert "provider 9 alone: it polled 99 s ago" in answer.said
+    assert [(one.change, one.value) for one in answer.would_help] == [("designated", {"designated": "1"})]

@@ -1,0 +1,136 @@
+"""Listeners: what they are sent, who is cut, and how many there may be."""
+
+import json
+
+import anyio
+import pytest
+
+from common.wire.events import EventKind
+from coordinatord.base.errors import Retryable
+from coordinatord.events import listeners
+from coordinatord.events.listeners import HEARTBEAT, Listener, News, Places, message_of, stream
+from coordinatord.events.sql import EventFilter, LoggedEvent
+
+pytestmark = pytest.mark.anyio
+
+JOB, OWNER = b"\x07" * 32, b"\xaa" * 20
+
+
+def claimed(id_: int, takes_back: int | None = None) -> LoggedEvent:
+    return LoggedEvent(id_, EventKind.CLAIMED, 43, 1_800_000_030, JOB, OWNER, 1, 2, 3, 1, 0, takes_back)
+
+
+def told(text: bytes) -> tuple[dict[str, str], dict[str, object]]:
+    """A message's lines by name, and its data."""
+    lines = dict(line.split(": ", 1) for line in text.decode().removesuffix("\n\n").split("\n"))
+    return lines, json.loads(lines.pop("data"))
+
+
+def test_event_is_a_message_with_its_id_name_and_data() -> None:
+    lines, data = told(message_of(claimed(12)))
+    assert lines == {"id": "12", "event": "claimed"}
+    assert data == {
+        "id": "12",
+        "event": "claimed",
+        "taken_back": None,
+        "job_id": "0x" + JOB.hex(),
+        "owner": "0x" + OWNER.hex(),
+        "model_id": "1",
+        "provider_id": "2",
+        "designated": "3",
+        "state": 1,
+        "ended_because": 0,
+        "status": "in_progress",
+        "block_number": "43",
+        "block_time": "1800000030",
+    }
+
+
+def test_event_that_is_taken_back_and_a_reset_are_named_so() -> None:
+    lines, data = told(message_of(claimed(13, takes_back=12)))
+    assert (lines["event"], data["event"], data["taken_back"]) == ("taken_back", "claimed", "12")
+    lines, data = told(message_of(LoggedEvent(14, EventKind.RESET, 1, 1)))
+    assert (lines, data) == ({"id": "14", "event": "reset"}, {"id": "14", "event": "reset"})
+
+
+@pytest.mark.parametrize(
+    ("wanted", "passes"),
+    [
+        (EventFilter(), True),
+        (EventFilter(job_id=JOB, owner=OWNER, model_id=1, provider_id=2, state=1), True),
+        (EventFilter(provider_id=3), True),  # designated
+        (EventFilter(provider_id=4), False),
+        (EventFilter(state=2), False),
+        (EventFilter(owner=b"\xbb" * 20), False),
+        (EventFilter(model_id=1, job_id=b"\x08" * 32), False),
+    ],
+)
+def test_filter_passes_what_all_of_it_names_and_every_reset(wanted: EventFilter, passes: bool) -> None:
+    assert wanted.passes(claimed(1)) is passes
+    assert wanted.passes(claimed(2, takes_back=1)) is passes
+    assert wanted.passes(LoggedEvent(1, EventKind.RESET, 1, 1))
+
+
+async def test_stream_begins_with_an_id_beats_and_tells_of_its_end() -> None:
+    listener = Listener(EventFilter())
+    pieces = stream(listener, 11)
+    first = (await anext(pieces)).decode()
+    assert first.startswith("retry: ")
+    assert first.endswith("\nid: 11\n\n")
+    listener.beat()
+    assert await anext(pieces) == HEARTBEAT
+    listener.tell(News([claimed(12)]))
+    listener.tell(News([claimed(13, takes_back=12)]))
+    listener.beat()
+    assert await anext(pieces) == message_of(claimed(12)) + message_of(claimed(13, takes_back=12))
+    listener.end("stopping")
+    assert b"come back with Last-Event-ID\nretry: " in await anext(pieces)
+    assert [piece async for piece in pieces] == []
+
+
+async def test_present_state_comes_first_and_nothing_that_is_in_it_again() -> None:
+    listener = Listener(EventFilter())
+    pieces = stream(listener, 12, claimed(12))
+    listener.tell(News([claimed(11)]))
+    listener.tell(News([claimed(13, takes_back=11)]))
+    assert (await anext(pieces)).endswith(b"id: 12\n\n")
+    assert await anext(pieces) == message_of(claimed(12))
+    assert await anext(pieces) == message_of(claimed(13, takes_back=11))
+
+
+async def test_reader_that_falls_too_far_behind_is_ended_with_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listeners, "MOST_BEHIND", 3)
+    listener = Listener(EventFilter())
+    for n in range(2):
+        listener.tell(News([claimed(n)] * 2))
+    assert listener.ended is None
+    assert len(await listener.wait()) == 2
+    for n in range(3):
+        listener.tell(News([claimed(n)] * 2))
+    assert listener.ended == "slow"
+    assert [piece async for piece in stream(listener, 1)][-1].startswith(b": too far behind")
+
+
+async def test_wait_ends_with_the_first_thing_that_comes() -> None:
+    listener = Listener(EventFilter())
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(listener.wait)
+            await anyio.wait_all_tasks_blocked()
+            listener.tell(News([claimed(1)]))
+
+
+def test_callers_and_the_process_have_so_many_places_and_no_more() -> None:
+    places = Places(most=3, most_of_one=2)
+    with places.held("a", "stream"), places.held("a", "poll"):
+        assert not places.has_room("a")
+        with pytest.raises(Retryable, match="at most 2 event streams") as busy, places.held("a", "stream"):
+            pass
+        assert busy.value.kind == "busy"
+        with places.held("b", "stream"):
+            assert not places.has_room("c")
+            with pytest.raises(Retryable, match="has its 3 event streams") as full, places.held("c", "stream"):
+                pass
+            assert full.value.kind == "not_ready"
+    assert places.has_room("a")
+    assert not places._taken

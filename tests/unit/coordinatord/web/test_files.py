@@ -1,0 +1,44 @@
+"""Files of the pages: no foreign host, nothing inline, each with its ETag."""
+
+import re
+from importlib import resources
+
+import pytest
+
+from coordinatord.web.files import POLICY, StaticFile, market_page, operators_page
+
+PAGES = {**{f"/web/{name}": file for name, file in market_page().items()}, **operators_page()}
+
+
+@pytest.mark.parametrize("name", sorted(PAGES))
+def test_file_names_no_foreign_host_and_holds_nothing_that_the_policy_forbids(name: str) -> None:
+    text = PAGES[name].body.decode()
+    assert set(re.findall(r"https?://[^\s\"'`/<]+", text)) <= {"http://www.w3.org"}  # SVG's namespace
+    if text.startswith("<!doctype"):
+        assert not re.search(r"<script(?![^>]* src=)|<style|\sstyle=|\son\w+=", text)
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", text)
+
+
+def test_every_module_that_is_imported_is_served() -> None:
+    for name, file in PAGES.items():
+        folder = name.rpartition("/")[0]
+        for wanted in re.findall(r"from \"\./([\w.]+)\"", file.body.decode()):
+            assert f"{folder}/{wanted}" in PAGES, f"{name} imports {wanted}"
+    assert all(f"/{each}" in PAGES for each in re.findall(r"(?:src|href)=\"(web/[\w.]+)\"", _index()))
+
+
+def _index() -> str:
+    return resources.files("coordinatord.web").joinpath("static/index.html").read_text()
+
+
+def test_etag_follows_from_the_bytes_alone() -> None:
+    one, same, other = (StaticFile.of("a.js", body) for body in (b"1", b"1", b"2"))
+    assert one.etag == same.etag != other.etag
+    assert (b"content-security-policy", POLICY) in one.headers
+
+
+def test_policy_lets_in_nothing_but_its_own() -> None:
+    allowed = dict(part.strip().partition(" ")[::2] for part in POLICY.decode().split(";"))
+    assert allowed["default-src"] == "'none'"
+    assert {allowed[kind] for kind in ("script-src", "style-src", "connect-src")} == {"'self'"}
+    assert {allowed[kind] for kind in ("base-uri", "form-action", "frame-ancestors")} == {"'none'"}

@@ -1,0 +1,34 @@
+"""Prices over time: stretches as long as the time that they span needs, each with its lowest, median and highest."""
+
+import pytest
+
+from coordinatord.web.sql import Paid, RateRange, buckets_of
+
+DAY = 86_400
+
+
+def test_stretch_has_the_lowest_the_median_and_the_highest_of_its_jobs() -> None:
+    width, points = buckets_of(
+        [Paid(at, rate, 2 * rate) for at, rate in ((0, 5), (10, 9), (20, 6), (299, 7), (300, 1))]
+    )
+    assert width == 300
+    assert [(point.since, point.jobs) for point in points] == [(0, 4), (300, 1)]
+    assert points[0].rate_in == RateRange(5, 6, 9)
+    assert points[0].rate_out == RateRange(10, 12, 18)
+
+
+@pytest.mark.parametrize(
+    ("span", "width"),
+    [(0, 300), (8 * 3600 - 1, 300), (8 * 3600, 900), (DAY, 3600), (30 * DAY, DAY), (9999 * DAY, 7 * DAY)],
+)
+def test_stretches_grow_with_the_time_that_they_span(span: int, width: int) -> None:
+    assert buckets_of([Paid(1_800_000_000, 1, 1), Paid(1_800_000_000 + span, 1, 1)])[0] == width
+
+
+def test_rates_beyond_what_floats_hold_stay_whole() -> None:
+    rate = 2**128 - 1
+    assert buckets_of([Paid(0, rate, rate)])[1][0].rate_in == RateRange(rate, rate, rate)
+
+
+def test_no_jobs_are_no_stretches() -> None:
+    assert buckets_of([])[1] == []

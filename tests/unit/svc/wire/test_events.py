@@ -1,0 +1,31 @@
+"""Server-sent events read: messages as they are complete, however the bytes come."""
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+import pytest
+
+from svc.errors import ConnectionFailed
+from svc.wire.events import messages
+
+pytestmark = pytest.mark.anyio
+
+TEXT = b'retry: 5\nid: 1\n\n:\n\nid: 2\r\nevent: claimed\r\ndata: {"a":\r\ndata: 1}\r\n\r\ndata:x\n\ndata: not whole'
+
+
+async def pieces(text: bytes, size: int) -> AsyncIterator[bytes]:
+    for at in range(0, len(text), size):
+        yield text[at : at + size]
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 1000])
+async def test_data_of_each_whole_message_is_given_and_comments_are_not(size: int) -> None:
+    data = [each async for each in messages(pieces(TEXT, size)) if each is not None]
+    assert data == [b'{"a":\n1}', b"x"]
+
+
+@pytest.mark.parametrize("endless", [b"data: " + b"x" * 2_000_000, b"data: xxxx\n" * 200_000])
+async def test_message_without_an_end_is_not_kept(endless: bytes) -> None:
+    async with aclosing(pieces(endless, 65_536)) as source:  # type: ignore[type-var] # a generator
+        with pytest.raises(ConnectionFailed):
+            _ = [each async for each in messages(source)]
