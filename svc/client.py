@@ -303,7 +303,9 @@ def _settings(base_url: str | None, options: ClientOptions) -> Settings:
 
 
 def _pool(base_url: str) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=base_url, timeout=REQUEST_SECONDS)
+    # Each job that is waited for holds a stream of events: a bound here would have other requests wait for their ends.
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
+    return httpx.AsyncClient(base_url=base_url, timeout=REQUEST_SECONDS, limits=limits)
 
 
 def _known(options: ClientOptions, settings: Settings) -> KnownMarkets:

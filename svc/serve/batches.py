@@ -120,19 +120,20 @@ class LocalBatches:
             self._running.pop(batch.id, None)
 
     async def _carried(self, batch: StoredBatch, key: ApiKey) -> None:
+        if batch.status == "posting" and batch.market_id is None:
+            batch.market_id = await self._posted_before(batch)
         requests, errors = await self._read(batch, key)
         if errors and batch.market_id is None:
             await self._fail(batch, errors)
             return
         batch.counts["total"] = len(requests)
-        if batch.status == "posting":
-            batch.market_id = await self._posted_before(batch)
+        whole = [request for request in requests if request is not None]
         while batch.market_id is None:
             if batch.cancelling:
                 await self._end(batch, "cancelled", 0)
                 return
             try:
-                batch.market_id = await self._post(batch, requests)
+                batch.market_id = await self._post(batch, whole)
             except SvcError as error:
                 ends = batch.created_at + WINDOWS[batch.completion_window]
                 if not error.retryable or self.trade.clock() + _AGAIN_SECONDS > ends:
@@ -146,12 +147,19 @@ class LocalBatches:
         ended = await self.trade.client.batches.wait(
             batch.market_id, every=_LOOK_SECONDS, progress=lambda seen: self._count(batch, seen)
         )
-        await self._finish(batch, key, ended, requests)
+        while True:
+            try:
+                await self._finish(batch, key, ended, requests)
+                return
+            except SvcError as error:  # it is paid: its results are waited for
+                if not error.retryable:
+                    raise
+                await self.sleep(_AGAIN_SECONDS)
 
-    async def _read(self, batch: StoredBatch, key: ApiKey) -> tuple[list[BatchRequest], list[Json]]:
-        """Every line, or what is wrong with the first hundred that are."""
+    async def _read(self, batch: StoredBatch, key: ApiKey) -> tuple[list[BatchRequest | None], list[Json]]:
+        """Every line, None for one that cannot be (any more), and what is wrong with the first hundred of those."""
         content = await self.files.read(batch.key, batch.input_file_id)
-        requests: list[BatchRequest] = []
+        requests: list[BatchRequest | None] = []
         errors: list[Json] = []
         seen: set[str] = set()
         for number, line in enumerate(content.splitlines(), 1):
@@ -164,9 +172,9 @@ class LocalBatches:
                 seen.add(read.custom_id)
                 requests.append(read)
             except Problem as problem:
-                errors.append(told_error(problem) | {"line": number})
-                if len(errors) >= _MOST_ERRORS:
-                    break
+                requests.append(None)
+                if len(errors) < _MOST_ERRORS:
+                    errors.append(told_error(problem) | {"line": number})
         if not requests and not errors:
             errors = [told_error(invalid("the file must hold at least one line", "input_file_id", "empty_file"))]
         return requests, errors
@@ -228,7 +236,7 @@ class LocalBatches:
 
     # --- its end ----------------------------------------------------------------------------------------------
 
-    async def _finish(self, batch: StoredBatch, key: ApiKey, ended: Batch, requests: list[BatchRequest]) -> None:
+    async def _finish(self, batch: StoredBatch, key: ApiKey, ended: Batch, requests: list[BatchRequest | None]) -> None:
         batch.status = "finalizing"
         self._mark(batch, "finalizing")
         await self._save(batch)

@@ -32,7 +32,7 @@ def pieces(text: str) -> Iterator[str]:
     """A text in deltas, cut behind blanks where there are some.
 
     >>> list(pieces("a sealed answer, of which more than one delta is made, as it were"))
-    ['a sealed answer, of which more than one delta is ', 'made, as it were']
+    ['a sealed answer, of which more than one delta ', 'is made, as it were']
     """
     at = 0
     while at < len(text):

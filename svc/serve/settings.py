@@ -89,7 +89,7 @@ class Server(Struct, frozen=True, forbid_unknown_fields=True):
     tls_certificate: str | None = None
     tls_key: str | None = None
     insecure_http: bool = False
-    concurrent: Annotated[int, Meta(ge=1, le=10_000)] = 256
+    concurrent: Annotated[int, Meta(ge=1, le=400)] = 256
     progress_seconds: Annotated[float, Meta(ge=1, le=300)] = 10.0
 
 
