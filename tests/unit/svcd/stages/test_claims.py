@@ -1,10 +1,13 @@
 """Claims: what a refusal is about, and what becomes of one whose answer does not say how it ended."""
 
+from collections.abc import Callable
+
+import httpx
 import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.fakes.market import OPEN, Market
+from tests.fakes.market import OPEN, START, Market
 from tests.fakes.market_answers import Script, answer, behind, error, instead, lost
 from tests.unit.svcd.stages.conftest import Start
 from tests.unit.svcd.stages.running import model_for
@@ -63,6 +66,55 @@ async def test_claim_that_was_mined_and_is_refused_when_sent_again_is_ours_once_
     async with start(models=(MODEL,)) as running:
         assert await running.end_of(job) == ("settled", None)
     assert market.calls.count("claim") == 2
+
+
+async def test_claim_of_a_job_that_another_provider_holds_is_not_taken_for_ours(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    job = market.post(designated="0")
+
+    async def taken(_: object) -> httpx.Response:
+        market.claim(job)
+        market.jobs[job] |= {"provider_id": str(market.provider_id + 1)}
+        return answer(409, {"ok": False, "reason": "NotOpen"})
+
+    market.always["claim"] = taken
+    async with start(models=(MODEL,)) as running:
+        assert await running.end_of(job) == ("not_claimed", "NotOpen")
+        await trio.sleep(60)
+    assert market.calls.count("fetch") == 0
+
+
+async def test_window_counts_from_before_the_claim_was_sent_however_late_its_answer_comes(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    async def slow(perform: Callable[[], httpx.Response]) -> httpx.Response:
+        mined = perform()
+        await trio.sleep(12)  # less than would make the margin longer
+        return mined
+
+    market.scripts["claim"].append(slow)
+    job = market.post()
+    async with start(models=(MODEL,)) as running:
+        assert await running.end_of(job) == ("settled", None)
+    row = market.jobs[job]
+    assert (
+        running.backend.ran[0].deadline <= int(row["claimed_at"]) - START + int(row["sla_secs"]) - MODEL.margin_seconds
+    )
+
+
+async def test_slot_of_a_claim_that_meets_an_unexpected_failure_is_free_again(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    async def faulty(_: object) -> httpx.Response:
+        raise RuntimeError("a fault")
+
+    market.scripts["claim"].append(faulty)
+    market.post()
+    async with start(models=(model_for("demo/text", {"text"}, slots=1),)) as running:
+        await running.until(lambda: "claim" in market.calls)
+        after = market.post()
+        await running.until(lambda: running.entry(after)[0] == "settled")
 
 
 async def test_no_slot_is_lost_when_it_is_told_to_stop_while_every_claimer_is_busy(

@@ -286,6 +286,15 @@ async def test_settle_whose_sign_in_is_refused_never_leaves(
     assert job not in market.results
 
 
+async def test_key_of_another_length_opens_nothing(
+    autojump_clock: MockClock, market: Market, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.fakes.market.data_key", lambda *_: bytes(31))
+    job = open_job(market)
+    async with start() as running:
+        assert await running.end_of(job) == ("failed", "undecryptable")
+
+
 async def test_key_that_the_escrow_withholds_is_failed_within_300_seconds_of_the_claim(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
