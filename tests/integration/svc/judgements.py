@@ -159,8 +159,6 @@ AFTER: Final[dict[str, str]] = {
     "GET /evm/allowlist 200": "listed",
     "POST /v1/batches 200": "a batch whose lines are paid for by then",
     "GET /v1/batches 200": "listed",
-    "GET /v1/jobs/{id}/events 200": "it says when to look; what is looked at is the job itself",
-    "GET /v1/batches/{id}/events 200": "it says when to look; what is looked at is the batch itself",
     "GET /v1/batches/{id} 200": "shown; results open with their owner's key",
     "POST /v1/batches/{id}/cancel 200": "shown",
 }
@@ -170,7 +168,6 @@ NEVER_ASKED: Final[frozenset[str]] = frozenset(
     {
         "GET /healthz 200",
         "GET /evm/models 200",
-        "GET /evm/events 200",
         "POST /evm/ops 201",
         "POST /evm/simulate/claim 200",
         "PUT /evm/asks 200",
