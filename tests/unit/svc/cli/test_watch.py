@@ -62,7 +62,7 @@ def test_pipe_gets_the_book_once_with_whole_ids(svc: Svc, capsys: Said) -> None:
     ("pane", "told"),
     [
         ("models", "demo/text\tyes\t0.000001\t0.000002\t1\t1h, 24h"),
-        ("providers", "7\t0x" + "07" * 20 + "\tyes\t900\t3/4\tall\tno"),
+        ("providers", "7\t0x" + "07" * 20 + "\tyes\t900\t3/4\tall\tno\t—\t—"),
         ("market", "index\tready, block 45, 1 behind the head"),
     ],
 )
