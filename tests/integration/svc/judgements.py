@@ -48,9 +48,12 @@ _COMPUTED: Final = _refused("computed here from the order that was signed; a quo
 _RATE: Final = _bounded("above the ceiling it is refused; below, it is the owner who pays less")
 _EVIDENCE: Final = _refused("key and evidence must belong together, of a kind that is taken")
 
-_RELIABILITY: Final = dict.fromkeys(
-    (f"reliability.{each}" for each in ("window_secs", "settled", "failed", "reclaimed", "median_secs")), _SHOWN
-)
+_RELIABILITY: Final = {
+    **dict.fromkeys((f"reliability.{each}" for each in ("window_secs", "settled", "failed", "reclaimed")), _SHOWN),
+    "reliability.median_secs": _bounded(
+        "what is neither null nor a number is no answer; else it is shown, and that is all"
+    ),
+}
 
 # The answers that an order is made from.
 JUDGED: Final[dict[str, dict[str, Judged]]] = {
