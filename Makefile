@@ -124,8 +124,8 @@ clean: ## stop a devnet of this folder, and remove what set-up, builds and check
 SKIPPED := build/skipped
 
 .PHONY: test
-test: ## every check: style, types, layers, contracts, encodings, services
-	@echo "test: runs every check there is (style, types, layers, contracts, encodings, services): about 17 minutes on two" \
+test: ## every quick check: style, types, layers, contracts, encodings, services
+	@echo "test: runs every check that is quick (style, types, layers, contracts, encodings, services): about 10 minutes on two" \
 		"cores, and 2 more on the first run, which sets up"
 	@rm -rf $(SKIPPED) && mkdir -p $(SKIPPED)
 	@began=$$SECONDS; $(MAKE) setup && $(MAKE) -j 2 --output-sync=target lint contracts-test contracts-prices slither node-check \
@@ -155,14 +155,14 @@ house: setup ## counts of the sources: files, lengths, names that two things hav
 pytest: setup ## unit, integration and end-to-end tests
 	@$(MAKE) programs || echo "tests: those that need it are skipped" >&2
 	@$(MAKE) browser || echo "tests: those that look at the pages are skipped" >&2
-	@echo "tests: unit, integration, end to end (about MINUTES minutes)"
+	@echo "tests: unit, integration, end to end (about 8 minutes)"
 	@mkdir -p $(SKIPPED)
 	@SKIPPED_TESTS=$(SKIPPED)/pytest $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not long"
 
 .PHONY: test-long
 test-long: setup ## the tests that take too long for every change: minutes of faults, whole devnets, pages followed to the letter
 	@$(MAKE) programs || echo "tests: those that need it are skipped" >&2
-	@echo "tests: the long ones (about LONGMINUTES minutes)"
+	@echo "tests: the long ones (about 10 minutes)"
 	@mkdir -p build
 	@SKIPPED_TESTS=build/skipped-long $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m long
 	@if test -s build/skipped-long; then echo "skipped:"; cat build/skipped-long; else echo "skipped: nothing"; fi
