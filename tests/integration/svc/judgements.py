@@ -171,6 +171,9 @@ NEVER_ASKED: Final[frozenset[str]] = frozenset(
     {
         "GET /healthz 200",
         "GET /evm/models 200",
+        "GET /evm/models/{id}/prices 200",
+        "GET /evm/jobs/counts 200",
+        "GET /evm/jobs/{job_id}/transactions 200",
         "POST /evm/ops 201",
         "POST /evm/simulate/claim 200",
         "PUT /evm/asks 200",
