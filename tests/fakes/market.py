@@ -49,6 +49,7 @@ BOOK = AddressBook(
     token_domain=TokenDomain("Dev Dollar", "1"),
 )
 OPEN, CLAIMED, SETTLED, CANCELLED = map(int, JobState)
+_NO_JOBS_YET = {"window_secs": "604800", "settled": "0", "failed": "0", "reclaimed": "0", "median_secs": None}
 
 
 @attrs.define
@@ -265,7 +266,7 @@ class Market:
             "active_jobs": "0",
         }
         fields |= {"requested": str(self.requested[-1] if self.requested else 0)}
-        fields |= {"allow_all_models": True, "allowed_models": [], "as_of_block": "1"}
+        fields |= {"allow_all_models": True, "allowed_models": [], "as_of_block": "1", "reliability": _NO_JOBS_YET}
         return answer(200, fields)
 
     def _asks(self, request: httpx.Request) -> httpx.Response:
@@ -277,6 +278,7 @@ class Market:
                 "sla": str(s),
                 "rate_in": str(i),
                 "rate_out": str(o),
+                "reliability": _NO_JOBS_YET,
             }
             for (m, s), (i, o) in self.asks.items()
         ]
@@ -311,14 +313,20 @@ class Market:
 
     def _claimed(self, request: httpx.Request) -> httpx.Response:
         first = request.url.params.get("offset", "0") == "0"
-        rows = [row for row in self.jobs.values() if row["state"] == CLAIMED] if first else []
+        rows = [self._told(row) for row in self.jobs.values() if row["state"] == CLAIMED] if first else []
         return answer(200, {"jobs": rows, "as_of_block": "1"})
 
     def _ended(self, request: httpx.Request) -> httpx.Response:
         first = request.url.params.get("offset", "0") == "0"
         state = {"Settled": SETTLED, "Cancelled": CANCELLED}[request.url.params["state"]]
-        rows = [row for row in self.jobs.values() if row["state"] == state] if first else []
+        rows = [self._told(row) for row in self.jobs.values() if row["state"] == state] if first else []
         return answer(200, {"jobs": rows, "as_of_block": "1"})
+
+    def _told(self, row: Body) -> Body:
+        """With the times that follow from its state."""
+        if row["state"] == CLAIMED:
+            return row | {"reclaimable_at": str(int(row["claimed_at"]) + int(row["sla_secs"]) + 1)}
+        return row | {"ended_at": str(int(self.now()))} if row["state"] in (SETTLED, CANCELLED) else row
 
     def _floors(self, request: httpx.Request) -> httpx.Response:
         first = request.url.params.get("offset", "0") == "0"
@@ -330,7 +338,9 @@ class Market:
 
     def _job(self, request: httpx.Request) -> httpx.Response:
         row = self.jobs.get(request.url.path.removeprefix("/evm/jobs/"))
-        return answer(200, {**row, "as_of_block": "1"}) if row is not None else error(404, None, "not_found")
+        return (
+            answer(200, {**self._told(row), "as_of_block": "1"}) if row is not None else error(404, None, "not_found")
+        )
 
     def _claim(self, request: httpx.Request) -> httpx.Response:
         body = json.loads(request.content)

@@ -14,6 +14,7 @@ INDEX_BACKED = (
     "/evm/models",
     "/v1/models/demo",
     f"/v1/jobs/{JOB}",
+    f"/v1/jobs/{JOB}/why",
     f"/v1/jobs/{JOB}/events",
     "/evm/events",
     "/evm/jobs",
@@ -31,6 +32,7 @@ INDEX_BACKED = (
 @shows("GET /evm/models", 503, "not_ready")
 @shows("GET /v1/models/{name...}", 503, "not_ready")
 @shows("GET /v1/jobs/{id}", 503, "not_ready")
+@shows("GET /v1/jobs/{id}/why", 503, "not_ready")
 @shows("GET /v1/jobs/{id}/events", 503, "not_ready")
 @shows("GET /evm/events", 503, "not_ready")
 @shows("GET /evm/jobs", 503, "not_ready")

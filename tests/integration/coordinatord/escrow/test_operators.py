@@ -58,5 +58,8 @@ async def test_wallet_that_deregistered_may_register_anew_as_another_provider(
     await until(lambda: stage.http.get(f"/evm/providers/{former}"), 404)
     await until(lambda: stage.http.get("/evm/jobs?state=Open&model=1&free=1", headers=provider.authorization), 401)
     await provider.sign_in("provider")
-    found = await stage.fetchval("select provider_id from providers where operator = $1", provider.wallet.address)
-    assert found not in (None, former)
+    registered = "select provider_id from providers where operator = $1"
+    with anyio.fail_after(60):  # the block of the registration comes after that of the end
+        while (found := await stage.fetchval(registered, provider.wallet.address)) is None:  # noqa: ASYNC110
+            await anyio.sleep(0.05)
+    assert found != former

@@ -15,7 +15,7 @@ from devnet.world import World
 from tests.faults.tcp_proxy import Trouble, tcp_proxy
 from tests.integration.coordinatord.scene.party import Party, wallet_of
 from tests.integration.coordinatord.scene.running import Coordinator, running, start, until_ready
-from tests.integration.coordinatord.scene.stage import configured, environment
+from tests.integration.coordinatord.scene.stage import configured, environment, until
 
 pytestmark = pytest.mark.anyio
 
@@ -109,7 +109,8 @@ async def test_killed_coordinator_finds_its_relay_again_and_posts_once(
         running(environment(world, database_url), pick_free(), pick_free()) as second,
         httpx.AsyncClient(base_url=second.base_url, trust_env=False, timeout=30) as http,
     ):
-        assert (await http.get(f"/v1/jobs/{body['job_id']}")).json()["status"] == "queued"
+        found = await until(lambda: http.get(f"/v1/jobs/{body['job_id']}"), 200)  # ready is who is a few blocks behind
+        assert found.json()["status"] == "queued"
         again = await http.post("/v1/jobs", json=body)
     assert (again.status_code, again.json()["error"]["code"]) == (409, "DuplicateJob")
 

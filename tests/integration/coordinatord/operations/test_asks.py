@@ -37,7 +37,9 @@ async def test_published_asks_are_on_the_book_and_make_floors(provider: Party, s
         "tx_hash": "",
     }
     asks = (await stage.http.get("/evm/asks", params={"model": 1})).json()["asks"]
-    assert asks == [{"provider_id": str(provider_id), "model_id": "1", "sla": "3600", "rate_in": "5", "rate_out": "7"}]
+    nothing_yet = {"window_secs": "604800", "settled": "0", "failed": "0", "reclaimed": "0", "median_secs": None}
+    quoted = {"provider_id": str(provider_id), "model_id": "1", "sla": "3600", "rate_in": "5", "rate_out": "7"}
+    assert asks == [quoted | {"reliability": nothing_yet}]
     floors = (await stage.http.get("/evm/asks/floors", params={"model": 1, "sla": 3600})).json()["floors"]
     assert floors == [{"model_id": "1", "sla": "3600", "rate_in": "5", "rate_out": "7"}]
     withdrawn = provider.asks(provider_id, (1, 3600, 0, 0), signed_at=body["snapshot"]["signed_at"] + 1)

@@ -7,6 +7,7 @@ import pytest
 from common.scalars import base64_of
 from common.wire import errors
 from tests.integration.coordinatord.scene.faults import unreachable
+from tests.integration.coordinatord.scene.node_faults import method, node_error, view
 from tests.integration.coordinatord.scene.party import Body, Party
 from tests.integration.coordinatord.scene.shows import shows
 from tests.integration.coordinatord.scene.specification import MALFORMED
@@ -113,9 +114,37 @@ async def test_fields_that_cannot_be_read_are_all_named(client: Party, stage: St
 
 
 @shows("POST /v1/jobs/check", *MALFORMED)
-@shows("POST /v1/jobs/check", 503, "chain_unreachable")
-async def test_body_that_is_no_object_and_a_node_that_is_away(client: Party, stage: Stage) -> None:
+@shows("POST /v1/jobs/check", 413, "body_too_large")
+async def test_body_that_is_no_object_or_too_large(stage: Stage) -> None:
     assert (await stage.http.post(CHECK, content=b"[]")).status_code == 400
-    with stage.node.answering(unreachable):
-        answer = await stage.http.post(CHECK, json=client.order())
+    large = await stage.http.post(CHECK, content=b" " * (20 * 1024 * 1024 + 1))
+    assert (large.status_code, large.json()["error"]["code"]) == (413, "body_too_large")
+
+
+@shows("POST /v1/jobs/check", 503, "chain_unreachable")
+@shows("POST /v1/jobs/check", 503, "registry_floor_read")
+@shows("POST /v1/jobs/check", 503, "rate_limited")
+@shows("POST /v1/jobs/check", 503, "payer_code_read")
+@shows("POST /v1/jobs/check", 503, "job_read")
+async def test_chain_that_cannot_be_read_is_503_by_what_was_read(client: Party, stage: Stage) -> None:
+    body = await client.paid()
+    for rule, code in (
+        (unreachable, None),
+        (node_error(view("fees()")), "registry_floor_read"),
+        (node_error(view("fees()"), -32005, "slow down"), "rate_limited"),
+        (node_error(method("eth_getCode"), only=True), "payer_code_read"),
+        (node_error(view("job(bytes32)")), "job_read"),
+    ):
+        with stage.node.answering(rule):
+            answer = await stage.http.post(CHECK, json=body)
         assert (answer.status_code, answer.headers["x-svc-retryable"]) == (503, "true")
+        assert answer.json()["error"]["code"] == code
+
+
+@shows("POST /v1/jobs/check", 429, "busy")
+async def test_checks_that_would_wait_too_long_are_told_to_come_again(
+    client: Party, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coordinatord.orders.preflight._MOST_WAITING", 0)
+    answer = await stage.http.post(CHECK, json=client.order())
+    assert (answer.status_code, answer.json()["error"]["type"]) == (429, "busy")

@@ -56,6 +56,8 @@ def _filled(path: str, declared: dict[str, Any]) -> str:
 
 async def _ask(http: httpx.AsyncClient, method: str, path: str, authorization: str | None) -> httpx.Response:
     headers = {} if authorization is None else {"authorization": authorization}
+    if path == "/evm/events":  # a stream, which would not end
+        path += "?after=none"
     body = {"json": {}} if method in ("post", "put") else {}
     return await http.request(method.upper(), path, headers=headers, **body)
 

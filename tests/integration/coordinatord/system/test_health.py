@@ -45,7 +45,7 @@ async def test_every_answer_has_a_request_id_of_its_own(stage: Stage) -> None:
     assert len(set(ids)) == len(ids)
 
 
-@pytest.mark.parametrize("path", ["/nowhere", "/healthz/", "/v1/jobs//cancel", "/v1/nothing", "/"])
+@pytest.mark.parametrize("path", ["/nowhere", "/healthz/", "/v1/jobs//cancel", "/v1/nothing", "/web/"])
 async def test_unknown_route_is_a_404_envelope(stage: Stage, path: str) -> None:
     answer = await stage.http.get(path)
     assert answer.status_code == 404
