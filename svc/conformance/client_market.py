@@ -100,10 +100,8 @@ class ClientMarket(ScriptedMarket):
         if route == "GET /evm/asks":
             ask = {"provider_id": str(PROVIDER), "model_id": str(MODEL_ID), "sla": "3600"}
             return self.listed(request, "asks", [{**ask, "rate_in": str(RATE_IN), "rate_out": str(RATE_OUT)}])
-        if route == "GET /auth/nonce":
-            return self.nonce(request)
-        if request.method == "GET":  # as a coordinator that has no such route: clients fall back
-            return error(404, "not_found")
+        if request.method == "GET":  # of others: as a coordinator that has no such route, whose clients fall back
+            return self.nonce(request) if route == "GET /auth/nonce" else error(404, "not_found")
         if route == "POST /v1/files":
             return error(413, "invalid_request_error", "file_too_large")
         body = read_body(request)
