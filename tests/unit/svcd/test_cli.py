@@ -41,6 +41,7 @@ def test_registration_that_waits_for_the_admin_is_told_apart_from_a_failure_by_i
         return False
 
     monkeypatch.setattr("svcd.cli.register", not_admitted)
+    monkeypatch.setattr("svcd.cli.set_up_logging", lambda _: None)  # it would stay so for other tests
     monkeypatch.setattr("svcd.cli.read_config", lambda _: None)
     assert run(monkeypatch, "register", "--config", "svcd.toml", *options) == status
 
