@@ -89,8 +89,8 @@ def jobs(listed: Iterable[BookRow], names: Mapping[int, str], now: float) -> Tab
         )
         for row in listed
     ]
-    columns = ("job", "model", "status", "left", "window", "provider", "rate in", "rate out", "units in/out")
-    return Table(columns, rows, _RATES | {"left", "provider", "units in/out"}, frozenset({"job"}))
+    columns = ("job", "model", "status", "left", "window", "provider", "rate in", "rate out", "units")
+    return Table(columns, rows, _RATES | {"left", "provider", "units"}, frozenset({"job"}))
 
 
 def batches(listed: Iterable[Batch]) -> Table:
