@@ -125,7 +125,7 @@ SKIPPED := build/skipped
 
 .PHONY: test
 test: ## every quick check: style, types, layers, contracts, encodings, services
-	@echo "test: runs every check that is quick (style, types, layers, contracts, encodings, services): about 10 minutes on two" \
+	@echo "test: runs every check that is quick (style, types, layers, contracts, encodings, services): about 11 minutes on two" \
 		"cores, and 2 more on the first run, which sets up"
 	@rm -rf $(SKIPPED) && mkdir -p $(SKIPPED)
 	@began=$$SECONDS; $(MAKE) setup && $(MAKE) -j 2 --output-sync=target lint contracts-test contracts-prices slither node-check \
@@ -162,7 +162,7 @@ pytest: setup ## unit, integration and end-to-end tests
 .PHONY: test-long
 test-long: setup ## the tests that take too long for every change: minutes of faults, whole devnets, pages followed to the letter
 	@$(MAKE) programs || echo "tests: those that need it are skipped" >&2
-	@echo "tests: the long ones (about 10 minutes)"
+	@echo "tests: the long ones (about 5 minutes)"
 	@mkdir -p build
 	@SKIPPED_TESTS=build/skipped-long $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m long
 	@if test -s build/skipped-long; then echo "skipped:"; cat build/skipped-long; else echo "skipped: nothing"; fi

@@ -260,14 +260,18 @@ async def _port(config: Config) -> AsyncIterator[CheckRow]:
     """Processes of one market may share a port. The kernel deals callers out among all that listen there, another
     market's, too, and neither would be told."""
     listening_socket(config.port, config.bind_host).close()
-    url, book = f"http://{_reached(config.bind_host)}:{config.port}/evm/chain", config.addresses
+    host, book = _reached(config.bind_host), config.addresses
+    try:
+        await (await anyio.connect_tcp(host, config.port)).aclose()
+    except OSError:
+        yield right("port", f"{config.port} is free")
+        return
+    url = f"http://{host}:{config.port}/evm/chain"
     try:
         async with open_http(connections=1, patience=5) as http, http("GET", url, {}) as response:
             told_there = json.loads(await response.read(1 << 16))
             there = (told_there["chain_id"], told_there["contracts"]["job_registry"])
-    except NoResponse:
-        yield right("port", f"{config.port} is free")
-    except (ValueError, LookupError, TypeError):
+    except (NoResponse, ValueError, LookupError, TypeError):
         yield wrong("port", f"something else answers at {config.port}", "take another PORT, or end that program")
     else:
         if there == (book.chain_id, "0x" + book.job_registry.hex()):
