@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Final
 
+import anyio
 import attrs
 import msgspec
 
@@ -40,6 +41,7 @@ class RelayerAccount:
     pending: PendingTxs
     lost: PendingTxs
     nonce_floor: int = 0  # nonces below are used, as of the block last read
+    nonce_floor_since: float = 0.0  # when it was first read, by the event loop's clock
     balance: int = 0
     market: FeeMarket = FeeMarket(0, _DEFAULT_TIP)
     room: TxRoom = attrs.field(factory=TxRoom)
@@ -103,7 +105,7 @@ class RelayerAccount:
             raise retryable_of(nonce, "eth_getTransactionCount")
         if isinstance(balance, RpcError):
             raise retryable_of(balance, "eth_getBalance")
-        self.nonce_floor = quantity(decode_result(nonce, str, "eth_getTransactionCount"))
+        self._uses_nonces_below(quantity(decode_result(nonce, str, "eth_getTransactionCount")))
         self._has(quantity(decode_result(balance, str, "eth_getBalance")))
         advised, base_fee = _DEFAULT_TIP, block.next_base_fee
         if not isinstance(tip, RpcError):
@@ -119,6 +121,10 @@ class RelayerAccount:
             self.role.hear(roles)
         self.room.block_gas_limit = block.gas_limit
         self.head = block.number
+
+    def _uses_nonces_below(self, floor: int) -> None:
+        if floor != self.nonce_floor:
+            self.nonce_floor, self.nonce_floor_since = floor, anyio.current_time()
 
     async def read_balance(self, rpc: Rpc) -> None:
         """The balance now: it may have been filled up without a block."""

@@ -61,7 +61,7 @@ class PendingTx:
     versions: list[Version]
     due: float = 0.0  # when it is to be sent (again), by the event loop's clock
     failures: int = 0  # sendings in a row that nobody took
-    underpriced: bool = False  # a node refused it for its fee
+    underpriced: bool = False  # a node refused it for its fee, or took it and let it wait in vain
     unsendable: bool = False  # a node refused it for good: its nonce needs another transaction
     refusals: Refusals = attrs.field(factory=Refusals)
     # Every sending of it was answered by an endpoint that serves no sending at all: nobody can have these bytes. Known
@@ -70,6 +70,7 @@ class PendingTx:
     shapes: tuple[Shape, ...] = ()  # of its ops; known of what was signed in this term
     intrinsic: int = 0  # gas for its own bytes
     taken_at: float | None = None  # when a node first took it
+    latest_taken_at: float | None = None  # when a node first took its last version
     missed_at: float | None = None  # since when its nonce is used and nobody knows a receipt of it
 
     @classmethod
@@ -93,12 +94,22 @@ class PendingTx:
         self.versions.append(version)
         self.due, self.failures, self.underpriced, self.unsendable = 0.0, 0, False, False
         self.refusals = Refusals()
+        self.latest_taken_at = None
 
     def was_taken(self, now: float) -> None:
         if self.taken_at is None:
             self.taken_at = now
+        if self.latest_taken_at is None:
+            self.latest_taken_at = now
         self.failures, self.due = 0, now + _REMIND_AFTER
         self.refusals = Refusals()
+
+    def waits_in_vain(self, since: float, now: float, patience: float) -> bool:
+        """True when a node has had it for longer than it should take, with its nonce the next one `since`. Each version
+        is given twice the time of the one before."""
+        if self.latest_taken_at is None:
+            return False
+        return now >= max(self.latest_taken_at, since) + patience * 2 ** (len(self.versions) - 1)
 
     def is_missing(self, now: float) -> bool:
         """True when it is lost: its nonce was used a while ago, and its receipt has not come. A node may count what it

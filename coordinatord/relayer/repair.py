@@ -136,8 +136,10 @@ async def _close_gaps(term: RoleConnection, account: RelayerAccount, suspects: S
     return len(fills)
 
 
-async def raise_fees(term: RoleConnection, account: RelayerAccount) -> bool:
-    """New versions where the market or a node demands more. True when there is something to send."""
+async def raise_fees(term: RoleConnection, account: RelayerAccount, mined_within: float) -> bool:
+    """New versions where the market or a node demands more, or the one whose turn it is waits in vain. True when there
+    is something to send."""
+    _find_stuck(account, mined_within)
     cheap = [
         tx
         for tx in account.pending
@@ -154,6 +156,17 @@ async def raise_fees(term: RoleConnection, account: RelayerAccount) -> bool:
         metrics.relay_replacements.inc()
         log.info("transaction replaced", nonce=tx.nonce, max_fee=version.max_fee, max_tip=version.max_tip)
     return True
+
+
+def _find_stuck(account: RelayerAccount, mined_within: float) -> None:
+    """A node may know a transaction and never offer it to a block: a pool that lost its place, or that took it and
+    hides it. It answers "known" to the same bytes for ever; dearer ones it has to place anew."""
+    first = next(iter(account.pending), None)
+    if first is None or first.nonce != account.nonce_floor or first.underpriced:
+        return
+    if first.waits_in_vain(account.nonce_floor_since, anyio.current_time(), mined_within):
+        log.warning("transaction not mined in its turn", nonce=first.nonce, versions=len(first.versions))
+        first.underpriced = True
 
 
 async def drop_unserved(term: RoleConnection, account: RelayerAccount) -> None:

@@ -10,6 +10,10 @@ from coordinatord.relayer.coalesce import TX_GAS_CAP, Planned, Rank
 from coordinatord.relayer.fees import NO_CEILING, FeeCeiling, FeeMarket, ceiling_of, offer
 
 
+_MINED_WITHIN: Final = 10.0  # seconds
+_BLOCKS_TO_BE_MINED: Final = 10
+
+
 @attrs.frozen(slots=True, kw_only=True)
 class RelayerSettings:
     """`reserve_gas`: with funds for less gas than this, only exits and cancels are relayed; enough for a few hundred.
@@ -18,6 +22,7 @@ class RelayerSettings:
     `max_in_flight`: transactions signed and not mined at most; nodes drop what is far ahead of the chain's nonce.
     `keeping_up`: seconds that the chain may take for a transaction until posts of batches are held back: far less than
     callers wait for a receipt, and enough to fill any block.
+    `mined_within`: seconds that the transaction whose turn it is may lie with a node until more is offered for it.
     `former`: the account is followed until nothing of it is pending, and signs nothing but replacements."""
 
     coalesce_max: int
@@ -29,6 +34,7 @@ class RelayerSettings:
     fee_ceiling: FeeCeiling = NO_CEILING
     max_in_flight: int = 256
     keeping_up: float = 5.0
+    mined_within: float = 10.0
     former: bool = False
 
     @classmethod
@@ -40,6 +46,7 @@ class RelayerSettings:
             reserve_gas=config.relay_reserve_gas,
             cancel_reserve_gas=config.relay_cancel_reserve_gas,
             max_tx_gas=config.relay_max_tx_gas,
+            mined_within=max(_MINED_WITHIN, _BLOCKS_TO_BE_MINED * config.block_time_ms / 1000),
             fee_ceiling=ceiling_of(config.addresses.chain_id, config.relay_max_fee_gwei, config.relay_max_tip_gwei),
         )
 

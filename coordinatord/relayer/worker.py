@@ -123,7 +123,7 @@ class _Worker:
                 if await repair_nonces(self._term, self._rpc, self._account, block):
                     self._to_sign()
         with suppress(SignerAway):
-            await raise_fees(self._term, self._account)
+            await raise_fees(self._term, self._account, self._settings.mined_within)
         if not self._caught_up.is_set():
             self._caught_up.set()
         if len(self._account.pending) < pending_before:

@@ -94,6 +94,7 @@ async def stage(
     patience: float = 5.0,
     receipt_wait: float = 60.0,
     keeping_up: float = 5.0,
+    mined_within: float = 10.0,
     index: AddressBook | None = None,
     policy: GasPolicy = UNLIMITED,
 ) -> AsyncIterator[Stage]:
@@ -105,6 +106,7 @@ async def stage(
         cancel_reserve_gas=cancel_reserve_gas,
         fee_ceiling=fee_ceiling,
         keeping_up=keeping_up,
+        mined_within=mined_within,
     )
     async with (
         open_database(database_url, smallest=1, largest=8) as database,

@@ -9,7 +9,7 @@ from coordinatord.relayer.fees import FeeCeiling
 from coordinatord.relayer.outbox_sql import NewRelay
 from coordinatord.relayer.relaying import RelayMined
 from devnet.world import World
-from tests.faults.rpc_proxy import ErrorAnswer, Rewrite, rpc_proxy
+from tests.faults.rpc_proxy import ErrorAnswer, RefuseTransactions, Rewrite, rpc_proxy
 from tests.integration.coordinatord.relayer.mining import mining_by_hand
 from tests.integration.coordinatord.relayer.ops import Ops, hexed
 from tests.integration.coordinatord.relayer.running import Stage, mine_until_ended, relay_into, stage
@@ -153,3 +153,24 @@ async def test_a_node_that_advises_a_fortune_and_calls_it_too_little_is_not_foll
         await on.until("select state = 'mined' from relays")
         highest = "select max(max_fee) <= $1 and max(max_tip) <= $2 from relay_tx_versions"
         assert await on.fetchval(highest, CEILING.cap, CEILING.tip)
+
+
+async def test_the_transaction_whose_turn_it_is_offers_more_when_a_node_hides_it(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
+) -> None:
+    first: list[bytes] = []
+
+    def is_the_first_version(raw: bytes) -> bool:
+        if not first:
+            first.append(raw)
+        return raw == first[0]
+
+    async with (
+        rpc_proxy(world.anvil.rpc_url) as proxy,
+        stage(database_url, proxy.url, mined_within=0.5) as on,
+    ):
+        with proxy.fault(RefuseTransactions(is_the_first_version, "already known")):
+            on.start(relayer_wallet)
+            assert isinstance(await on.relaying.relay(ops.post(client)), RelayMined)
+        assert await on.fetchval("select count(*) >= 2 from relay_tx_versions")
+        assert await on.fetchval("select max(max_fee) * 8 >= min(max_fee) * 9 from relay_tx_versions")

@@ -71,3 +71,18 @@ def test_the_oldest_is_the_one_that_a_node_took_first_however_often_it_was_remin
     assert pending.oldest_taken_at() == pytest.approx(7.0)
     pending.remove(second)
     assert pending.oldest_taken_at() == pytest.approx(8.0)
+
+
+def test_it_waits_in_vain_from_when_a_node_has_it_and_its_nonce_is_next_and_twice_as_long_with_each_version() -> None:
+    one = tx(1)
+    assert not one.waits_in_vain(since=0.0, now=1000.0, patience=10.0)
+    one.was_taken(now=100.0)
+    one.was_taken(now=109.0)  # reminded
+    assert not one.waits_in_vain(since=0.0, now=109.9, patience=10.0)
+    assert one.waits_in_vain(since=0.0, now=110.0, patience=10.0)
+    assert not one.waits_in_vain(since=105.0, now=110.0, patience=10.0)
+    one.replaced_by(version(b"second"))
+    assert not one.waits_in_vain(since=0.0, now=1000.0, patience=10.0)
+    one.was_taken(now=200.0)
+    assert not one.waits_in_vain(since=0.0, now=219.9, patience=10.0)
+    assert one.waits_in_vain(since=0.0, now=220.0, patience=10.0)
