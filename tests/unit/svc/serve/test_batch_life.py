@@ -66,6 +66,6 @@ async def test_batch_whose_answer_was_lost_is_found_by_its_mark_and_ended(tmp_pa
         errors = await caller.get(f"/v1/files/{heard['error_file_id']}/content")
         spent = await ledger.since(0)
     assert (heard["status"], heard["svc"]["batch_id"], heard["svc"]["cost"]) == ("completed", made["id"], "0")
-    assert (errors.json["custom_id"], errors.json["error"]["code"]) == ("a", "expired")
+    assert (errors.json["custom_id"], errors.json["error"]["code"]) == ("a", "batch_expired")
     assert [(job.state, job.cost) for job in spent] == [("unpaid", 0)]
     assert "POST /v1/batches" not in market.coordinator.routes()
