@@ -1,11 +1,7 @@
 """Lines of a batch in OpenAI's own form, what the market's batches make of them, and what is kept of a batch."""
 
-import json
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
-from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Final, Self
+from collections.abc import Mapping
+from typing import Any, Final
 
 import attrs
 import msgspec
@@ -149,38 +145,3 @@ def market_line(request: BatchRequest) -> Json:
 
 def told_error(problem: Problem) -> Json:
     return {"code": problem.code or problem.type, "message": problem.message, "param": problem.param, "line": None}
-
-
-class ResultFiles:
-    """The output and error file of a batch as they are written, line after line, on the disk."""
-
-    def __init__(self, folder: Path, batch_id: str) -> None:
-        self._paths = {good: folder / f".{batch_id}.{name}.partial" for good, name in _NAMES.items()}
-        self._files: dict[bool, IO[bytes]] = {}
-        self._open = ExitStack()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._open.close()
-        for path in self._paths.values():
-            path.unlink(missing_ok=True)
-
-    def add(self, line: Json, good: bool) -> None:
-        if good not in self._files:
-            self._paths[good].touch(mode=0o600)
-            self._files[good] = self._open.enter_context(self._paths[good].open("wb"))
-        self._files[good].write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
-
-    def finished(self) -> Iterator[tuple[str, Path]]:
-        """The files that have lines, to be taken over."""
-        self._open.close()
-        for good, name in _NAMES.items():
-            if good in self._files:
-                yield name, self._paths[good]
-
-
-_NAMES: Final = {True: "output", False: "error"}

@@ -23,11 +23,11 @@ from svc.errors import ConnectionFailed, SvcError
 from svc.records import Batch
 from svc.serve.answers import answer_of
 from svc.serve.attempts import Trade, cost_in_all, may_have_arrived
+from svc.serve.batch_files import BatchInputs, BatchResultFiles
 from svc.serve.batch_lines import (
     OPENAI_CODES,
     WINDOWS,
     BatchRequest,
-    ResultFiles,
     StoredBatch,
     market_line,
     read_line,
@@ -60,11 +60,15 @@ class LocalBatches:
     sleep: Callable[[float], Any] = anyio.sleep
     _running: dict[str, StoredBatch] = attrs.field(factory=dict)
 
+    @property
+    def _inputs(self) -> BatchInputs:
+        return BatchInputs(self.files)
+
     # --- what the routes ask for ------------------------------------------------------------------------------
 
     async def begin(self, key: ApiKey, batch: StoredBatch) -> StoredBatch:
         """The input is kept beside its file, which may be deleted, or expire, before the batch has ended."""
-        await self.files.hold(batch.input_file_id, batch.id)
+        await self._inputs.hold(batch.input_file_id, batch.id)
         await self._save(batch)
         self._carry_on(batch, key)
         return batch
@@ -168,7 +172,7 @@ class LocalBatches:
 
     async def _read(self, batch: StoredBatch, key: ApiKey) -> tuple[list[BatchRequest | None], list[Json]]:
         """Every line, None for one that cannot be, and what is wrong with the first hundred of those."""
-        content = await self.files.held(batch.key, batch.input_file_id, batch.id)
+        content = await self._inputs.read(batch.key, batch.input_file_id, batch.id)
         requests: list[BatchRequest | None] = []
         errors: list[Json] = []
         seen: set[str] = set()
@@ -257,7 +261,7 @@ class LocalBatches:
         rows = await self.trade.ledger.jobs_of(batch.id)
         terms = rows[0].terms if rows else Terms(0, 0)
         cost, counts = 0, {True: 0, False: 0}
-        with ResultFiles(self.files.folder, batch.id) as written:
+        with BatchResultFiles(self.files.folder, batch.id) as written:
             async for result in self.trade.client.batches.results(ended):
                 number = int(result.id.rpartition("_")[2])  # batch_req_<batch>_<line>, blank lines not counted
                 request = requests[number - 1] if 0 < number <= len(requests) else None
@@ -319,7 +323,7 @@ class LocalBatches:
             await self.trade.ledger.end_job(batch.id, "done" if cost else "unpaid", cost)
         await self.trade.ledger.end_purchase(batch.id, "done" if cost else "failed")
         await self._save(batch)
-        await self.files.release(batch.id)
+        await self._inputs.release(batch.id)
 
     def _count(self, batch: StoredBatch, seen: Batch) -> None:
         counts = seen.request_counts

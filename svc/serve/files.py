@@ -5,9 +5,7 @@ coordinator gets none of this. Files stay until they are deleted, or expire as w
 disk is no market's concern.
 """
 
-import os
 import secrets
-import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -90,7 +88,7 @@ class LocalFiles:
         body = await self.ledger.get(_FILE, file_id, key)
         file = None if body is None else msgspec.json.decode(body, type=StoredFile)
         if file is None or self._expired(file):
-            raise Problem(404, f"there is no file {file_id}", code="file_not_found", param="file_id")
+            raise no_such_file(file_id)
         return file
 
     async def read(self, key: str, file_id: str) -> bytes:
@@ -132,30 +130,9 @@ class LocalFiles:
                 say(f"expired files cannot be removed: {error}")
             await anyio.sleep(_SWEEP_SECONDS)
 
-    # A batch's input, held as long as the batch goes on, whatever becomes of its file.
 
-    async def hold(self, file_id: str, batch_id: str) -> None:
-        source, held = self.path(file_id), self.path(batch_id)
-
-        def copy() -> None:
-            try:
-                os.link(source, held)
-            except OSError:  # a disk without links
-                shutil.copyfile(source, held)
-
-        try:
-            await to_thread.run_sync(copy)
-        except FileNotFoundError:
-            raise Problem(404, f"there is no file {file_id}", code="file_not_found", param="file_id") from None
-
-    async def held(self, key: str, file_id: str, batch_id: str) -> bytes:
-        try:
-            return await anyio.Path(self.path(batch_id)).read_bytes()
-        except FileNotFoundError:  # of a batch that an older release made
-            return await self.read(key, file_id)
-
-    async def release(self, batch_id: str) -> None:
-        await anyio.Path(self.path(batch_id)).unlink(missing_ok=True)
+def no_such_file(file_id: str) -> Problem:
+    return Problem(404, f"there is no file {file_id}", code="file_not_found", param="file_id")
 
 
 @attrs.frozen

@@ -47,7 +47,7 @@ ADDED: Final[dict[str, int]] = {
     "every check of an order at once": 1,
     "how providers' jobs ended lately": 1,
     # svc/serve, commands/serve, commands/spend
-    "svc serve: OpenAI's API for programs of others, its ledger, budgets, files and batches": 27,
+    "svc serve: OpenAI's API for programs of others, its ledger, budgets, files and batches": 28,
 }
 
 
