@@ -86,16 +86,28 @@ def _choice(given: object, at: int) -> Json:
     message = choice.get("message")
     message = dict(message) if isinstance(message, dict) else {"content": str(choice.get("text", ""))}
     kept = {name: value for name, value in message.items() if value is not None}
+    for name in ("content", "refusal", "reasoning_content"):
+        if name in kept:
+            kept[name] = _as_text(kept[name])
+    if kept.get("tool_calls"):
+        kept["tool_calls"] = [_called(call, number) for number, call in enumerate(kept["tool_calls"])]
     ended = choice.get("finish_reason")
     known = {"stop", "length", "tool_calls", "content_filter", "function_call"}
     if not isinstance(ended, str) or ended not in known:
         ended = "tool_calls" if kept.get("tool_calls") else "stop"
     return {
-        "index": choice.get("index", at),
+        "index": at,
         "message": {"content": None, "refusal": None, **kept, "role": "assistant"},
         "logprobs": choice.get("logprobs"),
         "finish_reason": ended,
     }
+
+
+def _called(call: Any, number: int) -> Json:
+    """Raises for what is no call of a function: it is not understood."""
+    function = call["function"]
+    told = {"name": str(function["name"]), "arguments": _as_text(function.get("arguments", ""))}
+    return {**call, "id": str(call.get("id") or f"call_{number}"), "type": "function", "function": told}
 
 
 def response(wanted: Wanted, bought: Bought) -> Json:
@@ -161,11 +173,15 @@ def _item(item: object, job_id: str, at: int) -> Json:
             parts = [part for part in item.get("content") or () if isinstance(part, dict)]
             made |= {"role": "assistant", "status": item.get("status") or "completed"}
             made["content"] = [
-                {"annotations": [], "logprobs": [], **part} if part.get("type") == "output_text" else part
+                {"annotations": [], "logprobs": [], **part, "text": _as_text(part.get("text", ""))}
+                if part.get("type") == "output_text"
+                else part
                 for part in parts
             ]
         case "function_call":
-            made["status"] = item.get("status") or "completed"
+            made |= {"status": item.get("status") or "completed", "name": str(item["name"])}
+            made["arguments"] = _as_text(item.get("arguments", ""))
+            made["call_id"] = str(item.get("call_id") or made["id"])
         case "reasoning":
             made["summary"] = item.get("summary") or []
     return made

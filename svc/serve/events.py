@@ -90,10 +90,10 @@ class ChatEvents:
                     yield self._chunk(index, {name: piece}, logprobs=logprobs)
                     logprobs = None  # all of them with the first piece: the server's own pieces are not known
         for at, call in enumerate(message.get("tool_calls") or ()):
-            function = call.get("function") or {}
-            head = {"name": function.get("name"), "arguments": ""}
+            function = call["function"]
+            head = {"name": function["name"], "arguments": ""}
             yield self._chunk(index, {"tool_calls": [{"index": at, **call, "function": head}]})
-            for piece in pieces(str(function.get("arguments", ""))):
+            for piece in pieces(function["arguments"]):
                 yield self._chunk(index, {"tool_calls": [{"index": at, "function": {"arguments": piece}}]})
 
     def _chunk(
@@ -143,7 +143,7 @@ class ResponseEvents:
             for number, part in enumerate(item["content"]):
                 yield from self._part({**place, "content_index": number}, part)
         elif item["type"] == "function_call":
-            arguments = str(item.get("arguments", ""))
+            arguments = item["arguments"]
             for piece in pieces(arguments):
                 yield self._event("response.function_call_arguments.delta", **place, delta=piece)
             name = item.get("name")

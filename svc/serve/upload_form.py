@@ -1,6 +1,7 @@
 """Multipart forms of `POST /v1/files`: fields kept, the file's bytes written to the disk as they arrive."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
+from contextlib import aclosing
 from pathlib import Path
 from typing import Final
 
@@ -93,8 +94,8 @@ async def read_form(asked: LocalRequest, partial: Path) -> FileForm:
     try:
         parser = MultipartParser(boundary, parts.callbacks())  # type: ignore[arg-type] # a TypedDict of the same keys
         await anyio.Path(partial).touch(mode=0o600)
-        async with await anyio.open_file(partial, "wb") as target:
-            async for piece in _within(asked.pieces()):
+        async with await anyio.open_file(partial, "wb") as target, aclosing(asked.pieces()) as pieces:
+            async for piece in pieces:
                 parser.write(piece)
                 size += len(parts.pending)
                 if size > LONGEST_FILE:
@@ -106,9 +107,3 @@ async def read_form(asked: LocalRequest, partial: Path) -> FileForm:
     if not parts.whole:
         raise invalid("the form ends before its last boundary")
     return parts.form
-
-
-async def _within(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    async for piece in pieces:
-        if piece:
-            yield piece
