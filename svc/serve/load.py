@@ -61,11 +61,12 @@ class ProviderLoad:
             ranks.append(rank)
         within = self._affordable(bids)
 
-        def key(at: int) -> tuple[bool, bool, float, float]:
-            seen = self.of(bids[at].designated)
-            free = seen.has_room and bids[at].designated in within
-            # Those without room, and those that ask more than room is worth, come last.
-            return seen.excluded_until > now, not free, ranks[at], seen.fullness
+        def key(at: int) -> tuple[bool, bool, bool, float, float]:
+            seen, dear = self.of(bids[at].designated), bids[at].designated not in within
+            by_price, by_queue = (ranks[at], seen.fullness), (seen.fullness, ranks[at])
+            # By price where there is room; where nobody has any, to the shortest queue among those of about one price.
+            order = by_price if dear or seen.has_room else by_queue
+            return seen.excluded_until > now, dear, not seen.has_room, *order
 
         return [bids[at] for at in sorted(range(len(bids)), key=key)]
 

@@ -68,6 +68,16 @@ def test_no_more_than_the_premium_is_paid_for_room() -> None:
     assert first(seen, CHEAP, DEAR, DEAREST) == 1  # three times the price is too much: it waits at the cheapest
 
 
+def test_jobs_that_nobody_has_room_for_go_to_the_shortest_queue() -> None:
+    seen, given = load(), []
+    seen.learn(told(1, capacity=2))
+    seen.learn(told(2, capacity=4))
+    for _ in range(12):
+        given.append(first(seen, CHEAP, DEAR))
+        seen.chosen(given[-1])
+    assert (given.count(1), given.count(2)) == (4, 8)
+
+
 def test_jobs_at_one_price_are_shared_even_where_no_room_is_known() -> None:
     seen, given = load(), []
     bids = [attrs.evolve(CHEAP, designated=number) for number in (4, 5, 6)]
