@@ -55,12 +55,7 @@ async def test_requests_at_a_time_are_spread_over_those_who_have_room(market: Se
             tasks.start_soon(ask)
     given = [sum(job.provider == number for job in market.jobs.values()) for number in (7, 8, 9, 10)]
     assert heard == [200] * 60
-    assert given == [
-        80,
-        60,
-        60,
-        0,
-    ]  # nobody beyond the room that it says it has, and nobody at a hundred times the price
+    assert given == [24, 18, 18, 0]  # nobody beyond its room, and nobody at a hundred times the price
     assert (market.probes(), len(market.coordinator.to("POST /v1/jobs"))) == (1, 62)  # asked once for all
 
 
