@@ -83,6 +83,57 @@ async def test_lost_to_an_outside_transaction_that_a_reorg_replaces_by_ours_the_
             assert await relay_violations(connection, on.rpc, stuck_after=0) == []
 
 
+async def first_bytes(on: Stage) -> str:
+    """The first of two versions of the account's first transaction."""
+    await on.until("select count(*) >= 2 from relay_tx_versions v join relay_txs t on t.id = v.tx_id where nonce = 0")
+    raw = await on.fetchval(
+        "select raw from relay_tx_versions v join relay_txs t on t.id = tx_id where nonce = 0"
+        " order by v.created_at limit 1"
+    )
+    assert isinstance(raw, bytes)
+    return hexed(raw)
+
+
+async def test_a_former_version_that_is_mined_while_nobody_relays_ends_its_relay(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
+) -> None:
+    outcomes: list[object] = []
+    async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url, mined_within=0.2) as on:
+        life = on.start(relayer_wallet)
+        async with anyio.create_task_group() as callers:
+            callers.start_soon(relay_into(on, outcomes), ops.post(client))
+            first = await first_bytes(on)
+            life.cancel()
+            await world.anvil.call("anvil_dropAllTransactions")
+            await world.anvil.call("eth_sendRawTransaction", first)
+            await world.anvil.call("evm_mine")
+            on.start(relayer_wallet)
+        assert isinstance(outcomes[0], RelayMined)
+        assert await on.fetchval("select requeued = 0 from relays")
+        async with on.database.connection() as connection:
+            assert await relay_violations(connection, on.rpc, stuck_after=0) == []
+
+
+async def test_a_former_version_of_lost_bytes_that_a_reorg_mines_ends_its_relay(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
+) -> None:
+    outcomes: list[object] = []
+    account = hexed(relayer_wallet.address)
+    async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url, mined_within=0.2) as on:
+        on.start(relayer_wallet)
+        async with anyio.create_task_group() as callers:
+            callers.start_soon(relay_into(on, outcomes), ops.post(client))
+            first = await first_bytes(on)
+            await lose_the_nonce(on, world.anvil, account)
+            await on.until("select count(*) = 1 from relay_txs where nonce = 1")
+            await world.anvil.call("anvil_reorg", 1, [[first, 0]])
+            await on.until("select count(*) = 0 from relay_txs where lost")
+            await mine_until_ended(on, world.anvil)
+        assert isinstance(outcomes[0], RelayMined)
+        async with on.database.connection() as connection:
+            assert await relay_violations(connection, on.rpc, stuck_after=0) == []
+
+
 async def test_nonces_used_outside_before_they_were_given_out_are_passed_over(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
