@@ -13,7 +13,6 @@ import shlex
 from pathlib import Path
 from typing import Any, Final
 
-from common.box import escrow_key
 from devnet.accounts import DevWallet
 from devnet.catalogue import MODELS
 from devnet.errors import DevnetError
@@ -54,7 +53,7 @@ def describe(up: Devnet) -> dict[str, Any]:
         "provider_metrics_url": up.provider.metrics_url,
         "database_url": world.postgres.url(),
         "addresses": world.market.address_book,
-        "escrow_key": "0x" + escrow_key(bytes.fromhex(world.cast.operator.private_key[2:])).public.raw.hex(),
+        "escrow_key": "0x" + world.cast.escrow_key.hex(),
         "models": [{"id": model.name, "model_id": model.model_id, "endpoint": model.endpoint} for model in MODELS],
         "accounts": [_account(world, wallet) for wallet in world.cast.wallets],
         "pin_store": {
