@@ -27,7 +27,9 @@ from tests.bench import (
     sealing,
     serving,
     signing,
+    starting,
     uploads,
+    waiting,
 )
 from tests.bench.chart import draw
 from tests.bench.history import keep, runs_of, this_run
@@ -49,6 +51,8 @@ BENCHMARKS = {
     "polls": polls.rows,
     "growth": growth.rows,
     "events": events.rows,
+    "waiting": waiting.rows,
+    "starting": starting.rows,
     "uploads": uploads.rows,
     "releases": releases.rows,
 }
