@@ -15,7 +15,7 @@ from typing import Final
 
 from tests.bench.row import Row
 
-_TURNS: Final = 9  # after one that is not counted: it writes the bytecode, and brings the files into memory
+_TURNS: Final = 5  # after one that is not counted: it writes the bytecode, and brings the files into memory
 _STARTS: Final = (  # most: ms
     ("svc --help", ("svc", "--help"), 150.0),
     ("svc jobs, without a wallet", ("svc", "jobs"), 400.0),
