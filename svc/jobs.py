@@ -1,7 +1,6 @@
 """Jobs as the coordinator knows them: status, waiting, cancelling, the book."""
 
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from typing import Final, Literal
 
 import anyio
@@ -48,11 +47,6 @@ class Jobs:
         path = f"/v1/jobs/{hex_of(read_job_id(job_id))}/events"
         async with changes_of(self.account.transport, path, unauthorised) as changes:
             return await self._until_ended(job_id, changes, timeout, on_change)
-
-    def changes(self, owner: str | None = None) -> AbstractAsyncContextManager[ToldChanges]:
-        """Changes of everybody's jobs, or of an owner's, as they are told; a coordinator without events tells none."""
-        path = "/evm/events" if owner is None else f"/evm/events?owner={owner}"
-        return changes_of(self.account.transport, path, unauthorised)
 
     async def _until_ended(
         self, job_id: str, changes: ToldChanges, patience: float | None, on_change: JobSeen | None

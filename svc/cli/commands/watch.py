@@ -19,7 +19,7 @@ from svc.core.money import in_token
 from svc.core.orders import window_words
 from svc.errors import ApiError, ConnectionFailed
 from svc.records import Ask, BookRow, Deployment, Floor, Model, Provider, Readiness
-from svc.wire.events import ToldChanges
+from svc.wire.events import ToldChanges, changes_of, unauthorised
 
 PANES: Final = ("book", "jobs", "models", "providers", "market")
 _OF_JOBS: Final = ("book", "jobs", "providers")  # panes that change when jobs do
@@ -103,8 +103,9 @@ class _Watching:
     async def _look_again_and_again(self) -> None:
         while True:
             pane = PANES[self.at]
-            owner = self.client.address if pane == "jobs" and self.client.signer is not None else None
-            async with self.client.jobs.changes(owner) as changes:
+            of_wallet = pane == "jobs" and self.client.signer is not None
+            path = f"/evm/events?owner={self.client.address}" if of_wallet else "/evm/events"
+            async with changes_of(self.client.jobs.account.transport, path, unauthorised) as changes:
                 if pane in _OF_JOBS:
                     changes.listen()
                 while pane == PANES[self.at]:
