@@ -108,8 +108,9 @@ def main() -> int:
     for name in chosen:
         print(f"measuring: {name}", file=sys.stderr, flush=True)
         began = time.monotonic()
-        rows += known[name]()
-        print(f"measured: {name}, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+        found = known[name]()
+        print(f"measured: {name}, {time.monotonic() - began:.0f} s\n{table(found)}", file=sys.stderr, flush=True)
+        rows += found
     print(table(rows))
     keep(this_run(rows, time.monotonic() - started), LATEST, HISTORY)
     runs = runs_of(HISTORY)
