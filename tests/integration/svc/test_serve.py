@@ -92,7 +92,7 @@ async def test_files_that_tls_cannot_be_served_with_are_refused_at_the_start(cer
 async def test_two_hundred_callers_at_a_time_are_answered_from_several_providers(tmp_path: Path) -> None:
     market = ServedMarket(spoken, candidates=[candidate(number, 100 + number) for number in (7, 8, 9)])
     for number in (7, 8, 9):
-        told = provider(provider_id=str(number), capacity="20")
+        told = provider(provider_id=str(number), capacity="5")
         market.coordinator.tell(f"GET /evm/providers/{number}", Answer(200, told))
     heard: list[httpx.Response] = []
     limits = httpx.Limits(max_connections=200, max_keepalive_connections=200)
@@ -115,7 +115,7 @@ async def test_two_hundred_callers_at_a_time_are_answered_from_several_providers
         f"you said: {number}" for number in range(200)
     }
     given = [sum(job.provider == number for job in market.jobs.values()) for number in (7, 8, 9)]
-    assert min(given) > 30  # each has room for twenty at a time, and shares what nobody has room for
+    assert min(given) > 0  # each has room for five at a time, and the next one gets what is beyond
 
 
 @pytest.mark.parametrize("stream", [False, True])
