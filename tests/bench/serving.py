@@ -21,7 +21,7 @@ from tests.unit.svc.serve.market import Caller, ServedMarket
 _CHAT: Final = "/v1/chat/completions"
 _WARM, _COUNTED, _AT_A_TIME = 10, 100, 200
 _MOST_MS: Final = 30.0
-_SECONDS: Final = 60.0
+_SECONDS: Final = 10.0
 _SETTINGS: Final = ServeSettings(budget=BudgetSettings(per_day=10**18))
 
 
