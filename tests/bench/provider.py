@@ -21,7 +21,7 @@ from tests.bench.memory import resident
 from tests.bench.row import Row
 from tests.fakes.market import START, Market
 
-JOBS: Final = 10_000
+JOBS: Final = 5_000
 CPU_LIMIT: Final = 15.0  # ms per job
 SLOTS: Final = 200
 _WARM: Final = 0.2  # of the jobs, before anything is measured: caches fill, pools and worker threads start
