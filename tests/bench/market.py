@@ -187,7 +187,7 @@ class _Held:
     most: float = 0.0
 
     async def watch(self) -> None:
-        async with httpx.AsyncClient(trust_env=False) as http:
+        async with httpx.AsyncClient(trust_env=False, timeout=_SECONDS) as http:
             while True:
                 told = _values((await http.get(self.url)).text)
                 limit = min(told["svcd_capacity_granted"], self.slots)
