@@ -9,7 +9,6 @@ from coordinatord.config import Config
 from coordinatord.relayer.coalesce import TX_GAS_CAP, Planned, Rank
 from coordinatord.relayer.fees import NO_CEILING, FeeCeiling, FeeMarket, ceiling_of, offer
 
-
 _MINED_WITHIN: Final = 10.0  # seconds
 _BLOCKS_TO_BE_MINED: Final = 10
 

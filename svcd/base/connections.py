@@ -6,7 +6,7 @@ connections for every request, and wraps each step of it several times: that cos
 
 import select
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import suppress
 from typing import Any, Final, NoReturn, Self
 
@@ -71,8 +71,13 @@ class _Line:
         await self._write(written, seconds)
         if not isinstance(request.stream, httpx.AsyncByteStream):
             raise TypeError("a request's body must be one that can be read without holding up the loop")
-        async for piece in request.stream:
-            await self._write(self.protocol.send(h11.Data(data=piece)) or b"", seconds)
+        pieces = aiter(request.stream)
+        try:
+            async for piece in pieces:
+                await self._write(self.protocol.send(h11.Data(data=piece)) or b"", seconds)
+        finally:  # not left to the garbage collector, where the server wanted no more of it
+            if isinstance(pieces, AsyncGenerator):
+                await pieces.aclose()
         await self._write(self.protocol.send(h11.EndOfMessage()) or b"", seconds)
 
     async def _write(self, data: bytes, seconds: float | None) -> None:

@@ -22,7 +22,7 @@ from tests.bench.row import Row
 from tests.fakes.market import START, Market
 
 JOBS: Final = 10_000
-CPU_LIMIT: Final = 15.0  # ms per job
+CPU_LIMIT: Final = 5.0  # ms per job
 SLOTS: Final = 200
 _WARM: Final = 0.2  # of the jobs, before anything is measured: caches fill, pools and worker threads start
 
