@@ -108,7 +108,7 @@ class _Line:
 
 
 @attrs.define(slots=True, eq=False)
-class _Body(httpx.AsyncByteStream):
+class _RestOfAnswer(httpx.AsyncByteStream):
     """The rest of an answer. No generator: one that is left half-way has nothing to be collected."""
 
     connections: "Connections"
@@ -168,7 +168,7 @@ class Connections(httpx.AsyncBaseTransport):
         return httpx.Response(
             head.status_code,
             headers=head.headers.raw_items(),
-            stream=_Body(self, origin, line, request, told.get("read")),
+            stream=_RestOfAnswer(self, origin, line, request, told.get("read")),
         )
 
     def give_back(self, origin: Origin, line: _Line) -> None:

@@ -2,9 +2,8 @@
 
 import io
 import ssl
-import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +17,25 @@ from svcd.base.connections import Connections
 pytestmark = pytest.mark.trio
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+# Made for these tests by `openssl req -x509`, for a hundred years.
+CERTIFICATE = """\
+-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgt8g/1ogV3yASVIef
++hDsniurnm1L5kS452D7ySo3PUOhRANCAATHXglkfj36W90nJ0GWHqAI4fQiLitL
+oojYdHRkgU3TWcwNNmSVv+nJqdbfN6qNrWLpD4gsX5g+xD7z7WhwgvzN
+-----END PRIVATE KEY-----
+-----BEGIN CERTIFICATE-----
+MIIBjzCCATagAwIBAgIUT3M4v9cieflxxM9ealWfa9pg1e8wCgYIKoZIzj0EAwIw
+FDESMBAGA1UEAwwJMTI3LjAuMC4xMCAXDTI2MTEyMjIxMzEwNloYDzIxMjYxMDI5
+MjEzMTA2WjAUMRIwEAYDVQQDDAkxMjcuMC4wLjEwWTATBgcqhkjOPQIBBggqhkjO
+PQMBBwNCAATHXglkfj36W90nJ0GWHqAI4fQiLitLoojYdHRkgU3TWcwNNmSVv+nJ
+qdbfN6qNrWLpD4gsX5g+xD7z7WhwgvzNo2QwYjAdBgNVHQ4EFgQUBPifbgl+wwMf
+xccR1LmDj0ujFD0wHwYDVR0jBBgwFoAUBPifbgl+wwMfxccR1LmDj0ujFD0wDwYD
+VR0TAQH/BAUwAwEB/zAPBgNVHREECDAGhwR/AAABMAoGCCqGSM49BAMCA0cAMEQC
+IBEmGSBpSO0YwxQmOH5F2K5b51948IVBxWmK58YnPyhpAiBkmlF0vuxqtPiKKfIA
+l5omlueWUiPw/YVBSlb5ZhViLA==
+-----END CERTIFICATE-----
+"""
 Stream = trio.abc.Stream
 Behaviour = Callable[[Stream], Awaitable[None]]
 
@@ -59,10 +77,8 @@ async def serving(*behaviours: Behaviour, tls: ssl.SSLContext | None = None) -> 
             server.connections += 1
             spoken: Stream = stream if tls is None else trio.SSLStream(stream, tls, server_side=True)
             async with stream:
-                try:
+                with suppress(trio.BrokenResourceError, ssl.SSLError):  # the client's end of it is what is looked at
                     await behaviour(spoken)
-                except (trio.BrokenResourceError, ssl.SSLError):
-                    pass  # the client's end of it is what is looked at
 
         (listener,) = await nursery.start(partial(trio.serve_tcp, handle, 0, host="127.0.0.1"))
         scheme = "http" if tls is None else "https"
@@ -211,21 +227,24 @@ async def test_address_that_is_not_of_http_is_refused() -> None:
             await http.get("ftp://127.0.0.1/")
 
 
-async def test_certificate_must_be_one_that_the_machine_trusts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    line = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -subj /CN=127.0.0.1"
-    subprocess.run(
-        [*line.split(), "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)],
-        check=True,
-        capture_output=True,
-    )
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """Of 127.0.0.1, signed by itself, with its key."""
+    path = tmp_path / "server.pem"
+    path.write_text(CERTIFICATE, encoding="ascii")
+    return path
+
+
+async def test_certificate_must_be_one_that_the_machine_trusts(
+    certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     presented = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    presented.load_cert_chain(certificate, key)
+    presented.load_cert_chain(certificate)
     async with serving(answering(OK, OK), tls=presented) as server:
         async with client() as http:
             with pytest.raises(httpx.ConnectError):
                 await http.get(server.url)
-        trusted = ssl.create_default_context(cafile=str(certificate))
+        trusted = ssl.create_default_context(cafile=certificate)
         monkeypatch.setattr(httpx, "create_ssl_context", lambda **_: trusted)
         async with client() as http:
             for _ in range(2):
