@@ -111,7 +111,7 @@ class _Line:
 class _RestOfAnswer(httpx.AsyncByteStream):
     """The rest of an answer. No generator: one that is left half-way has nothing to be collected."""
 
-    connections: "Connections"
+    connections: "KeptConnections"
     origin: Origin
     line: _Line
     request: httpx.Request
@@ -144,8 +144,8 @@ class _RestOfAnswer(httpx.AsyncByteStream):
             self.line.close()
 
 
-class Connections(httpx.AsyncBaseTransport):
-    """Connections to whatever servers are asked, kept for the next request to the same one."""
+class KeptConnections(httpx.AsyncBaseTransport):
+    """KeptConnections to whatever servers are asked, kept for the next request to the same one."""
 
     def __init__(self) -> None:
         self._idle: dict[Origin, list[_Line]] = {}

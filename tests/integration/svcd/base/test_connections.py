@@ -12,7 +12,7 @@ import httpx
 import pytest
 import trio
 
-from svcd.base.connections import Connections
+from svcd.base.connections import KeptConnections
 
 pytestmark = pytest.mark.trio
 
@@ -88,7 +88,7 @@ async def serving(*behaviours: Behaviour, tls: ssl.SSLContext | None = None) -> 
 
 
 def client(read: float | None = 5.0) -> httpx.AsyncClient:
-    return httpx.AsyncClient(transport=Connections(), timeout=httpx.Timeout(5, read=read), trust_env=False)
+    return httpx.AsyncClient(transport=KeptConnections(), timeout=httpx.Timeout(5, read=read), trust_env=False)
 
 
 async def test_requests_one_after_the_other_share_a_connection_whatever_frames_their_answers() -> None:
