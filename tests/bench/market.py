@@ -4,7 +4,7 @@ A devnet as `make devnet` makes it, of real daemons with default settings, but f
 second. A client buys batches of open lines: a first one, not counted, in which wallets earn their gas budgets and the
 provider its capacity, and then the measured one. Each process's CPU time is read before and after.
 
-    python -m tests.bench.market [--jobs 2000] [--slots 320]
+    python -m tests.bench.market [--jobs 1000] [--slots 320]
 """
 
 import argparse
@@ -32,7 +32,7 @@ from devnet.world import Devnet
 from svc.client import Client
 from tests.bench.row import Row
 
-JOBS: Final = 2_000
+JOBS: Final = 1_000
 FIRST: Final = 400
 SLOTS: Final = 320
 TARGET: Final = 80.0  # jobs a second
