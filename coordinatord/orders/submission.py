@@ -13,6 +13,7 @@ from common.artifacts import decode_error
 from common.domains import Domains
 from common.quotes import Quote, Terms
 from coordinatord.base.clock import Clock
+from coordinatord.base.concurrency import RELAY_QUEUE_FULL, BurstRoom
 from coordinatord.base.errors import WouldRefuse
 from coordinatord.book import candidates_sql
 from coordinatord.book.candidates_sql import Demand, LiveAsk
@@ -120,6 +121,7 @@ class Submissions:
     relaying: Relaying
     windows: MarketWindows
     clock: Clock
+    room: BurstRoom = attrs.field(factory=lambda: BurstRoom(RELAY_QUEUE_FULL))
 
     async def submit(self, body: MarketProbe | OrderBody) -> SubmitOutcome:
         """Raises Refused for what the specification answers with 400, Retryable for errors outside."""
@@ -202,20 +204,19 @@ class Submissions:
         self, paid: Paid, task_cid: str, admitted: Admitted, promise: Promise | None
     ) -> SubmittedOrder | RefusedByChain | RelayBusy | NoReceipt:
         body = paid.body
-        outcome = await self.relaying.relay(
-            NewRelay(
-                kind=RelayKind.POST,
-                subject=body.job_id,
-                dedupe=paid.dedupe(task_cid),
-                target=self.registry.address,
-                calldata=paid.calldata(task_cid),
-                priority=Priority.POST,
-                signer=body.owner,
-                gas_estimate=admitted.spending.estimate,
-                spending=admitted.spending,
-                promise=promise,
-            )
+        relay = NewRelay(
+            kind=RelayKind.POST,
+            subject=body.job_id,
+            dedupe=paid.dedupe(task_cid),
+            target=self.registry.address,
+            calldata=paid.calldata(task_cid),
+            priority=Priority.POST,
+            signer=body.owner,
+            gas_estimate=admitted.spending.estimate,
+            spending=admitted.spending,
+            promise=promise,
         )
+        outcome = await self.room.passing(lambda: self.relaying.relay(relay))
         return SubmittedOrder(body.job_id, task_cid, outcome.tx_hash) if isinstance(outcome, RelayMined) else outcome
 
 

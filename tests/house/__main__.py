@@ -38,6 +38,7 @@ ADDED: Final[dict[str, int]] = {
     # guard, servers; operator/: discovery, setup, written_config, register, trial, earnings, chain_history
     "a provider's first hour, and what it earns": 9,
     "removal of whatever has piled up": 1,
+    "a provider's own HTTP connections": 1,  # svcd/base/connections
     # common/wire/events; indexer/events_sql; coordinatord/events: hub, listeners, sql, routes; svc/wire/events
     "events of jobs, told as they happen": 7,
     # web/: files, routes, sql; of svc's command line commands/watch
