@@ -109,7 +109,7 @@ class PendingTx:
         is given twice the time of the one before."""
         if self.latest_taken_at is None:
             return False
-        return now >= max(self.latest_taken_at, since) + patience * 2 ** (len(self.versions) - 1)
+        return now >= max(self.latest_taken_at, since) + patience * (1 << (len(self.versions) - 1))
 
     def is_missing(self, now: float) -> bool:
         """True when it is lost: its nonce was used a while ago, and its receipt has not come. A node may count what it

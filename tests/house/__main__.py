@@ -45,6 +45,7 @@ ADDED: Final[dict[str, int]] = {
     # common/wire/why; book/why, why_sql; svc's commands/checks
     "answers to why a job is unclaimed": 4,
     "every check of an order at once": 1,
+    "ops of one job in one block": 1,  # relayer/chains
     "how providers' jobs ended lately": 1,
     # svc/serve, commands/serve, commands/spend
     "svc serve: OpenAI's API for programs of others, its ledger, budgets, files and batches": 26,
