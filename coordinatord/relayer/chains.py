@@ -34,7 +34,10 @@ OF_A_JOB: Final = frozenset({RelayKind.POST, RelayKind.CLAIM, RelayKind.SETTLE, 
 # For an op of which nothing is known: any of a job needs less, whatever gas a token call is given. Some nodes add the
 # limits of all calls up and hold the sum against a block.
 _MOST_GAS: Final = 2_500_000
-_RESTS: Final = 30.0  # seconds in which a node that does not simulate calls in turn is not asked again
+# Seconds in which a node that does not simulate calls in turn is not asked again: the first time, and at most.
+_FIRST_REST: Final = 15.0
+_LONGEST_REST: Final = 600.0
+_PATIENCE: Final = 3.0  # seconds: the round holds up ops that pass alone
 
 
 @attrs.frozen(slots=True)
@@ -51,7 +54,7 @@ class ChainedOps:
     def __init__(self, rpc: Rpc, account: RelayerAccount) -> None:
         self._rpc = rpc
         self._account = account
-        self._rests_until = 0.0
+        self._rest, self._rests_until = _FIRST_REST, 0.0
 
     async def extend(
         self, connection: Connection, passing: Sequence[Simulated], behind: Sequence[WaitingRelay]
@@ -69,11 +72,15 @@ class ChainedOps:
         if not chains:
             return []
         try:
-            return await self._passing(chains)
-        except (Retryable, RpcError) as error:
-            self._rests_until = anyio.current_time() + _RESTS
-            log.warning("ops of one job wait for a block each", seconds=_RESTS, reason=str(error))
+            with anyio.fail_after(_PATIENCE):
+                passing_now = await self._passing(chains)
+        except (Retryable, RpcError, TimeoutError) as error:
+            log.warning("ops of one job wait for a block each", seconds=self._rest, reason=str(error))
+            self._rests_until = anyio.current_time() + self._rest
+            self._rest = min(2 * self._rest, _LONGEST_REST)
             return []
+        self._rest = _FIRST_REST
+        return passing_now
 
     async def _passing(self, chains: Sequence[Sequence[_Chained]]) -> list[Simulated]:
         """Raises RpcError where the node refuses every chain, Retryable where it does not answer."""
