@@ -224,6 +224,13 @@ def measure(market: Market) -> float:
         publish = market.asks.functions.publish(1, market.now() + count, quotes, b"")
         show(f"publish {count} asks", market.send(publish, operator.address)["gasUsed"])
 
+    apart = sum(median(alone[name]) for name in ("post", "claim", "settle"))
+    show("a job: post, claim, settle", apart)
+    for count in (1, 16):
+        posted = [market.post(regular) for _ in range(count)]
+        chains = [call for job, post in posted for call in (post, claim(job), settle(job))]
+        show(f"a job, {count} relayed in one block", 3 * market.relay(market.jobs, chains), apart)
+
     savings = []
     strangers = [market.new_owner() for _ in range(COALESCED)]
     for what, owners in (("one owner", [regular] * COALESCED), ("as many owners", strangers)):

@@ -321,3 +321,40 @@ async def test_without_the_simulation_of_calls_in_turn_each_op_waits_for_the_blo
         assert await on.fetchval("select count(distinct block_number) from relay_txs") == 3
         assert proxy.seen(SIMULATE) == (0 if fault is None else 1)
         await nothing_wrong(on)
+
+
+async def test_the_first_nonce_of_a_chain_is_used_by_somebody_else_and_all_of_it_is_mined_in_order_by_others(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
+) -> None:
+    account = hexed(relayer_wallet.address)
+    async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url, coalesce_max=1) as on:
+        await queue(on, Job.of(ops, client, provider).ops)
+        on.start(relayer_wallet)
+        await on.until(BROADCAST, 3)
+        first = await on.fetchval(
+            "select hash from relay_tx_versions v join relay_txs t on t.id = tx_id order by nonce"
+        )
+        assert isinstance(first, bytes)
+        await world.anvil.call("anvil_dropTransaction", hexed(first))
+        nonce = await world.anvil.call("eth_getTransactionCount", account, "latest")
+        await world.anvil.call("eth_sendTransaction", {"from": account, "to": account, "nonce": nonce})
+        await world.anvil.call("evm_mine")
+        await on.until("select count(*) = 1 from relay_txs where lost")
+        await mine_until_ended(on, world.anvil)
+        assert await on.fetchval(_ENDS) == "post mined, claim mined, settle mined"
+        assert await on.fetchval("select array_agg(requeued order by id) from relays") == [1, 1, 1]
+        await nothing_wrong(on)
+
+
+async def test_below_the_reserve_no_chain_is_begun_and_a_settle_does_not_bring_its_post_along(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
+) -> None:
+    async with stage(database_url, world.anvil.rpc_url) as on:
+        await world.anvil.call("anvil_setBalance", hexed(relayer_wallet.address), hex(10**15))
+        await queue(on, Job.of(ops, client, provider).ops)
+        on.start(relayer_wallet)
+        await on.until(ENDED)
+        assert await on.fetchval(_ENDS) == (
+            "post dropped relayer_funds, claim dropped relayer_funds, settle refused UnknownJob"
+        )
+        assert await on.fetchval("select count(*) from relay_txs") == 0
