@@ -20,7 +20,7 @@ import structlog
 
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.rpc import Rpc
-from coordinatord.chain.rpc_errors import RpcError
+from coordinatord.chain.rpc_errors import Meaning, RpcError
 from coordinatord.database.connections import Connection
 from coordinatord.relayer.account import RelayerAccount
 from coordinatord.relayer.coalesce import GasBook, Simulated, enough_gas
@@ -38,6 +38,8 @@ _MOST_GAS: Final = 2_500_000
 _FIRST_REST: Final = 15.0
 _LONGEST_REST: Final = 600.0
 _PATIENCE: Final = 3.0  # seconds: the round holds up ops that pass alone
+
+_NOT_SERVED: Final = (Meaning.REFUSED, Meaning.UNSUPPORTED, Meaning.RATE_LIMITED)
 
 
 @attrs.frozen(slots=True)
@@ -83,7 +85,7 @@ class ChainedOps:
         return passing_now
 
     async def _passing(self, chains: Sequence[Sequence[_Chained]]) -> list[Simulated]:
-        """Raises RpcError where the node refuses every chain, Retryable where it does not answer."""
+        """Raises RpcError where the node does not serve it, Retryable where it does not answer."""
         book, room = self._account.gas, self._account.room
         runs = [
             [
@@ -94,7 +96,7 @@ class ChainedOps:
         ]
         answers = await simulate_in_turn(self._rpc, self._account.address, runs)
         errors = [answer for answer in answers if isinstance(answer, RpcError)]
-        if len(errors) == len(answers):
+        if len(errors) == len(answers) and errors[0].meaning in _NOT_SERVED:
             raise errors[0]
         told = [(chain, ran) for chain, ran in zip(chains, answers, strict=True) if not isinstance(ran, RpcError)]
         await self._learn(told)
@@ -134,15 +136,15 @@ def _chain(
 
 
 def _on_top(chain: Sequence[_Chained], ran: Sequence[Ran], book: GasBook) -> list[Simulated]:
-    """Those that were tried and pass, up to the first that does not: its ground is open still, and that of whatever
-    builds on it."""
+    """Those that were tried and pass. One that does not changes nothing for those behind it: it is not sent before
+    them, and its ground is open still."""
     found: list[Simulated] = []
     after = chain[0]
     for link, result in zip(chain, ran, strict=True):
         if link.tried and link.relay is not None:
             gas = book.limit(*link.call)
             if not result.passed or gas is None:
-                break
+                continue
             found.append(Simulated.of(link.relay, gas, book, after.id))
         # What is ahead anyway must not hide what has to ride along.
         if link.relay is not None or after.relay is None:

@@ -132,6 +132,27 @@ async def test_one_op_in_each_transaction_where_no_more_may_ride_together(
         assert await on.fetchval("select count(distinct block_number) from relay_txs") == 1
 
 
+async def test_a_rival_claim_and_a_settle_handed_over_too_early_hold_up_nobody_else(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
+) -> None:
+    job = Job.of(ops, client, provider)
+    rival = ops.claim(signer(world.cast.with_role("provider")[1]), job.post.subject)
+    rival = attrs.evolve(rival, dedupe=b"rival")
+    early = Job.of(ops, client, provider)
+    async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url) as on:
+        await queue(on, [job.post, job.claim, rival, job.settle, early.post, early.settle, early.claim])
+        on.start(relayer_wallet)
+        await until_pooled(world.anvil)
+        await world.anvil.call("evm_mine")
+        await on.until("select count(*) = 0 from relays where state = 'signed'")
+        await mine_until_ended(on, world.anvil)
+        assert await on.fetchval(_ENDS) == (
+            "post mined, claim mined, claim refused NotOpen, settle mined, post mined, settle mined, claim mined"
+        )
+        assert await on.fetchval("select count(distinct block_number) from relay_txs") == 2
+        await nothing_wrong(on)
+
+
 async def test_exits_that_build_on_nothing_go_before_posts_that_have_their_chains_with_them(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
 ) -> None:
