@@ -9,7 +9,7 @@ from coordinatord.config import Config
 from coordinatord.relayer.coalesce import TX_GAS_CAP, Planned, Rank
 from coordinatord.relayer.fees import NO_CEILING, FeeCeiling, FeeMarket, ceiling_of, offer
 
-_MINED_WITHIN: Final = 10.0  # seconds
+_MINED_WITHIN: Final = 15.0  # seconds: longer than until a node is reminded by the same bytes
 _BLOCKS_TO_BE_MINED: Final = 10
 
 
@@ -34,7 +34,7 @@ class RelayerSettings:
     fee_ceiling: FeeCeiling = NO_CEILING
     max_in_flight: int = 256
     keeping_up: float = 5.0
-    mined_within: float = 10.0
+    mined_within: float = _MINED_WITHIN
     chains: bool = True
     former: bool = False
 

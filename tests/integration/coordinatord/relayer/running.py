@@ -94,7 +94,7 @@ async def stage(
     patience: float = 5.0,
     receipt_wait: float = 60.0,
     keeping_up: float = 5.0,
-    mined_within: float = 10.0,
+    mined_within: float = 15.0,
     chains: bool = True,
     index: AddressBook | None = None,
     policy: GasPolicy = UNLIMITED,
