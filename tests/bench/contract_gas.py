@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
+from threading import Thread
 from typing import Any, NamedTuple
 
 from eth_account import Account
@@ -61,6 +62,7 @@ def anvil() -> Iterator[Web3]:
             assert process.stdout is not None
             listening = (re.search(r"Listening on (\S+)", line) for line in process.stdout)
             address = next(match[1] for match in listening if match)
+            Thread(target=process.stdout.read, daemon=True).start()  # a full pipe would stop the node
             yield Web3(HTTPProvider(f"http://{address}"))
         finally:
             process.terminate()
