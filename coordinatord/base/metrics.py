@@ -79,6 +79,18 @@ relay_coalesced = Histogram(
     registry=REGISTRY,
     buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512),
 )
+relay_chained = Counter(
+    "coordinatord_relay_chained_total",
+    "Ops signed on top of an undecided op of their job: behind it in its transaction, or in one of a later nonce",
+    ["kind", "where"],
+    registry=REGISTRY,
+)
+relay_taken_apart = Counter(
+    "coordinatord_relay_taken_apart_total",
+    "Ops that the chain refused because what they build on was not there, and that went back to the queue",
+    ["kind"],
+    registry=REGISTRY,
+)
 relay_mined_seconds = Histogram(
     "coordinatord_relay_mined_seconds",
     "Time from a relay's insertion to its receipt",

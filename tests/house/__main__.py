@@ -46,6 +46,7 @@ ADDED: Final[dict[str, int]] = {
     # common/wire/why; book/why, why_sql; svc's commands/checks
     "answers to why a job is unclaimed": 4,
     "every check of an order at once": 1,
+    "ops of one job in one block": 1,  # relayer/chains
     "how providers' jobs ended lately": 1,
     "a command line that is read before the daemon behind it is imported": 2,  # commands of coordinatord and of svcd
     # svc/serve, commands/serve, commands/spend
