@@ -257,10 +257,10 @@ class Config(ChainConfig):
         64,
     )
     requests_per_second: int = variable(
-        "REQUESTS_PER_SECOND", integer(1, 1_000_000), "sustained requests of one caller; beyond it 429 busy", 1000
+        "REQUESTS_PER_SECOND", integer(1, 1_000_000), "sustained requests of one caller; beyond it 429 busy", 400
     )
     requests_burst: int = variable(
-        "REQUESTS_BURST", integer(1, 1_000_000), "requests of one caller at once above that rate", 2000
+        "REQUESTS_BURST", integer(1, 1_000_000), "requests of one caller at once above that rate", 1000
     )
     trusted_proxies: tuple[str, ...] = variable(
         "TRUSTED_PROXIES",
