@@ -46,6 +46,9 @@ ADDED: Final[dict[str, int]] = {
     "answers to why a job is unclaimed": 4,
     "every check of an order at once": 1,
     "how providers' jobs ended lately": 1,
+    # common: webhooks, wire/webhooks; coordinatord/webhooks: delivery, destinations, endpoints, fanout, routes, sql;
+    # svc/webhooks; svc's commands/webhooks
+    "webhooks: signed messages of events, posted until they are answered": 10,
     # svc/serve, commands/serve, commands/spend
     "svc serve: OpenAI's API for programs of others, its ledger, budgets, files and batches": 26,
 }
