@@ -28,6 +28,7 @@ from tests.bench import (
     serving,
     signing,
     uploads,
+    webhooks,
 )
 from tests.bench.chart import draw
 from tests.bench.history import keep, runs_of, this_run
@@ -51,6 +52,7 @@ BENCHMARKS = {
     "events": events.rows,
     "uploads": uploads.rows,
     "releases": releases.rows,
+    "webhooks": webhooks.rows,
 }
 # These need an installation of their own: run when named.
 ASIDE = {"ponder": beside_ponder.rows}

@@ -37,7 +37,7 @@ def webhooks() -> None:
 async def add(connection: Connection, *, url: str, events: tuple[str, ...], secret_file: Path | None) -> None:
     """Add an endpoint, and show the secret that its messages are signed with: it is not told again."""
     secret = _secret(secret_file) if secret_file is not None else None
-    async with connection.client() as client:
+    async with connection.client(wallet=True) as client:
         added = await client.webhooks.add(url, events, secret=secret)
     facts = [("webhook", added.id), ("url", added.url), ("events", _events(added.events)), ("secret", added.secret)]
     connection.output.facts(facts, wire_form(added))
@@ -48,7 +48,7 @@ async def add(connection: Connection, *, url: str, events: tuple[str, ...], secr
 @connected
 async def list_(connection: Connection) -> None:
     """List your endpoints, and how deliveries to them go."""
-    async with connection.client() as client:
+    async with connection.client(wallet=True) as client:
         found = await client.webhooks.list()
     columns = ("id", "status", "answer", "delivered", "waiting", "dropped", "last attempt", "url", "events")
     right = frozenset(("answer", "delivered", "waiting", "dropped"))
@@ -61,7 +61,7 @@ async def list_(connection: Connection) -> None:
 @connected
 async def remove(connection: Connection, *, webhook_id: str) -> None:
     """Remove an endpoint, with what waits for it."""
-    async with connection.client() as client:
+    async with connection.client(wallet=True) as client:
         await client.webhooks.remove(webhook_id)
     connection.output.say(f"{webhook_id} is removed.")
 
@@ -71,7 +71,7 @@ async def remove(connection: Connection, *, webhook_id: str) -> None:
 @connected
 async def test(connection: Connection, *, webhook_id: str) -> None:
     """Have a message of type webhook.test posted, and write its id."""
-    async with connection.client() as client:
+    async with connection.client(wallet=True) as client:
         connection.output.text(await client.webhooks.test(webhook_id))
     connection.output.say("It is on its way; how it went: svc webhooks list")
 
