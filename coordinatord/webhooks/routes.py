@@ -144,7 +144,7 @@ class WebhookRoutes:
                 session=True,
                 replies=(
                     Reply(200, shape=WebhookTested, about="It is on its way"),
-                    *malformed("webhook_disabled"),
+                    Reply(400, "webhook_disabled"),
                     *_OFF,
                     Reply(404),
                     Reply(429, "busy"),

@@ -111,7 +111,6 @@ SPECIFICATION: Final[dict[str, set[Answer]]] = {
     },
     "POST /v1/webhooks/{id}/test": {
         (200, None),
-        MALFORMED,
         (400, "webhook_disabled"),
         (401, "invalid_session"),
         (403, "webhooks_unavailable"),
