@@ -14,7 +14,7 @@ _FIRST_RETRY: Final = 0.25  # seconds
 _LAST_RETRY: Final = 5.0
 # A node may forget a transaction that it took (a restart, a full pool): identical bytes remind it.
 REMIND_AFTER: Final = 10.0
-_RECEIPTS_LAG: Final = 1.0  # seconds, far beyond what a node takes from a block's state to its receipts
+RECEIPTS_LAG: Final = 1.0  # seconds, far beyond what a node takes from a block's state to its receipts
 # What proves that identical bytes are refused for good, whatever a node says of them: so many refusals in a row, and
 # that it works for others meanwhile: it took another transaction of ours, or its chain went on for this long.
 _REFUSALS: Final = 5
@@ -116,7 +116,7 @@ class PendingTx:
         is just mining before it can tell the receipt, and a post given up wrongly is refused as its own duplicate."""
         if self.missed_at is None:
             self.missed_at = now
-        return now >= self.missed_at + _RECEIPTS_LAG
+        return now >= self.missed_at + RECEIPTS_LAG
 
     def was_not_taken(self, now: float) -> None:
         self.due = now + min(_FIRST_RETRY * 2**self.failures, _LAST_RETRY)

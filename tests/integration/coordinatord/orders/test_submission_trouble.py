@@ -55,6 +55,7 @@ async def test_fees_that_change_before_the_post_comes_to_the_chain_are_answered_
     answer = await stage.http.post("/v1/jobs", json=body)
     assert (answer.status_code, answer.json()["quote"]["amount"]) == (409, body["amount"])
     assert answer.headers["x-svc-retryable"] == "false"
+    assert not await stage.stored(f"containers/{body['job_id'][2:]}")  # no attempt will need it
 
 
 @shows("POST /v1/jobs", 429, "busy")

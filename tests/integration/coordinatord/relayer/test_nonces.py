@@ -4,9 +4,11 @@ import anyio
 import pytest
 
 from common.secp256k1 import Wallet
+from coordinatord.relayer import pending
 from coordinatord.relayer.relaying import RelayMined
 from devnet.anvil import Anvil
 from devnet.world import World
+from tests.faults.rpc_proxy import RefuseTransactions, Rewrite, rpc_proxy
 from tests.integration.coordinatord.relayer.mining import mining_by_hand
 from tests.integration.coordinatord.relayer.ops import Ops, hexed
 from tests.integration.coordinatord.relayer.running import BROADCAST, Stage, mine_until_ended, relay_into, stage
@@ -83,6 +85,57 @@ async def test_lost_to_an_outside_transaction_that_a_reorg_replaces_by_ours_the_
             assert await relay_violations(connection, on.rpc, stuck_after=0) == []
 
 
+async def first_bytes(on: Stage) -> str:
+    """The first of two versions of the account's first transaction."""
+    await on.until("select count(*) >= 2 from relay_tx_versions v join relay_txs t on t.id = v.tx_id where nonce = 0")
+    raw = await on.fetchval(
+        "select raw from relay_tx_versions v join relay_txs t on t.id = tx_id where nonce = 0"
+        " order by v.created_at limit 1"
+    )
+    assert isinstance(raw, bytes)
+    return hexed(raw)
+
+
+async def test_a_former_version_that_is_mined_while_nobody_relays_ends_its_relay(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
+) -> None:
+    outcomes: list[object] = []
+    async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url, mined_within=0.2) as on:
+        life = on.start(relayer_wallet)
+        async with anyio.create_task_group() as callers:
+            callers.start_soon(relay_into(on, outcomes), ops.post(client))
+            first = await first_bytes(on)
+            life.cancel()
+            await world.anvil.call("anvil_dropAllTransactions")
+            await world.anvil.call("eth_sendRawTransaction", first)
+            await world.anvil.call("evm_mine")
+            on.start(relayer_wallet)
+        assert isinstance(outcomes[0], RelayMined)
+        assert await on.fetchval("select requeued = 0 from relays")
+        async with on.database.connection() as connection:
+            assert await relay_violations(connection, on.rpc, stuck_after=0) == []
+
+
+async def test_a_former_version_of_lost_bytes_that_a_reorg_mines_ends_its_relay(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
+) -> None:
+    outcomes: list[object] = []
+    account = hexed(relayer_wallet.address)
+    async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url, mined_within=0.2) as on:
+        on.start(relayer_wallet)
+        async with anyio.create_task_group() as callers:
+            callers.start_soon(relay_into(on, outcomes), ops.post(client))
+            first = await first_bytes(on)
+            await lose_the_nonce(on, world.anvil, account)
+            await on.until("select count(*) = 1 from relay_txs where nonce = 1")
+            await world.anvil.call("anvil_reorg", 1, [[first, 0]])
+            await on.until("select count(*) = 0 from relay_txs where lost")
+            await mine_until_ended(on, world.anvil)
+        assert isinstance(outcomes[0], RelayMined)
+        async with on.database.connection() as connection:
+            assert await relay_violations(connection, on.rpc, stuck_after=0) == []
+
+
 async def test_nonces_used_outside_before_they_were_given_out_are_passed_over(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
@@ -139,3 +192,97 @@ async def test_a_nonce_that_is_lost_and_given_back_twice_is_closed_by_the_same_s
         await mine_until_ended(on, anvil)
         async with on.database.connection() as connection:
             assert await relay_violations(connection, on.rpc, stuck_after=0) == []
+
+
+async def test_bytes_that_are_mined_after_a_self_transfer_took_their_nonce_end_their_relay(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
+) -> None:
+    account, anvil = hexed(relayer_wallet.address), world.anvil
+    outcomes: list[object] = []
+    async with mining_by_hand(anvil), stage(database_url, anvil.rpc_url) as on:
+        on.start(relayer_wallet)
+        async with anyio.create_task_group() as callers:
+            callers.start_soon(relay_into(on, outcomes), ops.post(client))
+            await on.until(BROADCAST, 1)
+            ours = await on.fetchval("select raw from relay_tx_versions")
+            assert isinstance(ours, bytes)
+            await lose_the_nonce(on, anvil, account)
+            await anvil.call("anvil_reorg", 1, [])
+            await on.until("select not lost and purpose = 'fill' from relay_txs where nonce = 0")
+            await anvil.call("anvil_dropAllTransactions")
+            await anvil.call("eth_sendRawTransaction", hexed(ours))
+            await mine_until_ended(on, anvil)
+        assert isinstance(outcomes[0], RelayMined)
+        mined = (
+            "select raw from relays r join relay_txs t on t.id = r.tx_id join relay_tx_versions on hash = mined_hash"
+        )
+        assert await on.fetchval(mined) == ours
+        async with on.database.connection() as connection:
+            assert await relay_violations(connection, on.rpc, stuck_after=0) == []
+
+
+async def test_a_node_that_lags_behind_the_count_of_another_makes_no_nonce_look_lost(
+    world: World,
+    database_url: str,
+    ops: Ops,
+    relayer_wallet: Wallet,
+    client: Wallet,
+    *,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of many nodes behind one endpoint, one that has the block tells the head, and one that has not tells the rest."""
+    monkeypatch.setattr(pending, "RECEIPTS_LAG", 0.1)
+    behind = (
+        Rewrite("eth_getBlockByNumber", lambda _, block: {**block, "transactions": []}),
+        Rewrite("eth_getTransactionReceipt", lambda _, __: None),
+        Rewrite("eth_getTransactionCount", lambda params, count: "0x0" if params[1] == "latest" else count),
+    )
+    outcomes: list[object] = []
+    async with (
+        mining_by_hand(world.anvil),
+        rpc_proxy(world.anvil.rpc_url) as proxy,
+        stage(database_url, proxy.url) as on,
+        anyio.create_task_group() as callers,
+    ):
+        on.start(relayer_wallet)
+        callers.start_soon(relay_into(on, outcomes), ops.post(client))
+        await on.until(BROADCAST, 1)
+        with proxy.fault(*behind):
+            await world.anvil.call("evm_mine")
+            asked = proxy.seen("eth_getTransactionReceipt")
+            while proxy.seen("eth_getTransactionReceipt") < asked + 3:  # noqa: ASYNC110 - the proxy counts, it does not tell
+                await anyio.sleep(0.05)
+        await mine_until_ended(on, world.anvil)
+        assert await on.fetchval("select count(*) from relay_txs where lost") == 0
+        assert await on.fetchval("select requeued from relays") == 0
+
+
+async def test_a_receipt_of_a_former_version_that_comes_late_ends_the_relay_of_a_nonce_given_up(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
+) -> None:
+    withheld = (
+        Rewrite("eth_getBlockByNumber", lambda _, block: {**block, "transactions": []}),
+        Rewrite("eth_getTransactionReceipt", lambda _, __: None),
+    )
+    outcomes: list[object] = []
+    anvil = world.anvil
+    async with (
+        mining_by_hand(anvil),
+        rpc_proxy(anvil.rpc_url) as proxy,
+        stage(database_url, proxy.url, mined_within=0.2) as on,
+        anyio.create_task_group() as callers,
+    ):
+        on.start(relayer_wallet)
+        callers.start_soon(relay_into(on, outcomes), ops.post(client))
+        first = await first_bytes(on)
+        with proxy.fault(*withheld, RefuseTransactions(lambda raw: hexed(raw) != first, "already known")):
+            await anvil.call("anvil_dropAllTransactions")
+            await anvil.call("eth_sendRawTransaction", first)
+            await anvil.call("evm_mine")
+            await on.until("select count(*) = 1 from relay_txs where lost")
+        await on.until("select block_number is not null and not lost from relay_txs where nonce = 0")
+        await mine_until_ended(on, anvil)
+        assert await on.fetchval(
+            "select mined_hash = v.hash from relay_txs join relay_tx_versions v on tx_id = id"
+            " where nonce = 0 order by v.created_at limit 1"
+        )
