@@ -53,6 +53,8 @@ async def running_coordinator(
             "RELAYER_KEY": relayer_key,
             "ESCROW_MODE": "static",
             "OPERATOR_KEY": operator_key,
+            "WEBHOOKS_KEY": operator_key,
+            "WEBHOOKS_PRIVATE": "allow",
             "RPC_URL": rpc_url,
             "PORT": str(port),
             "BIND_HOST": LOOPBACK,  # its wallets' keys are public

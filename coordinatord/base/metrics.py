@@ -147,13 +147,39 @@ event_listeners = Gauge(
     ["kind"],
     registry=REGISTRY,
 )
+event_listeners_most = Gauge(
+    "coordinatord_event_listeners_most",
+    "Event streams and waiting polls that this process has places for",
+    registry=REGISTRY,
+)
 event_listeners_ended = Counter(
     "coordinatord_event_listeners_ended_total",
-    "Event streams ended by this process or refused: too far behind, at its stop, no place",
+    "Event streams ended by this process or refused: too far behind, at its stop, no place, or none for this caller",
     ["reason"],
     registry=REGISTRY,
 )
 events_told = Counter("coordinatord_events_told_total", "Events handed to streams", registry=REGISTRY)
+
+webhooks = Gauge("coordinatord_webhooks", "Endpoints of webhooks, by state", ["state"], registry=REGISTRY)
+webhook_late = Gauge(
+    "coordinatord_webhook_late_seconds",
+    "Time that an event waits to become messages, or the messages of a working endpoint wait for a process",
+    registry=REGISTRY,
+)
+webhook_messages_waiting = Gauge(
+    "coordinatord_webhook_messages_waiting",
+    "Messages that wait for endpoints",
+    registry=REGISTRY,
+)
+webhook_messages = Counter(
+    "coordinatord_webhook_messages_total",
+    "Attempts to deliver a message that succeeded or failed, messages given up, and those not written for want of room",
+    ["outcome"],
+    registry=REGISTRY,
+)
+webhook_seconds = Histogram(
+    "coordinatord_webhook_attempt_seconds", "Time of an attempt, to the answer", registry=REGISTRY, buckets=_LATENCY
+)
 
 database_connections = Gauge(
     "coordinatord_database_connections", "Pooled connections, by use", ["use"], registry=REGISTRY

@@ -48,6 +48,9 @@ ADDED: Final[dict[str, int]] = {
     "every check of an order at once": 1,
     "ops of one job in one block": 1,  # relayer/chains
     "how providers' jobs ended lately": 1,
+    # common: webhooks, wire/webhooks; coordinatord/webhooks: delivery, destinations, endpoints, fanout, routes, sql;
+    # svc/webhooks; svc's commands/webhooks
+    "webhooks: signed messages of events, posted until they are answered": 10,
     "a command line that is read before the daemon behind it is imported": 2,  # commands of coordinatord and of svcd
     # svc/serve, commands/serve, commands/spend
     "svc serve: OpenAI's API for programs of others, its ledger, budgets, files and batches": 28,
