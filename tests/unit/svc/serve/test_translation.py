@@ -188,3 +188,12 @@ def test_several_answers_are_paid_for_each() -> None:
     model = Model("demo/chat", "demo", ModelDetails(2, True, None, "/v1/chat/completions"))
     body = {"model": "demo/chat", "messages": [{"role": "user", "content": "a"}], "n": 3, "max_tokens": 10}
     assert read_request("/v1/chat/completions", body, model, ServeSettings().rule(None)).units_out == 30
+
+
+@pytest.mark.parametrize("cap", [-1, True])
+def test_cap_that_is_no_count_is_named_as_it_was_sent(cap: object) -> None:
+    model = Model("demo/chat", "demo", ModelDetails(2, True, None, "/v1/chat/completions"))
+    body = {"model": "demo/chat", "messages": [{"role": "user", "content": "a"}], "n": 3, "max_tokens": cap}
+    with pytest.raises(Problem, match="max_tokens must be a whole number") as refused:
+        read_request("/v1/chat/completions", body, model, ServeSettings().rule(None))
+    assert refused.value.param == "max_tokens"
