@@ -1,6 +1,5 @@
 """Files of operators and users: svcd.toml, the coordinator's environment, serve.toml, profiles."""
 
-import tempfile
 from pathlib import Path
 from typing import Final
 
@@ -14,10 +13,10 @@ from svc import profiles
 from svc.serve.settings import read_settings
 from svcd.base.toml import line_of, read_file, read_table
 from svcd.configuration.config import ConfigFile, _models, _with_default_probes
-from tests.fuzz.target import Target, refused
+from tests.fuzz.target import Target, own_folder, refused
 
 _CONFIG: Final = Path(__file__).parents[2] / "config"
-_PLACE: Final = Path(tempfile.mkdtemp(prefix="fuzz-files-")) / "file"
+_PLACE: Final = own_folder() / "file"
 
 
 def check_provider(data: bytes) -> None:

@@ -1,10 +1,9 @@
 """HTTP/1.1 as the coordinator and the scripted markets of `svc conformance` read it, and multipart forms."""
 
 import asyncio
+import atexit
 import contextlib
-import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 
@@ -21,10 +20,11 @@ from coordinatord.server.http11 import Http11, path_of
 from svc.conformance import serving
 from svc.serve.problems import Problem
 from svc.serve.upload_form import read_form
-from tests.fuzz.target import Target, cut, driven, refused
+from tests.fuzz.target import Target, cut, driven, own_folder, refused
 
 _CONFIG: Final = Config()
 _LOOP: Final = asyncio.new_event_loop()
+atexit.register(_LOOP.close)
 _PATIENCE: Final = 5.0
 Asked = tuple[bytes, bytes, tuple[tuple[bytes, bytes], ...], bytes]  # method, target, headers, body
 
@@ -214,7 +214,7 @@ class _LocalUpload:
         return _in(self._pieces)
 
 
-_PARTIAL: Final = Path(tempfile.mkdtemp(prefix="fuzz-forms-"))
+_PARTIAL: Final = own_folder()
 
 
 async def _locally(data: bytes) -> tuple[dict[str, str], str | None, bytes] | None:

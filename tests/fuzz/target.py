@@ -1,6 +1,9 @@
 """Fuzz targets: readers of foreign bytes, each with the oracle that its answers are held against."""
 
+import atexit
 import base64
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from pathlib import Path
@@ -55,6 +58,13 @@ def refused(read: Callable[[], T], *kinds: type[Exception]) -> T | None:
         return read()
     except (Refused, *kinds):
         return None
+
+
+def own_folder() -> Path:
+    """A folder for files that readers are given by name; gone when the process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def cut(data: bytes) -> list[bytes]:
