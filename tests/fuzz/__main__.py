@@ -8,10 +8,12 @@ import argparse
 import os
 import subprocess
 import sys
-import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from subprocess import CompletedProcess
+from types import FrameType
 from typing import IO, Final
 
 from tests.fuzz.targets import NAMES, target_of
@@ -19,8 +21,11 @@ from tests.fuzz.targets import NAMES, target_of
 ROOT: Final = Path(__file__).parents[2]
 FOUND: Final = ROOT / "build" / "fuzz"
 _INSTRUMENTED: Final = ("common", "coordinatord", "svc", "svcd", "h11", "hypercorn.protocol", "python_multipart")
+_OURS: Final = tuple(str(ROOT / package) + os.sep for package in ("common", "coordinatord", "svc", "svcd"))
 _LONGEST_KEPT: Final = 1024  # bytes of an input, and inputs of a target, that are committed
 _MOST_KEPT: Final = 100
+
+Step = tuple[str, int, int]  # file, from line, to line
 
 
 def _fuzz(name: str, arguments: list[str]) -> None:
@@ -34,8 +39,8 @@ def _fuzz(name: str, arguments: list[str]) -> None:
     atheris.Fuzz()
 
 
-def _inside(name: str, arguments: list[str], out: IO[bytes]) -> "subprocess.CompletedProcess[bytes]":
-    command = [sys.executable, "-m", "tests.fuzz", "--inside", name, *arguments]
+def _inside(name: str, arguments: list[str], out: IO[bytes], act: str = "--inside") -> CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "tests.fuzz", act, name, *arguments]
     return subprocess.run(command, stdout=out, stderr=out, cwd=ROOT, check=False)
 
 
@@ -65,27 +70,57 @@ def _run(name: str, seconds: int, keep: bool) -> bool:
         print(f"fuzz: {name} found something. Again: python -m tests.fuzz {name} --replay {' '.join(kept) or log}")
         return False
     if keep:
-        _keep(name, seeded, shared)
+        with log.open("ab") as out:
+            _inside(name, [], out, "--distil").check_returncode()
     print(f"fuzz: {name} holds after {runs} runs in {time.monotonic() - began:.0f} s", flush=True)
     return True
 
 
-def _keep(name: str, seeded: Path, shared: list[str]) -> None:
-    """The least inputs that reach all that was reached, into the committed corpus."""
-    with tempfile.TemporaryDirectory() as least:
-        merged = [*shared, "-merge=1", least, str(seeded)]
-        with (seeded.parent / "merge-log").open("wb") as out:
-            _inside(name, merged, out).check_returncode()
-        inputs = sorted((path.read_bytes() for path in Path(least).iterdir()), key=lambda data: (len(data), data))
+def _keep(name: str) -> None:
+    """The shortest inputs that together take every step from line to line that a run's corpus takes, into the committed
+    one. libFuzzer's own merge starts itself anew as a program, which a Python module is not."""
     target = target_of(name)
-    target.keep(
-        [data for data in inputs if len(data) <= _LONGEST_KEPT and data not in set(target.seeds())][:_MOST_KEPT]
-    )
+    found = {path.read_bytes() for path in (FOUND / name / "corpus").iterdir()} | set(target.corpus())
+    taken: set[Step] = set()
+    for data in target.seeds():
+        taken |= _steps(target.check, data)
+    kept = []
+    for data in sorted(found - set(target.seeds()), key=lambda data: (len(data), data)):
+        if len(data) <= _LONGEST_KEPT and len(kept) < _MOST_KEPT and not (steps := _steps(target.check, data)) <= taken:
+            taken |= steps
+            kept.append(data)
+    target.keep(kept)
+    print(f"fuzz: {name} keeps {len(kept)} of {len(found)} inputs", flush=True)
+
+
+def _steps(check: Callable[[bytes], object], data: bytes) -> set[Step]:
+    steps: set[Step] = set()
+    before = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Callable[..., object] | None:
+        nonlocal before
+        place = frame.f_code.co_filename
+        if not place.startswith(_OURS):
+            return None
+        if event == "line":
+            steps.add((place, before, frame.f_lineno))
+            before = frame.f_lineno
+        return trace
+
+    sys.settrace(trace)
+    try:
+        check(data)
+    finally:
+        sys.settrace(None)
+    return steps
 
 
 def main() -> int:
     if sys.argv[1:2] == ["--inside"]:
         _fuzz(sys.argv[2], sys.argv[3:])
+    if sys.argv[1:2] == ["--distil"]:
+        _keep(sys.argv[2])
+        return 0
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__.splitlines()[0])
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; all of them where none is given"
