@@ -153,7 +153,7 @@ def _text(  # noqa: PLR0917 - all of one request
 
 def _embeddings(name: str, model: Model, rule: Rule, given: Json) -> Wanted:
     encoding = given.pop("encoding_format", "float")
-    if encoding not in {"float", "base64"}:
+    if encoding not in ("float", "base64"):
         raise invalid("encoding_format must be float or base64", "encoding_format")
     if "input" not in given:
         raise invalid("input must be a text or a list of texts", "input")
@@ -173,7 +173,7 @@ def _images(name: str, model: Model, rule: Rule, given: Json, listed: frozenset[
     elif "resolution" not in given:
         made |= {"width": _SQUARE, "height": _SQUARE}
     wanted = given.get("response_format", "b64_json")
-    if wanted not in {"b64_json", "url"}:
+    if wanted not in ("b64_json", "url"):
         raise invalid("response_format must be b64_json or url", "response_format")
     for key, value in given.items():
         if key in {"prompt", "n", "size", "response_format", "moderation"} or (

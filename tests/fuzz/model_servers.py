@@ -162,6 +162,13 @@ def _clients() -> list[bytes]:
         {"model": "m", "input": "x", "encoding_format": "base64"},
         {"model": "m", "prompt": "x", "size": "64x64", "n": 1, "quality": "auto"},
         {"model": "m", "messages": [], "n": 1, "max_tokens": True},
+        {"model": "m", "input": [{"role": {}, "content": "a"}]},
+        {"model": "m", "input": "a", "include": 1},
+        {"model": "m", "input": "a", "tools": 1},
+        {"model": "m", "input": "a", "encoding_format": []},
+        {"model": "m", "prompt": "a", "response_format": {}},
+        {"model": "m", "messages": [{"role": "assistant", "content": "a", "tool_calls": 1}]},
+        {"model": "m", "messages": [{"role": "user", "content": "a"}], "response_format": {"type": []}},
         {"model": "m", "messages": [], "n": 2, "max_tokens": -5},
     ]
     seeds = [bytes((n,)) + json.dumps(body).encode() for body in bodies for n in (0, 1, 4, 5, 10, 15, 128 + 16)]
