@@ -5,6 +5,7 @@ since libFuzzer ends the process that it runs in.
 """
 
 import argparse
+import hashlib
 import os
 import subprocess
 import sys
@@ -35,7 +36,18 @@ def _fuzz(name: str, arguments: list[str]) -> None:
 
     with atheris.instrument_imports(include=list(_INSTRUMENTED)):
         check = target_of(name).check
-    atheris.Setup([name, *arguments], check)
+
+    def kept(data: bytes) -> None:
+        """libFuzzer keeps what ends it, too, but not where an exception ends the process first."""
+        try:
+            check(data)
+        except BaseException:
+            path = FOUND / name / f"found-{hashlib.sha256(data).hexdigest()[:16]}"
+            path.write_bytes(data)
+            print(f"Test unit written to {path}", flush=True)
+            raise
+
+    atheris.Setup([name, *arguments], kept)
     atheris.Fuzz()
 
 
@@ -58,7 +70,9 @@ def _run(name: str, seconds: int, keep: bool) -> bool:
     began, log = time.monotonic(), found / "log"
     print(f"fuzz: {name} for {seconds} s; its progress is in {log}", flush=True)
     with log.open("wb") as out:
-        spent = [f"-max_total_time={seconds}", f"-dict={words}", "-print_final_stats=1", *shared, str(seeded)]
+        spent = [f"-max_total_time={seconds}", "-print_final_stats=1", *shared, str(seeded)]
+        if target.words:  # libFuzzer ends at an empty dictionary
+            spent.append(f"-dict={words}")
         done = _inside(name, spent, out)
     text = log.read_text(errors="replace")
     runs = next(
