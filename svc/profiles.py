@@ -86,8 +86,10 @@ def own_file(path: Path) -> OwnFile:
 def parsed(path: Path, raw: bytes) -> dict[str, dict[str, Any]]:
     try:
         held = tomllib.loads(raw.decode("utf-8"))
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except ValueError as error:  # no TOML, no UTF-8, or an integer of thousands of digits
         raise Refused(f"{path} is not TOML: {error}", FILE_VARIABLE) from None
+    except RecursionError:
+        raise Refused(f"{path} must not nest its tables so deep", FILE_VARIABLE) from None
     profiles = held.pop("profile", {})
     if held or not isinstance(profiles, dict) or not all(isinstance(table, dict) for table in profiles.values()):
         raise Refused(f"{path} must hold tables named [profile.NAME] and nothing else", FILE_VARIABLE)

@@ -91,9 +91,13 @@ def load_in_json(raw: bytes, settings: JsonSettings) -> float | None:
         value = settings.path.first(json.loads(raw))
     except (ValueError, RecursionError):
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return max(0.0, min(1.0, value / settings.full_at))
+    try:
+        load = float(value) / settings.full_at
+    except OverflowError:  # an integer of more digits than a float can stand for
+        return None
+    return max(0.0, min(1.0, load)) if math.isfinite(load) else None
 
 
 # The load of a model server from the Prometheus text that it serves.

@@ -171,7 +171,7 @@ class Http11(H11Protocol):
                 stream_id=STREAM_ID,
                 headers=list(request.headers),
                 http_version=request.http_version.decode(),
-                method=request.method.decode("ascii").upper(),
+                method=request.method.decode("ascii"),  # hypercorn would write HEAd as HEAD, which h11 does not
                 raw_path=target,
                 state=self.connection_state,
             )

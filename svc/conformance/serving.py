@@ -70,7 +70,7 @@ async def _converse(stream: SocketStream, handler: Handler) -> None:
     connection = h11.Connection(h11.SERVER)
     while True:
         request = await _read(stream, connection)
-        if request is None:
+        if request is None or request.method == "CONNECT":  # an answer to that would begin a tunnel
             return
         reply = await handler(request)
         if reply.lost:
@@ -108,7 +108,10 @@ async def _read(stream: SocketStream, connection: h11.Connection) -> ServedReque
             if len(body) > _LONGEST_BODY:
                 return None
         elif isinstance(event, h11.EndOfMessage) and head is not None:
-            target = urlsplit(head.target.decode("ascii"))
+            try:
+                target = urlsplit(head.target.decode("ascii"))
+            except ValueError:  # "//[" is no address
+                return None
             headers = {name.decode("ascii"): value.decode("latin-1") for name, value in head.headers}
             query = dict(parse_qsl(target.query))
             return ServedRequest(head.method.decode("ascii"), target.path, query, headers, bytes(body))

@@ -19,6 +19,7 @@ _NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
     "max_tool_calls": (),
     "stream": (False,),
 }
+_THOUGHTS: Final = "reasoning.encrypted_content"
 _WHY: Final = "has no counterpart in /v1/chat/completions, which is what this model takes"
 
 
@@ -29,7 +30,7 @@ def chat_input(asked: Mapping[str, Any], listed: Collection[str]) -> Json:
         if name in _SAME or (name in listed and name not in _TURNED):
             made[name] = value
         elif name not in _TURNED and value not in _NEUTRAL.get(name, ()):
-            if value == ["reasoning.encrypted_content"]:
+            if name == "include" and isinstance(value, list) and all(each == _THOUGHTS for each in value):
                 continue  # a model of chats has none to include
             raise unsupported(name, _WHY)
     if asked.get("max_output_tokens") is not None:
@@ -93,7 +94,7 @@ def _add(messages: list[Json], item: Mapping[str, Any], place: str) -> None:
 
 def _message(item: Mapping[str, Any], place: str) -> Json:
     role = item.get("role")
-    if role not in ("system", "developer", "user", "assistant"):
+    if role not in ("system", "developer", "user", "assistant"):  # a set would ask for a hash, which a list has not
         raise invalid(f"{place}.role must be system, developer, user or assistant", f"{place}.role")
     content = _content(item.get("content"), f"{place}.content")
     if role == "assistant" and isinstance(content, list):

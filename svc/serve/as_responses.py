@@ -94,9 +94,8 @@ def _of_message(message: Mapping[str, Any], place: str) -> list[Json]:
             return [{"type": "function_call_output", "call_id": called, "output": _plain(content, f"{place}.content")}]
         case "assistant":
             said = _said(message, place)
-            called = _list(message.get("tool_calls") or [], f"{place}.tool_calls")
-            calls = [_call(call, f"{place}.tool_calls[{n}]") for n, call in enumerate(called)]
-            return said + calls
+            calls = _list(message.get("tool_calls") or [], f"{place}.tool_calls")
+            return said + [_call(call, f"{place}.tool_calls[{n}]") for n, call in enumerate(calls)]
     raise unsupported(f"{place}.role", f"{role!r} must be one of system, developer, user, assistant, tool")
 
 

@@ -140,7 +140,12 @@ def _text(  # noqa: PLR0917 - all of one request
             raise invalid("input must be a text or a list of items", "input")
     else:
         made = responses_input(given, listed) if route == CHAT else chat_input(given, listed)
-    caps = [made[cap] for cap in OUTPUT_CAPS if isinstance(made.get(cap), int)]
+    caps = []
+    for cap in OUTPUT_CAPS:
+        if isinstance(made.get(cap), int):
+            if type(made[cap]) is not int or made[cap] < 0:
+                raise invalid(f"{cap} must be a whole number, 0 or more", cap)
+            caps.append(made[cap])
     if not caps and rule.max_output_tokens is not None:
         made = made | {"max_output_tokens" if serves == RESPONSES else "max_completion_tokens": rule.max_output_tokens}
         caps = [rule.max_output_tokens]

@@ -202,8 +202,10 @@ def read_settings(path: Path | None, environment: Mapping[str, str]) -> ServeSet
         return ServeSettings()
     try:
         settings = msgspec.toml.decode(raw, type=ServeSettings)
-    except (msgspec.DecodeError, UnicodeDecodeError) as wrong:  # a ValidationError is a DecodeError
+    except (msgspec.DecodeError, ValueError) as wrong:  # an integer of thousands of digits is a plain ValueError
         raise Refused(f"{place}: {wrong}", FILE_VARIABLE) from None
+    except RecursionError:
+        raise Refused(f"{place} must not nest its arrays or tables so deep", FILE_VARIABLE) from None
     settings.check()
     return settings
 

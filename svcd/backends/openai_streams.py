@@ -74,6 +74,12 @@ class ChatAssembler:
     def take(self, event: dict[str, object]) -> None:
         if event.get("error"):
             raise _stream_error(event)
+        try:
+            self._take_chunk(event)
+        except RecursionError:
+            raise TryAgain("a piece of the stream nests too deep") from None
+
+    def _take_chunk(self, event: dict[str, object]) -> None:
         # The last chunk with a usage brings no choices; servers that count on the way send one with each chunk.
         self._head |= {key: value for key, value in event.items() if key != "choices" and value is not None}
         choices = event.get("choices")
@@ -98,11 +104,17 @@ class ChatAssembler:
         finished = all("finish_reason" in choice.rest for choice in self._choices.values())
         if not self._choices or not (self._ended or finished):
             return None
-        choices = [
+        try:
+            choices = _written_out(self._whole())
+        except RecursionError:
+            raise TryAgain("the answer nests too deep") from None
+        return self._head | {"object": "chat.completion", "choices": choices}
+
+    def _whole(self) -> list[dict[str, object]]:
+        return [
             {"index": index, "message": {"role": "assistant", "content": None, **choice.message}, **choice.rest}
             for index, choice in sorted(self._choices.items())
         ]
-        return self._head | {"object": "chat.completion", "choices": _written_out(choices)}
 
 
 class _Text(list[str]):

@@ -100,8 +100,10 @@ def read_file(path: Path, read: Callable[[Mapping[str, object]], T]) -> T:
     try:
         text = path.read_text(encoding="utf-8")
         values = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # no TOML, no UTF-8, or an integer of thousands of digits
         raise Fatal(f"{path}: {error}") from None
+    except RecursionError:
+        raise Fatal(f"{path}: its arrays or tables nest too deep") from None
     except OSError as error:
         raise Fatal(f"{path}: {error.strerror}") from None
     try:

@@ -71,6 +71,8 @@ def test_wallet_is_the_profiles_where_the_environment_has_none(tmp_path: Path, f
         ("[profile.default]\nwallet_key = '11'\n", "unknown key 'wallet_key'"),
         ("[profile.default]\nmax_amount = 1.5\n", "max_amount must be a text, a whole number"),
         ("[profile.default\n", "is not TOML"),
+        ("[profile.default]\nmax_amount = " + "9" * 5_000, "is not TOML"),
+        ("a = " + "[" * 60_000, "must not nest its tables so deep"),
         ("base_url = 'https://a.example'\n", "must hold tables named"),
         ("profile = 1\n", "must hold tables named"),
         ("#" * 70_000, "at most 64 KiB"),

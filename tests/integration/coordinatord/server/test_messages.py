@@ -160,6 +160,14 @@ async def test_refusal_of_a_head_has_no_body_and_harms_nobody_else(
         await honest.until(b"{}")
 
 
+async def test_method_in_other_letters_is_another_method(served: Served) -> None:
+    async with served.connected() as client:
+        await client.send(b"HEAd /hello HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        head, _, body = (await client.rest()).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 405 ")
+    assert json.loads(body)["error"]["type"] == "invalid_request_error"
+
+
 async def test_connection_whose_protocol_fails_ends_alone(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_: int) -> NoReturn:
         raise ValueError

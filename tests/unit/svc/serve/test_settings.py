@@ -45,6 +45,8 @@ def test_example_holds_every_setting_with_its_default(tmp_path: Path) -> None:
         ("[budget]\nper_day = 0", "per_day"),
         ('[keys."a b"]\nfile = "k"', "keys"),
         ("nonsense", "serve.toml"),
+        pytest.param("[server]\nport = " + "9" * 5_000, "serve.toml", id="an integer of thousands of digits"),
+        pytest.param("a = " + "[" * 60_000, "must not nest", id="arrays without an end"),
     ],
 )
 def test_setting_that_cannot_be_is_refused_by_its_name(text: str, named: str, tmp_path: Path) -> None:

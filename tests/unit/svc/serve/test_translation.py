@@ -291,3 +291,42 @@ def test_several_answers_are_paid_for_each() -> None:
     model = Model("demo/chat", "demo", ModelDetails(2, True, None, "/v1/chat/completions"))
     body = {"model": "demo/chat", "messages": [{"role": "user", "content": "a"}], "n": 3, "max_tokens": 10}
     assert read_request("/v1/chat/completions", body, model, ServeSettings().rule(None)).units_out == 30
+
+
+@pytest.mark.parametrize(
+    ("route", "serves", "asked", "param"),
+    [
+        ("/v1/responses", "/v1/chat/completions", {"input": [{"role": {}, "content": "a"}]}, "input[0].role"),
+        ("/v1/responses", "/v1/chat/completions", {"input": "a", "include": 1}, "include"),
+        ("/v1/responses", "/v1/chat/completions", {"input": "a", "tools": 1}, "tools"),
+        ("/v1/embeddings", "/v1/embeddings", {"input": "a", "encoding_format": []}, "encoding_format"),
+        ("/v1/images/generations", "/v1/images/generations", {"prompt": "a", "response_format": {}}, "response_format"),
+        (
+            "/v1/chat/completions",
+            "/v1/responses",
+            {"messages": [{"role": "assistant", "content": "a", "tool_calls": 1}]},
+            "messages[0].tool_calls",
+        ),
+        (
+            "/v1/chat/completions",
+            "/v1/responses",
+            {"messages": [{"role": "user", "content": "a"}], "response_format": {"type": []}},
+            "response_format",
+        ),
+    ],
+)
+def test_value_of_another_kind_is_named(route: Route, serves: str, asked: dict[str, Any], param: str) -> None:
+    model = Model("demo/chat", "demo", ModelDetails(2, True, None, serves))
+    with pytest.raises(Problem) as refused:
+        read_request(route, {"model": "demo/chat", **asked}, model, ServeSettings().rule(None))
+    assert refused.value.param is not None
+    assert refused.value.param.startswith(param)
+
+
+@pytest.mark.parametrize("cap", [-1, True])
+def test_cap_that_is_no_count_is_named_as_it_was_sent(cap: object) -> None:
+    model = Model("demo/chat", "demo", ModelDetails(2, True, None, "/v1/chat/completions"))
+    body = {"model": "demo/chat", "messages": [{"role": "user", "content": "a"}], "n": 3, "max_tokens": cap}
+    with pytest.raises(Problem, match="max_tokens must be a whole number") as refused:
+        read_request("/v1/chat/completions", body, model, ServeSettings().rule(None))
+    assert refused.value.param == "max_tokens"

@@ -86,3 +86,11 @@ def test_an_error_inside_of_a_stream_that_blames_the_input_ends_the_job(error: d
     with pytest.raises(WorkFailed) as failed:
         ChatAssembler().take({"error": error})
     assert failed.value.backend_fault is False
+
+
+def test_pieces_that_nest_without_end_are_an_attempt_that_failed() -> None:
+    delta: dict[str, object] = {}
+    for _ in range(50_000):
+        delta = {"a": [{"index": 1, "b": delta}]}
+    with pytest.raises(TryAgain, match="nests too deep"):
+        ChatAssembler().take(chunk(delta))

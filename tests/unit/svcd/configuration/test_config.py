@@ -106,6 +106,8 @@ def test_secrets_do_not_show_in_the_configurations_own_text(tmp_path: Path) -> N
         ('kind = "echo"', "", "svcd.toml:15: model[0].backend.kind: kind is missing"),
         ("slots = 2\n", "", "svcd.toml:8: model[0].slots: slots is missing"),
         ("[[model]]", "[[model]]\n[[model.x", "svcd.toml: Expected ']]'"),
+        pytest.param("slots = 2", "slots = " + "9" * 5_000, "svcd.toml: Exceeds the limit", id="an endless integer"),
+        pytest.param("slots = 2", "slots = " + "[" * 60_000, "svcd.toml: its arrays or tables", id="endless arrays"),
     ],
 )
 def test_mistake_is_named_with_its_key_and_line(old: str, new: str, message: str, tmp_path: Path) -> None:

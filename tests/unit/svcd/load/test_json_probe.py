@@ -12,6 +12,7 @@ from svcd.load import JsonSettings, load_in_json, read_probe
         (b'{"queue": {"busy": "2"}}', None),
         (b'{"queue": {"busy": true}}', None),
         (b'{"queue": {"busy": NaN}}', None),
+        (b'{"queue": {"busy": ' + b"9" * 400 + b"}}", None),
         (b'{"queue": {}}', None),
         (b"busy", None),
     ],

@@ -1,0 +1,169 @@
+"""Bodies of the API both ways: of callers, as the coordinator reads them, of its answers, and lines of batches."""
+
+import importlib
+import json
+import pkgutil
+import types
+from typing import Any, Final
+
+import attrs
+import msgspec
+
+import common.wire
+from common import domains
+from common.quotes import Terms
+from common.refusal import Refused
+from common.secp256k1 import Wallet
+from common.wire import errors
+from common.wire.fields import object_example, parse_sent, read_object, try_object
+from common.wire.shapes import Shape, read_shape
+from coordinatord import batches, escrow, files, operations, orders, sessions
+from coordinatord.batches.lines import Good, InputLine, LineChecks
+from coordinatord.orders.judgement import read_submission
+from svc.core.batches import read_lines
+from svc.errors import SvcError
+from svcd.job.held import Job
+from tests.fakes.submissions import Submitter
+from tests.fuzz.chain_data import _BOOK
+from tests.fuzz.target import Target, refused
+
+_WORDS: Final = (
+    *(b"null", b"true", b"-1", b"1e9", b'"0x', b'"', b"[]", b"{}", b'"115792089237316195423570985008687907853269984"'),
+    *(b'"rate_in":', b'"container":', b'"auth_sig":', b'"body":', b'"custom_id":', b'"url":', b'"window":'),
+)
+
+
+def _modules(package: types.ModuleType) -> list[types.ModuleType]:
+    names = [each.name for each in pkgutil.walk_packages(package.__path__, package.__name__ + ".")]
+    return [importlib.import_module(name) for name in names if not name.endswith(".__main__")]
+
+
+def _shapes_of_callers() -> list[type[Any]]:
+    """Every class whose fields say how they are read from JSON."""
+    found = {}
+    packages = (batches, escrow, files, operations, orders, sessions)
+    for module in (module for package in packages for module in _modules(package)):
+        for each in vars(module).values():
+            if isinstance(each, type) and attrs.has(each) and any("kind" in f.metadata for f in attrs.fields(each)):
+                found[f"{each.__module__}.{each.__qualname__}"] = each
+    return [found[name] for name in sorted(found)]
+
+
+def _shapes_of_answers() -> list[Any]:
+    """Every body of an answer, as clients read it: with integers for numbers."""
+    found = {}
+    for module in _modules(common.wire):
+        for each in vars(module).values():
+            if isinstance(each, type) and issubclass(each, Shape) and each is not Shape:
+                parameters = getattr(each, "__parameters__", ())
+                found[f"{each.__module__}.{each.__qualname__}"] = each[(int,) * len(parameters)] if parameters else each
+    return [found[name] for name in sorted(found)]
+
+
+_CALLERS: Final = _shapes_of_callers()
+_ANSWERS: Final = _shapes_of_answers()
+
+
+def check_bodies(data: bytes) -> None:
+    """Of each shape and any JSON: the value, or every fault at once."""
+    if not data:
+        return
+    shape = _CALLERS[data[0] % len(_CALLERS)]
+    values = refused(lambda: parse_sent(data[1:]))
+    if not isinstance(values, dict):
+        return
+    try:
+        read = read_object(shape, values)
+    except Refused as refusal:
+        faults = try_object(shape, values)
+        assert isinstance(faults, list)
+        assert refusal.message
+        return
+    assert try_object(shape, values) == read
+    refused(lambda: read_submission(values))
+    refused(lambda: Job.read(values))
+
+
+def check_answers(data: bytes) -> None:
+    """What was read and written again reads the same."""
+    if not data:
+        return
+    shape = _ANSWERS[data[0] % len(_ANSWERS)]
+    value = refused(lambda: parse_sent(data[1:]))
+    read = refused(lambda: read_shape(shape, value))
+    if read is not None:
+        again = msgspec.json.decode(msgspec.json.encode(read))
+        assert read_shape(shape, again) == read
+
+
+_SUBMITTER: Final = Submitter(
+    Wallet(bytes(range(1, 33))), domains.Domains.of(_BOOK), 1, _BOOK.job_registry, Terms(100, 5), bytes([9]) + bytes(31)
+)
+_NOW: Final = 1_700_000_000.0
+_CHECKS: Final = LineChecks(_SUBMITTER.domains, _SUBMITTER.registry, "/v1/responses", _SUBMITTER.terms, _NOW)
+
+
+def check_batch_lines(data: bytes) -> None:
+    """Each line is a submission or skipped with a code that the tables of errors have."""
+    lines = [InputLine(number, text) for number, text in enumerate(data.split(b"\n"), 1)]
+    checked = _CHECKS.check(lines)
+    assert [one.line for one in checked] == [line.number for line in lines]
+    for one in checked:
+        assert isinstance(one, Good) or one.code in errors.LINE_ERRORS or one.code in errors.CODED, one
+    refused(lambda: list(read_lines(data.split(b"\n"), "1h")), SvcError)
+
+
+def _lines() -> list[bytes]:
+    whole = _SUBMITTER.line(sla_secs=3600, expires_at=int(_NOW) + 60) | {"container": "AQ=="}
+    plain = {
+        "custom_id": "a",
+        "url": "/v1/responses",
+        "method": "POST",
+        "body": {"model": "m", "input": "x", "rate_in": 1},
+    }
+    return [json.dumps(line).encode() for line in (whole, plain, {"signature": None}, [], "x")]
+
+
+def _callers() -> list[bytes]:
+    return [bytes((n,)) + json.dumps(_example(shape)).encode() for n, shape in enumerate(_CALLERS)]
+
+
+def _example(shape: type[Any]) -> dict[str, Any]:
+    without: list[str] = []
+    while True:
+        try:
+            return object_example(shape, *without)
+        except KeyError as unexplained:  # a field that the pages do not show
+            without.append(unexplained.args[0])
+
+
+def _answers() -> list[bytes]:
+    return [bytes((n,)) + json.dumps(_sample(msgspec.json.schema(shape))).encode() for n, shape in enumerate(_ANSWERS)]
+
+
+def _sample(schema: dict[str, Any]) -> Any:
+    """A value of a JSON schema, at its least."""
+    defined = schema.get("$defs", {})
+
+    def made(of: dict[str, Any], depth: int) -> Any:
+        if "$ref" in of:
+            return made(defined[of["$ref"].rpartition("/")[2]], depth + 1)
+        for choices in ("anyOf", "oneOf"):
+            if choices in of:
+                return made(of[choices][-1 if depth > 6 else 0], depth + 1)
+        if "enum" in of:
+            return of["enum"][0]
+        if of.get("type") == "object":
+            return {name: made(each, depth + 1) for name, each in of.get("properties", {}).items()}
+        if of.get("type") == "array":
+            return [made(of["items"], depth + 1)] if depth < 6 and isinstance(of.get("items"), dict) else []
+        return {"integer": 1, "number": 0.5, "boolean": True, "null": None}.get(of.get("type", ""), "1")
+
+    return made(schema, 0)
+
+
+TARGETS: Final = (
+    Target("bodies", check_bodies, _callers, _WORDS),
+    Target("answers", check_answers, _answers, _WORDS),
+    Target("batch-lines", check_batch_lines, _lines, _WORDS),
+)

@@ -1,0 +1,119 @@
+"""Files of operators and users: svcd.toml, the coordinator's environment, serve.toml, profiles."""
+
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from common.daemon.process import Fatal
+from coordinatord.config import read_config as read_environment
+from coordinatord.config import variables
+from coordinatord.environment import unknown_variables
+from svc import profiles
+from svc.serve.settings import read_settings
+from svcd.base.toml import line_of, read_file, read_table
+from svcd.configuration.config import ConfigFile, _models, _with_default_probes
+from tests.fuzz.target import Target, own_folder, refused
+
+_CONFIG: Final = Path(__file__).parents[2] / "config"
+_PLACE: Final = own_folder() / "file"
+
+
+def check_provider(data: bytes) -> None:
+    """A configuration, or one line that says what is wrong where. No key is read: those are files that it names."""
+    _PLACE.write_bytes(data)
+
+    def read() -> ConfigFile:
+        return read_file(_PLACE, lambda values: read_table(_with_default_probes(values), ConfigFile))
+
+    try:
+        file = read()
+    except Fatal as fatal:
+        assert str(fatal).startswith(str(_PLACE))
+    else:
+        assert len(file.model) > 0
+        refused(lambda: _models(file.model, {}))
+        assert line_of(data.decode(), ("model", 0)) is not None
+
+
+def check_environment(data: bytes) -> None:
+    """A configuration, or Fatal that begins with a variable's name."""
+    environ = {}
+    for line in data.decode("utf-8", "replace").splitlines():
+        name, _, value = line.partition("=")
+        if name not in {"CREDENTIALS_DIRECTORY", "ADDRESSES_FILE"} and "\0" not in line:
+            environ[name] = value
+    refused(lambda: read_environment(environ), Fatal)
+    known = [field.metadata["variable"] for field in variables()]
+    assert unknown_variables(environ, known).keys() <= environ.keys() - set(known)
+
+
+def check_serve(data: bytes) -> None:
+    _PLACE.write_bytes(data)
+    _PLACE.chmod(0o600)
+    settings = refused(lambda: read_settings(_PLACE, {}))
+    if settings is not None:
+        settings.rule(None)
+        assert msgspec.convert(msgspec.to_builtins(settings), type(settings)) == settings
+
+
+def check_profiles(data: bytes) -> None:
+    for name, table in (refused(lambda: profiles.parsed(_PLACE, data)) or {}).items():
+        values = refused(lambda table=table, name=name: profiles.as_variables(table, name))
+        assert values is None or all(isinstance(value, str) for value in values.values())
+
+
+def _environments() -> list[bytes]:
+    example = (_CONFIG / "coordinatord.env.example").read_text()
+    lines = [line.removeprefix("# ").removeprefix("#") for line in example.splitlines()]
+    return ["\n".join(line for line in lines if "=" in line and line[:1].isupper()).encode(), example.encode()]
+
+
+def _words() -> tuple[bytes, ...]:
+    return tuple(f"{field.metadata['variable']}=".encode() for field in variables())
+
+
+_TOML: Final = (
+    b"[[model]]",
+    b"[model.backend]",
+    b"[[model.ask]]",
+    b"= [[[[[[",
+    b'"""',
+    b"1979-05-27",
+    b"inf",
+    b"0x",
+    b"\n",
+)
+
+TARGETS: Final = (
+    Target(
+        "svcd-toml",
+        check_provider,
+        lambda: [
+            (_CONFIG / "svcd.toml").read_bytes(),
+            b"a = " + b"[" * 2000,
+            b"a = " + b"9" * 5000,
+            b"a." * 1500 + b"b=1",
+        ],
+        _TOML,
+        longest=16_384,
+    ),
+    Target("coordinatord-env", check_environment, _environments, _words(), longest=16_384),
+    Target(
+        "serve-toml",
+        check_serve,
+        lambda: [(_CONFIG / "svc-serve.toml.example").read_bytes(), b"a = " + b"[" * 2000, b"a = " + b"9" * 5000],
+        _TOML,
+    ),
+    Target(
+        "profiles",
+        check_profiles,
+        lambda: [
+            b'[profile.a]\nbase_url = "https://a"\n',
+            b"a = " + b"[" * 2000,
+            b"a = " + b"9" * 5000,
+            b"[profile]\na=1",
+        ],
+        (*_TOML, b"[profile.a]"),
+    ),
+)

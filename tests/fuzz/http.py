@@ -1,0 +1,277 @@
+"""HTTP/1.1 as the coordinator and the scripted markets of `svc conformance` read it, and multipart forms."""
+
+import asyncio
+import atexit
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final
+from unittest import mock
+
+import anyio
+import h11
+from hypercorn.asyncio.worker_context import WorkerContext
+from hypercorn.config import Config
+from hypercorn.events import Closed, RawData
+
+from common.wire import limits
+from coordinatord.http.middleware import Origins
+from coordinatord.http.uploads import FileTooLarge, FormParser, UploadForm, boundary_of
+from coordinatord.server.http11 import Http11, path_of
+from svc.conformance import serving
+from svc.serve.problems import Problem
+from svc.serve.upload_form import read_form
+from tests.fuzz.target import Target, cut, driven, own_folder, refused
+
+_CONFIG: Final = Config()
+_LOOP: Final = asyncio.new_event_loop()
+atexit.register(_LOOP.close)
+_PATIENCE: Final = 5.0
+Asked = tuple[bytes, bytes, tuple[tuple[bytes, bytes], ...], bytes]  # method, target, headers, body
+
+
+class _Handlers:
+    """Stands for the handlers of a connection: each request is answered with 200 when its body is whole."""
+
+    def __init__(self) -> None:
+        self.asked: list[Asked] = []
+
+    async def spawn_app(
+        self, _: object, __: Config, scope: Any, send: Callable[[Any], Awaitable[None]]
+    ) -> Callable[[Any], Awaitable[None]]:
+        body = bytearray()
+
+        async def put(message: Any) -> None:
+            if message["type"] != "http.request":
+                return
+            body.extend(message.get("body", b""))
+            if not message.get("more_body"):
+                target = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
+                self.asked.append((scope["method"].encode(), target, tuple(scope["headers"]), bytes(body)))
+                # A 2xx to CONNECT would switch protocols: no route answers one.
+                status = 404 if scope["method"] == "CONNECT" else 200
+                await send({"type": "http.response.start", "status": status, "headers": [(b"content-length", b"2")]})
+                await send({"type": "http.response.body", "body": b"ok"})
+                await send(None)
+
+        return put
+
+    def spawn(self, *_: object) -> None:
+        raise AssertionError("nothing else is started")
+
+
+async def _spoken(pieces: list[bytes]) -> tuple[list[Asked], bytes]:
+    """The requests that a connection hears in these pieces, and all that it says."""
+    said = bytearray()
+    ended = False
+
+    async def send(event: Any) -> None:
+        nonlocal ended
+        if isinstance(event, RawData):
+            said.extend(event.data)
+        elif isinstance(event, Closed):
+            ended = True
+
+    handlers = _Handlers()
+    protocol = Http11(
+        mock.sentinel.app, _CONFIG, WorkerContext(None), handlers=handlers, peers=(None, None),  # type: ignore[arg-type]
+        origins=Origins(), send=send,
+    )  # fmt: skip
+    async with asyncio.timeout(_PATIENCE):
+        for piece in pieces:
+            if ended:
+                break
+            await protocol.handle(RawData(piece))
+        await protocol.handle(Closed())
+    return handlers.asked, bytes(said)
+
+
+def _by_h11(data: bytes) -> list[Asked]:
+    """The requests that h11 alone hears, up to the first that it refuses."""
+    connection, found = h11.Connection(h11.SERVER, max_incomplete_event_size=1 << 20), []
+    connection.receive_data(data)
+    connection.receive_data(b"")
+    head, body = None, bytearray()
+    while True:
+        try:
+            event = connection.next_event()
+        except h11.RemoteProtocolError:
+            return found
+        if isinstance(event, h11.Request):
+            head, body = event, bytearray()
+        elif isinstance(event, h11.Data):
+            body += event.data
+        elif isinstance(event, h11.EndOfMessage) and head is not None:
+            found.append((head.method, head.target, tuple(head.headers), bytes(body)))
+            try:
+                connection.send(h11.Response(status_code=404, headers=[(b"content-length", b"0")]))
+                connection.send(h11.EndOfMessage())
+                connection.start_next_cycle()
+            except h11.ProtocolError:
+                return found
+        else:
+            return found
+
+
+def check_requests(data: bytes) -> None:
+    """Nothing is heard that h11 does not hear as well, however it is cut; what is said is HTTP."""
+    asked, said = _LOOP.run_until_complete(_spoken([data] if data else []))
+    again, _ = _LOOP.run_until_complete(_spoken(cut(data)))
+    assert asked == again, "the cuts decide what is heard"
+    heard = _by_h11(data)
+    for mine, theirs in zip(asked, heard, strict=False):
+        assert (mine[0], mine[2], mine[3]) == (theirs[0], theirs[2], theirs[3])
+        assert (path_of(theirs[1]) or b"").rstrip(b"?") == mine[1].rstrip(b"?")
+        assert len(mine[2]) <= limits.HEAD_FIELDS
+    assert len(asked) <= len(heard)
+    _check_said(said, [each[0] for each in asked])
+
+
+def _check_said(said: bytes, methods: list[bytes]) -> None:
+    """Whole answers, one after the other: one for each request and at most one refusal."""
+    rest, count = said, 0
+    while rest:
+        client = h11.Connection(h11.CLIENT)
+        method = methods[count] if count < len(methods) else b"GET"
+        if count >= len(methods) and rest.endswith(b"\r\n\r\n"):
+            method = b"HEAD"  # of a request that was refused after its head was read
+        client.send(h11.Request(method=method, target="/", headers=[("host", "a")]))
+        client.send(h11.EndOfMessage())
+        client.receive_data(rest)
+        event = client.next_event()
+        while not isinstance(event, h11.EndOfMessage):
+            assert isinstance(event, h11.Response | h11.Data | h11.InformationalResponse), (event, said)
+            event = client.next_event()
+        rest = client.trailing_data[0]
+        count += 1
+    assert count <= len(methods) + 1, said
+
+
+class _Stream:
+    """What a scripted market reads from."""
+
+    def __init__(self, pieces: list[bytes]) -> None:
+        self._pieces = iter(pieces)
+
+    async def receive(self, _: int) -> bytes:
+        for piece in self._pieces:
+            return piece
+        raise anyio.EndOfStream
+
+    async def send(self, _: bytes) -> None:
+        pass
+
+
+def check_served(data: bytes) -> None:
+    """A scripted market hears a request, or ends the connection as it ends those that are none."""
+
+    async def converse() -> None:
+        async def answer(_: serving.ServedRequest) -> serving.ServedReply:
+            return serving.ServedReply.json(200, {})
+
+        with contextlib.suppress(h11.RemoteProtocolError):
+            await serving._converse(_Stream(cut(data)), answer)  # type: ignore[arg-type]
+
+    _LOOP.run_until_complete(asyncio.wait_for(converse(), _PATIENCE))
+
+
+_BOUNDARY: Final = b"multipart/form-data; boundary=b"
+
+
+async def _in(pieces: list[bytes]) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
+
+
+async def _uploaded(pieces: list[bytes]) -> tuple[str, str, bytes, dict[str, str]]:
+    form = UploadForm(b"b", _in(pieces), 1000)
+    purpose, name = await form.purpose(), await form.filename()
+    content = b"".join([piece async for piece in form.pieces()])
+    return purpose, name, content, dict(form.expires_after)
+
+
+def check_forms(data: bytes) -> None:
+    """The form of an upload, however it is cut; what `svc serve` reads of the same is the same file."""
+    boundary = refused(lambda: boundary_of(data[:80].decode("latin-1")))
+    if boundary is not None:
+        refused(lambda: FormParser(boundary))
+    whole = refused(lambda: driven(_uploaded([data])), FileTooLarge)
+    assert whole == refused(lambda: driven(_uploaded(cut(data))), FileTooLarge)
+    local = _LOOP.run_until_complete(_locally(data))
+    if whole is not None and local is not None:
+        fields, filename, content = local
+        assert content == whole[2]
+        assert fields.get("purpose") == whole[0]
+        assert filename is not None
+
+
+class _LocalUpload:
+    headers: Final = {"content-type": _BOUNDARY.decode()}
+
+    def __init__(self, pieces: list[bytes]) -> None:
+        self._pieces = pieces
+
+    def pieces(self) -> AsyncIterator[bytes]:
+        return _in(self._pieces)
+
+
+_PARTIAL: Final = own_folder()
+
+
+async def _locally(data: bytes) -> tuple[dict[str, str], str | None, bytes] | None:
+    partial = _PARTIAL / "upload"
+    try:
+        form = await read_form(_LocalUpload(cut(data)), partial)  # type: ignore[arg-type]
+    except Problem as problem:
+        assert problem.status in {400, 413}
+        return None
+    return form.fields, form.filename, partial.read_bytes()
+
+
+def _requests() -> list[bytes]:
+    return [
+        b"GET /v1/jobs?limit=1 HTTP/1.1\r\nhost: a\r\n\r\n",
+        b"POST /v1/jobs HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{}GET / HTTP/1.0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nx: y\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\ncontent-length: 2\r\n\r\n0\r\n\r\n",
+        b"GET http://a:80/x?y HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 1\r\n\r\na",
+        b"GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: h2c\r\nhttp2-settings: a\r\n\r\n",
+        b"HEAD // HTTP/1.1\nhost: a\n\nPRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"HEAd / HTTP/1.0\r\n\r\n",
+        b"GET //[ HTTP/1.1\r\nhost: a\r\norigin: https://b\r\n\r\n",
+        b"CONNECT a:1 HTTP/1.1\r\nhost: a\r\n\r\nOPTIONS * HTTP/1.1\r\nhost: a\r\n folded\r\n\r\n",
+    ]  # fmt: skip
+
+
+_HTTP_WORDS: Final = (
+    *(b"\r\n", b"\r\n\r\n", b"HTTP/1.1", b"HTTP/1.0", b"transfer-encoding: chunked", b"content-length: ", b"host: a"),
+    *(
+        b"expect: 100-continue",
+        b"connection: close",
+        b"upgrade: websocket",
+        b"http://",
+        b"GET ",
+        b"HEAD ",
+        b"[::1]",
+        b"%2f",
+    ),
+)
+
+
+def _forms() -> list[bytes]:
+    part = b'--b\r\nContent-Disposition: form-data; name="%s"%s\r\n\r\n%s\r\n'
+    whole = part % (b"purpose", b"", b"batch") + part % (b"file", b'; filename="a.jsonl"', b"{}\n")
+    late = part % (b"expires_after[anchor]", b"", b"created_at") + part % (b"expires_after[seconds]", b"", b"3600")
+    star = part % (b"purpose", b"; filename*=utf-8''%41", b"x")
+    return [whole + b"--b--\r\n", whole + late + b"--b--", late + whole, star, b"--b--\r\n", _BOUNDARY]
+
+
+_FORM_WORDS: Final = (
+    *(b"--b\r\n", b"--b--\r\n", b"\r\n", b"Content-Disposition: form-data; name=", b'"file"', b'"purpose"'),
+    *(b'; filename="a"', b"filename*=", b"expires_after[anchor]", b"multipart/form-data; boundary=", b"%00", b"\\"),
+)
+
+TARGETS: Final = (
+    Target("requests", check_requests, _requests, _HTTP_WORDS, longest=1024),
+    Target("served", check_served, _requests, _HTTP_WORDS, longest=1024),
+    Target("forms", check_forms, _forms, _FORM_WORDS, longest=1500),
+)

@@ -1,0 +1,86 @@
+"""Fuzz targets: readers of foreign bytes, each with the oracle that its answers are held against."""
+
+import atexit
+import base64
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import attrs
+
+from common.refusal import Refused
+
+T = TypeVar("T")
+
+CORPUS: Final = Path(__file__).with_name("corpus")
+LONGEST: Final = 4096
+SLOWEST: Final = 2.0  # CPU seconds for one input; the longest of what is here takes a hundredth of it
+
+
+@attrs.frozen(eq=False)
+class Target:
+    """`check` raises for an input that breaks a promise of its reader; a refusal is none. `words` are what a mutation
+    may put in: names and marks of the format that chance alone would not find."""
+
+    name: str
+    check: Callable[[bytes], object]
+    seeds: Callable[[], Iterable[bytes]] = tuple
+    words: tuple[bytes, ...] = ()
+    longest: int = LONGEST
+
+    def replay(self, data: bytes) -> None:
+        """`check` within its time."""
+        began = time.process_time()
+        self.check(data)
+        took = time.process_time() - began
+        assert took < SLOWEST, f"{self.name} took {took:.1f} s for {len(data)} bytes"
+
+    @property
+    def kept(self) -> Path:
+        return CORPUS / f"{self.name}.b64"
+
+    def corpus(self) -> Iterator[bytes]:
+        if self.kept.exists():
+            yield from (base64.b64decode(line) for line in self.kept.read_text(encoding="ascii").splitlines())
+
+    def keep(self, inputs: Iterable[bytes]) -> None:
+        """One input a line, so that a diff shows which came and went."""
+        lines = sorted({base64.b64encode(data).decode() for data in inputs}, key=lambda line: (len(line), line))
+        self.kept.write_text("".join(line + "\n" for line in lines), encoding="ascii")
+
+
+def refused(read: Callable[[], T], *kinds: type[Exception]) -> T | None:
+    """The value, or None where its reader refused it with `Refused` or one of `kinds`."""
+    try:
+        return read()
+    except (Refused, *kinds):
+        return None
+
+
+def own_folder() -> Path:
+    """A folder for files that readers are given by name; gone when the process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def cut(data: bytes) -> list[bytes]:
+    """The input in pieces whose lengths it decides itself, so that what a mutation moves are the cuts as well."""
+    pieces, at, step = [], 0, sum(data[:3])
+    while at < len(data):
+        step = (step * 31 + data[at]) % 61
+        pieces.append(data[at : at + 1 + step])
+        at += 1 + step
+    return pieces
+
+
+def driven(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that waits for nothing."""
+    try:
+        work.send(None)
+    except StopIteration as ended:
+        return ended.value  # type: ignore[no-any-return]
+    raise AssertionError("it waits for something")

@@ -1,0 +1,26 @@
+"""All fuzz targets by name, and the modules that have them: a run imports its own alone."""
+
+import importlib
+from typing import Final
+
+from tests.fuzz.target import Target
+
+FAMILIES: Final[dict[str, tuple[str, ...]]] = {
+    "sealed": ("frames", "container", "plaintexts", "handover"),
+    "texts": ("json", "scalars", "address-book", "json-path", "cid"),
+    "chain_data": ("abi", "logs", "rlp", "receipt", "block"),
+    "bodies": ("bodies", "answers", "batch-lines"),
+    "http": ("requests", "served", "forms"),
+    "files": ("svcd-toml", "coordinatord-env", "serve-toml", "profiles"),
+    "model_servers": ("streams", "loads", "openai-requests"),
+}
+NAMES: Final = tuple(name for names in FAMILIES.values() for name in names)
+
+
+def target_of(name: str) -> Target:
+    """KeyError for a name that is none."""
+    for family, names in FAMILIES.items():
+        if name in names:
+            targets = importlib.import_module(f"tests.fuzz.{family}").TARGETS
+            return {target.name: target for target in targets}[name]
+    raise KeyError(name)
