@@ -224,7 +224,8 @@ async def test_bytes_that_are_mined_after_a_self_transfer_took_their_nonce_end_t
             await mine_until_ended(on, anvil)
         assert isinstance(outcomes[0], RelayMined)
         mined = (
-            "select v.raw from relays r join relay_txs t on t.id = r.tx_id join relay_tx_versions v on hash = t.mined_hash"
+            "select v.raw from relays r join relay_txs t on t.id = r.tx_id"
+            " join relay_tx_versions v on hash = t.mined_hash"
         )
         assert await on.fetchval(mined) == ours
         async with on.database.connection() as connection:
