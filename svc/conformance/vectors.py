@@ -6,6 +6,7 @@ A program is given a case without what follows from it. Which members follow fro
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -121,7 +122,8 @@ async def try_vectors(folder: Path, only: Sequence[str] | None, command: Sequenc
         program = _Program(process)
         for file, cases in asked.items():
             await _file(program, file, cases, report)
-        process.terminate()
+        with suppress(ProcessLookupError):  # it has ended by itself
+            process.terminate()
     return report
 
 
