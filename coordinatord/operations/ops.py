@@ -20,6 +20,7 @@ from common.wire.worked_order import SETTLE_SIGNATURE
 from coordinatord.base.clock import ISSUED_WITHIN, Clock, is_fresh
 from coordinatord.base.errors import NotSigned, WouldRefuse
 from coordinatord.book import leases_sql
+from coordinatord.book.pending import PendingOffers
 from coordinatord.book.reads import PostedJobs
 from coordinatord.chain import registries
 from coordinatord.chain.registries import JobRegistry, PostedOrder, ProviderRegistry
@@ -34,6 +35,7 @@ from coordinatord.relayer.outbox_sql import NewRelay, Priority, RelayKind
 from coordinatord.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, Relaying, RelayMined
 from coordinatord.relayer.role import require_role
 
+_BEHIND_A_POST: Final = 60.0  # seconds that a claim may wait for its post: no post is waited for longer
 LONGEST_EVIDENCE: Final = limits.EVIDENCE_BYTES
 _SIGNED = "the provider wallet's signature over the op's message"
 _INCREASING = "time that is signed along, in Unix seconds: greater than that of the last one, at most 3600 s ahead"
@@ -153,6 +155,7 @@ class Ops:
     jobs: JobRegistry
     providers: ProviderRegistry
     posted: PostedJobs
+    offers: PendingOffers
     relayer: bytes
     database: Database
     budgets: GasBudgets
@@ -176,7 +179,7 @@ class Ops:
             case ClaimOp() | SettleOp() | FailOp():
                 if not is_fresh(op.issued_at, self.clock()):
                     return WouldRefuse("StaleOp", f"issued_at is not within ±{ISSUED_WITHIN} seconds of now")
-                return await self._run_job_op(op, signer, session_address, same)
+                return await self._run_job_op(op, signer, provider_id, session_address, same)
             case SetIdentityOp():
                 calldata = registries.set_identity(op.box_key, op.evidence, op.issued_at, op.signature)
                 return await self._run_provider_op(RelayKind.SET_IDENTITY, calldata, signer, provider_id, same)
@@ -209,10 +212,10 @@ class Ops:
         return jobs.digest(job_message), struct_hash(job_message)
 
     async def _run_job_op(
-        self, op: ClaimOp | SettleOp | FailOp, signer: bytes, session_address: bytes, same: bytes
+        self, op: ClaimOp | SettleOp | FailOp, signer: bytes, provider_id: int, session_address: bytes, same: bytes
     ) -> OpOutcome:
         if isinstance(op, ClaimOp):
-            return await self._claim(op, signer, same)
+            return await self._claim(op, signer, provider_id, same)
         upload = await self._upload(op, session_address) if isinstance(op, SettleOp) else None
         job = await self.posted.find(op.job_id)
         if job is None:
@@ -228,9 +231,11 @@ class Ops:
             case _:
                 assert_never(op)
 
-    async def _claim(self, op: ClaimOp, signer: bytes, same: bytes) -> OpOutcome:
+    async def _claim(self, op: ClaimOp, signer: bytes, provider_id: int, same: bytes) -> OpOutcome:
         admitted = await self.budgets.admit(RelayKind.CLAIM, signer, op.job_id)
-        job = await self.posted.find(op.job_id, "claim_simulate_read")
+        known = await self.posted.indexed.get(op.job_id)
+        pending = await self.offers.claimed(op.job_id, provider_id) if known is None else None
+        job = known or pending or await self.posted.find(op.job_id, "claim_simulate_read")
         if job is None:
             return _unknown_job()
         calldata = registries.claim(job, op.issued_at, op.signature)
@@ -245,7 +250,12 @@ class Ops:
             gas_estimate=admitted.spending.estimate,
             spending=admitted.spending,
         )
-        outcome = _ended(await self.relaying.relay(relay), _poll(op.job_id))
+        if pending is None:
+            outcome = _ended(await self.relaying.relay(relay), _poll(op.job_id))
+        else:  # refused with the post, where that is refused
+            outcome = _ended(await self.relaying.relay_behind(relay, _BEHIND_A_POST), _poll(op.job_id))
+            if isinstance(outcome, RefusedByChain):
+                await self.offers.let_go(op.job_id, provider_id)
         if isinstance(outcome, RefusedByChain) and outcome.name == "PaymentRefused":
             async with self.database.connection() as connection:
                 await leases_sql.hold_back(connection, [op.job_id])

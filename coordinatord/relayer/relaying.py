@@ -164,6 +164,20 @@ class Relaying:
 
         A caller that goes away changes nothing for the relay.
         """
+        submitted = await self.submit(new)
+        return await self.ended(submitted) if isinstance(submitted, Queued) else submitted
+
+    async def relay_behind(self, new: NewRelay, hold: float) -> Outcome:
+        """The same for what builds on a relay under way: for so many seconds no timeout of the queue drops it."""
+        submitted = await self.submit(new)
+        if not isinstance(submitted, Queued):
+            return submitted
+        async with self._database.connection() as connection:
+            await outbox_sql.hold(connection, [submitted.id], hold)
+        return await self.ended(submitted)
+
+    async def submit(self, new: NewRelay) -> Queued | RelayBusy | RefusedByChain:
+        """Submit or join without the wait: once queued, it is stored."""
         if self._lacks_role and new.kind not in (*WITHOUT_ROLE, RelayKind.SETTLE):
             raise lacking()
         submitted = await self._submit(new)
@@ -179,8 +193,12 @@ class Relaying:
             case Insolvent():
                 metrics.budget_refusals.labels("balance").inc()
                 return RefusedByChain("InsufficientBalance", b"")
-            case Queued(id=relay_id):
-                heard = await self._ended(relay_id)
+            case Queued():
+                return submitted
+
+    async def ended(self, relay: Queued) -> Outcome:
+        """Wait for a relay that was submitted."""
+        heard = await self._ended(relay.id)
         match heard.status:
             case RelayStatus(state="mined", tx_hash=bytes(tx_hash), block_number=int(block_number)):
                 await self._wait_for_index(block_number)
