@@ -46,6 +46,7 @@ ADDED: Final[dict[str, int]] = {
     "answers to why a job is unclaimed": 4,
     "every check of an order at once": 1,
     "how providers' jobs ended lately": 1,
+    "jobs offered before their block": 2,  # book/pending, pending_sql
     # svc/serve, commands/serve, commands/spend
     "svc serve: OpenAI's API for programs of others, its ledger, budgets, files and batches": 26,
 }
