@@ -74,7 +74,7 @@ class PendingJobShape(Shape, frozen=True):
     task_cid: str
     signature: str
     auth_sig: str
-    amount: Annotated[Digits, said("cap + fee + gas_fee that the payment is signed for", "2014")]
+    amount: Annotated[Digits, said("cap + fee + gas_fee that the payment is signed for, in base units", "2014")]
     fee_bps: int
     gas_fee: Digits
 

@@ -51,7 +51,6 @@ _FILTERS = {
     "pending": Parameter(
         Choice(("0", "1")),
         "`1`: a poll with room for jobs is offered jobs whose post is under way, too, in `pending`",
-        example="1",
     ),
 }
 
