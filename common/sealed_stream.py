@@ -16,12 +16,14 @@ import attrs
 
 from common import box
 from common.box import SEED_BYTES, PublicKey, SecretKey, result_data_key
-from common.framing import SHORTEST_STREAM, Piece, Puller, Pusher
+from common.framing import HEADER_BYTES, SHORTEST_STREAM, Piece, Puller, Pusher
 from common.refusal import Refused
 
 FORMAT_VERSION: Final = 1
 SEED_WRAP_BYTES: Final = SEED_BYTES + box.SEAL_OVERHEAD
 HEAD_BYTES: Final = 1 + SEED_WRAP_BYTES
+BEFORE_FRAMES: Final = HEAD_BYTES + HEADER_BYTES
+"""Pieces that end here, and then at the end of each frame, are opened fastest: no frame is put together first."""
 SHORTEST: Final = HEAD_BYTES + SHORTEST_STREAM
 
 

@@ -10,6 +10,7 @@ import attrs
 from eth_account import Account
 from nacl.public import PrivateKey
 
+from common.box import escrow_key
 from devnet.anvil import FUNDED_ACCOUNTS, MNEMONIC
 
 _ROLES: Final = (
@@ -62,6 +63,11 @@ class Cast:
     @property
     def operator(self) -> DevWallet:
         return self.with_role("operator")[0]
+
+    @property
+    def escrow_key(self) -> bytes:
+        """The X25519 key that open bids are sealed to, which the coordinator derives from its operator's."""
+        return escrow_key(bytes.fromhex(self.operator.private_key[2:])).public.raw
 
 
 def derive() -> Cast:

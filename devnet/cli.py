@@ -14,9 +14,11 @@ from anyio.abc import TaskStatus
 from common.refusal import Refused
 from common.scalars import read_hex
 from devnet import demo, funding, manifest, stop
+from devnet.accounts import DevWallet
 from devnet.app import local_world
 from devnet.catalogue import MODELS
 from devnet.errors import DevnetError
+from devnet.market import DevnetMarket
 from devnet.settings import DEFAULTS, DevnetSettings
 from devnet.world import Devnet
 
@@ -33,17 +35,22 @@ def overview(up: Devnet, settings: DevnetSettings) -> str:
         ("chain", world.anvil.rpc_url),
         ("database", world.postgres.url().replace(world.postgres.password, "***")),
         ("pin store", f"{world.pins.endpoint}/{world.pins.bucket}"),
-        ("gateway", f"{world.pins.gateway}/ipfs/<cid>"),
+        ("gateway", world.pins.gateway),
         ("job registry", market.jobs),
         ("provider registry", market.providers),
         ("ask registry", market.asks),
         (f"payment token ({market.token_name})", market.token),
         *((f"model {model.model_id} on {model.endpoint}", model.name) for model in MODELS),
-        *((wallet.role, wallet.address) for wallet in world.cast.wallets),
+        *((_role(market, wallet), wallet.address) for wallet in world.cast.wallets),
         ("all of it, with keys", str(settings.state_dir.absolute() / "devnet.json")),
     ]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"  {name:<{width}}  {value}" for name, value in rows)
+
+
+def _role(market: DevnetMarket, wallet: DevWallet) -> str:
+    """A wallet's role; of a provider also its id."""
+    return f"provider {market.provider_ids[wallet.address]}" if wallet.role == "provider" else wallet.role
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,7 +1,8 @@
 """devnet.json: all that a program needs in order to attach to the local world.
 
 Integers are JSON numbers, keys and addresses 0x-prefixed hex. `addresses` is the coordinator's address book,
-`pin_store` holds its PIN_STORE_* values, and a provider's `box_secret` opens what is sealed to its `box_key`.
+`pin_store` holds its PIN_STORE_* values, a provider's `box_secret` opens what is sealed to its `box_key`, and
+`escrow_key` is what open bids are sealed to.
 
 Beside it stand the address book alone, for clients to pin, and what they come to know of this market.
 """
@@ -52,6 +53,7 @@ def describe(up: Devnet) -> dict[str, Any]:
         "provider_metrics_url": up.provider.metrics_url,
         "database_url": world.postgres.url(),
         "addresses": world.market.address_book,
+        "escrow_key": "0x" + world.cast.escrow_key.hex(),
         "models": [{"id": model.name, "model_id": model.model_id, "endpoint": model.endpoint} for model in MODELS],
         "accounts": [_account(world, wallet) for wallet in world.cast.wallets],
         "pin_store": {

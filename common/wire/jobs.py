@@ -111,7 +111,7 @@ class JobTransactionShape(Shape, Generic[N], frozen=True):
         said("call that it carried; `end` where only the hash of what ended the job is kept", "claim"),
     ]
     tx_hash: Bytes32
-    block_number: Annotated[N | None, said("block that it was mined in, or null where it is not kept", "44")]
+    block_number: Annotated[N | None, said("block that it was mined in, or null where it is not kept", "43")]
 
 
 class JobTransactions(Shape, Generic[N], frozen=True):

@@ -32,10 +32,10 @@ SEED_WRAP: Final = (
 RESULT: Final = (
     "ARz1eaukWhC6HR7wbZH8oqqe0KEVBRVlMVVAXQsYy5pnoPEcxAvTfP81XWsI/L8r6mopSekLqCqv+s++30DAmRKUrC/WCBhjXH1VRJfTWv5biIiI"
     "iIiIiIiIiIiIiIiIiIiIiIiIiIiIAgGQ0EjkxqhDyUJzH7oSr2WscTYhcx9GjzhwKgZlyFvm094ybBUmrfN3m+UE1DelFYyKtvmEapBm+HR85Fsy"
-    "L3lVHpzBP0mz7I9YGVun8WvgTrwGB9NOqxSApQZckgXhAhvPu1s5qsPiJOhmldDSdC5paTyC8p1TBfI5+ru07xZVwbmoqpwN7CJybmpwNNyw1t+H"
-    "KlEY"
+    "L3lVHpzBP0mz7I9YGVun8WvgTrwGB9NOqxSApQZckgXhAhvPu1s5qsP6ebAshYPAdioncy/F65cWUeB1pKru/VgY0+Ky/o1jaSZr3JI9Ld7UrCdp"
+    "jtJ+UNWSS5H6POLBQ9wt36vu0vkIwegpMD4gyWS5vUeEHQTBjTPusA=="
 )
-RESULT_CID: Final = "bafkreigantnlwtdhpz4qfvcn3nss2bruxtwushesa6avryocyk24rxszdm"
+RESULT_CID: Final = "bafkreiflzz6tuyjy7rx2w6rq6r2kqwoiu5a55sp7plbebdgbezwf6ql6le"
 TASK_CID: Final = "bafkreifjsvx435djczuwgrvpohr3yot4sreefrli6othmvhwam6lvruzme"
 FILE_ID: Final = "file-0123456789abcdef01234567"
 BATCH_ID: Final = "batch_0123456789abcdef01234567"

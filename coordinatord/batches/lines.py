@@ -5,7 +5,7 @@ over without being held.
 """
 
 import hashlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Final, TypeAlias
 
@@ -16,7 +16,7 @@ from anyio import to_thread
 from common.domains import Domains
 from common.quotes import Terms
 from common.refusal import Refused
-from common.wire.fields import parse_sent
+from common.wire.fields import parse_sent, try_object
 from coordinatord.base.errors import Retryable
 from coordinatord.database.connections import Database
 from coordinatord.files.foreign_lines import foreign
@@ -29,7 +29,7 @@ from coordinatord.orders.judgement import (
     judge,
     order_checks,
     payment_checks,
-    read_submission,
+    shape_faults,
     submission_of,
 )
 from coordinatord.pins import objects_sql
@@ -189,14 +189,40 @@ class LineChecks:
         if message is not None:
             return Skipped(line.number, None, "invalid_line", message)
         try:
-            body = read_submission(values)
+            order = submission_of(_read_order(values))
         except Refused as wrong:
             return Skipped(line.number, None, wrong.code or "invalid_line", wrong.message)
-        order = submission_of(body) if isinstance(body, OrderBody) else None
         if not isinstance(order, Paid):
-            message = "a line of a batch must be a whole submission, with payment and container"
-            return Skipped(line.number, order.body.job_id if order else None, "container_required", message)
+            message = "; ".join([WHOLE, *(fault.message for fault in _unpaid(values))])
+            return Skipped(line.number, order.body.job_id, "container_required", message)
         return Good(line.number, order)
+
+
+WHOLE: Final = (
+    "a line must be a whole submission: the order's nine terms, owner, job_id, signature, auth_sig, amount and"
+    " container or container_cid"
+)
+
+
+def _read_order(values: Mapping[str, object]) -> OrderBody:
+    """The order of a line. A line is no question to the market: one without rates lacks them, and all else that it
+    lacks is named beside them."""
+    read = try_object(OrderBody, values)
+    if isinstance(read, OrderBody):
+        for fault in shape_faults(read):
+            raise fault
+        return read
+    told = Refused.together([*read, *_unpaid(values)])
+    is_order = values.get("signature") is not None and (values.get("rate_in"), values.get("rate_out")) != (None, None)
+    raise told if is_order else Refused(f"{WHOLE}; {told.message}", told.param, told.code)
+
+
+def _unpaid(values: Mapping[str, object]) -> list[Refused]:
+    """What a line lacks of the payment and the container."""
+    lacking = [name for name in ("auth_sig", "amount") if values.get(name) is None]
+    if values.get("container") is None and values.get("container_cid") is None:
+        lacking.append("container or container_cid")
+    return [Refused(f"{name} is required", name) for name in lacking]
 
 
 def judged(checked: Sequence[Checked], verdicts: Sequence[Fault | None]) -> list[Checked]:

@@ -5,7 +5,7 @@ import attrs
 from common.wire import jobs, limits, market, why
 from common.wire.fields import ADDRESS, BYTES32, Choice, Decimal, Text
 from common.wire.shapes import ModelNotFound
-from common.wire.words import WORDS
+from common.wire.words import NOTHING, WORDS
 from coordinatord.base.errors import NoSuchObject, NotSigned
 from coordinatord.book import bodies
 from coordinatord.book.polls import Leased, Polls
@@ -64,10 +64,13 @@ _OPEN = {
             "claimed_at": "0",
             "completion_tok": "0",
             "result_cid": None,
+            "reclaimable_at": NOTHING,
+            "ended_at": NOTHING,
         }
     ]
 }
 
+_SETTLED = {"reclaimable_at": NOTHING}
 _WHY = {"state": 0}
 
 
@@ -126,7 +129,12 @@ class BookRoutes:
                 about="Read one row of the job book",
                 handler=self.one,
                 segments={"job_id": Parameter(BYTES32)},
-                replies=(Reply(200, shape=jobs.JobAsOf, about="The job"), *malformed(), Reply(404), *INDEX),
+                replies=(
+                    Reply(200, shape=jobs.JobAsOf, about="The job", example=_SETTLED),
+                    *malformed(),
+                    Reply(404),
+                    *INDEX,
+                ),
                 index_backed=True,
             ),
             Route(

@@ -11,7 +11,7 @@ from common.wire import jobs, limits, market
 from common.wire.fields import BYTES32, object_example
 from common.wire.shapes import Digits
 from common.wire.states import job_status
-from common.wire.words import WORDS
+from common.wire.words import NOTHING, WORDS
 from coordinatord.base.errors import NoSuchObject, WouldRefuse
 from coordinatord.book.bodies import digits_or_omitted, reliability
 from coordinatord.book.candidates_sql import LiveAsk
@@ -171,6 +171,7 @@ def _as_it_is(values: Mapping[str, object]) -> Mapping[str, object]:
     return values
 
 
+_SETTLED = {"svc": {"reclaimable_at": NOTHING}}
 _REFUSALS = (
     "cap_overflow",
     "invalid_order_signature",
@@ -269,7 +270,12 @@ class OrderRoutes:
                 ),
                 handler=self.one,
                 segments={"id": Parameter(BYTES32, "id of the job", example=WORDS["job_id"].example)},
-                replies=(Reply(200, shape=jobs.ClientJob, about="The job"), *malformed(), Reply(404), *INDEX),
+                replies=(
+                    Reply(200, shape=jobs.ClientJob, about="The job", example=_SETTLED),
+                    *malformed(),
+                    Reply(404),
+                    *INDEX,
+                ),
                 index_backed=True,
             ),
             Route(

@@ -16,14 +16,15 @@ import httpx
 import structlog
 import trio
 
+from common.framing import SEALED_FRAME_BYTES
 from common.plain_answers import IDENTITY, require_plain, require_short
 from common.refusal import Refused
+from common.sealed_stream import BEFORE_FRAMES
 from svcd.errors import WorkFailed
 
 # A payload on its way in: in memory while it is small, in a file that nobody else can open once it is not.
 
 _IN_MEMORY: Final = 2 * 2**20
-_PIECE: Final = 65_536  # what the streaming openers are fastest with
 
 
 class Spool:
@@ -64,13 +65,15 @@ class Spool:
         return self._file is None
 
     def pieces(self) -> Iterator[bytes]:
-        """From the start; reads a file, so large ones are for a thread."""
+        """From the start, cut where a container's frames end; reads a file, so large ones are for a thread."""
         if self._file is None:
-            for at in range(0, len(self._memory), _PIECE):
-                yield bytes(self._memory[at : at + _PIECE])
+            yield bytes(self._memory[:BEFORE_FRAMES])
+            for at in range(BEFORE_FRAMES, len(self._memory), SEALED_FRAME_BYTES):
+                yield bytes(self._memory[at : at + SEALED_FRAME_BYTES])
             return
         self._file.seek(0)
-        while piece := self._file.read(_PIECE):
+        yield self._file.read(BEFORE_FRAMES)
+        while piece := self._file.read(SEALED_FRAME_BYTES):
             yield piece
 
     def _move_to_file(self) -> None:

@@ -1,13 +1,15 @@
-"""Runs every benchmark, prints one table, and leaves in build/: bench.json, a line more in bench-history.jsonl, and
-bench.svg with all of them.
+"""Runs every benchmark, prints one table and its history, and leaves in build/: bench.json, a line more in
+bench-history.jsonl, and bench.svg with all of them.
 
     python -m tests.bench [name ...]
+    python -m tests.bench --history
 
 Exits with 1 when a figure misses its target.
 """
 
 import argparse
 import sys
+import time
 from pathlib import Path
 
 from tests.bench import (
@@ -27,10 +29,12 @@ from tests.bench import (
     sealing,
     serving,
     signing,
+    starting,
     uploads,
+    waiting,
 )
 from tests.bench.chart import draw
-from tests.bench.history import keep, runs_of, this_run
+from tests.bench.history import keep, runs_of, this_run, trend
 from tests.bench.row import Row
 
 # The one place that knows the benchmarks: each module measures in its `rows()`.
@@ -49,6 +53,8 @@ BENCHMARKS = {
     "polls": polls.rows,
     "growth": growth.rows,
     "events": events.rows,
+    "waiting": waiting.rows,
+    "starting": starting.rows,
     "uploads": uploads.rows,
     "releases": releases.rows,
 }
@@ -62,7 +68,7 @@ def table(rows: list[Row]) -> str:
     lines += [
         (
             row.name,
-            f"{row.value:,.0f}",
+            f"{row.value:,.0f}" if row.value >= 100 else f"{row.value:.3g}",
             row.unit,
             f"{row.ratio:.2f}",
             "" if row.low is None or row.high is None else f"{row.low:.2f}–{row.high:.2f}",
@@ -88,18 +94,28 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench")
     known = BENCHMARKS | ASIDE
     parser.add_argument("names", nargs="*", metavar="name", help=f"some of: {', '.join(known)}")
-    chosen = parser.parse_args().names or list(BENCHMARKS)
+    parser.add_argument("--history", action="store_true", help="measure nothing: show what was measured")
+    arguments = parser.parse_args()
+    if arguments.history:
+        print(trend(runs_of(HISTORY)))
+        return 0
+    chosen = arguments.names or list(BENCHMARKS)
     unknown = [name for name in chosen if name not in known]
     if unknown:
         parser.error(f"no such benchmark: {', '.join(unknown)}")
     rows: list[Row] = []
+    started = time.monotonic()
     for name in chosen:
-        print(f"measuring: {name}", file=sys.stderr)
-        rows += known[name]()
+        print(f"measuring: {name}", file=sys.stderr, flush=True)
+        began = time.monotonic()
+        found = known[name]()
+        print(f"measured: {name}, {time.monotonic() - began:.0f} s\n{table(found)}", file=sys.stderr, flush=True)
+        rows += found
     print(table(rows))
-    keep(this_run(rows), LATEST, HISTORY)
-    draw(runs_of(HISTORY), CHART)
-    print(f"written: {LATEST}, {HISTORY}, {CHART}")
+    keep(this_run(rows, time.monotonic() - started), LATEST, HISTORY)
+    runs = runs_of(HISTORY)
+    draw(runs, CHART)
+    print(f"\n{trend(runs)}\n\nwritten: {LATEST}, {HISTORY}, {CHART}")
     return 0 if all(row.holds for row in rows) else 1
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from tests.bench.history import Run
+from tests.bench.history import Run, same
 from tests.bench.row import Row
 
 
@@ -18,7 +18,7 @@ def draw(runs: list[Run], out: Path) -> None:
     points: dict[tuple[str, str], list[Row]] = {}
     for run in runs:
         for row in run.rows:
-            points.setdefault(_key(row), []).append(row)
+            points.setdefault(same(row), []).append(row)
     figure = Figure(figsize=(12, 1.5 + 0.32 * len(points)), layout="constrained")
     axis = figure.subplots()
     axis.axvline(1.0, color="black", linewidth=1)
@@ -34,8 +34,3 @@ def draw(runs: list[Run], out: Path) -> None:
     axis.set_xlabel("measured over target; right of the line the target holds")
     axis.grid(axis="x", which="both", alpha=0.2)
     figure.savefig(out, format="svg")
-
-
-def _key(row: Row) -> tuple[str, str]:
-    """A comparison that quotes a figure of its own run ("hello: × 2.15") is the same in each run."""
-    return row.name, row.against.partition(" (")[0]

@@ -1,8 +1,10 @@
 """What was measured, kept: the last run as one document, and every run as a line of a file that only grows."""
 
 import json
+import statistics
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,11 @@ class Run:
     measured_at: float
     commit: str  # "" outside of a repository; "+" behind it: with changes that are not committed
     rows: tuple[Row, ...]
+    seconds: float = 0  # that it took; 0 where it was not kept
 
 
-def this_run(rows: list[Row]) -> Run:
-    return Run(time.time(), _commit(), tuple(rows))
+def this_run(rows: list[Row], seconds: float) -> Run:
+    return Run(time.time(), _commit(), tuple(rows), seconds)
 
 
 def keep(run: Run, latest: Path, history: Path) -> None:
@@ -39,8 +42,42 @@ def runs_of(history: Path) -> list[Run]:
             run: dict[str, Any] = json.loads(line)
         except ValueError:
             continue
-        runs.append(Run(run["measured_at"], run["commit"], tuple(Row(**row) for row in run["rows"])))
+        rows = tuple(Row(**row) for row in run["rows"])
+        runs.append(Run(run["measured_at"], run["commit"], rows, run.get("seconds", 0)))
     return runs
+
+
+def same(row: Row) -> tuple[str, str]:
+    """Key of a figure: a comparison that quotes one of its own run ("hello: × 2.15") is the same in each run."""
+    return row.name, row.against.partition(" (")[0]
+
+
+def trend(runs: Sequence[Run], shown: int = 6) -> str:
+    """The last ratios of each figure of the latest run, oldest first, and how the latest stands to those before it."""
+    if not runs:
+        return "no run is kept yet"
+    latest, *before = reversed(runs)
+    earlier: dict[tuple[str, str], list[Row]] = {}
+    for run in before:
+        for row in run.rows:
+            earlier.setdefault(same(row), []).append(row)
+    lines = [f"history: the run of {_day(latest)} ({latest.commit or 'no commit'}, {latest.seconds:.0f} s)"]
+    lines[0] += f" beside {len(before)} before it, × against"
+    for row in latest.rows:
+        past = [each.ratio for each in earlier.get(same(row), [])[: shown - 1]]
+        ratios = " ".join(f"{ratio:6.2f}" for ratio in [*reversed(past), row.ratio])
+        lines.append(f"{ratios:>{7 * shown - 1}}  {_turn(row.ratio, past):>6}  {row.name} — {same(row)[1]}")
+    return "\n".join(lines)
+
+
+def _turn(ratio: float, past: Sequence[float]) -> str:
+    """In percent of the median before it."""
+    usual = statistics.median(past) if past else 0
+    return f"{100 * (ratio / usual - 1):+.0f} %" if usual else "new"
+
+
+def _day(run: Run) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.gmtime(run.measured_at))
 
 
 def _commit() -> str:

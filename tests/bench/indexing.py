@@ -16,10 +16,11 @@ import json
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import patch
 from urllib.parse import urlsplit
 
 import anyio
@@ -35,6 +36,7 @@ from coordinatord.base.concurrency import Wake
 from coordinatord.chain.logs import Decoder
 from coordinatord.chain.rpc import Rpc, open_rpc
 from coordinatord.database.migrate import migrate
+from coordinatord.indexer import apply
 from coordinatord.indexer.changes import NewJob
 from coordinatord.indexer.fetch import Source
 from coordinatord.indexer.follow import IndexerSettings, IndexFollower
@@ -49,6 +51,8 @@ from tests.bench.row import Row, Turns, in_turn
 JOURNAL_BLOCKS: Final = 64
 DENSE: Final = (480, 100)  # blocks, posts per block
 SPARSE: Final = (4000, 1)
+LOGGED: Final = (60, 400)
+_WARMING: Final = 6  # of those blocks, of each kind
 OF_LIMIT: Final = {"dense": 0.35, "sparse": 0.05}
 OF_WEB3: Final = {"dense": 25, "sparse": 5}
 SAMPLE_BLOCKS: Final = {"dense": 20, "sparse": 500}  # what web3.py is given: it would take minutes
@@ -209,8 +213,37 @@ def _measured(name: str, blocks: int, posts_per_block: int) -> list[Row]:
     ]
 
 
+async def _nothing(*_: object) -> None:
+    pass
+
+
+async def _near_head(chain: Chain) -> Turns:
+    """Posts a second of blocks that are applied one by one, read and decoded beforehand; with and without their events,
+    in turn."""
+    async with open_rpc(chain.rpc_url) as rpc:
+        source = Source(rpc, Decoder(chain.book))
+        blocks = [await source.blocks(number, number) for number in range(1, chain.blocks + 1)]
+    connection = await asyncpg.connect(chain.database_url)
+    taken: dict[str, list[float]] = {"ours": [], "other": []}
+    for turn, block in enumerate(blocks):
+        with patch.object(apply, "append_events", _nothing) if turn % 2 else nullcontext():
+            began = time.perf_counter()
+            await apply.apply_blocks(connection, block, window=JOURNAL_BLOCKS, rebuilding=False)
+            taken["other" if turn % 2 else "ours"].append(chain.posts / chain.blocks / (time.perf_counter() - began))
+    await connection.close()
+    return Turns({name: rates[_WARMING:] for name, rates in taken.items()})
+
+
+def _event_log() -> Row:
+    blocks, posts = LOGGED
+    with filled(blocks, posts, "dense") as chain:
+        rates = anyio.run(_near_head, chain, backend_options={"use_uvloop": True})
+    what = f"blocks of {posts} posts near the head, with their events"
+    return rates.row(what, "ours", "other", "the same without the event log", target=0.75, unit="posts/s")
+
+
 def rows() -> list[Row]:
-    return _measured("dense", *DENSE) + _measured("sparse", *SPARSE)
+    return [*_measured("dense", *DENSE), *_measured("sparse", *SPARSE), _event_log()]
 
 
 if __name__ == "__main__":

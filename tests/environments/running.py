@@ -1,6 +1,7 @@
 """A devnet of this checkout, up under a case's restrictions, and what it answers."""
 
 import json
+import re
 import shlex
 import sys
 from collections.abc import Iterator
@@ -23,13 +24,20 @@ class Up:
     pid: int
 
     def require_answers(self) -> None:
-        """The coordinator is ready, and the chain is the devnet's."""
+        """The coordinator is ready, its escrow is the one that is told, and the chain is the devnet's."""
         with httpx.Client(trust_env=False, timeout=20) as client:
             ready = client.get(f"{self.manifest['base_url']}/readyz").status_code
+            escrow = client.get(f"{self.manifest['base_url']}/key").json()["escrow_public_key"]
             request = {"jsonrpc": "2.0", "id": 1, "method": "eth_chainId", "params": []}
             chain = client.post(self.manifest["rpc_url"], json=request).json().get("result")
         if (ready, chain) != (200, "0x7a69"):
             raise Failed(f"the coordinator answers {ready}, the chain {chain}")
+        if self.manifest["escrow_key"] != f"0x{escrow}":
+            raise Failed(f"devnet.json tells the escrow's key as {self.manifest['escrow_key']}, GET /key as {escrow}")
+        for one in self.manifest["accounts"]:
+            shown = f"provider {one['provider_id']}" if one["role"] == "provider" else one["role"]
+            if not re.search(rf"^  {shown} +{one['address']}$", self.said, re.MULTILINE):
+                raise Failed(f"devnet up does not name {shown} {one['address']}")
 
 
 @contextmanager

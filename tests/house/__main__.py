@@ -47,6 +47,7 @@ ADDED: Final[dict[str, int]] = {
     "every check of an order at once": 1,
     "how providers' jobs ended lately": 1,
     "jobs offered before their block": 2,  # book/pending, pending_sql
+    "a command line that is read before the daemon behind it is imported": 2,  # commands of coordinatord and of svcd
     # svc/serve, commands/serve, commands/spend
     "svc serve: OpenAI's API for programs of others, its ledger, budgets, files and batches": 26,
 }

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from common.quotes import Terms, quote
+from common.strict_json import canonical
 from coordinatord.operations.ops import SettleOp, read_op
 from coordinatord.orders.judgement import OrderBody, read_submission
 from tests.vectors.vector_file import Case, cases
@@ -14,7 +15,7 @@ from tests.vectors.vector_file import Case, cases
 PAGE = (Path(__file__).parents[2] / "common" / "ONE_ORDER.md").read_text("utf-8")
 FENCED = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 BLOCKS = [text for kind, text in FENCED if not kind]
-SUBMISSION, SETTLE = (json.loads(text) for kind, text in FENCED if kind == "json")
+SUBMISSION, OUTPUT, SETTLE = (json.loads(text) for kind, text in FENCED if kind == "json")
 PROSE = re.sub(r"^```.*?^```$", "", PAGE, flags=re.DOTALL | re.MULTILINE)
 
 
@@ -46,6 +47,10 @@ def test_prose_counts_as_the_vectors_do(one: Case) -> None:
     priced = [int(order[name]) for name in ("rateIn", "rateOut", "unitsIn", "unitsOut")]
     rate_in, rate_out, units_in, units_out = priced
     quoted = quote(*priced, terms)
+    body = json.loads(one["result_body"])
+    assert body["output"] == OUTPUT
+    output = len(canonical(OUTPUT))
+    assert (body["usage"], str(-(-output // 4))) == ({"units": int(one["completion_tok"])}, one["completion_tok"])
     for sentence in (
         f"has {len(one['input'])} bytes: `units_in` is ⌈{len(one['input'])} / 4⌉ = {units_in}",
         f"`max_output_tokens`, {units_out}.",
@@ -55,7 +60,9 @@ def test_prose_counts_as_the_vectors_do(one: Case) -> None:
         f"value {one['amount']}, validAfter 0, validBefore {int(order['expiresAt']) + 1}",
         f"cost = ⌈({rate_in}·{units_in} + {rate_out}·{one['completion_tok']}) / 10^6⌉ = {one['cost']}",
         f"⌊{one['cost']}·{terms.fee_bps} / 10^4⌋ + {terms.gas_fee}",
-        f"left of {one['amount']}.",
+        f"left of {one['amount']}: {one['amount']} − {one['cost']} − {one['treasury']} = {one['refund']}.",
+        f"of {output} bytes.",
+        f"⌈{output} / 4⌉ = {one['completion_tok']}, which is no more than",
         f"ciphertext, {1 + 80 + len(one['ciphertext']) // 2 - 1} bytes",
         f"Provider {order['designated']} is the one",
     ):

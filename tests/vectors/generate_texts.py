@@ -184,6 +184,10 @@ def cid_cases() -> list[Case]:
     def base32(changed: bytes) -> str:
         return "b" + base64.b32encode(changed).decode().rstrip("=").lower()
 
+    for name, codec in (("raw block", "raw"), ("dag-pb block", "dag-pb")):
+        cid = Cid(codec, digest)
+        said = {"text": str(cid), "codec": cid.codec, "digest": cid.digest.hex()}
+        cases.append({"name": f"a text that is the CID of a {name}", **said})
     for name, text in (
         ("nothing", ""),
         ("upper case after b", "b" + good[1:].upper()),

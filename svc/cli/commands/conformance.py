@@ -146,7 +146,7 @@ async def provider(
 
     Start the provider yourself, or name its command: it finds SVC_BASE_URL, SVC_PIN_GATEWAY, SVC_RPC_URL, SVC_ADDRESSES
     (the address book, as JSON), SVC_ADDRESSES_FILE (the same, in a file) and SVC_MODEL in its environment, which is
-    yours for the rest. Any wallet will do: whoever signs in first is registered. It is given some twenty-seven jobs and
+    yours for the rest. Any wallet will do: whoever signs in first is registered. It is given 27 jobs and
     judged by what it signs and how they end.
     """
     market = ProviderMarket(model=model)

@@ -19,8 +19,12 @@ from svc.core.money import in_token
 from svc.core.orders import window_words
 from svc.errors import ApiError, ConnectionFailed
 from svc.records import Ask, BookRow, Deployment, Floor, Model, Provider, Readiness
+from svc.wire.events import ToldChanges, changes_of, unauthorised
 
 PANES: Final = ("book", "jobs", "models", "providers", "market")
+_OF_JOBS: Final = ("book", "jobs", "providers")  # panes that change when jobs do
+_QUIET: Final = 10.0  # seconds between looks while changes are told and there are none: time goes on, too
+_CLOSEST: Final = 0.5  # seconds between looks, however much is told
 _ROWS: Final = 200
 _KEYS: Final = "tab next  1-5 choose  r look again  q quit"
 _NO_WALLET: Final = "no wallet is set: SVC_WALLET_KEY_FILE names one, and its jobs are shown here"
@@ -40,13 +44,16 @@ class MarketLook:
 @click.command()
 @click.option("--pane", type=click.Choice(PANES), default="book", help="The one to begin with, or to write in a pipe.")
 @click.option("--once", is_flag=True, help="Look once and end, on a terminal too.")
-@click.option("--every", type=click.FloatRange(0.2), default=2.0, help="Seconds between looks.")
+@click.option(
+    "--every", type=click.FloatRange(0.2), default=2.0, help="Seconds between looks where no changes are told."
+)
 @connected
 async def watch(connection: Connection, *, pane: str, once: bool, every: float) -> None:
     """Watch the market: the book, your jobs, models, providers, and the deployment.
 
     On a terminal it fills the screen until q is pressed: tab and the arrows turn to the next pane, 1 to 5 choose one,
-    r looks at once. In a pipe, with --json or with --once it writes one pane and ends.
+    r looks at once. Jobs are looked at when the coordinator tells of a change, all else every --every seconds. In a
+    pipe, with --json or with --once it writes one pane and ends.
     """
     output = connection.output
     async with connection.client(wallet=None) as client:
@@ -60,7 +67,7 @@ async def watch(connection: Connection, *, pane: str, once: bool, every: float) 
 
 @attrs.define
 class _Watching:
-    """A terminal that is drawn anew when a look is over, a key is pressed or a second has passed."""
+    """A terminal that is drawn anew when a look is over or a key is pressed; it looks when a change is told, too."""
 
     client: Client
     draw: Callable[[Screen], None]
@@ -95,21 +102,43 @@ class _Watching:
 
     async def _look_again_and_again(self) -> None:
         while True:
-            self.wanted = anyio.Event()
             pane = PANES[self.at]
-            try:
-                look = await read_pane(self.client, pane, brief=True)
-            except (ApiError, ConnectionFailed) as failed:
-                if not failed.retryable:
-                    raise
-                self.trouble = failed.message
-            else:
-                self.trouble = None
-                if pane == PANES[self.at]:  # else somebody has turned the page meanwhile
-                    self.look = look
-            self._show()
-            with anyio.move_on_after(self.every):
-                await self.wanted.wait()
+            of_wallet = pane == "jobs" and self.client.signer is not None
+            path = f"/evm/events?owner={self.client.address}" if of_wallet else "/evm/events"
+            async with changes_of(self.client.jobs.account.transport, path, unauthorised) as changes:
+                if pane in _OF_JOBS:
+                    changes.listen()
+                while pane == PANES[self.at]:
+                    self.wanted = anyio.Event()
+                    await self._look(pane)
+                    await self._until_worth_a_look(changes)
+
+    async def _look(self, pane: str) -> None:
+        try:
+            look = await read_pane(self.client, pane, brief=True)
+        except (ApiError, ConnectionFailed) as failed:
+            if not failed.retryable:
+                raise
+            self.trouble = failed.message
+        else:
+            self.trouble = None
+            if pane == PANES[self.at]:  # else somebody has turned the page meanwhile
+                self.look = look
+        self._show()
+
+    async def _until_worth_a_look(self, changes: ToldChanges) -> None:
+        """Until a key asks for one, a change was told, or it is time: later where changes are told than where not."""
+        async with anyio.create_task_group() as tasks:
+
+            async def due() -> None:
+                looked = anyio.current_time()
+                await changes.pause(max(self.every, _QUIET) if changes.live else self.every)
+                await anyio.sleep(looked + min(self.every, _CLOSEST) - anyio.current_time())
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(due)
+            await self.wanted.wait()
+            tasks.cancel_scope.cancel()
 
     def _show(self) -> None:
         self.draw(Screen(PANES, self.at, self._status(), None if self.look is None else self.look.table, _KEYS))

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench.chart import draw, margin
-from tests.bench.history import Run, keep, runs_of
+from tests.bench.history import Run, keep, runs_of, trend
 from tests.bench.row import Row
 
 FASTER = Row("reads", 900.0, "reads/s", "hello", 0.9, 0.85, holds=True)
@@ -38,3 +38,16 @@ def test_chart_names_every_figure_once_with_its_latest_value(tmp_path: Path) -> 
     assert [drawn.count(f"<!-- {text} -->") for text in ("reads — hello", "memory — 150 MiB")] == [1, 1]
     assert "<!-- 0.90 (target 0.85) -->" in drawn
     assert "<!-- 0.50 (target 0.85) -->" not in drawn
+
+
+def test_trend_shows_the_ratios_of_a_figure_in_their_order_and_the_turn_from_the_median_before() -> None:
+    def run(at: float, ratio: float) -> Run:
+        row = Row("reads", 1.0, "reads/s", f"hello (× {ratio})", ratio, 0.5, holds=True)
+        return Run(at, "abc", (row,) if at else (SMALL,), 60)
+
+    runs = [run(0, 1.0), run(1, 0.8), run(2, 1.0), run(3, 1.2), run(4, 0.75)]
+    head, *lines = trend(runs).splitlines()
+    assert head == "history: the run of 1970-01-01 00:00 (abc, 60 s) beside 4 before it, × against"
+    assert [line.split() for line in lines] == [["0.80", "1.00", "1.20", "0.75", "-25", "%", "reads", "—", "hello"]]
+    assert trend(runs[:1]).splitlines()[1].split() == ["0.50", "new", "memory", "—", "150", "MiB"]
+    assert trend([]) == "no run is kept yet"

@@ -54,7 +54,22 @@ async def test_one_of_two_nodes_that_is_away_at_the_start_is_left_for_later_and_
 
 def test_a_daemon_starts_without_the_libraries_that_decode_foreign_transactions_and_keystores() -> None:
     """They are half of its start, and tens of megabytes of the months after."""
-    program = "import sys, coordinatord.cli, coordinatord.app; print(*{name.partition('.')[0] for name in sys.modules})"
+    imported = "import sys, coordinatord.commands, coordinatord.app"
+    program = imported + "; print(*{name.partition('.')[0] for name in sys.modules})"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     assert "asyncpg" in loaded
     assert {"eth_account", "eth_abi", "eth_utils", "py_ecc", "pydantic", "web3"} & set(loaded) == set()
+
+
+@pytest.mark.parametrize("option", ["--version", "--help"])
+def test_command_line_that_runs_nothing_imports_neither_the_server_nor_the_clients_of_others(option: str) -> None:
+    code = (
+        "import sys; from coordinatord.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'aiohttp', 'asyncpg', 'hypercorn', 'starlette', 'structlog', 'rich', 'coordinatord.app'}\n"
+        "sys.exit(sorted(heavy & set(sys.modules)) or 0)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code, option], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout

@@ -1,4 +1,4 @@
-from coordinatord.cli import spender_table
+from coordinatord.commands import spender_table
 from coordinatord.relayer.budgets_sql import ALL_NEWCOMERS, TopSpender
 
 

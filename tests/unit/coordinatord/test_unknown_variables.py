@@ -5,7 +5,7 @@ import structlog
 
 from coordinatord.base.metrics import REGISTRY
 from coordinatord.checkup.examine import settings_faults, unknown_settings
-from coordinatord.cli import note_build
+from coordinatord.commands import note_build
 from tests.unit.coordinatord.environment import ENVIRONMENT
 
 

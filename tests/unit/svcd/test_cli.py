@@ -9,7 +9,8 @@ import pytest
 
 from common.daemon.process import Fatal
 from devnet.ports import pick_free
-from svcd.cli import _new_password, main
+from svcd.cli import main
+from svcd.commands import _new_password
 from svcd.job.held import Job
 from svcd.journal import entries
 from svcd.journal.journal import JOURNAL_FILE
@@ -40,9 +41,9 @@ def test_registration_that_waits_for_the_admin_is_told_apart_from_a_failure_by_i
     async def not_admitted(*_: object) -> bool:
         return False
 
-    monkeypatch.setattr("svcd.cli.register", not_admitted)
-    monkeypatch.setattr("svcd.cli.set_up_logging", lambda _: None)  # it would stay so for other tests
-    monkeypatch.setattr("svcd.cli.read_config", lambda _: None)
+    monkeypatch.setattr("svcd.commands.register", not_admitted)
+    monkeypatch.setattr("svcd.commands.set_up_logging", lambda _: None)  # it would stay so for other tests
+    monkeypatch.setattr("svcd.commands.read_config", lambda _: None)
     assert run(monkeypatch, "register", "--config", "svcd.toml", *options) == status
 
 
@@ -111,3 +112,17 @@ def test_password_that_the_daemon_could_not_read_again_makes_no_key(
         file.write_bytes(content)
     with pytest.raises(Fatal, match=re.escape(said)):
         _new_password(file)
+
+
+@pytest.mark.parametrize("option", ["--version", "--help"])
+def test_command_line_that_runs_nothing_imports_no_stage_and_no_network(option: str) -> None:
+    code = (
+        "import sys; from svcd.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'httpx', 'trio', 'structlog', 'rich', 'svcd.app', 'common.secp256k1'}\n"
+        "sys.exit(sorted(heavy & set(sys.modules)) or 0)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code, option], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from svc.conformance.vectors import Asked
 from tests.vectors.vector_file import FOLDER, PATTERN, cases, pattern
 
 PAGE = (FOLDER / "README.md").read_text("utf-8")
@@ -33,6 +34,26 @@ def test_section_names_every_field_and_failure(name: str) -> None:
     failures = {case["refused"] for case in cases(name) if "refused" in case}
     assert fields | failures <= named(name)
     assert set(rows(name)) <= fields | failures | {"refused"}
+
+
+def told_of(name: str) -> dict[str, str]:
+    """What the second column of a section's table of fields says of each field."""
+    [table] = re.findall(r"^\| field \| \| what it is \|\n\|[-|]+\|\n((?:\|.*\n)+)", SECTIONS[name], re.MULTILINE)
+    told: dict[str, str] = {}
+    for first, column in re.findall(r"^\| ([^|]*) \| ([^|]*) \|", table, re.MULTILINE):
+        fields, words = re.findall(r"`([\w.]+)`", first), column.split(", ")
+        told |= dict(zip(fields, words * len(fields) if len(words) == 1 else words, strict=True))
+    return told
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name != "job_id.json"])  # which is one formula
+def test_section_tells_what_is_given_from_what_follows(name: str) -> None:
+    seen: dict[str, set[str]] = {}
+    for case in cases(name):
+        asked = Asked.of(name.removesuffix(".json"), case)
+        for field in case.keys() - {"name", "refused"}:
+            seen.setdefault(field, set()).add("in" if field in asked.given else "–" if field == "param" else "out")
+    assert told_of(name) == {field: "either" if len(ways) > 1 else next(iter(ways)) for field, ways in seen.items()}
 
 
 @pytest.mark.parametrize("name", FILES)

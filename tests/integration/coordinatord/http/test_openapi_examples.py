@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
 # Values of the operator's or the market's own, of whatever shape.
 THEIR_OWN = {"params_schema", "entry", "metadata", "evidence", "gateway_url"}
 # Of an op that is no settle, a model that has none, a job that is not claimed or has not ended.
-OMITTED = {"result_cid", "params_schema", "endpoint", "reclaimable_at", "ended_at"}
+OMITTED = {"result_cid", "params_schema", "endpoint", "reclaimable_at", "ended_at", "pending"}
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from common.scalars import base64_of, hex_of
-from coordinatord.batches.lines import Good, InputLine, LineChecks, Skipped
+from coordinatord.batches.lines import WHOLE, Good, InputLine, LineChecks, Skipped
 from tests.fakes.submissions import Body, Submitter
 
 ENDPOINT = "/v1/responses"
@@ -69,7 +69,7 @@ NOW = int(time.time())
         ({"job_id": "0x" + "00" * 32}, "invalid_line"),
         ({"container": None}, "container_required"),
         ({"container": None, "auth_sig": None}, "container_required"),
-        ({"container": None, "auth_sig": None, "rate_in": None, "rate_out": None}, "container_required"),
+        ({"container": None, "auth_sig": None, "rate_in": None, "rate_out": None}, "invalid_line"),
         ({"auth_sig": None}, "container_without_payment"),
         ({"container_cid": "bafy"}, "container_ambiguous"),
         ({"container": base64_of(b"\x01" * 40)}, "too_short"),
@@ -86,6 +86,34 @@ def test_member_that_is_wrong_is_named(check: Check, submitter: Submitter, chang
     skipped = check(members)
     assert isinstance(skipped, Skipped)
     assert skipped.code == code, skipped.message
+
+
+QUESTION = {"model_id": 1, "sla_secs": 3600, "units_in": 11, "units_out": 64}
+ORDER_ONLY = ("c", "rate_in", "rate_out", "designated", "expires_at", "owner", "job_id", "signature")
+PAYMENT = ("auth_sig", "amount", "container or container_cid")
+
+
+def test_question_to_the_market_is_told_all_that_a_line_holds(check: Check) -> None:
+    skipped = check(QUESTION)
+    assert isinstance(skipped, Skipped)
+    assert skipped.code == "invalid_line"
+    said, *missing = skipped.message.split("; ")
+    assert said == WHOLE
+    assert missing == [f"{name} is required" for name in (*ORDER_ONLY, *PAYMENT)]
+
+
+def test_order_that_is_not_paid_is_told_what_is_missing(check: Check, submitter: Submitter) -> None:
+    line = submitter.line()
+    skipped = check({name: value for name, value in line.items() if name not in ("auth_sig", "container")})
+    assert isinstance(skipped, Skipped)
+    assert (skipped.code, hex_of(skipped.job_id or b"")) == ("container_required", line["job_id"])
+    assert skipped.message.split("; ") == [WHOLE, "auth_sig is required", "container or container_cid is required"]
+
+
+def test_member_that_is_malformed_is_named_alone(check: Check, submitter: Submitter) -> None:
+    skipped = check({**submitter.line(), "units_in": -1})
+    assert isinstance(skipped, Skipped)
+    assert skipped.message.startswith("units_in must be")
 
 
 @pytest.mark.parametrize(

@@ -186,3 +186,27 @@ def test_nothing_in_it_is_of_one_deployment() -> None:
     text = json.dumps(DOCUMENT)
     assert [url for url in re.findall(r"https?://[^\s\"]+", text) if url != "https://gateway.example"] == []
     assert [server["url"] for server in DOCUMENT["servers"]] == ["/"]
+
+
+def _objects(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        yield value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _objects(inner)
+
+
+def test_every_example_of_a_job_is_of_one_state() -> None:
+    examples = [
+        one["value"]
+        for operation in OPERATIONS.values()
+        for response in operation["responses"].values()
+        for content in response.get("content", {}).values()
+        for one in content.get("examples", {}).values()
+    ]
+    jobs = [each for each in _objects(examples) if "state" in each and "completion_tok" in each]
+    assert {job["state"] for job in jobs} == {0, 2}
+    for job in jobs:
+        is_open, is_claimed, is_settled = (job["state"] == state for state in (0, 1, 2))
+        assert ("reclaimable_at" in job, "ended_at" in job) == (is_claimed, job["state"] > 1)
+        assert (job["ended_because"], job["provider_id"] == "0") == (1 if is_settled else 0, is_open)
+        assert (job["completion_tok"] == "0") != is_settled

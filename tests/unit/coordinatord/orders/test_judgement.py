@@ -1,10 +1,13 @@
 """Verdicts on several submissions at once, and how checks follow each other."""
 
+import base64
 import time
 from collections.abc import Sequence
 
 import attrs
 
+from common import framing
+from common.container import HEAD_BYTES
 from common.wire.fields import read_object
 from common.wire.limits import LONGEST_SLA, ORDER_LIFE
 from coordinatord.orders import judgement
@@ -109,3 +112,13 @@ def test_order_may_expire_from_now_to_a_day_ahead_and_be_due_within_the_longest_
         None,
         judgement.SLA_TOO_LONG,
     ]
+
+
+def test_container_of_a_length_that_no_sealing_yields_is_not_the_committed_one(submitter: Submitter) -> None:
+    line = submitter.line()
+    sealed = base64.b64decode(line["container"])
+    length = HEAD_BYTES + framing.HEADER_BYTES + framing.SEALED_FRAME_BYTES + 1  # the last frame too short for its tag
+    longer = sealed.ljust(length, b"\0")
+    [fault] = judge([_paid({**line, "container": base64.b64encode(longer).decode()})], [judgement.check_inline])
+    assert fault is not None
+    assert (fault.code, fault.param) == ("commitment_mismatch", "container")

@@ -121,6 +121,31 @@ async def test_keys_turn_panes_and_a_coordinator_that_is_away_is_waited_for(
 
 
 @pytest.mark.anyio
+async def test_change_that_is_told_is_shown_before_the_next_look_is_due(
+    market: FakeMarket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = b'retry: 10\nid: 1\n\nid: 2\nevent: claimed\ndata: {"status": "in_progress"}\n\n'
+    stream = Answer(200, told, {"content-type": "text/event-stream"})
+    market.coordinator.tell("GET /evm/events", stream)
+    market.coordinator.tell("GET /evm/jobs", page("jobs", row(1, 0)), page("jobs", row(1, 1)))
+    claimed = anyio.Event()
+
+    def draw(screen: Screen) -> None:
+        if screen.table is not None and screen.table.rows[0][2] == "in_progress":
+            claimed.set()
+
+    async def keys() -> AsyncGenerator[str, None]:
+        with anyio.fail_after(10):
+            await claimed.wait()
+        yield "q"
+
+    monkeypatch.setattr(watch, "pressed_keys", keys)
+    async with market.coordinator.client() as client:
+        await watch._Watching(client, draw, 3600.0, 0).run()
+    assert market.coordinator.to("GET /evm/events")[0].query == {}
+
+
+@pytest.mark.anyio
 @pytest.mark.timeout(30)
 async def test_keys_of_a_terminal_are_read_unseen_and_the_terminal_is_given_back(
     monkeypatch: pytest.MonkeyPatch,

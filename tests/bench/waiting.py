@@ -1,0 +1,206 @@
+"""Waiting by events beside waiting by polls: how soon an idle provider claims what is posted, and what jobs cost the
+coordinator until they have ended.
+
+The market is the devnet's, with two providers: its own, which waits for work with held polls, and one that asks every
+half a second, behind a proxy that takes events away (`without_events.py`). On a chain that mines each transaction what
+is counted is all but the wait for a block; then the same with blocks of a second, where two jobs, one for each
+provider, are posted at a time. `WAITED_JOBS` and `CLAIMED_JOBS` make the runs smaller.
+"""
+
+import os
+import shlex
+import statistics
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import anyio
+import attrs
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from devnet import manifest
+from devnet.app import local_world
+from devnet.daemons import running_provider
+from devnet.ports import pick_free
+from devnet.settings import DevnetSettings
+from devnet.world import Devnet
+from svc.client import Client
+from svc.records import Job
+from tests.bench.provider import cpu_seconds
+from tests.bench.row import Row
+from tests.bench.without_events import without_events
+
+CLAIMED: Final = int(os.environ.get("CLAIMED_JOBS", "12"))  # at one provider, on a chain that mines at once
+WITH_BLOCKS: Final = max(2, CLAIMED // 2)  # the same with blocks of a second
+WAITED: Final = int(os.environ.get("WAITED_JOBS", "24"))  # at a time
+_WITHIN: Final = 150.0  # ms
+_BLOCK: Final = 1
+_IDLE_AGAIN: Final = 0.5  # seconds until a provider waits for work again
+_POLLING: Final = "polling"  # the folder of the provider that polls
+_SAID: Final = 0.5  # seconds in which what a stream cost is counted once it was left
+
+
+@attrs.frozen
+class _Spent:
+    """By one job, of all that the coordinator was asked until so many had ended."""
+
+    requests: float
+    cpu_ms: float
+
+
+@attrs.frozen
+class _Side:
+    """What was measured of one way to wait."""
+
+    at_once: list[float]  # ms from the answer to a post until its claim is told, on a chain that mines at once
+    with_blocks: list[float]
+    spent: _Spent
+
+
+async def _claimed_ms(client: Client, provider: int) -> float:
+    """From the answer to a post until its claim is told, by events."""
+    order = await client.prepare("demo/text-small", "sealed jobs", window="async", provider=provider)
+    posted = await client.submit(order, max_amount=10**6)
+    began = anyio.current_time()
+    told: list[float] = []
+
+    def seen(job: Job) -> None:
+        if job.status != "queued":
+            told.append((anyio.current_time() - began) * 1000)
+
+    await client.wait(posted.job_id, on_change=seen)
+    await anyio.sleep(_IDLE_AGAIN)
+    return told[0]
+
+
+async def _together(ask: Callable[[int], Awaitable[float]], providers: tuple[int, int]) -> tuple[float, float]:
+    taken: dict[int, float] = {}
+
+    async def one(provider: int) -> None:
+        taken[provider] = await ask(provider)
+
+    async with anyio.create_task_group() as tasks:
+        for provider in providers:
+            tasks.start_soon(one, provider)
+    return taken[providers[0]], taken[providers[1]]
+
+
+async def _spent(up: Devnet, client: Client, provider: int) -> _Spent:
+    """By each of many jobs that are waited for at a time."""
+
+    async def one() -> None:
+        order = await client.prepare("demo/text-small", "sealed jobs", window="async", provider=provider)
+        posted = await client.submit(order, max_amount=10**6)
+        await client.wait(posted.job_id)
+
+    await one()  # the deployment and the models are read once
+    await anyio.sleep(_SAID)
+    pid = up.coordinator.child.pid
+    requests, cpu = await _answered(up), cpu_seconds(pid)
+    async with anyio.create_task_group() as tasks:
+        for _ in range(WAITED):
+            tasks.start_soon(one)
+    await anyio.sleep(_SAID)
+    return _Spent((await _answered(up) - requests) / WAITED, (cpu_seconds(pid) - cpu) / WAITED * 1000)
+
+
+async def _answered(up: Devnet) -> float:
+    """Requests that the coordinator answered so far."""
+    async with httpx.AsyncClient(trust_env=False) as http:
+        told = (await http.get(up.coordinator.metrics_url)).text
+    samples = [sample for family in text_string_to_metric_families(told) for sample in family.samples]
+    return sum(sample.value for sample in samples if sample.name == "coordinatord_http_request_seconds_count")
+
+
+@asynccontextmanager
+async def _polling_provider(up: Devnet, proxied: str, folder: Path) -> AsyncIterator[int]:
+    world, account = up.world, up.world.cast.with_role("provider")[1]
+    async with running_provider(
+        account=account,
+        coordinator_url=proxied,
+        rpc_url=world.anvil.rpc_url,
+        gateway=world.pins.gateway,
+        address_book=world.market.address_book,
+        metrics_port=pick_free(),
+        directory=folder,
+        logs=folder,
+    ):
+        yield world.market.provider_ids[account.address]
+
+
+async def _measured(settings: DevnetSettings) -> tuple[_Side, _Side]:
+    """By events, and by polls."""
+    async with local_world(settings, lambda _: None) as up:
+        exported = (shlex.split(line)[1].partition("=") for line in manifest.exports(settings.state_dir).splitlines())
+        environment = {name: value for name, _, value in exported}
+        ours = up.world.market.provider_ids[up.world.cast.demo_provider.address]
+        async with (
+            without_events(up.coordinator.base_url, pick_free()) as proxied,
+            Client(environment=environment, on_first_use=lambda _: None) as client,
+            Client(proxied, environment=environment, on_first_use=lambda _: None) as poller,
+        ):
+            claimed = partial(_claimed_ms, client)
+            async with _polling_provider(up, proxied, settings.state_dir.parent / _POLLING) as other:
+                at_once = [(await claimed(ours), await claimed(other)) for _ in range(CLAIMED)]
+                await up.world.anvil.mine_every(_BLOCK)
+                with_blocks = [await _together(claimed, (ours, other)) for _ in range(WITH_BLOCKS)]
+                by_polls = await _spent(up, poller, other)
+            by_events = await _spent(up, client, ours)
+    return (
+        _Side([first for first, _ in at_once], [first for first, _ in with_blocks], by_events),
+        _Side([second for _, second in at_once], [second for _, second in with_blocks], by_polls),
+    )
+
+
+def _claim_rows(what: str, events: list[float], polls: list[float], blocks: int) -> list[Row]:
+    told, polled = statistics.median(events), statistics.median(polls)
+    within = blocks * 1000 + _WITHIN
+    against = f"a block and {_WITHIN:g} ms" if blocks else f"{_WITHIN:g} ms and no block"
+    beside, n = f"polls every 0.5 s ({polled:,.0f} ms)", len(events)
+    most = 1.1 if blocks else 0.9  # a block hides most of what a poll is late
+    return [
+        Row(what, told, "ms", against, told / within, 1, told <= within, n),
+        Row(what, told, "ms", beside, told / polled, most, told <= most * polled, n),
+    ]
+
+
+def rows() -> list[Row]:
+    with tempfile.TemporaryDirectory() as folder:
+        names = ("rpc_port", "pin_store_port", "database_port", "api_port", "provider_metrics_port")
+        ports = {name: pick_free() for name in names}
+        (Path(folder) / _POLLING).mkdir()
+        settings = DevnetSettings(state_dir=Path(folder) / "world", metrics_port=pick_free(), block_time=None, **ports)
+        events, polls = anyio.run(_measured, settings)
+    asked, cpu = events.spent.requests / polls.spent.requests, events.spent.cpu_ms / polls.spent.cpu_ms
+    what, waited = "from posted to claimed by an idle provider", f"{WAITED} jobs waited for at a time"
+    return [
+        *_claim_rows(what, events.at_once, polls.at_once, 0),
+        *_claim_rows(f"{what}, blocks of 1 s", events.with_blocks, polls.with_blocks, _BLOCK),
+        Row(
+            f"requests by each of {waited}",
+            events.spent.requests,
+            "requests",
+            f"by polls ({polls.spent.requests:.1f})",
+            asked,
+            0.8,
+            asked <= 0.8,
+        ),
+        Row(
+            f"coordinatord's CPU by each of {waited}",
+            events.spent.cpu_ms,
+            "ms",
+            f"by polls ({polls.spent.cpu_ms:.1f} ms)",
+            cpu,
+            1,
+            cpu <= 1,
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    for row in rows():
+        print(row)
