@@ -253,7 +253,7 @@ class Ops:
         if pending is None:
             outcome = _ended(await self.relaying.relay(relay), _poll(op.job_id))
         else:  # refused with the post, where that is refused
-            outcome = _ended(await self.relaying.relay_behind(relay, _BEHIND_A_POST), _poll(op.job_id))
+            outcome = _ended(await self.relaying.relay(relay, hold=_BEHIND_A_POST), _poll(op.job_id))
             if isinstance(outcome, RefusedByChain):
                 await self.offers.let_go(op.job_id, provider_id)
         if isinstance(outcome, RefusedByChain) and outcome.name == "PaymentRefused":

@@ -43,7 +43,7 @@ from coordinatord.orders.judgement import (
 )
 from coordinatord.pins.containers import Containers, Holding, container_key
 from coordinatord.relayer.budgets import Admitted, GasBudgets, Promises, insufficient
-from coordinatord.relayer.outbox_sql import NewRelay, Priority, Promise, Queued, RelayKind
+from coordinatord.relayer.outbox_sql import NewRelay, Priority, Promise, RelayKind
 from coordinatord.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, Relaying, RelayMined
 from coordinatord.relayer.role import require_role
 
@@ -219,25 +219,22 @@ class Submissions:
     async def _relay(self, posting: Posting, task_cid: str) -> SubmittedOrder | RefusedByChain | RelayBusy | NoReceipt:
         paid, admitted = posting.paid, posting.admitted
         body = paid.body
-        submitted = await self.relaying.submit(
-            NewRelay(
-                kind=RelayKind.POST,
-                subject=body.job_id,
-                dedupe=paid.dedupe(task_cid),
-                target=self.registry.address,
-                calldata=paid.calldata(task_cid),
-                priority=Priority.POST,
-                signer=body.owner,
-                gas_estimate=admitted.spending.estimate,
-                spending=admitted.spending,
-                promise=posting.promise,
-            )
+        relay = NewRelay(
+            kind=RelayKind.POST,
+            subject=body.job_id,
+            dedupe=paid.dedupe(task_cid),
+            target=self.registry.address,
+            calldata=paid.calldata(task_cid),
+            priority=Priority.POST,
+            signer=body.owner,
+            gas_estimate=admitted.spending.estimate,
+            spending=admitted.spending,
+            promise=posting.promise,
         )
-        if not isinstance(submitted, Queued):
-            return submitted
-        self.offers.offer(posting.offered(submitted.id, task_cid))
         try:
-            outcome = await self.relaying.ended(submitted)
+            outcome = await self.relaying.relay(
+                relay, stored=lambda relay_id: self.offers.offer(posting.offered(relay_id, task_cid))
+            )
         finally:
             self.offers.withdraw(body.job_id)
         return SubmittedOrder(body.job_id, task_cid, outcome.tx_hash) if isinstance(outcome, RelayMined) else outcome
