@@ -55,6 +55,7 @@ from coordinatord.relayer.worker import run_relayer
 from coordinatord.server.connections import ConnectionLimits
 from coordinatord.server.serving import listening_socket, serve_metrics, serve_until
 from coordinatord.system.routes import Stopping
+from coordinatord.webhooks.delivery import run_deliveries
 
 log = structlog.get_logger(__name__)
 
@@ -157,6 +158,12 @@ def start_background(tasks: TaskGroup, dependencies: Dependencies, relaying: Rel
     registry, depth = dependencies.config.addresses.job_registry, dependencies.config.relay_max_depth
     tasks.start_soon(ReclaimWorker(dependencies.database, dependencies.notices, registry, max_depth=depth).run)
     tasks.start_soon(batch_worker_of(dependencies).run)
+    config = dependencies.config
+    if config.webhooks_key:
+        private = config.webhooks_private == "allow"
+        tasks.start_soon(
+            partial(run_deliveries, dependencies.database, dependencies.notices, config.webhooks_key, private=private)
+        )
 
 
 def batch_worker_of(dependencies: Dependencies) -> BatchWorker:

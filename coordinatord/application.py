@@ -19,6 +19,7 @@ from coordinatord.chain.registries import AskRegistry, JobRegistry, PaymentToken
 from coordinatord.chain.rpc import Rpc
 from coordinatord.config import Config
 from coordinatord.database.batched_reads import BatchedReads, with_snapshot
+from coordinatord.database.connections import Database
 from coordinatord.database.notices import JOB_OFFERED
 from coordinatord.dependencies import Dependencies, files_of
 from coordinatord.escrow.hosting import Escrow
@@ -52,6 +53,8 @@ from coordinatord.sessions.sessions import SessionCache, SessionService
 from coordinatord.system.readiness import DeploymentReads, ReadinessCheck
 from coordinatord.system.routes import Stopping, SystemRoutes
 from coordinatord.web.routes import HistoryRoutes, PageRoutes
+from coordinatord.webhooks.endpoints import SealedSecrets, WebhookEndpoints
+from coordinatord.webhooks.routes import WebhookRoutes
 
 
 @attrs.frozen(slots=True)
@@ -69,6 +72,7 @@ class Endpoints:
     escrow: EscrowRoutes
     batches: BatchRoutes
     events: EventRoutes
+    webhooks: WebhookRoutes
     history: HistoryRoutes
     page: PageRoutes
 
@@ -85,6 +89,7 @@ class Endpoints:
             self.escrow,
             self.batches,
             self.events,
+            self.webhooks,
             self.history,
         )
         routes = [route for topic in topics for route in topic.routes()]
@@ -224,10 +229,18 @@ def compose(
             BatchEvents(hub, places, dependencies.notices),
         ),
         events=EventRoutes(hub, places, BatchedReads(database.prepared_connection(), with_snapshot(read_present))),
+        webhooks=WebhookRoutes(webhook_endpoints(config, database)),
         history=HistoryRoutes(reads, database),
         page=PageRoutes(config.web == "on"),
     )
     return build_application(config, endpoints, readiness, sessions, reads)
+
+
+def webhook_endpoints(config: Config, database: Database) -> WebhookEndpoints | None:
+    """None where they are switched off."""
+    if not config.webhooks_key:
+        return None
+    return WebhookEndpoints(database, SealedSecrets(config.webhooks_key), config.webhooks_private == "allow")
 
 
 def hosted_escrow(dependencies: Dependencies, escrow: Escrow | None, posted: PostedJobs) -> Hosted | None:

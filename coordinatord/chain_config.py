@@ -3,7 +3,17 @@
 import attrs
 
 from common.daemon.process import Fatal, Secret
-from coordinatord.environment import account, integer, private_key, secret, secret_url, secret_urls, text, variable
+from coordinatord.environment import (
+    account,
+    choice,
+    integer,
+    private_key,
+    secret,
+    secret_url,
+    secret_urls,
+    text,
+    variable,
+)
 
 
 @attrs.frozen(slots=True, kw_only=True)
@@ -78,6 +88,12 @@ class ChainConfig:
     )
     relay_coalesce_max: int = variable(
         "RELAY_COALESCE_MAX", integer(1, 500), "ops in one relay(bytes[]) transaction at most", 64
+    )
+    relay_chains: str = variable(
+        "RELAY_CHAINS",
+        choice("on", "off"),
+        "ops of one job share a block, each simulated on top of those before it; off, each waits until those are mined",
+        "on",
     )
     relay_max_tx_gas: int = variable(
         "RELAY_MAX_TX_GAS",

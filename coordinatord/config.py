@@ -117,6 +117,19 @@ class Config(ChainConfig):
         "off leaves out the page that GET / serves, on which people look at the market",
         "on",
     )
+    webhooks_key: tuple[Secret, ...] = variable(
+        "WEBHOOKS_KEY",
+        private_keys,
+        "keys that webhooks' secrets are stored under, comma-separated; the first seals, all open; unset: no webhooks",
+        (),
+        secret=True,
+    )
+    webhooks_private: Literal["refuse", "allow"] = variable(
+        "WEBHOOKS_PRIVATE",
+        choice("refuse", "allow"),
+        "for development: allow posts webhooks to private addresses too, over plain HTTP and to any port",
+        "refuse",
+    )
     metrics_host: str = variable("METRICS_HOST", text, "address that metrics are served on", "127.0.0.1")
     metrics_port: int = variable(
         "METRICS_PORT", integer(0, 65535), "port of /metrics and of the operators' page; 0 serves none", 9402
@@ -257,10 +270,10 @@ class Config(ChainConfig):
         64,
     )
     requests_per_second: int = variable(
-        "REQUESTS_PER_SECOND", integer(1, 1_000_000), "sustained requests of one caller; beyond it 429 busy", 200
+        "REQUESTS_PER_SECOND", integer(1, 1_000_000), "sustained requests of one caller; beyond it 429 busy", 400
     )
     requests_burst: int = variable(
-        "REQUESTS_BURST", integer(1, 1_000_000), "requests of one caller at once above that rate", 400
+        "REQUESTS_BURST", integer(1, 1_000_000), "requests of one caller at once above that rate", 1000
     )
     trusted_proxies: tuple[str, ...] = variable(
         "TRUSTED_PROXIES",

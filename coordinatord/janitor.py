@@ -29,6 +29,7 @@ from coordinatord.pins import objects_sql
 from coordinatord.pins.containers import Containers
 from coordinatord.relayer import budgets_sql, results_sql
 from coordinatord.sessions import sql as sessions
+from coordinatord.webhooks import sql as webhooks
 
 log = structlog.get_logger(__name__)
 
@@ -67,6 +68,7 @@ class Janitor:
         await pending_sql.drop_ended(connection)
         await candidates_sql.drop_gone(connection)
         await events_sql.drop_old(connection)
+        await webhooks.drop_old(connection)
         while await results_sql.drop_ended(connection, self.relays_kept_seconds, _ROWS_AT_ONCE) == _ROWS_AT_ONCE:
             pass
         while await results_sql.drop_carriers(connection, self.relays_kept_seconds, _ROWS_AT_ONCE):

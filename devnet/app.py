@@ -64,6 +64,7 @@ async def local_world(chosen: DevnetSettings, say: Say) -> AsyncIterator[Devnet]
                     metrics_port=listening[settings.PROVIDER_METRICS],
                     directory=state.provider,
                     logs=state.logs,
+                    slots=chosen.slots,
                 ) as provider:
                     watches.start_soon(provider.child.fail_when_it_ends)
                     up = Devnet(World(anvil, pins, postgres, cast, market), coordinator, provider)

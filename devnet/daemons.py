@@ -16,6 +16,7 @@ from devnet.catalogue import MODELS, SLA_SECONDS, CatalogueModel
 from devnet.child import Child, Program, running
 from devnet.pins import PinStoreService
 from devnet.ports import LOOPBACK
+from devnet.settings import SLOTS
 
 _STOP_SECONDS: Final = 45  # above the daemon's own grace
 _BLOCK_TIME_MS: Final = 500
@@ -52,6 +53,8 @@ async def running_coordinator(
             "RELAYER_KEY": relayer_key,
             "ESCROW_MODE": "static",
             "OPERATOR_KEY": operator_key,
+            "WEBHOOKS_KEY": operator_key,
+            "WEBHOOKS_PRIVATE": "allow",
             "RPC_URL": rpc_url,
             "PORT": str(port),
             "BIND_HOST": LOOPBACK,  # its wallets' keys are public
@@ -83,7 +86,6 @@ async def running_coordinator(
 
 _PROVIDER_STOP_SECONDS: Final = 30  # above the daemon's own grace
 _GRACE_SECONDS: Final = 10
-_SLOTS: Final = 8
 _SERVES: Final = {
     "/v1/responses": "text",
     "/v1/embeddings": "embeddings",
@@ -114,6 +116,7 @@ async def running_provider(
     metrics_port: int,
     directory: Path,
     logs: Path,
+    slots: int = SLOTS,
 ) -> AsyncIterator[ProviderService]:
     """Up when its asks are on the book and its polls are answered: an order finds it as a candidate."""
     config = write_config(
@@ -123,6 +126,7 @@ async def running_provider(
         gateway=gateway,
         address_book=address_book,
         metrics_port=metrics_port,
+        slots=slots,
     )
     program = Program(
         "provider",
@@ -154,6 +158,7 @@ def write_config(
     address_book: dict[str, Any],
     metrics_port: int,
     rpc_url: str | None = None,
+    slots: int = SLOTS,
 ) -> Path:
     """The daemon's configuration; its keys come from the environment (`key_variables`). With `rpc_url` it reads claims
     from the chain before it works."""
@@ -174,7 +179,7 @@ def write_config(
         f"port = {metrics_port}",
         "[limits]",
         f"shutdown_grace_seconds = {_GRACE_SECONDS}",
-        *(line for model in MODELS for line in _model(model)),
+        *(line for model in MODELS for line in _model(model, slots)),
     ]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
@@ -184,12 +189,12 @@ def key_variables(account: DevWallet) -> dict[str, str]:
     return {_WALLET_VARIABLE: account.private_key, _BOX_VARIABLE: "0x" + account.box_secret.hex()}
 
 
-def _model(model: CatalogueModel) -> list[str]:
+def _model(model: CatalogueModel, slots: int) -> list[str]:
     lines = [
         "[[model]]",
         f"name = {json.dumps(model.name)}",
         f'serves = ["{_SERVES[model.endpoint]}"]',
-        f"slots = {_SLOTS}",
+        f"slots = {slots}",
         "margin_seconds = 10",
         "poll_seconds = 0.5",
     ]

@@ -122,7 +122,7 @@ def _unheard(line: str) -> None:
 
 CLIENT_FUNDS: Final = 1_000_000 * 10**6  # a million of the payment token, which has six decimals
 _CAPACITY: Final = 64
-_CEILING: Final = 128
+_CEILING: Final = 4_096  # what a provider asks for, and not this, decides: half of it to begin with, by its reputation
 
 
 @attrs.frozen

@@ -37,6 +37,7 @@ from svc.settings import ClientOptions, Settings
 from svc.signers import Signer
 from svc.verification import Verification, Verified
 from svc.vouching import MarketRemembered, Vouching
+from svc.webhooks import Webhooks
 from svc.wire.gateways import Gateways
 from svc.wire.transport import REQUEST_SECONDS, Transport, read
 
@@ -44,8 +45,8 @@ from svc.wire.transport import REQUEST_SECONDS, Transport, read
 class Client:
     """One wallet at one coordinator. Use it as an async context manager, or end it with `aclose()`.
 
-    `models`, `jobs`, `files`, `batches` and `market` hold the routes; the methods here are the way of one job, `orders`
-    its first steps for whoever remembers what was asked before.
+    `models`, `jobs`, `files`, `batches`, `webhooks` and `market` hold the routes; the methods here are the way of one
+    job, `orders` its first steps for whoever remembers what was asked before.
     `vouching` is what the coordinator's words are held against: address book, known markets, nodes of the chain.
     """
 
@@ -55,6 +56,7 @@ class Client:
     batches: Batches
     market: Market
     orders: Orders
+    webhooks: Webhooks
 
     def __init__(self, base_url: str | None = None, **options: Unpack[ClientOptions]) -> None:
         """For the options see `ClientOptions`. Raises OrderRefused for a setting that is malformed."""
@@ -84,6 +86,7 @@ class Client:
         self._account = account
         self.models, self.jobs = Models(account), Jobs(account)
         self.files, self.market = Files(account), Market(account)
+        self.webhooks = Webhooks(account)
         self.orders, self._results = Orders(account, self.files), Results(account)
         opened = BatchResults(self.files, self.jobs, self._results)
         self.batches = Batches(account, self.files, Preparation(account, self.orders), opened)

@@ -23,6 +23,7 @@ from svc.orders import Market, Models
 from svc.records import Batch
 from svc.settings import ClientOptions
 from svc.signers import Signer
+from svc.webhooks import Webhooks
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -84,6 +85,13 @@ class SyncFiles(_Part):
     get = blocking(Files.get)
     content = blocking(Files.content)
     save = blocking(Files.save)
+
+
+class SyncWebhooks(_Part):
+    add = blocking(Webhooks.add)
+    list = blocking(Webhooks.list)
+    remove = blocking(Webhooks.remove)
+    test = blocking(Webhooks.test)
 
 
 class SyncBatches(_Part):
@@ -153,6 +161,7 @@ class SyncClient:
     files: SyncFiles
     batches: SyncBatches
     market: SyncMarket
+    webhooks: SyncWebhooks
 
     def __init__(self, base_url: str | None = None, **options: Unpack[ClientOptions]) -> None:
         self._inner = Client(base_url, **options)
@@ -164,6 +173,7 @@ class SyncClient:
         self.files = SyncFiles(self._inner.files, self._portal)
         self.batches = SyncBatches(self._inner.batches, self._portal)
         self.market = SyncMarket(self._inner.market, self._portal)
+        self.webhooks = SyncWebhooks(self._inner.webhooks, self._portal)
 
     def __enter__(self) -> Self:
         return self

@@ -39,7 +39,7 @@ from svcd.timings import Clock, Timings
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
-_MOST_WORKERS: Final = 64  # of a stage that waits for the network
+_MOST_WORKERS: Final = 256  # of a stage that waits for the network: an op, for the block that takes it
 _LAST_SECONDS: Final = 15.0  # of the shutdown's grace: for failing what could not be finished
 
 

@@ -6,7 +6,8 @@ it was used. How the registry stores a job does not matter here: values are read
 For `svcd check` the contracts' code and signing domains are read, and how this provider is registered.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import attrs
@@ -60,6 +61,7 @@ class Contradicted:
     why: str
 
 
+Call = tuple[str, Sequence[Any]]  # method and parameters
 Standing = Claimed | NotClaimed | Contradicted
 
 
@@ -72,6 +74,13 @@ class Registered:
     box_key: bytes  # zeros: none was published
 
 
+@attrs.define(slots=True)
+class _Batches:
+    """Whether the node takes several calls in one request: until it answered them singly, and only so."""
+
+    taken: bool = True
+
+
 @attrs.frozen(slots=True, eq=False)
 class ChainReader:
     """`url` may carry a key: it is in no message and no log."""
@@ -80,19 +89,26 @@ class ChainReader:
     url: str = attrs.field(repr=False)
     book: AddressBook
     provider_id: int
+    _batches: _Batches = attrs.field(factory=_Batches)
 
     async def standing(self, job: Job) -> Standing:
         """Raises Unavailable where the node does not answer, or not with what it was asked for."""
+        used = abi.call(_AUTHORIZATION_STATE, abi.address(job.owner), abi.bytes32(job.job_id))
         try:
-            held = returned_values(_JOBS, "job", await self.view(self.book.job_registry, _job_call(job.job_id)))
+            registered, logged, collected = await self.ask_together(
+                _viewing(self.book.job_registry, _job_call(job.job_id)),
+                ("eth_getLogs", [self._posting(job)]),
+                _viewing(self.book.paytoken, used),
+            )
+            held = returned_values(_JOBS, "job", octets_of(registered(), "answer to eth_call"))
             if held["state"] != JobState.CLAIMED or held["providerId"] != self.provider_id:
                 return NotClaimed(f"state {held['state']}, provider {held['providerId']}")
             if job.claimed_at and held["claimedAt"] != job.claimed_at:
                 return Contradicted(f"claimed at {held['claimedAt']}, and not at {job.claimed_at}")
-            posted = await self._posted(job)
+            posted = _posted(logged())
             if posted is None:
                 return NotClaimed(f"no such post near block {job.posted_block}")
-            return _differing(job, posted) or await self._paid(job, posted)
+            return _differing(job, posted) or self._paid(job, posted, octets_of(collected(), "answer to eth_call"))
         except Refused as odd:
             raise Unavailable(f"the node: {odd.message}") from None
 
@@ -136,29 +152,22 @@ class ChainReader:
         except Refused as odd:
             raise Unavailable(f"the node: {odd.message}") from None
 
-    async def _posted(self, job: Job) -> dict[str, Any] | None:
-        wanted = {
+    def _posting(self, job: Job) -> dict[str, Any]:
+        return {
             "address": hex_of(self.book.job_registry),
             "topics": [hex_of(event_topic(_JOBS, "JobPosted")), hex_of(job.job_id)],
             "fromBlock": hex(max(0, job.posted_block - _NEAR)),
             "toBlock": hex(job.posted_block + _NEAR),
         }
-        logs = await self.ask("eth_getLogs", wanted)
-        if not isinstance(logs, list) or not all(isinstance(log, Mapping) for log in logs):
-            raise Refused("eth_getLogs must be answered with a list of logs")
-        if not logs:
-            return None
-        return event_values(_JOBS, "JobPosted", texts(logs[-1], "topics", 32), octets(logs[-1], "data"))
 
-    async def _paid(self, job: Job, posted: Mapping[str, Any]) -> Standing:
+    def _paid(self, job: Job, posted: Mapping[str, Any], collected: bytes) -> Standing:
         """Whether the owner's payment is for the order's whole amount, and was collected."""
         terms = quotes.Terms(fee_bps=posted["feeBps"], gas_fee=posted["gasFee"])
         amount = quotes.amount(job.rate_in, job.rate_out, job.units_in, job.units_out, terms)
         payment = job_payment(job.owner, self.book.job_registry, amount, job.expires_at, job.job_id)
         if recover(Domains.of(self.book).token.digest(payment), posted["paySig"]) != job.owner:
             return Contradicted(f"the payment is not signed by the owner for {amount}")
-        used = abi.call(_AUTHORIZATION_STATE, abi.address(job.owner), abi.bytes32(job.job_id))
-        if not abi.boolean_at(await self.view(self.book.paytoken, used), 0):
+        if not abi.boolean_at(collected, 0):
             return NotClaimed("the payment was not collected")
         return Claimed()
 
@@ -175,22 +184,63 @@ class ChainReader:
         return f"the owner has {balance} of {amount}" if balance < amount else None
 
     async def view(self, contract: bytes, data: bytes) -> bytes:
-        call = {"to": hex_of(contract), "data": hex_of(data)}
-        return octets_of(await self.ask("eth_call", call, "latest"), "answer to eth_call")
+        method, params = _viewing(contract, data)
+        return octets_of(await self.ask(method, *params), "answer to eth_call")
 
     async def ask(self, method: str, *params: Any) -> Any:
-        request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": list(params)}
+        status, answer = await self._sent(method, _request(method, params, 1))
+        return _result(method, status, answer)
+
+    async def ask_together(self, *calls: Call) -> list[Callable[[], Any]]:
+        """Results in their order, each to be had by a call that raises what was wrong with it. All in one request,
+        which costs a third of three; one by one at a node that takes no several."""
+        what = ", ".join(method for method, _ in calls)
+        if self._batches.taken:
+            requests = [_request(method, params, n) for n, (method, params) in enumerate(calls)]
+            try:
+                status, told = await self._sent(what, requests)
+            except Refused:  # no JSON: what stands before the node may know no such request
+                told = None
+            if isinstance(told, list):
+                by_id = {
+                    each["id"]: each for each in told if isinstance(each, dict) and isinstance(each.get("id"), int)
+                }
+                return [partial(_result, method, status, by_id.get(n)) for n, (method, _) in enumerate(calls)]
+        answers = [await self._sent(method, _request(method, params, 1)) for method, params in calls]
+        self._batches.taken = not all(isinstance(answer, dict) and "result" in answer for _, answer in answers)
+        return [partial(_result, method, *each) for (method, _), each in zip(calls, answers, strict=True)]
+
+    async def _sent(self, what: str, body: object) -> tuple[int, Any]:
         try:
-            async with opened(self.http, "POST", self.url, json=request, timeout=_SECONDS) as response:
-                status, body = response.status_code, await read_whole(response, _LONGEST_ANSWER)
+            async with opened(self.http, "POST", self.url, json=body, timeout=_SECONDS) as response:
+                status, raw = response.status_code, await read_whole(response, _LONGEST_ANSWER)
         except (EncodedAnswer, LongAnswer, httpx.HTTPError, httpx.InvalidURL) as failure:
-            raise Unavailable(f"the node: {method}: {type(failure).__name__}") from None
-        answer = strict_json.parse(body) if body else None
-        if not isinstance(answer, dict) or "result" not in answer:
-            said = answer.get("error") if isinstance(answer, dict) else None
-            why = said.get("message") if isinstance(said, dict) else None
-            raise Unavailable(f"the node: {method}: answered {status} {str(why or '')[:200]}".rstrip(), status)
-        return answer["result"]
+            raise Unavailable(f"the node: {what}: {type(failure).__name__}") from None
+        return status, strict_json.parse(raw) if raw else None
+
+
+def _viewing(contract: bytes, data: bytes) -> Call:
+    return "eth_call", [{"to": hex_of(contract), "data": hex_of(data)}, "latest"]
+
+
+def _request(method: str, params: Sequence[Any], number: int) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": number, "method": method, "params": list(params)}
+
+
+def _result(method: str, status: int, answer: Any) -> Any:
+    if not isinstance(answer, dict) or "result" not in answer:
+        said = answer.get("error") if isinstance(answer, dict) else None
+        why = said.get("message") if isinstance(said, dict) else None
+        raise Unavailable(f"the node: {method}: answered {status} {str(why or '')[:200]}".rstrip(), status)
+    return answer["result"]
+
+
+def _posted(logs: Any) -> dict[str, Any] | None:
+    if not isinstance(logs, list) or not all(isinstance(log, Mapping) for log in logs):
+        raise Refused("eth_getLogs must be answered with a list of logs")
+    if not logs:
+        return None
+    return event_values(_JOBS, "JobPosted", texts(logs[-1], "topics", 32), octets(logs[-1], "data"))
 
 
 def _job_call(job_id: bytes) -> bytes:

@@ -17,6 +17,7 @@ from common.refusal import Refused
 from common.scalars import hex_of
 from svcd.backends.backend import Backend, Breaker
 from svcd.backends.build import open_backend
+from svcd.base.connections import KeptConnections
 from svcd.chain import ChainReader
 from svcd.configuration.config import DaemonConfig, ModelConfig
 from svcd.coordinator.client import Coordinator, read_deployment
@@ -109,9 +110,8 @@ async def prepare(
 def _client(transport: httpx.AsyncBaseTransport | None) -> httpx.AsyncClient:
     # Ops wait for their receipts one connection each; proxies of the environment are not for what is configured here.
     return httpx.AsyncClient(
-        transport=transport,
+        transport=transport if transport is not None else KeptConnections(),
         timeout=httpx.Timeout(30, read=_OP_SECONDS),
-        limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
         trust_env=False,
     )
 

@@ -159,6 +159,10 @@ _CODED: Final = (
         "use a new key, or send the body of then",
     ),
     _invalid("batch_not_cancellable", "the batch has ended, or every line of it has", "read the batch"),
+    # Webhooks.
+    _invalid("webhooks_unavailable", "this coordinator posts no webhooks", "follow the events, or poll"),
+    _invalid("too_many_webhooks", "the wallet has ten endpoints", "remove one"),
+    _invalid("webhook_disabled", "the endpoint gets nothing more", "remove it, and add it again"),
     # Ops and asks.
     _invalid(
         "result_required", "a settle has no result, or an empty one", "send `result`, or `result_cid` of an upload"

@@ -15,6 +15,14 @@ ReclaimableAt = Annotated[
         "1800003630",
     ),
 ]
+ReclaimableBlock = Annotated[
+    Omittable[N],
+    said(
+        "an estimate: the block from which on a claimed job may be reclaimed, if blocks go on coming as they do;"
+        " `reclaimable_at` decides",
+        "1845",
+    ),
+]
 EndedAt = Annotated[
     Omittable[N],
     said(
@@ -146,6 +154,7 @@ class ClientJobDetails(Shape, Generic[N], frozen=True):
     ] = None
     reclaimable_at: ReclaimableAt[N] = None
     ended_at: EndedAt[N] = None
+    reclaimable_block: ReclaimableBlock[N] = None
 
 
 class ClientJobFields(Shape, Generic[N], frozen=True):

@@ -47,6 +47,8 @@ ORDER_LIFE: Final = 86_400
 ISSUED_WITHIN: Final = 600  # claim, settle, fail, cancel and release, either side of the clock
 AHEAD_AT_MOST: Final = 3600  # identities, capacity requests and snapshots of asks
 
+WEBHOOKS: Final = 10  # endpoints of one owner
+
 # Sessions, of one address.
 NONCES: Final = 16
 NONCE_LIFE: Final = 300

@@ -177,3 +177,39 @@ class StartupPatience:
                     raise
                 log.warning(f"waiting for {there}", reason=error.message)
             await anyio.sleep(self._pause)
+
+
+RELAY_QUEUE_FULL: Final = "relay_queue_full"
+_MOST_WAITING: Final = 512
+_LOOKS_A_SECOND: Final = 800  # of all who wait together
+_SOONEST: Final = 0.02
+
+
+class BurstRoom:
+    """Lets a burst wait for room in a queue that is full for the moment.
+
+    What a block frees, everybody wants at once: a queue that is emptied many times a second need not send them away for
+    a second or more. One that stays full for `patience` seconds refuses them as it would have done at once.
+    """
+
+    def __init__(self, code: str, patience: float = 2.0) -> None:
+        """`code`: that of the refusal which says that the queue is full."""
+        self._code = code
+        self._patience = patience
+        self._waiting = 0
+
+    async def passing(self, act: Callable[[], Awaitable[T]]) -> T:
+        """What `act` gives; it is called again while it is refused for want of room."""
+        until = anyio.current_time() + self._patience
+        while True:
+            try:
+                return await act()
+            except Retryable as full:
+                late = anyio.current_time() >= until or self._waiting >= _MOST_WAITING
+                if full.code != self._code or late:
+                    raise
+            self._waiting += 1
+            try:
+                await anyio.sleep(max(_SOONEST, self._waiting / _LOOKS_A_SECOND))
+            finally:
+                self._waiting -= 1

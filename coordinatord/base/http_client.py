@@ -74,12 +74,18 @@ class Http(Protocol):
 
 @asynccontextmanager
 async def open_http(
-    *, connections: int, patience: float, connecting: float | None = None, **settings: Any
+    *,
+    connections: int,
+    patience: float,
+    connecting: float | None = None,
+    connector: Mapping[str, Any] | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Http]:
     """`patience`: seconds for each piece of the content to leave, and between any two reads of the answer;
-    `connecting`: seconds to get a connection, `patience` unless given; `settings`: more of aiohttp's."""
+    `connecting`: seconds to get a connection, `patience` unless given; `settings`: more of aiohttp's, and those of its
+    connector in `connector`."""
     limits = aiohttp.ClientTimeout(total=None, connect=connecting or patience, sock_read=patience)
-    async with _session(connections, limits, settings) as session:
+    async with _session(connections, limits, connector or {}, settings) as session:
 
         @asynccontextmanager
         async def http(
@@ -140,10 +146,10 @@ async def _one_by_one(pieces: Sequence[bytes] | AsyncIterable[bytes]) -> AsyncIt
 
 @asynccontextmanager
 async def _session(
-    connections: int, limits: aiohttp.ClientTimeout, settings: Mapping[str, Any]
+    connections: int, limits: aiohttp.ClientTimeout, connector: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> AsyncIterator[aiohttp.ClientSession]:
     session = aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=_KEPT_SECONDS),
+        connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=_KEPT_SECONDS, **connector),
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=limits,
         auto_decompress=False,

@@ -79,6 +79,18 @@ relay_coalesced = Histogram(
     registry=REGISTRY,
     buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512),
 )
+relay_chained = Counter(
+    "coordinatord_relay_chained_total",
+    "Ops signed on top of an undecided op of their job: behind it in its transaction, or in one of a later nonce",
+    ["kind", "where"],
+    registry=REGISTRY,
+)
+relay_taken_apart = Counter(
+    "coordinatord_relay_taken_apart_total",
+    "Ops that the chain refused because what they build on was not there, and that went back to the queue",
+    ["kind"],
+    registry=REGISTRY,
+)
 relay_mined_seconds = Histogram(
     "coordinatord_relay_mined_seconds",
     "Time from a relay's insertion to its receipt",
@@ -141,13 +153,39 @@ event_listeners = Gauge(
     ["kind"],
     registry=REGISTRY,
 )
+event_listeners_most = Gauge(
+    "coordinatord_event_listeners_most",
+    "Event streams and waiting polls that this process has places for",
+    registry=REGISTRY,
+)
 event_listeners_ended = Counter(
     "coordinatord_event_listeners_ended_total",
-    "Event streams ended by this process or refused: too far behind, at its stop, no place",
+    "Event streams ended by this process or refused: too far behind, at its stop, no place, or none for this caller",
     ["reason"],
     registry=REGISTRY,
 )
 events_told = Counter("coordinatord_events_told_total", "Events handed to streams", registry=REGISTRY)
+
+webhooks = Gauge("coordinatord_webhooks", "Endpoints of webhooks, by state", ["state"], registry=REGISTRY)
+webhook_late = Gauge(
+    "coordinatord_webhook_late_seconds",
+    "Time that an event waits to become messages, or the messages of a working endpoint wait for a process",
+    registry=REGISTRY,
+)
+webhook_messages_waiting = Gauge(
+    "coordinatord_webhook_messages_waiting",
+    "Messages that wait for endpoints",
+    registry=REGISTRY,
+)
+webhook_messages = Counter(
+    "coordinatord_webhook_messages_total",
+    "Attempts to deliver a message that succeeded or failed, messages given up, and those not written for want of room",
+    ["outcome"],
+    registry=REGISTRY,
+)
+webhook_seconds = Histogram(
+    "coordinatord_webhook_attempt_seconds", "Time of an attempt, to the answer", registry=REGISTRY, buckets=_LATENCY
+)
 
 database_connections = Gauge(
     "coordinatord_database_connections", "Pooled connections, by use", ["use"], registry=REGISTRY

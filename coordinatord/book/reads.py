@@ -1,6 +1,8 @@
 """Reads of the index by key, gathered; one reader per kind, with a connection of its own, shared by all requests of
 this process."""
 
+import math
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
@@ -35,12 +37,40 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
+_PACE_KEPT: Final = 10.0  # seconds
+
+
+class BlockPace:
+    """Seconds between blocks, as the last that are kept came: for estimates alone."""
+
+    def __init__(self, database: Database, clock: Callable[[], float] = time.monotonic) -> None:
+        self._database = database
+        self._clock = clock
+        self._known: tuple[float, float | None] = (-math.inf, None)
+
+    async def first_after(self, snapshot: Snapshot, at: int) -> int | None:
+        """Number of the first block whose time is later than `at`, if they go on coming as they do; None where that is
+        not known. The block after the index's at the least."""
+        read_at, pace = self._known
+        if self._clock() - read_at > _PACE_KEPT:
+            try:
+                async with self._database.connection() as connection:
+                    pace = await sql.read_pace(connection)
+            except Retryable:
+                return None
+            self._known = (self._clock(), pace)
+        if pace is None:
+            return None
+        return snapshot.block_number + max(1, math.ceil((at + 1 - snapshot.block_time) / pace))
+
+
 @attrs.frozen(slots=True)
 class IndexReads:
     job: BatchedReads[bytes, IndexRead[JobRow]]
     model: BatchedReads[str, IndexRead[ModelRow]]
     provider: BatchedReads[int, IndexRead[ProviderRow]]
     position: FreshValue[Snapshot]
+    pace: BlockPace
     lists: IndexSource[Database]
 
     @classmethod
@@ -52,6 +82,7 @@ class IndexReads:
             model=BatchedReads(prepared(database, replicas, position), _by_key(registries_sql.read_by_names)),
             provider=BatchedReads(prepared(database, replicas, position), _by_key(registries_sql.read_by_ids)),
             position=position,
+            pace=BlockPace(database),
             lists=pools(database, replicas, position),
         )
 

@@ -101,6 +101,14 @@ async def read_by_ids(line: PreparedConnection, job_ids: Sequence[bytes]) -> tup
     return snapshot_of(rows), {row["job_id"]: job_row(row) for row in rows if row["job_id"] is not None}
 
 
+async def read_pace(connection: Connection) -> float | None:
+    """Seconds between the blocks that may still be undone; None while there are too few, or all of one second."""
+    pace: float | None = await connection.fetchval(
+        "select (max(time) - min(time))::float8 / nullif(max(number) - min(number), 0) from index_blocks"
+    )
+    return pace or None
+
+
 async def read_summary(database: Database, owner: bytes) -> tuple[Snapshot, list[OwnerSummary]]:
     """The total first, then one row per model. Every rate the chain takes is a whole number: all jobs are priced."""
     async with database.connection_for_lists() as connection:

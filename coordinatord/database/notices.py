@@ -22,8 +22,9 @@ INDEX_MOVED = "index_moved"  # payload: the block number
 JOB_OFFERED = "job_offered"  # payload: model and designated provider of a job whose post is under way
 BATCH_DUE = "batch_due"  # a batch was created or cancelled
 BATCH_MOVED = "batch_moved"  # payload: the id of a batch whose row or lines changed
+WEBHOOKS_DUE = "webhooks_due"  # a message waits for an endpoint, or a change of a batch is to be told
 _PATIENCE = 5.0  # seconds for the answer to a heartbeat
-CHANNELS = (RELAY_QUEUED, RELAY_ENDED, INDEX_MOVED, JOB_OFFERED, BATCH_DUE, BATCH_MOVED)
+CHANNELS = (RELAY_QUEUED, RELAY_ENDED, INDEX_MOVED, JOB_OFFERED, BATCH_DUE, BATCH_MOVED, WEBHOOKS_DUE)
 
 
 class Notices:

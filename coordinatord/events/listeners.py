@@ -173,6 +173,9 @@ class Places:
     _taken: Counter[str] = attrs.field(factory=Counter, init=False)
     _all: int = attrs.field(default=0, init=False)
 
+    def __attrs_post_init__(self) -> None:
+        metrics.event_listeners_most.set(self.most)
+
     def has_room(self, caller: str) -> bool:
         return self._all < self.most and self._taken[caller] < self.most_of_one
 
@@ -180,9 +183,13 @@ class Places:
     def held(self, caller: str, kind: Literal["stream", "poll"]) -> Iterator[None]:
         """Raises Retryable where there is none."""
         if self._taken[caller] >= self.most_of_one:
-            raise self._refused("busy", f"at most {self.most_of_one} event streams and waiting polls of one caller")
+            raise self._refused(
+                "caller", "busy", f"at most {self.most_of_one} event streams and waiting polls of one caller"
+            )
         if self._all >= self.most:
-            raise self._refused("not_ready", f"this process has its {self.most} event streams and waiting polls")
+            raise self._refused(
+                "refused", "not_ready", f"this process has its {self.most} event streams and waiting polls"
+            )
         self._taken[caller] += 1
         self._all += 1
         metrics.event_listeners.labels(kind).inc()
@@ -195,6 +202,8 @@ class Places:
             if not self._taken[caller]:
                 del self._taken[caller]
 
-    def _refused(self, kind: Literal["busy", "not_ready"], message: str) -> Retryable:
-        metrics.event_listeners_ended.labels("refused").inc()
+    def _refused(
+        self, why: Literal["caller", "refused"], kind: Literal["busy", "not_ready"], message: str
+    ) -> Retryable:
+        metrics.event_listeners_ended.labels(why).inc()
         return Retryable(kind, f"{message}; poll instead, or try again later", retry_after=30)

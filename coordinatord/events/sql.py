@@ -63,7 +63,7 @@ async def read_newest(line: PreparedConnection, count: int) -> list[LoggedEvent]
     return [_event(row) for row in reversed(rows)]
 
 
-async def read_after(line: PreparedConnection, after: int, limit: int) -> list[LoggedEvent]:
+async def read_after(line: "PreparedConnection | Connection", after: int, limit: int) -> list[LoggedEvent]:
     rows = await line.fetch(f"select {_COLUMNS} from events where id > $1 order by id limit $2", after, limit)
     return [_event(row) for row in rows]
 

@@ -84,7 +84,7 @@ class Dispatcher:
         if route.index_backed:
             await self._require_index()
         answer = await self._run(route, match.texts, scope, receive)
-        if method in ("POST", "PUT") and not isinstance(answer, HeldResponse) and answer.status < 300:
+        if method in ("POST", "PUT", "DELETE") and not isinstance(answer, HeldResponse) and answer.status < 300:
             self._gates.cache.wrote()
         return answer
 

@@ -22,7 +22,7 @@ from coordinatord.http.streaming import CutShort
 # CORS for the configured origins, without credentials. Without origins no header of it is sent at all.
 
 _EXPOSED: Final = b"x-request-id, x-svc-retryable, x-svc-page-truncated, x-svc-next-offset"
-_ALLOWED_METHODS: Final = b"GET, HEAD, POST, PUT, OPTIONS"
+_ALLOWED_METHODS: Final = b"GET, HEAD, POST, PUT, DELETE, OPTIONS"
 _REQUEST_HEADERS: Final = b"authorization, content-type, idempotency-key, if-none-match, if-range, last-event-id, range"
 _VARY: Final = (b"vary", b"origin")
 

@@ -24,6 +24,7 @@ TAGS: Final[Mapping[str, str]] = {
     "Jobs": "A client's jobs: ask the market, get a quote, post, follow, cancel.",
     "Files": "Containers and results that are too large for a body, and the lines of batches. For their owner alone.",
     "Batches": "Many jobs from one file of lines. For their owner alone.",
+    "Webhooks": "Addresses that events of an owner's jobs and batches are posted to. For their owner alone.",
     "Job book": "All jobs as the chain has them, and the poll of providers.",
     "Provider operations": "What providers sign: claims, settles, fails, their identity, capacity and prices.",
     "Providers": "The registries: providers, their asks, the floors under them, the escrow's allowlist.",

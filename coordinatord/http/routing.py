@@ -18,7 +18,7 @@ from coordinatord.database.batched_reads import Snapshot
 from coordinatord.http.responses import Response
 from coordinatord.http.streaming import HeldResponse, StreamedResponse
 
-Method = Literal["GET", "POST", "PUT"]
+Method = Literal["GET", "POST", "PUT", "DELETE"]
 
 
 @attrs.frozen(slots=True)

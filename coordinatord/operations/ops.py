@@ -18,6 +18,7 @@ from common.wire import limits
 from common.wire.fields import BYTES32, SIGNATURE, UINT32, UINT64, Base64, Choice, HexUpTo, Text, read_object, wire
 from common.wire.worked_order import SETTLE_SIGNATURE
 from coordinatord.base.clock import ISSUED_WITHIN, Clock, is_fresh
+from coordinatord.base.concurrency import RELAY_QUEUE_FULL, BurstRoom
 from coordinatord.base.errors import NotSigned, WouldRefuse
 from coordinatord.book import leases_sql
 from coordinatord.book.pending import PendingOffers
@@ -163,6 +164,7 @@ class Ops:
     uploads: Uploads
     relaying: Relaying
     clock: Clock
+    room: BurstRoom = attrs.field(factory=lambda: BurstRoom(RELAY_QUEUE_FULL))
 
     async def run(self, op: ProviderOp, session_address: bytes) -> OpOutcome:
         """`session_address` decides on `result_cid` alone; the op's signature decides on the op."""
@@ -250,12 +252,12 @@ class Ops:
             gas_estimate=admitted.spending.estimate,
             spending=admitted.spending,
         )
-        if pending is None:
-            outcome = _ended(await self.relaying.relay(relay), _poll(op.job_id))
-        else:  # refused with the post, where that is refused
-            outcome = _ended(await self.relaying.relay(relay, hold=_BEHIND_A_POST), _poll(op.job_id))
-            if isinstance(outcome, RefusedByChain):
-                await self.offers.let_go(op.job_id, provider_id)
+        # A provider claims by the dozen when a block is there: the relayer has room for all of them in a moment.
+        # One that waits for its post is refused with it, where that is refused.
+        hold = 0.0 if pending is None else _BEHIND_A_POST
+        outcome = _ended(await self.room.passing(lambda: self.relaying.relay(relay, hold=hold)), _poll(op.job_id))
+        if pending is not None and isinstance(outcome, RefusedByChain):
+            await self.offers.let_go(op.job_id, provider_id)
         if isinstance(outcome, RefusedByChain) and outcome.name == "PaymentRefused":
             async with self.database.connection() as connection:
                 await leases_sql.hold_back(connection, [op.job_id])

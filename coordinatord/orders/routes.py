@@ -17,7 +17,6 @@ from coordinatord.book.bodies import digits_or_omitted, reliability
 from coordinatord.book.candidates_sql import LiveAsk
 from coordinatord.book.reads import IndexReads
 from coordinatord.book.sql import JobRow
-from coordinatord.database.batched_reads import Snapshot
 from coordinatord.http import responses
 from coordinatord.http.responses import Response
 from coordinatord.http.routing import (
@@ -43,7 +42,8 @@ from coordinatord.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, 
 # OrderRoutes, candidates and quotes as the shapes that are sent.
 
 
-def client_job(row: JobRow, block: int) -> jobs.ClientJob:
+def client_job(row: JobRow, block: int, reclaimable_block: int | None = None) -> jobs.ClientJob:
+    """`reclaimable_block` is an estimate."""
     job_id = hex_of(row.job_id)
     # By position: this is the read that every client repeats, and names double the cost of building it.
     return jobs.ClientJob(
@@ -71,6 +71,7 @@ def client_job(row: JobRow, block: int) -> jobs.ClientJob:
             row.amount,
             digits_or_omitted(row.reclaimable_at),
             digits_or_omitted(row.ended_at),
+            digits_or_omitted(reclaimable_block),
         ),
         str(block),
     )
@@ -312,16 +313,13 @@ class OrderRoutes:
 
     async def one(self, request: Request) -> Response:
         found = await self.reads.job.get(request.path["id"])
-        return (
-            responses.not_found(NoSuchObject("job"))
-            if found.value is None
-            else _client_job(found.value, found.snapshot)
-        )
+        if (row := found.value) is None:
+            return responses.not_found(NoSuchObject("job"))
+        at, block = row.reclaimable_at, None
+        if at is not None:
+            block = await self.reads.pace.first_after(found.snapshot, at)
+        return responses.ok(client_job(row, found.snapshot.block_number, block), snapshot=found.snapshot)
 
     async def cancel(self, request: Request) -> Response:
         job_id = request.path["id"]
         return cancelled(job_id, await self.cancels.cancel(job_id, request.body))
-
-
-def _client_job(row: JobRow, snapshot: Snapshot) -> Response:
-    return responses.ok(client_job(row, snapshot.block_number), snapshot=snapshot)

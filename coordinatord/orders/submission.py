@@ -14,6 +14,7 @@ from common.domains import Domains
 from common.messages.jobs import Order
 from common.quotes import Quote, Terms
 from coordinatord.base.clock import Clock
+from coordinatord.base.concurrency import RELAY_QUEUE_FULL, BurstRoom
 from coordinatord.base.errors import WouldRefuse
 from coordinatord.book import candidates_sql
 from coordinatord.book.candidates_sql import Demand, LiveAsk
@@ -140,6 +141,7 @@ class Submissions:
     relaying: Relaying
     windows: MarketWindows
     clock: Clock
+    room: BurstRoom = attrs.field(factory=lambda: BurstRoom(RELAY_QUEUE_FULL))
 
     async def submit(self, body: MarketProbe | OrderBody) -> SubmitOutcome:
         """Raises Refused for what the specification answers with 400, Retryable for errors outside."""
@@ -231,10 +233,12 @@ class Submissions:
             spending=admitted.spending,
             promise=posting.promise,
         )
+
+        def stored(relay_id: int) -> None:
+            self.offers.offer(posting.offered(relay_id, task_cid))
+
         try:
-            outcome = await self.relaying.relay(
-                relay, stored=lambda relay_id: self.offers.offer(posting.offered(relay_id, task_cid))
-            )
+            outcome = await self.room.passing(lambda: self.relaying.relay(relay, stored=stored))
         finally:
             self.offers.withdraw(body.job_id)
         return SubmittedOrder(body.job_id, task_cid, outcome.tx_hash) if isinstance(outcome, RelayMined) else outcome

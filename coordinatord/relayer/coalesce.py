@@ -3,6 +3,9 @@
 Relays of one registry and of one rank share a transaction, in their order, as far as the number allowed, a
 transaction's gas and its bytes go. Ranks are apart so that what funds or fees hold back takes nothing with it. One that
 came back to the queue rides alone: whatever went wrong with its transaction harms nobody else's.
+
+What builds on another relay of the same round (a claim on its post) rides in the same transaction, right behind it, and
+ranks as the least urgent of the two; what does not fit stays queued, for a transaction of a higher nonce.
 """
 
 import enum
@@ -22,9 +25,9 @@ from coordinatord.relayer.outbox_sql import RelayKind, WaitingRelay
 # An estimate also holds what the registry wants to see left before it calls the token (`REGISTRY_SLACK`). A
 # transaction of many ops needs that once, so the estimates of its ops add up to far more than it uses. Receipts tell
 # what a share really is: those of transactions whose ops are all alike, because only there is it certain whose the
-# gas was. Until then the estimate counts. A share rises at once to what was used and falls slowly; a transaction that
-# starved doubles it. It is never above the estimate, so that learning can neither starve ops for long nor grow
-# without bound.
+# gas was. Until then what a simulation used counts, where ops ran one after the other, else the estimate. A share rises
+# at once to what was used and falls slowly; a transaction that starved doubles it. It is never above the estimate, so
+# that learning can neither starve ops for long nor grow without bound.
 
 # What a new job registry wants to see before it calls the token, with the 1/64 that each of two callers keeps back, and
 # a little for the loop. An admin may raise it: estimates tell, and plans go by them where they are higher.
@@ -66,6 +69,12 @@ class GasBook:
         execution = max(estimate - intrinsic_gas(calldata), 0)
         self._execution[shape] = max(execution, self._execution.get(shape, 0))
 
+    def simulated(self, target: bytes, calldata: bytes, used: int) -> None:
+        """Gas that a simulation used, before any receipt has told; a refund may have given back a fifth."""
+        shape = shape_of(target, calldata)
+        if shape not in self._shares:
+            self._shares[shape] = _before_refund(max(used - intrinsic_gas(calldata), 0))
+
     def share(self, target: bytes, calldata: bytes, alone: int) -> int:
         """Gas that the op adds to a transaction that carries others, beside its bytes. `alone`: enough when it is sent
         by itself."""
@@ -92,6 +101,15 @@ class GasBook:
             share = self._shares.get(shape)
             if share is not None:
                 self._shares[shape] = 2 * share
+
+
+def enough_gas(calldata: bytes, used: int) -> int:
+    """Limit for an op of a new kind of which a simulation tells no more than what it used."""
+    return intrinsic_gas(calldata) + _before_refund(max(used - intrinsic_gas(calldata), 0)) + REGISTRY_SLACK
+
+
+def _before_refund(used: int) -> int:
+    return used * _MARGIN_NUMERATOR // _MARGIN_DENOMINATOR
 
 
 def shape_of(target: bytes, calldata: bytes) -> Shape:
@@ -182,15 +200,17 @@ def rank_of(kind: RelayKind) -> Rank:
 
 @attrs.frozen(slots=True)
 class Simulated:
-    """A relay that the chain would take now, the gas that will do for it alone, and its share among others."""
+    """A relay that the chain would take now, the gas that will do for it alone, and its share among others. `after`:
+    the relay that it builds on, undecided as well: of the same round, or signed before."""
 
     relay: WaitingRelay
     gas: int
     share: int
+    after: int | None = None
 
     @classmethod
-    def of(cls, relay: WaitingRelay, gas: int, book: GasBook) -> "Simulated":
-        return cls(relay, gas, book.share(relay.target, relay.calldata, gas))
+    def of(cls, relay: WaitingRelay, gas: int, book: GasBook, after: int | None = None) -> "Simulated":
+        return cls(relay, gas, book.share(relay.target, relay.calldata, gas), after)
 
     @property
     def unused(self) -> int:
@@ -221,17 +241,20 @@ class Planned:
 class _Group:
     """`gas` is what its calls use, but for their places, which `_PER_CALL` bounds; `together` what it needs once."""
 
-    relays: list[Simulated]
+    rank: Rank
+    relays: list[Simulated] = attrs.field(factory=list)
     gas: int = BASE_GAS
     together: int = _TOGETHER
     size: int = 0
 
-    def takes(self, one: Simulated, most: int, room: TxSize) -> bool:
-        if len(self.relays) >= most:
-            return False
-        gas, size = _added(one)
-        together = max(self.together, one.unused)
-        return self.gas + gas + together <= room.gas and self.size + size <= room.bytes
+    def takes(self, chain: Sequence[Simulated], most: int, room: TxSize) -> bool:
+        added = [_added(one) for one in chain]
+        together = max(self.together, *(one.unused for one in chain))
+        return (
+            len(self.relays) + len(chain) <= most
+            and self.gas + sum(gas for gas, _ in added) + together <= room.gas
+            and self.size + sum(size for _, size in added) <= room.bytes
+        )
 
     def add(self, one: Simulated) -> None:
         gas, size = _added(one)
@@ -239,11 +262,6 @@ class _Group:
         self.gas += gas
         self.together = max(self.together, one.unused)
         self.size += size
-
-
-def _together(group: Iterable[Simulated]) -> int:
-    """The gas that a shared transaction needs once: whichever call comes last still finds all that it wants."""
-    return max(_TOGETHER, *(one.unused for one in group))
 
 
 def _added(one: Simulated) -> tuple[int, int]:
@@ -258,16 +276,35 @@ def coalesce(simulated: Iterable[Simulated], *, most: int, room: TxSize) -> list
     """The transactions for these relays, in the order of each one's first relay."""
     groups: list[_Group] = []
     open_groups: dict[tuple[bytes, Rank], _Group] = {}
-    for one in simulated:
-        key = one.relay.target, rank_of(one.relay.kind)
-        group = open_groups.get(key)
-        if one.relay.requeued or group is None or not group.takes(one, most, room):
-            group = _Group([])
+    for chain in _chains(simulated):
+        first, rank = chain[0].relay, max(rank_of(one.relay.kind) for one in chain)
+        group = open_groups.get((first.target, rank))
+        if first.requeued or group is None or not group.takes(chain, most, room):
+            group = _Group(rank)
             groups.append(group)
-            if not one.relay.requeued:
-                open_groups[key] = group
-        group.add(one)
-    return [_plan(group.relays, room) for group in groups]
+            if not first.requeued:
+                open_groups[first.target, rank] = group
+            while len(chain) > 1 and not group.takes(chain, most, room):
+                chain.pop()  # it stays queued
+        for one in chain:
+            group.add(one)
+    return [_plan(group, room) for group in groups]
+
+
+def _chains(simulated: Iterable[Simulated]) -> list[list[Simulated]]:
+    """Each with those that build on it, in their order; as urgent as the first of them that is met."""
+    every = {one.relay.id: one for one in simulated}
+    following = {one.after: one for one in every.values() if one.after in every}
+    chains: dict[int, list[Simulated]] = {}
+    for one in every.values():
+        first = one
+        while first.after in every:
+            first = every[first.after]
+        if first.relay.id not in chains:
+            chains[first.relay.id] = chain = [first]
+            while (link := following.get(chain[-1].relay.id)) is not None:
+                chain.append(link)
+    return list(chains.values())
 
 
 def in_flight(plans: Sequence[Planned], room: int) -> list[Planned]:
@@ -277,13 +314,15 @@ def in_flight(plans: Sequence[Planned], room: int) -> list[Planned]:
     return exits + others[: max(room - len(exits) - FOR_EXITS, 0)]
 
 
-def _plan(group: list[Simulated], room: TxSize) -> Planned:
-    relays = tuple(one.relay for one in group)
+def _plan(group: _Group, room: TxSize) -> Planned:
+    relays = tuple(one.relay for one in group.relays)
     first = relays[0]
-    if len(group) == 1:
+    if len(relays) == 1:
         # Every return to the queue doubles the margin: a call that starved once gets what it needs in the end.
-        gas = group[0].gas + group[0].gas * (1 << first.requeued) // 4 + _ALONE_EXTRA
-        return Planned(first.target, first.calldata, min(gas, room.gas), first.priority, rank_of(first.kind), relays)
+        alone = group.relays[0].gas
+        gas = alone + alone * (1 << first.requeued) // 4 + _ALONE_EXTRA
+        return Planned(first.target, first.calldata, min(gas, room.gas), first.priority, group.rank, relays)
     calldata = relay_calldata([relay.calldata for relay in relays])
-    gas = max(intrinsic_gas(calldata) + _together(group) + sum(one.share for one in group), floor_gas(calldata))
-    return Planned(first.target, calldata, gas, min(r.priority for r in relays), rank_of(first.kind), relays)
+    shares = sum(one.share for one in group.relays)
+    gas = max(intrinsic_gas(calldata) + group.together + shares, floor_gas(calldata))
+    return Planned(first.target, calldata, gas, min(r.priority for r in relays), group.rank, relays)

@@ -19,6 +19,7 @@ from coordinatord.database.connections import Connection
 from coordinatord.database.locks import RoleConnection
 from coordinatord.relayer import outbox_sql
 from coordinatord.relayer.account import RelayerAccount
+from coordinatord.relayer.chains import ChainedOps
 from coordinatord.relayer.coalesce import Planned, Rank, Simulated, coalesce, in_flight, rank_of
 from coordinatord.relayer.fees import offer
 from coordinatord.relayer.outbox_sql import Ending, RelayKind, WaitingRelay
@@ -49,6 +50,7 @@ class RelayIntake:
         self._rpc = rpc
         self._account = account
         self._settings = settings
+        self._chained = ChainedOps(rpc, account)
 
     async def round(self) -> Round:
         """Raises Retryable `chain_unreachable` when the node does not answer, SignerAway when the signer does not: the
@@ -71,6 +73,7 @@ class RelayIntake:
             self._account.pending.add(tx)
         for plan in plans[: len(signed)]:
             metrics.relay_coalesced.observe(len(plan.relays))
+        _count_chained(simulated, plans[: len(signed)])
         kinds = {relay.id: relay.kind for relay in relays}
         for ending in endings:
             metrics.relay_outcomes.labels(kinds[ending.id].value, ending.reason or ending.state).inc()
@@ -133,16 +136,21 @@ class RelayIntake:
                 raise  # no answer at all: the relays wait, up to their timeout
             return [], [_dropped(relay, error.code) for relay in relays]
         simulated: list[Simulated] = []
+        behind: list[WaitingRelay] = []
         for relay, verdict in zip(allowed, verdicts, strict=True):
             match verdict:
                 case WouldPass(gas):
                     simulated.append(Simulated.of(relay, gas, self._account.gas))
-                case WouldRevert(name) if relay.id in waiting or name in LACKING:
+                case WouldRevert(name) if name in LACKING:
                     pass  # it stays queued
+                case WouldRevert() if relay.id in waiting:
+                    behind.append(relay)  # it stays queued, unless it passes on top of what is undecided
                 case WouldRevert(name, raw):
                     endings.append(Ending(relay.id, "refused", name, raw))
                 case NoVerdict(code):
                     endings.append(_dropped(relay, code))
+        if behind and self._settings.chains:
+            simulated += await self._chained.extend(connection, simulated, behind)
         return await self._held(connection, simulated), endings
 
     async def _allowed(self, relays: Sequence[WaitingRelay]) -> tuple[list[WaitingRelay], list[Ending]]:
@@ -173,6 +181,17 @@ class RelayIntake:
             return simulated
         await outbox_sql.hold(connection, [one.relay.id for one in simulated], _HELD_FOR)
         return []
+
+
+def _count_chained(simulated: Sequence[Simulated], plans: Sequence[Planned]) -> None:
+    """Signed ops that did not wait for what they build on to be mined."""
+    builds_on = {one.relay.id: one.after for one in simulated if one.after is not None}
+    for plan in plans:
+        together = {relay.id for relay in plan.relays}
+        for relay in plan.relays:
+            if relay.id in builds_on:
+                where = "same_transaction" if builds_on[relay.id] in together else "later_nonce"
+                metrics.relay_chained.labels(relay.kind.value, where).inc()
 
 
 def _dropped(relay: WaitingRelay, code: str) -> Ending:

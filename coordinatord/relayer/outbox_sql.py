@@ -244,25 +244,37 @@ async def take(
     """The next relays to sign, locked until the transaction ends; those that another account holds are passed by, and
     those that wait for an older one. `kinds`: all, unless given.
 
-    Of batches at most `batch_limit`: who waits for an answer waits behind them for one round.
+    Of batches at most `batch_limit`: who waits for an answer waits behind them for one round. What others build on
+    comes along with them, beyond the limits: a claim goes before all posts, and would wait for its own for ever.
     """
     named = None if kinds is None else [kind.value for kind in kinds]
-    rows = await _take(connection, "priority < 3", limit, named)
+    rows = await _take(connection, f"priority < 3 and {_NAMED}", limit, named)
     if len(rows) < limit:
-        rows += await _take(connection, "priority = 3", min(limit - len(rows), batch_limit), named)
+        most = min(limit - len(rows), batch_limit)
+        rows += await _take(connection, f"priority = 3 and {_NAMED}", most, named)
+    if named is None and any(row["kind"] != RelayKind.POST for row in rows):
+        rows += await _take(connection, _OLDER, len(rows) * MAX_PER_SUBJECT, [row["id"] for row in rows])
     return [
         WaitingRelay(r["id"], RelayKind(r["kind"]), r["target"], r["calldata"], r["priority"], r["requeued"])
         for r in rows
     ]
 
 
-async def _take(connection: Connection, which: str, limit: int, kinds: list[str] | None) -> "list[asyncpg.Record]":
+_NAMED: Final = "($2::text[] is null or kind = any($2::text[]))"
+_OLDER: Final = (
+    "id <> all($2::bigint[]) and id in (select o.id from relays n join relays o on o.subject = n.subject"
+    " and o.id < n.id where n.id = any($2::bigint[]) and o.state = 'queued')"
+)
+
+
+async def _take(
+    connection: Connection, which: str, limit: int, named: Sequence[str] | Sequence[int] | None
+) -> "list[asyncpg.Record]":
     rows: list[asyncpg.Record] = await connection.fetch(
         f"select id, kind, target, calldata, priority, requeued from relays where state = 'queued' and {which}"
-        f" and not {_WAITS_FOR_OLDER} and ($2::text[] is null or kind::text = any($2::text[]))"
-        " order by priority, id limit $1 for update skip locked",
+        f" and not {_WAITS_FOR_OLDER} order by priority, id limit $1 for update skip locked",
         limit,
-        kinds,
+        named,
     )
     return rows
 

@@ -235,19 +235,23 @@ class Relaying:
         return mine.outcome
 
     async def _write(self, batch: list[_QueuedSubmission]) -> None:
-        # Exits have a room of their own in the queue: whatever others fill it with leaves them their places.
-        exits = [one for one in batch if one.relay.priority == Priority.EXIT]
+        # Exits have a room of their own in the queue: whatever others fill it with leaves them their places. One that
+        # came together with what it builds on stays behind it.
         others = [one for one in batch if one.relay.priority != Priority.EXIT]
+        begun = {one.relay.subject for one in others}
+        exits = [one for one in batch if one.relay.priority == Priority.EXIT and one.relay.subject not in begun]
+        behind = [one for one in batch if one.relay.priority == Priority.EXIT and one.relay.subject in begun]
+        for_exits = self._max_depth + _EXITS_DEPTH
 
         async def body(connection: Connection) -> list[Submitted]:
             outcomes = []
-            for part, depth in ((exits, self._max_depth + _EXITS_DEPTH), (others, self._max_depth)):
+            for part, depth in ((exits, for_exits), (others, self._max_depth), (behind, for_exits)):
                 if part:
                     outcomes += await outbox_sql.submit_all(connection, [one.relay for one in part], max_depth=depth)
             return outcomes
 
         try:
-            for one, outcome in zip(exits + others, await self._database.transact(body), strict=True):
+            for one, outcome in zip(exits + others + behind, await self._database.transact(body), strict=True):
                 one.outcome = outcome
         except Retryable as error:
             for one in batch:

@@ -149,6 +149,9 @@ async def _refused_too_early(
         relays = await results_sql.refused_alive(connection, refused)
         without_ground = await inconclusive(connection, rpc, account.chain_id, [relay.id for relay in relays])
     reasons = await replay(rpc, account.address, [(relay.target, relay.calldata) for relay in relays])
+    for relay in relays:
+        if relay.id in without_ground:
+            metrics.relay_taken_apart.labels(relay.kind.value).inc()
     return [
         relay.id for relay, reason in zip(relays, reasons, strict=True) if relay.id in without_ground or reason is None
     ]

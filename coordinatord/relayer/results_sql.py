@@ -119,6 +119,7 @@ async def end_carried(connection: Connection, tx_ids: Sequence[int], refused: Se
 @attrs.frozen(slots=True)
 class RefusedRelay:
     id: int
+    kind: RelayKind
     target: bytes
     calldata: bytes = attrs.field(repr=False)
 
@@ -126,14 +127,14 @@ class RefusedRelay:
 async def refused_alive(connection: Connection, refused: Sequence[RefusedCall]) -> list[RefusedRelay]:
     """Those of the refused that have not ended otherwise before."""
     rows = await connection.fetch(
-        "select r.id, r.target, r.calldata from relays r"
+        "select r.id, r.kind, r.target, r.calldata from relays r"
         " join unnest($1::bigint[], $2::integer[]) as f(tx_id, call_index)"
         " on f.tx_id = r.tx_id and f.call_index is not distinct from r.call_index"
         " where r.state = 'signed' order by r.id",
         [call.tx_id for call in refused],
         [call.call_index for call in refused],
     )
-    return [RefusedRelay(r["id"], r["target"], r["calldata"]) for r in rows]
+    return [RefusedRelay(r["id"], RelayKind(r["kind"]), r["target"], r["calldata"]) for r in rows]
 
 
 async def behind_undecided(connection: Connection, relay_ids: Sequence[int]) -> set[int]:
@@ -144,6 +145,35 @@ async def behind_undecided(connection: Connection, relay_ids: Sequence[int]) -> 
         relay_ids,
     )
     return {r["id"] for r in rows}
+
+
+@attrs.frozen(slots=True)
+class Undecided:
+    """A queued or signed relay. `ahead`: the account has signed it and its nonce is still to be used, so that whatever
+    it signs next comes after it."""
+
+    id: int
+    subject: bytes
+    target: bytes
+    calldata: bytes = attrs.field(repr=False)
+    ahead: bool
+
+
+async def undecided_with(
+    connection: Connection, chain_id: int, account: bytes, relay_ids: Sequence[int]
+) -> list[Undecided]:
+    """All that is under way of the subjects of these relays, the oldest first."""
+    rows = await connection.fetch(
+        "select r.id, r.subject, r.target, r.calldata, (t.id is not null and not t.lost and t.block_number is null"
+        " and not exists (select from relay_tx_versions v where v.tx_id = t.id and v.fills)) as ahead"
+        " from relays r left join relay_txs t on t.id = r.tx_id and t.chain_id = $1 and t.account = $2"
+        " where r.state in ('queued', 'signed')"
+        " and r.subject in (select subject from relays where id = any($3::bigint[])) order by r.id",
+        chain_id,
+        account,
+        relay_ids,
+    )
+    return [Undecided(r["id"], r["subject"], r["target"], r["calldata"], r["ahead"]) for r in rows]
 
 
 async def requeue(connection: Connection, relay_ids: Sequence[int], code: str) -> None:

@@ -22,6 +22,7 @@ class RelayerSettings:
     `keeping_up`: seconds that the chain may take for a transaction until posts of batches are held back: far less than
     callers wait for a receipt, and enough to fill any block.
     `mined_within`: seconds that the transaction whose turn it is may lie with a node until more is offered for it.
+    `chains`: ops are signed on top of undecided ones of their job, and do not wait for those to be mined.
     `former`: the account is followed until nothing of it is pending, and signs nothing but replacements."""
 
     coalesce_max: int
@@ -34,6 +35,7 @@ class RelayerSettings:
     max_in_flight: int = 256
     keeping_up: float = 5.0
     mined_within: float = _MINED_WITHIN
+    chains: bool = True
     former: bool = False
 
     @classmethod
@@ -45,6 +47,7 @@ class RelayerSettings:
             reserve_gas=config.relay_reserve_gas,
             cancel_reserve_gas=config.relay_cancel_reserve_gas,
             max_tx_gas=config.relay_max_tx_gas,
+            chains=config.relay_chains == "on",
             mined_within=max(_MINED_WITHIN, _BLOCKS_TO_BE_MINED * config.block_time_ms / 1000),
             fee_ceiling=ceiling_of(config.addresses.chain_id, config.relay_max_fee_gwei, config.relay_max_tip_gwei),
         )

@@ -1,4 +1,4 @@
-"""Each relay alone against the latest state, from the relayer's account, in batches.
+"""Simulation of relays against the latest state, from the relayer's account, in batches: each alone, or upon others.
 
 A call under a gas limit that its like has needed settles most of them. What fails so, or is of a new kind, is
 estimated: without a limit of ours, so that no refusal is ever an artefact of it.
@@ -11,7 +11,8 @@ import attrs
 import msgspec
 
 from common.artifacts import decode_error
-from coordinatord.chain.rpc import Json, Rpc, RpcCall, decode_result, quantity, retryable_of
+from coordinatord.base.errors import Retryable
+from coordinatord.chain.rpc import Json, Quantity, Rpc, RpcCall, decode_result, quantity, retryable_of
 from coordinatord.chain.rpc_errors import Meaning, RpcError
 from coordinatord.relayer.coalesce import GasBook
 
@@ -77,11 +78,59 @@ async def replay(
     return reasons
 
 
+@attrs.frozen(slots=True)
+class Ran:
+    """Result of one of several calls that ran one after the other."""
+
+    passed: bool
+    used: int
+
+
+class _RanCall(msgspec.Struct):
+    status: str
+    gasUsed: Quantity  # noqa: N815 - the node's name
+
+
+class _RanBlock(msgspec.Struct):
+    calls: list[_RanCall]
+
+
+async def simulate_in_turn(
+    rpc: Rpc, account: bytes, runs: Sequence[Sequence[tuple[CallData, int]]]
+) -> list[list[Ran] | RpcError]:
+    """Runs of (call, gas limit), each run on the latest state and by itself, its calls upon one another. An error where
+    the node does not serve it; Retryable when it does not answer at all."""
+    requests = [
+        RpcCall(
+            "eth_simulateV1",
+            ({"blockStateCalls": [{"calls": [_call(account, call, gas) for call, gas in run]}]}, "latest"),
+        )
+        for run in runs
+    ]
+    found: list[list[Ran] | RpcError] = []
+    for run, answer in zip(runs, await _all(rpc, requests), strict=True):
+        if isinstance(answer, RpcError):
+            found.append(answer)
+            continue
+        blocks = decode_result(answer, list[_RanBlock], "eth_simulateV1")
+        calls = [call for block in blocks for call in block.calls]
+        if len(calls) != len(run):
+            raise Retryable(
+                "chain_unreachable", f"eth_simulateV1 told of {len(calls)} calls where {len(run)} were sent"
+            )
+        found.append([Ran(quantity(call.status) == 1, quantity(call.gasUsed)) for call in calls])
+    return found
+
+
 def reverted(data: bytes) -> WouldRevert:
     return WouldRevert(decode_error(data), data)
 
 
 def _request(method: str, account: bytes, call: CallData, block: str, *, gas: int | None = None) -> RpcCall:
+    return RpcCall(method, (_call(account, call, gas), block))
+
+
+def _call(account: bytes, call: CallData, gas: int | None) -> dict[str, Json]:
     target, calldata = call
     request: dict[str, Json] = {
         "from": "0x" + account.hex(),
@@ -90,7 +139,7 @@ def _request(method: str, account: bytes, call: CallData, block: str, *, gas: in
     }
     if gas is not None:
         request["gas"] = hex(gas)
-    return RpcCall(method, (request, block))
+    return request
 
 
 async def _all(rpc: Rpc, requests: Sequence[RpcCall]) -> list[msgspec.Raw | RpcError]:

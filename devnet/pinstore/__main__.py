@@ -62,7 +62,7 @@ def main() -> None:
     keys, secrets = (environment[name].split(",") for name in ("PIN_STORE_KEY", "PIN_STORE_SECRET"))
     credentials = tuple(Credential(key, secret, region) for key, secret in zip(keys, secrets, strict=True))
     bucket = environment.get("PIN_STORE_BUCKET", "devnet")
-    anyio.run(_run, options.port, options.data, bucket, credentials)
+    anyio.run(_run, options.port, options.data, bucket, credentials, backend_options={"use_uvloop": True})
 
 
 if __name__ == "__main__":

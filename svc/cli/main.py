@@ -60,7 +60,14 @@ _SECTIONS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
         ),
         ("receipt", "market:receipt", "Prove to a stranger what was ordered, paid and delivered."),
     ),
-    "Many jobs": (("batch", "batches:batch", "Many jobs from one JSONL file, followed as one batch."),),
+    "Many jobs": (
+        ("batch", "batches:batch", "Many jobs from one JSONL file, followed as one batch."),
+        (
+            "webhooks",
+            "webhooks:webhooks",
+            "Have events of your jobs and batches posted to a URL of yours, signed as Standard...",
+        ),
+    ),
     "Programs that speak OpenAI's API": (
         ("serve", "serve:serve", "Answer as OpenAI's server would, from sealed jobs that your wallet buys."),
         ("spend", "spend:spend", "Show what svc serve spent, by day, model and key, from its ledger."),

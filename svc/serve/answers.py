@@ -5,28 +5,40 @@ known shape comes as its JSON, as `svc run` shows it: it is paid for. What was c
 answer, the cost under `svc`.
 """
 
-from typing import Any
+import struct
+from typing import Any, Final
 
+from common.refusal import Refused
 from common.strict_json import canonical
 from svc.serve.as_chat import chat_of_response
 from svc.serve.as_responses import response_of_chat
-from svc.serve.media_answers import Bought, embeddings, images
+from svc.serve.media_answers import NOT_UNDERSTOOD, Bought, embeddings, images, not_understood
+from svc.serve.problems import Problem
 from svc.serve.requests import CHAT, EMBEDDINGS, RESPONSES, Wanted
 from svc.serve.usage import usage_of_chat, usage_of_response
 
 Json = dict[str, Any]
 
 
+# What comes of reading an output as something that it is not: it is the provider's, and may be anything.
+_MISREAD: Final = (Refused, Problem, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, struct.error)
+
+
 def answer_of(wanted: Wanted, bought: Bought) -> Json:
     """Raises Problem for an output that is no answer of the route."""
-    match wanted.route:
-        case "/v1/chat/completions":
-            return completion(wanted, bought)
-        case "/v1/responses":
-            return response(wanted, bought)
-        case "/v1/embeddings":
-            return embeddings(wanted, bought)
-    return images(wanted, bought)
+    try:
+        match wanted.route:
+            case "/v1/chat/completions":
+                return completion(wanted, bought)
+            case "/v1/responses":
+                return response(wanted, bought)
+            case "/v1/embeddings":
+                return embeddings(wanted, bought)
+        return images(wanted, bought)
+    except _MISREAD as misread:
+        if isinstance(misread, Problem) and misread.code == NOT_UNDERSTOOD:
+            raise
+        raise not_understood(bought, f"no answer of {wanted.route}") from None
 
 
 def shape_of(output: object) -> str | None:
@@ -74,16 +86,28 @@ def _choice(given: object, at: int) -> Json:
     message = choice.get("message")
     message = dict(message) if isinstance(message, dict) else {"content": str(choice.get("text", ""))}
     kept = {name: value for name, value in message.items() if value is not None}
+    for name in ("content", "refusal", "reasoning_content"):
+        if name in kept:
+            kept[name] = _as_text(kept[name])
+    if kept.get("tool_calls"):
+        kept["tool_calls"] = [_called(call, number) for number, call in enumerate(kept["tool_calls"])]
     ended = choice.get("finish_reason")
     known = {"stop", "length", "tool_calls", "content_filter", "function_call"}
-    if ended not in known:
+    if not isinstance(ended, str) or ended not in known:
         ended = "tool_calls" if kept.get("tool_calls") else "stop"
     return {
-        "index": choice.get("index", at),
+        "index": at,
         "message": {"content": None, "refusal": None, **kept, "role": "assistant"},
         "logprobs": choice.get("logprobs"),
         "finish_reason": ended,
     }
+
+
+def _called(call: Any, number: int) -> Json:
+    """Raises for what is no call of a function: it is not understood."""
+    function = call["function"]
+    told = {"name": str(function["name"]), "arguments": _as_text(function.get("arguments", ""))}
+    return {**call, "id": str(call.get("id") or f"call_{number}"), "type": "function", "function": told}
 
 
 def response(wanted: Wanted, bought: Bought) -> Json:
@@ -98,8 +122,9 @@ def response(wanted: Wanted, bought: Bought) -> Json:
     counted = usage or made.get("usage") or {}
     status = made.get("status")
     return response_shell(wanted, bought.job_id, bought.created) | {
-        "status": status if status in {"completed", "incomplete", "failed"} else "completed",
+        "status": status if status in ("completed", "incomplete", "failed") else "completed",
         "incomplete_details": made.get("incomplete_details"),
+        "error": made.get("error") if status == "failed" else None,
         "output": [_item(item, bought.job_id, at) for at, item in enumerate(made.get("output") or ())],
         "usage": usage_of_response(counted),
         "svc": bought.told(),
@@ -108,7 +133,8 @@ def response(wanted: Wanted, bought: Bought) -> Json:
 
 def response_shell(wanted: Wanted, job_id: str, created: int) -> Json:
     """A response without its output, as the first events of a stream show it."""
-    asked = wanted.input
+    asked = wanted.asked
+    reasoning = asked.get("reasoning")
     return {
         "id": response_id(job_id),
         "object": "response",
@@ -124,12 +150,12 @@ def response_shell(wanted: Wanted, job_id: str, created: int) -> Json:
         "output": [],
         "parallel_tool_calls": bool(asked.get("parallel_tool_calls", True)),
         "previous_response_id": None,
-        "reasoning": {"effort": None, "summary": None},
+        "reasoning": {"effort": None, "summary": None} | (reasoning if isinstance(reasoning, dict) else {}),
         "store": False,
         "temperature": asked.get("temperature"),
         "text": asked["text"] if isinstance(asked.get("text"), dict) else {"format": {"type": "text"}},
         "tool_choice": asked.get("tool_choice", "auto"),
-        "tools": asked.get("tools", []) if wanted.model.svc.endpoint != CHAT else [],
+        "tools": asked.get("tools", []),
         "top_p": asked.get("top_p"),
         "truncation": "disabled",
         "usage": None,
@@ -139,7 +165,7 @@ def response_shell(wanted: Wanted, job_id: str, created: int) -> Json:
 def _item(item: object, job_id: str, at: int) -> Json:
     if not isinstance(item, dict):
         return {"type": "message", "id": f"msg_{job_id[2:26]}{at}", "role": "assistant", "content": []}
-    kind = item.get("type", "message")
+    kind = str(item.get("type", "message"))
     prefix = {"message": "msg", "function_call": "fc", "reasoning": "rs"}.get(kind, "item")
     made = {**item, "type": kind, "id": item.get("id") or f"{prefix}_{job_id[2:26]}{at}"}
     match kind:
@@ -147,11 +173,15 @@ def _item(item: object, job_id: str, at: int) -> Json:
             parts = [part for part in item.get("content") or () if isinstance(part, dict)]
             made |= {"role": "assistant", "status": item.get("status") or "completed"}
             made["content"] = [
-                {"annotations": [], "logprobs": [], **part} if part.get("type") == "output_text" else part
+                {"annotations": [], "logprobs": [], **part, "text": _as_text(part.get("text", ""))}
+                if part.get("type") == "output_text"
+                else part
                 for part in parts
             ]
         case "function_call":
-            made["status"] = item.get("status") or "completed"
+            made |= {"status": item.get("status") or "completed", "name": str(item["name"])}
+            made["arguments"] = _as_text(item.get("arguments", ""))
+            made["call_id"] = str(item.get("call_id") or made["id"])
         case "reasoning":
             made["summary"] = item.get("summary") or []
     return made

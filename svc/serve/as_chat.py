@@ -29,12 +29,14 @@ def chat_input(asked: Mapping[str, Any], listed: Collection[str]) -> Json:
         if name in _SAME or (name in listed and name not in _TURNED):
             made[name] = value
         elif name not in _TURNED and value not in _NEUTRAL.get(name, ()):
-            if name == "include" and set(value) <= {"reasoning.encrypted_content"}:
+            if value == ["reasoning.encrypted_content"]:
                 continue  # a model of chats has none to include
             raise unsupported(name, _WHY)
     if asked.get("max_output_tokens") is not None:
         made["max_completion_tokens"] = asked["max_output_tokens"]
     if asked.get("tools"):
+        if not isinstance(asked["tools"], list):
+            raise invalid("tools must be a list", "tools")
         made["tools"] = [_tool(tool, f"tools[{at}]") for at, tool in enumerate(asked["tools"])]
     if (choice := asked.get("tool_choice")) is not None:
         made["tool_choice"] = _choice(choice)
@@ -91,7 +93,7 @@ def _add(messages: list[Json], item: Mapping[str, Any], place: str) -> None:
 
 def _message(item: Mapping[str, Any], place: str) -> Json:
     role = item.get("role")
-    if role not in {"system", "developer", "user", "assistant"}:
+    if role not in ("system", "developer", "user", "assistant"):
         raise invalid(f"{place}.role must be system, developer, user or assistant", f"{place}.role")
     content = _content(item.get("content"), f"{place}.content")
     if role == "assistant" and isinstance(content, list):

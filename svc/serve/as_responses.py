@@ -94,7 +94,8 @@ def _of_message(message: Mapping[str, Any], place: str) -> list[Json]:
             return [{"type": "function_call_output", "call_id": called, "output": _plain(content, f"{place}.content")}]
         case "assistant":
             said = _said(message, place)
-            calls = [_call(call, f"{place}.tool_calls[{n}]") for n, call in enumerate(message.get("tool_calls") or ())]
+            called = _list(message.get("tool_calls") or [], f"{place}.tool_calls")
+            calls = [_call(call, f"{place}.tool_calls[{n}]") for n, call in enumerate(called)]
             return said + calls
     raise unsupported(f"{place}.role", f"{role!r} must be one of system, developer, user, assistant, tool")
 
@@ -182,7 +183,7 @@ def _choice(choice: Mapping[str, Any]) -> Json:
 
 def _format(wanted: object) -> Json:
     kind = wanted.get("type") if isinstance(wanted, Mapping) else None
-    if not isinstance(wanted, Mapping) or kind not in {"text", "json_object", "json_schema"}:
+    if not isinstance(wanted, Mapping) or kind not in ("text", "json_object", "json_schema"):
         raise unsupported("response_format", "must be of type text, json_object or json_schema")
     if kind != "json_schema":
         return {"type": kind}

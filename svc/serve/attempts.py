@@ -18,8 +18,10 @@ from common.quotes import Terms
 from svc.client import Client
 from svc.core.orders import PreparedOrder, fee_terms
 from svc.errors import (
+    ApiError,
     ChainContradicts,
     ConnectionFailed,
+    InternalError,
     JobFailed,
     NodeFailed,
     NotFound,
@@ -27,6 +29,7 @@ from svc.errors import (
     SvcError,
     WaitTimedOut,
 )
+from svc.jobs import JobSeen
 from svc.records import ENDED_BECAUSE, Job, Quoted
 from svc.serve.budgets import Budgets
 from svc.serve.ledger import Ledger, LedgerJob, LedgerPurchase
@@ -36,9 +39,10 @@ from svc.serve.problems import Problem
 from svc.serve.requests import Wanted
 from svc.serve.settings import ServeSettings
 
-# Errors after which a job may have been posted all the same: it is looked for.
-_PERHAPS_POSTED: Final = (ConnectionFailed, ReceiptTimeout, NodeFailed)
+_PERHAPS_POSTED: Final = (ConnectionFailed, ReceiptTimeout, NodeFailed, InternalError)
+_SERVER_FAULT: Final = 500
 _LOOK_SECONDS: Final = 1.0  # between attempts to take a job back that the coordinator does not know yet
+_AWAY_SECONDS: Final = 15.0  # between looks at a coordinator that is away
 
 
 @attrs.define(eq=False)
@@ -59,7 +63,9 @@ class Trade:
 
 @attrs.define(eq=False)
 class OpenPurchase:
-    """`status`: preparing, posting, then as the market has it: queued, in_progress. `waiting`: how many wait for it."""
+    """`status`: preparing, posting, then as the market has it: queued, in_progress. `waiting`: how many wait for it.
+    `tried`: providers that were asked; `more`: another may be, when one of them does not claim. `unclaimed`: jobs that
+    were taken back from a provider who did not claim them in time."""
 
     row: LedgerPurchase
     wanted: Wanted | None
@@ -69,6 +75,9 @@ class OpenPurchase:
     problem: Problem | None = None
     waiting: int = 0
     abandoned: bool = False
+    tried: set[int] = attrs.field(factory=set)
+    more: bool = False
+    unclaimed: set[str] = attrs.field(factory=set)
     _changed: anyio.Event = attrs.field(factory=anyio.Event)
 
     @property
@@ -77,7 +86,7 @@ class OpenPurchase:
 
     @property
     def posted(self) -> bool:
-        return self.status not in {"preparing", "posting"}
+        return self.job is not None and self.status not in {"preparing", "posting"}
 
     async def changed(self) -> None:
         """Until something about it has changed."""
@@ -120,32 +129,53 @@ class JobAttempts:
             self.trade.budgets.settle(prepared.id, 0, self.trade.clock())
             raise
         purchase.job, purchase.status = job, "posting"
-        await self._submit(purchase, prepared, quoted, job)
+        job = purchase.job = await self._submit(purchase, prepared, quoted, job)
         purchase.status = "queued"
         purchase.tell()
         return job
 
-    async def _submit(self, purchase: OpenPurchase, prepared: PreparedOrder, quoted: Quoted, job: LedgerJob) -> None:
+    async def _submit(
+        self, purchase: OpenPurchase, prepared: PreparedOrder, quoted: Quoted, job: LedgerJob
+    ) -> LedgerJob:
+        """The job as it was posted: at a lower price than was known, where the charges went down."""
         try:
-            await self.trade.client.submit(prepared, quoted, max_amount=job.amount)
-        except _PERHAPS_POSTED:
-            pass  # it is waited for; what never appears was not posted
+            submitted = await self.trade.client.submit(prepared, quoted, max_amount=job.amount)
         except ChainContradicts:
             self.trade.tasks.start_soon(self.account_for, purchase, job)
             raise
-        except SvcError:
+        except SvcError as error:
+            if may_have_arrived(error):
+                return job  # it is waited for; what never appears was not posted
             await self._end(job, 0, paid=False)
             raise
+        return job if submitted.amount == job.amount else await self._repriced(prepared, job, submitted.amount)
 
-    async def followed(self, purchase: OpenPurchase, job: LedgerJob) -> Bought:
-        ended = await self._ended(purchase, job)
+    async def _repriced(self, prepared: PreparedOrder, job: LedgerJob, amount: int) -> LedgerJob:
+        """With the charges that were paid, so that its cost comes out right. They are the ones that are quoted now."""
+        self.trade.prices.forget_charges()
+        try:
+            quoted = await self.trade.prices.quote(prepared)
+        except SvcError:
+            return job  # it counts with a little more than it cost
+        if quoted.quote.amount != amount:
+            return job
+        job = attrs.evolve(job, amount=amount, terms=fee_terms(quoted.quote))
+        self.trade.budgets.settle(job.job_id, amount, self.trade.clock())
+        await self.trade.ledger.renew_job(job.job_id, job.at, amount, job.terms)
+        return job
+
+    async def followed(self, purchase: OpenPurchase, job: LedgerJob, *, just_posted: bool) -> Bought:
+        ended = await self._ended(purchase, job, just_posted=just_posted)
         return await self.opened(job, ended)
 
-    async def _ended(self, purchase: OpenPurchase, job: LedgerJob) -> Job:
+    async def _ended(self, purchase: OpenPurchase, job: LedgerJob, *, just_posted: bool) -> Job:
         """The settled job, with its cost in the ledger. Raises JobFailed for one that cost nothing."""
         seen: list[str] = []
+        load, began = self.trade.prices.load, anyio.current_time()
 
         def changed(found: Job) -> None:
+            if found.status == "in_progress" and "in_progress" not in seen:
+                load.claimed(job.provider, anyio.current_time() - began if just_posted else None)
             seen.append(found.status)
             purchase.status = found.status
             purchase.tell()
@@ -153,19 +183,36 @@ class JobAttempts:
         watch = anyio.CancelScope()
         self.trade.tasks.start_soon(self._take_back, purchase, job, seen, watch)
         try:
-            ended = await self.trade.client.wait(job.job_id, on_change=changed)
-        except WaitTimedOut:
-            if seen:
-                raise
-            await self._end(job, 0, paid=False)
-            raise JobFailed(job.job_id, "expired") from None
+            ended = await self._waited(job, seen, changed)
         finally:
             watch.cancel()
+            load.ended(job.provider, claimed="in_progress" in seen)
+        if ended is None:
+            await self._end(job, 0, paid=False)
+            raise JobFailed(job.job_id, "expired")
         if ended.status != "completed":
             await self._end(job, 0, paid=False)
             raise JobFailed(ended.id, ENDED_BECAUSE.get(ended.svc.ended_because, ended.status))
         await self._end(job, cost_in_all(ended, job.terms), paid=True)
         return ended
+
+    async def _waited(self, job: LedgerJob, seen: list[str], changed: JobSeen) -> Job | None:
+        """The job once it has ended; None for one that was never posted, which only a coordinator that answers can
+        say: while it is away, a job may be under way, and paid."""
+        while True:
+            try:
+                return await self.trade.client.wait(job.job_id, on_change=changed)
+            except WaitTimedOut:
+                pass
+            try:
+                await self.trade.client.jobs.get(job.job_id)
+            except NotFound:
+                if not seen:
+                    return None
+            except SvcError as error:
+                if not error.retryable:
+                    raise
+            await anyio.sleep(_AWAY_SECONDS)
 
     async def opened(self, job: LedgerJob, ended: Job) -> Bought:
         result = await self.trade.client.open(ended)
@@ -179,8 +226,9 @@ class JobAttempts:
 
     async def account_for(self, purchase: OpenPurchase, job: LedgerJob) -> None:
         """A job that nobody waits for any more: only its cost is to be known."""
+        self.trade.prices.load.chosen(job.provider)
         try:
-            await self._ended(OpenPurchase(purchase.row, None, abandoned=True), job)
+            await self._ended(OpenPurchase(purchase.row, None, abandoned=True), job, just_posted=False)
         except SvcError as error:
             self.trade.say(f"job {job.job_id}: {error.message}")
 
@@ -188,11 +236,15 @@ class JobAttempts:
         self, purchase: OpenPurchase, job: LedgerJob, seen: list[str], watch: anyio.CancelScope
     ) -> None:
         """Cancel the job while nobody has claimed it, once it is not wanted or not wanted there."""
-        patience = anyio.current_time() + self.trade.settings.buying.claim_seconds
+        began = anyio.current_time()
+        soon, late = self.trade.prices.load.patience(job.provider), self.trade.settings.buying.claim_seconds
         with watch:
             while not seen or seen[-1] == "queued":
+                waited = anyio.current_time() - began
                 unwanted = purchase.abandoned or purchase.ended
-                if unwanted or (anyio.current_time() >= patience and self._elsewhere(purchase, job)):
+                if unwanted or (waited >= soon and self._elsewhere(purchase, job, with_room=waited < late)):
+                    if not unwanted:
+                        purchase.unclaimed.add(job.job_id)
                     try:
                         await self.trade.client.cancel(job.job_id)
                         return
@@ -203,15 +255,23 @@ class JobAttempts:
                             return  # it is claimed
                         await anyio.sleep(_LOOK_SECONDS)
                     continue
-                left = patience - anyio.current_time()
-                with anyio.move_on_after(left if left > 0 else self.trade.settings.buying.claim_seconds):
+                left = next((each - waited for each in (soon, late) if each > waited), soon)
+                with anyio.move_on_after(left):
                     await purchase.changed()
 
-    def _elsewhere(self, purchase: OpenPurchase, job: LedgerJob) -> bool:
+    def _elsewhere(self, purchase: OpenPurchase, job: LedgerJob, *, with_room: bool) -> bool:
+        """Somebody else may be asked, and would take it."""
         wanted = purchase.wanted
-        if wanted is None or self.trade.settings.buying.attempts < 2:
+        if wanted is None or not purchase.more:
             return False
-        return self.trade.prices.others(wanted.model, wanted.rule, {job.provider})
+        others = self.trade.prices.others(wanted.model, wanted.rule, {job.provider, *purchase.tried})
+        return self.trade.prices.load.has_room(others) if with_room else bool(others)
+
+
+def may_have_arrived(error: SvcError) -> bool:
+    """What was posted may have been taken all the same: it is looked for before it is posted again."""
+    fault = isinstance(error, ApiError) and error.status >= _SERVER_FAULT and not error.retryable
+    return fault or isinstance(error, _PERHAPS_POSTED)
 
 
 def cost_in_all(job: Job, terms: Terms) -> int:

@@ -1,13 +1,16 @@
 """Lines of a batch in OpenAI's own form, what the market's batches make of them, and what is kept of a batch."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import attrs
 import msgspec
 
+from common.envelope import LONGEST_CUSTOM_ID
 from common.refusal import Refused
 from common.strict_json import parse
 from svc.batches.preparation import LineOffer
+from svc.records import Model, ModelDetails
 from svc.serve.keys import ApiKey
 from svc.serve.prices import Prices
 from svc.serve.problems import Problem, invalid
@@ -17,11 +20,18 @@ Json = dict[str, Any]
 
 WINDOWS: Final = {"1h": 3_600, "24h": 86_400}
 _ENDED: Final = frozenset({"failed", "completed", "expired", "cancelled"})
-_LONGEST_ID: Final = 64
+_LONGEST_ID: Final = 512
+# How lines end, in OpenAI's words where it has one.
+OPENAI_CODES: Final[Mapping[str, str]] = {
+    "expired": "batch_expired",
+    "cancelled": "batch_cancelled",
+    "reclaim": "request_timeout",
+}
 
 
 class StoredBatch(msgspec.Struct):
-    """What is known of a batch, written down at each step. `market_id`: the market's own."""
+    """What is known of a batch, written down at each step. `market_id`: the market's own; `output_seconds`: how long
+    its results are kept, for ever where it does not say."""
 
     id: str
     key: str
@@ -40,6 +50,7 @@ class StoredBatch(msgspec.Struct):
     amount: str = "0"
     cost: str | None = None
     cancelling: bool = False
+    output_seconds: int | None = None
 
     @property
     def ended(self) -> bool:
@@ -87,14 +98,21 @@ async def read_line(prices: Prices, batch: StoredBatch, key: ApiKey, line: bytes
         raise invalid("a line must be a JSON object", code="invalid_json_line")
     custom_id, body = value.get("custom_id"), value.get("body")
     if not isinstance(custom_id, str) or not 1 <= len(custom_id) <= _LONGEST_ID:
-        raise invalid("custom_id must be a text of 1 to 64 signs", "custom_id")
+        raise invalid(f"custom_id must be a text of 1 to {_LONGEST_ID} signs", "custom_id")
     if value.get("method") != "POST":
         raise invalid("method must be POST", "method")
     if value.get("url") != batch.endpoint:
         raise invalid(f"url must be {batch.endpoint}, as the batch's endpoint", "url", "mismatched_endpoint")
     if not isinstance(body, dict):
         raise invalid("body must be an object", "body")
-    model, rule = await prices.find(model_name(body), key.models)
+    name = model_name(body)
+    try:
+        model, rule = await prices.find(name, key.models)
+    except Problem:
+        if batch.market_id is None:
+            raise
+        # It is posted, and the model taken from the market since: the answer is read all the same.
+        model, rule = Model(name, "", ModelDetails(0, False, None, None)), prices.settings.rule(name)
     wanted = read_request(batch.endpoint, body, model, rule)
     if wanted.form.stream:
         raise invalid("stream must be false in a batch", "stream")
@@ -120,7 +138,9 @@ def market_line(request: BatchRequest) -> Json:
     if wanted.rule.bids:
         body |= {"rate_in": wanted.rule.rate_in or 0, "rate_out": wanted.rule.rate_out or 0}
     url = EMBEDDINGS if wanted.route == EMBEDDINGS else RESPONSES
-    return {"custom_id": request.custom_id, "url": url, "body": body}
+    line: Json = {"url": url, "body": body}
+    # Ours are known by their number; it is sealed for whoever looks at the market's batch beside us.
+    return line | ({"custom_id": request.custom_id} if len(request.custom_id) <= LONGEST_CUSTOM_ID else {})
 
 
 def told_error(problem: Problem) -> Json:

@@ -7,23 +7,25 @@ A batch goes on by itself, and after a restart from where it was: the market's o
 whose answer was lost is found again and not made twice.
 """
 
-import io
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import anyio
 import attrs
 import msgspec
+from anyio import to_thread
 
 from common.quotes import Terms
+from common.wire import limits
 from svc.batches.preparation import PreparedBatch
 from svc.batches.results import BatchResult
 from svc.errors import ConnectionFailed, SvcError
 from svc.records import Batch
 from svc.serve.answers import answer_of
-from svc.serve.attempts import Trade, cost_in_all
+from svc.serve.attempts import Trade, cost_in_all, may_have_arrived
+from svc.serve.batch_files import BatchInputs, BatchResultFiles
 from svc.serve.batch_lines import (
+    OPENAI_CODES,
     WINDOWS,
     BatchRequest,
     StoredBatch,
@@ -47,8 +49,8 @@ _LOOK_SECONDS: Final = 5.0
 _AGAIN_SECONDS: Final = 15.0
 _MOST_ERRORS: Final = 100
 _MOST_LOOKED: Final = 1000
-_MOST_LISTED: Final = 100
-_LONGEST_BODY: Final = 1 << 16
+_MOST_LINES: Final = limits.BATCH_LINES
+SEVERAL: Final = "(several)"  # models of one batch, in the ledger
 
 
 @attrs.define(eq=False)
@@ -58,9 +60,15 @@ class LocalBatches:
     sleep: Callable[[float], Any] = anyio.sleep
     _running: dict[str, StoredBatch] = attrs.field(factory=dict)
 
+    @property
+    def _inputs(self) -> BatchInputs:
+        return BatchInputs(self.files)
+
     # --- what the routes ask for ------------------------------------------------------------------------------
 
     async def begin(self, key: ApiKey, batch: StoredBatch) -> StoredBatch:
+        """The input is kept beside its file, which may be deleted, or expire, before the batch has ended."""
+        await self._inputs.hold(batch.input_file_id, batch.id)
         await self._save(batch)
         self._carry_on(batch, key)
         return batch
@@ -83,11 +91,11 @@ class LocalBatches:
         if batch.ended:
             message = f"batch {batch_id} is {batch.status}: only one that goes on can be cancelled"
             raise Problem(409, message, code="batch_not_cancellable", param="batch_id")
+        if batch.market_id is not None:  # asked again, too: an answer may have been lost
+            await self.trade.client.batches.cancel(batch.market_id)
         if not batch.cancelling:
             batch.cancelling = True
             self._mark(batch, "cancelling")
-            if batch.market_id is not None:
-                await self.trade.client.batches.cancel(batch.market_id)
             await self._save(batch)
         return batch
 
@@ -106,9 +114,16 @@ class LocalBatches:
         self.trade.tasks.start_soon(self._carry, batch, key)
 
     async def _carry(self, batch: StoredBatch, key: ApiKey) -> None:
-        """Never raises: what went wrong is told in the batch's `errors`."""
+        """Never raises: what went wrong is told in the batch's `errors`. What may be paid is never given up because the
+        coordinator is away."""
         try:
-            await self._carried(batch, key)
+            while not batch.ended:
+                try:
+                    await self._carried(batch, key)
+                except SvcError as error:
+                    if not error.retryable or not self._goes_on(batch):
+                        raise
+                    await self.sleep(_AGAIN_SECONDS)
         except Problem as problem:
             await self._fail(batch, [told_error(problem)])
         except SvcError as error:
@@ -119,26 +134,32 @@ class LocalBatches:
         finally:
             self._running.pop(batch.id, None)
 
+    def _goes_on(self, batch: StoredBatch) -> bool:
+        """It is posted, or may be, or there is time left for it."""
+        ends = batch.created_at + WINDOWS[batch.completion_window]
+        posted = batch.market_id is not None or batch.status == "posting"
+        return posted or self.trade.clock() + _AGAIN_SECONDS <= ends
+
     async def _carried(self, batch: StoredBatch, key: ApiKey) -> None:
-        if batch.status == "posting" and batch.market_id is None:
+        """From wherever it is to its end. Raises Problem, SvcError."""
+        if batch.status == "posting" and batch.market_id is None:  # by an attempt whose answer was lost
             batch.market_id = await self._posted_before(batch)
+            if batch.market_id is None:
+                batch.status = "validating"
+                await self._release(batch)
         requests, errors = await self._read(batch, key)
         if errors and batch.market_id is None:
             await self._fail(batch, errors)
             return
         batch.counts["total"] = len(requests)
-        whole = [request for request in requests if request is not None]
-        while batch.market_id is None:
-            if batch.cancelling:
-                await self._end(batch, "cancelled", 0)
-                return
-            try:
-                batch.market_id = await self._post(batch, whole)
-            except SvcError as error:
-                ends = batch.created_at + WINDOWS[batch.completion_window]
-                if not error.retryable or self.trade.clock() + _AGAIN_SECONDS > ends:
-                    raise
-                await self.sleep(_AGAIN_SECONDS)
+        if batch.market_id is None and self.trade.clock() > batch.created_at + WINDOWS[batch.completion_window]:
+            await self._end(batch, "expired", 0)
+            return
+        if batch.market_id is None and not batch.cancelling:
+            batch.market_id = await self._post(batch, [request for request in requests if request is not None])
+        if batch.market_id is None:
+            await self._end(batch, "cancelled", 0)
+            return
         batch.status = "in_progress"
         self._mark(batch, "in_progress")
         await self._save(batch)
@@ -147,24 +168,19 @@ class LocalBatches:
         ended = await self.trade.client.batches.wait(
             batch.market_id, every=_LOOK_SECONDS, progress=lambda seen: self._count(batch, seen)
         )
-        while True:
-            try:
-                await self._finish(batch, key, ended, requests)
-                return
-            except SvcError as error:  # it is paid: its results are waited for
-                if not error.retryable:
-                    raise
-                await self.sleep(_AGAIN_SECONDS)
+        await self._finish(batch, key, ended, requests)
 
     async def _read(self, batch: StoredBatch, key: ApiKey) -> tuple[list[BatchRequest | None], list[Json]]:
-        """Every line, None for one that cannot be (any more), and what is wrong with the first hundred of those."""
-        content = await self.files.read(batch.key, batch.input_file_id)
+        """Every line, None for one that cannot be, and what is wrong with the first hundred of those."""
+        content = await self._inputs.read(batch.key, batch.input_file_id, batch.id)
         requests: list[BatchRequest | None] = []
         errors: list[Json] = []
         seen: set[str] = set()
         for number, line in enumerate(content.splitlines(), 1):
             if not line.strip():
                 continue
+            if len(requests) == _MOST_LINES:
+                raise invalid(f"a batch has at most {_MOST_LINES} lines", "input_file_id", "too_many_lines")
             try:
                 read = await read_line(self.trade.prices, batch, key, line)
                 if read.custom_id in seen:
@@ -179,8 +195,9 @@ class LocalBatches:
             errors = [told_error(invalid("the file must hold at least one line", "input_file_id", "empty_file"))]
         return requests, errors
 
-    async def _post(self, batch: StoredBatch, requests: list[BatchRequest]) -> str:
-        """The market's id of it. Raises Problem, SvcError with nothing posted and nothing reserved."""
+    async def _post(self, batch: StoredBatch, requests: list[BatchRequest]) -> str | None:
+        """The market's id of it; None where it was cancelled meanwhile. Raises Problem, SvcError, with nothing posted
+        unless the batch is left `posting`."""
         trade = self.trade
         providers, offer = shared_terms(requests)
         prepared = await trade.client.batches.prepare(
@@ -191,31 +208,32 @@ class LocalBatches:
             max_amount=trade.settings.budget.per_batch,
             max_line_amount=trade.settings.budget.per_request,
         )
-        await self._reserve(batch, prepared, requests[0].wanted)
+        if batch.cancelling:
+            return None
+        await self._reserve(batch, prepared, [request.wanted for request in requests])
         batch.status, batch.amount = "posting", str(prepared.amount)
         await self._save(batch)
         try:
             made = await trade.client.batches.create(prepared, metadata={MARK: batch.id})
-        except ConnectionFailed as failed:
-            found = await self._posted_before(batch)
-            if found is None:
-                await self._release(batch)
-                raise failed
-            return found
-        except SvcError:
+        except SvcError as failed:
+            if may_have_arrived(failed):  # it is looked for by its mark, before it is posted again
+                raise ConnectionFailed(f"no word of whether batch {batch.id} was posted: {failed.message}") from None
+            batch.status = "validating"
             await self._release(batch)
             raise
         return made.id
 
-    async def _reserve(self, batch: StoredBatch, prepared: PreparedBatch, first: Wanted) -> None:
+    async def _reserve(self, batch: StoredBatch, prepared: PreparedBatch, wanted: Sequence[Wanted]) -> None:
         trade, now = self.trade, self.trade.clock()
         trade.budgets.reserve(batch.key, batch.id, prepared.amount, now)
-        row = LedgerPurchase(batch.id, now, batch.key, BATCH, first.name, first.model.id, batch.input_file_id, None)
+        names = {request.name for request in wanted}, {request.model.id for request in wanted}
+        name, model = (each.pop() if len(each) == 1 else SEVERAL for each in names)
+        row = LedgerPurchase(batch.id, now, batch.key, BATCH, name, model, batch.input_file_id, None)
         if not await trade.ledger.jobs_of(batch.id):
             await trade.ledger.add_purchase(row)
             await trade.ledger.add_job(LedgerJob(batch.id, batch.id, now, 0, prepared.amount, prepared.fees))
         else:  # tried before: the amount of this attempt counts
-            await trade.ledger.renew_job(batch.id, prepared.amount, prepared.fees)
+            await trade.ledger.renew_job(batch.id, now, prepared.amount, prepared.fees)
 
     async def _release(self, batch: StoredBatch) -> None:
         self.trade.budgets.settle(batch.id, 0, self.trade.clock())
@@ -242,20 +260,20 @@ class LocalBatches:
         await self._save(batch)
         rows = await self.trade.ledger.jobs_of(batch.id)
         terms = rows[0].terms if rows else Terms(0, 0)
-        good, bad, cost = io.BytesIO(), io.BytesIO(), 0
-        completed = failed = 0
-        async for result in self.trade.client.batches.results(ended):
-            number = int(result.id.rpartition("_")[2])  # batch_req_<batch>_<line>, blank lines not counted
-            request = requests[number - 1] if 0 < number <= len(requests) else None
-            line, paid = await self._told(result, request, terms)
-            cost += paid
-            completed, failed = completed + (line["error"] is None), failed + (line["error"] is not None)
-            (good if line["error"] is None else bad).write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
-        batch.counts = {"total": len(requests), "completed": completed, "failed": failed}
-        for name, content in (("output", good), ("error", bad)):
-            if content.getvalue():
+        cost, counts = 0, {True: 0, False: 0}
+        with BatchResultFiles(self.files.folder, batch.id) as written:
+            async for result in self.trade.client.batches.results(ended):
+                number = int(result.id.rpartition("_")[2])  # batch_req_<batch>_<line>, blank lines not counted
+                request = requests[number - 1] if 0 < number <= len(requests) else None
+                line, paid = await self._told(result, request, terms)
+                good = line["error"] is None
+                cost, counts[good] = cost + paid, counts[good] + 1
+                await to_thread.run_sync(written.add, line, good)
+            batch.counts = {"total": len(requests), "completed": counts[True], "failed": counts[False]}
+            expires_at = None if batch.output_seconds is None else int(self.trade.clock()) + batch.output_seconds
+            for name, path in written.finished():
                 filename = f"{batch.id}_{name}.jsonl"
-                file = await self.files.add(key.name, filename, "batch_output", content.getvalue())
+                file = await self.files.add(key.name, filename, "batch_output", path, expires_at)
                 setattr(batch, f"{name}_file_id", file.id)
         await self._end(batch, ended.status, cost)
 
@@ -266,8 +284,8 @@ class LocalBatches:
         if result.result is None or request is None:
             code, message = ("no_result", "") if result.error is None else (result.error.code, result.error.message)
             paid = await self._cost_of(result, terms)
-            error: Json = {"code": code, "message": message}
-            told = {"job_id": result.job_id, "cost": str(paid)}
+            error: Json = {"code": OPENAI_CODES.get(code, code), "message": message}
+            told = {"job_id": result.job_id, "cost": str(paid), "code": code}
             return line | {"response": None, "error": error, "svc": told}, paid
         job = result.result.job
         paid = cost_in_all(job, terms)
@@ -305,6 +323,7 @@ class LocalBatches:
             await self.trade.ledger.end_job(batch.id, "done" if cost else "unpaid", cost)
         await self.trade.ledger.end_purchase(batch.id, "done" if cost else "failed")
         await self._save(batch)
+        await self._inputs.release(batch.id)
 
     def _count(self, batch: StoredBatch, seen: Batch) -> None:
         counts = seen.request_counts

@@ -44,6 +44,11 @@ class Limit:
         if at > now - self.seconds:
             self._total += by
 
+    def drop(self, at: float, job_id: str, amount: int) -> None:
+        if (at, job_id) in self._entries:
+            self._entries.remove((at, job_id))
+            self._total -= amount
+
 
 class Budgets:
     """Every limit, and what each job of the last day takes of them."""
@@ -78,8 +83,10 @@ class Budgets:
         return [limit.words for limit in self._limits]
 
     def reserve(self, key: str, job_id: str, amount: int, now: float) -> None:
-        """Raises Problem (`insufficient_quota`), with nothing reserved, where a limit would be passed."""
+        """Raises Problem (`insufficient_quota`), with nothing reserved, where a limit would be passed. A reservation
+        that the same job had before, as a batch that is posted again has, counts no more."""
         self._forget(now)
+        self._drop(job_id)
         for limit in self._of(key):
             left = limit.most - limit.spent(now, self._committed)
             if amount > left:
@@ -87,6 +94,7 @@ class Budgets:
         self.record(key, job_id, amount, now)
 
     def record(self, key: str, job_id: str, amount: int, at: float) -> None:
+        self._drop(job_id)
         self._committed[job_id] = amount
         self._posted[job_id] = (at, key)
         for limit in self._of(key):
@@ -102,6 +110,14 @@ class Budgets:
             limit.spent(now, self._committed)  # by the old amount, before it changes
             limit.change(at, now, cost - known)
         self._committed[job_id] = cost
+
+    def _drop(self, job_id: str) -> None:
+        """Each job counts once: a second entry would take its amount from the sum twice when it leaves the window."""
+        if (known := self._posted.pop(job_id, None)) is None:
+            return
+        (at, key), amount = known, self._committed.pop(job_id)
+        for limit in self._of(key):
+            limit.drop(at, job_id, amount)
 
     def _of(self, key: str) -> list[Limit]:
         return [limit for limit in self._limits if limit.key is None or limit.key == key]

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-from svc.serve.answers import completion, completion_id, response, response_id, response_shell
+from svc.serve.answers import answer_of, completion_id, response_id, response_shell
 from svc.serve.media_answers import Bought
 from svc.serve.problems import Problem
 from svc.serve.requests import Wanted
@@ -60,7 +60,7 @@ class ChatEvents:
         yield self._opening(0)
 
     def answer(self, bought: Bought) -> Iterator[bytes]:
-        made = completion(self._wanted, bought)
+        made = answer_of(self._wanted, bought)
         self._head["id"] = made["id"] if not self._opened else self._head["id"]
         for choice in made["choices"]:
             index = choice["index"]
@@ -90,10 +90,10 @@ class ChatEvents:
                     yield self._chunk(index, {name: piece}, logprobs=logprobs)
                     logprobs = None  # all of them with the first piece: the server's own pieces are not known
         for at, call in enumerate(message.get("tool_calls") or ()):
-            function = call.get("function") or {}
-            head = {"name": function.get("name"), "arguments": ""}
+            function = call["function"]
+            head = {"name": function["name"], "arguments": ""}
             yield self._chunk(index, {"tool_calls": [{"index": at, **call, "function": head}]})
-            for piece in pieces(str(function.get("arguments", ""))):
+            for piece in pieces(function["arguments"]):
                 yield self._chunk(index, {"tool_calls": [{"index": at, "function": {"arguments": piece}}]})
 
     def _chunk(
@@ -121,7 +121,7 @@ class ResponseEvents:
         yield self._event("response.in_progress", response=shell)
 
     def answer(self, bought: Bought) -> Iterator[bytes]:
-        made = response(self._wanted, bought)
+        made = answer_of(self._wanted, bought)
         made |= {"id": response_id(self._job_id), "created_at": self._created}  # as the first events said
         for at, item in enumerate(made["output"]):
             yield from self._item(at, item)
@@ -143,7 +143,7 @@ class ResponseEvents:
             for number, part in enumerate(item["content"]):
                 yield from self._part({**place, "content_index": number}, part)
         elif item["type"] == "function_call":
-            arguments = str(item.get("arguments", ""))
+            arguments = item["arguments"]
             for piece in pieces(arguments):
                 yield self._event("response.function_call_arguments.delta", **place, delta=piece)
             name = item.get("name")

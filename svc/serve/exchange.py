@@ -1,7 +1,7 @@
 """A request and its answer as the routes see them: read from and written to ASGI messages."""
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
 from contextlib import aclosing
 from typing import Any
 
@@ -37,13 +37,14 @@ class LocalRequest:
     async def body(self, longest: int) -> bytes:
         """Raises Problem (413), RequesterGone."""
         read = bytearray()
-        async for piece in self.pieces():
-            read += piece
-            if len(read) > longest:
-                raise Problem(413, f"the body must have at most {longest} bytes", code="body_too_large")
+        async with aclosing(self.pieces()) as pieces:
+            async for piece in pieces:
+                read += piece
+                if len(read) > longest:
+                    raise Problem(413, f"the body must have at most {longest} bytes", code="body_too_large")
         return bytes(read)
 
-    async def pieces(self) -> AsyncIterator[bytes]:
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
         while True:
             message = await self.receive()
             if message["type"] == "http.disconnect":

@@ -1,12 +1,14 @@
 """`/v1/files`: files of batches, kept in the state folder of this user and nowhere else.
 
 A batch's lines are in OpenAI's own form, so that they are read here and sealed one by one when the batch is made; the
-coordinator gets none of this. Files stay until they are deleted: the user's own disk is no market's concern.
+coordinator gets none of this. Files stay until they are deleted, or expire as whoever made them said: the user's own
+disk is no market's concern.
 """
 
 import secrets
+import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +26,9 @@ from svc.serve.upload_form import read_form
 
 _FILE: Final = "file"
 _MOST_LISTED: Final = 10_000
+_SHORTEST_LIFE: Final = 3_600  # seconds, as OpenAI has it
+_LONGEST_LIFE: Final = 2_592_000
+_SWEEP_SECONDS: Final = 600.0
 
 
 class StoredFile(msgspec.Struct, frozen=True):
@@ -35,10 +40,17 @@ class StoredFile(msgspec.Struct, frozen=True):
     filename: str
     purpose: str
     key: str
+    expires_at: int | None = None
 
     def told(self) -> dict[str, Any]:
         known = {"id": self.id, "bytes": self.bytes, "created_at": self.created_at, "filename": self.filename}
-        return {**known, "object": "file", "purpose": self.purpose, "status": "processed", "expires_at": None}
+        return {
+            **known,
+            "object": "file",
+            "purpose": self.purpose,
+            "status": "processed",
+            "expires_at": self.expires_at,
+        }
 
 
 @attrs.frozen
@@ -52,7 +64,9 @@ class LocalFiles:
     def path(self, file_id: str) -> Path:
         return self.folder / file_id
 
-    async def add(self, key: str, filename: str, purpose: str, content: bytes | Path) -> StoredFile:
+    async def add(
+        self, key: str, filename: str, purpose: str, content: bytes | Path, expires_at: int | None = None
+    ) -> StoredFile:
         """A `Path` is taken over: it is a file of this folder."""
         file_id = f"file-{secrets.token_hex(12)}"
 
@@ -65,28 +79,60 @@ class LocalFiles:
             return self.path(file_id).stat().st_size
 
         size = await to_thread.run_sync(store)
-        file = StoredFile(file_id, size, int(self.clock()), filename, purpose, key)
+        file = StoredFile(file_id, size, int(self.clock()), filename, purpose, key, expires_at)
         await self.ledger.put(_FILE, file_id, self.clock(), key, msgspec.json.encode(file).decode())
         return file
 
     async def get(self, key: str, file_id: str) -> StoredFile:
-        """Raises Problem (404) for one that is another key's, too."""
+        """Raises Problem (404) for one that is another key's, or has expired, too."""
         body = await self.ledger.get(_FILE, file_id, key)
-        if body is None:
-            raise Problem(404, f"there is no file {file_id}", code="file_not_found", param="file_id")
-        return msgspec.json.decode(body, type=StoredFile)
+        file = None if body is None else msgspec.json.decode(body, type=StoredFile)
+        if file is None or self._expired(file):
+            raise no_such_file(file_id)
+        return file
 
     async def read(self, key: str, file_id: str) -> bytes:
         file = await self.get(key, file_id)
-        return await anyio.Path(self.path(file.id)).read_bytes()
+        try:
+            return await anyio.Path(self.path(file.id)).read_bytes()
+        except FileNotFoundError:
+            message = f"the content of file {file_id} is no longer in {self.folder}"
+            raise Problem(404, message, code="file_not_found", param="file_id") from None
 
-    async def all(self, key: str) -> list[StoredFile]:
-        return [msgspec.json.decode(body, type=StoredFile) for body in await self.ledger.all(_FILE, key)]
+    async def all(self, key: str | None) -> list[StoredFile]:
+        """The newest first."""
+        found = [msgspec.json.decode(body, type=StoredFile) for body in await self.ledger.all(_FILE, key)]
+        return [file for file in found if not self._expired(file)]
 
     async def remove(self, key: str, file_id: str) -> None:
-        file = await self.get(key, file_id)
-        await self.ledger.remove(_FILE, file.id)
-        await anyio.Path(self.path(file.id)).unlink(missing_ok=True)
+        await self._remove((await self.get(key, file_id)).id)
+
+    async def _remove(self, file_id: str) -> None:
+        await self.ledger.remove(_FILE, file_id)
+        await anyio.Path(self.path(file_id)).unlink(missing_ok=True)
+
+    def _expired(self, file: StoredFile) -> bool:
+        return file.expires_at is not None and file.expires_at <= self.clock()
+
+    async def sweep(self) -> None:
+        """Remove what has expired."""
+        for body in await self.ledger.all(_FILE, None):
+            file = msgspec.json.decode(body, type=StoredFile)
+            if self._expired(file):
+                await self._remove(file.id)
+
+    async def keep_swept(self, say: Callable[[str], object]) -> None:
+        """Until it is cancelled."""
+        while True:
+            try:
+                await self.sweep()
+            except (OSError, sqlite3.Error) as error:
+                say(f"expired files cannot be removed: {error}")
+            await anyio.sleep(_SWEEP_SECONDS)
+
+
+def no_such_file(file_id: str) -> Problem:
+    return Problem(404, f"there is no file {file_id}", code="file_not_found", param="file_id")
 
 
 @attrs.frozen
@@ -112,7 +158,8 @@ class LocalFileRoutes:
                 raise invalid(message, "purpose", "invalid_purpose")
             if form.filename is None:
                 raise invalid("the form must have a part named file, with a filename", "file")
-            file = await self.files.add(asked.key.name, form.filename, purpose, partial)
+            expires_at = _expiry(form.fields, self.files.clock())
+            file = await self.files.add(asked.key.name, form.filename, purpose, partial, expires_at)
         finally:
             await anyio.Path(partial).unlink(missing_ok=True)
         return WholeReply(file.told())
@@ -121,7 +168,7 @@ class LocalFileRoutes:
         found = await self.files.all(asked.key.name)
         purpose = asked.query.get("purpose")
         told = [file.told() for file in found if purpose in {None, file.purpose}]
-        return WholeReply(listing(told, asked.query, _MOST_LISTED))
+        return WholeReply(listing(told, asked.query, _MOST_LISTED, _MOST_LISTED))
 
     async def _get(self, asked: LocalRequest, file_id: str) -> WholeReply:
         return WholeReply((await self.files.get(asked.key.name, file_id)).told())
@@ -135,13 +182,39 @@ class LocalFileRoutes:
         return WholeReply({"id": file_id, "object": "file", "deleted": True})
 
 
-def listing(told: list[dict[str, Any]], query: Any, most: int) -> dict[str, Any]:
-    """A page in the order it has: `after` names the last one before it, `limit` its length."""
+def life_of(anchor: object, seconds: object, anchors: Collection[str], param: str) -> int:
+    """Seconds that a file is kept. Raises Problem."""
+    if anchor not in anchors:
+        raise invalid(f"{param}.anchor must be {' or '.join(anchors)}", f"{param}.anchor")
+    if type(seconds) is not int or not _SHORTEST_LIFE <= seconds <= _LONGEST_LIFE:
+        raise invalid(f"{param}.seconds must be {_SHORTEST_LIFE} to {_LONGEST_LIFE}", f"{param}.seconds")
+    return seconds
+
+
+def _expiry(fields: Mapping[str, str], now: float) -> int | None:
+    """Of a form, in which an object is spelled field by field."""
+    anchor, text = fields.get("expires_after[anchor]"), fields.get("expires_after[seconds]")
+    if anchor is None and text is None:
+        return None
+    seconds = int(text) if text is not None and text.isdecimal() and text.isascii() else text
+    return int(now) + life_of(anchor, seconds, ("created_at",), "expires_after")
+
+
+def listing(told: list[dict[str, Any]], query: Mapping[str, str], most: int, usual: int) -> dict[str, Any]:
+    """A page of what is told newest first: `order` turns it round, `after` names the last one before it, `limit` its
+    length."""
+    order = query.get("order", "desc")
+    if order not in {"asc", "desc"}:
+        raise invalid("order must be asc or desc", "order")
+    if order == "asc":
+        told = told[::-1]
     ids = [one["id"] for one in told]
-    after, limit = query.get("after"), query.get("limit", str(most))
-    if not limit.isdecimal() or not 1 <= int(limit) <= most:
+    after, limit = query.get("after"), query.get("limit", str(usual))
+    if not limit.isdecimal() or not limit.isascii() or not 1 <= int(limit[:9]) <= most:
         raise invalid(f"limit must be a number from 1 to {most}", "limit")
-    begin = ids.index(after) + 1 if after in ids else 0
+    if after is not None and after not in ids:
+        raise invalid("after must be the id of one that is listed", "after")
+    begin = 0 if after is None else ids.index(after) + 1
     page = told[begin : begin + int(limit)]
     return {
         "object": "list",

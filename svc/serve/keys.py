@@ -62,7 +62,7 @@ class Keys:
                 found = key
         if found is None or scheme.lower() != "bearer":
             message = "a key of this svc serve must be given as api_key: its file is named where it was started"
-            raise Problem(401, message, type="authentication_error", code="invalid_api_key")
+            raise Problem(401, message, code="invalid_api_key")
         return found
 
 

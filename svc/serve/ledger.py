@@ -167,12 +167,13 @@ class Ledger:
         charges = (row.terms.fee_bps, str(row.terms.gas_fee), row.state)
         await self.run(lambda c: c.execute("insert into jobs values (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*values, *charges)))
 
-    async def renew_job(self, job_id: str, amount: int, terms: Terms) -> None:
-        """For another attempt under the same id, which a batch has."""
+    async def renew_job(self, job_id: str, at: float, amount: int, terms: Terms) -> None:
+        """For another attempt under the same id, which a batch has, or at a price that was learned from the post."""
         statement = (
-            "update jobs set amount = ?, fee_bps = ?, gas_fee = ?, cost = null, state = 'posting' where job_id = ?"
+            "update jobs set at = ?, amount = ?, fee_bps = ?, gas_fee = ?, cost = null, state = 'posting'"
+            " where job_id = ?"
         )
-        values = (str(amount), terms.fee_bps, str(terms.gas_fee), job_id)
+        values = (at, str(amount), terms.fee_bps, str(terms.gas_fee), job_id)
         await self.run(lambda connection: connection.execute(statement, values))
 
     async def end_job(self, job_id: str, state: JobEnd, cost: int) -> None:

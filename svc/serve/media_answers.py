@@ -13,6 +13,7 @@ from svc.serve.usage import usage_of_response
 
 Json = dict[str, Any]
 
+NOT_UNDERSTOOD: Final = "result_not_understood"
 _LARGEST_BASE64: Final = 1 << 28
 
 
@@ -40,16 +41,16 @@ class Bought:
         return {f"x-svc-{name.replace('_', '-')}": str(value) for name, value in self.told().items()}
 
 
-def _not_understood(bought: Bought, what: str) -> Problem:
+def not_understood(bought: Bought, what: str) -> Problem:
     message = f"the provider's result holds {what}; svc result {bought.job_id} shows what it holds"
-    return Problem(502, message, type="server_error", code="result_not_understood", job_id=bought.job_id)
+    return Problem(502, message, type="server_error", code=NOT_UNDERSTOOD, job_id=bought.job_id)
 
 
 def embeddings(wanted: Wanted, bought: Bought) -> Json:
     output = bought.output
     rows = output.get("data") if isinstance(output, dict) else output
     if not isinstance(rows, list) or not all(isinstance(row, dict) and "embedding" in row for row in rows):
-        raise _not_understood(bought, "no embeddings")
+        raise not_understood(bought, "no embeddings")
     data = []
     for at, row in enumerate(rows):
         numbers = _numbers(row["embedding"], bought)
@@ -67,7 +68,7 @@ def _numbers(embedding: object, bought: Bought) -> list[float]:
         return [*struct.unpack(f"<{len(raw) // 4}f", raw[: len(raw) // 4 * 4])]
     if isinstance(embedding, list) and all(isinstance(number, int | float) for number in embedding):
         return embedding
-    raise _not_understood(bought, "an embedding that is no list of numbers")
+    raise not_understood(bought, "an embedding that is no list of numbers")
 
 
 def images(wanted: Wanted, bought: Bought) -> Json:
@@ -75,7 +76,7 @@ def images(wanted: Wanted, bought: Bought) -> Json:
     rows = output.get("data", output) if isinstance(output, dict) else output
     images = [_image(row) for row in (rows if isinstance(rows, list) else [rows])]
     if not images or not all(image is not None for image in images):
-        raise _not_understood(bought, "no images")
+        raise not_understood(bought, "no images")
     data: list[Json] = []
     for image in images:
         if image is not None:

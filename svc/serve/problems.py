@@ -97,4 +97,4 @@ def problem_of_refusal(refusal: Refused) -> Problem:
 
 def unexpected() -> Problem:
     """A fault of svc serve itself."""
-    return Problem(500, "svc serve failed unexpectedly; its own output says more", type="api_error")
+    return Problem(500, "svc serve failed unexpectedly; its own output says more", type=_SERVER)

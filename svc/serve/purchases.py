@@ -30,16 +30,20 @@ from svc.serve.problems import Problem, invalid, problem_of, unexpected
 from svc.serve.requests import Wanted
 
 _FOREVER: Final = float("inf")
+_PAUSE_SECONDS: Final = 1.0  # before a coordinator that is short of something is asked again
 
 
 @attrs.frozen
 class _Failed:
-    """An attempt without a result. `again`: another may succeed; `blame`: this provider is to be passed over."""
+    """An attempt without a result. `again`: another may succeed, after `pause` seconds; `blame`: this provider is to be
+    passed over, for less long where it only did not claim in time (`unclaimed`)."""
 
     error: Problem
     provider: int
     again: bool
-    blame: bool = True
+    blame: bool = False
+    unclaimed: bool = False
+    pause: float = 0.0
 
 
 Outcomes = MemoryObjectSendStream[Bought | _Failed]
@@ -100,7 +104,11 @@ class AnswerPurchases:
     def leave(self, purchase: OpenPurchase) -> None:
         """Whom `buy` counted waits no more."""
         purchase.waiting -= 1
-        if not purchase.waiting and not purchase.ended and not self.trade.stopping:
+        if purchase.waiting:
+            return
+        if purchase.ended:
+            self._forget(purchase)  # what was not delivered is read again for whoever asks
+        elif not self.trade.stopping:
             purchase.abandoned = True
             purchase.tell()
 
@@ -119,9 +127,15 @@ class AnswerPurchases:
             return None if row is None else self._reread(row, wanted)
         named = self._named.get((key.name, idempotency))
         if named is not None and named.problem is None:
-            return _same(named, digest)
+            _require_same(named.row, digest)
+            return named
         row = await self.trade.ledger.asked_before(key.name, idempotency)
-        return None if row is None else _same(self._reread(row, wanted), digest)
+        if row is None:
+            return None
+        _require_same(row, digest)
+        if row.state != "done":  # it has no job that could be followed, and none that is known to be paid
+            raise Problem(409, "what was asked under this idempotency key has just ended: ask again", retry=True)
+        return self._reread(row, wanted)
 
     def _reread(self, row: LedgerPurchase, wanted: Wanted) -> OpenPurchase:
         """One that is paid: its result is read again, and nothing is bought."""
@@ -149,23 +163,29 @@ class AnswerPurchases:
     # --- one purchase -----------------------------------------------------------------------------------------
 
     async def _run(self, purchase: OpenPurchase, job: LedgerJob | None) -> None:
-        """Never raises: what went wrong is the purchase's `problem`."""
+        """Never raises: what went wrong is the purchase's `problem`, told once the ledger has it."""
+        bought: Bought | None = None
+        problem: Problem | None = None
         try:
             if purchase.row.state == "done":
-                purchase.bought = await self._read_again(purchase)
+                bought = await self._read_again(purchase)
             else:
-                purchase.bought = await self._bought(purchase, job)
+                bought = await self._bought(purchase, job)
                 await self.trade.ledger.end_purchase(purchase.row.id, "done")
-        except Problem as problem:
-            purchase.problem = problem
+        except Problem as refused:
+            problem = refused
         except SvcError as error:
-            purchase.problem = problem_of(error, None if purchase.job is None else purchase.job.job_id)
+            problem = problem_of(error, None if purchase.job is None else purchase.job.job_id)
         except Exception as error:  # of this purchase alone: the server goes on
             self.trade.say(f"a purchase failed unexpectedly: {type(error).__name__}: {error}")
-            purchase.problem = unexpected()
-        if purchase.problem is not None and purchase.row.state != "done":
-            paid = purchase.job is not None and await self._is_paid(purchase)
-            await self.trade.ledger.end_purchase(purchase.row.id, "done" if paid else "failed")
+            problem = unexpected()
+        if bought is None and purchase.row.state != "done":
+            try:
+                paid = purchase.job is not None and await self._is_paid(purchase)
+                await self.trade.ledger.end_purchase(purchase.row.id, "done" if paid else "failed")
+            except Exception as error:  # of a disk that is full: the next start finds it running
+                self.trade.say(f"the ledger cannot be written: {type(error).__name__}: {error}")
+        purchase.bought, purchase.problem = bought, None if bought is not None else problem
         if purchase.problem is not None or not purchase.waiting:
             self._forget(purchase)  # the ledger has what is to be known of it
         purchase.tell()
@@ -184,7 +204,7 @@ class AnswerPurchases:
         """The first attempt that succeeds; several at a time only where hedging is set."""
         buying = self.trade.settings.buying
         began, launched, running = anyio.current_time(), 0, 0
-        tried: set[int] = set()
+        tried = purchase.tried
         last: Problem | None = None
         send, receive = anyio.create_memory_object_stream[Bought | _Failed](buying.attempts + 1)
 
@@ -195,12 +215,18 @@ class AnswerPurchases:
             wanted = purchase.wanted
             offer = await self.trade.prices.offer(wanted.model, wanted.rule, tried)
             tried.add(offer.provider)
-            self.trade.tasks.start_soon(self._attempt, purchase, wanted, offer, send)
             launched, running = launched + 1, running + 1
+            purchase.more = launched < buying.attempts and not late()
+            self.trade.tasks.start_soon(self._attempt, purchase, wanted, offer, send)
+
+        def late() -> bool:
+            return anyio.current_time() - began > buying.retry_seconds
 
         async with send, receive:
             if job is not None:
                 tried.add(job.provider)
+                purchase.more = buying.attempts > 1
+                self.trade.prices.load.chosen(job.provider)
                 self.trade.tasks.start_soon(self._attempt_before, purchase, job, send)
                 launched = running = 1
             else:
@@ -218,29 +244,39 @@ class AnswerPurchases:
                 if isinstance(outcome, Bought):
                     return outcome
                 last = outcome.error
-                if outcome.blame:
-                    self.trade.prices.exclude(outcome.provider)
-                else:
-                    tried.discard(outcome.provider)
-                late = anyio.current_time() - began > buying.retry_seconds
+                self._learn(outcome, tried)
                 if running:
                     continue
-                if not outcome.again or late or launched >= buying.attempts or purchase.abandoned:
+                if not outcome.again or late() or launched >= buying.attempts or purchase.abandoned:
                     raise last
+                await anyio.sleep(outcome.pause)
                 try:
                     await launch()
                 except NoProvider:
                     raise last from None  # why the only one that there was failed says more
 
+    def _learn(self, outcome: _Failed, tried: set[int]) -> None:
+        if outcome.blame:
+            self.trade.prices.load.exclude(outcome.provider, unclaimed=outcome.unclaimed)
+        else:
+            tried.discard(outcome.provider)
+
     async def _attempt(self, purchase: OpenPurchase, wanted: Wanted, offer: MarketOffer, send: Outcomes) -> None:
         async def attempt() -> Bought:
-            job = await self._attempts.posted(purchase, wanted, offer)
-            return await self._attempts.followed(purchase, job)
+            try:
+                job = await self._attempts.posted(purchase, wanted, offer)
+            except BaseException:
+                self.trade.prices.load.ended(offer.provider, claimed=False)
+                raise
+            return await self._attempts.followed(purchase, job, just_posted=True)
 
         await _tell(send, await self._outcome(offer.provider, purchase, attempt))
 
     async def _attempt_before(self, purchase: OpenPurchase, job: LedgerJob, send: Outcomes) -> None:
-        await _tell(send, await self._outcome(job.provider, purchase, lambda: self._attempts.followed(purchase, job)))
+        async def attempt() -> Bought:
+            return await self._attempts.followed(purchase, job, just_posted=False)
+
+        await _tell(send, await self._outcome(job.provider, purchase, attempt))
 
     async def _outcome(
         self, provider: int, purchase: OpenPurchase, attempt: Callable[[], Awaitable[Bought]]
@@ -249,26 +285,29 @@ class AnswerPurchases:
         try:
             return await attempt()
         except Problem as problem:
-            return _Failed(problem, provider, again=False, blame=False)
+            return _Failed(problem, provider, again=False)
         except JobFailed as failed:
-            return _Failed(problem_of(failed, failed.job_id), provider, again=not purchase.ended)
+            unclaimed = failed.job_id in purchase.unclaimed
+            # One that was taken back since nobody wanted it any more says nothing of its provider.
+            blame = unclaimed or failed.code != "cancelled"
+            told = problem_of(failed, failed.job_id)
+            return _Failed(told, provider, again=not purchase.ended, blame=blame, unclaimed=unclaimed)
         except OverCeiling as over:  # charges went up since they were learned
             self.trade.prices.forget_charges()
-            return _Failed(problem_of(over), provider, again=True, blame=False)
+            return _Failed(problem_of(over), provider, again=True)
         except SvcError as error:
             job_id = None if purchase.job is None else purchase.job.job_id
             again = isinstance(error, ApiError) and error.retryable
-            return _Failed(problem_of(error, job_id), provider, again=again, blame=False)
+            return _Failed(problem_of(error, job_id), provider, again=again, pause=_PAUSE_SECONDS)
         except Exception as error:
             self.trade.say(f"an attempt failed unexpectedly: {type(error).__name__}: {error}")
-            return _Failed(unexpected(), provider, again=False, blame=False)
+            return _Failed(unexpected(), provider, again=False)
 
 
-def _same(purchase: OpenPurchase, digest: str) -> OpenPurchase:
-    if purchase.row.digest != digest:
+def _require_same(row: LedgerPurchase, digest: str) -> None:
+    if row.digest != digest:
         message = "this idempotency key was used for another request: each request has its own"
         raise invalid(message, "idempotency-key", "idempotency_key_reused")
-    return purchase
 
 
 async def _tell(send: Outcomes, outcome: Bought | _Failed) -> None:

@@ -31,10 +31,11 @@ LONGEST_BODY: Final = limits.INLINE_BYTES * 4 // 3
 _NOT_SEALED: Final = frozenset(
     {
         *("model", "stream", "stream_options", "store", "metadata", "user", "safety_identifier", "service_tier"),
-        *("prompt_cache_key", "prompt_cache_retention", "background"),
+        *("prompt_cache_key", "prompt_cache_retention"),
     }
 )
 _KEPT: Final = ("previous_response_id", "conversation", "prompt")
+_SCHEMAS: Final = frozenset({"parameters", "schema"})  # what they hold is said of data, and is none
 _ADDRESSES: Final = frozenset({"url", "image_url", "video_url", "audio_url", "file_url", "server_url"})
 _DEFAULT_CAP: Final = 4096
 _SIZE: Final = re.compile(r"([1-9][0-9]{1,4})x([1-9][0-9]{1,4})", re.ASCII)
@@ -56,7 +57,8 @@ class AnswerForm:
 
 @attrs.frozen(slots=True)
 class Wanted:
-    """One answer that is to be bought. `name` is the model as the caller calls it."""
+    """One answer that is to be bought. `name` is the model as the caller calls it; `asked` what was asked, in the words
+    of the route."""
 
     route: Route
     name: str
@@ -65,6 +67,7 @@ class Wanted:
     input: Json = attrs.field(repr=False)
     form: AnswerForm
     units_out: int | None = None
+    asked: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
 
     def order(self) -> OrderRequest:
         rule, endpoint = self.rule, EMBEDDINGS if self.route == EMBEDDINGS else self.model.svc.endpoint
@@ -91,12 +94,14 @@ def read_request(route: Route, body: Json, model: Model, rule: Rule) -> Wanted:
     for name in _KEPT:
         if route != IMAGES and body.get(name) is not None:
             raise unsupported(name, "names what only OpenAI keeps: send what it holds instead")
-    if body.get("background"):
+    if route != IMAGES and body.get("background"):
         raise unsupported("background", "must be false: svc batch, or POST /v1/batches, is for what nobody waits for")
     stream = body.get("stream") or False
     if not isinstance(stream, bool):
         raise invalid("stream must be true or false", "stream")
     given = {name: value for name, value in body.items() if name not in _NOT_SEALED and value is not None}
+    if route != IMAGES:
+        given.pop("background", None)
     _require_inside(given, "")
     listed = frozenset((model.svc.params_schema or {}).get("properties", {}))
     serves = model.svc.endpoint or route
@@ -143,12 +148,12 @@ def _text(  # noqa: PLR0917 - all of one request
     if type(answers) is not int or not 1 <= answers <= 128:
         raise invalid("n must be a whole number from 1 to 128", "n")
     units = None if answers == 1 else answers * (caps[0] if caps else _DEFAULT_CAP)
-    return Wanted(route, name, model, rule, made, form, units)
+    return Wanted(route, name, model, rule, made, form, units, given)
 
 
 def _embeddings(name: str, model: Model, rule: Rule, given: Json) -> Wanted:
     encoding = given.pop("encoding_format", "float")
-    if encoding not in {"float", "base64"}:
+    if encoding not in ("float", "base64"):
         raise invalid("encoding_format must be float or base64", "encoding_format")
     if "input" not in given:
         raise invalid("input must be a text or a list of texts", "input")
@@ -168,7 +173,7 @@ def _images(name: str, model: Model, rule: Rule, given: Json, listed: frozenset[
     elif "resolution" not in given:
         made |= {"width": _SQUARE, "height": _SQUARE}
     wanted = given.get("response_format", "b64_json")
-    if wanted not in {"b64_json", "url"}:
+    if wanted not in ("b64_json", "url"):
         raise invalid("response_format must be b64_json or url", "response_format")
     for key, value in given.items():
         if key in {"prompt", "n", "size", "response_format", "moderation"} or (
@@ -204,7 +209,8 @@ def _require_inside(value: object, place: str) -> None:
                 raise unsupported(here, "names a file that no provider can read: send its data")
             if key == "type" and inner == "item_reference":
                 raise unsupported(here, "must not be item_reference: send the item itself")
-            _require_inside(inner, here)
+            if key not in _SCHEMAS:
+                _require_inside(inner, here)
 
 
 def listed_model(model: Model, name: str) -> Mapping[str, Any]:

@@ -1,6 +1,6 @@
 """Routes that answer at once: models, chat completions, responses, embeddings, images."""
 
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, Final
 
 import anyio
@@ -112,11 +112,11 @@ class AnswerRoutes:
             with anyio.move_on_after(self.progress_seconds):
                 await purchase.changed()
         try:
-            made: Iterator[bytes] = events.answer(await purchase.result())
+            for event in events.answer(await purchase.result()):
+                yield event
         except Problem as problem:
-            made = events.fail(problem)
-        for event in made:
-            yield event
+            for event in events.fail(problem):
+                yield event
 
 
 async def _while_there(asked: LocalRequest, purchase: OpenPurchase, until: Callable[[], bool]) -> bool:

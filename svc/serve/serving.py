@@ -2,6 +2,8 @@
 
 import logging
 import socket
+import ssl
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -67,6 +69,7 @@ async def opened(client: Client, settings: ServeSettings, folder: Path, port: in
             await buyer.resume()
             await batches.resume(keys.named)
             tasks.start_soon(prices.keep_warm)
+            tasks.start_soon(files.keep_swept, say)
             hosts = names_of(settings.server.host, port, settings.server.hosts)
             yield Served(_application(buyer, batches, keys, hosts), trade, None if settings.keys else folder / KEY_FILE)
             tasks.cancel_scope.cancel()
@@ -125,7 +128,10 @@ def listening_socket(server: Server) -> socket.socket:
     except OSError as error:
         raise Refused(f"server.host {server.host}: {error.strerror}", "server.host") from None
     try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if sys.platform == "win32":  # where to reuse an address is to share it with any other program
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
+        else:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(place)
         listening.listen(_BACKLOG)  # whoever comes before it is served waits for a moment
     except OSError as error:
@@ -133,6 +139,20 @@ def listening_socket(server: Server) -> socket.socket:
         message = f"server.port {server.port} of {server.host} cannot be listened on: {error.strerror}"
         raise Refused(f"{message}; --port names another, 0 any free one", "server.port") from None
     return listening
+
+
+def check_tls(server: Server) -> None:
+    """Raises Refused for files that TLS cannot be served with, before anything else starts."""
+    if server.tls_certificate is None:
+        return
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
+            server.tls_certificate, server.tls_key, password=""
+        )
+    except (OSError, ssl.SSLError) as error:
+        files = f"{server.tls_certificate} and {server.tls_key}"
+        message = f"server.tls_certificate and server.tls_key must be a PEM certificate and its key: {files}: {error}"
+        raise Refused(message, "server.tls_certificate") from None
 
 
 def address(server: Server, port: int) -> str:

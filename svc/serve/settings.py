@@ -60,6 +60,7 @@ class Buying(Struct, frozen=True, forbid_unknown_fields=True):
     rate_out: RateSet | None = None
     open_orders: bool = False
     attempts: Annotated[int, Meta(ge=1, le=10)] = 3
+    premium: Annotated[float, Meta(ge=1, le=100)] = 2.0
     claim_seconds: Annotated[float, Meta(ge=1, le=86_400)] = 30.0
     retry_seconds: Annotated[float, Meta(ge=0, le=86_400)] = 600.0
     exclude_seconds: Annotated[float, Meta(ge=0, le=86_400)] = 600.0

@@ -1,6 +1,7 @@
 """Multipart forms of `POST /v1/files`: fields kept, the file's bytes written to the disk as they arrive."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
+from contextlib import aclosing
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +15,7 @@ from svc.serve.problems import Problem, invalid
 
 LONGEST_FILE: Final = 209_715_200  # as coordinators take them
 _LONGEST_FIELD: Final = 1024
+_LONGEST_HEADER: Final = 4096
 
 
 @attrs.define
@@ -35,14 +37,19 @@ class _Parts:
 
     def callbacks(self) -> dict[str, Callable[..., None]]:
         return {
-            "on_header_field": lambda data, start, end: self._header.extend(data[start:end]),
-            "on_header_value": lambda data, start, end: self._value.extend(data[start:end]),
+            "on_header_field": lambda data, start, end: self._of_header(self._header, data[start:end]),
+            "on_header_value": lambda data, start, end: self._of_header(self._value, data[start:end]),
             "on_header_end": self._header_ends,
             "on_headers_finished": self._headers_end,
             "on_part_data": self._data,
             "on_part_end": self._part_ends,
             "on_end": self._ends,
         }
+
+    def _of_header(self, part: bytearray, data: bytes) -> None:
+        part += data
+        if len(part) > _LONGEST_HEADER:
+            raise invalid(f"a header of the form has at most {_LONGEST_HEADER} bytes")
 
     def _header_ends(self) -> None:
         if self._header.lower() == b"content-disposition":
@@ -55,6 +62,8 @@ class _Parts:
         self._name = options.get(b"name", b"").decode("utf-8", "replace")
         self._is_file = self._name == "file"
         if self._is_file:
+            if self.form.filename is not None:
+                raise invalid("the form must have one part named file", "file")
             self.form.filename = options.get(b"filename", b"upload.jsonl").decode("utf-8", "replace")[-255:]
         self._disposition = b""
 
@@ -85,8 +94,8 @@ async def read_form(asked: LocalRequest, partial: Path) -> FileForm:
     try:
         parser = MultipartParser(boundary, parts.callbacks())  # type: ignore[arg-type] # a TypedDict of the same keys
         await anyio.Path(partial).touch(mode=0o600)
-        async with await anyio.open_file(partial, "wb") as target:
-            async for piece in _within(asked.pieces()):
+        async with await anyio.open_file(partial, "wb") as target, aclosing(asked.pieces()) as pieces:
+            async for piece in pieces:
                 parser.write(piece)
                 size += len(parts.pending)
                 if size > LONGEST_FILE:
@@ -98,9 +107,3 @@ async def read_form(asked: LocalRequest, partial: Path) -> FileForm:
     if not parts.whole:
         raise invalid("the form ends before its last boundary")
     return parts.form
-
-
-async def _within(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    async for piece in pieces:
-        if piece:
-            yield piece

@@ -145,10 +145,10 @@ class Slot:
     _slots: "Slots"
     _given_back: bool = False
 
-    def give_back(self) -> None:
+    def give_back(self, *, settled: bool = False) -> None:
         if not self._given_back:
             self._given_back = True
-            self._slots.take_back(self)
+            self._slots.take_back(self, settled=settled)
 
 
 @attrs.define(slots=True, eq=False)
@@ -160,6 +160,7 @@ class Slots:
     _held: dict[bytes, str] = attrs.field(factory=dict)
     _per_model: Counter[str] = attrs.field(factory=Counter)
     _emptied: trio.Event = attrs.field(factory=trio.Event)
+    _doubted: trio.Event = attrs.field(factory=trio.Event)
 
     @property
     def capacity(self) -> int:
@@ -196,10 +197,14 @@ class Slots:
         self.tell()
         return Slot(model, job_id, self)
 
-    def take_back(self, slot: Slot) -> None:
+    def take_back(self, slot: Slot, *, settled: bool) -> None:
+        """Each end of a job moves the reputation, and the grant with it: a settle upwards, which matters while the
+        grant is short of the slots, and any other end down. A claim that was refused may have met a smaller grant."""
         del self._held[slot.job_id]
         self._per_model[slot.model] -= 1
         self.tell()
+        if not settled or self.granted is None or self.granted < self.capacity:
+            self._doubted.set()
         if not self._held:
             self._emptied.set()
             self._emptied = trio.Event()
@@ -208,6 +213,14 @@ class Slots:
         self.granted = capacity
         metrics.capacity_granted.set(capacity)
         self.tell()
+
+    def ask_for_grant(self) -> None:
+        """The registry is about to be asked: what happens from now on may not be in its answer."""
+        self._doubted = trio.Event()
+
+    async def until_grant_may_differ(self) -> None:
+        """From what the registry answered last."""
+        await self._doubted.wait()
 
     def tell(self) -> None:
         metrics.capacity_free.set(self.free())

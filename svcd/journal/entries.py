@@ -28,6 +28,9 @@ from svcd.job.held import Job
 JournalState = Literal["claiming", "claimed", "sealed", "failing", "settled", "failed", "given_up", "not_claimed"]
 
 LIVE: Final[tuple[JournalState, ...]] = ("claiming", "claimed", "sealed", "failing")
+# Of a job that is not claimed anew. One whose claim came to nothing is; and one that was claimed, and has no result
+# yet: a reorganisation took the claim.
+NOT_AGAIN: Final[tuple[JournalState, ...]] = ("sealed", "failing", "settled", "failed", "given_up")
 
 
 Statement = tuple[str, tuple[object, ...]]
@@ -54,6 +57,14 @@ create table if not exists home (chain_id integer not null, job_registry text no
 _LIVE: Final = ", ".join(f"'{state}'" for state in LIVE)
 # Put together from this package's constants; values are parameters.
 _FORGET: Final = f"delete from jobs where updated < ? and state not in ({_LIVE})"  # noqa: S608
+_NOT_AGAIN: Final = ", ".join(f"'{state}'" for state in NOT_AGAIN)
+_NEW: Final = "insert into jobs (job_id, model, row, state, claim_sent, updated) values (?, ?, ?, ?, ?, ?)"
+_CLAIMING: Final = (
+    f"{_NEW} on conflict (job_id) do update set model = excluded.model, row = excluded.row, state = excluded.state,"
+    " claim_sent = excluded.claim_sent, updated = excluded.updated, completion_tok = null, result = null,"
+    " result_length = null, result_cid = null, reason = null"
+    f" where jobs.state not in ({_NOT_AGAIN})"
+)
 _COLUMNS: Final = "row, model, state, claim_sent, completion_tok, result_length, result_cid, reason"
 _READ_LIVE: Final = f"select {_COLUMNS} from jobs where state in ({_LIVE}) order by claim_sent"  # noqa: S608
 
@@ -112,12 +123,8 @@ def _set_up(connection: sqlite3.Connection) -> None:
 
 
 def claiming(job: Job, model: str, at: float) -> Statement:
-    """An entry of an earlier attempt gives way."""
-    values = (job.job_id, model, json.dumps(job.as_row()), "claiming", at, at)
-    return (
-        "insert or replace into jobs (job_id, model, row, state, claim_sent, updated) values (?, ?, ?, ?, ?, ?)",
-        values,
-    )
+    """An entry of an earlier attempt gives way; one of a job that is not to be claimed again stays as it is."""
+    return _CLAIMING, (job.job_id, model, json.dumps(job.as_row()), "claiming", at, at)
 
 
 def adopted(job: Job, model: str, at: float) -> Statement:

@@ -32,8 +32,10 @@ LONGEST_ROW: Final = 256 * 1024
 @attrs.frozen(slots=True)
 class ResultFiles:
     directory: Path
+    _kept: set[bytes] = attrs.field(factory=set)  # jobs that have one, so that few ends have to go and look
 
     def store(self, job_id: bytes, result: bytes) -> None:
+        self._kept.add(job_id)
         partial = self._path(job_id).with_suffix(".partial")
         with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(result)
@@ -45,12 +47,17 @@ class ResultFiles:
     def open(self, job_id: bytes) -> BinaryIO:
         return self._path(job_id).open("rb")
 
+    def has(self, job_id: bytes) -> bool:
+        return job_id in self._kept
+
     def remove(self, job_id: bytes) -> None:
         self._path(job_id).unlink(missing_ok=True)
+        self._kept.discard(job_id)
 
     def remove_all_but(self, job_ids: Iterable[bytes]) -> None:
         """What a crash left between the file and its row, or between an end and its removal."""
-        wanted = {self._path(job_id) for job_id in job_ids}
+        self._kept.update(job_ids)
+        wanted = {self._path(job_id) for job_id in self._kept}
         for path in self.directory.iterdir():
             if path not in wanted:
                 path.unlink()
@@ -79,6 +86,7 @@ _FURTHEST: Final = 3540  # seconds ahead that a time is signed: the chain takes 
 class _PendingWrite:
     statement: Statement
     done: bool = False
+    rows: int = 0  # that it changed
 
 
 class Journal:
@@ -95,8 +103,9 @@ class Journal:
 
     # --- jobs ---------------------------------------------------------------------------------------------
 
-    async def claiming(self, job: Job, model: str) -> None:
-        await self._write(entries.claiming(job, model, self._wall()))
+    async def claiming(self, job: Job, model: str) -> bool:
+        """False for a job that was worked on before: its entry, and its result, are left as they are."""
+        return await self._write(entries.claiming(job, model, self._wall())) > 0
 
     async def adopted(self, job: Job, model: str) -> None:
         await self._write(entries.adopted(job, model, self._wall()))
@@ -118,7 +127,8 @@ class Journal:
 
     async def ended(self, job_id: bytes, state: JournalState, reason: str | None = None) -> None:
         await self._write(entries.ended(job_id, state, reason, self._wall()))
-        await self._patiently(lambda: self._files.remove(job_id))
+        if self._files.has(job_id):
+            await self._patiently(lambda: self._files.remove(job_id))
 
     async def live(self) -> list[JobEntry]:
         return await self._read(entries.read_live)
@@ -183,7 +193,8 @@ class Journal:
 
     # --- the thread ---------------------------------------------------------------------------------------
 
-    async def _write(self, statement: Statement) -> None:
+    async def _write(self, statement: Statement) -> int:
+        """The rows that it changed."""
         mine = _PendingWrite(statement)
         self._pending.append(mine)
         try:
@@ -194,13 +205,14 @@ class Journal:
         finally:
             if mine in self._pending:  # cancelled before anybody wrote it
                 self._pending.remove(mine)
+        return mine.rows
 
     async def _commit(self) -> None:
         batch, self._pending = self._pending, []
         try:
             # Not to be left half-way: what the thread commits must be known to be committed.
             with trio.CancelScope(shield=True):
-                await self._in_thread(lambda: _commit(self._connection, [one.statement for one in batch]))
+                changed = await self._in_thread(lambda: _commit(self._connection, [one.statement for one in batch]))
         except sqlite3.OperationalError as refused:
             self._pending = batch + self._pending
             await self._wait_for_disk(refused)
@@ -209,8 +221,8 @@ class Journal:
             raise
         else:
             self.works = True
-            for one in batch:
-                one.done = True
+            for one, rows in zip(batch, changed, strict=True):
+                one.done, one.rows = True, rows
 
     async def _read(self, read: Callable[[sqlite3.Connection], T]) -> T:
         async with self._turn:
@@ -233,12 +245,13 @@ class Journal:
         await trio.sleep(_PAUSE)
 
 
-def _commit(connection: sqlite3.Connection, statements: list[Statement]) -> None:
+def _commit(connection: sqlite3.Connection, statements: list[Statement]) -> list[int]:
+    """The rows that each changed."""
     connection.execute("begin immediate")
     try:
-        for sql, values in statements:
-            connection.execute(sql, values)
+        changed = [connection.execute(sql, values).rowcount for sql, values in statements]
         connection.execute("commit")
+        return changed
     except BaseException:
         if connection.in_transaction:
             connection.execute("rollback")

@@ -158,6 +158,7 @@ _ISSUED_AT: Final = "providers.issued_at"
 _REQUESTED: Final = "providers.requested"
 _FULL_REPUTATION: Final = 1000
 _UINT32: Final = 2**32 - 1
+_TOGETHER: Final = 1.0  # seconds: the ends of one block come together, and one look is enough for them
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -170,24 +171,34 @@ class Capacity:
 
     async def run(self) -> NoReturn:
         while True:
-            requested = False
             try:
-                requested = await self.look()
+                again = await self.look()
             except (Unavailable, Refused) as error:
                 log.warning("granted capacity not read", reason=str(error))
-            await trio.sleep(_RETRY if requested else _EVERY)
+                again = True
+            with trio.move_on_after(_RETRY if again else _EVERY):
+                await self.slots.until_grant_may_differ()
+                await trio.sleep(_TOGETHER)
 
     async def look(self) -> bool:
         """True when more was requested, and may be granted by now."""
+        provider = await self._read()
+        needed = request_for(self.slots.capacity, provider)
+        # Only for more than ever before: what a ceiling keeps from us is not had by asking again.
+        if provider.capacity < self.slots.capacity and await self.journal.noted(_REQUESTED) < needed:
+            requested = await self._request(needed)
+            if requested:
+                await self._read()  # what was mined may be in the index already
+            return requested
+        return False
+
+    async def _read(self) -> ProviderRecord:
+        self.slots.ask_for_grant()
         provider = await self.coordinator.provider(self.provider_id)
         if provider.capacity != self.slots.granted:
             log.info("capacity granted", granted=provider.capacity, slots=self.slots.capacity, listed=provider.listed)
         self.slots.grant(provider.capacity)
-        needed = request_for(self.slots.capacity, provider)
-        # Only for more than ever before: what a ceiling keeps from us is not had by asking again.
-        if provider.capacity < self.slots.capacity and await self.journal.noted(_REQUESTED) < needed:
-            return await self._request(needed)
-        return False
+        return provider
 
     async def _request(self, n: int) -> bool:
         op = self.signer.request_capacity(n, await self.journal.next_time(_ISSUED_AT))

@@ -23,9 +23,6 @@ log = structlog.get_logger(__name__)
 _PATIENCE: Final = 90.0  # seconds for one claim: the coordinator itself waits a minute for the receipt
 _LOOK_AGAIN: Final = 2.0
 STALE: Final = ChainRefused("StaleOp")
-# States in the journal of a job that is not claimed anew. One whose claim came to nothing is; and one that was claimed,
-# and has no result yet: a reorganisation took the claim.
-_NOT_AGAIN: Final = frozenset({"sealed", "failing", "settled", "failed", "given_up"})
 # Refusals that say nothing about the job: it may be claimed later, or by somebody else.
 _ABOUT_US: Final = frozenset({"AtCapacity", "ModelNotAllowed", "NotListed", "StaleOp", "UnknownProvider"})
 
@@ -55,13 +52,12 @@ class Claimer:
         if self.health.withholds(offer.model, job.sla_secs):  # since it was offered
             offer.slot.give_back()
             return
-        if await self.pipeline.journal.state(job.job_id) in _NOT_AGAIN:
+        if not await self.pipeline.journal.claiming(job, offer.model):
             # The book is behind the chain. A claim would take the place of the entry, and of its result.
             log.info("a job that was worked on before is offered again, and left", job=job.job_id.hex())
             self.pipeline.exclusions.for_a_while(job.job_id)
             offer.slot.give_back()
             return
-        await self.pipeline.journal.claiming(job, offer.model)
         # The SLA counts from the claim's block, so counting from before the claim was sent is on the safe side, and
         # compares no clocks.
         sent = trio.current_time()

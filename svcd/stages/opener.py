@@ -33,6 +33,7 @@ _DEK_BYTES: Final = 32
 # coordinator sends both again. And a clock that is wrong is set right.
 _PASSING: Final = frozenset({"not_claimed", "no_claim", "stale_issued_at"})
 _PAUSE: Final = 2.0
+_SHORT: Final = 32 * 1024  # bytes of a container whose input is read and counted in less time than a thread takes
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -101,14 +102,15 @@ class PayloadOpener:
             started = trio.current_time()
             until = self._patience(held, deadline)
             found = await self.gateways.fetch(
-                job.task_cid, spool, until, lambda: _off_loop(spool, lambda: committed(spool, job.c))
+                job.task_cid, spool, until, lambda: _off_loop(lambda: committed(spool, job.c), unless=spool.is_small)
             )
             self.timings.fetched(trio.current_time() - started)
             opener = await self._opener(held, found, until)
-            envelope = await _off_loop(spool, lambda: opened(spool, opener, job.owner))
+            envelope = await _off_loop(lambda: opened(spool, opener, job.owner), unless=spool.is_small)
+            short = spool.length <= _SHORT
+            what = await _off_loop(lambda: ordered(held, envelope, model.serves), unless=short)
         finally:
             spool.clear()
-        what = await trio.to_thread.run_sync(ordered, held, envelope, model.serves)
         return Opened(
             held,
             ModelWork(
@@ -160,6 +162,6 @@ class PayloadOpener:
         raise WorkFailed("escrow_unreachable", detail)
 
 
-async def _off_loop(spool: Spool, act: Callable[[], T]) -> T:
-    """A large payload would hold up every other job."""
-    return act() if spool.is_small else await trio.to_thread.run_sync(act)
+async def _off_loop(act: Callable[[], T], *, unless: bool) -> T:
+    """A large payload would hold up every other job; with a small one, it is the way to the thread that costs."""
+    return act() if unless else await trio.to_thread.run_sync(act)

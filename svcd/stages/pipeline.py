@@ -99,7 +99,7 @@ class Pipeline:
         metrics.jobs_settled.inc()
         if started is not None:
             metrics.job_duration.observe(trio.current_time() - started)
-        held.slot.give_back()
+        held.slot.give_back(settled=True)
         log.info("job settled", job=held.name, model=held.model)
 
     def _ended_without_settle(self, held: ClaimedJob, reason: str) -> None:

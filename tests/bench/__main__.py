@@ -21,6 +21,7 @@ from tests.bench import (
     growth,
     http,
     indexing,
+    market,
     memory,
     polls,
     provider,
@@ -32,6 +33,7 @@ from tests.bench import (
     starting,
     uploads,
     waiting,
+    webhooks,
 )
 from tests.bench.chart import draw
 from tests.bench.history import keep, runs_of, this_run, trend
@@ -49,6 +51,7 @@ BENCHMARKS = {
     "client": client.rows,
     "serve": serving.rows,
     "provider": provider.rows,
+    "market": market.rows,
     "batches": batches.rows,
     "polls": polls.rows,
     "growth": growth.rows,
@@ -57,6 +60,7 @@ BENCHMARKS = {
     "starting": starting.rows,
     "uploads": uploads.rows,
     "releases": releases.rows,
+    "webhooks": webhooks.rows,
 }
 # These need an installation of their own: run when named.
 ASIDE = {"ponder": beside_ponder.rows}

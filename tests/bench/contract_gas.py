@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
+from threading import Thread
 from typing import Any, NamedTuple
 
 from eth_account import Account
@@ -61,6 +62,7 @@ def anvil() -> Iterator[Web3]:
             assert process.stdout is not None
             listening = (re.search(r"Listening on (\S+)", line) for line in process.stdout)
             address = next(match[1] for match in listening if match)
+            Thread(target=process.stdout.read, daemon=True).start()  # a full pipe would stop the node
             yield Web3(HTTPProvider(f"http://{address}"))
         finally:
             process.terminate()
@@ -223,6 +225,13 @@ def measure(market: Market) -> float:
         quotes = [(1 + i, SLA, RATE_IN, RATE_OUT) for i in range(count)]
         publish = market.asks.functions.publish(1, market.now() + count, quotes, b"")
         show(f"publish {count} asks", market.send(publish, operator.address)["gasUsed"])
+
+    apart = sum(median(alone[name]) for name in ("post", "claim", "settle"))
+    show("a job: post, claim, settle", apart)
+    for count in (1, 16):
+        posted = [market.post(regular) for _ in range(count)]
+        chains = [call for job, post in posted for call in (post, claim(job), settle(job))]
+        show(f"a job, {count} relayed in one block", 3 * market.relay(market.jobs, chains), apart)
 
     savings = []
     strangers = [market.new_owner() for _ in range(COALESCED)]

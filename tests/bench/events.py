@@ -19,7 +19,7 @@ from tests.bench.provider import cpu_seconds
 from tests.bench.row import Row
 
 LISTENERS: Final = int(os.environ.get("EVENT_LISTENERS", "10000"))
-IDLE_SECONDS: Final = 40.0  # two heartbeats of each
+IDLE_SECONDS: Final = 20.0  # a heartbeat of each
 MEMORY: Final = 1024 / 10_000  # MiB of a listener at most
 SHARE: Final = 5.0 / 10_000  # percent of a core
 

@@ -31,7 +31,7 @@ from devnet.postgres import running_postgres
 from tests.bench.http_processes import load_client, server
 from tests.bench.row import Row, Turns, interleaved, row_of_ratios
 
-ROUNDS: Final = 7
+ROUNDS: Final = 5
 CONNECTIONS: Final = 16  # to each server process
 
 _FILL: Final = (

@@ -32,7 +32,7 @@ from tests.bench.http_processes import server
 from tests.bench.row import Row, interleaved
 
 SIZE: Final = 200 << 20
-ROUNDS: Final = 7
+ROUNDS: Final = 5
 _PIECE: Final = 1 << 16
 _HEAD: Final = b"\x01" + bytes(80) + bytes(24)  # of a container: version, seed wrap, stream header
 _BOUNDARY: Final = hashlib.sha256(b"boundary").hexdigest()[:32].encode()  # as long as common clients make it

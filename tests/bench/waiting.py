@@ -34,7 +34,7 @@ from tests.bench.provider import cpu_seconds
 from tests.bench.row import Row
 from tests.bench.without_events import without_events
 
-CLAIMED: Final = int(os.environ.get("CLAIMED_JOBS", "12"))  # at one provider, on a chain that mines at once
+CLAIMED: Final = int(os.environ.get("CLAIMED_JOBS", "8"))  # at one provider, on a chain that mines at once
 WITH_BLOCKS: Final = max(2, CLAIMED // 2)  # the same with blocks of a second
 WAITED: Final = int(os.environ.get("WAITED_JOBS", "24"))  # at a time
 _WITHIN: Final = 150.0  # ms

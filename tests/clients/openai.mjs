@@ -33,7 +33,8 @@ for (const model of [chat, text]) {
 const error = await client.responses.create({ model: "no/such", input: "a" }).then(() => null, (thrown) => thrown);
 must(error?.status === 404 && error.code === "model_not_found", `${error}`);
 const line = { custom_id: "one", method: "POST", url: "/v1/responses", body: { model: text, input: "Name a city.", max_output_tokens: 4 } };
-const file = await client.files.create({ purpose: "batch", file: await toFile(Buffer.from(JSON.stringify(line)), "lines.jsonl") });
+const file = await client.files.create({ purpose: "batch", file: await toFile(Buffer.from(JSON.stringify(line)), "lines.jsonl"), expires_after: { anchor: "created_at", seconds: 3600 } });
+must(file.expires_at === file.created_at + 3600, "no expiry");
 let batch = await client.batches.create({ input_file_id: file.id, endpoint: "/v1/responses", completion_window: "1h" });
 while (["validating", "in_progress", "finalizing"].includes(batch.status)) {
   await new Promise((done) => setTimeout(done, 500));
@@ -41,4 +42,13 @@ while (["validating", "in_progress", "finalizing"].includes(batch.status)) {
 }
 const output = JSON.parse(await (await client.files.content(batch.output_file_id)).text());
 must(output.custom_id === "one" && output.response.body.object === "response", JSON.stringify(output));
+const ids = [];
+for await (const each of client.files.list({ limit: 1 })) ids.push(each.id);
+must(ids.includes(file.id) && ids.includes(batch.output_file_id), `${ids}`);
+const other = await client.batches.create({ input_file_id: file.id, endpoint: "/v1/responses", completion_window: "1h" });
+must(/^cancell(ing|ed)$/.test((await client.batches.cancel(other.id)).status), "not cancelling");
+const batches = [];
+for await (const each of client.batches.list({ limit: 1 })) batches.push(each.id);
+must(batches[0] === other.id && batches.includes(batch.id), `${batches}`);
+must((await client.files.delete(file.id)).deleted, "not deleted");
 console.log("right  errors, files and batches");

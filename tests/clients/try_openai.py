@@ -77,7 +77,9 @@ async def both_at_once() -> None:
 def batch() -> None:
     body = {"model": CHAT, "messages": ASKED, "max_completion_tokens": 4}
     line = {"custom_id": "one", "method": "POST", "url": "/v1/chat/completions", "body": body}
-    file = client.files.create(file=("lines.jsonl", json.dumps(line).encode()), purpose="batch")
+    life = {"anchor": "created_at", "seconds": 3600}
+    file = client.files.create(file=("lines.jsonl", json.dumps(line).encode()), purpose="batch", expires_after=life)
+    assert file.expires_at == file.created_at + 3600
     made = client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="1h")
     while made.status in {"validating", "in_progress", "finalizing"}:
         time.sleep(0.5)
@@ -86,6 +88,15 @@ def batch() -> None:
     (output,) = client.files.content(made.output_file_id).text.splitlines()
     assert json.loads(output)["custom_id"] == "one"
     assert json.loads(output)["response"]["body"]["choices"][0]["message"]["content"]
+    assert {file.id, made.output_file_id} <= {each.id for each in client.files.list(limit=1)}
+    assert made.id in [each.id for each in client.batches.list(limit=1)]
+    other = client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="1h")
+    assert client.batches.cancel(other.id).status in {"cancelling", "cancelled"}
+    assert client.files.delete(file.id).deleted
+    while other.status in {"validating", "in_progress", "finalizing", "cancelling"}:
+        time.sleep(0.5)
+        other = client.batches.retrieve(other.id)
+    assert other.status == "cancelled", other
 
 
 assert {CHAT, TEXT} <= {model.id for model in client.models.list()}

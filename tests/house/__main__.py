@@ -38,6 +38,7 @@ ADDED: Final[dict[str, int]] = {
     # guard, servers; operator/: discovery, setup, written_config, register, trial, earnings, chain_history
     "a provider's first hour, and what it earns": 9,
     "removal of whatever has piled up": 1,
+    "a provider's own HTTP connections": 1,  # svcd/base/connections
     # common/wire/events; indexer/events_sql; coordinatord/events: hub, listeners, sql, routes; svc/wire/events
     "events of jobs, told as they happen": 7,
     # web/: files, routes, sql; of svc's command line commands/watch
@@ -45,11 +46,15 @@ ADDED: Final[dict[str, int]] = {
     # common/wire/why; book/why, why_sql; svc's commands/checks
     "answers to why a job is unclaimed": 4,
     "every check of an order at once": 1,
+    "ops of one job in one block": 1,  # relayer/chains
     "how providers' jobs ended lately": 1,
     "jobs offered before their block": 2,  # book/pending, pending_sql
+    # common: webhooks, wire/webhooks; coordinatord/webhooks: delivery, destinations, endpoints, fanout, routes, sql;
+    # svc/webhooks; svc's commands/webhooks
+    "webhooks: signed messages of events, posted until they are answered": 10,
     "a command line that is read before the daemon behind it is imported": 2,  # commands of coordinatord and of svcd
     # svc/serve, commands/serve, commands/spend
-    "svc serve: OpenAI's API for programs of others, its ledger, budgets, files and batches": 26,
+    "svc serve: OpenAI's API for programs of others, its ledger, budgets, files and batches": 28,
 }
 
 

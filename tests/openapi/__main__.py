@@ -22,6 +22,7 @@ from coordinatord.orders.routes import OrderRoutes
 from coordinatord.sessions.routes import SessionRoutes
 from coordinatord.system.routes import SystemRoutes
 from coordinatord.web.routes import HistoryRoutes, PageRoutes
+from coordinatord.webhooks.routes import WebhookRoutes
 from tests.openapi.page import contract_errors, page
 
 COMMON: Final = Path(__file__).parents[2] / "common"
@@ -43,6 +44,7 @@ def declared() -> list[Route]:
         escrow=EscrowRoutes(None),
         batches=BatchRoutes(absent, absent, absent),
         events=EventRoutes(absent, absent, absent),
+        webhooks=WebhookRoutes(None),
         history=HistoryRoutes(absent, absent),
         page=PageRoutes(enabled=False),
     )

@@ -82,6 +82,11 @@ function sentenceOf(words) {
   return words === "" ? "" : `${words[0].toUpperCase()}${words.slice(1)}.`;
 }
 
+function estimate(told) {
+  const block = told?.svc?.reclaimable_block;
+  return block ? ` (from about block ${number(block)} on, as blocks come now)` : "";
+}
+
 function deadline(row, told) {
   if (row.state !== 1) return null;
   return Number(told?.reclaimable_at ?? row.reclaimable_at ?? BigInt(row.claimed_at) + BigInt(row.sla_secs));
@@ -114,7 +119,7 @@ function steps(row, told, sent, ends) {
   if (row.state === 0) {
     list.push(step("next", "Claim", [`possible until ${clock(row.expires_at)}`], []));
   } else if (row.state === 1) {
-    list.push(step("next", "Settle", [`due by ${clock(ends)}; from then on the payment can be reclaimed for the owner`], []));
+    list.push(step("next", "Settle", [`due by ${clock(ends)}; from then on the payment can be reclaimed for the owner${estimate(told)}`], []));
   } else {
     const at = told?.ended_at ?? row.ended_at;
     const used = row.state === 2 ? `${number(row.completion_tok)} units of output. ` : "";

@@ -367,6 +367,7 @@ def _facts(job: Job, chain: Deployment, now: float) -> list[tuple[str, str | Non
             _ahead(order.expires_at, now, "then it can be claimed no more") if job.status == "queued" else None,
         ),
         ("to be settled", _ahead(order.reclaimable_at, now, "then anybody may reclaim it, and the payment comes back")),
+        ("reclaimable", _estimated(order.reclaimable_block)),
         ("ended", tables.moment(order.ended_at)),
         ("rates", f"{order.rate_in} in, {order.rate_out} out, per 10^6 units"),
         ("units", f"{order.units_in} in, {order.completion_tok if settled else order.units_out} out"),
@@ -374,6 +375,10 @@ def _facts(job: Job, chain: Deployment, now: float) -> list[tuple[str, str | Non
         ("money", money_of(job, chain)),
         ("result", job.result_cid),
     ]
+
+
+def _estimated(block: int | None) -> str | None:
+    return None if block is None else f"from about block {block} on, as blocks come now"
 
 
 def _ahead(at: int | None, now: float, then: str) -> str | None:

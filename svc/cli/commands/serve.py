@@ -19,7 +19,7 @@ from svc.serve.settings import ServeSettings, read_settings, state_folder
 STATE = click.option(
     "--state",
     type=click.Path(path_type=Path, file_okay=False),
-    help="The folder of ledger, key and files (default: serve in your configuration folder).  [env: SVC_SERVESTATE]",
+    help="The folder of ledger, key and files (default: serve in your configuration folder).  [env: SVC_SERVE_STATE]",
 )
 
 
@@ -61,6 +61,7 @@ async def serve(
         raise OrderRefused.because(refusal) from None
     async with connection.client(wallet=True) as client:
         try:
+            serving.check_tls(settings.server)
             with serving.listening_socket(settings.server) as listening:
                 port = listening.getsockname()[1]
                 async with serving.opened(client, settings, folder, port, output.warn) as served:

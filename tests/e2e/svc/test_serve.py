@@ -123,21 +123,52 @@ def test_batch_comes_back_in_openais_form(server: Server, tmp_path: Path) -> Non
     ]
     path.write_text("\n\n".join(map(json.dumps, lines)))
     with server.client() as client:
-        file = client.files.create(file=path, purpose="batch")
+        life = {"anchor": "created_at", "seconds": 3_600}
+        file = client.files.create(file=path, purpose="batch", expires_after=life)
+        assert file.expires_at == file.created_at + 3_600
         assert client.files.content(file.id).read() == path.read_bytes()
         batch = client.batches.create(
-            input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h", metadata={"run": "1"}
+            input_file_id=file.id,
+            endpoint="/v1/chat/completions",
+            completion_window="24h",
+            metadata={"run": "1"},
+            output_expires_after=life,
         )
         while batch.status not in {"completed", "failed", "expired", "cancelled"}:
             batch = client.batches.retrieve(batch.id)
         assert (batch.status, batch.errors, batch.metadata) == ("completed", None, {"run": "1"})
         assert batch.output_file_id is not None
         output = [json.loads(line) for line in client.files.content(batch.output_file_id).text.splitlines()]
+        assert client.files.retrieve(batch.output_file_id).expires_at is not None
         assert [each.id for each in client.batches.list()] == [batch.id]
+        assert [each.id for each in client.files.list(limit=1, order="asc")] == [file.id, batch.output_file_id]
         assert client.files.delete(file.id).deleted
     assert [line["custom_id"] for line in output] == ["n1", "n2"]
     texts = [line["response"]["body"]["choices"][0]["message"]["content"] for line in output]
     assert [given(text) for text in texts] == [line["body"]["messages"] for line in lines]  # type: ignore[index]
+
+
+def test_cancelled_batch_ends_so_and_its_files_account_for_every_line(server: Server) -> None:
+    lines = [
+        {**LINE, "custom_id": f"n{n}", "body": {"model": MODEL, "messages": [{"role": "user", "content": f"{n}"}]}}
+        for n in range(3)
+    ]
+    with server.client() as client:
+        file = client.files.create(file=("lines.jsonl", "\n".join(map(json.dumps, lines)).encode()), purpose="batch")
+        batch = client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
+        assert client.batches.cancel(batch.id).status in {"cancelling", "cancelled"}
+        while batch.status not in {"completed", "failed", "expired", "cancelled"}:
+            batch = client.batches.retrieve(batch.id)
+        files = [each for each in (batch.output_file_id, batch.error_file_id) if each is not None]
+        told = [json.loads(line) for each in files for line in client.files.content(each).text.splitlines()]
+        with pytest.raises(openai.ConflictError):
+            client.batches.cancel(batch.id)
+    assert (batch.status, batch.cancelled_at is not None) == ("cancelled", True)
+    assert not told or sorted(line["custom_id"] for line in told) == [
+        "n0",
+        "n1",
+        "n2",
+    ]  # none was posted, or all are told
 
 
 def test_wrong_line_fails_the_batch_and_is_named(server: Server) -> None:

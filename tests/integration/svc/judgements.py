@@ -164,6 +164,10 @@ AFTER: Final[dict[str, str]] = {
     "GET /v1/batches 200": "listed",
     "GET /v1/batches/{id} 200": "shown; results open with their owner's key",
     "POST /v1/batches/{id}/cancel 200": "shown",
+    "POST /v1/webhooks 200": "shown; the secret verifies messages, which are hints: who acts on one reads the job",
+    "GET /v1/webhooks 200": "listed",
+    "DELETE /v1/webhooks/{id} 200": "its members are not read",
+    "POST /v1/webhooks/{id}/test 200": "shown",
 }
 
 # Answers for providers, peers and operators.

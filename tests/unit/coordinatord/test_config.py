@@ -124,6 +124,13 @@ def test_fees_have_the_ceiling_of_the_chain_unless_the_operator_names_one() -> N
     assert RelayerSettings.of(named).fee_ceiling == ceiling_of(31337, 30, 2)
 
 
+@pytest.mark.parametrize(
+    ("value", "chains"), [({}, True), ({"RELAY_CHAINS": "on"}, True), ({"RELAY_CHAINS": "off"}, False)]
+)
+def test_ops_of_one_job_share_a_block_unless_that_is_switched_off(value: dict[str, str], *, chains: bool) -> None:
+    assert RelayerSettings.of(read_config(ENVIRONMENT | value)).chains is chains
+
+
 def test_further_nodes_stand_behind_the_first_and_none_is_named_twice() -> None:
     urls = "https://a.example/v3/key, http://b.example:8545"
     nodes = read_config(ENVIRONMENT | {"RPC_URL": "http://c.example", "RPC_URLS": urls}).node_urls

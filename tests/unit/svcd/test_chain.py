@@ -57,10 +57,28 @@ class FakeNode:
     collected: bool = True
     signer: Wallet = OWNER
     answer: Callable[[str], httpx.Response | None] = lambda _: None
+    batches: bool = True
     asked: list[tuple[str, Any]] = attrs.field(factory=list)
+    requests: int = 0
 
     def reply(self, request: httpx.Request) -> httpx.Response:
         body = json.loads(request.read())
+        self.requests += 1
+        if isinstance(body, list):
+            if not self.batches:
+                error = {"code": -32600, "message": "no batches here"}
+                return httpx.Response(400, json={"jsonrpc": "2.0", "id": None, "error": error})
+            answers = [self._reply(each) for each in body]
+            if odd := [one for one in answers if one.status_code != 200]:
+                return odd[0]
+            try:
+                told = [{**one.json(), "id": each["id"]} for one, each in zip(answers, body, strict=True)]
+            except (ValueError, TypeError):  # what is no answer to one is none to several
+                return next(one for one in answers if not isinstance(_parsed(one), dict))
+            return httpx.Response(200, json=told[::-1])  # in whatever order
+        return self._reply(body)
+
+    def _reply(self, body: dict[str, Any]) -> httpx.Response:
         method, params = body["method"], body["params"]
         self.asked.append((method, params))
         if (given := self.answer(method)) is not None:
@@ -98,6 +116,13 @@ class FakeNode:
         return {"topics": ["0x" + bytes(topic).hex() for topic in topics], "data": "0x" + data.hex()}
 
 
+def _parsed(answer: httpx.Response) -> Any:
+    try:
+        return answer.json()
+    except ValueError:
+        return None
+
+
 async def standing(node: FakeNode, job: Job = JOB) -> Standing:
     async with httpx.AsyncClient(transport=StreamedTransport(node.reply)) as http:
         return await ChainReader(http, "http://node.example/key", BOOK, PROVIDER).standing(job)
@@ -108,6 +133,18 @@ async def test_claim_that_the_chain_shows_on_the_terms_told_is_ours() -> None:
     assert await standing(node) == Claimed()
     (wanted,) = next(params for method, params in node.asked if method == "eth_getLogs")
     assert (wanted["fromBlock"], wanted["toBlock"]) == (hex(372), hex(628))
+
+
+async def test_all_of_a_claim_is_read_in_one_request_and_singly_where_the_node_takes_no_more() -> None:
+    node = FakeNode(batches=False)
+    async with httpx.AsyncClient(transport=StreamedTransport(node.reply)) as http:
+        reader = ChainReader(http, "http://node.example/key", BOOK, PROVIDER)
+        assert await reader.standing(JOB) == Claimed()
+        assert await reader.standing(JOB) == Claimed()
+        assert node.requests == 1 + 3 + 3
+        node = FakeNode()
+    assert await standing(node) == Claimed()
+    assert node.requests == 1
 
 
 @pytest.mark.parametrize(

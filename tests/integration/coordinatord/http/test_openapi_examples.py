@@ -11,6 +11,7 @@ import pytest
 
 from common.box import PublicKey, SecretKey
 from common.wire import worked_order
+from common.wire.webhooks import WEBHOOK_ID
 from devnet.world import World
 from tests.fakes.submissions import jsonl
 from tests.integration.coordinatord.escrow.test_handover import request as handover_request
@@ -24,13 +25,23 @@ pytestmark = pytest.mark.anyio
 
 # Values of the operator's or the market's own, of whatever shape.
 THEIR_OWN = {"params_schema", "entry", "metadata", "evidence", "gateway_url"}
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 # Of an op that is no settle, a model that has none, a job that is not claimed or has not ended.
-OMITTED = {"result_cid", "params_schema", "endpoint", "reclaimable_at", "ended_at", "pending"}
+OMITTED = {
+    "result_cid",
+    "params_schema",
+    "endpoint",
+    "reclaimable_at",
+    "reclaimable_block",
+    "ended_at",
+    "pending",
+}
 
 
 @pytest.fixture
 def stage_settings() -> dict[str, object]:
-    return {**MOCK, "GATEWAY_URL": "https://gateway.example"}
+    webhooks = {"WEBHOOKS_KEY": "5e" * 32, "WEBHOOKS_PRIVATE": "allow"}
+    return {**MOCK, **webhooks, "GATEWAY_URL": "https://gateway.example"}
 
 
 def shape(value: Any, at: str = "") -> Any:
@@ -149,6 +160,7 @@ async def test_every_example_is_replayed(
     await of_client.ask("getModel")
     await of_client.ask("openSession", body=await provider.session_body(role="provider"))
     await _batches(of_client, batching, provider)
+    await _webhooks(of_client)
     await _escrow(of_client, of_provider, client, provider)
     await allow(world)
     await of_client.ask("handOverKeys", body=handover_request(stage))
@@ -209,6 +221,13 @@ async def _batches(replay: Replay, batching: Batching, provider: Party) -> None:
     await replay.ask("cancelBatch")
     await replay.ask("getBatch")
     await replay.ask("listBatches")
+
+
+async def _webhooks(replay: Replay) -> None:
+    nobody = {"url": "http://127.0.0.1:9/", "events": ["job.settled", "batch.completed"], "secret": SECRET}
+    replay.real[WEBHOOK_ID] = (await replay.ask("addWebhook", body=nobody)).json()["id"]
+    for name in ("listWebhooks", "testWebhook", "removeWebhook"):
+        await replay.ask(name)
 
 
 async def _escrow(replay: Replay, of_provider: Replay, client: Party, provider: Party) -> None:

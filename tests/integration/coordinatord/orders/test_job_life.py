@@ -46,6 +46,9 @@ async def test_claimed_job_tells_when_it_may_be_reclaimed_and_an_ended_one_when_
     assert (await provider.run(provider.claim(job))).status_code == 201
     told, row = await told_of(stage, job)
     assert int(told["reclaimable_at"]) == int(row["claimed_at"]) + 3600
+    index = await stage.fetchval("select block_number from index_position")
+    assert isinstance(index, int)
+    assert int(told.get("reclaimable_block", index + 1)) > index  # an estimate, once two blocks are a second apart
     assert "ended_at" not in told
     assert (await provider.run(provider.fail(job))).status_code == 201
     ended_at = await time_of_newest(stage)

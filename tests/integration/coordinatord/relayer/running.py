@@ -95,6 +95,7 @@ async def stage(
     receipt_wait: float = 60.0,
     keeping_up: float = 5.0,
     mined_within: float = 15.0,
+    chains: bool = True,
     index: AddressBook | None = None,
     policy: GasPolicy = UNLIMITED,
 ) -> AsyncIterator[Stage]:
@@ -107,6 +108,7 @@ async def stage(
         fee_ceiling=fee_ceiling,
         keeping_up=keeping_up,
         mined_within=mined_within,
+        chains=chains,
     )
     async with (
         open_database(database_url, smallest=1, largest=8) as database,

@@ -51,6 +51,7 @@ _RELAYER: Final = "coordinatord/relayer/"
 SENDING: Final = tuple(
     f"{_RELAYER}{step}.py" for step in ("broadcast", "follow", "receipts", "resolution", "results_sql")
 )
+CHAINS: Final = f"{_RELAYER}chains.py"
 ALL: Final = (*(f"{_RELAYER}{step}.py" for step in ("intake", "simulate", "signing", "transactions_sql")), *SENDING)
 
 
@@ -64,21 +65,23 @@ class Scene:
     wallet: Wallet
     points: CrashPoints
 
-    async def deaths_of_one(self, op: NewRelay) -> int:
-        """How often a relayer died until the op had ended."""
+    async def deaths_of(self, *ops: NewRelay) -> int:
+        """How often a relayer died until these ops had ended, queued together in their order."""
         outcomes: list[object] = []
         deaths, life = 0, anyio.CancelScope()
 
-        async def relay() -> None:
+        async def relay(op: NewRelay) -> None:
             await relay_into(self.on, outcomes)(op)
-            life.cancel()
+            if len(outcomes) == len(ops):
+                life.cancel()
 
         async with anyio.create_task_group() as around:
-            around.start_soon(relay)
-            await self.on.until("select count(*) = 1 from relays where state = 'queued'")
+            for count, op in enumerate(ops, 1):
+                around.start_soon(relay, op)
+                await self.on.until("select count(*) = $1 from relays where state = 'queued'", count)
             with self._first_sending() as over:
                 around.start_soon(over)
-                while not outcomes:
+                while len(outcomes) < len(ops):
                     life = anyio.CancelScope()
                     if deaths and APART:
                         with life:
@@ -86,7 +89,7 @@ class Scene:
                     elif await self.points.live(life, self._relayer) is not None:
                         deaths += 1
             around.cancel_scope.cancel()
-        assert [type(outcome) for outcome in outcomes] == [RelayMined]
+        assert [type(outcome) for outcome in outcomes] == [RelayMined] * len(ops)
         return deaths
 
     async def _relayer(self) -> None:
@@ -134,9 +137,9 @@ async def test_a_relayer_that_dies_wherever_it_waits_relays_each_op_once(
     points = CrashPoints("coordinatord", ("",) if all_of_it else SENDING)
     async with rpc_proxy(world.anvil.rpc_url) as proxy, stage(database_url, proxy.url, patience=0.3) as on:
         scene = Scene(on, proxy, (ANSWERS | MORE_ANSWERS)[answer], relayer_wallet, points)
-        deaths = [await scene.deaths_of_one(ops.post(client))]
+        deaths = [await scene.deaths_of(ops.post(client))]
         while deaths[-1]:  # until an op went through without a place where nobody died
-            deaths.append(await scene.deaths_of_one(ops.post(client)))
+            deaths.append(await scene.deaths_of(ops.post(client)))
         places = [line for place in points.met for line in place]
         assert [
             step for step in (ALL if all_of_it else SENDING) if not any(line.startswith(step) for line in places)
@@ -147,5 +150,41 @@ async def test_a_relayer_that_dies_wherever_it_waits_relays_each_op_once(
         assert await on.fetchval("select count(distinct tx_id) from relays") == len(deaths)
         assert await on.fetchval("select count(*) from relay_txs") == len(deaths)
         assert await on.fetchval("select count(*) from relay_tx_versions") == len(deaths)
+        async with on.database.connection() as connection:
+            assert await relay_violations(connection, on.rpc, stuck_after=0) == []
+
+
+@pytest.mark.timeout(600 if APART else 60)
+@pytest.mark.parametrize("most", [64, 1], ids=["one transaction", "a nonce each"])
+async def test_a_relayer_that_dies_wherever_it_waits_sends_the_ops_of_a_job_once_and_in_order(
+    world: World,
+    database_url: str,
+    ops: Ops,
+    relayer_wallet: Wallet,
+    client: Wallet,
+    *,
+    provider: Wallet,
+    monkeypatch: pytest.MonkeyPatch,
+    most: int,
+) -> None:
+    monkeypatch.setattr(locks, "CLAIM_INTERVAL", 0.01)
+    points = CrashPoints("coordinatord", ("",) if APART else (CHAINS,))
+
+    def job() -> list[NewRelay]:
+        post = ops.post(client)
+        return [post, ops.claim(provider, post.subject), ops.settle(provider, post.subject)]
+
+    async with rpc_proxy(world.anvil.rpc_url) as proxy, stage(database_url, proxy.url, coalesce_max=most) as on:
+        scene = Scene(on, proxy, None, relayer_wallet, points)
+        deaths = [await scene.deaths_of(*job())]
+        while deaths[-1]:
+            deaths.append(await scene.deaths_of(*job()))
+        assert sum(deaths) == len(points.met) >= 3
+        assert any(line.startswith(CHAINS) for place in points.met for line in place)
+        assert await on.fetchval("select count(*) from relays where state = 'mined' and requeued = 0") == 3 * len(
+            deaths
+        )
+        assert await on.fetchval("select count(*) from relay_txs") == len(deaths) * (3 if most == 1 else 1)
+        assert await on.fetchval("select bool_and(succeeded) from relay_txs")
         async with on.database.connection() as connection:
             assert await relay_violations(connection, on.rpc, stuck_after=0) == []

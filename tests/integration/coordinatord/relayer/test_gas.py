@@ -103,3 +103,17 @@ async def test_a_transaction_that_starves_goes_again_with_more_gas_and_refuses_n
 
 def _cheap(receipt: dict[str, object]) -> dict[str, object]:
     return {**receipt, "gasUsed": hex(int(str(receipt["gasUsed"]), 16) // 3)}
+
+
+async def test_as_many_ops_ride_together_when_they_build_on_one_another(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
+) -> None:
+    """What is known of them is what each uses by itself, about three times what it adds to a transaction of many."""
+    await with_room_for_many_claims(world, world.cast.with_role("provider")[0].address)
+    async with stage(database_url, world.anvil.rpc_url) as on:
+        on.start(relayer_wallet)
+        posts = [ops.post(client) for _ in range(MANY // 3)]
+        claims = [ops.claim(provider, post.subject) for post in posts]
+        found = await relayed_at_once(on, posts + claims + [ops.settle(provider, post.subject) for post in posts])
+        assert [tx.relays for tx in found] == [3 * len(posts)]
+        assert found[0].used <= found[0].planned <= min(TX_GAS_CAP, 3.5 * found[0].used)

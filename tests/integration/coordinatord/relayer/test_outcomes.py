@@ -213,3 +213,42 @@ async def test_a_cancel_that_comes_a_moment_after_another_joins_what_was_mined(c
     outcomes = await outbox_sql.submit_all(connection, [other, cancel], max_depth=10)
     assert outcomes[1] == Queued(first.id, joined=True)
     assert await connection.fetchval("select array_agg(dedupe order by id) from relays") == [b"cancel", b"other"]
+
+
+async def test_claims_that_fill_a_round_bring_their_posts_with_them(connection: Connection) -> None:
+    """A round takes claims before posts: as many as it takes may all wait for posts that would never be taken."""
+    posts = [attrs.evolve(new(bytes([n])), priority=Priority.BATCH_POST) for n in range(3)]
+    claims = [
+        attrs.evolve(post, kind=RelayKind.CLAIM, dedupe=b"claim" + post.subject, priority=Priority.OP) for post in posts
+    ]
+    await outbox_sql.submit_all(connection, [*posts, *claims], max_depth=10)
+    taken = await outbox_sql.take(connection, 2, 0)
+    assert [relay.kind for relay in taken] == ["claim", "claim", "post", "post"]
+    assert [relay.id for relay in taken[2:]] == [relay.id - 3 for relay in taken[:2]]
+
+
+async def test_what_came_back_is_not_taken_along_before_what_it_waits_for(connection: Connection) -> None:
+    post = new(b"a")
+    claim, settle = (
+        attrs.evolve(post, kind=kind, dedupe=kind.encode(), priority=Priority.OP)
+        for kind in (RelayKind.CLAIM, RelayKind.SETTLE)
+    )
+    await outbox_sql.submit_all(connection, [post, claim, settle], max_depth=10)
+    await connection.execute("update relays set requeued = 1 where kind = 'claim'")
+    assert [relay.kind for relay in await outbox_sql.take(connection, 1, 0)] == ["settle", "post"]
+
+
+async def test_only_a_live_transaction_of_the_account_itself_is_ahead_of_what_it_signs_next(
+    connection: Connection,
+) -> None:
+    tx_id = await signed(connection, 0, b"a")
+    await outbox_sql.submit(connection, attrs.evolve(new(b"a"), dedupe=b"behind"), max_depth=10)
+
+    async def ahead(account: bytes = ACCOUNT) -> list[bool]:
+        (behind,) = await outbox_sql.take(connection, 10, 10)
+        return [one.ahead for one in await results_sql.undecided_with(connection, CHAIN, account, [behind.id])]
+
+    assert await ahead() == [True, False]
+    assert await ahead(b"\xbb" * 20) == [False, False]
+    await transactions_sql.add_versions(connection, [(tx_id, Version(b"\x01" * 32, b"fill", 20, 2, fills=True))])
+    assert await ahead() == [False, False]

@@ -94,6 +94,29 @@ SPECIFICATION: Final[dict[str, set[Answer]]] = {
     },
     # Beyond the specification, which knows no events.
     "GET /v1/jobs/{id}/events": {(200, None), MALFORMED, (404, "not_found"), (429, "busy"), INDEX_TRAILS},
+    "POST /v1/webhooks": {
+        (200, None),
+        MALFORMED,
+        (400, "too_many_webhooks"),
+        TOO_LARGE,
+        (401, "invalid_session"),
+        (403, "webhooks_unavailable"),
+    },
+    "GET /v1/webhooks": {(200, None), (401, "invalid_session"), (403, "webhooks_unavailable")},
+    "DELETE /v1/webhooks/{id}": {
+        (200, None),
+        (401, "invalid_session"),
+        (403, "webhooks_unavailable"),
+        (404, "not_found"),
+    },
+    "POST /v1/webhooks/{id}/test": {
+        (200, None),
+        (400, "webhook_disabled"),
+        (401, "invalid_session"),
+        (403, "webhooks_unavailable"),
+        (404, "not_found"),
+        (429, "busy"),
+    },
     "GET /v1/batches/{id}/events": {
         (200, None),
         (401, "invalid_session"),

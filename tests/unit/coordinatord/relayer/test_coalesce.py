@@ -1,4 +1,8 @@
+from random import Random
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from common.abi import selector
 from coordinatord.relayer.coalesce import (
@@ -33,9 +37,17 @@ def simulated(
     size: int = 1,
     book: GasBook | None = None,
     call: bytes | None = None,
+    after: int | None = None,
 ) -> Simulated:
     relay = WaitingRelay(number, kind, target, call or bytes([number]) * size, priority=number % 3, requeued=requeued)
-    return Simulated.of(relay, gas, book or GasBook())
+    return Simulated.of(relay, gas, book or GasBook(), after)
+
+
+def chain(*numbers: int, gas: int = 100_000) -> list[Simulated]:
+    """A job's ops as a round has them, the most urgent first: settle, claim, post; `numbers` in the job's order."""
+    kinds = (RelayKind.POST, RelayKind.CLAIM, RelayKind.SETTLE)
+    before = (None, *numbers)
+    return [simulated(n, kind=kind, after=b, gas=gas) for n, kind, b in zip(numbers, kinds, before, strict=False)][::-1]
 
 
 def ids(plans: list[Planned]) -> list[list[int]]:
@@ -143,3 +155,55 @@ def test_of_the_room_in_flight_some_is_for_exits_alone() -> None:
     assert ids(in_flight(plans, 100)) == [[2], [4], [6], [8], [1], [3], [5], [7]]
     assert ids(in_flight(plans, FOR_EXITS + 5)) == [[2], [4], [6], [8], [1]]
     assert ids(in_flight(plans, 3)) == [[2], [4], [6]]
+
+
+def test_a_chain_rides_in_its_order_whatever_is_more_urgent_alone() -> None:
+    (plan,) = coalesce(chain(1, 2, 3), most=64, room=ROOM)
+    assert ids([plan]) == [[1, 2, 3]]
+    assert plan.rank is Rank.OTHER
+
+
+def test_a_chain_rides_with_others_of_its_least_urgent_rank_and_apart_from_exits_that_build_on_nothing() -> None:
+    alone = simulated(7, kind=RelayKind.SETTLE)
+    plans = coalesce([alone, *chain(1, 2, 3), *chain(4, 5, 6), simulated(8)], most=64, room=ROOM)
+    assert [(plan.rank, ids([plan])[0]) for plan in plans] == [
+        (Rank.EXIT, [7]),
+        (Rank.OTHER, [1, 2, 3, 4, 5, 6, 8]),
+    ]
+    assert ids(in_flight(list(reversed(plans)), 100)) == [[7], [1, 2, 3, 4, 5, 6, 8]]
+
+
+def test_what_builds_on_a_signed_op_is_as_urgent_as_it_is_alone() -> None:
+    plans = coalesce([simulated(5, kind=RelayKind.SETTLE, after=4), simulated(6)], most=64, room=ROOM)
+    assert [(plan.rank, ids([plan])[0]) for plan in plans] == [(Rank.EXIT, [5]), (Rank.OTHER, [6])]
+
+
+def test_a_chain_is_not_split_over_two_transactions_of_one_round() -> None:
+    assert ids(coalesce([simulated(9), *chain(1, 2, 3)], most=3, room=ROOM)) == [[9], [1, 2, 3]]
+
+
+@pytest.mark.parametrize(("most", "gas", "signed"), [(1, 100_000, [1]), (2, 100_000, [1, 2]), (64, 6_500_000, [1, 2])])
+def test_the_end_of_a_chain_that_does_not_fit_stays_queued(most: int, gas: int, signed: list[int]) -> None:
+    assert ids(coalesce(chain(1, 2, 3, gas=gas), most=most, room=ROOM)) == [signed]
+
+
+@given(
+    st.lists(st.integers(1, 3), min_size=1, max_size=8),
+    st.integers(1, 8),
+    st.sampled_from([50_000, 2_000_000, 9_000_000]),
+    st.randoms(use_true_random=False),
+)
+def test_however_ops_come_each_is_signed_once_at_most_and_never_without_what_is_before_it(
+    lengths: list[int], most: int, gas: int, order: Random
+) -> None:
+    jobs = [range(10 * job, 10 * job + length) for job, length in enumerate(lengths, 1)]
+    every = [one for job in jobs for one in chain(*job, gas=gas)]
+    order.shuffle(every)
+    signed = ids(coalesce(every, most=most, room=ROOM))
+    carried = [number for plan in signed for number in plan]
+    assert len(set(carried)) == len(carried)
+    assert all(len(plan) <= most for plan in signed)
+    for job in jobs:
+        (carrier,) = (plan for plan in signed if job[0] in plan)
+        assert list(job)[: len(set(carrier) & set(job))] == [number for number in carrier if number in job]
+        assert not any(set(job) & set(plan) for plan in signed if plan is not carrier)

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinatord.relayer.coalesce import FIRST_LOOK, GasBook, intrinsic_gas, shape_of
+from coordinatord.relayer.coalesce import FIRST_LOOK, REGISTRY_SLACK, GasBook, enough_gas, intrinsic_gas, shape_of
 
 TARGET = b"\x01" * 20
 CALL = b"\xaa\xbb\xcc\xdd" + b"\x01" * 60
@@ -98,3 +98,17 @@ def test_whatever_it_is_taught_a_share_stays_between_what_was_used_and_the_estim
             book.was_used([SHAPE] * 64, FIRST_LOOK + 64 * used)
             least = used
     assert min(least, ALONE - intrinsic_gas(CALL)) <= share(book) <= ALONE - intrinsic_gas(CALL)
+
+
+def test_a_simulation_tells_a_share_until_a_receipt_does() -> None:
+    book = GasBook()
+    book.simulated(TARGET, CALL, intrinsic_gas(CALL) + 80_000)
+    assert book.share(TARGET, CALL, 500_000) == 80_000 * 5 // 4 * 7 // 6
+    book.was_used([shape_of(TARGET, CALL)] * 64, FIRST_LOOK + 64 * 200_000)
+    book.simulated(TARGET, CALL, intrinsic_gas(CALL) + 80_000)
+    assert book.share(TARGET, CALL, 500_000) == 200_000 * 7 // 6
+
+
+def test_enough_gas_for_a_simulated_op_holds_what_a_refund_gave_back_and_what_the_registry_wants_to_see() -> None:
+    used = 100_000
+    assert enough_gas(CALL, intrinsic_gas(CALL) + used) == intrinsic_gas(CALL) + used * 5 // 4 + REGISTRY_SLACK

@@ -271,12 +271,13 @@ def test_claimed_job_is_counted_down_and_a_refund_is_told_with_its_amount(
         one = job(id_, status)
         return Answer(200, {**one, "svc": {**one["svc"], "amount": "2014000", **details}})
 
-    far = {"state": 1, "reclaimable_at": "9999999999"}
+    far = {"state": 1, "reclaimable_at": "9999999999", "reclaimable_block": "1845"}
     market.coordinator.tell(f"GET /v1/jobs/{id_}", told("in_progress", **far))
     assert svc(f"status {id_}") == Exit.DONE
     shown = dict(line.split("\t") for line in capsys.readouterr().out.splitlines())
     assert shown["to be settled"].startswith("in ")
     assert "(2286-11-20 17:46:39Z); then anybody may reclaim it, and the payment comes back" in shown["to be settled"]
+    assert shown["reclaimable"] == "from about block 1845 on, as blocks come now"
     market.coordinator.tell(f"GET /v1/jobs/{id_}", told("in_progress", state=1, reclaimable_at="5"))
     assert svc(f"status {id_}") == Exit.DONE
     assert "to be settled\tover (1970-01-01 00:00:05Z)" in capsys.readouterr().out

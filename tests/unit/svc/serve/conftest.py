@@ -8,6 +8,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from svc.serve.files import LocalFiles
 from svc.serve.ledger import Ledger, _transaction
 from svc.serve.prices import Prices
 from tests.unit.svc.serve.market import ServedMarket
@@ -49,3 +50,4 @@ def _virtual_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Ledger, "run", run)
     monkeypatch.setattr(Prices, "keep_warm", lambda _: anyio.sleep_forever())
+    monkeypatch.setattr(LocalFiles, "keep_swept", lambda *_: anyio.sleep_forever())

@@ -205,8 +205,9 @@ class Caller:
         key: str | None = "default",
         headers: Mapping[str, str] | None = None,
         gone: anyio.Event | None = None,
+        breaks: bool = False,
     ) -> Heard:
-        """`gone`: set, the caller leaves."""
+        """`gone`: set, the caller leaves; `breaks`: the connection, once there is an answer."""
         sent = {"host": f"127.0.0.1:{PORT}", "content-type": "application/json", **(headers or {})}
         if key is not None:
             sent["authorization"] = f"Bearer {self.keys.get(key, key)}"
@@ -233,6 +234,8 @@ class Caller:
             if message["type"] == "http.response.start":
                 known = {name.decode(): value.decode() for name, value in message["headers"]}
                 heard = Heard(message["status"], known, [], [])
+            elif breaks:
+                raise ConnectionResetError
             elif message.get("body"):
                 heard.pieces.append(message["body"])
                 heard.at.append(anyio.current_time())

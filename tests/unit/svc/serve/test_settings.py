@@ -114,6 +114,21 @@ def test_budget_knows_at_its_start_what_was_spent_before() -> None:
     budgets.reserve("default", "c", 20, DAY - 50)
 
 
+def test_batch_that_is_posted_again_counts_once_and_leaves_its_window_once() -> None:
+    budgets = Budgets.of(ServeSettings(budget=BudgetSettings(per_day=100)), TOKEN, [job(0, 60)])
+    batch = job(0, 60).job_id
+    budgets.reserve("default", batch, 90, 10)  # its own 60 of before a restart are no obstacle
+    with pytest.raises(Problem):
+        budgets.reserve("default", "b", 11, 20)
+    budgets.settle(batch, 0, 30)
+    budgets.reserve("default", batch, 50, 40)
+    budgets.settle(batch, 40, 50)
+    with pytest.raises(Problem):
+        budgets.reserve("default", "b", 61, DAY)
+    with pytest.raises(Problem, match="100 are left"):  # and not more than all, once it has left
+        budgets.reserve("default", "b", 101, DAY + 60)
+
+
 def test_job_that_settles_after_its_window_frees_nothing_twice() -> None:
     budgets = Budgets.of(ServeSettings(budget=BudgetSettings(per_hour=50)), TOKEN, [])
     budgets.reserve("default", "a", 50, 0)

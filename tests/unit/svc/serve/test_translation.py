@@ -1,13 +1,17 @@
 """Translation between the two routes of text: requests either way, answers either way, and what is refused."""
 
-from typing import Any
+import json
+from typing import Any, Final
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from svc.records import Model, ModelDetails
-from svc.serve.answers import Bought, completion, response
+from svc.serve.answers import Bought, answer_of, completion, response
 from svc.serve.as_chat import chat_input, chat_of_response
 from svc.serve.as_responses import response_of_chat, responses_input
+from svc.serve.events import events_of
 from svc.serve.problems import Problem
 from svc.serve.requests import AnswerForm, Route, Wanted, read_request
 from svc.serve.settings import ServeSettings
@@ -182,6 +186,105 @@ def test_usage_is_the_providers_count_in_the_words_of_the_route() -> None:
         6,
     )
     assert (made["usage"]["input_tokens"], made["usage"]["output_tokens"], made["usage"]["total_tokens"]) == (4, 2, 6)
+
+
+def test_response_names_what_was_asked_in_its_own_words_whatever_the_model_takes() -> None:
+    model = Model("demo/chat", "demo", ModelDetails(2, True, None, "/v1/chat/completions"))
+    named = {"tools": RESPONSES["tools"], "tool_choice": RESPONSES["tool_choice"], "text": RESPONSES["text"]}
+    asked = {"model": "demo/chat", "input": "hello", "instructions": "Be brief.", "max_output_tokens": 9, **named}
+    made = response(read_request("/v1/responses", asked, model, ServeSettings().rule(None)), bought("a text"))
+    assert {name: made[name] for name in named} == named
+    assert (made["instructions"], made["max_output_tokens"]) == ("Be brief.", 9)
+
+
+def test_addresses_in_the_schema_of_a_tool_are_no_addresses_to_fetch() -> None:
+    schema = {"type": "object", "examples": [{"url": "https://example.org", "file_id": "f"}]}
+    tools = [{"type": "function", "function": {"name": "look", "parameters": schema}}]
+    model = Model("demo/chat", "demo", ModelDetails(2, True, None, "/v1/chat/completions"))
+    asked = {"model": "demo/chat", "messages": CHAT["messages"], "tools": tools}
+    assert read_request("/v1/chat/completions", asked, model, ServeSettings().rule(None)).input["tools"] == tools
+
+
+def test_background_of_an_image_is_no_background_of_a_request() -> None:
+    schema = {"type": "object", "properties": {"background": {"type": "string"}}}
+    model = Model("demo/image", "demo", ModelDetails(4, True, schema, "/v1/images/generations"))
+    asked = {"model": "demo/image", "prompt": "a seal", "background": "transparent"}
+    made = read_request("/v1/images/generations", asked, model, ServeSettings().rule(None))
+    assert made.input["background"] == "transparent"
+
+
+ROUTE: Final[dict[Route, dict[str, Any]]] = {
+    "/v1/chat/completions": {
+        "messages": [{"role": "user", "content": "a"}],
+        "tools": CHAT["tools"],
+        "response_format": {"type": "text"},
+        "tool_choice": "auto",
+    },
+    "/v1/responses": {"input": RESPONSES["input"], "tools": RESPONSES["tools"], "text": {}, "include": []},
+    "/v1/embeddings": {"input": "a", "encoding_format": "float"},
+    "/v1/images/generations": {"prompt": "a", "size": "auto", "response_format": "url", "quality": "auto"},
+}
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["", "text", "user", "message", "function"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["type", "role", "content", "text", "function", "name", "arguments", "image_url", "index"])
+            | st.sampled_from(["message", "tool_calls", "finish_reason", "embedding", "b64_json", "refusal", "status"]),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.data())
+def test_request_of_any_shape_is_read_or_refused(data: st.DataObject) -> None:
+    route = data.draw(st.sampled_from(sorted(ROUTE)))
+    serves = data.draw(st.sampled_from(["/v1/chat/completions", "/v1/responses", route]))
+    changed = {name: data.draw(ANYTHING) for name in data.draw(st.lists(st.sampled_from(sorted(ROUTE[route])))) if name}
+    model = Model("m", "demo", ModelDetails(2, True, None, serves))
+    refused = 400
+    try:
+        read_request(route, {"model": "m", **ROUTE[route], **changed}, model, ServeSettings().rule(None))
+    except Problem as problem:
+        refused = problem.status
+    assert refused in {400, 404}
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.sampled_from(sorted(ROUTE)),
+    st.sampled_from(["choices", "output", "data", "usage", "object"]),
+    ANYTHING,
+    ANYTHING,
+)
+def test_output_of_any_shape_is_an_answer_or_told_as_not_understood(
+    route: Route, name: str, inner: Any, other: Any
+) -> None:
+    """It is the provider's, who may give anything, and it is paid."""
+    outputs = (
+        *({name: inner}, {name: [inner, other]}, inner, {"object": "response", "output": [inner]}),
+        {"choices": [{"message": inner, "finish_reason": other}]},
+        {"choices": [{"message": {"content": inner, "tool_calls": [other]}}]},
+        {"choices": [{"message": {"tool_calls": [{"function": inner, "id": other}]}}], "usage": other},
+        {"output": [{"type": "message", "content": inner}, {"type": "function_call", "arguments": other}]},
+        {"output": [{"type": "message", "content": [{"type": "output_text", "text": inner}]}], "status": other},
+        {"output": [{"type": "reasoning", "summary": inner}, {"type": other}], "usage": {"input_tokens": inner}},
+        {"data": [{"embedding": inner}, {"b64_json": other}]},
+    )
+    for output in outputs:
+        asked, got = wanted(route), bought(output)
+        told = (502, "result_not_understood", got.job_id)
+        try:
+            json.dumps(answer_of(asked, got))
+            if route in {"/v1/chat/completions", "/v1/responses"}:
+                assert all(events_of(asked, got.job_id, 1).answer(got))
+        except Problem as problem:
+            told = (problem.status, str(problem.code), str(problem.job_id))
+        assert told == (502, "result_not_understood", got.job_id)
 
 
 def test_several_answers_are_paid_for_each() -> None:

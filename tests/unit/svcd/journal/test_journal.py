@@ -85,6 +85,21 @@ async def test_large_result_is_a_file_until_its_job_ends(tmp_path: Path) -> None
         assert list((tmp_path / "results").iterdir()) == []
 
 
+async def test_job_that_was_worked_on_is_not_claimed_anew_and_one_whose_claim_came_to_nothing_is(
+    tmp_path: Path,
+) -> None:
+    sealed, lost, taken = a_job(), a_job(), a_job()
+    async with opened(tmp_path) as journal:
+        for job in (sealed, lost, taken):
+            assert await journal.claiming(job, "m")
+        await journal.sealed(sealed.job_id, 5, b"result")
+        await journal.ended(lost.job_id, "not_claimed", "NotOpen")
+        await journal.claimed(taken.job_id)
+        assert [await journal.claiming(job, "m") for job in (sealed, lost, taken)] == [False, True, True]
+        assert await journal.open_result(sealed.job_id) == b"result"
+        assert [await journal.state(job.job_id) for job in (sealed, lost)] == ["sealed", "claiming"]
+
+
 async def test_writers_at_once_share_commits(tmp_path: Path) -> None:
     jobs = [a_job() for _ in range(50)]
     async with opened(tmp_path) as journal:

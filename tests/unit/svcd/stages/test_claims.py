@@ -125,13 +125,13 @@ async def test_no_slot_is_lost_when_it_is_told_to_stop_while_every_claimer_is_bu
 
     market.always["claim"] = unanswered  # type: ignore[assignment]
     template = market.jobs[market.post()]
-    for n in range(200):  # more than the claimers and their channel take
+    for n in range(600):  # more than the 256 claimers and their channel take
         job = f"0x{n:064x}"
         market.jobs[job] = {**template, "job_id": job}
-    async with start(models=(model_for("demo/text", {"text"}, slots=200),)) as running:
-        await running.until(lambda: running.ground.slots.held > 128)
+    async with start(models=(model_for("demo/text", {"text"}, slots=600),)) as running:
+        await running.until(lambda: running.ground.slots.held > 512)
         running.drain.begin()
-        await running.until(lambda: running.ground.slots.held == 64)  # those whose claims are under way
+        await running.until(lambda: running.ground.slots.held == 256)  # those whose claims are under way
 
 
 async def test_job_that_was_settled_and_that_a_trailing_book_still_offers_is_not_claimed_again(

@@ -12,7 +12,7 @@ from svcd.configuration.config import DiscountTable
 from svcd.errors import WorkFailed
 from svcd.job.held import ModelWork, WorkOutput
 from svcd.load import AskRates, Load, SlotsProbe
-from tests.fakes.market import Market
+from tests.fakes.market import SETTLED, Market
 from tests.fakes.market_answers import Script, answer, error, instead
 from tests.unit.svcd.stages.conftest import Start
 from tests.unit.svcd.stages.running import Backend, count, model_for
@@ -105,6 +105,49 @@ async def test_capacity_that_a_ceiling_withholds_is_asked_for_again_only_when_mo
             market.reputation = reputation
             await trio.sleep(100)
             assert market.requested == requested
+
+
+async def test_grant_that_own_settles_raise_is_used_at_once(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    market.capacity = 2
+    market.always["request_capacity"] = keeping(market)
+    async with start(models=(MODEL,)) as running:
+        await trio.sleep(10)
+        market.capacity = 3  # nobody looks for a minute, unless a settle may have earned it
+        await trio.sleep(5)
+        assert asked(market)[-1] == 2
+        await running.end_of(market.post())
+        await trio.sleep(2.5)
+        assert asked(market)[-1] == 3
+
+
+async def test_grant_that_a_failed_job_lowers_is_heeded_at_once(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    market.capacity = 4
+    market.always["request_capacity"] = keeping(market)
+    async with start(models=(MODEL,)) as running:
+        await trio.sleep(10)
+        market.capacity = 1
+        assert (await running.end_of(market.post(market.container(b"no envelope"))))[0] == "failed"
+        await trio.sleep(2.5)
+        assert asked(market)[-1] == 1
+
+
+@pytest.mark.parametrize(("granted", "a_second"), [(4, 0.1), (2, 1.0)])
+async def test_grant_is_read_for_settles_only_where_it_is_short_and_once_for_all_of_a_second(
+    granted: int, a_second: float, autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    market.capacity = granted
+    market.always["request_capacity"] = keeping(market)
+    async with start(models=(MODEL,)) as running:
+        await trio.sleep(10)
+        read, began = market.calls.count("providers"), trio.current_time()
+        jobs = post_many(market, 80)
+        await running.until(lambda: all(market.jobs[job]["state"] == SETTLED for job in jobs))
+        lasted = trio.current_time() - began
+        assert market.calls.count("providers") - read <= lasted * a_second + 2
 
 
 def keeping(market: Market) -> Script:

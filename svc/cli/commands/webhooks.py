@@ -1,0 +1,92 @@
+"""Webhooks on the command line: endpoints that events of this wallet's jobs are posted to, added, listed, tested."""
+
+from pathlib import Path
+from typing import Final
+
+import click
+
+from common.wire.webhooks import WANTED
+from svc.cli import tables
+from svc.cli.connection import Connection, connected
+from svc.cli.output import Table, wire_form
+from svc.webhooks import ListedWebhook
+
+_WEBHOOK: Final = click.argument("webhook_id", help="The endpoint's id.")
+
+
+@click.group()
+def webhooks() -> None:
+    """Have events of your jobs and batches posted to a URL of yours, signed as Standard Webhooks has it.
+
+    \b
+      svc webhooks add https://hooks.example.org/market job.settled batch.completed
+      svc webhooks test whk_…
+      svc webhooks list
+    """
+
+
+@webhooks.command()
+@click.argument("url", help="The address to post to: https, port 443, of a public host.")
+@click.argument("events", nargs=-1, type=click.Choice(WANTED), help="The events to post; all, if none is named.")
+@click.option(
+    "--secret-file",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="A file with the secret to sign with (whsec_…), instead of one that the coordinator makes.",
+)
+@connected
+async def add(connection: Connection, *, url: str, events: tuple[str, ...], secret_file: Path | None) -> None:
+    """Add an endpoint, and show the secret that its messages are signed with: it is not told again."""
+    secret = _secret(secret_file) if secret_file is not None else None
+    async with connection.client(wallet=True) as client:
+        added = await client.webhooks.add(url, events, secret=secret)
+    facts = [("webhook", added.id), ("url", added.url), ("events", _events(added.events)), ("secret", added.secret)]
+    connection.output.facts(facts, wire_form(added))
+    connection.output.say(f"Verify what comes by the secret, and try it: svc webhooks test {added.id}")
+
+
+@webhooks.command(name="list")
+@connected
+async def list_(connection: Connection) -> None:
+    """List your endpoints, and how deliveries to them go."""
+    async with connection.client(wallet=True) as client:
+        found = await client.webhooks.list()
+    columns = ("id", "status", "answer", "delivered", "waiting", "dropped", "last attempt", "url", "events")
+    right = frozenset(("answer", "delivered", "waiting", "dropped"))
+    rows = [_row(each) for each in found]
+    connection.output.table(Table(columns, rows, right, frozenset(("id", "url"))), wire_form(found))
+
+
+@webhooks.command()
+@_WEBHOOK
+@connected
+async def remove(connection: Connection, *, webhook_id: str) -> None:
+    """Remove an endpoint, with what waits for it."""
+    async with connection.client(wallet=True) as client:
+        await client.webhooks.remove(webhook_id)
+    connection.output.say(f"{webhook_id} is removed.")
+
+
+@webhooks.command()
+@_WEBHOOK
+@connected
+async def test(connection: Connection, *, webhook_id: str) -> None:
+    """Have a message of type webhook.test posted, and write its id."""
+    async with connection.client(wallet=True) as client:
+        connection.output.text(await client.webhooks.test(webhook_id))
+    connection.output.say("It is on its way; how it went: svc webhooks list")
+
+
+def _secret(path: Path) -> str:
+    return path.read_text(encoding="utf-8").strip()
+
+
+def _row(webhook: ListedWebhook) -> tuple[str | None, ...]:
+    status = webhook.status if webhook.disabled_because is None else f"disabled: {webhook.disabled_because}"
+    answer = None if webhook.last_status is None else str(webhook.last_status)
+    counts = (str(webhook.delivered), str(webhook.waiting), str(webhook.dropped))
+    at = tables.moment(webhook.last_attempt_at)
+    return webhook.id, status, answer, *counts, at, webhook.url, _events(webhook.events)
+
+
+def _events(events: list[str]) -> str:
+    return " ".join(events) or "all"

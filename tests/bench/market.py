@@ -1,0 +1,246 @@
+"""The whole market: jobs a second that are posted, claimed, run by echo, settled and opened, and what limits them.
+
+A devnet as `make devnet` makes it, of real daemons with default settings, but for the provider's slots; blocks of a
+second. A client buys batches of open lines: a first one, not counted, in which wallets earn their gas budgets and the
+provider its capacity, and then the measured one. Each process's CPU time is read before and after.
+
+    python -m tests.bench.market [--jobs 1000] [--slots 320]
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import attrs
+import httpx
+
+from common.artifacts import event_topic, load
+from devnet.anvil import BLOCK_GAS_LIMIT, Anvil
+from devnet.app import local_world
+from devnet.catalogue import MODELS
+from devnet.ports import pick_free
+from devnet.settings import DevnetSettings
+from devnet.world import Devnet
+from svc.client import Client
+from tests.bench.row import Row
+
+JOBS: Final = 1_000
+FIRST: Final = 400
+SLOTS: Final = 320
+TARGET: Final = 80.0  # jobs a second
+CPU_LIMIT: Final = 50.0  # ms of all processes together; two cores take 25 for the pace that is aimed at
+_RATES: Final = {"rate_in": 100_000, "rate_out": 200_000}  # what the devnet's provider asks for
+_SECONDS: Final = 600.0
+_GRACE: Final = 0.1  # of the jobs: those of the beginning and of the end are left out of the pace
+_TICK: Final = os.sysconf("SC_CLK_TCK")
+
+
+@attrs.frozen
+class Ends:
+    """When so many jobs had settled, by the chain."""
+
+    blocks: list[tuple[int, int, int]]  # time, settles, gas used
+
+    def pace(self, jobs: int) -> float:
+        """Jobs settled a second, from when a tenth of them had to when a tenth had not."""
+        low, high = jobs * _GRACE, jobs * (1 - _GRACE)
+        done, reached = 0, {}
+        for at, settles, _ in self.blocks:
+            done += settles
+            for mark in (low, high):
+                if done >= mark and mark not in reached:
+                    reached[mark] = (at, done)
+        (began, first), (ended, last) = reached[low], reached[high]
+        return (last - first) / max(1, ended - began)
+
+    def fullest(self, limit: int) -> float:
+        return max(gas for *_, gas in self.blocks) / limit
+
+
+@attrs.frozen
+class Taken:
+    jobs: int
+    seconds: float  # from the first post to the last result that was opened
+    pace: float  # settled a second in between
+    cpu: dict[str, float]  # seconds of each process
+    gas: float  # share of the fullest block
+    held: float  # share of the slots, at most
+
+    @property
+    def cores(self) -> float:
+        return sum(self.cpu.values()) / self.seconds
+
+    @property
+    def limit(self) -> str:
+        """What was used up, in words."""
+        cores = os.cpu_count() or 1
+        shares = {
+            "CPU": self.cores / cores,
+            "gas": self.gas,
+            "slots": self.held,
+        }
+        most = max(shares, key=lambda name: shares[name])
+        return f"{most}: " + ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+
+
+def cpu_of(pid: int) -> float:
+    """Of a process and of its descendants, those that ended too."""
+    parents: dict[int, int] = {}
+    ticks: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            parents[int(entry.name)], ticks[int(entry.name)] = int(fields[1]), sum(map(int, fields[11:15]))
+    ours = {pid}
+    while more := {each for each, parent in parents.items() if parent in ours} - ours:
+        ours |= more
+    return sum(ticks.get(each, 0) for each in ours) / _TICK
+
+
+def processes(up: Devnet) -> dict[str, int]:
+    return {
+        "anvil": up.world.anvil.child.pid,
+        "pin store": up.world.pins.child.pid,
+        "postgresql": up.world.postgres.child.pid,
+        "coordinatord": up.coordinator.child.pid,
+        "svcd": up.provider.child.pid,
+    }
+
+
+@asynccontextmanager
+async def market(slots: int) -> AsyncIterator[Devnet]:
+    with tempfile.TemporaryDirectory() as directory:
+        ports = {name: pick_free() for name in ("rpc_port", "database_port", "pin_store_port", "api_port")}
+        ports |= {name: pick_free() for name in ("metrics_port", "provider_metrics_port")}
+        settings = DevnetSettings(state_dir=Path(directory) / "devnet", slots=slots, **ports)
+        async with local_world(settings, lambda said: print(said, file=sys.stderr)) as up:
+            yield up
+
+
+@asynccontextmanager
+async def customer(up: Devnet) -> AsyncIterator[Client]:
+    url, gateway = up.coordinator.base_url, up.world.pins.gateway
+    key = up.world.cast.with_role("client")[0].private_key
+    async with (
+        httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as http,
+        Client(url, http=http, wallet_key=key, gateways=gateway, environment={}) as client,
+    ):
+        yield client
+
+
+async def bought(client: Client, jobs: int) -> None:
+    """A batch of open lines, each opened; raises where one came back otherwise than it should."""
+    lines = [
+        json.dumps({"body": {"model": MODELS[0].name, "input": f"job {number}", "max_output_tokens": 64, **_RATES}})
+        for number in range(jobs)
+    ]
+    prepared = await client.batches.prepare(lines, window="1h")
+    batch = await client.batches.create(prepared)
+    ended = await client.batches.wait(batch.id, every=0.5)
+    opened = 0
+    async for result in client.batches.results(ended):
+        if result.result is None:
+            raise RuntimeError(f"{result.id} ended without a result: {result.error}")
+        opened += 1
+    if opened != jobs:
+        raise RuntimeError(f"{opened} of {jobs} results were opened; the batch ended as {ended.status}")
+
+
+async def measured(up: Devnet, jobs: int, slots: int) -> Taken:
+    async with customer(up) as client:
+        await bought(client, FIRST)
+        watched = processes(up) | {"client": os.getpid()}
+        before = {name: cpu_of(pid) for name, pid in watched.items()}
+        before["client"] -= sum(seconds for name, seconds in before.items() if name != "client")
+        first = int(await up.world.anvil.call("eth_blockNumber"), 16) + 1
+        held = _Held(up.provider.metrics_url, slots)
+        began = time.monotonic()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(held.watch)
+            with anyio.fail_after(_SECONDS):
+                await bought(client, jobs)
+            tasks.cancel_scope.cancel()
+        seconds = time.monotonic() - began
+        after = {name: cpu_of(pid) for name, pid in watched.items()}
+        after["client"] -= sum(spent for name, spent in after.items() if name != "client")
+        ends = await _ends(up.world.anvil, up, first)
+    cpu = {name: after[name] - before[name] for name in watched}
+    return Taken(jobs, seconds, ends.pace(jobs), cpu, ends.fullest(BLOCK_GAS_LIMIT), held.most)
+
+
+@attrs.define
+class _Held:
+    """The largest share of the slots of its one model that is asked for that the provider held, as its metrics tell."""
+
+    url: str
+    slots: int
+    most: float = 0.0
+
+    async def watch(self) -> None:
+        async with httpx.AsyncClient(trust_env=False, timeout=_SECONDS) as http:
+            while True:
+                told = _values((await http.get(self.url)).text)
+                granted = told["svcd_capacity_granted"]
+                held = min(granted, self.slots * len(MODELS)) - told["svcd_capacity_free"]
+                self.most = max(self.most, held / min(granted, self.slots))
+                await anyio.sleep(0.25)
+
+
+def _values(metrics: str) -> Mapping[str, float]:
+    rows = (line.rsplit(" ", 1) for line in metrics.splitlines() if line and not line.startswith("#"))
+    return {name: float(value) for name, value in rows}
+
+
+async def _ends(anvil: Anvil, up: Devnet, first: int) -> Ends:
+    last = int(await anvil.call("eth_blockNumber"), 16)
+    topic = "0x" + event_topic(load("JobRegistry"), "JobSettled").hex()
+    blocks: list[tuple[int, int, int]] = []
+    for number in range(first, last + 1):
+        block: dict[str, Any] = await anvil.call("eth_getBlockByNumber", hex(number), False)
+        logs = await anvil.call(
+            "eth_getLogs",
+            {"fromBlock": hex(number), "toBlock": hex(number), "address": up.world.market.jobs, "topics": [topic]},
+        )
+        blocks.append((int(block["timestamp"], 16), len(logs), int(block["gasUsed"], 16)))
+    return Ends(blocks)
+
+
+async def _measure(jobs: int, slots: int) -> Taken:
+    async with market(slots) as up:
+        return await measured(up, jobs, slots)
+
+
+def rows(jobs: int = JOBS, slots: int = SLOTS) -> list[Row]:
+    taken = anyio.run(_measure, jobs, slots)
+    each = ", ".join(f"{name} {seconds / jobs * 1000:.1f}" for name, seconds in taken.cpu.items())
+    print(f"whole market: {jobs / taken.seconds:.0f} jobs/s overall; ms of CPU a job: {each}", file=sys.stderr)
+    ratio, all_cpu = taken.pace / TARGET, sum(taken.cpu.values()) / jobs * 1000
+    cpu_ratio = all_cpu / CPU_LIMIT
+    return [
+        Row("jobs settled a second by the whole market", taken.pace, "jobs/s", taken.limit, ratio, 1, ratio >= 1),
+        Row("CPU of the whole market per job", all_cpu, "ms", f"{CPU_LIMIT:g} ms", cpu_ratio, 1, cpu_ratio <= 1),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.market")
+    parser.add_argument("--jobs", type=int, default=JOBS)
+    parser.add_argument("--slots", type=int, default=SLOTS)
+    chosen = parser.parse_args()
+    for row in rows(chosen.jobs, chosen.slots):
+        print(f"{row.name}: {row.value:.0f} {row.unit}; limited by {row.against}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""Estimate of the block from which on a job may be reclaimed: from the pace of the blocks that are kept."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from coordinatord.book.reads import BlockPace
+from coordinatord.database.batched_reads import Snapshot
+from coordinatord.database.connections import Database, open_database
+from coordinatord.database.migrate import migrate
+
+pytestmark = pytest.mark.anyio
+
+AT_100 = Snapshot(100, b"h" * 32, 1_000)
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    async with open_database(database_url, smallest=1, largest=2) as opened:
+        async with opened.connection() as connection:
+            await migrate(connection)
+        yield opened
+
+
+async def keep(database: Database, blocks: dict[int, int]) -> None:
+    async with database.connection() as connection:
+        await connection.executemany(
+            "insert into index_blocks (number, hash, parent_hash, time) values ($1, $2, $2, $3)",
+            [(number, number.to_bytes(32, "big"), time) for number, time in blocks.items()],
+        )
+
+
+async def test_first_block_after_a_time_is_estimated_from_the_pace_and_is_never_one_that_is_there(
+    database: Database,
+) -> None:
+    pace = BlockPace(database)
+    assert await pace.first_after(AT_100, 1_035) is None  # of no block there is no pace
+    await keep(database, {90: 880, 100: 1_000})
+    assert await BlockPace(database).first_after(AT_100, 1_035) == 103
+    assert await BlockPace(database).first_after(AT_100, 1_036) == 104
+    assert await BlockPace(database).first_after(AT_100, 500) == 101
+
+
+async def test_pace_is_read_again_once_it_is_old(database: Database) -> None:
+    now = 0.0
+    pace = BlockPace(database, lambda: now)
+    await keep(database, {90: 880, 100: 1_000})
+    assert await pace.first_after(AT_100, 1_035) == 103
+    await keep(database, {80: 860})
+    assert await pace.first_after(AT_100, 1_035) == 103
+    now = 11.0
+    assert await pace.first_after(AT_100, 1_035) == 106
+
+
+async def test_blocks_of_one_second_give_no_estimate(database: Database) -> None:
+    await keep(database, {99: 1_000, 100: 1_000})
+    assert await BlockPace(database).first_after(AT_100, 1_035) is None

@@ -1,0 +1,381 @@
+"""Ops of one job in one block: signed on top of one another, and taken apart where one of them is refused or lost."""
+
+from collections.abc import Sequence
+
+import anyio
+import attrs
+import pytest
+
+from common.abi import address, boolean, encode, selector, uint
+from common.secp256k1 import Wallet
+from coordinatord.database.connections import Connection
+from coordinatord.relayer import outbox_sql
+from coordinatord.relayer.coalesce import GasBook
+from coordinatord.relayer.outbox_sql import NewRelay
+from coordinatord.relayer.relaying import RelayMined
+from devnet.anvil import Anvil
+from devnet.world import World
+from tests.faults.rpc_proxy import ErrorAnswer, Hang, RefuseTransactions, rpc_proxy
+from tests.integration.coordinatord.relayer.mining import mining_by_hand, until_pooled
+from tests.integration.coordinatord.relayer.ops import Ops, hexed, signer
+from tests.integration.coordinatord.relayer.running import BROADCAST, Stage, mine_until_ended, relay_into, stage
+from tests.invariants.relays import relay_violations
+
+pytestmark = pytest.mark.anyio
+
+ENDED = "select count(*) = 0 from relays where state in ('queued', 'signed')"
+SIMULATE = "eth_simulateV1"
+_ENDS = (
+    "select string_agg(kind || ' ' || state || coalesce(' ' || reason, ''), ', ' order by id) from relays"
+    " where state not in ('queued', 'signed')"
+)
+
+
+@attrs.frozen
+class Job:
+    """Ops of one job, in their order."""
+
+    post: NewRelay
+    claim: NewRelay
+    settle: NewRelay
+
+    @classmethod
+    def of(cls, ops: Ops, client: Wallet, provider: Wallet) -> "Job":
+        post = ops.post(client)
+        return cls(post, ops.claim(provider, post.subject), ops.settle(provider, post.subject))
+
+    @property
+    def ops(self) -> list[NewRelay]:
+        return [self.post, self.claim, self.settle]
+
+
+async def queue(on: Stage, relays: Sequence[NewRelay]) -> None:
+    async def body(connection: Connection) -> None:
+        await outbox_sql.submit_all(connection, relays, max_depth=4096)
+
+    await on.database.transact(body)
+
+
+async def nothing_wrong(on: Stage) -> None:
+    async with on.database.connection() as connection:
+        assert await relay_violations(connection, on.rpc, stuck_after=0) == []
+
+
+async def ahead_of_the_relayer(anvil: Anvil, sender: str, to: str, call: bytes) -> None:
+    """Put a transaction into the pool that the next block has first."""
+    dear = {"maxFeePerGas": hex(10**12), "maxPriorityFeePerGas": hex(10**11)}
+    await anvil.call(
+        "eth_sendTransaction", {"from": sender, "to": to, "data": hexed(call), "gas": hex(300_000), **dear}
+    )
+
+
+async def money_moves(world: World, owner: Wallet) -> None:
+    token, balance = world.market.token, selector("balanceOf(address)") + encode(address(owner.address))
+    amount = int(await world.anvil.call("eth_call", {"to": token, "data": hexed(balance)}, "latest"), 16)
+    call = selector("transfer(address,uint256)") + encode(address(b"\x77" * 20), uint(amount))
+    await ahead_of_the_relayer(world.anvil, hexed(owner.address), token, call)
+
+
+async def provider_is_unlisted(world: World, provider: Wallet) -> None:
+    operator = next(one for one in world.market.provider_ids if one.lower() == hexed(provider.address))
+    call = selector("setListed(uint32,bool)") + encode(uint(world.market.provider_ids[operator]), boolean(False))
+    await ahead_of_the_relayer(world.anvil, world.cast.admin.address, world.market.providers, call)
+
+
+async def test_post_claim_and_settle_queued_together_take_effect_in_one_transaction(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
+) -> None:
+    outcomes: list[object] = []
+    async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url) as on:
+        async with anyio.create_task_group() as callers:
+            for op in Job.of(ops, client, provider).ops:
+                callers.start_soon(relay_into(on, outcomes), op)
+            await on.until("select count(*) = 3 from relays")
+            assert await on.fetchval("select array_agg(kind order by id) from relays") == ["post", "claim", "settle"]
+            on.start(relayer_wallet)
+            await until_pooled(world.anvil)
+            await world.anvil.call("evm_mine")
+        assert [type(outcome) for outcome in outcomes] == [RelayMined] * 3
+        assert await on.fetchval("select array_agg(call_index order by id) from relays") == [0, 1, 2]
+        assert await on.fetchval("select count(*) from relay_txs") == 1
+        await nothing_wrong(on)
+
+
+async def test_an_op_that_comes_when_the_one_before_it_is_broadcast_lands_in_the_same_block_by_the_next_nonce(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
+) -> None:
+    outcomes: list[object] = []
+    async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url) as on:
+        on.start(relayer_wallet)
+        async with anyio.create_task_group() as callers:
+            for n, op in enumerate(Job.of(ops, client, provider).ops, 1):
+                callers.start_soon(relay_into(on, outcomes), op)
+                await on.until(BROADCAST, n)
+            await world.anvil.call("evm_mine")
+        assert [type(outcome) for outcome in outcomes] == [RelayMined] * 3
+        assert await on.fetchval("select count(distinct block_number) from relay_txs") == 1
+        kinds = "select array_agg(kind order by nonce) from relays r join relay_txs t on t.id = r.tx_id"
+        assert await on.fetchval(kinds) == ["post", "claim", "settle"]
+        await nothing_wrong(on)
+
+
+async def test_one_op_in_each_transaction_where_no_more_may_ride_together(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
+) -> None:
+    async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url, coalesce_max=1) as on:
+        await queue(on, Job.of(ops, client, provider).ops)
+        on.start(relayer_wallet)
+        await on.until(BROADCAST, 3)
+        await world.anvil.call("evm_mine")
+        await on.until(ENDED)
+        assert await on.fetchval(_ENDS) == "post mined, claim mined, settle mined"
+        assert await on.fetchval("select count(distinct block_number) from relay_txs") == 1
+
+
+async def test_a_rival_claim_and_a_settle_handed_over_too_early_hold_up_nobody_else(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
+) -> None:
+    job = Job.of(ops, client, provider)
+    rival = ops.claim(signer(world.cast.with_role("provider")[1]), job.post.subject)
+    rival = attrs.evolve(rival, dedupe=b"rival")
+    early = Job.of(ops, client, provider)
+    async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url) as on:
+        await queue(on, [job.post, job.claim, rival, job.settle, early.post, early.settle, early.claim])
+        on.start(relayer_wallet)
+        await until_pooled(world.anvil)
+        await world.anvil.call("evm_mine")
+        await on.until("select count(*) = 0 from relays where state = 'signed'")
+        await mine_until_ended(on, world.anvil)
+        assert await on.fetchval(_ENDS) == (
+            "post mined, claim mined, claim refused NotOpen, settle mined, post mined, settle mined, claim mined"
+        )
+        assert await on.fetchval("select count(distinct block_number) from relay_txs") == 2
+        await nothing_wrong(on)
+
+
+async def test_exits_that_build_on_nothing_go_before_posts_that_have_their_chains_with_them(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
+) -> None:
+    first = Job.of(ops, client, provider)
+    async with stage(database_url, world.anvil.rpc_url) as on:
+        relaying = on.start(relayer_wallet)
+        await queue(on, [first.post, first.claim])
+        await on.until(ENDED)
+        relaying.cancel()
+        await queue(on, [*Job.of(ops, client, provider).ops, first.settle])
+        on.start(relayer_wallet)
+        await on.until(ENDED)
+        nonces = await on.fetchval(
+            "select array_agg(distinct t.nonce) from relays r join relay_txs t on t.id = r.tx_id"
+        )
+        assert len(nonces) == 3
+        of_settles = "select array_agg(t.nonce order by r.id) from relays r join relay_txs t on t.id = r.tx_id"
+        assert await on.fetchval(of_settles + " where r.kind = 'settle'") == [max(nonces), max(nonces) - 1]
+
+
+@pytest.mark.parametrize(
+    ("happens", "ends"),
+    [
+        (money_moves, "post refused InsufficientBalance, claim refused UnknownJob, settle refused UnknownJob"),
+        (provider_is_unlisted, "post mined, claim refused NotListed, settle refused NotClaimed"),
+    ],
+    ids=["the payer moves its money", "the provider is taken off the list"],
+)
+async def test_what_was_built_on_a_refused_op_ends_refused_for_its_own_reason(
+    world: World,
+    database_url: str,
+    ops: Ops,
+    relayer_wallet: Wallet,
+    client: Wallet,
+    *,
+    provider: Wallet,
+    happens: object,
+    ends: str,
+) -> None:
+    async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url) as on:
+        await queue(on, Job.of(ops, client, provider).ops)
+        on.start(relayer_wallet)
+        await until_pooled(world.anvil)
+        await (money_moves(world, client) if happens is money_moves else provider_is_unlisted(world, provider))
+        await mine_until_ended(on, world.anvil)
+        assert await on.fetchval(_ENDS) == ends
+        assert await on.fetchval("select count(*) from relay_txs") == 1
+        await nothing_wrong(on)
+
+
+@pytest.mark.parametrize(
+    ("kept_out", "ends"),
+    [
+        ("claim", "post mined, claim refused PaymentRefused, settle refused NotClaimed"),
+        ("settle", "post mined, claim mined, settle refused SlaExpired"),
+    ],
+)
+async def test_a_later_transaction_of_a_chain_is_refused_alone_when_things_change_between_two_blocks(
+    world: World,
+    database_url: str,
+    ops: Ops,
+    relayer_wallet: Wallet,
+    client: Wallet,
+    *,
+    provider: Wallet,
+    kept_out: str,
+    ends: str,
+) -> None:
+    job = Job.of(ops, client, provider)
+    late = {"claim": 1, "settle": 2}[kept_out]
+    async with (
+        rpc_proxy(world.anvil.rpc_url) as proxy,
+        mining_by_hand(world.anvil),
+        stage(database_url, proxy.url, coalesce_max=1) as on,
+    ):
+        marks = [op.calldata[:4] for op in job.ops[late:]]
+        with proxy.fault(RefuseTransactions(lambda raw: any(mark in raw for mark in marks), "txpool is full")):
+            await queue(on, job.ops)
+            on.start(relayer_wallet)
+            await on.until(BROADCAST, late)
+            await on.until("select count(*) = 3 from relays where state = 'signed'")
+            await world.anvil.call("evm_mine")
+            await on.until("select count(*) = $1 from relays where state = 'mined'", late)
+            if kept_out == "claim":
+                await money_moves(world, client)
+            else:
+                await world.anvil.call("evm_increaseTime", 400)
+        await on.until(BROADCAST, 3)
+        await mine_until_ended(on, world.anvil)
+        assert await on.fetchval(_ENDS) == ends
+        await nothing_wrong(on)
+
+
+async def test_a_chain_that_starves_is_taken_apart_and_goes_again_op_by_op(
+    world: World,
+    database_url: str,
+    ops: Ops,
+    relayer_wallet: Wallet,
+    client: Wallet,
+    *,
+    provider: Wallet,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(GasBook, "share", lambda *_: 0)
+    async with stage(database_url, world.anvil.rpc_url) as on:
+        jobs = [Job.of(ops, client, provider) for _ in range(3)]
+        await queue(on, [op for job in jobs for op in job.ops])
+        on.start(relayer_wallet)
+        await on.until(ENDED)
+        assert await on.fetchval("select count(*) from relays where state = 'mined' and requeued = 1") == 9
+        assert await on.fetchval("select count(*) from relay_txs where not succeeded") == 1
+        await nothing_wrong(on)
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["one transaction", "three nonces"])
+async def test_a_reorganisation_takes_the_whole_chain_back_and_identical_bytes_are_mined_in_order(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet, apart: bool
+) -> None:
+    async with stage(database_url, world.anvil.rpc_url, coalesce_max=1 if apart else 64) as on:
+        async with mining_by_hand(world.anvil):
+            await queue(on, Job.of(ops, client, provider).ops)
+            on.start(relayer_wallet)
+            await on.until(BROADCAST, 3 if apart else 1)
+            await world.anvil.call("evm_mine")
+            await on.until(ENDED)
+            before = await on.fetchval("select max(block_hash) from relay_txs")
+            await world.anvil.call("anvil_reorg", 1, [])
+            await on.until("select count(*) = 3 from relays where state = 'signed'")
+            await until_pooled(world.anvil)
+            await mine_until_ended(on, world.anvil)
+        assert await on.fetchval(_ENDS) == "post mined, claim mined, settle mined"
+        assert await on.fetchval("select bool_and(block_hash <> $1) from relay_txs", before)
+        assert await on.fetchval("select count(*) from relay_tx_versions") == (3 if apart else 1)
+        await nothing_wrong(on)
+
+
+async def test_an_op_waits_for_one_that_another_account_has_signed(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
+) -> None:
+    job = Job.of(ops, client, provider)
+    async with (
+        rpc_proxy(world.anvil.rpc_url) as proxy,
+        mining_by_hand(world.anvil),
+        stage(database_url, proxy.url) as on,
+    ):
+        first = on.start(relayer_wallet)
+        await queue(on, [job.post])
+        await on.until(BROADCAST, 1)
+        first.cancel()
+        on.start(signer(world.cast.with_role("relayer")[1]))
+        await queue(on, [job.claim])
+        looked = proxy.seen("eth_estimateGas")
+        while proxy.seen("eth_estimateGas") < looked + 2:  # noqa: ASYNC110 - two rounds have looked at it
+            await anyio.sleep(0.02)
+        assert proxy.seen(SIMULATE) == 0
+        assert await on.fetchval("select state::text from relays where kind = 'claim'") == "queued"
+        on.start(relayer_wallet)
+        await mine_until_ended(on, world.anvil)
+        assert await on.fetchval(_ENDS) == "post mined, claim mined"
+        await nothing_wrong(on)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [ErrorAnswer(SIMULATE, -32601, "the method eth_simulateV1 does not exist/is not available"), Hang(SIMULATE), None],
+    ids=["a node without it", "a node that does not answer it", "switched off"],
+)
+async def test_without_the_simulation_of_calls_in_turn_each_op_waits_for_the_block_of_the_one_before(
+    world: World,
+    database_url: str,
+    ops: Ops,
+    relayer_wallet: Wallet,
+    client: Wallet,
+    *,
+    provider: Wallet,
+    fault: ErrorAnswer | Hang | None,
+) -> None:
+    async with (
+        rpc_proxy(world.anvil.rpc_url) as proxy,
+        stage(database_url, proxy.url, patience=0.5, chains=fault is not None) as on,
+    ):
+        with proxy.fault(*([] if fault is None else [fault])):
+            await queue(on, Job.of(ops, client, provider).ops)
+            on.start(relayer_wallet)
+            await on.until(ENDED)
+        assert await on.fetchval(_ENDS) == "post mined, claim mined, settle mined"
+        assert await on.fetchval("select count(distinct block_number) from relay_txs") == 3
+        assert proxy.seen(SIMULATE) == (0 if fault is None else 1)
+        await nothing_wrong(on)
+
+
+async def test_the_first_nonce_of_a_chain_is_used_by_somebody_else_and_all_of_it_is_mined_in_order_by_others(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
+) -> None:
+    account = hexed(relayer_wallet.address)
+    async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url, coalesce_max=1) as on:
+        await queue(on, Job.of(ops, client, provider).ops)
+        on.start(relayer_wallet)
+        await on.until(BROADCAST, 3)
+        first = await on.fetchval(
+            "select hash from relay_tx_versions v join relay_txs t on t.id = tx_id order by nonce"
+        )
+        assert isinstance(first, bytes)
+        await world.anvil.call("anvil_dropTransaction", hexed(first))
+        nonce = await world.anvil.call("eth_getTransactionCount", account, "latest")
+        await world.anvil.call("eth_sendTransaction", {"from": account, "to": account, "nonce": nonce})
+        await world.anvil.call("evm_mine")
+        await on.until("select count(*) = 1 from relay_txs where lost")
+        await mine_until_ended(on, world.anvil)
+        assert await on.fetchval(_ENDS) == "post mined, claim mined, settle mined"
+        assert await on.fetchval("select array_agg(requeued order by id) from relays") == [1, 1, 1]
+        await nothing_wrong(on)
+
+
+async def test_below_the_reserve_no_chain_is_begun_and_a_settle_does_not_bring_its_post_along(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
+) -> None:
+    async with stage(database_url, world.anvil.rpc_url) as on:
+        await world.anvil.call("anvil_setBalance", hexed(relayer_wallet.address), hex(10**15))
+        await queue(on, Job.of(ops, client, provider).ops)
+        on.start(relayer_wallet)
+        await on.until(ENDED)
+        assert await on.fetchval(_ENDS) == (
+            "post dropped relayer_funds, claim dropped relayer_funds, settle refused UnknownJob"
+        )
+        assert await on.fetchval("select count(*) from relay_txs") == 0
